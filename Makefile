@@ -1,0 +1,31 @@
+# Two commands do everything on a fresh machine with Python 3.11 or newer: `make lab` and `make test`.
+PYTHON ?= python3
+BIN = .venv/bin
+
+.PHONY: setup lab test lint check clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "paint needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "setting up .venv (once; downloads PyTorch)"
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+lab: setup  ## train and evaluate on the embedded model
+	$(BIN)/paint lab
+
+test: setup  ## all tests
+	$(BIN)/pytest
+
+lint: setup
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+check: lint test  ## what CI runs
+
+clean:
+	rm -rf .venv runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
