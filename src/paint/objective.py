@@ -1,0 +1,278 @@
+"""Where the teacher shapes the student, and how hard: the paper's objective in plain torch.
+
+    log p_S, log p_T  ->  H_S, H_T  ->  R = H_T / H_S  ->  top f_top  ->  interpolated target  ->  clipped KL
+
+This is the reference: exact, full-vocabulary, one equation a line; what computes the same faster is measured
+against it. Left out on purpose: any care for memory (that is paint.fused; here several n × v tensors live at
+once), the information gain of Eq. entropy_ratio_information_gain (it ranks positions just as the ratio does),
+and the appendix's sampled-token objectives, which the paper does not report.
+
+Axes: b rows (completions), n completion tokens of a batch laid end to end, v vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Kind = Literal["forward_kl", "reverse_kl", "jsd"]
+ClipMode = Literal["pointwise", "token", "none"]
+Reduction = Literal["completion", "token"]
+Lengths = Sequence[int] | Int[Tensor, "b"]
+
+# Nats. Float32 rounds an entropy this small by about a tenth: dividing by less would rank the rounding.
+ENTROPY_FLOOR = 1e-6
+
+
+def entropy(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n"]:
+    """H = −Σ_v p(v) log p(v) in nats, in [0, log v]; 0 log 0 is 0 (paper: above Eq. entropy_ratio)."""
+    return -(log_probs.exp() * _finite(log_probs)).sum(-1)
+
+
+def entropy_ratio(teacher_entropy: Float[Tensor, "*n"], student_entropy: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """R = H_T / max(H_S, ENTROPY_FLOOR), used only to rank (paper: Eq. entropy_ratio; the floor is ours)."""
+    return teacher_entropy / student_entropy.clamp(min=ENTROPY_FLOOR)
+
+
+def select_positions(entropy_ratio: Float[Tensor, "n"], top_fraction: float) -> Bool[Tensor, "n"]:
+    """Select the S = ⌈f_top n⌉ largest ratios of ONE completion (paper: Eq. sparse_selector_objective).
+
+    The paper leaves ties open; here the earliest wins. Raises ValueError unless top_fraction is in [0, 1].
+    """
+    _check_share("top_fraction", top_fraction)
+    # 0.07 * 100 is 7.000000000000001 in floating point, and must still select 7.
+    budget = math.ceil(top_fraction * len(entropy_ratio) - 1e-9)
+    ranking = entropy_ratio.sort(descending=True, stable=True).indices
+    selected = torch.zeros_like(entropy_ratio, dtype=torch.bool)
+    selected[ranking[:budget]] = True
+    return selected
+
+
+def interpolate(
+    teacher_log_probs: Float[Tensor, "*n v"], student_log_probs: Float[Tensor, "*n v"], mix: float
+) -> Float[Tensor, "*n v"]:
+    """Move teacher energies towards the student's (paper: Eqs. sparse_energy_interp, teacher_interp).
+
+        log p̃_T = (1 − k) log p_T + k log p_S − log Z,     so p̃_T ∝ p_T^(1−k) p_S^k
+
+    Normalised log-probabilities in and out, at every position given: selecting is the caller's. mix is k; 0
+    gives exactly the teacher, and equal views give exactly themselves. In between, what either view rules out
+    (−inf) has probability 0, if a finite logarithm. Raises ValueError unless mix is in [0, 1].
+    """
+    _check_share("mix", mix)
+    if mix == 0:
+        return teacher_log_probs
+    log_p = _finite(teacher_log_probs)
+    mixed = torch.lerp(log_p, _finite(student_log_probs), mix)
+    # The teacher's own log Z is 0 up to rounding; dividing it out as well is what makes equal views exact.
+    return mixed - (mixed.logsumexp(-1, keepdim=True) - log_p.logsumexp(-1, keepdim=True))
+
+
+def divergence(
+    target_log_probs: Float[Tensor, "*n v"],
+    student_log_probs: Float[Tensor, "*n v"],
+    *,
+    kind: Kind = "forward_kl",
+    clip: float = 0.06,
+    clip_mode: ClipMode = "pointwise",
+) -> Float[Tensor, "*n"]:
+    """Clipped divergence of target P and student Q per token, in nats (paper: Eq. clipped_fkl).
+
+        forward_kl   Σ_v P(v) [log P(v) − log Q(v)]                 the paper's
+        reverse_kl   Σ_v Q(v) [log Q(v) − log P(v)]
+        jsd          ½ KL(P‖M) + ½ KL(Q‖M),  M = ½ (P + Q)          at most log 2
+
+        pointwise    Σ_v min(summand(v), clip)                      the paper's, clip = τ
+        token        min(Σ_v summand(v), clip)
+        none         Σ_v summand(v)
+
+    Exactly zero where the two are equal. The pointwise clip is not a divergence: it cuts large summands and
+    keeps the negative ones, so the sum can be negative. With forward_kl, Q = softmax(z / T) and P held fixed,
+
+        d/dz_i = (P_A q_i − p_i [i ∈ A]) / T          A the unclipped entries, P_A = Σ_{v∈A} p_v,
+
+    which on a clipped entry is P_A q_i / T > 0: descent lowers z_i just where the teacher wants it higher.
+    Differentiable in both arguments; paint_loss holds the target fixed.
+    Raises ValueError for an unknown kind or clip_mode, and for a clip that is applied and not positive.
+    """
+    summands = _summands(target_log_probs, student_log_probs, kind)
+    if clip_mode != "none" and not clip > 0:
+        raise ValueError(f"clip must be positive, got {clip}; to clip nothing use clip_mode='none'")
+    match clip_mode:
+        case "pointwise":
+            return summands.clamp(max=clip).sum(-1)
+        case "token":
+            return summands.sum(-1).clamp(max=clip)
+        case "none":
+            return summands.sum(-1)
+        case _:
+            raise ValueError(f"clip_mode must be 'pointwise', 'token' or 'none', got {clip_mode!r}")
+
+
+def token_weights(lengths: Lengths, *, reduction: Reduction = "completion") -> Float[Tensor, "n"]:
+    """The weight of each token in the loss: value = Σ_n weight_n per_token_n (paper: Eqs. per-token, opsd).
+
+        completion   1 / (b |ŷ|)     mean over the tokens of a completion, then over completions (the paper's)
+        token        1 / n           mean over all tokens
+
+    An empty completion has no token to weigh and still counts in b. float64 on the CPU: call .to(per_token).
+    The values of micro-batches of b' completions (n' tokens), each times b'/b (n'/n), sum to the batch's.
+    Raises ValueError for a negative length and for an unknown reduction.
+    """
+    rows = _row_lengths(lengths)
+    n = sum(rows)
+    match reduction:
+        case "completion":
+            weights = [1 / (len(rows) * length) for length in rows for _ in range(length)]
+        case "token":
+            weights = [1 / n for _ in range(n)]
+        case _:
+            raise ValueError(f"reduction must be 'completion' or 'token', got {reduction!r}")
+    return torch.tensor(weights, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss and what explains it. Only value carries a gradient; per_token and stats are detached.
+
+    value            Σ_n token_weights_n per_token_n, nats
+    per_token        the clipped divergence
+    stats
+      kl               the same divergence without the clip: never negative, beside a loss that may be
+      clipped          1 where the clip cut at least one vocabulary entry (clip_mode token: the token)
+      unclipped_mass   P_A, the target's probability on the entries that were not cut
+      student_entropy, teacher_entropy, entropy_ratio     H_S, H_T before interpolation, and R
+      selected         1 where the target is interpolated
+    """
+
+    value: Float[Tensor, ""]
+    per_token: Float[Tensor, "n"]
+    stats: dict[str, Float[Tensor, "n"]]
+
+
+def paint_loss(
+    student_logits: Float[Tensor, "n v"],
+    teacher_logits: Float[Tensor, "n v"],
+    lengths: Lengths,
+    *,
+    temperature: float = 1.1,
+    mix: float = 0.03,
+    top_fraction: float = 0.03,
+    clip: float = 0.06,
+    clip_mode: ClipMode = "pointwise",
+    kind: Kind = "forward_kl",
+    reduction: Reduction = "completion",
+) -> Loss:
+    """The PAINT loss of a batch of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
+
+        p = softmax(z / T) for both views,      I the f_top largest R of each completion,
+        target p̃_T on I and p_T elsewhere,      value = mean over completions of mean over n of D(target, p_S)
+
+    lengths are the tokens of each completion in order; an empty completion adds 0 and still counts. Defaults
+    are the paper's; mix or top_fraction 0 leaves the teacher as it is. The gradient reaches student_logits
+    through D's second argument alone, not through target or selection. Half precision is computed in float32.
+    Raises ValueError for views that do not match, lengths that do not sum to n, and options out of range.
+    """
+    (n, vocabulary), (teacher_n, teacher_vocabulary) = student_logits.shape, teacher_logits.shape
+    if vocabulary != teacher_vocabulary:
+        raise ValueError(
+            "student and teacher must share one vocabulary: "
+            f"the student's logits have {vocabulary} entries, the teacher's {teacher_vocabulary}"
+        )
+    if n != teacher_n:
+        raise ValueError(f"both views must score the same tokens: student has {n} rows, teacher {teacher_n}")
+    rows = _row_lengths(lengths)
+    if sum(rows) != n:
+        raise ValueError(f"lengths must sum to the {n} rows of the logits, got {sum(rows)}")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be positive and finite, got {temperature}")
+
+    dtype = torch.promote_types(student_logits.dtype, torch.float32)
+    student_log_probs = (student_logits.to(dtype) / temperature).log_softmax(-1)
+    with torch.no_grad():
+        teacher_log_probs = (teacher_logits.to(dtype) / temperature).log_softmax(-1)
+        student_entropy = entropy(student_log_probs)
+        teacher_entropy = entropy(teacher_log_probs)
+        ratio = entropy_ratio(teacher_entropy, student_entropy)
+        selected = torch.zeros_like(ratio, dtype=torch.bool)
+        for completion, ratios in zip(torch.split(selected, rows), torch.split(ratio, rows), strict=True):
+            completion.copy_(select_positions(ratios, top_fraction))
+        interpolated = interpolate(teacher_log_probs, student_log_probs, mix)
+        target_log_probs = torch.where(selected[:, None], interpolated, teacher_log_probs)
+
+    per_token = divergence(target_log_probs, student_log_probs, kind=kind, clip=clip, clip_mode=clip_mode)
+    value = (token_weights(rows, reduction=reduction).to(per_token) * per_token).sum()
+
+    with torch.no_grad():
+        summands = _summands(target_log_probs, student_log_probs, kind)
+        unclipped = _unclipped(summands, clip, clip_mode)
+    stats = {
+        "kl": summands.sum(-1),
+        "clipped": (~unclipped).any(-1).to(dtype),
+        "unclipped_mass": (target_log_probs.exp() * unclipped).sum(-1),
+        "student_entropy": student_entropy,
+        "teacher_entropy": teacher_entropy,
+        "entropy_ratio": ratio,
+        "selected": selected.to(dtype),
+    }
+    return Loss(value, per_token.detach(), stats)
+
+
+def token_log_probs(
+    logits: Float[Tensor, "n v"], tokens: Int[Tensor, "n"], *, temperature: float = 1.0
+) -> Float[Tensor, "n"]:
+    """log p(ŷ_n) of each sampled token, in nats, at most 0: what engine and trainer are compared by."""
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    log_probs = (logits.to(dtype) / temperature).log_softmax(-1)
+    return log_probs.gather(-1, tokens[:, None])[:, 0]
+
+
+def _summands(
+    target_log_probs: Float[Tensor, "*n v"], student_log_probs: Float[Tensor, "*n v"], kind: str
+) -> Float[Tensor, "*n v"]:
+    """What the divergence adds up over the vocabulary, and the pointwise clip cuts."""
+    log_p, log_q = _finite(target_log_probs), _finite(student_log_probs)
+    match kind:
+        case "forward_kl":
+            return log_p.exp() * (log_p - log_q)
+        case "reverse_kl":
+            return log_q.exp() * (log_q - log_p)
+        case "jsd":
+            # log ½(p + q) from the larger of the two: unlike logaddexp, exactly log p where p = q.
+            log_m = torch.maximum(log_p, log_q) + (torch.expm1(-(log_p - log_q).abs()) / 2).log1p()
+            return (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)) / 2
+        case _:
+            raise ValueError(f"kind must be 'forward_kl', 'reverse_kl' or 'jsd', got {kind!r}")
+
+
+def _unclipped(summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode) -> Bool[Tensor, "*n v"]:
+    """The set A: entries that the clip leaves alone, and that therefore keep their gradient."""
+    match clip_mode:
+        case "pointwise":
+            return summands <= clip
+        case "token":
+            return (summands.sum(-1, keepdim=True) <= clip).expand_as(summands)
+        case "none":
+            return torch.ones_like(summands, dtype=torch.bool)
+
+
+def _finite(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
+    """Log 0 as the lowest finite number: its exp is still 0, but 0 log 0 is 0 and not NaN, backward too."""
+    return log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
+
+
+def _row_lengths(lengths: Lengths) -> list[int]:
+    rows: list[int] = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    for row, length in enumerate(rows):
+        if length < 0:
+            raise ValueError(f"lengths[{row}] must be a number of tokens, 0 or more, got {length}")
+    return rows
+
+
+def _check_share(name: str, share: float) -> None:
+    if not 0 <= share <= 1:
+        raise ValueError(f"{name} must be in [0, 1], got {share}")

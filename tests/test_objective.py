@@ -1,0 +1,619 @@
+"""The objective against the paper: values and gradients against tests/naive.py, and properties of its own."""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+from torch import Tensor
+from torch.testing import assert_close
+
+import naive
+from paint.objective import (
+    ClipMode,
+    Kind,
+    Loss,
+    Reduction,
+    divergence,
+    entropy,
+    entropy_ratio,
+    interpolate,
+    paint_loss,
+    select_positions,
+    token_log_probs,
+    token_weights,
+)
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+CLIP_MODES: tuple[ClipMode, ...] = get_args(ClipMode)
+REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
+PAPER: dict[str, Any] = {
+    "temperature": 1.1,
+    "mix": 0.03,
+    "top_fraction": 0.03,
+    "clip": 0.06,
+    "clip_mode": "pointwise",
+    "kind": "forward_kl",
+    "reduction": "completion",
+}
+# Enough interpolation and clipping for a handful of tokens to show both.
+BUSY: dict[str, Any] = PAPER | {"mix": 0.3, "top_fraction": 0.4}
+
+
+def views(n: int, v: int = 7, *, seed: int = 0, scale: float = 2.0) -> tuple[Tensor, Tensor]:
+    """Student and teacher logits that resemble each other, as two views of one model do."""
+    generator = torch.Generator().manual_seed(seed)
+    shared, student, teacher = torch.randn(3, n, v, generator=generator, dtype=torch.float64).unbind()
+    return scale * (shared + student / 2), scale * (shared + teacher / 2)
+
+
+def awkward_views() -> tuple[Tensor, Tensor]:
+    """Peaked, flat, shifted, contradicting and partly ruled-out (−inf) predictions, one a row."""
+    ruled_out = -math.inf
+    student = [
+        [0.0, 0.0, 0.0, 0.0],
+        [40.0, 0.0, 0.0, 0.0],
+        [40.0, 0.0, 0.0, -3.0],
+        [0.0, 300.0, 0.0, 0.0],
+        [1e4, 1e4 + 1, 1e4 + 2, 1e4],
+        [1.0, 2.0, ruled_out, 0.5],
+        [ruled_out, 2.0, ruled_out, ruled_out],
+    ]
+    teacher = [
+        [0.0, 0.0, 0.0, 50.0],
+        [40.0, 1.0, 0.0, 0.0],
+        [0.0, 40.0, 0.0, -3.0],
+        [0.0, 0.0, 300.0, 0.0],
+        [-1e4, -1e4, 1 - 1e4, -1e4],
+        [1.5, 0.5, ruled_out, 0.5],
+        [ruled_out, 1.0, ruled_out, ruled_out],
+    ]
+    return torch.tensor(student, dtype=torch.float64), torch.tensor(teacher, dtype=torch.float64)
+
+
+def student_gradient(loss: Callable[[Tensor], Tensor], student: Tensor) -> Tensor:
+    student = student.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(student), student)
+    return gradient
+
+
+def assert_is_naive(loss: Loss, expected: naive.Loss) -> None:
+    value = torch.tensor(expected.value, dtype=torch.float64)
+    assert_close(loss.value.detach(), value, rtol=1e-8, atol=1e-12)
+    assert_close(loss.per_token, torch.tensor(expected.per_token, dtype=torch.float64), rtol=1e-8, atol=1e-12)
+    assert loss.stats.keys() == expected.stats.keys()
+    for name, figures in expected.stats.items():
+        # The floor divides the rounding of a near-zero entropy by 1e-6.
+        atol = 1e-9 if name == "entropy_ratio" else 1e-12
+        assert_close(
+            loss.stats[name],
+            torch.tensor(figures, dtype=torch.float64),
+            rtol=1e-8,
+            atol=atol,
+            msg=f"{name}: {{}}".format,
+        )
+
+
+# Values
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([0.1, 1.0, 3.0, 8.0]),
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4).filter(any),
+    temperature=st.sampled_from([0.6, 1.0, 1.1]),
+    mix=st.sampled_from([0.0, 0.03, 0.5, 1.0]),
+    top_fraction=st.sampled_from([0.0, 0.03, 0.34, 0.5, 1.0]),
+    clip=st.sampled_from([1e-3, 0.06, 1.0]),
+    clip_mode=st.sampled_from(CLIP_MODES),
+    kind=st.sampled_from(KINDS),
+    reduction=st.sampled_from(REDUCTIONS),
+)
+def test_every_figure_of_the_loss_is_that_of_the_naive_reference(
+    seed: int, scale: float, lengths: list[int], **options: Any
+) -> None:
+    student, teacher = views(sum(lengths), seed=seed, scale=scale)
+    expected = naive.paint_loss(student.tolist(), teacher.tolist(), lengths, **options)
+    assert_is_naive(paint_loss(student, teacher, lengths, **options), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("clip_mode", CLIP_MODES)
+def test_awkward_logits_give_the_naive_reference_s_figures(kind: Kind, clip_mode: ClipMode) -> None:
+    student, teacher = awkward_views()
+    options = BUSY | {"kind": kind, "clip_mode": clip_mode}
+    expected = naive.paint_loss(student.tolist(), teacher.tolist(), [3, 4], **options)
+    assert_is_naive(paint_loss(student, teacher, [3, 4], **options), expected)
+
+
+def test_the_defaults_are_the_papers() -> None:
+    student, teacher = views(70)
+    defaults = paint_loss(student, teacher, [40, 30])
+    assert_is_naive(defaults, naive.paint_loss(student.tolist(), teacher.tolist(), [40, 30], **PAPER))
+    assert torch.split(defaults.stats["selected"], [40, 30])[0].sum() == 2
+    assert 0 < defaults.stats["clipped"].mean() < 1
+
+
+def test_entropy_is_zero_when_certain_and_log_v_when_flat() -> None:
+    certain, flat = torch.tensor([[-math.inf, 0.0, -math.inf, -math.inf], [-math.log(4)] * 4]).double()
+    assert entropy(certain) == 0
+    assert_close(entropy(flat), torch.tensor(math.log(4)).double())
+
+
+def test_entropy_ratio_survives_a_certain_student() -> None:
+    teacher, student = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.0, 0.0]], dtype=torch.float64)
+    assert entropy_ratio(teacher, student).tolist() == pytest.approx([2.0, 0.5e6, 0.0])
+
+
+@pytest.mark.parametrize("mix", [0.03, 0.5, 0.97, 1.0])
+def test_interpolation_is_normalised_and_the_naive_one(mix: float) -> None:
+    student, teacher = (logits.log_softmax(-1) for logits in awkward_views())
+    mixed = interpolate(teacher, student, mix)
+    for row, (e_t, e_s) in enumerate(zip((-teacher).tolist(), (-student).tolist(), strict=True)):
+        expected = [math.exp(-e) for e in naive.interpolate(e_t, e_s, mix)]
+        assert mixed[row].exp().tolist() == pytest.approx(expected, rel=1e-9)
+        assert mixed[row].exp().sum().item() == pytest.approx(1.0, rel=1e-12)
+
+
+def test_interpolation_with_mix_zero_is_the_teacher_to_the_last_bit() -> None:
+    student, teacher = (logits.log_softmax(-1) for logits in awkward_views())
+    assert torch.equal(interpolate(teacher, student, 0.0), teacher)
+
+
+def test_interpolation_with_unequal_supports_keeps_the_common_one() -> None:
+    teacher = torch.tensor([0.25, 0.75, 0.0, 0.0], dtype=torch.float64).log()
+    student = torch.tensor([0.50, 0.00, 0.5, 0.0], dtype=torch.float64).log()
+    assert interpolate(teacher, student, 0.5).exp().tolist() == pytest.approx([1, 0, 0, 0])
+    assert interpolate(teacher, student, 1.0).exp().tolist() == pytest.approx([0.5, 0, 0.5, 0])
+
+
+# Zero exactly when equal
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mix", [0.0, 0.03, 0.5, 0.97, 1.0])
+def test_equal_views_lose_exactly_nothing(dtype: torch.dtype, kind: Kind, mix: float) -> None:
+    logits = torch.cat([views(60, 101, scale=5)[0], torch.full((4, 101), -math.inf, dtype=torch.float64)])
+    logits[60:, :5] = torch.arange(20.0).reshape(4, 5)
+    logits = logits.to(dtype)
+    for clip_mode in CLIP_MODES:
+        loss = paint_loss(logits, logits.clone(), [50, 14], mix=mix, top_fraction=0.5, kind=kind, clip_mode=clip_mode)
+        assert loss.value == 0
+        assert not loss.per_token.any()
+        assert not loss.stats["kl"].any()
+        assert not loss.stats["clipped"].any()
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("clip_mode", CLIP_MODES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_the_gradient_is_that_of_the_naive_loss_with_its_target_held(
+    kind: Kind, clip_mode: ClipMode, reduction: Reduction
+) -> None:
+    student, teacher = views(5, 4, seed=3)
+    lengths = [3, 0, 2]
+    options = BUSY | {"kind": kind, "clip_mode": clip_mode, "reduction": reduction, "clip": 0.1}
+    how_to_target = {name: options[name] for name in ("temperature", "mix", "top_fraction")}
+    how_to_lose = {name: options[name] for name in ("temperature", "kind", "clip", "clip_mode", "reduction")}
+    target, _ = naive.targets(student.tolist(), teacher.tolist(), lengths, **how_to_target)
+
+    step = 1e-5
+    expected = torch.zeros_like(student)
+    for n in range(5):
+        for v in range(4):
+            up, down = student.clone(), student.clone()
+            up[n, v] += step
+            down[n, v] -= step
+            higher, _ = naive.rollout_loss(target, up.tolist(), lengths, **how_to_lose)
+            lower, _ = naive.rollout_loss(target, down.tolist(), lengths, **how_to_lose)
+            expected[n, v] = (higher - lower) / (2 * step)
+
+    gradient = student_gradient(lambda z: paint_loss(z, teacher, lengths, **options).value, student)
+    assert_close(gradient, expected, rtol=1e-6, atol=1e-9)
+    assert gradient.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("clip", [0.005, 0.06, 0.3])
+def test_pointwise_forward_kl_has_the_closed_form_gradient(clip: float) -> None:
+    student, teacher = views(40, 30)
+    lengths, temperature = [25, 15], 1.1
+    loss = paint_loss(student, teacher, lengths, temperature=temperature, top_fraction=0.2, mix=0.3, clip=clip)
+    q = (student / temperature).softmax(-1)
+    log_p = (teacher / temperature).log_softmax(-1)
+    chosen = loss.stats["selected"].bool()
+    log_p[chosen] = (0.7 * log_p[chosen] + 0.3 * q[chosen].log()).log_softmax(-1)
+    p = log_p.exp()
+
+    kept = p * (log_p - q.log()) <= clip
+    kept_mass = (p * kept).sum(-1, keepdim=True)
+    by_token = (kept_mass * q - p * kept) / temperature
+    expected = by_token / torch.tensor([2 * 25.0] * 25 + [2 * 15.0] * 15).double()[:, None]
+
+    gradient = student_gradient(
+        lambda z: paint_loss(z, teacher, lengths, top_fraction=0.2, mix=0.3, clip=clip).value, student
+    )
+    assert_close(gradient, expected)
+    assert_close(loss.stats["unclipped_mass"], kept_mass[:, 0])
+    assert (~kept).any()
+    # Away from the teacher: on clipped entries p > q, and yet descent lowers them.
+    assert (p > q)[~kept].all()
+    assert (gradient[~kept] >= 0).all()
+
+
+@pytest.mark.parametrize("clip_mode", CLIP_MODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_divergence_passes_gradcheck_in_both_arguments(kind: Kind, clip_mode: ClipMode) -> None:
+    student, teacher = (logits.requires_grad_() for logits in views(2, 4, seed=1))
+
+    def of_logits(teacher: Tensor, student: Tensor) -> Tensor:
+        return divergence(teacher.log_softmax(-1), student.log_softmax(-1), kind=kind, clip_mode=clip_mode, clip=0.1)
+
+    assert torch.autograd.gradcheck(of_logits, (teacher, student))
+
+
+def test_entropy_and_interpolation_pass_gradcheck() -> None:
+    student, teacher = (logits.requires_grad_() for logits in views(2, 4, seed=1))
+    assert torch.autograd.gradcheck(lambda z: entropy(z.log_softmax(-1)), (student,))
+    assert torch.autograd.gradcheck(
+        lambda t, s: interpolate(t.log_softmax(-1), s.log_softmax(-1), 0.3), (teacher, student)
+    )
+
+
+@pytest.mark.parametrize("clip_mode", CLIP_MODES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_whole_loss_passes_gradcheck_where_the_student_is_not_in_the_target(
+    kind: Kind, clip_mode: ClipMode
+) -> None:
+    student, teacher = views(3, 4, seed=2)
+
+    def value(z: Tensor) -> Tensor:
+        return paint_loss(z, teacher, [2, 1], top_fraction=0.0, kind=kind, clip_mode=clip_mode).value
+
+    assert torch.autograd.gradcheck(value, (student.requires_grad_(),))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_target_carries_no_gradient(kind: Kind) -> None:
+    student, teacher = (logits.requires_grad_() for logits in views(6))
+    # With mix and top fraction 1 the target is the student itself, only held still: every gradient path
+    # through the target would show, and forward KL to oneself has none of its own.
+    loss = paint_loss(student, teacher, [6], mix=1.0, top_fraction=1.0, kind=kind, clip_mode="none")
+    torch.autograd.backward(loss.value)
+    assert teacher.grad is None
+    assert student.grad is not None
+    assert_close(student.grad, torch.zeros_like(student))
+
+    student.grad = None
+    loss = paint_loss(student, teacher, [6], mix=0.5, top_fraction=1.0, kind=kind, clip_mode="none")
+    torch.autograd.backward(loss.value)
+    log_p, log_q = (logits.detach() / 1.1 for logits in (teacher, student))
+    target = ((log_p.log_softmax(-1) + log_q.log_softmax(-1)) / 2).log_softmax(-1)
+    expected = student_gradient(
+        lambda z: divergence(target, (z / 1.1).log_softmax(-1), kind=kind, clip_mode="none").mean(),
+        student.detach(),
+    )
+    assert teacher.grad is None
+    assert_close(student.grad, expected)
+
+
+def test_only_the_value_is_part_of_the_graph() -> None:
+    student, teacher = (logits.requires_grad_() for logits in views(6))
+    loss = paint_loss(student, teacher, [6])
+    assert loss.value.requires_grad
+    assert not loss.per_token.requires_grad
+    assert not any(figures.requires_grad for figures in loss.stats.values())
+
+
+# Ruled-out vocabulary entries
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("clip_mode", CLIP_MODES)
+def test_entries_ruled_out_in_both_views_change_nothing(kind: Kind, clip_mode: ClipMode) -> None:
+    student, teacher = views(8)
+    options = BUSY | {"kind": kind, "clip_mode": clip_mode}
+    wide_student, wide_teacher = (
+        torch.cat([logits, torch.full((8, 3), -math.inf, dtype=torch.float64)], dim=1) for logits in (student, teacher)
+    )
+    plain, wide = (paint_loss(s, t, [5, 3], **options) for s, t in ((student, teacher), (wide_student, wide_teacher)))
+    assert_close(wide.value, plain.value)
+    for name, figures in plain.stats.items():
+        assert_close(wide.stats[name], figures)
+    gradient = student_gradient(lambda z: paint_loss(z, teacher, [5, 3], **options).value, student)
+    wide_gradient = student_gradient(lambda z: paint_loss(z, wide_teacher, [5, 3], **options).value, wide_student)
+    assert_close(wide_gradient[:, :7], gradient)
+    assert not wide_gradient[:, 7:].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_entries_ruled_out_in_one_view_leave_a_clipped_loss_finite(kind: Kind) -> None:
+    student, teacher = views(8)
+    student[::2, 1] = -math.inf
+    teacher[:, 4] = -math.inf
+    loss = paint_loss(student, teacher, [5, 3], **BUSY | {"kind": kind})
+    expected = naive.paint_loss(student.tolist(), teacher.tolist(), [5, 3], **BUSY | {"kind": kind})
+    assert_close(loss.per_token, torch.tensor(expected.per_token, dtype=torch.float64))
+    gradient = student_gradient(lambda z: paint_loss(z, teacher, [5, 3], **BUSY | {"kind": kind}).value, student)
+    assert gradient.isfinite().all()
+
+
+def test_functions_of_log_probs_have_no_nan_gradient_at_log_zero() -> None:
+    teacher = torch.tensor([0.25, 0.75, 0.0, 0.0], dtype=torch.float64).log().requires_grad_()
+    student = torch.tensor([0.50, 0.25, 0.0, 0.25], dtype=torch.float64).log().requires_grad_()
+    results = [entropy(teacher), interpolate(teacher, student, 0.3).exp().sum()]
+    results += [divergence(teacher, student, kind=kind) for kind in KINDS]
+    for result in results:
+        for gradient in torch.autograd.grad(result, (teacher, student), allow_unused=True):
+            assert gradient is None or gradient.isfinite().all()
+
+
+# Selection
+
+
+@settings(deadline=None)
+@given(thousandths=st.integers(0, 1000), n=st.integers(0, 300))
+@example(thousandths=30, n=100)
+@example(thousandths=70, n=100)
+@example(thousandths=290, n=100)
+@example(thousandths=30, n=1024)
+def test_selection_takes_exactly_the_ceiling(thousandths: int, n: int) -> None:
+    selected = select_positions(torch.arange(float(n)), thousandths / 1000)
+    budget = math.ceil(Fraction(thousandths, 1000) * n)
+    assert selected.tolist() == [False] * (n - budget) + [True] * budget
+
+
+@settings(deadline=None)
+@given(
+    ratios=st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 5e5]), max_size=40),
+    top_fraction=st.sampled_from([0.0, 0.03, 0.1, 0.5, 0.9, 1.0]),
+)
+def test_ties_are_broken_by_the_earliest_position(ratios: list[float], top_fraction: float) -> None:
+    selected = select_positions(torch.tensor(ratios, dtype=torch.float64), top_fraction)
+    assert selected.tolist() == naive.select(ratios, top_fraction)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=5).filter(any),
+    top_fraction=st.sampled_from([0.0, 0.03, 0.25, 0.5, 1.0]),
+)
+def test_selection_is_per_completion_not_per_batch(lengths: list[int], top_fraction: float) -> None:
+    loss = paint_loss(*views(sum(lengths)), lengths, top_fraction=top_fraction)
+    ratios = torch.split(loss.stats["entropy_ratio"], lengths)
+    for ratio, selected in zip(ratios, torch.split(loss.stats["selected"], lengths), strict=True):
+        assert selected.sum() == math.ceil(top_fraction * len(ratio))
+        inside, outside = ratio[selected.bool()], ratio[~selected.bool()]
+        assert not len(inside) or not len(outside) or inside.min() >= outside.max()
+
+
+def test_only_selected_positions_are_interpolated() -> None:
+    student, teacher = views(20)
+    plain, sparse = (paint_loss(student, teacher, [12, 8], top_fraction=f, mix=0.3) for f in (0.0, 0.3))
+    moved = plain.stats["kl"] != sparse.stats["kl"]
+    assert torch.equal(moved, sparse.stats["selected"].bool())
+    assert moved.sum() == 4 + 3
+
+
+# Batches
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_value_is_the_weighted_sum_of_the_tokens(reduction: Reduction) -> None:
+    lengths = [5, 0, 2, 9]
+    loss = paint_loss(*views(16), lengths, **BUSY | {"reduction": reduction})
+    assert_close(loss.value, (token_weights(lengths, reduction=reduction) * loss.per_token).sum())
+
+
+def test_token_weights_count_empty_completions() -> None:
+    assert token_weights([1, 0, 2, 0]).tolist() == [1 / 4, 1 / 8, 1 / 8]
+    assert token_weights(torch.tensor([1, 0, 2, 0]), reduction="token").tolist() == [1 / 3] * 3
+    assert token_weights([0, 0], reduction="token").tolist() == []
+
+
+def test_a_batch_is_the_mean_of_its_completions_alone() -> None:
+    lengths = [5, 1, 7]
+    student, teacher = views(13)
+    together = paint_loss(student, teacher, lengths, **BUSY)
+    alone = [
+        paint_loss(s, t, [len(s)], **BUSY)
+        for s, t in zip(torch.split(student, lengths), torch.split(teacher, lengths), strict=True)
+    ]
+    assert_close(together.value, torch.stack([loss.value for loss in alone]).mean())
+    assert_close(together.per_token, torch.cat([loss.per_token for loss in alone]))
+    for name, figures in together.stats.items():
+        assert_close(figures, torch.cat([loss.stats[name] for loss in alone]))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_micro_batches_recombine_to_their_batch(reduction: Reduction) -> None:
+    lengths = [5, 0, 7, 4, 1]
+    student, teacher = views(17)
+    options = BUSY | {"reduction": reduction}
+
+    def recombined(z: Tensor) -> Tensor:
+        total = z.new_zeros(())
+        for rows, tokens in ((slice(0, 2), slice(0, 5)), (slice(2, 5), slice(5, 17))):
+            micro = paint_loss(z[tokens], teacher[tokens], lengths[rows], **options)
+            completions, words = len(lengths[rows]) / 5, sum(lengths[rows]) / 17
+            total = total + micro.value * (completions if reduction == "completion" else words)
+        return total
+
+    def whole(z: Tensor) -> Tensor:
+        return paint_loss(z, teacher, lengths, **options).value
+
+    assert_close(recombined(student), whole(student))
+    assert_close(student_gradient(recombined, student), student_gradient(whole, student))
+
+
+def test_the_order_of_completions_changes_nothing() -> None:
+    lengths = [5, 1, 7]
+    student, teacher = views(13)
+    forwards = paint_loss(student, teacher, torch.tensor(lengths), **BUSY)
+    backwards = paint_loss(
+        torch.cat(torch.split(student, lengths)[::-1]),
+        torch.cat(torch.split(teacher, lengths)[::-1]),
+        lengths[::-1],
+        **BUSY,
+    )
+    assert_close(forwards.value, backwards.value)
+    assert_close(torch.cat(torch.split(forwards.per_token, lengths)[::-1]), backwards.per_token)
+
+
+@pytest.mark.parametrize("lengths", [[], [0, 0]])
+def test_no_tokens_at_all_lose_nothing_and_can_be_backwarded(lengths: list[int]) -> None:
+    student = torch.zeros(0, 7, requires_grad=True)
+    loss = paint_loss(student, torch.zeros(0, 7), lengths)
+    torch.autograd.backward(loss.value)
+    assert loss.value == 0
+    assert student.grad is not None
+    assert student.grad.shape == (0, 7)
+
+
+# Clip and kind
+
+
+@pytest.mark.parametrize("clip_mode", ["pointwise", "token"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_larger_clip_never_lowers_the_loss_and_an_infinite_one_is_none(kind: Kind, clip_mode: ClipMode) -> None:
+    target, student = (logits.log_softmax(-1) for logits in views(30))
+    losses = [
+        divergence(target, student, kind=kind, clip_mode=clip_mode, clip=clip)
+        for clip in (1e-4, 0.01, 0.06, 0.2, 1.0, math.inf)
+    ]
+    for smaller, larger in pairwise(losses):
+        assert (smaller <= larger).all()
+    assert losses[0].sum() < losses[2].sum() < losses[-1].sum()
+    assert torch.equal(losses[-1], divergence(target, student, kind=kind, clip_mode="none"))
+
+
+def test_the_pointwise_clip_can_make_a_loss_negative_but_not_its_kl() -> None:
+    loss = paint_loss(*views(200, 40), [200], clip=1e-3)
+    assert loss.value < 0
+    assert (loss.stats["kl"] > 0).all()
+
+
+def test_forward_kl_is_reverse_kl_the_other_way_round() -> None:
+    target, student = (logits.log_softmax(-1) for logits in views(30))
+    forward = divergence(target, student, kind="forward_kl")
+    assert torch.equal(forward, divergence(student, target, kind="reverse_kl"))
+    assert not torch.isclose(forward, divergence(target, student, kind="reverse_kl")).any()
+
+
+def test_jsd_is_symmetric_and_bounded_by_log_2() -> None:
+    target, student = (logits.log_softmax(-1) for logits in views(60, scale=30))
+    jsd = divergence(target, student, kind="jsd", clip_mode="none")
+    assert torch.equal(jsd, divergence(student, target, kind="jsd", clip_mode="none"))
+    assert (jsd >= 0).all()
+    assert (jsd <= math.log(2) + 1e-12).all()
+    apart = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64).log()
+    assert_close(divergence(apart[0], apart[1], kind="jsd", clip_mode="none"), torch.tensor(math.log(2)).double())
+
+
+# Precision
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_logits_are_computed_in_float32(dtype: torch.dtype) -> None:
+    student, teacher = (logits.to(dtype) for logits in views(50, 300))
+    half = paint_loss(student, teacher, [30, 20], **BUSY)
+    single = paint_loss(student.float(), teacher.float(), [30, 20], **BUSY)
+    assert torch.equal(half.value, single.value)
+    for name, figures in single.stats.items():
+        assert figures.dtype == torch.float32
+        assert torch.equal(half.stats[name], figures)
+    gradient = student_gradient(lambda z: paint_loss(z, teacher, [30, 20], **BUSY).value, student)
+    expected = student_gradient(lambda z: paint_loss(z, teacher.float(), [30, 20], **BUSY).value, student.float())
+    assert torch.equal(gradient, expected.to(dtype))
+
+
+def test_float32_stays_close_to_float64() -> None:
+    student, teacher = (logits.float() for logits in views(50, 300))
+    single = paint_loss(student, teacher, [30, 20], **BUSY)
+    double = paint_loss(student.double(), teacher.double(), [30, 20], **BUSY)
+    assert double.value.dtype == torch.float64
+    assert_close(single.per_token.double(), double.per_token, rtol=1e-5, atol=2e-6)
+
+
+# Errors. Without the tests' shape checker, as users run it: it would object first, in words of its own.
+
+unchecked_loss = inspect.unwrap(paint_loss)
+STUDENT, TEACHER = views(6)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: unchecked_loss(STUDENT, TEACHER[:, :5], [6]), "share one vocabulary: .* 7 entries, .* 5"),
+        (lambda: unchecked_loss(STUDENT, TEACHER[:4], [6]), "same tokens: student has 6 rows, teacher 4"),
+        (lambda: paint_loss(STUDENT, TEACHER, [3, 2]), "sum to the 6 rows of the logits, got 5"),
+        (lambda: paint_loss(STUDENT, TEACHER, [7, -1]), r"lengths\[1\] must be .* got -1"),
+        (
+            lambda: paint_loss(STUDENT, TEACHER, [6], temperature=0.0),
+            "temperature must be positive .* got 0.0",
+        ),
+        (lambda: paint_loss(STUDENT, TEACHER, [6], temperature=math.nan), "temperature must be .* got nan"),
+        (lambda: paint_loss(STUDENT, TEACHER, [6], mix=1.5), r"mix must be in \[0, 1\], got 1.5"),
+        (lambda: paint_loss(STUDENT, TEACHER, [6], top_fraction=-0.1), r"top_fraction must be in \[0, 1\]"),
+        (lambda: paint_loss(STUDENT, TEACHER, [6], clip=0.0), "clip must be positive, got 0.0"),
+        (lambda: paint_loss(STUDENT, TEACHER, [6], clip=math.nan, clip_mode="token"), "clip must be .* nan"),
+        (
+            lambda: inspect.unwrap(divergence)(STUDENT, TEACHER, kind="beta"),
+            "kind must be 'forward_kl', 'reverse_kl' or 'jsd', got 'beta'",
+        ),
+        (
+            lambda: inspect.unwrap(divergence)(STUDENT, TEACHER, clip_mode="entry"),
+            "clip_mode must be 'pointwise', 'token' or 'none', got 'entry'",
+        ),
+        (
+            lambda: inspect.unwrap(token_weights)([6], reduction="sum"),
+            "reduction must be 'completion' or 'token', got 'sum'",
+        ),
+    ],
+)
+def test_errors_name_the_value_and_what_is_allowed(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_the_clip_is_ignored_where_nothing_is_clipped() -> None:
+    loss = paint_loss(STUDENT, TEACHER, [6], clip=0.0, clip_mode="none")
+    assert torch.equal(loss.per_token, loss.stats["kl"])
+    assert not loss.stats["clipped"].any()
+    assert_close(loss.stats["unclipped_mass"], torch.ones(6, dtype=torch.float64))
+
+
+def test_the_shape_checker_is_on_while_tests_run() -> None:
+    with pytest.raises(TypeCheckError):
+        select_positions(torch.zeros(2, 3), 0.5)
+    with pytest.raises(TypeCheckError):
+        paint_loss(STUDENT, TEACHER[:, :5], [6])
+
+
+def test_a_loss_is_frozen() -> None:
+    loss = paint_loss(STUDENT, TEACHER, [6])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        loss.value = torch.zeros(())  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.1, 0.3])
+def test_the_log_prob_of_a_sampled_token_is_its_negative_energy(temperature: float) -> None:
+    logits, _ = views(5)
+    tokens = torch.tensor([0, 6, 3, 3, 1])
+    found = token_log_probs(logits, tokens, temperature=temperature)
+    expected = [
+        -naive.energies(row, temperature)[token] for row, token in zip(logits.tolist(), tokens.tolist(), strict=True)
+    ]
+    assert_close(found, torch.tensor(expected, dtype=torch.float64))
