@@ -1,0 +1,423 @@
+"""Which settings are there, what do they mean, and what did the paper use?
+
+One tree of frozen dataclasses. The class defaults are the paper's setting (section 'Experimental Details');
+where the paper is silent the default is ours and its docstring says so. The docstring below a field is its
+help text on the command line. A recipe is a TOML file with the same sections and names; what it leaves out
+keeps its default.
+
+Ranges are checked whenever a section is built, whether from a recipe, flags, a run directory or Python; types
+where a table is read (flags are typed by their parser, Python by its type checker). Two paths have no
+default, and `require_paths` refuses to start without them: a recipe may leave them to flags.
+
+Left out on purpose: recipes that include other recipes, variables from the environment, and any third-party
+library. A resolved config is one flat table that is saved with the run.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import tomllib
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from paint import PaintError
+
+
+class ConfigError(PaintError, ValueError):
+    """A setting is unknown, missing, of the wrong type or out of range; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Which model is trained, and how its adapters are shaped."""
+
+    path: str = ""
+    """Folder or hub name of the model; "lab" is the embedded one. Required: no default."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    """Number format of the frozen weights; the adapters are always trained in float32 (ours)."""
+    lora_rank: int = 64
+    """Rank r of the LoRA adapters, at least 1 (paper: Experimental Details, r = 64)."""
+    lora_alpha: int = 128
+    """LoRA scale: an adapter's update is multiplied by alpha / rank (paper: Experimental Details, 128)."""
+    lora_targets: tuple[str, ...] = (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    )
+    """Names of the linear layers that get an adapter (paper: Experimental Details, these seven)."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, more time, the same result."""
+    student_thinking: bool = False
+    """Thinking mode of the student's prompt, in rollouts and in scoring (ours; the paper is silent)."""
+    teacher_thinking: bool = True
+    """Thinking mode of the teacher's prompt (ours; the paper is silent)."""
+    attention: str = "sdpa"
+    """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
+
+    def __post_init__(self) -> None:
+        _require(self, "lora_rank", self.lora_rank >= 1, "at least 1", "paper: 64")
+        _require(self, "lora_alpha", self.lora_alpha >= 1, "at least 1", "paper: 128")
+        named = bool(self.lora_targets) and all(self.lora_targets)
+        unique = len(set(self.lora_targets)) == len(self.lora_targets)
+        _require(self, "lora_targets", named and unique, "a list of distinct layer names", "paper: seven")
+        _require(self, "attention", bool(self.attention.strip()), "a name", "such as sdpa")
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Which problems are trained on, and how they are read."""
+
+    path: str = ""
+    """JSONL file of problems, one object a line; "lab" is the embedded family. Required: no default."""
+    problem_field: str = "problem"
+    """Field that holds the problem x."""
+    solution_field: str = "solution"
+    """Field that holds the verified solution y*, of which the teacher sees a part."""
+    answer_field: str = "answer"
+    """Field that holds the final gold answer; used for analysis, never by the method."""
+    id_field: str = "id"
+    """Field that names a row. Rows without "id" are named by their number; any other name must be there."""
+    max_prompt_tokens: int = 8192
+    """Longest prompt of student and teacher, in tokens; longer ones are refused, never cut (ours)."""
+    on_bad_row: Literal["error", "skip"] = "error"
+    """What a row that fails a check does: stop with its number and reason, or be left out and counted."""
+    limit: int | None = None
+    """Use the first so many good rows; None is all (paper: up to 30K problems)."""
+
+    def __post_init__(self) -> None:
+        for name in ("problem_field", "solution_field", "answer_field", "id_field"):
+            _require(self, name, bool(getattr(self, name)), "the name of a field", f'default: "{name[:-6]}"')
+        _require(self, "max_prompt_tokens", self.max_prompt_tokens >= 1, "at least 1", "default: 8192")
+        _require(self, "limit", self.limit is None or self.limit >= 1, "at least 1 or None", "None: all rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """How the student samples its completions: one for every problem, on policy."""
+
+    engine: Literal["local"] = "local"
+    """What generates: local is the training process itself."""
+    temperature: float = 1.1
+    """Sampling temperature, above 0 (paper: Experimental Details, 1.1)."""
+    top_p: float = 0.95
+    """Nucleus sampling: share of probability kept, in (0, 1]; 1 is off (ours)."""
+    top_k: int = 20
+    """Number of likeliest tokens kept, at least 1; -1 is off (ours)."""
+    max_new_tokens: int = 1024
+    """Longest completion, in tokens (paper: Experimental Details, 1024)."""
+    batch_size: int = 32
+    """Rows generated at once by a rank; changes speed and memory only."""
+
+    def __post_init__(self) -> None:
+        positive = 0 < self.temperature < math.inf
+        _require(self, "temperature", positive, "in (0, inf)", "sampling temperature; paper: 1.1")
+        _require(self, "top_p", 0 < self.top_p <= 1, "in (0, 1]", "1 is off; default: 0.95")
+        _require(self, "top_k", self.top_k >= 1 or self.top_k == -1, "at least 1, or -1", "-1 is off")
+        _require(self, "max_new_tokens", self.max_new_tokens >= 1, "at least 1", "tokens; paper: 1024")
+        _require(self, "batch_size", self.batch_size >= 1, "at least 1", "rows; default: 32")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """How much of the verified solution is hidden from the teacher, and where."""
+
+    wrong: float = 0.30
+    """Mask ratio rho_wrong of a completion that shares nothing with the solution, in [0, 1) (paper: 0.30)."""
+    correct: float = 0.40
+    """Mask ratio rho_correct of a completion with overlap 1, in [wrong, 1) (paper: 0.40)."""
+    placement: Literal["suffix", "prefix", "middle", "random", "punctuation"] = "suffix"
+    """Which part is hidden; punctuation is a suffix that starts after a sentence (paper: suffix masking)."""
+
+    def __post_init__(self) -> None:
+        _require(self, "wrong", 0 <= self.wrong < 1, "in [0, 1)", "mask ratio rho_wrong; paper: 0.30")
+        _require(self, "correct", 0 <= self.correct < 1, "in [0, 1)", "mask ratio rho_correct; paper: 0.40")
+        rises = self.correct >= self.wrong
+        _require(self, "correct", rises, f"at least context.wrong = {self.wrong}", "equal: a fixed ratio")
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """How the student is trained towards the teacher."""
+
+    kind: Literal["forward_kl", "reverse_kl", "jsd"] = "forward_kl"
+    """Divergence between target and student at a position (paper: Eq. clipped_fkl, forward KL)."""
+    clip: float = 0.06
+    """Clipping threshold tau, in nats, above 0 (paper: Eq. clipped_fkl, 0.06)."""
+    clip_mode: Literal["pointwise", "token", "none"] = "pointwise"
+    """What is clipped: each vocabulary entry's term, a position's sum, or nothing (paper: pointwise)."""
+    mix: float = 0.03
+    """Interpolation weight k_base, in [0, 1]; 0 leaves the teacher as it is (paper: Eq. sparse_energy_interp,
+    0.03)."""
+    top_fraction: float = 0.03
+    """Share f_top of a completion's positions that are interpolated, in [0, 1] (paper: section 'Sparse
+    Teacher Energy Interpolation', 0.03)."""
+    temperature: float | None = None
+    """Temperature T of both views' distributions, above 0; None is the rollout temperature (ours)."""
+    reduction: Literal["completion", "token"] = "completion"
+    """What the loss is a mean over: each completion's tokens and then completions (paper: Eq. clipped_fkl),
+    or all tokens of the optimizer step."""
+
+    def __post_init__(self) -> None:
+        positive = 0 < self.clip < math.inf
+        _require(self, "clip", positive, "in (0, inf)", 'tau; paper: 0.06; off: objective.clip_mode "none"')
+        _require(self, "mix", 0 <= self.mix <= 1, "in [0, 1]", "interpolation weight k_base; paper: 0.03")
+        _require(self, "top_fraction", 0 <= self.top_fraction <= 1, "in [0, 1]", "f_top; paper: 0.03")
+        sound = self.temperature is None or 0 < self.temperature < math.inf
+        _require(self, "temperature", sound, "in (0, inf) or None", "None: the rollout temperature")
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """How long and how fast."""
+
+    steps: int = 100
+    """Optimizer steps (paper: Experimental Details, 100)."""
+    batch_size: int = 32
+    """Completions an optimizer step, over all ranks (paper: Experimental Details, 32)."""
+    micro_batch_size: int = 4
+    """Completions in one forward and backward pass of a rank; changes memory, never the result."""
+    learning_rate: float = 5e-6
+    """Learning rate of the adapters, constant after the warm-up (paper: Experimental Details, 5e-6)."""
+    warmup_steps: int = 0
+    """Steps over which the learning rate rises linearly from zero, at most steps (ours)."""
+    weight_decay: float = 0.0
+    """AdamW's decay of the adapters, at least 0 (ours)."""
+    max_grad_norm: float = 0.1
+    """Gradient norm above which the gradient is scaled down, above 0 (ours)."""
+    seed: int = 0
+    """Seed of the order of problems, of sampling and of the adapters, at least 0."""
+    checkpoint_every: int = 20
+    """Steps between checkpoints (paper: Experimental Details, evaluated every 20 steps)."""
+
+    def __post_init__(self) -> None:
+        _require(self, "steps", self.steps >= 1, "at least 1", "optimizer steps; paper: 100")
+        _require(self, "batch_size", self.batch_size >= 1, "at least 1", "completions a step; paper: 32")
+        _require(self, "micro_batch_size", self.micro_batch_size >= 1, "at least 1", "default: 4")
+        moves = 0 < self.learning_rate < math.inf
+        _require(self, "learning_rate", moves, "in (0, inf)", "paper: 5e-6")
+        warm = 0 <= self.warmup_steps <= self.steps
+        _require(self, "warmup_steps", warm, f"in [0, train.steps = {self.steps}]", "default: 0")
+        _require(self, "weight_decay", 0 <= self.weight_decay < math.inf, "in [0, inf)", "default: 0.0")
+        _require(self, "max_grad_norm", 0 < self.max_grad_norm < math.inf, "in (0, inf)", "default: 0.1")
+        _require(self, "seed", self.seed >= 0, "at least 0", "default: 0")
+        _require(self, "checkpoint_every", self.checkpoint_every >= 1, "at least 1", "steps; paper: 20")
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What a run leaves behind, and where."""
+
+    folder: str = "runs"
+    """Folder in which run directories are made."""
+    name: str | None = None
+    """Name of the run directory; None makes one from the date and the settings."""
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    """Where metrics go besides the run directory's metrics.jsonl."""
+    project: str = "paint"
+    """Project that trackers file the run under."""
+    keep_rollouts: bool = True
+    """Store every completion with its overlap, mask ratio and verdict in the run directory."""
+
+    def __post_init__(self) -> None:
+        _require(self, "folder", bool(self.folder.strip()), "a folder", 'default: "runs"')
+        plain = self.name is None or (self.name not in ("", ".", "..") and not set(self.name) & set("/\\\0"))
+        _require(self, "name", plain, "a folder name without slashes, or None", "the folder is log.folder")
+        unique = len(set(self.trackers)) == len(self.trackers)
+        _require(self, "trackers", unique, "a list of distinct trackers", "default: none")
+        _require(self, "project", bool(self.project.strip()), "a name", 'default: "paint"')
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Every setting of a training run. The defaults are the paper's."""
+
+    model: Model = field(default_factory=Model)
+    """Which model is trained, and how its adapters are shaped."""
+    data: Data = field(default_factory=Data)
+    """Which problems are trained on, and how they are read."""
+    rollout: Rollout = field(default_factory=Rollout)
+    """How the student samples its completions: one for every problem, on policy."""
+    context: Context = field(default_factory=Context)
+    """How much of the verified solution is hidden from the teacher, and where."""
+    objective: Objective = field(default_factory=Objective)
+    """How the student is trained towards the teacher."""
+    train: Train = field(default_factory=Train)
+    """How long and how fast."""
+    log: Log = field(default_factory=Log)
+    """What a run leaves behind, and where."""
+
+
+_RECIPES = Path(__file__).parent / "recipes"
+_SECTIONS: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(Config)}
+_NAMES = {name: [key.name for key in dataclasses.fields(section)] for name, section in _SECTIONS.items()}
+
+
+def shipped_recipes() -> list[str]:
+    """The names of the recipes that come with the package, sorted."""
+    return sorted(path.stem for path in _RECIPES.glob("*.toml"))
+
+
+def find_recipe(name: str) -> Path:
+    """The file that is meant: a path where `name` ends in .toml or has a slash, else a shipped recipe's name.
+
+    Raises ConfigError for a name that is not shipped, with the nearest one that is.
+    """
+    if name.endswith(".toml") or "/" in name or "\\" in name:
+        return Path(name)
+    shipped = shipped_recipes()
+    if name not in shipped:
+        close = difflib.get_close_matches(name, shipped, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(shipped)}"
+        raise ConfigError(f"unknown recipe {name}; {hint} (a file is named with its ending, .toml)")
+    return _RECIPES / f"{name}.toml"
+
+
+def read_recipe(path: str | Path) -> Config:
+    """The config that a TOML recipe describes; what the recipe leaves out keeps the paper's setting.
+
+    Raises ConfigError, naming the file, when it cannot be read, is not TOML (with line and column), or holds
+    an unknown name (with the nearest known one), a wrong type or a value out of range.
+    """
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist; name a recipe, a TOML file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder; name a recipe, a TOML file") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    return from_table(table, source=str(path))
+
+
+def to_table(config: Config) -> dict[str, dict[str, Any]]:
+    """The config as nested plain dicts and lists, as JSON keeps them; `from_table` is the way back."""
+    return {
+        name: {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in dataclasses.asdict(getattr(config, name)).items()
+        }
+        for name in _SECTIONS
+    }
+
+
+def from_table(table: Mapping[str, Any], *, source: str = "config") -> Config:
+    """The config that nested dicts describe; what they leave out keeps its default.
+
+    A whole number is taken where a real one is expected, a list where a tuple is; nothing else is converted.
+    Raises ConfigError, starting with `source`, on an unknown name, a wrong type or a value out of range.
+    """
+    sections = {}
+    for name, values in table.items():
+        if name not in _SECTIONS:
+            kind = "section" if isinstance(values, Mapping) else "key"
+            raise ConfigError(f"{source}: unknown {kind} {name}{_nearest(name)}")
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{source}: {name} must be a section, got {_show(values)}; write [{name}]")
+        for key in values:
+            if key not in _NAMES[name]:
+                raise ConfigError(f"{source}: unknown key {name}.{key}{_nearest(f'{name}.{key}')}")
+        try:
+            sections[name] = _build(_SECTIONS[name], values)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}") from None
+    return Config(**sections)
+
+
+def differences(a: Config, b: Config) -> list[str]:
+    """One line for each setting in which two configs differ, such as `train.seed: 0 -> 1`, in tree order."""
+    before, after = to_table(a), to_table(b)
+    return [
+        f"{name}.{key}: {_show(before[name][key])} -> {_show(after[name][key])}"
+        for name, keys in _NAMES.items()
+        for key in keys
+        if before[name][key] != after[name][key]
+    ]
+
+
+def require_paths(config: Config) -> None:
+    """Refuse to start without a model and data, the two settings that have no default. Raises ConfigError."""
+    for name, what in (("model", "a folder or hub name"), ("data", "a JSONL file of problems")):
+        if not getattr(config, name).path.strip():
+            raise ConfigError(
+                f'{name}.path is not set: pass --{name}.path with {what} (or "lab" for the embedded one), '
+                f"or set path under [{name}] in the recipe"
+            )
+
+
+def _build(section: Any, values: Mapping[str, Any]) -> Any:
+    converted = {}
+    for key in dataclasses.fields(section):
+        if key.name not in values:
+            continue
+        value = values[key.name]
+        if isinstance(value, list):
+            value = tuple(value)
+        elif type(value) is int and float in (key.type, *get_args(key.type)):
+            value = float(value)
+        if not _fits(value, key.type):
+            name = f"{section.__name__.lower()}.{key.name}"
+            raise ConfigError(f"{name} must be {_words(key.type)}, got {_show(values[key.name])}")
+        converted[key.name] = value
+    return section(**converted)
+
+
+def _nearest(name: str) -> str:
+    """The known name that was probably meant: it stands in another section, or its spelling is close."""
+    section, _, key = name.rpartition(".")
+    keys = [(key, f"{section}.{key}") for section, keys in _NAMES.items() for key in keys]
+    meant = [full for other, full in keys if other == key]
+    if not meant:
+        known = [(name, name) for name in _NAMES] if not section else []
+        near = dict(known + [(other, full) for other, full in keys if full.startswith(section)])
+        meant = [near[match] for match in difflib.get_close_matches(key, near, n=1)]
+    if meant:
+        return f"; did you mean {' or '.join(meant)}?"
+    return f"; there are {', '.join(_NAMES[section] if section else _NAMES)}"
+
+
+def _require(section: object, key: str, sound: bool, allowed: str, note: str) -> None:
+    if not sound:
+        value = _show(getattr(section, key))
+        raise ConfigError(f"{type(section).__name__.lower()}.{key} must be {allowed}, got {value} ({note})")
+
+
+def _fits(value: object, annotation: Any) -> bool:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return isinstance(value, str) and value in arguments
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
+    # bool is a subclass of int, and true is no number of steps.
+    return type(value) is annotation
+
+
+def _words(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "one of " + ", ".join(arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_words(argument) for argument in arguments)
+    if origin is tuple:
+        each = _words(arguments[0])
+        return "a list of " + (f"values, each {each}" if get_origin(arguments[0]) is Literal else each)
+    return {bool: "true or false", int: "an integer", float: "a number", str: "text", types.NoneType: "None"}[
+        annotation
+    ]
+
+
+def _show(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
