@@ -1,0 +1,217 @@
+"""Problems: every row that would train on nothing, or on the wrong thing, is refused or counted by name."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paint.config import Data
+from paint.data import DataError, Problem, ProblemSet, batch_indices, lab_file, read_problems
+
+GOOD: dict[str, Any] = {"problem": "1 + 1?", "solution": "We add.", "answer": "2"}
+OTHER: dict[str, Any] = {"problem": "2 + 2?", "solution": "We add.", "answer": "4"}
+
+
+def write(folder: Path, *rows: dict[str, Any] | bytes) -> Path:
+    path = folder / "p.jsonl"
+    encoded = (row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows)
+    path.write_bytes(b"".join(row + b"\n" for row in encoded))
+    return path
+
+
+def read(path: Path, **options: Any) -> ProblemSet:
+    return read_problems(Data(path=str(path), **options))
+
+
+def refusal(path: Path, **options: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        read(path, **options)
+    return str(caught.value).replace(f"{path.parent}/", "")
+
+
+def test_texts_arrive_exactly_as_they_were_written(tmp_path: Path) -> None:
+    row = GOOD | {"problem": "  é\u2028ü\r\n ", "solution": "x\ty ", "unused": [1]}
+    path = write(tmp_path, json.dumps(row, ensure_ascii=False).encode(), OTHER | {"id": "b"})
+    found = read(path)
+    assert found == ProblemSet(
+        [
+            Problem("  é\u2028ü\r\n ", "x\ty ", "2", id="1"),
+            Problem("2 + 2?", "We add.", "4", id="b"),
+        ],
+        skipped={},
+    )
+
+
+def test_a_byte_order_mark_blank_lines_windows_line_ends_and_a_missing_last_line_end_are_no_errors(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "p.jsonl"
+    rows = [json.dumps(GOOD).encode(), b"", b"  ", json.dumps(OTHER).encode()]
+    path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(rows))
+    assert [problem.id for problem in read(path).problems] == ["1", "4"]
+
+
+def test_a_number_as_an_answer_or_id_becomes_the_text_that_stands_in_the_file(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        b'{"problem": "a", "solution": "s", "answer": 0.10, "id": 7}',
+        b'{"problem": "b", "solution": "s", "answer": -12345678901234567890123}',
+        b'{"problem": "c", "solution": "s", "answer": 1e3}',
+    )
+    problems = read(path).problems
+    assert [problem.answer for problem in problems] == ["0.10", "-12345678901234567890123", "1e3"]
+    assert [problem.id for problem in problems] == ["7", "2", "3"]
+    assert {type(text) for problem in problems for text in (problem.answer, problem.id)} == {str}
+    enormous = b'{"problem": "d", "solution": "s", "answer": ' + b"9" * 5000 + b"}"
+    assert read(write(tmp_path, enormous)).problems[0].answer == "9" * 5000
+
+
+def test_fields_may_have_other_names(tmp_path: Path) -> None:
+    path = write(tmp_path, {"question": "q", "reference": "r", "gold": "g", "uuid": "u"})
+    options = {
+        "problem_field": "question",
+        "solution_field": "reference",
+        "answer_field": "gold",
+        "id_field": "uuid",
+    }
+    assert read(path, **options).problems == [Problem("q", "r", "g", "u")]
+    assert 'row 1: field "solution" is missing (fields of the row: question, reference, gold, uuid)' in refusal(
+        path, problem_field="question"
+    )
+
+
+BAD_ROWS: list[tuple[dict[str, Any] | bytes, str, str]] = [
+    (OTHER | {"solution": ""}, 'field "solution" is empty', " (value '')"),
+    (OTHER | {"problem": " \n"}, 'field "problem" is empty', r" (value ' \n')"),
+    (OTHER | {"answer": "\t"}, 'field "answer" is empty', r" (value '\t')"),
+    (OTHER | {"id": ""}, 'field "id" is empty', " (value '')"),
+    (OTHER | {"problem": 3}, 'field "problem" is not text', " but a number (value 3)"),
+    (OTHER | {"solution": ["s"]}, 'field "solution" is not text', " but a list (value ['s'])"),
+    (OTHER | {"answer": None}, 'field "answer" is not text', " but null (value None)"),
+    (OTHER | {"answer": True}, 'field "answer" is not text', " but true or false (value True)"),
+    (OTHER | {"id": {}}, 'field "id" is not text', " but an object (value {})"),
+    (
+        OTHER | {"solution": "\ud800"},
+        'field "solution" is not valid Unicode',
+        ": half a surrogate pair at character 1",
+    ),
+    (
+        {"problem": "p", "answer": "a"},
+        'field "solution" is missing',
+        " (fields of the row: problem, answer); set --data.solution-field to the one that holds the solution",
+    ),
+    (GOOD | {"problem": "1  +\n1?"}, "same problem as an earlier row", ", row 1 (value '1 + 1?')"),
+    (OTHER | {"id": "1"}, "same id as an earlier row", ", row 1 (value '1')"),
+    (b"[1]", "not a JSON object", " but a list; write one object a line"),
+    (b"null", "not a JSON object", " but null; write one object a line"),
+    (b'{"problem": }', "invalid JSON", " at column 13: Expecting value"),
+    (b'{"problem": NaN}', "invalid JSON", ": NaN is not a JSON number"),
+    (b'{"problem": "caf\xe9"}', "invalid UTF-8", " at byte 17: invalid continuation byte"),
+    (b"[" * 200_000, "invalid JSON", ": nested too deeply"),
+]
+
+
+@pytest.mark.parametrize(("row", "reason", "detail"), BAD_ROWS, ids=lambda value: None)
+def test_a_bad_row_stops_with_its_number_and_the_way_out_or_is_skipped_and_counted(
+    tmp_path: Path, row: dict[str, Any] | bytes, reason: str, detail: str
+) -> None:
+    last = GOOD | {"problem": "last"}
+    path = write(tmp_path, GOOD, b"", row, last)
+    way_out = "; fix the row or pass --data.on-bad-row skip"
+    assert refusal(path) == f"p.jsonl row 3: {reason}{detail}{way_out}"
+    found = read(path, on_bad_row="skip")
+    assert [(problem.problem, problem.id) for problem in found.problems] == [("1 + 1?", "1"), ("last", "4")]
+    assert found.skipped == {reason: 1}
+
+
+def test_a_chosen_id_field_must_be_there_and_only_the_default_one_is_optional(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD)
+    assert read(path).problems[0].id == "1"
+    assert 'field "uuid" is missing (fields of the row: problem, solution, answer); set --data.id-field' in refusal(
+        path, id_field="uuid"
+    )
+
+
+def test_skipped_rows_neither_hide_later_ones_nor_go_uncounted(tmp_path: Path) -> None:
+    broken = GOOD | {"answer": ""}
+    path = write(tmp_path, broken, GOOD, OTHER, GOOD, GOOD, b"{")
+    found = read(path, on_bad_row="skip")
+    assert [problem.id for problem in found.problems] == ["2", "3"]
+    assert found.skipped == {
+        'field "answer" is empty': 1,
+        "same problem as an earlier row": 2,
+        "invalid JSON": 1,
+    }
+
+
+def test_the_limit_takes_the_first_good_rows_and_reads_no_further(tmp_path: Path) -> None:
+    path = write(tmp_path, b"{", GOOD, OTHER, b"{")
+    found = read(path, on_bad_row="skip", limit=2)
+    assert [problem.id for problem in found.problems] == ["2", "3"]
+    assert found.skipped == {"invalid JSON": 1}
+    assert len(read(path, on_bad_row="skip", limit=9).problems) == 2
+
+
+def test_a_file_without_a_usable_row_is_refused(tmp_path: Path) -> None:
+    assert refusal(write(tmp_path)) == "p.jsonl is empty; it must hold one JSON object a line"
+    assert refusal(write(tmp_path, b" ", b"")) == "p.jsonl is empty; it must hold one JSON object a line"
+    path = write(tmp_path, b"{", b"{", GOOD | {"problem": ""})
+    reasons = '(2 x invalid JSON; 1 x field "problem" is empty)'
+    assert refusal(path, on_bad_row="skip") == f"p.jsonl holds no row that can be used {reasons}"
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "gone") == "gone does not exist; set --data.path to a JSONL file of problems"
+    (tmp_path / "sub").mkdir()
+    assert refusal(tmp_path / "sub") == "sub is a folder; set --data.path to a JSONL file of problems"
+    assert refusal(tmp_path / ("x" * 300)).endswith("x cannot be read: File name too long")
+
+
+def test_the_lab_has_problems_to_train_on_and_holds_others_out() -> None:
+    trained = read_problems(Data(path="lab"))
+    held_out = read_problems(Data(path=str(lab_file("held_out.jsonl"))))
+    assert min(len(trained.problems), len(held_out.problems)) >= 100
+    assert not {problem.problem for problem in trained.problems} & {p.problem for p in held_out.problems}
+    assert trained.skipped == held_out.skipped == {}
+
+
+@given(st.integers(1, 30), st.integers(1, 70), st.integers(0, 9), st.integers(0, 5))
+def test_steps_are_cut_from_epochs_laid_end_to_end(count: int, batch_size: int, last: int, seed: int) -> None:
+    steps = [batch_indices(count, batch_size, step, seed) for step in range(last + 1)]
+    assert {len(batch) for batch in steps} == {batch_size}
+    stream = [index for batch in steps for index in batch]
+    whole = len(stream) // count
+    for epoch in range(whole):
+        assert sorted(stream[epoch * count : (epoch + 1) * count]) == list(range(count))
+    rest = stream[whole * count :]
+    assert max(Counter(rest).values(), default=0) <= 1
+    # The stream does not depend on how it is cut into steps.
+    assert stream == batch_indices(count, len(stream), 0, seed)
+
+
+def test_the_order_is_the_same_on_every_machine_and_in_every_process() -> None:
+    expected = [[8, 9, 0], [3, 7, 4], [1, 5, 2], [6, 8, 6]]
+    assert [batch_indices(10, 3, step, seed=0) for step in range(4)] == expected
+    code = "from paint.data import batch_indices; print([batch_indices(10, 3, step, 0) for step in range(4)])"
+    environment = {"PYTHONHASHSEED": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert json.loads(done.stdout) == expected
+
+
+def test_seeds_and_epochs_have_orders_of_their_own() -> None:
+    orders = [batch_indices(50, 50, step, seed) for seed in range(20) for step in range(20)]
+    assert len({tuple(order) for order in orders}) == 400
+    first = Counter(batch_indices(4, 4, 0, seed)[0] for seed in range(2000))
+    assert all(430 < first[index] < 570 for index in range(4))  # 500 expected, standard deviation 19
+
+
+@pytest.mark.parametrize("arguments", [(0, 1, 0), (1, 0, 0), (1, 1, -1)])
+def test_an_impossible_batch_is_refused(arguments: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="count and batch_size must be at least 1 and step at least 0"):
+        batch_indices(*arguments, seed=0)
