@@ -1,0 +1,243 @@
+"""The model in its two roles: the student is base + adapter, the teacher is the same model with the adapter off.
+
+One set of weights serves both, so a frozen teacher costs no memory. What leaves this module are token ids and hidden
+states of completion positions; the projection onto the vocabulary belongs to the loss, which need not hold all of it.
+
+Left out: padding between prompt and completion. Rows are laid out as prompt, completion, padding, so that positions
+count from the row's own start and neither padding nor batch mates change a row.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+from jaxtyping import Float
+from peft.utils import load_peft_weights, set_peft_model_state_dict
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+
+from paint import PaintError
+from paint import config as cfg
+from paint.context import student_messages, teacher_messages
+from paint.data import lab_file
+
+
+class PolicyError(PaintError, ValueError):
+    """The model cannot serve as student and teacher; the message names the reason and the way out."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A causal language model with a LoRA adapter, its tokenizer and its head.
+
+    Attributes:
+        model: the peft model; its base weights are frozen.
+        tokenizer: with a chat template.
+        lm_head: hidden states (n h) to logits (n v); frozen.
+        student_thinking, teacher_thinking: whether each view's prompt leaves thinking on.
+    """
+
+    model: peft.PeftModel
+    tokenizer: PreTrainedTokenizerBase
+    lm_head: nn.Module
+    student_thinking: bool
+    teacher_thinking: bool
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def trainable(self) -> list[nn.Parameter]:
+        """The adapter's parameters, in the model's order."""
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    @property
+    def end_ids(self) -> list[int]:
+        """Token ids that end a completion: the model's own and the tokenizer's."""
+        own = self.model.generation_config.eos_token_id
+        ids = own if isinstance(own, list) else [own]
+        return sorted({i for i in [*ids, self.tokenizer.eos_token_id] if i is not None})
+
+    def student_prompt(self, problem: str, *, thinking: bool | None = None) -> list[int]:
+        """Token ids of the deployment prompt (paper, figure 'Prompt views'); thinking as configured unless given."""
+        thinking = self.student_thinking if thinking is None else thinking
+        return encode(self.tokenizer, student_messages(problem), thinking=thinking)
+
+    def teacher_prompt(self, problem: str, context: str, *, complete: bool) -> list[int]:
+        """Token ids of the privileged prompt around a masked or complete solution (same figure)."""
+        messages = teacher_messages(problem, context, complete=complete)
+        return encode(self.tokenizer, messages, thinking=self.teacher_thinking)
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of token ids, with or without special tokens."""
+        text = self.tokenizer.decode(list(ids), skip_special_tokens=not special)
+        assert isinstance(text, str)
+        return text
+
+    @contextmanager
+    def as_teacher(self) -> Iterator[None]:
+        """Within this block the model is the frozen teacher: adapter off, no gradient (φ = θ₀)."""
+        with torch.no_grad(), self.model.disable_adapter():
+            yield
+
+    def hidden_states(
+        self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
+    ) -> Float[Tensor, "n h"]:
+        """Final hidden states from which each completion token is predicted, completions laid end to end.
+
+        Row i contributes the states at positions len(prompt) - 1 ... len(prompt) + len(completion) - 2, so that
+        ``lm_head`` of state n gives the logits z^n of the paper's prefix ŷ_{<n} (paper: Eq. entropy_ratio and above).
+        """
+        rows = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
+        width = max(map(len, rows))
+        pad = self.tokenizer.pad_token_id or 0
+        ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=self.device)
+        lengths = torch.tensor([len(row) for row in rows], device=self.device)
+        starts = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
+        positions = torch.arange(width, device=self.device)
+        states = _body(self.model)(
+            input_ids=ids, attention_mask=(positions < lengths[:, None]).long(), use_cache=False
+        ).last_hidden_state
+        predicts = (positions >= starts[:, None] - 1) & (positions < lengths[:, None] - 1)
+        selected: Tensor = states[predicts]
+        return selected
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *, thinking: bool) -> list[int]:
+    """Token ids of a chat prompt, up to where the assistant begins to write."""
+    ids = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, enable_thinking=thinking, tokenize=True, return_dict=False
+    )
+    assert isinstance(ids, list)
+    return [int(i) for i in ids]
+
+
+def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "cpu") -> Policy:
+    """Load a model and its tokenizer, freeze it and put a fresh adapter on it (B = 0: the student starts as the base).
+
+    Args:
+        config: path, dtype, LoRA rank and targets, thinking of the two views (paper: section 'Experimental Details').
+        seed: of the adapter's initial A.
+
+    Raises:
+        PolicyError: nothing loadable at the path, no lm_head, no chat template, a vocabulary that the head does not
+            cover, logits that are not lm_head(hidden state), or no module with a target's name.
+    """
+    path = str(lab_file("")) if config.path == "lab" else config.path
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        base = AutoModelForCausalLM.from_pretrained(
+            path, dtype=getattr(torch, config.dtype), attn_implementation=config.attention
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise PolicyError(f"model.path {config.path!r} cannot be loaded as a causal language model: {error}") from error
+    _check(base, tokenizer, config)
+    # A repetition penalty or a temperature that came with the model would bend the policy that is trained.
+    base.generation_config = GenerationConfig(eos_token_id=base.generation_config.eos_token_id)
+    base.to(device)
+    torch.manual_seed(seed)
+    adapter = peft.LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        target_modules=list(config.lora_targets),
+        task_type="CAUSAL_LM",
+    )
+    try:
+        model = peft.get_peft_model(base, adapter)
+    except ValueError as error:
+        raise PolicyError(f"model.lora_targets {config.lora_targets}: {error}") from error
+    model.eval()
+    if config.gradient_checkpointing:
+        model.train()  # transformers checkpoints in training mode only; the model has no dropout to switch on
+        model.enable_input_require_grads()
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return Policy(model, tokenizer, base.get_output_embeddings(), config.student_thinking, config.teacher_thinking)
+
+
+def save_adapter(policy: Policy, folder: Path) -> None:
+    """Write the adapter in peft's format and read it back: what is on disk is what was trained.
+
+    Raises:
+        PolicyError: the file does not hold the trained values (as happens with sharded parameters).
+        OSError: the disk is full or not writable.
+    """
+    try:
+        policy.model.save_pretrained(folder)
+    except SafetensorError as error:  # how a full disk is reported
+        raise OSError(f"{folder} could not be written: {error}") from error
+    trained = peft.get_peft_model_state_dict(policy.model)
+    stored = load_peft_weights(str(folder), device="cpu")
+    for name, value in trained.items():
+        if name not in stored or not torch.equal(stored[name], value.detach().cpu()):
+            raise PolicyError(f"{folder}: {name} was not saved as it was trained; do not use this checkpoint")
+
+
+def load_adapter(policy: Policy, folder: Path) -> None:
+    """Put saved adapter weights into the policy, exactly.
+
+    Raises:
+        PolicyError: the folder holds no adapter, or one of another shape.
+    """
+    try:
+        weights = load_peft_weights(str(folder), device=str(policy.device))
+        result = set_peft_model_state_dict(policy.model, weights)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise PolicyError(f"{folder} does not hold an adapter for this model: {error}") from error
+    missing = set(peft.get_peft_model_state_dict(policy.model)) - set(weights)
+    if missing or result.unexpected_keys:
+        raise PolicyError(f"{folder}: adapter of another shape (missing {sorted(missing)[:3]} ...)")
+
+
+def merge(policy: Policy, folder: Path) -> None:
+    """Write base + adapter as one model, for serving elsewhere; rounding in ``dtype`` may lose a small adapter.
+
+    The rounding is trap 4 of docs/paper.md: generation during training never uses merged weights.
+    """
+    base = policy.model.get_base_model()
+    policy.model.merge_adapter()
+    try:
+        weights = {
+            name.replace(".base_layer", ""): value for name, value in base.state_dict().items() if ".lora_" not in name
+        }
+        base.save_pretrained(folder, state_dict=weights)
+        policy.tokenizer.save_pretrained(folder)
+    finally:
+        policy.model.unmerge_adapter()
+
+
+def _body(model: peft.PeftModel) -> nn.Module:
+    body: nn.Module = model.get_base_model().get_decoder()
+    return body
+
+
+def _check(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.Model) -> None:
+    head = base.get_output_embeddings()
+    if head is None:
+        raise PolicyError(f"model.path {config.path!r} has no lm_head; a causal language model is needed")
+    if tokenizer.chat_template is None:
+        raise PolicyError(
+            f"model.path {config.path!r} has no chat template; take an instruction-tuned model or add "
+            f"chat_template.jinja to its folder"
+        )
+    if len(tokenizer) > head.weight.shape[0]:
+        raise PolicyError(
+            f"vocabulary mismatch in {config.path!r}: the tokenizer has {len(tokenizer)} tokens, lm_head has "
+            f"{head.weight.shape[0]} rows; the tokenizer belongs to another model"
+        )
+    # Some families scale or cap their logits after the head; the loss must see the logits that the model samples from.
+    with torch.no_grad():
+        ids = torch.arange(4, device=base.device)[None]
+        direct = base(input_ids=ids, use_cache=False).logits
+        through = head(base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state)
+    if not torch.allclose(direct.float(), through.float(), rtol=1e-2, atol=1e-2):
+        raise PolicyError(
+            f"model.path {config.path!r} changes its logits after lm_head (scaling or soft-capping), "
+            f"which the loss does not model"
+        )

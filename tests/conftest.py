@@ -1,0 +1,47 @@
+"""What the tests share: the lab's policy, and no network."""
+
+import os
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach for a hub
+
+import pytest
+import torch
+
+from paint import config as cfg
+from paint.data import Problem, lab_file, read_problems
+from paint.policy import Policy, load_policy
+
+LAB = cfg.Model(path="lab", dtype="float32", lora_rank=8, lora_alpha=16, teacher_thinking=False)
+
+
+@pytest.fixture
+def policy() -> Policy:
+    """The lab's model with a fresh adapter: the student equals the base."""
+    return load_policy(LAB, seed=0)
+
+
+@pytest.fixture
+def trained(policy: Policy) -> Policy:
+    """The lab's model with an adapter that changes its answers."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in policy.trainable:
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    return policy
+
+
+@pytest.fixture(scope="session")
+def problems() -> list[Problem]:
+    """The lab's training problems."""
+    return read_problems(cfg.Data(path="lab")).problems
+
+
+@pytest.fixture
+def lab_copy(tmp_path: Path) -> Path:
+    """A copy of the lab's model that a test may damage."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in lab_file("").iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder

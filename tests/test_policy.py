@@ -1,0 +1,173 @@
+"""The two roles of one model: what they read, what they return, what is trained, what is stored."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
+
+from conftest import LAB
+from paint.data import Problem
+from paint.policy import Policy, PolicyError, load_adapter, load_policy, merge, save_adapter
+
+PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
+COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
+
+
+def logits_alone(model: torch.nn.Module, prompt: list[int], completion: list[int]) -> Tensor:
+    """The library's own logits for one unpadded row, at the positions that predict the completion."""
+    logits: Tensor = model(input_ids=torch.tensor([prompt + completion])).logits[0]
+    return logits[len(prompt) - 1 : -1]
+
+
+def test_hidden_states_are_those_that_predict_the_completion_whatever_padding_and_batch_mates(
+    trained: Policy,
+) -> None:
+    trained.model.double()
+    batch = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
+    rows = [logits_alone(trained.model, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
+    torch.testing.assert_close(batch, torch.cat(rows), rtol=1e-10, atol=1e-10)
+
+
+def test_the_teacher_is_the_base_model_however_the_adapter_is_trained(trained: Policy) -> None:
+    base = AutoModelForCausalLM.from_pretrained(trained.model.get_base_model().name_or_path, dtype="float32")
+    expected = torch.cat([logits_alone(base, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)])
+    with trained.as_teacher():
+        teacher = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
+    student = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
+    torch.testing.assert_close(teacher, expected, rtol=1e-4, atol=1e-4)
+    assert not teacher.requires_grad
+    assert (student - teacher).abs().max() > 0.1
+
+
+def test_a_fresh_student_equals_its_teacher(policy: Policy) -> None:
+    with policy.as_teacher():
+        teacher = policy.hidden_states(PROMPTS, COMPLETIONS)
+    torch.testing.assert_close(policy.hidden_states(PROMPTS, COMPLETIONS), teacher, rtol=1e-6, atol=1e-6)
+
+
+def test_only_adapters_of_the_seven_projections_are_trained(policy: Policy) -> None:
+    policy.hidden_states(PROMPTS, COMPLETIONS).square().sum().backward()
+    trained = {name: p for name, p in policy.model.named_parameters() if p.grad is not None}
+    layers = policy.model.config.num_hidden_layers
+    assert len(trained) == 2 * 7 * layers == len(policy.trainable)
+    assert all("lora_A" in name or "lora_B" in name for name in trained)
+    for target in LAB.lora_targets:
+        assert sum(f".{target}." in name for name in trained) == 2 * layers
+    assert {p.shape[0] for name, p in trained.items() if "lora_A" in name} == {LAB.lora_rank}
+
+
+def test_the_adapters_update_is_scaled_by_alpha_over_rank(trained: Policy) -> None:
+    layer = trained.model.get_base_model().model.layers[0].self_attn.q_proj
+    x = torch.randn(3, layer.in_features)
+    a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    expected = layer.base_layer(x) + LAB.lora_alpha / LAB.lora_rank * (x @ a.T @ b.T)
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_gradient_checkpointing_changes_no_gradient(trained: Policy) -> None:
+    def gradients(policy: Policy) -> list[Tensor]:
+        policy.hidden_states(PROMPTS, COMPLETIONS).square().mean().backward()
+        return [p.grad.clone() for p in policy.trainable if p.grad is not None]
+
+    other = load_policy(replace(LAB, gradient_checkpointing=True), seed=0)
+    other.model.load_state_dict(trained.model.state_dict())
+    expected, found = gradients(trained), gradients(other)
+    assert len(found) == len(expected) > 0
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-7)
+
+
+def test_prompts_are_the_papers_in_the_models_chat_format(policy: Policy, problems: list[Problem]) -> None:
+    problem = problems[0]
+    student = policy.decode(policy.student_prompt(problem.problem), special=True)
+    assert student == (
+        f"<|im_start|>user\nProblem: {problem.problem}\n\n"
+        "Please reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )
+    thinking = policy.decode(policy.student_prompt(problem.problem, thinking=True), special=True)
+    assert thinking == student.removesuffix("<think>\n\n</think>\n\n")
+    teacher = policy.decode(policy.teacher_prompt(problem.problem, "a hint", complete=False), special=True)
+    assert "=== Reference Solution Begin ===\na hint\n=== Reference Solution End ===" in teacher
+    assert teacher.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+
+
+def test_a_saved_adapter_comes_back_bit_by_bit(trained: Policy, tmp_path: Path) -> None:
+    save_adapter(trained, tmp_path / "adapter")
+    fresh = load_policy(LAB, seed=5)
+    load_adapter(fresh, tmp_path / "adapter")
+    for x, y in zip(fresh.trainable, trained.trainable, strict=True):
+        assert torch.equal(x, y)
+    assert sum(float(p.detach().norm()) for p in fresh.trainable) > 1
+
+
+def test_an_adapter_of_another_rank_is_refused(trained: Policy, tmp_path: Path) -> None:
+    save_adapter(trained, tmp_path / "adapter")
+    other = load_policy(replace(LAB, lora_rank=4), seed=0)
+    with pytest.raises(PolicyError, match="adapter"):
+        load_adapter(other, tmp_path / "adapter")
+    with pytest.raises(PolicyError, match="nowhere"):
+        load_adapter(other, tmp_path / "nowhere")
+
+
+def test_a_merged_model_answers_as_the_student_did_and_the_student_stays(trained: Policy, tmp_path: Path) -> None:
+    before = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
+    merge(trained, tmp_path / "merged")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="float32")
+    expected = torch.cat([logits_alone(merged, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)])
+    torch.testing.assert_close(before, expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS)), before, rtol=1e-4, atol=1e-4
+    )
+
+
+def test_a_path_that_holds_no_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="nothing-here"):
+        load_policy(replace(LAB, path=str(tmp_path / "nothing-here")), seed=0)
+
+
+def test_a_model_without_a_chat_template_is_refused(lab_copy: Path) -> None:
+    (lab_copy / "chat_template.jinja").unlink()
+    with pytest.raises(PolicyError, match="no chat template"):
+        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+
+
+def test_a_tokenizer_that_the_head_does_not_cover_is_refused(lab_copy: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(lab_copy)
+    tokenizer.add_tokens([f"<new-{i}>" for i in range(3)])
+    tokenizer.save_pretrained(lab_copy)
+    with pytest.raises(PolicyError, match="vocabulary mismatch"):
+        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+
+
+def test_an_unknown_lora_target_is_refused() -> None:
+    with pytest.raises(PolicyError, match="no_such_layer"):
+        load_policy(replace(LAB, lora_targets=("no_such_layer",)), seed=0)
+
+
+def test_a_model_without_a_language_head_is_refused(lab_copy: Path) -> None:
+    config = json.loads((lab_copy / "config.json").read_text())
+    config |= {"model_type": "vit", "architectures": ["ViTModel"]}
+    (lab_copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(PolicyError, match="causal language model"):
+        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+
+
+def test_a_model_that_caps_its_logits_is_refused(lab_copy: Path) -> None:
+    config = Gemma2Config(
+        vocab_size=1024,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        final_logit_softcapping=0.01,
+    )
+    Gemma2ForCausalLM(config).save_pretrained(lab_copy)
+    with pytest.raises(PolicyError, match="after lm_head"):
+        load_policy(replace(LAB, path=str(lab_copy), attention="eager"), seed=0)
