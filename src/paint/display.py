@@ -1,0 +1,131 @@
+"""What a person sees while a run goes on: a live table in a terminal, one line a step elsewhere."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+SHOWN = {
+    "loss": "loss",
+    "kl": "unclipped KL to the target, nats",
+    "clipped_share": "tokens with a clipped entry",
+    "unclipped_mass": "P_A, target mass that is not clipped",
+    "overlap": "overlap",
+    "mask_ratio": "mask ratio",
+    "student_entropy": "student entropy, nats",
+    "teacher_entropy": "teacher entropy, nats",
+    "selected_share": "tokens interpolated",
+    "selected_kl": "unclipped KL there, nats",
+    "completion_tokens": "tokens a completion",
+    "truncated_share": "truncated",
+    "correct_share": "verified correct (for your eyes only)",
+    "engine_gap_mean": "engine - trainer log-prob, mean",
+    "engine_gap_p99": "engine - trainer log-prob, 99th percentile",
+    "tokens_per_second_rollout": "tokens/s, rollout",
+    "tokens_per_second_loss": "tokens/s, loss and gradient",
+}
+LINE = {
+    "loss": "loss {:.4f}",
+    "kl": "kl {:.4f}",
+    "clipped_share": "clipped {:.1%}",
+    "unclipped_mass": "P_A {:.3f}",
+    "overlap": "overlap {:.2f}",
+    "mask_ratio": "hidden {:.2f}",
+    "correct_share": "correct {:.0%}",
+    "truncated_share": "truncated {:.0%}",
+    "completion_tokens": "{:.0f} tokens",
+    "tokens_per_second_rollout": "{:,.0f} tok/s rollout",
+    "tokens_per_second_loss": "{:,.0f} tok/s loss",
+}
+
+
+class Display:
+    """Progress of one run on one rank; a disabled one (the other ranks) is silent."""
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self.console = Console(quiet=not enabled, highlight=False, soft_wrap=True)
+        self.live: Live | None = None
+        self.bar = Progress(TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[status]}"))
+        self.task: TaskID | None = None
+        self.metrics: Mapping[str, float] = {}
+        self.steps = self.first = 0
+        self.began = time.monotonic()
+
+    def note(self, text: str) -> None:
+        """Say something that stays on the screen."""
+        self.console.print(text, markup=False)
+
+    @contextmanager
+    def running(self, steps: int, done: int) -> Iterator[None]:
+        """Show progress from step ``done`` to ``steps``."""
+        self.steps, self.first, self.began = steps, done, time.monotonic()
+        if not self.console.is_terminal or self.console.quiet:
+            yield
+            return
+        self.task = self.bar.add_task("train", total=steps, completed=done, status="")
+        with Live(self._picture(), console=self.console, refresh_per_second=4) as self.live:
+            yield
+
+    def phase(self, name: str) -> None:
+        """What the step under way is doing."""
+        if self.live is not None and self.task is not None:
+            left = f"{_duration(self.metrics['seconds_left'])} left, " if self.metrics else ""
+            self.bar.update(self.task, status=f"{left}{name}")
+            self.live.update(self._picture())
+
+    def step(self, metrics: Mapping[str, float]) -> None:
+        """Show the figures of a finished step."""
+        self.metrics = metrics
+        number = int(metrics["step"])
+        if self.live is not None and self.task is not None:
+            self.bar.update(self.task, completed=number)
+            self.live.update(self._picture())
+        else:
+            figures = "  ".join(form.format(metrics[name]) for name, form in LINE.items())
+            self.note(f"step {number}/{self.steps}  {figures}  {_duration(metrics['seconds_left'])} left")
+
+    def seconds_left(self, done: int) -> float:
+        """An estimate from the steps so far."""
+        return (time.monotonic() - self.began) / max(done - self.first, 1) * (self.steps - done)
+
+    def _picture(self) -> Group:
+        table = Table(box=None, show_header=False)
+        table.add_column(justify="right")
+        table.add_column()
+        for name, words in SHOWN.items():
+            if name in self.metrics:
+                table.add_row(f"{self.metrics[name]:,.4g}", words)
+        return Group(table, self.bar)
+
+
+class Clock:
+    """Seconds by phase of one step, on this rank."""
+
+    def __init__(self, display: Display) -> None:
+        self.display = display
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        self.display.phase(phase)
+        began = time.perf_counter()
+        yield
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        self.seconds[phase] = time.perf_counter() - began
+
+    def rates(self, tokens: int) -> dict[str, float]:
+        """Seconds by phase, and completion tokens a second (of all ranks) where the phase works on tokens."""
+        rates = {f"seconds_{phase}": seconds for phase, seconds in self.seconds.items()}
+        return rates | {f"tokens_per_second_{p}": tokens / self.seconds[p] for p in ("rollout", "loss")}
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
