@@ -1,0 +1,321 @@
+"""The step and the loop: one update is the algorithm's, and nothing but the algorithm decides its result."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from paint import runlog
+from paint.config import Config, differences, find_recipe, from_table, read_recipe, to_table
+from paint.context import mask_ratio, mask_solution, overlap
+from paint.data import DataError, Problem, batch_indices
+from paint.grading import is_correct
+from paint.objective import paint_loss, token_log_probs
+from paint.policy import load_policy
+from paint.rollout import Completion, Rollout, Scored
+from paint.runlog import summarise
+from paint.train import train
+
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 60, "batch_size": 4},
+    # A hundredth of the update is Adam's noise where a gradient is nearly zero: 1e-6 at this learning rate.
+    "train": {"steps": 3, "batch_size": 8, "micro_batch_size": 4, "checkpoint_every": 2, "learning_rate": 1e-4},
+}
+
+
+def small(**sections: dict[str, Any]) -> Config:
+    """The lab's recipe on a few rollouts, with changes."""
+    table = to_table(read_recipe(find_recipe("lab-paint")))
+    for changes in (SMALL, sections):
+        for name, values in changes.items():
+            table[name] |= values
+    return from_table(table)
+
+
+def adapter(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of a run's last checkpoint."""
+    checkpoint = runlog.latest_checkpoint(folder)
+    assert checkpoint is not None
+    return load_file(checkpoint / "adapter" / "adapter_model.safetensors")
+
+
+def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], *, tolerance: float = 0.0) -> None:
+    assert a.keys() == b.keys()
+    assert sum(float(x.abs().sum()) for x in a.values()) > 0
+    for name, x in a.items():
+        assert (x - b[name]).abs().max() <= tolerance, name
+
+
+def command(config: Config, folder: Path, *, resume: bool = False) -> list[str]:
+    """The command line that trains ``config`` in a process of its own."""
+    if resume:
+        return [sys.executable, "-m", "paint.cli", "resume", str(folder)]
+    recipe = folder.with_suffix(".toml")
+    recipe.parent.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for section, values in to_table(config).items():
+        lines += [f"[{section}]"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+    recipe.write_text("\n".join(lines))
+    flags = ["--log.folder", str(folder.parent), "--log.name", folder.name]
+    return [sys.executable, "-m", "paint.cli", "train", str(recipe), *flags]
+
+
+def wait_for(condition: Any, process: subprocess.Popen[str], seconds: float = 120) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"ended early: {process.communicate()}"
+        assert time.monotonic() < until, "took too long"
+        time.sleep(0.02)
+
+
+def test_a_step_is_the_papers_algorithm(tmp_path: Path) -> None:
+    """Recompute a stored step from its parts: the overlap, the ratio, the mask, both views, the loss."""
+    config = small(train={"steps": 1, "batch_size": 4})
+    train(config, tmp_path / "run")
+    rows = [json.loads(line) for line in _lines(tmp_path / "run/rollouts/step-000001.jsonl")]
+    [metrics] = runlog.read_metrics(tmp_path / "run")
+    problems = {p.id: p for p in _problems(config)}
+    expected = [_problems(config)[i].id for i in batch_indices(len(problems), 4, 0, config.train.seed)]
+    assert [row["problem_id"] for row in rows] == expected
+
+    policy = load_policy(config.model, seed=config.train.seed)  # step 1 was scored by the fresh student
+    student: list[torch.Tensor] = []
+    teacher: list[torch.Tensor] = []
+    lengths = []
+    for row in rows:
+        problem, ids = problems[row["problem_id"]], row["completion_ids"]
+        assert row["text"] == policy.decode(ids)
+        assert row["overlap"] == overlap(row["text"], problem.solution)
+        assert row["mask_ratio"] == mask_ratio(row["overlap"], wrong=0.3, correct=0.4)
+        assert row["context"] == mask_solution(problem.solution, row["mask_ratio"])
+        assert row["prompt_ids"] == policy.student_prompt(problem.problem)
+        assert row["teacher_prompt_ids"] == policy.teacher_prompt(problem.problem, row["context"], complete=False)
+        assert row["correct"] == is_correct(row["text"], problem.answer)
+        for prompt, views in (("prompt_ids", student), ("teacher_prompt_ids", teacher)):
+            with torch.no_grad():
+                logits = policy.model(input_ids=torch.tensor([row[prompt] + ids])).logits[0]
+            views.append(logits[len(row[prompt]) - 1 : -1])
+        lengths.append(len(ids))
+    loss = paint_loss(torch.cat(student), torch.cat(teacher), lengths, clip=config.objective.clip)
+    assert metrics["loss"] == pytest.approx(float(loss.value), rel=1e-4)
+    assert metrics["selected_share"] == pytest.approx(
+        float(sum(part.mean() for part in loss.stats["selected"].split(lengths)) / 4)
+    )
+    assert metrics["engine_gap_mean"] < 1e-4
+    sampled = torch.tensor([i for row in rows for i in row["completion_ids"]])
+    engine = torch.tensor([x for row in rows for x in row["engine_log_probs"]])
+    torch.testing.assert_close(engine, token_log_probs(torch.cat(student), sampled), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("reduction", ["completion", "token"])
+def test_micro_batches_do_not_change_the_update(tmp_path: Path, reduction: str) -> None:
+    runs = {}
+    for size in (1, 3, 8):
+        config = small(train={"steps": 1, "micro_batch_size": size}, objective={"reduction": reduction})
+        train(config, tmp_path / str(size))
+        runs[size] = adapter(tmp_path / str(size))
+    assert_same(runs[1], runs[8], tolerance=1e-6)
+    assert_same(runs[3], runs[8], tolerance=1e-6)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        train(small(train={"seed": seed, "steps": 2}), tmp_path / name)
+    assert_same(adapter(tmp_path / "a"), adapter(tmp_path / "b"))
+    rollouts = [(tmp_path / name / "rollouts/step-000002.jsonl").read_text() for name in "abc"]
+    assert rollouts[0] == rollouts[1] != rollouts[2]
+
+
+def test_opsd_is_the_same_step_with_nothing_hidden_and_nothing_interpolated(tmp_path: Path) -> None:
+    paint, opsd = (read_recipe(find_recipe(name)) for name in ("lab-paint", "lab-opsd"))
+    assert [line.split(":")[0] for line in differences(paint, opsd)] == [
+        "context.wrong",
+        "context.correct",
+        "objective.mix",
+        "objective.top_fraction",
+    ]
+    config = small(context=to_table(opsd)["context"], objective=to_table(opsd)["objective"], train={"steps": 1})
+    train(config, tmp_path / "run")
+    [metrics] = runlog.read_metrics(tmp_path / "run")
+    assert metrics["mask_ratio"] == metrics["selected_share"] == 0
+    policy = load_policy(config.model, seed=0)
+    solutions = {p.id: p.solution for p in _problems(config)}
+    for line in _lines(tmp_path / "run/rollouts/step-000001.jsonl"):
+        row = json.loads(line)
+        assert row["context"] == solutions[row["problem_id"]]
+        assert "Here is a reference solution to this problem:" in policy.decode(row["teacher_prompt_ids"])
+
+
+def test_the_figures_of_a_step_are_averaged_as_the_loss_is() -> None:
+    def scored(loss: list[float], selected: list[float], *, truncated: bool, text: str) -> Scored:
+        n = len(loss)
+        names = ("clipped", "unclipped_mass", "student_entropy", "teacher_entropy")
+        tokens = {"loss": loss, "kl": [2 * x for x in loss], "selected": selected}
+        tokens |= {name: [0.5] * n for name in names} | {"student_log_prob": [-1.0] * n}
+        completion = Completion(tuple(range(n)), tuple(-1.0 - 0.1 * i for i in range(n)), truncated)
+        problem = Problem("p", "s", "7", "1")
+        return Scored(Rollout(0, problem, [], completion, text, 0.5, 0.35, "", []), tokens)
+
+    rows = [
+        scored([1.0, 3.0], [1.0, 0.0], truncated=True, text="no answer"),
+        scored([1.0, 1.0, 1.0, 5.0], [0.0, 0.0, 0.0, 1.0], truncated=False, text=r"\boxed{7}"),
+    ]
+    by_completion, by_token = summarise(rows, "completion"), summarise(rows, "token")
+    assert by_completion["loss"] == pytest.approx((2 + 2) / 2)
+    assert by_token["loss"] == pytest.approx(12 / 6)
+    assert by_completion["selected_share"] == pytest.approx((1 / 2 + 1 / 4) / 2)
+    assert by_token["selected_share"] == pytest.approx(2 / 6)
+    assert by_completion["selected_kl"] == pytest.approx((2 + 10) / 2)
+    assert by_completion["truncated_share"] == by_completion["correct_share"] == 0.5
+    assert by_completion["completion_tokens"] == 3
+    assert by_completion["engine_gap_mean"] == pytest.approx((0.1 + 0.1 + 0.2 + 0.3) / 6)
+
+
+@pytest.mark.parametrize("when", ["before the first checkpoint", "after it", "while one is written"])
+def test_a_run_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(tmp_path: Path, when: str) -> None:
+    config = small(train={"steps": 5, "checkpoint_every": 2})
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(config, whole)
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    process = subprocess.Popen(
+        command(config, killed), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+    conditions = {
+        "before the first checkpoint": lambda: len(runlog.read_metrics(killed)) >= 1,
+        "after it": lambda: len(runlog.read_metrics(killed)) >= 3,
+        "while one is written": lambda: (killed / "checkpoints/.step-000002.partial").exists(),
+    }
+    wait_for(conditions[when], process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert len(runlog.read_metrics(killed)) < 5
+    subprocess.run(command(config, killed, resume=True), check=True, capture_output=True, env=environment)
+    assert_same(adapter(killed), adapter(whole))
+    assert [row["loss"] for row in runlog.read_metrics(killed)] == [row["loss"] for row in runlog.read_metrics(whole)]
+    for path in (whole / "rollouts").iterdir():
+        assert path.read_text() == (killed / "rollouts" / path.name).read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_asked_to_stop_saves_everything_and_says_how_to_go_on(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    config = small(train={"steps": 50, "checkpoint_every": 100})
+    folder = tmp_path / "run"
+    process = subprocess.Popen(command(config, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    wait_for(lambda: len(runlog.read_metrics(folder)) >= 1, process)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    assert f"paint resume {folder}" in output
+    done = len(runlog.read_metrics(folder))
+    checkpoint = runlog.latest_checkpoint(folder)
+    assert checkpoint is not None
+    assert checkpoint.name == f"step-{done:06d}"
+    assert "Traceback" not in output
+
+
+def test_two_processes_train_the_adapter_that_one_trains(tmp_path: Path) -> None:
+    config = small(train={"steps": 2, "micro_batch_size": 4})
+    train(
+        dataclasses.replace(config, train=dataclasses.replace(config.train, micro_batch_size=2)),
+        tmp_path / "one",
+    )
+    line = command(config, tmp_path / "two")
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--module"]
+    result = subprocess.run(
+        [*launch, *line[2:]],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MASTER_PORT": "29511"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert_same(adapter(tmp_path / "two"), adapter(tmp_path / "one"), tolerance=1e-6)
+    one, two = (runlog.read_metrics(tmp_path / name) for name in ("one", "two"))
+    assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], rel=1e-5)
+    assert len((tmp_path / "two/rollouts/step-000001.jsonl").read_text().splitlines()) == 8
+
+
+def test_a_full_disk_at_a_checkpoint_is_said_and_loses_nothing(tmp_path: Path) -> None:
+    config = small(train={"steps": 2, "checkpoint_every": 1})
+    folder = tmp_path / "run"
+    # A limit on the size of a file fails a write just as a full disk does, without filling one.
+    line = command(config, folder)
+    limited = ["bash", "-c", 'ulimit -f 60; exec "$@"', "paint", *line]
+    result = subprocess.run(limited, capture_output=True, text=True)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "could not be written" in result.stderr
+    assert f"paint resume {folder}" in result.stderr
+    assert not list((folder / "checkpoints").iterdir())
+    resumed = subprocess.run(command(config, folder, resume=True), capture_output=True, text=True)
+    assert resumed.returncode == 0, resumed.stderr
+    train(config, tmp_path / "whole")
+    assert_same(adapter(folder), adapter(tmp_path / "whole"))
+
+
+def test_prompts_that_are_too_long_are_refused_or_counted_never_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {
+            "problem": "Start at $5$ and apply $+7$ modulo $100$.",
+            "solution": r"$5+7 \equiv 12$",
+            "answer": "12",
+        },
+        {"problem": "Start at $6$ and apply $+7$ modulo $100$.", "solution": "so " * 500, "answer": "13"},
+    ]
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data: dict[str, Any] = {"path": str(path), "max_prompt_tokens": 300}
+    with pytest.raises(DataError, match=r"problem 2 .* over the limit of 300 .*skip"):
+        train(small(data=data), tmp_path / "refused")
+    config = small(data=data | {"on_bad_row": "skip"}, train={"steps": 1, "batch_size": 2})
+    train(config, tmp_path / "skipped")
+    output = capsys.readouterr().out
+    assert "skipped 1 rows: over the token limit" in output
+    stored = (tmp_path / "skipped/rollouts/step-000001.jsonl").read_text()
+    assert '"problem_id": "2"' not in stored
+
+
+def test_going_on_with_another_config_is_refused_with_the_difference(tmp_path: Path) -> None:
+    train(small(train={"steps": 1}), tmp_path / "run")
+    with pytest.raises(runlog.RunError, match=r"objective\.mix: 0\.03 -> 0\.1"):
+        train(small(train={"steps": 2}, objective={"mix": 0.1}), tmp_path / "run", resume=True)
+    with pytest.raises(runlog.RunError, match="already holds a run"):
+        train(small(), tmp_path / "run")
+
+
+def test_trackers_get_every_figure(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(small(train={"steps": 2}, log={"trackers": ["tensorboard"]}), tmp_path / "run")
+    [events] = {
+        path.parent for path in (tmp_path / "run").rglob("events.out.tfevents.*") if path.parent.name == "paint"
+    }
+    accumulator = EventAccumulator(str(events))
+    accumulator.Reload()
+    stored = runlog.read_metrics(tmp_path / "run")
+    assert [e.value for e in accumulator.Scalars("loss")] == pytest.approx([row["loss"] for row in stored])
+    assert set(stored[0]) - {"step"} <= set(accumulator.Tags()["scalars"])
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def _problems(config: Config) -> list[Problem]:
+    from paint.data import read_problems
+
+    return read_problems(config.data).problems
