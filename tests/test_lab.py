@@ -1,0 +1,106 @@
+"""The embedded lab is what it says: half known alone, known better with a reference, and improved by PAINT."""
+
+import dataclasses
+import json
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from paint.chains import Chain, draw_chain, draw_chains, held_out
+from paint.context import mask_solution
+from paint.data import Problem, lab_file
+from paint.evaluate import avg_at_k, paired_difference
+from paint.grading import is_correct
+from paint.lab import run_lab
+from paint.policy import Policy
+from paint.pretrain import write_problems
+from paint.rollout import LocalEngine, Sampling
+
+EVALUATION = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=96)
+
+
+def test_a_chain_is_worked_and_solved_by_the_rules_of_arithmetic() -> None:
+    chain = Chain(47, (("+", 38), ("*", 3), ("-", 59)))
+    assert chain.values == [47, 85, 55, 96]
+    assert chain.problem == r"Start at $47$ and apply $+38$, $\times 3$, $-59$ modulo $100$."
+    assert chain.solution == (
+        r"We find $(47+38)\times 3 \equiv 55$, then $55-59 \equiv 96$, so the result is $\boxed{96}$."
+    )
+    assert chain.worked().splitlines() == [
+        "We start at $47$.",
+        r"Add $38$: $47+38 \equiv 85$.",
+        r"Multiply by $3$: $85\times 3 \equiv 55$.",
+        r"Subtract $59$: $55-59 \equiv 96$.",
+        r"The answer is $\boxed{96}$.",
+    ]
+    assert chain.known(chain.solution) == 3
+    assert chain.known(mask_solution(chain.solution, 0.8)) == 0
+    assert chain.known(r"We find $(47+38)\times 3 \equiv 55$, then $55 ...(omitted)...") == 2
+
+
+def test_the_models_own_style_is_longer_than_the_references_and_slips_carry_on() -> None:
+    rng = random.Random(0)
+    for chain in [draw_chain(rng) for _ in range(200)]:
+        assert len(chain.worked()) > len(chain.solution)
+        assert is_correct(chain.worked(), chain.answer)
+        assert is_correct(chain.solution, chain.answer)
+        slipped = chain.worked([1.0] * len(chain.operations), rng)
+        results = [int(x) for x in re.findall(r"\\equiv (\d+)", slipped)]
+        operands = [int(x) for x in re.findall(r": \$(\d+)", slipped)]
+        assert operands[1:] == results[:-1]
+        assert results[0] != chain.values[1]
+
+
+def test_the_shipped_problems_are_made_by_the_shipped_code_and_the_held_out_ones_are(tmp_path: Path) -> None:
+    write_problems(tmp_path)
+    for name in ("train.jsonl", "held_out.jsonl"):
+        assert (tmp_path / name).read_text() == lab_file(name).read_text()
+    train, test = (
+        {json.loads(line)["problem"] for line in lab_file(name).read_text().splitlines()}
+        for name in ("train.jsonl", "held_out.jsonl")
+    )
+    assert not train & test
+    assert len(train) == 1000
+    assert len(test) == 200
+    assert all(held_out(chain) for chain in draw_chains(50, seed=9, held_out_split=True))
+
+
+def test_the_model_solves_half_alone_and_clearly_more_with_a_reference(policy: Policy, problems: list[Problem]) -> None:
+    def accuracy(prompts: list[list[int]]) -> float:
+        completions = LocalEngine(policy, batch_size=len(prompts)).generate(prompts, EVALUATION, range(len(prompts)))
+        texts = [policy.decode(c.ids) for c in completions]
+        return sum(is_correct(t, p.answer) for t, p in zip(texts, some, strict=True)) / len(some)
+
+    some = problems[:300]
+    alone = accuracy([policy.student_prompt(p.problem) for p in some])
+    partial = accuracy([policy.teacher_prompt(p.problem, mask_solution(p.solution, 0.4), complete=False) for p in some])
+    whole = accuracy([policy.teacher_prompt(p.problem, p.solution, complete=True) for p in some])
+    assert 0.4 < alone < 0.7
+    assert partial > alone + 0.2
+    assert whole > 0.95
+
+
+def test_the_model_thinks_when_asked_to_and_closes_its_thought(policy: Policy, problems: list[Problem]) -> None:
+    prompts = [policy.student_prompt(p.problem, thinking=True) for p in problems[:40]]
+    completions = LocalEngine(policy, batch_size=40).generate(prompts, EVALUATION, range(40))
+    texts = [policy.decode(c.ids, special=True) for c in completions]
+    assert all(text.startswith("<think>\nWe start at") for text in texts)
+    assert sum("\n</think>\n\nThe answer is" in text for text in texts) == 40
+
+
+def test_paint_raises_the_lab_by_fifteen_points(tmp_path: Path) -> None:
+    found = run_lab([Path(__file__).parent.parent / "recipes/lab-paint.toml"], tmp_path, seed=0, problems=60, samples=6)
+    base, after = found["base"], found["lab-paint"]
+    gain = paired_difference(base.correct, after.correct)
+    assert gain.mean >= 0.15
+    assert gain.low > 0
+    assert avg_at_k(after.correct).low > avg_at_k(base.correct).high
+    assert after.truncated_share == 0
+    assert dataclasses.astuple(gain)[1] < gain.mean < gain.high
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "pretraining.json"])
+def test_the_embedded_model_is_small_enough_to_ship(name: str) -> None:
+    assert 0 < lab_file(name).stat().st_size < 4_000_000
