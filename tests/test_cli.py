@@ -1,0 +1,69 @@
+"""The command line: what a person types wrong gets one clear message, never a traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paint.cli import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "unknown verb 'trian'"),
+        (["train", "lab-pain"], "did you mean lab-paint"),
+        (["train", "nowhere.toml"], "nowhere.toml does not exist"),
+        (["train"], "no recipe given"),
+        (["resume", "nowhere"], "nowhere holds no run"),
+        (["train", "lab-paint", "--data.path", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["train", "lab-paint", "--model.path", "nowhere/model"], "nowhere/model"),
+        (["train", "lab-paint", "--rollout.max-new-tokens", "2000"], "leaves no room for a prompt"),
+    ],
+)
+def test_a_mistake_is_one_clear_message(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    if arguments[0] == "train" and len(arguments) > 2:
+        arguments = [*arguments, "--log.folder", str(tmp_path)]
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_help_explains_every_option_with_its_place_in_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "lab-paint", "--help"])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for part in ("--objective.clip", "paper: Eq. clipped_fkl, 0.06", "--train.batch-size", "(default: 0.3)"):
+        assert part in text, part
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--objective.mixx", "0.1"], "--objective.mix"),
+        (["--objective.mix", "1.5"], "objective.mix must be in [0, 1], got 1.5"),
+        (["--train.steps", "ten"], "train.steps"),
+    ],
+)
+def test_a_wrong_flag_is_named_with_what_is_right(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "lab-paint", *flags])
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_a_recipe_with_an_unknown_key_says_where_and_what_was_meant(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text("[objective]\ntop_fractoin = 0.05\n")
+    line = [sys.executable, "-m", "paint.cli", "train", str(recipe)]
+    result = subprocess.run(line, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert (
+        result.stderr
+        == f"paint train: {recipe}: unknown key objective.top_fractoin; did you mean objective.top_fraction?\n"
+    )
