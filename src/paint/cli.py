@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tyro
 
-from paint import PaintError
+from paint import PaintError, Stopped
 from paint.config import Config, ConfigError, find_recipe, read_recipe, shipped_recipes
 
 USAGE = """\
@@ -38,6 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PaintError as error:
         print(f"paint {verb}: {error}", file=sys.stderr)
         return 2
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return 128 + stopped.signal_number
+    except KeyboardInterrupt:
+        print(f"paint {verb}: interrupted", file=sys.stderr)
+        return 130
 
 
 def train(arguments: list[str]) -> int:
@@ -97,15 +103,9 @@ def lab(arguments: list[str]) -> int:
 
 
 def _run(config: Config, folder: Path, *, resume: bool) -> int:
-    from paint.train import Stopped
     from paint.train import train as run
 
-    try:
-        checkpoint = run(config, folder, resume=resume)
-    except Stopped as stopped:
-        print(stopped, file=sys.stderr)
-        return 128 + stopped.signal_number
-    print(f"done: {checkpoint}")
+    run(config, folder, resume=resume)
     return 0
 
 

@@ -87,8 +87,9 @@ def check_same(config: Config, folder: Path) -> None:
 
 
 def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
-    """Add one line to metrics.jsonl."""
-    with (folder / "metrics.jsonl").open("a") as file:
+    """Add one line to metrics.jsonl. Raises RunError where that fails."""
+    path = folder / "metrics.jsonl"
+    with _or_run_error(path), path.open("a") as file:
         file.write(json.dumps(metrics) + "\n")
 
 
@@ -146,9 +147,11 @@ def summarise(scored: Sequence[Scored], reduction: str) -> dict[str, float]:
 
 
 def write_rollouts(folder: Path, step: int, scored: Sequence[Scored]) -> None:
-    """Keep a step's rollouts, one JSON object a line."""
+    """Keep a step's rollouts, one JSON object a line. Raises RunError where that fails."""
     text = "".join(json.dumps(_record(item), ensure_ascii=False) + "\n" for item in scored)
-    _write(folder / "rollouts" / f"step-{step:06d}.jsonl", text)
+    path = folder / "rollouts" / f"step-{step:06d}.jsonl"
+    with _or_run_error(path):
+        _write(path, text)
 
 
 def save_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, step: int) -> Path:
@@ -247,6 +250,14 @@ def _record(scored: Scored) -> dict[str, object]:
         "completion_ids": completion.ids,
         "engine_log_probs": completion.log_probs,
     }
+
+
+@contextmanager
+def _or_run_error(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"{path} could not be written: {error}; free some space, then `paint resume`") from error
 
 
 def _write(path: Path, text: str) -> None:

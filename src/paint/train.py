@@ -12,6 +12,7 @@ once a step, which makes the loss of a step the same whatever the micro-batches 
 import random
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from paint import runlog
+from paint import Stopped, runlog
 from paint.config import Config, ConfigError, require_paths, to_table
 from paint.context import anchors, mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, ProblemSet, batch_indices, read_problems
@@ -38,15 +39,6 @@ class Setup:
     engine: Engine
     optimizer: torch.optim.Optimizer
     accelerator: Accelerator
-
-
-class Stopped(Exception):
-    """The run was asked to stop and has saved what it had."""
-
-    def __init__(self, signal_number: int, folder: Path) -> None:
-        name = signal.Signals(signal_number).name
-        super().__init__(f"stopped by {name}, everything is saved; go on with `paint resume {folder}`")
-        self.signal_number = signal_number
 
 
 def step(setup: Setup, batch: Sequence[tuple[int, Problem]], number: int, clock: Clock) -> list[Scored]:
@@ -183,7 +175,9 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
         loop(setup, problems, folder, done, display)
     finally:
         accelerator.end_training()
-    return runlog.latest_checkpoint(folder) or folder
+    checkpoint = runlog.latest_checkpoint(folder) or folder
+    display.note(f"done: {checkpoint}")
+    return checkpoint
 
 
 def loop(setup: Setup, problems: Sequence[Problem], folder: Path, done: int, display: Display) -> None:
@@ -204,13 +198,15 @@ def loop(setup: Setup, problems: Sequence[Problem], folder: Path, done: int, dis
                 if main and (stop or done % config.checkpoint_every == 0 or done == config.steps):
                     runlog.save_checkpoint(folder, setup.policy, setup.optimizer, done)
                 if stop:
-                    raise Stopped(stop, folder)
-        except (Stopped, runlog.RunError):
+                    name = signal.Signals(stop).name
+                    raise Stopped(f"stopped by {name}, all is saved; go on with `paint resume {folder}`", stop)
+        except Stopped:
             raise
         except Exception:
             # The adapter stands after ``done`` whole steps: a failure in a later one must not lose them.
             if main and done:
-                runlog.save_checkpoint(folder, setup.policy, setup.optimizer, done)
+                with suppress(runlog.RunError):
+                    runlog.save_checkpoint(folder, setup.policy, setup.optimizer, done)
             raise
 
 
