@@ -15,7 +15,7 @@ from paint.evaluate import avg_at_k, paired_difference
 from paint.grading import is_correct
 from paint.lab import run_lab
 from paint.policy import Policy
-from paint.pretrain import write_problems
+from paint.pretrain import build_tokenizer, write_problems
 from paint.rollout import LocalEngine, Sampling
 
 EVALUATION = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=96)
@@ -65,6 +65,14 @@ def test_the_shipped_problems_are_made_by_the_shipped_code_and_the_held_out_ones
     assert len(train) == 1000
     assert len(test) == 200
     assert all(held_out(chain) for chain in draw_chains(50, seed=9, held_out_split=True))
+
+
+def test_the_shipped_tokenizer_is_made_by_the_shipped_code(policy: Policy) -> None:
+    made = build_tokenizer()
+    text = "<|im_start|>user\nStart at $47$<|im_end|>\n<think>\n47+38 and ünknown words</think>"
+    assert made.get_vocab() == policy.tokenizer.get_vocab()
+    assert made(text)["input_ids"] == policy.tokenizer(text)["input_ids"]
+    assert policy.decode(made(text)["input_ids"], special=True) == text
 
 
 def test_the_model_solves_half_alone_and_clearly_more_with_a_reference(policy: Policy, problems: list[Problem]) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paint import runlog
+from paint import Diverged, runlog
 from paint.config import Config, differences, find_recipe, from_table, read_recipe, to_table
 from paint.context import mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, batch_indices
@@ -295,6 +295,24 @@ def test_going_on_with_another_config_is_refused_with_the_difference(tmp_path: P
         train(small(train={"steps": 2}, objective={"mix": 0.1}), tmp_path / "run", resume=True)
     with pytest.raises(runlog.RunError, match="already holds a run"):
         train(small(), tmp_path / "run")
+
+
+def test_a_run_that_diverges_ends_in_a_message_and_keeps_its_checkpoints(tmp_path: Path) -> None:
+    config = small(train={"steps": 6, "learning_rate": 1e30, "checkpoint_every": 1})
+    with pytest.raises(Diverged, match=r"lower train\.learning_rate"):
+        train(config, tmp_path / "run")
+    assert runlog.latest_checkpoint(tmp_path / "run") is not None
+
+
+def test_solutions_without_anchors_are_counted_and_reveal_most(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps({"problem": "Is it so?", "solution": "It is, as one sees.", "answer": "yes"}) + "\n")
+    train(small(data={"path": str(path)}, train={"steps": 1, "batch_size": 1}), tmp_path / "run")
+    assert "1 of 1 solutions have no anchors" in capsys.readouterr().out
+    [row] = [json.loads(line) for line in _lines(tmp_path / "run/rollouts/step-000001.jsonl")]
+    assert (row["overlap"], row["mask_ratio"], row["context"]) == (0.0, 0.3, "It is, as one ...(omitted)...")
 
 
 def test_trackers_get_every_figure(tmp_path: Path) -> None:

@@ -7,6 +7,10 @@ class PaintError(Exception):
     """Something that the user can mend; the message says what is wrong, where, and the way out."""
 
 
+class Diverged(PaintError):
+    """The policy's numbers are no longer finite."""
+
+
 class Stopped(Exception):
     """The run was asked to stop by a signal and has saved what it had; the message says how to go on."""
 

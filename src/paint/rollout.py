@@ -23,6 +23,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from paint import Diverged
 from paint.data import Problem
 from paint.policy import Policy
 
@@ -144,10 +145,12 @@ class LocalEngine:
                 )
         finally:
             policy.model.train(was_training)
-        log_probs = torch.stack(sampler.log_probs, dim=1).tolist()
+        log_probs = torch.stack(sampler.log_probs, dim=1)
+        if not log_probs.isfinite().all():
+            raise Diverged("the policy's logits are not finite; start a new run with a lower train.learning_rate")
         return [
             _cut(row, row_log_probs, set(policy.end_ids))
-            for row, row_log_probs in zip(output[:, width:].tolist(), log_probs, strict=True)
+            for row, row_log_probs in zip(output[:, width:].tolist(), log_probs.tolist(), strict=True)
         ]
 
 
@@ -188,7 +191,8 @@ def invert(probs: Float[Tensor, "b v"], uniforms: Float[Tensor, " b"]) -> Int[Te
     """
     cumulative = probs.double().cumsum(-1)
     targets = uniforms.double()[:, None] * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, targets, right=True)[:, 0]
+    # Only rows that are not numbers reach past the end; they are reported when the completion is whole.
+    return torch.searchsorted(cumulative, targets, right=True)[:, 0].clamp(max=probs.shape[-1] - 1)
 
 
 def _cut(ids: list[int], log_probs: list[float], end_ids: set[int]) -> Completion:

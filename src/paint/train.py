@@ -20,7 +20,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from paint import Stopped, runlog
+from paint import Diverged, Stopped, runlog
 from paint.config import Config, ConfigError, require_paths, to_table
 from paint.context import anchors, mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, ProblemSet, batch_indices, read_problems
@@ -71,9 +71,9 @@ def step(setup: Setup, batch: Sequence[tuple[int, Problem]], number: int, clock:
         sum_over_ranks(setup.accelerator, policy.trainable)
         norm = torch.nn.utils.clip_grad_norm_(policy.trainable, config.train.max_grad_norm)
         if not torch.isfinite(norm):
-            raise FloatingPointError(
-                f"step {number + 1}: the gradient is not finite (norm {norm}); the adapter was not updated. "
-                f"Resume with a lower train.learning_rate, or model.dtype float32."
+            raise Diverged(
+                f"step {number + 1}: the gradient is not finite (norm {norm}), and the adapter was not updated; "
+                f"start a new run with a lower train.learning_rate or with model.dtype float32"
             )
         for group in setup.optimizer.param_groups:
             group["lr"] = learning_rate(config, number)
