@@ -218,7 +218,7 @@ class Log:
     folder: str = "runs"
     """Folder in which run directories are made."""
     name: str | None = None
-    """Name of the run directory; None makes one from the date and the settings."""
+    """Name of the run directory; None makes one from the recipe's name and the time."""
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
     """Where metrics go besides the run directory's metrics.jsonl."""
     project: str = "paint"

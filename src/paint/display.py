@@ -23,7 +23,7 @@ SHOWN = {
     "selected_kl": "unclipped KL there, nats",
     "completion_tokens": "tokens a completion",
     "truncated_share": "truncated",
-    "correct_share": "verified correct (for your eyes only)",
+    "correct_share": "verified correct (for analysis only)",
     "engine_gap_mean": "engine - trainer log-prob, mean",
     "engine_gap_p99": "engine - trainer log-prob, 99th percentile",
     "tokens_per_second_rollout": "tokens/s, rollout",

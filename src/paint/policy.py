@@ -7,6 +7,7 @@ Left out: padding between prompt and completion. Rows are laid out as prompt, co
 count from the row's own start and neither padding nor batch mates change a row.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from peft.utils import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
 
 from paint import PaintError
 from paint import config as cfg
@@ -131,6 +133,8 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
             cover, logits that are not lm_head(hidden state), or no module with a target's name.
     """
     path = str(lab_file("")) if config.path == "lab" else config.path
+    if not sys.stderr.isatty():
+        disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
         base = AutoModelForCausalLM.from_pretrained(

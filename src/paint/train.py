@@ -166,6 +166,9 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
             runlog.new_run(config, folder)
     accelerator.wait_for_everyone()
     done = runlog.restore(folder, policy, optimizer) if resume else 0
+    ranks_done = accelerator.gather(torch.tensor([done], device=accelerator.device))
+    if ranks_done.min() != ranks_done.max():
+        raise runlog.RunError(f"not every rank sees the same checkpoints in {folder}; put it on a disk that all share")
     if resume and accelerator.is_main_process:
         runlog.forget_after(folder, done)
         display.note(f"going on after step {done} of {folder}")
