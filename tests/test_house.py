@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from paint import runlog
 from paint.config import find_recipe, read_recipe, shipped_recipes
 from paint.display import LINE, SHOWN
 
@@ -149,9 +148,3 @@ def test_links_between_documents_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
             if "://" not in target:
                 assert (document.parent / target).exists(), f"{document.name}: {target}"
-
-
-def test_the_run_folder_is_described_as_it_is_written() -> None:
-    assert runlog.__doc__ is not None
-    for name in ("run.json", "metrics.jsonl", "rollouts/", "checkpoints/"):
-        assert name in runlog.__doc__

@@ -1,6 +1,5 @@
 """The embedded lab is what it says: half known alone, known better with a reference, and improved by PAINT."""
 
-import dataclasses
 import json
 import random
 import re
@@ -106,7 +105,6 @@ def test_paint_raises_the_lab_by_fifteen_points(tmp_path: Path) -> None:
     assert gain.low > 0
     assert avg_at_k(after.correct).low > avg_at_k(base.correct).high
     assert after.truncated_share == 0
-    assert dataclasses.astuple(gain)[1] < gain.mean < gain.high
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "pretraining.json"])

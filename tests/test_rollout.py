@@ -15,8 +15,8 @@ from paint.objective import token_log_probs
 from paint.policy import Policy, load_policy
 from paint.rollout import LocalEngine, Sampling, invert
 
-SHORT = Sampling(max_new_tokens=60)
-GREEDY = Sampling(temperature=0.0, max_new_tokens=60)
+SHORT = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
+GREEDY = dataclasses.replace(SHORT, temperature=0.0)
 
 
 def prompts_of(policy: Policy, problems: list[Problem], count: int) -> list[list[int]]:
@@ -61,8 +61,8 @@ def test_greedy_is_the_likeliest_token_at_every_position(policy: Policy, problem
 
 def test_a_completion_ends_with_its_end_token_or_is_truncated(policy: Policy, problems: list[Problem]) -> None:
     prompts = prompts_of(policy, problems, 9)
-    whole = LocalEngine(policy, batch_size=9).generate(prompts, Sampling(max_new_tokens=90), range(9))
-    cut = LocalEngine(policy, batch_size=9).generate(prompts, Sampling(max_new_tokens=10), range(9))
+    whole = LocalEngine(policy, batch_size=9).generate(prompts, dataclasses.replace(SHORT, max_new_tokens=90), range(9))
+    cut = LocalEngine(policy, batch_size=9).generate(prompts, dataclasses.replace(SHORT, max_new_tokens=10), range(9))
     for long, short in zip(whole, cut, strict=True):
         assert not long.truncated
         assert long.ids[-1] in policy.end_ids
@@ -87,10 +87,10 @@ def test_a_repetition_penalty_that_came_with_the_model_does_not_bend_the_policy(
 @pytest.mark.parametrize(
     ("sampling", "keeps"),
     [
-        (Sampling(temperature=1.0, top_p=1.0, top_k=-1), lambda p: p),
-        (Sampling(temperature=2.0, top_p=1.0, top_k=-1), lambda p: p.sqrt()),
-        (Sampling(temperature=1.0, top_p=1.0, top_k=2), lambda p: p * (p >= p.topk(2).values[-1])),
-        (Sampling(temperature=1.0, top_p=0.5, top_k=-1), lambda p: p * (p == p.max())),
+        (Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=1), lambda p: p),
+        (Sampling(temperature=2.0, top_p=1.0, top_k=-1, max_new_tokens=1), lambda p: p.sqrt()),
+        (Sampling(temperature=1.0, top_p=1.0, top_k=2, max_new_tokens=1), lambda p: p * (p >= p.topk(2).values[-1])),
+        (Sampling(temperature=1.0, top_p=0.5, top_k=-1, max_new_tokens=1), lambda p: p * (p == p.max())),
     ],
     ids=["plain", "temperature", "top-k", "top-p"],
 )
@@ -104,8 +104,7 @@ def test_samples_follow_the_models_distribution(  # type: ignore[no-untyped-def]
     expected = keeps(probs)
     expected = expected / expected.sum()
     draws = 4000
-    one = dataclasses.replace(sampling, max_new_tokens=1)
-    completions = LocalEngine(policy, batch_size=draws).generate([prompt] * draws, one, range(draws))
+    completions = LocalEngine(policy, batch_size=draws).generate([prompt] * draws, sampling, range(draws))
     counts = torch.zeros_like(probs)
     for completion in completions:
         counts[completion.ids[0]] += 1

@@ -311,6 +311,43 @@ def test_solutions_without_anchors_are_counted_and_reveal_most(
     assert (row["overlap"], row["mask_ratio"], row["context"]) == (0.0, 0.3, "It is, as one ...(omitted)...")
 
 
+def test_a_run_folder_holds_what_it_says_and_what_was_asked_for(tmp_path: Path) -> None:
+    config = small(train={"steps": 3, "checkpoint_every": 2, "seed": 5})
+    train(config, tmp_path / "run")
+    facts = json.loads((tmp_path / "run/run.json").read_text())
+    assert from_table(facts["config"]) == runlog.read_run(tmp_path / "run") == config
+    assert facts["versions"]["torch"] == torch.__version__
+    assert facts["git"] is None or len(facts["git"].removesuffix("-dirty")) == 40
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        "run.json",
+        "metrics.jsonl",
+        "rollouts",
+        "checkpoints",
+    }
+    checkpoints = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    assert checkpoints == ["step-000002", "step-000003"]
+
+
+def test_the_learning_rate_rises_and_then_stays(tmp_path: Path) -> None:
+    config = small(train={"steps": 4, "warmup_steps": 3, "learning_rate": 3e-4, "batch_size": 2})
+    train(config, tmp_path / "run")
+    rates = [row["learning_rate"] for row in runlog.read_metrics(tmp_path / "run")]
+    assert rates == pytest.approx([1e-4, 2e-4, 3e-4, 3e-4])
+    stored = torch.load(tmp_path / "run/checkpoints/step-000004/optimizer.pt")["param_groups"]
+    assert [(group["lr"], group["weight_decay"]) for group in stored] == [(3e-4, 0.0)]
+
+
+def test_a_run_that_was_made_longer_stays_longer_and_ends_as_one_that_always_was(tmp_path: Path) -> None:
+    train(small(train={"steps": 2}), tmp_path / "grown")
+    longer = small(train={"steps": 3})
+    train(longer, tmp_path / "grown", resume=True)
+    assert runlog.read_run(tmp_path / "grown") == longer
+    train(longer, tmp_path / "whole")
+    assert_same(adapter(tmp_path / "grown"), adapter(tmp_path / "whole"))
+    with pytest.raises(runlog.RunError, match="not shrink to 1"):
+        train(small(train={"steps": 1}), tmp_path / "grown", resume=True)
+
+
 def test_trackers_get_every_figure(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -86,7 +86,9 @@ def lab(arguments: list[str]) -> int:
     parser.add_argument("recipes", nargs="*", default=["lab-paint"], help="recipes to compare (default: lab-paint)")
     parser.add_argument("--folder", type=Path, default=Path("runs"), help="where the runs go (default: runs)")
     parser.add_argument("--seed", type=int, default=0, help="of data order, rollouts and evaluation (default: 0)")
-    parser.add_argument("--problems", type=int, default=100, help="held-out problems evaluated (default: 100)")
+    parser.add_argument(
+        "--problems", type=int, default=100, help="held-out problems evaluated, at most 200 (default: 100)"
+    )
     parser.add_argument(
         "--samples",
         type=int,

@@ -159,7 +159,12 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
         raise PolicyError(f"model.lora_targets {config.lora_targets}: {error}") from error
     model.eval()
     if config.gradient_checkpointing:
-        model.train()  # transformers checkpoints in training mode only; the model has no dropout to switch on
+        model.train()  # transformers checkpoints in training mode only, which must not switch dropout on
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+            if hasattr(module, "attention_dropout"):
+                module.attention_dropout = 0.0
         model.enable_input_require_grads()
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return Policy(model, tokenizer, base.get_output_embeddings(), config.student_thinking, config.teacher_thinking)
@@ -202,7 +207,7 @@ def load_adapter(policy: Policy, folder: Path) -> None:
 def merge(policy: Policy, folder: Path) -> None:
     """Write base + adapter as one model, for serving elsewhere; rounding in ``dtype`` may lose a small adapter.
 
-    The rounding is trap 4 of docs/paper.md: generation during training never uses merged weights.
+    See D4 in docs/paper.md: generation during training never uses merged weights.
     """
     base = policy.model.get_base_model()
     policy.model.merge_adapter()

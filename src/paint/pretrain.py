@@ -44,7 +44,7 @@ CHAT_TEMPLATE = (
     "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
     "{%- endif %}"
 )
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
+ADDED_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"]
 
 
 def sample(rng: random.Random) -> tuple[list[dict[str, str]], bool, str]:
@@ -98,7 +98,7 @@ def build_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
     trainer = trainers.BpeTrainer(
         vocab_size=1024,
         min_frequency=50,
-        special_tokens=SPECIAL,
+        special_tokens=ADDED_TOKENS,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

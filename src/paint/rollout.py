@@ -30,7 +30,7 @@ from paint.policy import Policy
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are drawn; the defaults are the training rollouts' (docs/paper.md).
+    """How completions are drawn.
 
     Attributes:
         temperature: logits are divided by it; 0 is greedy.
@@ -39,10 +39,10 @@ class Sampling:
         max_new_tokens: tokens after which a completion is cut.
     """
 
-    temperature: float = 1.1
-    top_p: float = 0.95
-    top_k: int = 20
-    max_new_tokens: int = 1024
+    temperature: float
+    top_p: float
+    top_k: int
+    max_new_tokens: int
 
 
 @dataclass(frozen=True)

@@ -74,16 +74,22 @@ def read_run(folder: Path) -> Config:
     return from_table(table, source=str(folder / "run.json"))
 
 
-def check_same(config: Config, folder: Path) -> None:
-    """Refuse to go on with another config: the result would be neither run.
+def continue_run(config: Config, folder: Path) -> None:
+    """Refuse to go on with another config, since the result would be neither run; note a larger number of steps.
 
     Raises:
-        RunError: naming every value that differs. Only the number of steps may grow.
+        RunError: naming every value that differs, or a number of steps below the run's.
     """
-    allowed = ("train.steps", "log.")
-    lines = [line for line in differences(read_run(folder), config) if not line.startswith(allowed)]
+    before = read_run(folder)
+    lines = [line for line in differences(before, config) if not line.startswith("train.steps:")]
     if lines:
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(lines))
+    if config.train.steps < before.train.steps:
+        raise RunError(f"{folder} has {before.train.steps} steps; they may grow, not shrink to {config.train.steps}")
+    if config.train.steps > before.train.steps:
+        facts = json.loads((folder / "run.json").read_text()) | {"config": to_table(config)}
+        with _or_run_error(folder / "run.json"):
+            _write(folder / "run.json", json.dumps(facts, indent=2) + "\n")
 
 
 def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:

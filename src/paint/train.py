@@ -22,7 +22,7 @@ from accelerate.utils import gather_object
 
 from paint import Diverged, Stopped, runlog
 from paint.config import Config, ConfigError, require_paths, to_table
-from paint.context import anchors, mask_ratio, mask_solution, overlap
+from paint.context import MARKER, anchors, mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, ProblemSet, batch_indices, read_problems
 from paint.display import Clock, Display
 from paint.objective import Loss, paint_loss, token_log_probs
@@ -161,7 +161,7 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
 
     if accelerator.is_main_process:
         if resume:
-            runlog.check_same(config, folder)
+            runlog.continue_run(config, folder)
         else:
             runlog.new_run(config, folder)
     accelerator.wait_for_everyone()
@@ -254,7 +254,8 @@ def prepare(policy: Policy, config: Config, found: ProblemSet, display: Display)
         )
     problems, long = [], 0
     for problem in found.problems:
-        length = len(policy.teacher_prompt(problem.problem, problem.solution, complete=True))
+        # The longest that the teacher may read: little hidden, and the marker on top.
+        length = len(policy.teacher_prompt(problem.problem, f"{problem.solution} {MARKER}", complete=False))
         if length <= limit:
             problems.append(problem)
         elif config.data.on_bad_row == "skip":
