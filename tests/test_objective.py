@@ -558,7 +558,7 @@ STUDENT, TEACHER = views(6)
     [
         (lambda: unchecked_loss(STUDENT, TEACHER[:, :5], [6]), "share one vocabulary: .* 7 entries, .* 5"),
         (lambda: unchecked_loss(STUDENT, TEACHER[:4], [6]), "same tokens: student has 6 rows, teacher 4"),
-        (lambda: paint_loss(STUDENT, TEACHER, [3, 2]), "sum to the 6 rows of the logits, got 5"),
+        (lambda: paint_loss(STUDENT, TEACHER, [3, 2]), "sum to the 6 rows of each view, got 5"),
         (lambda: paint_loss(STUDENT, TEACHER, [7, -1]), r"lengths\[1\] must be .* got -1"),
         (
             lambda: paint_loss(STUDENT, TEACHER, [6], temperature=0.0),
@@ -571,15 +571,15 @@ STUDENT, TEACHER = views(6)
         (lambda: paint_loss(STUDENT, TEACHER, [6], clip=math.nan, clip_mode="token"), "clip must be .* nan"),
         (
             lambda: inspect.unwrap(divergence)(STUDENT, TEACHER, kind="beta"),
-            "kind must be 'forward_kl', 'reverse_kl' or 'jsd', got 'beta'",
+            "kind must be one of 'forward_kl', 'reverse_kl', 'jsd', got 'beta'",
         ),
         (
             lambda: inspect.unwrap(divergence)(STUDENT, TEACHER, clip_mode="entry"),
-            "clip_mode must be 'pointwise', 'token' or 'none', got 'entry'",
+            "clip_mode must be one of 'pointwise', 'token', 'none', got 'entry'",
         ),
         (
             lambda: inspect.unwrap(token_weights)([6], reduction="sum"),
-            "reduction must be 'completion' or 'token', got 'sum'",
+            "reduction must be one of 'completion', 'token', got 'sum'",
         ),
     ],
 )

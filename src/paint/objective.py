@@ -13,7 +13,7 @@ Axes: b rows (completions), n completion tokens of a batch laid end to end, v vo
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -30,7 +30,7 @@ ENTROPY_FLOOR = 1e-6
 
 def entropy(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n"]:
     """H = −Σ_v p(v) log p(v) in nats, in [0, log v]; 0 log 0 is 0 (paper: above Eq. entropy_ratio)."""
-    return -(log_probs.exp() * _finite(log_probs)).sum(-1)
+    return -(log_probs.exp() * finite(log_probs)).sum(-1)
 
 
 def entropy_ratio(teacher_entropy: Float[Tensor, "*n"], student_entropy: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -66,8 +66,8 @@ def interpolate(
     _check_share("mix", mix)
     if mix == 0:
         return teacher_log_probs
-    log_p = _finite(teacher_log_probs)
-    mixed = torch.lerp(log_p, _finite(student_log_probs), mix)
+    log_p = finite(teacher_log_probs)
+    mixed = torch.lerp(log_p, finite(student_log_probs), mix)
     # The teacher's own log Z is 0 up to rounding; dividing it out as well is what makes equal views exact.
     return mixed - (mixed.logsumexp(-1, keepdim=True) - log_p.logsumexp(-1, keepdim=True))
 
@@ -99,18 +99,8 @@ def divergence(
     Differentiable in both arguments; paint_loss holds the target fixed.
     Raises ValueError for an unknown kind or clip_mode, and for a clip that is applied and not positive.
     """
-    summands = _summands(target_log_probs, student_log_probs, kind)
-    if clip_mode != "none" and not clip > 0:
-        raise ValueError(f"clip must be positive, got {clip}; to clip nothing use clip_mode='none'")
-    match clip_mode:
-        case "pointwise":
-            return summands.clamp(max=clip).sum(-1)
-        case "token":
-            return summands.sum(-1).clamp(max=clip)
-        case "none":
-            return summands.sum(-1)
-        case _:
-            raise ValueError(f"clip_mode must be 'pointwise', 'token' or 'none', got {clip_mode!r}")
+    _check_divergence(kind, clip, clip_mode)
+    return clipped_sum(summands(target_log_probs, student_log_probs, kind), clip, clip_mode)
 
 
 def token_weights(lengths: Lengths, *, reduction: Reduction = "completion") -> Float[Tensor, "n"]:
@@ -123,6 +113,7 @@ def token_weights(lengths: Lengths, *, reduction: Reduction = "completion") -> F
     The values of micro-batches of b' completions (n' tokens), each times b'/b (n'/n), sum to the batch's.
     Raises ValueError for a negative length and for an unknown reduction.
     """
+    check_choice("reduction", reduction, Reduction)
     rows = _row_lengths(lengths)
     n = sum(rows)
     match reduction:
@@ -130,8 +121,6 @@ def token_weights(lengths: Lengths, *, reduction: Reduction = "completion") -> F
             weights = [1 / (len(rows) * length) for length in rows for _ in range(length)]
         case "token":
             weights = [1 / n for _ in range(n)]
-        case _:
-            raise ValueError(f"reduction must be 'completion' or 'token', got {reduction!r}")
     return torch.tensor(weights, dtype=torch.float64)
 
 
@@ -141,12 +130,13 @@ class Loss:
 
     value            Σ_n token_weights_n per_token_n, nats
     per_token        the clipped divergence
-    stats
+    stats            floating point, one figure a token
       kl               the same divergence without the clip: never negative, beside a loss that may be
       clipped          1 where the clip cut at least one vocabulary entry (clip_mode token: the token)
       unclipped_mass   P_A, the target's probability on the entries that were not cut
       student_entropy, teacher_entropy, entropy_ratio     H_S, H_T before interpolation, and R
       selected         1 where the target is interpolated
+      student_log_prob, teacher_log_prob     of the sampled tokens where these are given, at temperature 1
     """
 
     value: Float[Tensor, ""]
@@ -166,6 +156,7 @@ def paint_loss(
     clip_mode: ClipMode = "pointwise",
     kind: Kind = "forward_kl",
     reduction: Reduction = "completion",
+    tokens: Int[Tensor, "n"] | None = None,
 ) -> Loss:
     """The PAINT loss of a batch of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
 
@@ -175,21 +166,17 @@ def paint_loss(
     lengths are the tokens of each completion in order; an empty completion adds 0 and still counts. Defaults
     are the paper's; mix or top_fraction 0 leaves the teacher as it is. The gradient reaches student_logits
     through D's second argument alone, not through target or selection. Half precision is computed in float32.
+    tokens, the sampled ones, add their log-probabilities to the stats.
     Raises ValueError for views that do not match, lengths that do not sum to n, and options out of range.
     """
-    (n, vocabulary), (teacher_n, teacher_vocabulary) = student_logits.shape, teacher_logits.shape
+    vocabulary, teacher_vocabulary = student_logits.shape[-1], teacher_logits.shape[-1]
     if vocabulary != teacher_vocabulary:
         raise ValueError(
             "student and teacher must share one vocabulary: "
             f"the student's logits have {vocabulary} entries, the teacher's {teacher_vocabulary}"
         )
-    if n != teacher_n:
-        raise ValueError(f"both views must score the same tokens: student has {n} rows, teacher {teacher_n}")
-    rows = _row_lengths(lengths)
-    if sum(rows) != n:
-        raise ValueError(f"lengths must sum to the {n} rows of the logits, got {sum(rows)}")
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be positive and finite, got {temperature}")
+    rows = check_rows(len(student_logits), len(teacher_logits), lengths, tokens)
+    check_options(temperature, mix, top_fraction, clip, clip_mode, kind, reduction)
 
     dtype = torch.promote_types(student_logits.dtype, torch.float32)
     student_log_probs = (student_logits.to(dtype) / temperature).log_softmax(-1)
@@ -198,9 +185,7 @@ def paint_loss(
         student_entropy = entropy(student_log_probs)
         teacher_entropy = entropy(teacher_log_probs)
         ratio = entropy_ratio(teacher_entropy, student_entropy)
-        selected = torch.zeros_like(ratio, dtype=torch.bool)
-        for completion, ratios in zip(torch.split(selected, rows), torch.split(ratio, rows), strict=True):
-            completion.copy_(select_positions(ratios, top_fraction))
+        selected = select(ratio, rows, top_fraction)
         interpolated = interpolate(teacher_log_probs, student_log_probs, mix)
         target_log_probs = torch.where(selected[:, None], interpolated, teacher_log_probs)
 
@@ -208,17 +193,20 @@ def paint_loss(
     value = (token_weights(rows, reduction=reduction).to(per_token) * per_token).sum()
 
     with torch.no_grad():
-        summands = _summands(target_log_probs, student_log_probs, kind)
-        unclipped = _unclipped(summands, clip, clip_mode)
-    stats = {
-        "kl": summands.sum(-1),
-        "clipped": (~unclipped).any(-1).to(dtype),
-        "unclipped_mass": (target_log_probs.exp() * unclipped).sum(-1),
-        "student_entropy": student_entropy,
-        "teacher_entropy": teacher_entropy,
-        "entropy_ratio": ratio,
-        "selected": selected.to(dtype),
-    }
+        terms = summands(target_log_probs, student_log_probs, kind)
+        unclipped = unclipped_entries(terms, clip, clip_mode)
+        stats = {
+            "kl": terms.sum(-1),
+            "clipped": (~unclipped).any(-1).to(dtype),
+            "unclipped_mass": (target_log_probs.exp() * unclipped).sum(-1),
+            "student_entropy": student_entropy,
+            "teacher_entropy": teacher_entropy,
+            "entropy_ratio": ratio,
+            "selected": selected.to(dtype),
+        }
+        if tokens is not None:
+            stats["student_log_prob"] = token_log_probs(student_logits, tokens)
+            stats["teacher_log_prob"] = token_log_probs(teacher_logits, tokens)
     return Loss(value, per_token.detach(), stats)
 
 
@@ -231,25 +219,49 @@ def token_log_probs(
     return log_probs.gather(-1, tokens[:, None])[:, 0]
 
 
-def _summands(
-    target_log_probs: Float[Tensor, "*n v"], student_log_probs: Float[Tensor, "*n v"], kind: str
+# What paint.fused computes the same loss from.
+
+
+def select(entropy_ratio: Float[Tensor, "n"], lengths: Sequence[int], top_fraction: float) -> Bool[Tensor, "n"]:
+    """select_positions of each completion by itself."""
+    selected = torch.zeros_like(entropy_ratio, dtype=torch.bool)
+    for completion, ratios in zip(selected.split(lengths), entropy_ratio.split(lengths), strict=True):
+        completion.copy_(select_positions(ratios, top_fraction))
+    return selected
+
+
+def summands(
+    target_log_probs: Float[Tensor, "*n v"], student_log_probs: Float[Tensor, "*n v"], kind: Kind
 ) -> Float[Tensor, "*n v"]:
     """What the divergence adds up over the vocabulary, and the pointwise clip cuts."""
-    log_p, log_q = _finite(target_log_probs), _finite(student_log_probs)
+    log_p, log_q = finite(target_log_probs), finite(student_log_probs)
     match kind:
         case "forward_kl":
             return log_p.exp() * (log_p - log_q)
         case "reverse_kl":
             return log_q.exp() * (log_q - log_p)
         case "jsd":
-            # log ½(p + q) from the larger of the two: unlike logaddexp, exactly log p where p = q.
-            log_m = torch.maximum(log_p, log_q) + (torch.expm1(-(log_p - log_q).abs()) / 2).log1p()
+            log_m = log_mean(log_p, log_q)
             return (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)) / 2
-        case _:
-            raise ValueError(f"kind must be 'forward_kl', 'reverse_kl' or 'jsd', got {kind!r}")
 
 
-def _unclipped(summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode) -> Bool[Tensor, "*n v"]:
+def log_mean(log_p: Float[Tensor, "*n v"], log_q: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
+    """log M = log ½ (P + Q) from the larger of the two: unlike logaddexp, exactly log P where P = Q."""
+    return torch.maximum(log_p, log_q) + (torch.expm1(-(log_p - log_q).abs()) / 2).log1p()
+
+
+def clipped_sum(summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode) -> Float[Tensor, "*n"]:
+    """The divergence of each token from its summands (paper: Eq. clipped_fkl)."""
+    match clip_mode:
+        case "pointwise":
+            return summands.clamp(max=clip).sum(-1)
+        case "token":
+            return summands.sum(-1).clamp(max=clip)
+        case "none":
+            return summands.sum(-1)
+
+
+def unclipped_entries(summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode) -> Bool[Tensor, "*n v"]:
     """The set A: entries that the clip leaves alone, and that therefore keep their gradient."""
     match clip_mode:
         case "pointwise":
@@ -260,7 +272,52 @@ def _unclipped(summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode
             return torch.ones_like(summands, dtype=torch.bool)
 
 
-def _finite(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
+def check_rows(student_rows: int, teacher_rows: int, lengths: Lengths, tokens: Tensor | None) -> list[int]:
+    """The lengths as a list, or a ValueError that says what does not match."""
+    if student_rows != teacher_rows:
+        raise ValueError(
+            f"both views must score the same tokens: student has {student_rows} rows, teacher {teacher_rows}"
+        )
+    rows = _row_lengths(lengths)
+    if sum(rows) != student_rows:
+        raise ValueError(f"lengths must sum to the {student_rows} rows of each view, got {sum(rows)}")
+    if tokens is not None and len(tokens) != student_rows:
+        raise ValueError(f"tokens must be one for each of the {student_rows} rows of each view, got {len(tokens)}")
+    return rows
+
+
+def check_options(
+    temperature: float,
+    mix: float,
+    top_fraction: float,
+    clip: float,
+    clip_mode: str,
+    kind: str,
+    reduction: str,
+) -> None:
+    """Raise ValueError for an option of paint_loss that is out of range."""
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be positive and finite, got {temperature}")
+    _check_share("mix", mix)
+    _check_share("top_fraction", top_fraction)
+    _check_divergence(kind, clip, clip_mode)
+    check_choice("reduction", reduction, Reduction)
+
+
+def _check_divergence(kind: str, clip: float, clip_mode: str) -> None:
+    check_choice("kind", kind, Kind)
+    check_choice("clip_mode", clip_mode, ClipMode)
+    if clip_mode != "none" and not clip > 0:
+        raise ValueError(f"clip must be positive, got {clip}; to clip nothing use clip_mode='none'")
+
+
+def check_choice(name: str, choice: str, choices: object) -> None:
+    """Raise ValueError for what is not among a Literal's choices."""
+    if choice not in get_args(choices):
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(choices)))}, got {choice!r}")
+
+
+def finite(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
     """Log 0 as the lowest finite number: its exp is still 0, but 0 log 0 is 0 and not NaN, backward too."""
     return log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
 
