@@ -1,4 +1,4 @@
-"""What the tests share: the lab's policy, and no network."""
+"""What the tests share: the lab's policy, no network, and Triton's interpreter where there is no GPU."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach for a hub
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when paint.kernels is imported
 
 from paint import config as cfg
 from paint.data import Problem, lab_file, read_problems

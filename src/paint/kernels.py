@@ -1,0 +1,288 @@
+"""The row work of paint.fused as two Triton kernels: one program a token, logits read where they lie.
+
+    measure         one visit to a view's logits: normalisation, entropy, log-probability of the sampled token
+    differentiate   two visits to both views': loss and its statistics, then dD/dz in place (a third, before these, for
+                    the selected few: the normalisation of the interpolated target)
+
+With logits in float32, a token moves 7 v floats in all, whatever the options. Sums are kept a lane, in the logits'
+dtype, and a lane adds v / BLOCK terms: that is more exact than one running sum, and needs one exchange between threads
+a row instead of one a block.
+
+This module needs Triton, which comes with PyTorch for GPUs; nothing imports it before it is used.
+"""
+
+from typing import Any, no_type_check
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 2048
+WARPS = 8
+# What stands for log 0: still 0 as a probability after any temperature, and finite, so that 0 log 0 is 0.
+LOWEST = tl.constexpr(-1e30)
+
+
+def measure(logits: Tensor, tokens: Tensor | None, temperature: float) -> dict[str, Tensor]:
+    """Of each row of logits (r v): entropy at the temperature, the token's log_prob at temperature 1, and
+    highest and log_sum, with log p = (z / T − highest) − log_sum.
+    """
+    rows, vocabulary = logits.shape
+    found = {name: logits.new_empty(rows) for name in ("highest", "log_sum", "entropy", "log_prob")}
+    if rows:
+        _measure[(rows,)](
+            logits,
+            logits.stride(0),
+            tokens,
+            *found.values(),
+            vocabulary,
+            TEMPERATURE=temperature,
+            SAMPLED=tokens is not None,
+            BLOCK=BLOCK,
+            num_warps=WARPS,
+        )
+    if tokens is None:
+        del found["log_prob"]
+    return found
+
+
+def differentiate(
+    student: Tensor,
+    teacher: Tensor,
+    student_measured: dict[str, Tensor],
+    teacher_measured: dict[str, Tensor],
+    selected: Tensor,
+    slope: Tensor | None,
+    options: Any,
+) -> dict[str, Tensor]:
+    """Of each row of both views' logits (r v): per_token, kl, clipped and unclipped_mass of paint.objective.
+
+    Where slope is given, a tensor (r v) that may be student itself, it gets dD/dz of the student's logits z.
+    """
+    rows, vocabulary = student.shape
+    found = {name: student.new_empty(rows) for name in ("per_token", "kl", "clipped", "unclipped_mass")}
+    if rows:
+        _differentiate[(rows,)](
+            student,
+            teacher,
+            slope,
+            student.stride(0),
+            teacher.stride(0),
+            slope.stride(0) if slope is not None else 0,
+            student_measured["highest"],
+            student_measured["log_sum"],
+            teacher_measured["highest"],
+            teacher_measured["log_sum"],
+            selected,
+            *found.values(),
+            vocabulary,
+            TEMPERATURE=options.temperature,
+            MIX=options.mix,
+            CLIP=options.clip,
+            KIND=options.kind,
+            CLIP_MODE=options.clip_mode,
+            GRADIENT=slope is not None,
+            BLOCK=BLOCK,
+            num_warps=WARPS,
+        )
+    return found
+
+
+@triton.jit
+@no_type_check
+def _measure(
+    logits,
+    stride,
+    tokens,
+    highest_out,
+    log_sum_out,
+    entropy_out,
+    log_prob_out,
+    vocabulary,
+    TEMPERATURE: tl.constexpr,
+    SAMPLED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    logits += row * stride
+    dtype = logits.dtype.element_ty
+    highest = tl.full((), LOWEST, dtype)
+    mass = tl.zeros((BLOCK,), dtype)
+    moment = tl.zeros((BLOCK,), dtype)  # Σ exp(d) d, of which entropy is made: d = z / T − highest
+    mass_at_1 = tl.zeros((BLOCK,), dtype)
+    for start in range(0, vocabulary, BLOCK):
+        z = _load(logits, start, vocabulary, TEMPERATURE, BLOCK)
+        higher = tl.maximum(highest, tl.max(z))
+        rise = higher - highest
+        highest = higher  # not highest + rise: from LOWEST, the sum would round to 0
+        d = z - highest
+        moment = tl.exp(-rise) * (moment - rise * mass) + tl.exp(d) * d
+        mass = tl.exp(-rise) * mass + tl.exp(d)
+        if SAMPLED:
+            mass_at_1 = tl.exp(-rise * TEMPERATURE) * mass_at_1 + tl.exp(d * TEMPERATURE)
+    total = tl.sum(mass)
+    log_sum = tl.log(total)
+    tl.store(highest_out + row, highest)
+    tl.store(log_sum_out + row, log_sum)
+    tl.store(entropy_out + row, log_sum - tl.sum(moment) / total)
+    if SAMPLED:
+        z = tl.load(logits + tl.load(tokens + row))
+        tl.store(log_prob_out + row, z - highest * TEMPERATURE - tl.log(tl.sum(mass_at_1)))
+
+
+@triton.jit
+@no_type_check
+def _differentiate(
+    student,
+    teacher,
+    slope,
+    student_stride,
+    teacher_stride,
+    slope_stride,
+    student_highest,
+    student_log_sum,
+    teacher_highest,
+    teacher_log_sum,
+    selected,
+    per_token_out,
+    kl_out,
+    clipped_out,
+    unclipped_mass_out,
+    vocabulary,
+    TEMPERATURE: tl.constexpr,
+    MIX: tl.constexpr,
+    CLIP: tl.constexpr,
+    KIND: tl.constexpr,
+    CLIP_MODE: tl.constexpr,
+    GRADIENT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    student += row * student_stride
+    teacher += row * teacher_stride
+    dtype = student.dtype.element_ty
+    highest_q, log_sum_q = tl.load(student_highest + row), tl.load(student_log_sum + row)
+    highest_p, log_sum_p = tl.load(teacher_highest + row), tl.load(teacher_log_sum + row)
+
+    log_z = tl.full((), 0.0, dtype)
+    chosen = tl.load(selected + row) & (MIX > 0)
+    if chosen:
+        # The teacher's own log Z is 0 up to rounding; dividing it out as well is what makes equal views exact.
+        highest = tl.full((), LOWEST, dtype)
+        own_highest = tl.full((), LOWEST, dtype)
+        mass = tl.zeros((BLOCK,), dtype)
+        own_mass = tl.zeros((BLOCK,), dtype)
+        for start in range(0, vocabulary, BLOCK):
+            log_p = _load(teacher, start, vocabulary, TEMPERATURE, BLOCK) - highest_p - log_sum_p
+            log_q = _load(student, start, vocabulary, TEMPERATURE, BLOCK) - highest_q - log_sum_q
+            highest, mass = _add_exp(highest, mass, _lerp(log_p, log_q, MIX))
+            own_highest, own_mass = _add_exp(own_highest, own_mass, log_p)
+        log_z = highest + tl.log(tl.sum(mass)) - (own_highest + tl.log(tl.sum(own_mass)))
+
+    clip = tl.full((), CLIP, dtype)  # a bare constant would be rounded to float32
+    clipped_sum = tl.zeros((BLOCK,), dtype)
+    plain_sum = tl.zeros((BLOCK,), dtype)
+    kept_mass = tl.zeros((BLOCK,), dtype)
+    kept_pull = tl.zeros((BLOCK,), dtype)
+    cut = tl.zeros((BLOCK,), dtype)
+    for start in range(0, vocabulary, BLOCK):
+        log_p = _load(teacher, start, vocabulary, TEMPERATURE, BLOCK) - highest_p - log_sum_p
+        log_q = _load(student, start, vocabulary, TEMPERATURE, BLOCK) - highest_q - log_sum_q
+        if chosen:
+            log_p = _lerp(log_p, log_q, MIX) - log_z
+        summand, pull = _summand(log_p, log_q, KIND)
+        plain_sum += summand
+        if CLIP_MODE == "pointwise":
+            kept = summand <= CLIP
+            clipped_sum += tl.minimum(summand, clip)
+            kept_mass += tl.where(kept, tl.exp(log_p), 0.0)
+            kept_pull += tl.where(kept, pull, 0.0)
+            cut = tl.maximum(cut, tl.where(kept, 0.0, 1.0))
+        else:
+            kept_mass += tl.exp(log_p)
+            kept_pull += pull
+    plain = tl.sum(plain_sum)
+    if CLIP_MODE == "pointwise":
+        per_token = tl.sum(clipped_sum)
+        row_kept = True
+        clipped = tl.max(cut)
+    elif CLIP_MODE == "token":
+        per_token = tl.minimum(plain, clip)
+        row_kept = plain <= CLIP
+        clipped = tl.where(row_kept, 0.0, 1.0)
+    else:
+        per_token = plain
+        row_kept = True
+        clipped = 0.0
+    pull_sum = tl.where(row_kept, tl.sum(kept_pull), 0.0)
+    tl.store(per_token_out + row, per_token)
+    tl.store(kl_out + row, plain)
+    tl.store(clipped_out + row, clipped)
+    tl.store(unclipped_mass_out + row, tl.where(row_kept, tl.sum(kept_mass), 0.0))
+
+    if GRADIENT:
+        slope += row * slope_stride
+        for start in range(0, vocabulary, BLOCK):
+            log_p = _load(teacher, start, vocabulary, TEMPERATURE, BLOCK) - highest_p - log_sum_p
+            log_q = _load(student, start, vocabulary, TEMPERATURE, BLOCK) - highest_q - log_sum_q
+            if chosen:
+                log_p = _lerp(log_p, log_q, MIX) - log_z
+            summand, pull = _summand(log_p, log_q, KIND)
+            kept = row_kept
+            if CLIP_MODE == "pointwise":
+                kept = summand <= CLIP
+            steepness = (tl.where(kept, pull, 0.0) - tl.exp(log_q) * pull_sum) / TEMPERATURE
+            places = start + tl.arange(0, BLOCK)
+            tl.store(slope + places, steepness, mask=places < vocabulary)
+
+
+@triton.jit
+@no_type_check
+def _load(logits, start, vocabulary, TEMPERATURE: tl.constexpr, BLOCK: tl.constexpr):
+    """A block of z / T, with log 0 in the lanes beyond the vocabulary."""
+    places = start + tl.arange(0, BLOCK)
+    z = tl.load(logits + places, mask=places < vocabulary, other=LOWEST)
+    return tl.maximum(z, LOWEST) * (1 / TEMPERATURE)
+
+
+@triton.jit
+@no_type_check
+def _add_exp(highest, mass, x):
+    """A lane-wise running Σ exp(x − highest), rescaled when the highest rises."""
+    higher = tl.maximum(highest, tl.max(x))
+    return higher, tl.exp(highest - higher) * mass + tl.exp(x - higher)
+
+
+@triton.jit
+@no_type_check
+def _lerp(a, b, MIX: tl.constexpr):
+    """(1 − k) a + k b: exactly a where a = b, at k = 0, and exactly b at k = 1."""
+    return a + MIX * (b - a) if MIX < 0.5 else b - (1 - MIX) * (b - a)
+
+
+@triton.jit
+@no_type_check
+def _summand(log_p, log_q, KIND: tl.constexpr):
+    """A summand of the divergence, and its derivative with respect to log q."""
+    if KIND == "forward_kl":
+        p = tl.exp(log_p)
+        summand, pull = p * (log_p - log_q), -p
+    elif KIND == "reverse_kl":
+        q = tl.exp(log_q)
+        summand = q * (log_q - log_p)
+        pull = summand + q
+    else:
+        log_m = tl.maximum(log_p, log_q) + _log_mean_exp(-tl.abs(log_p - log_q))
+        q_term = tl.exp(log_q) * (log_q - log_m) / 2
+        summand, pull = tl.exp(log_p) * (log_p - log_m) / 2 + q_term, q_term
+    return summand, pull
+
+
+@triton.jit
+@no_type_check
+def _log_mean_exp(x):
+    """log ½ (1 + exp x) of x ≤ 0: near 0 by its series, since a GPU's fast log is not relatively exact near log 1."""
+    close = tl.maximum(x, -0.25)
+    y = close * close
+    near = close / 2 + y * (1 / 8 - y * (1 / 192 - y * (1 / 2880 - y * (17 / 645120))))
+    return tl.where(x > -0.25, near, tl.log((1 + tl.exp(x)) / 2))

@@ -1,0 +1,474 @@
+"""The fused loss against the reference: the same figures, the same gradients, three products, one chunk of memory."""
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from paint import fused
+from paint.fused import Impl, Options, RowWork, fused_paint_loss
+from paint.objective import ClipMode, Kind, Loss, paint_loss
+
+KINDS, CLIP_MODES = get_args(Kind), get_args(ClipMode)
+linux = pytest.mark.skipif(sys.platform != "linux", reason="Triton exists for Linux alone")
+FUSED = ["chunked", pytest.param("triton", marks=linux)]
+
+
+@dataclass
+class Case:
+    """Both views' hidden states of completions of these lengths, a head, and sampled tokens."""
+
+    student: Tensor
+    teacher: Tensor
+    head: nn.Linear
+    lengths: Sequence[int]
+    tokens: Tensor
+
+    def to(self, dtype: torch.dtype) -> "Case":
+        """The same numbers in another dtype, with gradients of their own."""
+        head = nn.Linear(self.head.in_features, self.head.out_features, dtype=dtype)
+        head.load_state_dict(self.head.state_dict())
+        student = self.student.detach().to(dtype).requires_grad_()
+        return Case(student, self.teacher.to(dtype), head, self.lengths, self.tokens)
+
+    def gradients(self, loss: Loss) -> dict[str, Tensor]:
+        """Of the loss, for whatever requires one."""
+        inputs = {"hidden": self.student, "weight": self.head.weight, "bias": self.head.bias}
+        inputs = {name: value for name, value in inputs.items() if value.requires_grad}
+        return dict(zip(inputs, torch.autograd.grad(loss.value, list(inputs.values()), retain_graph=True), strict=True))
+
+
+def case(lengths: Sequence[int], v: int = 40, h: int = 6, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Case:
+    """Peaked views that agree on a third of the tokens, and disagree enough elsewhere for every clip to cut some."""
+    generator = torch.Generator().manual_seed(seed)
+    n = sum(lengths)
+    student = torch.randn(n, h, generator=generator, dtype=torch.float64)
+    apart = torch.rand(n, 1, generator=generator, dtype=torch.float64) > 1 / 3
+    teacher = student + apart * torch.randn(n, h, generator=generator, dtype=torch.float64)
+    head = nn.Linear(h, v, dtype=torch.float64)
+    with torch.no_grad():
+        head.weight.copy_(1.5 * torch.randn(v, h, generator=generator, dtype=torch.float64))
+        head.bias.copy_(torch.randn(v, generator=generator, dtype=torch.float64))
+    tokens = torch.randint(0, v, (n,), generator=generator)
+    # Rounded once, so that every dtype computes with the same numbers.
+    student, teacher = student.bfloat16().double(), teacher.bfloat16().double()
+    head.load_state_dict({name: value.bfloat16().double() for name, value in head.state_dict().items()})
+    return Case(student.requires_grad_(), teacher, head, lengths, tokens).to(dtype)
+
+
+def reference(this: Case, **options: Any) -> Loss:
+    """The reference on the head's own logits."""
+    return paint_loss(this.head(this.student), this.head(this.teacher), this.lengths, tokens=this.tokens, **options)
+
+
+def of(this: Case, impl: Impl, **options: Any) -> Loss:
+    """The loss under test."""
+    return fused_paint_loss(
+        this.student, this.teacher, this.head, this.lengths, tokens=this.tokens, impl=impl, **options
+    )
+
+
+def assert_same(found: Loss, expected: Loss, this: Case, *, tolerance: float = 1e-11) -> None:
+    """Value, per-token values, every statistic and every gradient."""
+    figures, wanted = ({"value": x.value, "per_token": x.per_token} | x.stats for x in (found, expected))
+    if found.value.requires_grad:
+        figures, wanted = figures | this.gradients(found), wanted | this.gradients(expected)
+    assert set(figures) == set(wanted)
+    for name in wanted:
+        # What rounds an entropy is divided by as little as ENTROPY_FLOOR.
+        close = tolerance if name != "entropy_ratio" else 1e4 * tolerance
+        torch.testing.assert_close(
+            figures[name], wanted[name], rtol=close, atol=close, msg=partial("{}: {}".format, name)
+        )
+
+
+# The same as the reference
+
+
+@pytest.mark.parametrize("impl", ["reference", *FUSED])
+@settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    v=st.integers(2, 40),
+    seed=st.integers(0, 2**20),
+    chunk_tokens=st.integers(1, 30),
+    options=st.fixed_dictionaries(
+        {
+            "temperature": st.sampled_from([0.5, 1.0, 1.1]),
+            "mix": st.sampled_from([0.0, 0.03, 0.6, 1.0]),
+            "top_fraction": st.sampled_from([0.0, 0.03, 0.5, 1.0]),
+            "clip": st.sampled_from([0.001, 0.06, 0.5]),
+            "clip_mode": st.sampled_from(CLIP_MODES),
+            "kind": st.sampled_from(KINDS),
+            "reduction": st.sampled_from(["completion", "token"]),
+        }
+    ),
+)
+def test_it_is_the_reference_whatever_the_options_and_the_chunks(
+    impl: Impl, lengths: list[int], v: int, seed: int, chunk_tokens: int, options: dict[str, Any]
+) -> None:
+    this = case(lengths, v, seed=seed)
+    assert_same(of(this, impl, chunk_tokens=chunk_tokens, **options), reference(this, **options), this)
+
+
+@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("clip_mode", CLIP_MODES)
+@pytest.mark.parametrize("chunk_tokens", [64, 7])
+def test_every_kind_and_clip_with_all_of_its_cases(
+    impl: Impl, kind: Kind, clip_mode: ClipMode, chunk_tokens: int
+) -> None:
+    this = case([13, 0, 1, 20])
+    options: dict[str, Any] = {"kind": kind, "clip_mode": clip_mode, "clip": 0.05, "top_fraction": 0.3, "mix": 0.3}
+    expected = reference(this, **options)
+    if clip_mode != "none":
+        assert 0 < expected.stats["clipped"].mean() < 1
+    assert_same(of(this, impl, chunk_tokens=chunk_tokens, **options), expected, this)
+
+
+@pytest.mark.parametrize("impl", FUSED)
+def test_the_papers_defaults_are_its_defaults(impl: Impl) -> None:
+    this = case([40, 70], v=60)
+    assert_same(of(this, impl), reference(this), this)
+
+
+@pytest.mark.parametrize("impl", FUSED)
+def test_equal_views_cost_exactly_nothing(impl: Impl) -> None:
+    this = case([5, 30])
+    this.teacher = this.student.detach()
+    loss = of(this, impl, top_fraction=0.5, mix=0.3)
+    assert loss.value == 0
+    assert not loss.per_token.any()
+    assert not loss.stats["kl"].any()
+
+
+@pytest.mark.parametrize("impl", FUSED)
+def test_the_loss_scales_its_gradient_by_what_comes_after_it(impl: Impl) -> None:
+    this = case([6, 3])
+    once = this.gradients(of(this, impl))
+    thrice = this.gradients(Loss(3 * of(this, impl).value + 1, torch.empty(0), {}))
+    for name, values in once.items():
+        torch.testing.assert_close(thrice[name], 3 * values)
+
+
+# Who gets a gradient
+
+
+@pytest.mark.parametrize("impl", ["reference", *FUSED])
+def test_a_frozen_head_and_the_teacher_get_no_gradient(impl: Impl) -> None:
+    this = case([6, 3])
+    this.head.requires_grad_(False)
+    this.teacher.requires_grad_()
+    of(this, impl).value.backward()
+    assert this.student.grad is not None
+    assert this.student.grad.any()
+    assert this.teacher.grad is this.head.weight.grad is this.head.bias.grad is None
+
+
+@pytest.mark.parametrize("impl", FUSED)
+def test_a_head_alone_can_be_trained(impl: Impl) -> None:
+    this = case([6, 3])
+    this.student = this.student.detach()
+    assert_same(of(this, impl, chunk_tokens=4), reference(this), this)
+
+
+@pytest.mark.parametrize("impl", FUSED)
+def test_a_weight_tensor_is_a_head_without_bias(impl: Impl) -> None:
+    this = case([6, 3])
+    weight = this.head.weight
+    expected = paint_loss(this.student @ weight.T, this.teacher @ weight.T, this.lengths)
+    found = fused_paint_loss(this.student, this.teacher, weight, this.lengths, impl=impl)
+    for x, y in zip(*(torch.autograd.grad(x.value, [this.student, weight]) for x in (found, expected)), strict=True):
+        torch.testing.assert_close(x, y)
+
+
+@pytest.mark.parametrize("impl", ["reference", *FUSED])
+def test_without_gradients_the_figures_are_the_same(impl: Impl) -> None:
+    this = case([6, 3])
+    with torch.no_grad():
+        found = of(this, impl)
+    assert not found.value.requires_grad
+    assert_same(found, reference(this), this)
+
+
+@pytest.mark.parametrize("impl", FUSED)
+def test_inputs_are_left_as_they_were(impl: Impl) -> None:
+    this, before = case([6, 3]), case([6, 3])
+    this.gradients(of(this, impl, chunk_tokens=4))
+    for name in ("student", "teacher", "tokens"):
+        assert torch.equal(getattr(this, name), getattr(before, name))
+    assert torch.equal(this.head.weight, before.head.weight)
+
+
+# What it costs
+
+
+def products(this: Case, run: Callable[[], Loss]) -> float:
+    """How many products of n × h × v one loss and its backward pass take, by counting multiplications."""
+    with FlopCounterMode(display=False) as counter:
+        run().value.backward()
+    flops: int = counter.get_total_flops()
+    return flops / (2 * len(this.student) * this.head.weight.numel())
+
+
+@pytest.mark.parametrize(
+    ("head_is_trained", "long", "expected"),
+    [(False, False, 3.0), (True, False, 4.0), (False, True, 3.0 + 0.03 * 3), (True, True, 4.0 + 0.03 * 8)],
+)
+def test_three_products_a_token(head_is_trained: bool, long: bool, expected: float) -> None:
+    this = case([100, 100], dtype=torch.float32)
+    this.head.bias.requires_grad_(False)  # its gradient is a product with one column
+    this.head.weight.requires_grad_(head_is_trained)
+    assert products(this, lambda: of(this, "chunked", chunk_tokens=32 if long else 100)) == pytest.approx(expected)
+    assert products(this, lambda: reference(this)) == (4 if head_is_trained else 3)
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the most entries that any tensor of any operation had."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.entries = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self.entries = max(self.entries, leaf.numel())
+        return result
+
+
+@pytest.mark.parametrize("rollouts", [1, 4, 16])
+def test_no_tensor_is_larger_than_a_chunks_logits(rollouts: int) -> None:
+    this = case([32] * rollouts, v=500, dtype=torch.float32)
+    with Largest() as largest:
+        this.gradients(of(this, "chunked", chunk_tokens=32))
+    assert largest.entries == 2 * 32 * 500  # both views, allocated once
+    with Largest() as largest:
+        this.gradients(of(this, "chunked", chunk_tokens=16))
+    assert largest.entries == 2 * 16 * 500
+
+
+# Half precision, and the extremes
+
+
+def errors(found: Loss, this: Case, exact: Loss, precise: Case) -> dict[str, float]:
+    """Root mean square distance from float64, of per-token values and of every gradient."""
+    pairs = {"per_token": (found.per_token, exact.per_token)}
+    gradients = precise.gradients(exact)
+    pairs |= {name: (values, gradients[name]) for name, values in this.gradients(found).items()}
+    return {name: float((x.double() - y).square().mean().sqrt()) for name, (x, y) in pairs.items()}
+
+
+@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_errs_at_most_twice_as_much_as_eager_code(impl: Impl, dtype: torch.dtype, kind: Kind) -> None:
+    precise = case([50, 77], v=300, h=32)
+    with torch.no_grad():
+        precise.head.weight /= 4  # a power of two: still exact in bfloat16
+    this = precise.to(dtype)
+    options: dict[str, Any] = {"kind": kind, "top_fraction": 0.2}
+    exact = reference(precise, **options)
+    eager = errors(reference(this, **options), this, exact, precise)
+    for name, error in errors(of(this, impl, **options), this, exact, precise).items():
+        assert error <= 2 * eager[name], f"{name}: {error:.3g}, eager code {eager[name]:.3g}"
+
+
+@pytest.mark.parametrize("impl", FUSED)
+def test_half_precision_states_get_float32_logits(impl: Impl) -> None:
+    this = case([50, 77], v=300, h=32).to(torch.bfloat16)
+    wide = this.to(torch.float32)
+    assert of(this, impl).per_token.dtype == torch.float32
+    torch.testing.assert_close(of(this, impl).per_token, reference(wide).per_token, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("impl", FUSED)
+def test_a_float16_head_loses_nothing_to_the_batchs_size(impl: Impl) -> None:
+    this = case([50, 77], v=300, h=32).to(torch.float16)
+    exact = this.to(torch.float64)
+    # As when 500 empty completions stood beside these, and a scaler made up for them.
+    this.lengths = [50, 77] + [0] * 998
+    found = this.gradients(Loss(of(this, impl).value * 500, torch.empty(0), {}))
+    for name, values in exact.gradients(reference(exact)).items():
+        torch.testing.assert_close(found[name].double(), values, rtol=2e-3, atol=1e-5)
+
+
+# The kernels by themselves
+
+
+def logits(rows: int, v: int, dtype: torch.dtype = torch.float32, *, spread: float = 3.0) -> tuple[Tensor, Tensor]:
+    """Student's and teacher's."""
+    generator = torch.Generator().manual_seed(rows + v)
+    student = spread * torch.randn(rows, v, generator=generator, dtype=torch.float64)
+    return student.to(dtype), (student + torch.randn(rows, v, generator=generator, dtype=torch.float64)).to(dtype)
+
+
+def kernels() -> RowWork:
+    """The Triton kernels, interpreted."""
+    from paint import kernels
+
+    return RowWork(kernels.measure, kernels.differentiate)
+
+
+OPTIONS = Options(temperature=1.1, mix=0.3, top_fraction=0.5, clip=0.06, clip_mode="pointwise", kind="forward_kl")
+
+
+def by(work: RowWork, views: tuple[Tensor, Tensor], slope: Tensor, options: Options = OPTIONS) -> dict[str, Tensor]:
+    """The figures of both views' logits, every other row selected, and what is written into slope."""
+    student, teacher = (view.clone() for view in views)
+    tokens = torch.arange(len(student)) % student.shape[1]
+    first, second = (work.measure(view, tokens, options.temperature) for view in (student, teacher))
+    selected = torch.arange(len(student)) % 2 == 0
+    found = work.differentiate(student, teacher, first, second, selected, slope, options)
+    for view, measured in (("student", first), ("teacher", second)):
+        found |= {f"{view}_{name}": measured[name] for name in ("entropy", "log_prob")}
+    return found | {"slope": slope}
+
+
+TORCH = RowWork(fused.measure, fused.differentiate)
+
+
+@linux
+@pytest.mark.parametrize("rows", [0, 1, 3])
+@pytest.mark.parametrize("v", [2, 2047, 2048, 2049, 5003])
+def test_kernels_take_any_number_of_rows_and_any_vocabulary(rows: int, v: int) -> None:
+    views = logits(rows, v, torch.float64)
+    found, expected = (by(work, views, torch.empty_like(views[0])) for work in (kernels(), TORCH))
+    for name, values in expected.items():
+        torch.testing.assert_close(found[name], values, rtol=1e-11, atol=1e-11, msg=partial("{}: {}".format, name))
+
+
+@linux
+@pytest.mark.parametrize("kind", KINDS)
+def test_kernels_err_at_most_twice_as_much_as_eager_code(kind: Kind) -> None:
+    options = replace(OPTIONS, kind=kind)
+    views = logits(9, 3001)
+    precise = (views[0].double(), views[1].double())
+    exact, eager, found = (
+        by(work, given, torch.empty_like(given[0]), options)
+        for work, given in ((TORCH, precise), (TORCH, views), (kernels(), views))
+    )
+    for name, values in exact.items():
+        mine, theirs = ((x[name].double() - values).square().mean().sqrt() for x in (found, eager))
+        assert mine <= 2 * theirs + 1e-12, f"{name}: {mine:.3g}, eager code {theirs:.3g}"
+    for dtype, smallest in ((torch.bfloat16, 1e-8), (torch.float16, 6e-8)):
+        stored = by(kernels(), views, torch.empty_like(views[0], dtype=dtype), options)["slope"]
+        assert stored.dtype == dtype
+        # The interpreter cuts to bfloat16 where a GPU rounds: twice rounding's half a step.
+        torch.testing.assert_close(stored.double(), exact["slope"], rtol=torch.finfo(dtype).eps, atol=smallest)
+
+
+@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_extreme_logits(impl: Impl, kind: Kind) -> None:
+    """A token that is all but certain, one that is ruled out, a view without any preference, huge logits."""
+    v = 2500
+    hidden = torch.eye(5)
+    weight = torch.zeros(v, 5)
+    weight[7, 0] = 200.0
+    weight[:, 1] = -60000.0
+    weight[3:5, 1] = 0.0
+    weight[:, 3] = torch.linspace(-30000, 30000, v)
+    weight[11, 4] = float("-inf")
+    weight[:, 4] = torch.where(weight[:, 4].isinf(), -1e30, torch.linspace(-1, 1, v))
+    teacher = hidden.roll(1, 0)
+    found, expected = (
+        fused_paint_loss(
+            hidden.clone().requires_grad_(), teacher, weight, [5], impl=name, kind=kind, top_fraction=0.4, mix=0.3
+        )
+        for name in (impl, "reference")
+    )
+    assert found.value.isfinite()
+    # Between logits of 30,000, float32 has steps of 0.002.
+    torch.testing.assert_close(found.per_token, expected.per_token, rtol=1e-5, atol=1e-4)
+    for name in found.stats:
+        assert found.stats[name].isfinite().all(), name
+        torch.testing.assert_close(found.stats[name], expected.stats[name], rtol=1e-4, atol=1e-4)
+
+
+COMPILE = """
+import itertools, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from paint import kernels
+
+def build(kernel, capability, types, constants):
+    kind = lambda name: "constexpr" if name in constants else types.get(name, "i32" if "stride" in name else "*fp32")
+    source = ASTSource(kernel, {p.name: kind(p.name) for p in kernel.params}, constants)
+    options = {"num_warps": kernels.WARPS}
+    assert triton.compile(source, GPUTarget("cuda", capability, 32), options).asm["cubin"]
+
+measured = {"TEMPERATURE": 1.1, "BLOCK": kernels.BLOCK}
+options = measured | {"MIX": 0.03, "CLIP": 0.06}
+for sampled in (True, False):
+    build(kernels._measure, CAPABILITY, {"tokens": "*i64", "vocabulary": "i32"}, measured | {"SAMPLED": sampled})
+kinds, modes = ("forward_kl", "reverse_kl", "jsd"), ("pointwise", "token", "none")
+cases = [(kind, mode, "*bf16") for kind, mode in itertools.product(kinds, modes)]
+for kind, mode, slope in [*cases, ("forward_kl", "pointwise", "*fp16"), ("forward_kl", "pointwise", "*fp32")]:
+    types = {"slope": slope, "selected": "*i1", "vocabulary": "i32"}
+    build(kernels._differentiate, CAPABILITY, types, options | {"KIND": kind, "CLIP_MODE": mode, "GRADIENT": True})
+print("compiled")
+"""
+
+
+@linux
+@pytest.mark.parametrize("capability", [80, 90])
+def test_kernels_compile_for_gpus_that_are_not_here(capability: int, tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", COMPILE.replace("CAPABILITY", str(capability))],
+        env=os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "TRITON_DEFAULT_FP_FUSION": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout == "compiled\n"
+
+
+# What is refused
+
+
+def test_what_does_not_fit_together_is_refused() -> None:
+    unchecked_loss = inspect.unwrap(fused_paint_loss)  # as for users: without the check of shapes
+    this = case([6, 3])
+    args = (this.student, this.teacher, this.head)
+    with pytest.raises(ValueError, match="student has 9 rows, teacher 8"):
+        unchecked_loss(this.student, this.teacher[:8], this.head, [6, 3])
+    with pytest.raises(ValueError, match="lengths must sum to the 9 rows of each view, got 10"):
+        unchecked_loss(*args, [6, 4])
+    with pytest.raises(ValueError, match="one for each of the 9 rows of each view, got 8"):
+        unchecked_loss(*args, [6, 3], tokens=this.tokens[:8])
+    with pytest.raises(ValueError, match="teacher_hidden has 5 entries a row, lm_head takes 6"):
+        unchecked_loss(this.student, this.teacher[:, :5], this.head, [6, 3])
+    with pytest.raises(ValueError, match="chunk_tokens must be at least 1, got 0"):
+        unchecked_loss(*args, [6, 3], chunk_tokens=0)
+    with pytest.raises(ValueError, match="temperature must be positive and finite, got 0"):
+        unchecked_loss(*args, [6, 3], temperature=0)
+    with pytest.raises(ValueError, match="impl must be one of 'auto', 'reference', 'chunked', 'triton', got 'fast'"):
+        unchecked_loss(*args, [6, 3], impl="fast")
+
+
+def test_triton_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    this = case([6, 3])
+    monkeypatch.setitem(sys.modules, "paint.kernels", None)
+    monkeypatch.delattr("paint.kernels", raising=False)
+    with pytest.raises(RuntimeError, match=r"needs the triton package .*; use impl='chunked'"):
+        of(this, "triton")
+    monkeypatch.undo()
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(RuntimeError, match="needs a GPU, or TRITON_INTERPRET=1"):
+        of(this, "triton")
