@@ -43,6 +43,13 @@ def test_the_teacher_is_the_base_model_however_the_adapter_is_trained(trained: P
     assert (student - teacher).abs().max() > 0.1
 
 
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # peft's, before our error
+def test_a_head_with_an_adapter_is_refused() -> None:
+    targets = (*LAB.lora_targets, "lm_head")
+    with pytest.raises(PolicyError, match=r"needs a plain linear lm_head.*model\.lora_targets must leave it out"):
+        load_policy(replace(LAB, lora_targets=targets), seed=0)
+
+
 def test_a_fresh_student_equals_its_teacher(policy: Policy) -> None:
     with policy.as_teacher():
         teacher = policy.hidden_states(PROMPTS, COMPLETIONS)

@@ -164,6 +164,9 @@ class Objective:
     reduction: Literal["completion", "token"] = "completion"
     """What the loss is a mean over: each completion's tokens and then completions (paper: Eq. clipped_fkl),
     or all tokens of the optimizer step."""
+    impl: Literal["auto", "reference", "chunked", "triton"] = "auto"
+    """What computes it (paint.fused): auto takes triton on a GPU and chunked elsewhere; reference holds the
+    logits of a whole micro-batch. Changes speed and memory, never the result."""
 
     def __post_init__(self) -> None:
         positive = 0 < self.clip < math.inf

@@ -40,13 +40,13 @@ class Policy:
     Attributes:
         model: the peft model; its base weights are frozen.
         tokenizer: with a chat template.
-        lm_head: hidden states (n h) to logits (n v); frozen.
+        lm_head: hidden states (n h) to logits (n v); frozen, and without an adapter.
         student_thinking, teacher_thinking: whether each view's prompt leaves thinking on.
     """
 
     model: peft.PeftModel
     tokenizer: PreTrainedTokenizerBase
-    lm_head: nn.Module
+    lm_head: nn.Linear
     student_thinking: bool
     teacher_thinking: bool
 
@@ -130,7 +130,7 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
 
     Raises:
         PolicyError: nothing loadable at the path, no lm_head, no chat template, a vocabulary that the head does not
-            cover, logits that are not lm_head(hidden state), or no module with a target's name.
+            cover, logits that are not lm_head(hidden state), no module with a target's name, or an adapter on lm_head.
     """
     path = str(lab_file("")) if config.path == "lab" else config.path
     if not sys.stderr.isatty():
@@ -157,6 +157,12 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
         model = peft.get_peft_model(base, adapter)
     except ValueError as error:
         raise PolicyError(f"model.lora_targets {config.lora_targets}: {error}") from error
+    lm_head = base.get_output_embeddings()
+    if not isinstance(lm_head, nn.Linear):
+        raise PolicyError(
+            f"model.path {config.path!r}: the loss needs a plain linear lm_head, and this one is a "
+            f"{type(lm_head).__module__}.{type(lm_head).__name__}; model.lora_targets must leave it out"
+        )
     model.eval()
     if config.gradient_checkpointing:
         model.train()  # transformers checkpoints in training mode only, which must not switch dropout on
@@ -167,7 +173,7 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
                 module.attention_dropout = 0.0
         model.enable_input_require_grads()
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    return Policy(model, tokenizer, base.get_output_embeddings(), config.student_thinking, config.teacher_thinking)
+    return Policy(model, tokenizer, lm_head, config.student_thinking, config.teacher_thinking)
 
 
 def save_adapter(policy: Policy, folder: Path) -> None:

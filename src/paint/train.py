@@ -25,7 +25,8 @@ from paint.config import Config, ConfigError, require_paths, to_table
 from paint.context import MARKER, anchors, mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, ProblemSet, batch_indices, read_problems
 from paint.display import Clock, Display
-from paint.objective import Loss, paint_loss, token_log_probs
+from paint.fused import fused_paint_loss
+from paint.objective import Loss
 from paint.policy import Policy, load_policy
 from paint.rollout import Completion, Engine, LocalEngine, Rollout, Sampling, Scored
 
@@ -109,12 +110,12 @@ def score(policy: Policy, config: Config, rollouts: Sequence[Rollout]) -> tuple[
     lengths = [len(ids) for ids in completions]
     with policy.as_teacher():
         teacher_hidden = policy.hidden_states([r.teacher_prompt for r in rollouts], completions)
-        teacher_logits = policy.lm_head(teacher_hidden)
-    student_logits = policy.lm_head(policy.hidden_states([r.prompt for r in rollouts], completions))
+    student_hidden = policy.hidden_states([r.prompt for r in rollouts], completions)
     options = config.objective
-    loss = paint_loss(
-        student_logits,
-        teacher_logits,
+    loss = fused_paint_loss(
+        student_hidden,
+        teacher_hidden,
+        policy.lm_head,
         lengths,
         temperature=options.temperature or config.rollout.temperature,
         mix=options.mix,
@@ -123,13 +124,10 @@ def score(policy: Policy, config: Config, rollouts: Sequence[Rollout]) -> tuple[
         clip=options.clip,
         clip_mode=options.clip_mode,
         reduction=options.reduction,
+        tokens=torch.tensor([i for ids in completions for i in ids], device=student_hidden.device),
+        impl=options.impl,
     )
-    sampled = torch.tensor([i for ids in completions for i in ids], device=student_logits.device)
-    values = loss.stats | {
-        "loss": loss.per_token,
-        "student_log_prob": token_log_probs(student_logits.detach(), sampled),
-    }
-    columns = {name: value.split(lengths) for name, value in values.items()}
+    columns = {name: value.split(lengths) for name, value in (loss.stats | {"loss": loss.per_token}).items()}
     scored = [
         Scored(rollout, {name: parts[i].tolist() for name, parts in columns.items()})
         for i, rollout in enumerate(rollouts)
