@@ -100,7 +100,7 @@ def divergence(
     Raises ValueError for an unknown kind or clip_mode, and for a clip that is applied and not positive.
     """
     _check_divergence(kind, clip, clip_mode)
-    return clipped_sum(summands(target_log_probs, student_log_probs, kind), clip, clip_mode)
+    return clipped_sum(_summands(target_log_probs, student_log_probs, kind), clip, clip_mode)
 
 
 def token_weights(lengths: Lengths, *, reduction: Reduction = "completion") -> Float[Tensor, "n"]:
@@ -193,7 +193,7 @@ def paint_loss(
     value = (token_weights(rows, reduction=reduction).to(per_token) * per_token).sum()
 
     with torch.no_grad():
-        terms = summands(target_log_probs, student_log_probs, kind)
+        terms = _summands(target_log_probs, student_log_probs, kind)
         unclipped = unclipped_entries(terms, clip, clip_mode)
         stats = {
             "kl": terms.sum(-1),
@@ -228,21 +228,6 @@ def select(entropy_ratio: Float[Tensor, "n"], lengths: Sequence[int], top_fracti
     for completion, ratios in zip(selected.split(lengths), entropy_ratio.split(lengths), strict=True):
         completion.copy_(select_positions(ratios, top_fraction))
     return selected
-
-
-def summands(
-    target_log_probs: Float[Tensor, "*n v"], student_log_probs: Float[Tensor, "*n v"], kind: Kind
-) -> Float[Tensor, "*n v"]:
-    """What the divergence adds up over the vocabulary, and the pointwise clip cuts."""
-    log_p, log_q = finite(target_log_probs), finite(student_log_probs)
-    match kind:
-        case "forward_kl":
-            return log_p.exp() * (log_p - log_q)
-        case "reverse_kl":
-            return log_q.exp() * (log_q - log_p)
-        case "jsd":
-            log_m = log_mean(log_p, log_q)
-            return (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)) / 2
 
 
 def log_mean(log_p: Float[Tensor, "*n v"], log_q: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
@@ -315,6 +300,21 @@ def check_choice(name: str, choice: str, choices: object) -> None:
     """Raise ValueError for what is not among a Literal's choices."""
     if choice not in get_args(choices):
         raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(choices)))}, got {choice!r}")
+
+
+def _summands(
+    target_log_probs: Float[Tensor, "*n v"], student_log_probs: Float[Tensor, "*n v"], kind: Kind
+) -> Float[Tensor, "*n v"]:
+    """What the divergence adds up over the vocabulary, and the pointwise clip cuts."""
+    log_p, log_q = finite(target_log_probs), finite(student_log_probs)
+    match kind:
+        case "forward_kl":
+            return log_p.exp() * (log_p - log_q)
+        case "reverse_kl":
+            return log_q.exp() * (log_q - log_p)
+        case "jsd":
+            log_m = log_mean(log_p, log_q)
+            return (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)) / 2
 
 
 def finite(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
