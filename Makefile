@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup lab test lint check clean
+.PHONY: setup lab test lint check bench-loss bench-update clean
 
 setup: .venv/ready
 
@@ -26,6 +26,13 @@ lint: setup
 	$(BIN)/mypy
 
 check: lint test  ## what CI runs
+
+bench-loss: setup  ## the loss beside its matrix products, Liger and TRL
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/python benchmarks/loss.py
+
+bench-update: setup  ## a whole update of a random Qwen3-1.7B (without a GPU: of a tiny model)
+	$(BIN)/python benchmarks/update.py
 
 clean:
 	rm -rf .venv runs .pytest_cache .ruff_cache .mypy_cache .hypothesis

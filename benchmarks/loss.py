@@ -1,0 +1,361 @@
+"""The loss beside its matrix products and its peers: one run, the same inputs, seconds and memory.
+
+    python benchmarks/loss.py           (make bench-loss installs the peers and runs it)
+
+On a CPU: 151,936 tokens of vocabulary and hidden states of 1,024, float32. On a GPU: the heads of Qwen3-1.7B, 4B and
+8B with 8 completions of 1,024 tokens, bfloat16. The head is frozen, and the student's states get their gradient.
+
+    products      two projections onto the vocabulary and one back, into buffers that are there already: the bound
+    paint ...     the paper's whole objective with the sampled tokens' log-probabilities; reference holds all logits
+    liger, trl    plain forward KL at the same temperature, which is all they can do of it
+
+Every contender has a process of its own. Seconds are medians over rounds in which each runs once, so that what else the
+machine does meets all alike. Memory is the peak beside the inputs: on a CPU for 1, 4 and 16 completions.
+"""
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+from unittest.mock import patch
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from paint import fused
+from paint.fused import fused_paint_loss
+
+VOCABULARY = 151_936
+TEMPERATURE = 1.1
+
+
+@dataclass(frozen=True)
+class Size:
+    """A head and what is projected onto it."""
+
+    name: str
+    hidden: int
+    completion: int
+    completions: int
+    vocabulary: int = VOCABULARY
+
+
+CPU = [Size("h = 1,024", 1024, 512, 1)]
+GPU = [
+    Size("Qwen3-1.7B", 2048, 1024, 8),
+    Size("Qwen3-4B", 2560, 1024, 8),
+    Size("Qwen3-8B", 4096, 1024, 8),
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Time and memory of the loss, of its matrix products and of its peers."""
+
+    repeat: int = 5
+    """Rounds that are timed, after one that is not."""
+    memory: tuple[int, ...] = (1, 4, 16)
+    """Numbers of completions for which a CPU's peak memory is measured."""
+    only: tuple[str, ...] = ()
+    """Contenders, by name; none: all that can run here."""
+    completion: int | None = None
+    """Tokens of a completion; None: 512 on a CPU, 1,024 on a GPU."""
+    vocabulary: int = VOCABULARY
+    """Rows of the head."""
+    json: Path = Path("runs/bench-loss.json")
+    """File for the figures."""
+
+
+@dataclass
+class Inputs:
+    """Two views' states of the same completions, a frozen head, sampled tokens."""
+
+    student: Tensor
+    teacher: Tensor
+    head: Tensor
+    lengths: Sequence[int]
+    tokens: Tensor
+
+
+def make(size: Size, completions: int) -> Inputs:
+    """Random inputs, made in place: what is measured afterwards must not hide behind what making them took."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    torch.manual_seed(0)
+
+    def normal(*shape: int, scale: float = 1.0) -> Tensor:
+        return torch.empty(*shape, device=device, dtype=dtype).normal_(std=scale)
+
+    n = completions * size.completion
+    student = normal(n, size.hidden)
+    teacher = student + normal(n, size.hidden, scale=0.1)
+    head = normal(size.vocabulary, size.hidden, scale=2 / size.hidden**0.5)
+    tokens = torch.randint(size.vocabulary, (n,), device=device)
+    return Inputs(student.requires_grad_(), teacher, head, [size.completion] * completions, tokens)
+
+
+# The contenders: each returns what runs one loss and its gradient.
+
+
+def products(x: Inputs) -> Callable[[], Any]:
+    """The three matrix products, a completion at a time."""
+    student = x.student.detach()
+    logits = torch.empty(x.lengths[0], len(x.head), device=x.head.device)
+    back = torch.empty(x.lengths[0], x.head.shape[1], device=x.head.device)
+    slope = logits if logits.dtype == x.head.dtype else torch.zeros_like(logits, dtype=x.head.dtype)
+    wide = {} if logits.dtype == x.head.dtype else {"out_dtype": logits.dtype}
+
+    def run() -> None:
+        for mine, theirs in zip(student.split(x.lengths[0]), x.teacher.split(x.lengths[0]), strict=True):
+            torch.mm(mine, x.head.T, out=logits, **wide)
+            torch.mm(theirs, x.head.T, out=logits, **wide)
+            torch.mm(slope, x.head, out=back, **wide)
+
+    return run
+
+
+def paint(impl: fused.Impl) -> Callable[[Inputs], Callable[[], Any]]:
+    """Ours."""
+
+    def contender(x: Inputs) -> Callable[[], Any]:
+        def run() -> None:
+            loss = fused_paint_loss(
+                x.student, x.teacher, x.head, x.lengths, tokens=x.tokens, impl=impl, temperature=TEMPERATURE
+            )
+            loss.value.backward()
+
+        return run
+
+    return contender
+
+
+def compiled(x: Inputs) -> Callable[[], Any]:
+    """Ours in plain torch with its row work through torch.compile: what the Triton kernels have to beat."""
+    measure, differentiate = torch.compile(fused.measure), torch.compile(fused.differentiate)
+    plain = paint("chunked")(x)
+
+    def run() -> None:
+        with patch.multiple(fused, measure=measure, differentiate=differentiate):
+            plain()
+
+    return run
+
+
+def liger(x: Inputs) -> Callable[[], Any]:
+    """Liger's chunked divergence with beta = 0: forward KL."""
+    from liger_kernel.chunked_loss import LigerFusedLinearJSDLoss
+
+    loss = LigerFusedLinearJSDLoss(
+        weight_hard_loss=0.0, weight_soft_loss=1.0, beta=0.0, temperature=TEMPERATURE, compiled=x.head.is_cuda
+    )
+    return lambda: loss(x.student, x.head, x.teacher, x.head, x.tokens).backward()
+
+
+def trl(x: Inputs) -> Callable[[], Any]:
+    """TRL's chunked divergence with beta = 0: forward KL."""
+    from trl.kernels.chunked_divergence import ChunkedDivergenceFunction
+
+    kl: Callable[..., Any] = ChunkedDivergenceFunction.apply
+
+    def run() -> None:
+        divergence, _ = kl(x.student, x.head, None, x.teacher, x.head, None, 0.0, TEMPERATURE)
+        divergence.mean().backward()
+
+    return run
+
+
+CONTENDERS: dict[str, Callable[[Inputs], Callable[[], Any]]] = {
+    "products": products,
+    "paint triton": paint("triton"),
+    "paint chunked": paint("chunked"),
+    "paint chunked, compiled": compiled,
+    "paint reference": paint("reference"),
+    "liger": liger,
+    "trl": trl,
+}
+ON_GPU_ALONE = {"paint triton", "paint chunked, compiled"}
+
+
+# The measurements
+
+
+class Contender:
+    """One contender in a process of its own, as in a training run: nobody else has warmed its memory for it."""
+
+    def __init__(self, name: str, size: Size, completions: int) -> None:
+        order = json.dumps([name, asdict(size), completions])
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "worker", order], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.first = self.answer()
+        """Of a first run: {"peak_bytes"} or {"error"}."""
+
+    def __call__(self, question: Literal["seconds", "products"]) -> float:
+        """What one more run takes."""
+        assert self.process.stdin is not None
+        print(question, file=self.process.stdin, flush=True)
+        answer: float = self.answer()
+        return answer
+
+    def answer(self) -> Any:
+        """The worker's next line."""
+        assert self.process.stdout is not None
+        return json.loads(self.process.stdout.readline() or '{"error": "ended without a word"}')
+
+    def close(self) -> None:
+        """End the worker."""
+        self.process.communicate()
+
+
+def work(name: str, size: Size, completions: int) -> None:
+    """The worker: report the peak of a first run, then answer a question a line, with a run each."""
+    x = make(size, completions)
+    # The C library learns from what is freed how much memory to keep, and every training run frees this much.
+    torch.ones(2**22)
+    try:
+        run = CONTENDERS[name](x)
+        peak = peak_of(run)
+    except (RuntimeError, MemoryError, ImportError) as error:
+        print(json.dumps({"error": str(error).splitlines()[0]}), flush=True)
+        return
+    print(json.dumps({"peak_bytes": peak}), flush=True)
+    for question in sys.stdin:
+        x.student.grad = None
+        answer = seconds_of(run) if question == "seconds\n" else products_of(run, x)
+        print(json.dumps(answer), flush=True)
+
+
+def seconds_of(run: Callable[[], Any]) -> float:
+    """What a run takes, the device's work included."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    run()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def products_of(run: Callable[[], Any], x: Inputs) -> float:
+    """How many products of tokens, hidden and vocabulary a run takes, by counting multiplications."""
+    in_place = {torch.ops.aten.addmm_: lambda _, a, b, **__: 2 * a[0] * a[1] * b[1]}
+    with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
+        run()
+    flops: int = counter.get_total_flops()
+    return flops / (2 * x.student.numel() * len(x.head))
+
+
+def peak_of(run: Callable[[], Any]) -> int:
+    """Most bytes beside the inputs at any time of a run; on a CPU, this must be the process's first."""
+    if torch.cuda.is_available():
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        return torch.cuda.max_memory_allocated() - before
+    # Fail where memory does not suffice, rather than let the system end whom it likes.
+    most = int(0.8 * memory("MemTotal", "/proc/meminfo"))
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    before = memory("VmRSS")
+    run()
+    return memory("VmHWM") - before
+
+
+def memory(name: str, source: str = "/proc/self/status") -> int:
+    """One of Linux's figures, in bytes."""
+    line = next(line for line in Path(source).read_text().splitlines() if line.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
+
+
+def compare(size: Size, names: Sequence[str], options: Options, console: Console) -> dict[str, dict[str, Any]]:
+    """Figures of every contender for one head."""
+    contenders, figures = dict[str, Contender](), dict[str, dict[str, Any]]()
+    for name in names:
+        console.print(f"{size.name}: warming up {name}", style="dim")
+        contender = Contender(name, size, size.completions)
+        if "error" in contender.first:
+            console.print(f"{name} cannot run here: {contender.first['error']}")
+            continue
+        contenders[name] = contender
+        figures[name] = {
+            "products": contender("products"),
+            "seconds": [],
+            "peak_bytes": {size.completions: contender.first["peak_bytes"]},
+        }
+    for number in range(options.repeat):
+        console.print(f"{size.name}: round {number + 1} of {options.repeat}", style="dim")
+        for name, contender in contenders.items():
+            figures[name]["seconds"].append(contender("seconds"))
+    bound = figures["products"]["seconds"]
+    for name, contender in contenders.items():
+        contender.close()
+        figures[name]["ratios"] = [mine / least for mine, least in zip(figures[name]["seconds"], bound, strict=True)]
+    for count in () if torch.cuda.is_available() else sorted({*options.memory} - {size.completions}):
+        for name in contenders:
+            console.print(f"{size.name}: memory of {name}, {count} completions", style="dim")
+            contender = Contender(name, size, count)
+            figures[name]["peak_bytes"][count] = contender.first.get("peak_bytes")
+            contender.close()
+    return figures
+
+
+def table(size: Size, figures: dict[str, dict[str, Any]]) -> Table:
+    """One head's figures."""
+    counts = list(next(iter(figures.values()))["peak_bytes"])
+    tokens = size.completions * size.completion
+    result = Table(title=f"{size.name}, V = {size.vocabulary:,}, {tokens:,} tokens, {torch.get_num_threads()} threads")
+    result.add_column("")
+    for heading in ("seconds", "min to max", "ratio to products", "min to max", "products"):
+        result.add_column(heading, justify="right")
+    for count in counts:
+        result.add_column(f"GB at {count} x {size.completion}", justify="right")
+    for name, found in figures.items():
+        s, r = found["seconds"], found["ratios"]
+        peaks = [found["peak_bytes"][count] for count in counts]
+        result.add_row(
+            name,
+            f"{statistics.median(s):.3g}",
+            f"{min(s):.3g} to {max(s):.3g}",
+            f"{statistics.median(r):.2f}",
+            f"{min(r):.2f} to {max(r):.2f}",
+            f"{found['products']:.2f}",
+            *("-" if peak is None else f"{peak / 1e9:.2f}" for peak in peaks),
+        )
+    return result
+
+
+def main(options: Options) -> None:
+    """Measure, print, store."""
+    console = Console(width=140)
+    gpu = torch.cuda.is_available()
+    names = [n for n in CONTENDERS if (gpu or n not in ON_GPU_ALONE) and (not options.only or n in options.only)]
+    names = ["products", *(name for name in names if name != "products")]
+    device = torch.cuda.get_device_name() if gpu else "CPU"
+    results = {}
+    for size in GPU if gpu else CPU:
+        changed = asdict(size) | {"vocabulary": options.vocabulary, "completion": options.completion or size.completion}
+        size = Size(**changed)
+        figures = compare(size, names, options, console)
+        console.print(table(size, figures))
+        results[size.name] = {**asdict(size), "contenders": figures}
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        about = {"device": device, "threads": torch.get_num_threads(), "torch": torch.__version__}
+        options.json.write_text(json.dumps(about | {"sizes": results}, indent=1) + "\n")
+    console.print(f"written to {options.json}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["worker"]:
+        name, size, completions = json.loads(sys.argv[2])
+        work(name, Size(**size), completions)
+    else:
+        main(tyro.cli(Options, description=__doc__))

@@ -1,0 +1,171 @@
+"""A whole update without its rollouts: seconds by phase and peak memory, gradient checkpointing on and off.
+
+    python benchmarks/update.py
+
+A randomly initialised Qwen3-1.7B in bfloat16 (on a CPU: a tiny model, to try the benchmark), adapters as in the paper,
+32 prompts of 200 tokens, teacher prompts of 800, completions of 1,024: the sizes of a real step, without its weights.
+"""
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+from paint import config as cfg
+from paint.data import lab_file
+from paint.fused import fused_paint_loss
+from paint.policy import Policy, load_policy
+
+QWEN3_1_7B = Qwen3Config(
+    vocab_size=151_936,
+    hidden_size=2048,
+    intermediate_size=6144,
+    num_hidden_layers=28,
+    num_attention_heads=16,
+    num_key_value_heads=8,
+    head_dim=128,
+    tie_word_embeddings=True,
+)
+TINY = Qwen3Config(
+    vocab_size=5000,
+    hidden_size=128,
+    intermediate_size=384,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=32,
+    tie_word_embeddings=True,
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Time and memory of an update."""
+
+    batch_size: int = 32
+    """Completions of an update."""
+    micro_batch_size: int = 4
+    """Completions of one forward and backward pass."""
+    prompt: int = 200
+    """Tokens of the student's prompts."""
+    teacher_prompt: int = 800
+    """Tokens of the teacher's prompts."""
+    completion: int = 1024
+    """Tokens of the completions."""
+    repeat: int = 3
+    """Updates that are timed, after one that is not."""
+    json: Path = Path("runs/bench-update.json")
+    """File for the figures."""
+
+
+class Phases:
+    """Seconds by phase, the device's work included."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Time one phase, on top of what it took before."""
+        wait()
+        start = time.perf_counter()
+        yield
+        wait()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def wait() -> None:
+    """For the device."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def update(policy: Policy, optimizer: torch.optim.Optimizer, options: Options, phase: Phases) -> None:
+    """What train.step does between rollouts, phase by phase."""
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = policy.lm_head.out_features
+
+    def texts(length: int) -> list[list[int]]:
+        return torch.randint(vocabulary, (options.micro_batch_size, length), generator=generator).tolist()
+
+    for _ in range(0, options.batch_size, options.micro_batch_size):
+        prompts, teacher_prompts = texts(options.prompt), texts(options.teacher_prompt)
+        completions = texts(options.completion)
+        sampled = torch.tensor(completions, device=policy.device).flatten()
+        with phase("teacher forward"), policy.as_teacher():
+            teacher = policy.hidden_states(teacher_prompts, completions)
+        with phase("student forward"):
+            student = policy.hidden_states(prompts, completions)
+        with phase("loss"):
+            loss = fused_paint_loss(student, teacher, policy.lm_head, [len(c) for c in completions], tokens=sampled)
+        with phase("backward"):
+            (loss.value * options.micro_batch_size / options.batch_size).backward()
+    with phase("update"):
+        torch.nn.utils.clip_grad_norm_(policy.trainable, 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def measure(folder: str, checkpointing: bool, options: Options) -> dict[str, Any]:
+    """Seconds by phase of every timed update, and the peak of allocated memory with all that is resident."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = cfg.Model(path=folder, dtype="bfloat16", gradient_checkpointing=checkpointing)
+    policy = load_policy(model, seed=0, device=device)
+    optimizer = torch.optim.AdamW(policy.trainable, lr=5e-6)
+    update(policy, optimizer, options, Phases())
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    rounds = []
+    for _ in range(options.repeat):
+        phase = Phases()
+        update(policy, optimizer, options, phase)
+        rounds.append(phase.seconds)
+    peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
+    return {"rounds": rounds, "peak_bytes": peak}
+
+
+def main(options: Options) -> None:
+    """Measure, print, store."""
+    console = Console()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+            model = Qwen3ForCausalLM(QWEN3_1_7B if torch.cuda.is_available() else TINY).bfloat16()
+        model.save_pretrained(folder)
+        del model
+        AutoTokenizer.from_pretrained(str(lab_file(""))).save_pretrained(folder)
+        for checkpointing in (True, False):
+            console.print(f"gradient checkpointing {'on' if checkpointing else 'off'} ...", style="dim")
+            try:
+                found["on" if checkpointing else "off"] = measure(folder, checkpointing, options)
+            except torch.OutOfMemoryError as error:
+                console.print(f"out of memory: {str(error).splitlines()[0]}")
+    table = Table(title=f"one update of {options.batch_size} completions, {device}: median seconds")
+    table.add_column("checkpointing")
+    phases = list(next(iter(found.values()))["rounds"][0])
+    for heading in (*phases, "all", "peak GB"):
+        table.add_column(heading, justify="right")
+    for name, figures in found.items():
+        rounds, peak = figures["rounds"], figures["peak_bytes"]
+        middle = sorted(rounds, key=lambda seconds: sum(seconds.values()))[len(rounds) // 2]
+        cells = [f"{middle[p]:.2f}" for p in phases] + [f"{sum(middle.values()):.2f}"]
+        table.add_row(name, *cells, "-" if peak is None else f"{peak / 1e9:.1f}")
+    console.print(table)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps({"device": device, "checkpointing": found}, indent=1) + "\n")
+    console.print(f"written to {options.json}")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
