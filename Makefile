@@ -31,7 +31,7 @@ bench-loss: setup  ## the loss beside its matrix products, Liger and TRL
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/python benchmarks/loss.py
 
-bench-update: setup  ## a whole update of a random Qwen3-1.7B (without a GPU: of a tiny model)
+bench-update: setup  ## a whole update of a random Qwen3-1.7B (without a GPU: of the lab's model)
 	$(BIN)/python benchmarks/update.py
 
 clean:

@@ -2,15 +2,12 @@
 
     python benchmarks/update.py
 
-A randomly initialised Qwen3-1.7B in bfloat16 (on a CPU: a tiny model, to try the benchmark), adapters as in the paper,
+A randomly initialised Qwen3-1.7B in bfloat16 (on a CPU the lab's model, to try the benchmark), the paper's adapters;
 32 prompts of 200 tokens, teacher prompts of 800, completions of 1,024: the sizes of a real step, without its weights.
 """
 
 import json
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +20,7 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from paint import config as cfg
 from paint.data import lab_file
+from paint.display import Clock, Display
 from paint.fused import fused_paint_loss
 from paint.policy import Policy, load_policy
 
@@ -34,16 +32,6 @@ QWEN3_1_7B = Qwen3Config(
     num_attention_heads=16,
     num_key_value_heads=8,
     head_dim=128,
-    tie_word_embeddings=True,
-)
-TINY = Qwen3Config(
-    vocab_size=5000,
-    hidden_size=128,
-    intermediate_size=384,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=32,
     tie_word_embeddings=True,
 )
 
@@ -68,29 +56,7 @@ class Options:
     """File for the figures."""
 
 
-class Phases:
-    """Seconds by phase, the device's work included."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        """Time one phase, on top of what it took before."""
-        wait()
-        start = time.perf_counter()
-        yield
-        wait()
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-
-def wait() -> None:
-    """For the device."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def update(policy: Policy, optimizer: torch.optim.Optimizer, options: Options, phase: Phases) -> None:
+def update(policy: Policy, optimizer: torch.optim.Optimizer, options: Options, phase: Clock) -> None:
     """What train.step does between rollouts, phase by phase."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = policy.lm_head.out_features
@@ -116,22 +82,31 @@ def update(policy: Policy, optimizer: torch.optim.Optimizer, options: Options, p
         optimizer.zero_grad()
 
 
-def measure(folder: str, checkpointing: bool, options: Options) -> dict[str, Any]:
+def measure(path: str, checkpointing: bool, options: Options) -> dict[str, Any]:
     """Seconds by phase of every timed update, and the peak of allocated memory with all that is resident."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = cfg.Model(path=folder, dtype="bfloat16", gradient_checkpointing=checkpointing)
+    model = cfg.Model(path=path, dtype="bfloat16", gradient_checkpointing=checkpointing)
     policy = load_policy(model, seed=0, device=device)
     optimizer = torch.optim.AdamW(policy.trainable, lr=5e-6)
-    update(policy, optimizer, options, Phases())
+    display = Display(enabled=False)
+    update(policy, optimizer, options, Clock(display))
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     rounds = []
     for _ in range(options.repeat):
-        phase = Phases()
-        update(policy, optimizer, options, phase)
-        rounds.append(phase.seconds)
+        clock = Clock(display)
+        update(policy, optimizer, options, clock)
+        rounds.append(clock.seconds)
     peak = torch.cuda.max_memory_allocated() if device == "cuda" else None
     return {"rounds": rounds, "peak_bytes": peak}
+
+
+def random_model(folder: str) -> str:
+    """Write Qwen3-1.7B with random weights, and a tokenizer that it covers, into the folder and return its path."""
+    with torch.device("cuda"):
+        Qwen3ForCausalLM(QWEN3_1_7B).bfloat16().save_pretrained(folder)
+    AutoTokenizer.from_pretrained(str(lab_file(""))).save_pretrained(folder)
+    return folder
 
 
 def main(options: Options) -> None:
@@ -140,15 +115,11 @@ def main(options: Options) -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-            model = Qwen3ForCausalLM(QWEN3_1_7B if torch.cuda.is_available() else TINY).bfloat16()
-        model.save_pretrained(folder)
-        del model
-        AutoTokenizer.from_pretrained(str(lab_file(""))).save_pretrained(folder)
+        path = random_model(folder) if torch.cuda.is_available() else "lab"
         for checkpointing in (True, False):
             console.print(f"gradient checkpointing {'on' if checkpointing else 'off'} ...", style="dim")
             try:
-                found["on" if checkpointing else "off"] = measure(folder, checkpointing, options)
+                found["on" if checkpointing else "off"] = measure(path, checkpointing, options)
             except torch.OutOfMemoryError as error:
                 console.print(f"out of memory: {str(error).splitlines()[0]}")
     table = Table(title=f"one update of {options.batch_size} completions, {device}: median seconds")

@@ -20,10 +20,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from paint import fused
-from paint.fused import Impl, Options, RowWork, fused_paint_loss
+from paint.fused import Impl, ImplError, Options, RowWork, fused_paint_loss, triton_row_work
 from paint.objective import ClipMode, Kind, Loss, paint_loss
 
 KINDS, CLIP_MODES = get_args(Kind), get_args(ClipMode)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, or are interpreted
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Triton exists for Linux alone")
 FUSED = ["chunked", pytest.param("triton", marks=linux)]
 
@@ -40,10 +41,10 @@ class Case:
 
     def to(self, dtype: torch.dtype) -> "Case":
         """The same numbers in another dtype, with gradients of their own."""
-        head = nn.Linear(self.head.in_features, self.head.out_features, dtype=dtype)
+        head = nn.Linear(self.head.in_features, self.head.out_features, device=DEVICE, dtype=dtype)
         head.load_state_dict(self.head.state_dict())
-        student = self.student.detach().to(dtype).requires_grad_()
-        return Case(student, self.teacher.to(dtype), head, self.lengths, self.tokens)
+        student = self.student.detach().to(DEVICE, dtype).requires_grad_()
+        return Case(student, self.teacher.to(DEVICE, dtype), head, self.lengths, self.tokens.to(DEVICE))
 
     def gradients(self, loss: Loss) -> dict[str, Tensor]:
         """Of the loss, for whatever requires one."""
@@ -298,6 +299,18 @@ def test_half_precision_states_get_float32_logits(impl: Impl) -> None:
 
 
 @pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize(("states", "head"), [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)])
+def test_states_and_head_may_differ_in_precision(impl: Impl, states: torch.dtype, head: torch.dtype) -> None:
+    this, wide = case([50, 77], v=300, h=32).to(states), case([50, 77], v=300, h=32).to(torch.float32)
+    this.head.to(head)
+    found, expected = of(this, impl), reference(wide)
+    torch.testing.assert_close(found.per_token, expected.per_token, rtol=1e-4, atol=2e-6)
+    gradients = this.gradients(found)
+    for name, values in wide.gradients(expected).items():
+        torch.testing.assert_close(gradients[name].float(), values, rtol=2e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("impl", FUSED)
 def test_a_float16_head_loses_nothing_to_the_batchs_size(impl: Impl) -> None:
     this = case([50, 77], v=300, h=32).to(torch.float16)
     exact = this.to(torch.float64)
@@ -312,10 +325,12 @@ def test_a_float16_head_loses_nothing_to_the_batchs_size(impl: Impl) -> None:
 
 
 def logits(rows: int, v: int, dtype: torch.dtype = torch.float32, *, spread: float = 3.0) -> tuple[Tensor, Tensor]:
-    """Student's and teacher's."""
+    """Student's and teacher's; both rule out the first entry of the last row."""
     generator = torch.Generator().manual_seed(rows + v)
     student = spread * torch.randn(rows, v, generator=generator, dtype=torch.float64)
-    return student.to(dtype), (student + torch.randn(rows, v, generator=generator, dtype=torch.float64)).to(dtype)
+    teacher = student + torch.randn(rows, v, generator=generator, dtype=torch.float64)
+    student[-1:, 0] = teacher[-1:, 0] = -torch.inf
+    return student.to(DEVICE, dtype), teacher.to(DEVICE, dtype)
 
 
 def kernels() -> RowWork:
@@ -331,9 +346,9 @@ OPTIONS = Options(temperature=1.1, mix=0.3, top_fraction=0.5, clip=0.06, clip_mo
 def by(work: RowWork, views: tuple[Tensor, Tensor], slope: Tensor, options: Options = OPTIONS) -> dict[str, Tensor]:
     """The figures of both views' logits, every other row selected, and what is written into slope."""
     student, teacher = (view.clone() for view in views)
-    tokens = torch.arange(len(student)) % student.shape[1]
+    tokens = torch.full((len(student),), student.shape[1] - 1, device=DEVICE)
     first, second = (work.measure(view, tokens, options.temperature) for view in (student, teacher))
-    selected = torch.arange(len(student)) % 2 == 0
+    selected = torch.arange(len(student), device=DEVICE) % 2 == 0
     found = work.differentiate(student, teacher, first, second, selected, slope, options)
     for view, measured in (("student", first), ("teacher", second)):
         found |= {f"{view}_{name}": measured[name] for name in ("entropy", "log_prob")}
@@ -378,14 +393,14 @@ def test_kernels_err_at_most_twice_as_much_as_eager_code(kind: Kind) -> None:
 def test_extreme_logits(impl: Impl, kind: Kind) -> None:
     """A token that is all but certain, one that is ruled out, a view without any preference, huge logits."""
     v = 2500
-    hidden = torch.eye(5)
-    weight = torch.zeros(v, 5)
+    hidden = torch.eye(5, device=DEVICE)
+    weight = torch.zeros(v, 5, device=DEVICE)
     weight[7, 0] = 200.0
     weight[:, 1] = -60000.0
     weight[3:5, 1] = 0.0
-    weight[:, 3] = torch.linspace(-30000, 30000, v)
-    weight[11, 4] = float("-inf")
-    weight[:, 4] = torch.where(weight[:, 4].isinf(), -1e30, torch.linspace(-1, 1, v))
+    weight[:, 3] = torch.linspace(-30000, 30000, v, device=DEVICE)
+    weight[:, 4] = torch.linspace(-1, 1, v, device=DEVICE)
+    weight[11, 4] = -1e30
     teacher = hidden.roll(1, 0)
     found, expected = (
         fused_paint_loss(
@@ -422,6 +437,8 @@ cases = [(kind, mode, "*bf16") for kind, mode in itertools.product(kinds, modes)
 for kind, mode, slope in [*cases, ("forward_kl", "pointwise", "*fp16"), ("forward_kl", "pointwise", "*fp32")]:
     types = {"slope": slope, "selected": "*i1", "vocabulary": "i32"}
     build(kernels._differentiate, CAPABILITY, types, options | {"KIND": kind, "CLIP_MODE": mode, "GRADIENT": True})
+plain = options | {"KIND": "forward_kl", "CLIP_MODE": "pointwise", "GRADIENT": False, "slope": None}
+build(kernels._differentiate, CAPABILITY, {"selected": "*i1", "vocabulary": "i32"}, plain)
 print("compiled")
 """
 
@@ -460,15 +477,17 @@ def test_what_does_not_fit_together_is_refused() -> None:
         unchecked_loss(*args, [6, 3], temperature=0)
     with pytest.raises(ValueError, match="impl must be one of 'auto', 'reference', 'chunked', 'triton', got 'fast'"):
         unchecked_loss(*args, [6, 3], impl="fast")
+    with pytest.raises(TypeError, match="must be a linear layer or its weight, got Bilinear"):
+        unchecked_loss(this.student, this.teacher, nn.Bilinear(2, 2, 2), [6, 3])
 
 
+@linux
 def test_triton_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    this = case([6, 3])
     monkeypatch.setitem(sys.modules, "paint.kernels", None)
     monkeypatch.delattr("paint.kernels", raising=False)
-    with pytest.raises(RuntimeError, match=r"needs the triton package .*; use impl='chunked'"):
-        of(this, "triton")
+    with pytest.raises(ImplError, match=r"needs the triton package .*; use impl='chunked'"):
+        triton_row_work(torch.device("cpu"))
     monkeypatch.undo()
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(RuntimeError, match="needs a GPU, or TRITON_INTERPRET=1"):
-        of(this, "triton")
+    with pytest.raises(ImplError, match="needs a GPU, or TRITON_INTERPRET=1"):
+        triton_row_work(torch.device("cpu"))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from paint import Diverged, runlog
+from paint import Diverged, fused, runlog
 from paint.config import Config, differences, find_recipe, from_table, read_recipe, to_table
 from paint.context import mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, batch_indices
@@ -115,6 +115,26 @@ def test_a_step_is_the_papers_algorithm(tmp_path: Path) -> None:
     sampled = torch.tensor([i for row in rows for i in row["completion_ids"]])
     engine = torch.tensor([x for row in rows for x in row["engine_log_probs"]])
     torch.testing.assert_close(engine, token_log_probs(torch.cat(student), sampled), rtol=1e-3, atol=1e-3)
+
+
+def test_what_computes_the_loss_is_the_users_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise NotImplementedError("the plain row work")
+
+    monkeypatch.setattr(fused, "measure", refuse)
+    train(small(objective={"impl": "reference"}, train={"steps": 1}), tmp_path / "reference")
+    with pytest.raises(NotImplementedError, match="the plain row work"):
+        train(small(objective={"impl": "chunked"}, train={"steps": 1}), tmp_path / "chunked")
+
+
+def test_triton_without_a_gpu_is_refused_before_anything_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(fused.ImplError, match="use impl='chunked'"):
+        train(small(objective={"impl": "triton"}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("reduction", ["completion", "token"])

@@ -104,7 +104,7 @@ class Display:
 
 
 class Clock:
-    """Seconds by phase of one step, on this rank."""
+    """Seconds by phase of one step, on this rank; a phase that comes again is added up."""
 
     def __init__(self, display: Display) -> None:
         self.display = display
@@ -117,7 +117,7 @@ class Clock:
         yield
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-        self.seconds[phase] = time.perf_counter() - began
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
 
     def rates(self, tokens: int) -> dict[str, float]:
         """Seconds by phase, and completion tokens a second (of all ranks) where the phase works on tokens."""

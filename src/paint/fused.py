@@ -30,15 +30,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from paint import objective
+from paint import PaintError, objective
 from paint.objective import ClipMode, Kind, Lengths, Loss, Reduction
 
 Impl = Literal["auto", "reference", "chunked", "triton"]
 Columns = dict[str, Float[Tensor, "n"]]
 
 
+class ImplError(PaintError, RuntimeError):
+    """What is to compute the loss cannot run here; the message says what can."""
+
+
 class RowWork(NamedTuple):
-    """What happens between the products, in plain torch below or in paint.kernels."""
+    """What happens between the products, in plain torch below or in paint.kernels.
+
+    measure may leave in the logits whatever its own differentiate reads there.
+    """
 
     measure: Callable[[Tensor, Tensor | None, float], Columns]
     differentiate: Callable[[Tensor, Tensor, Columns, Columns, Tensor, Tensor | None, "Options"], Columns]
@@ -89,7 +96,7 @@ def fused_paint_loss(
     chunk_tokens × v in float32 (and one in the head's half precision, on a GPU), besides the gradients.
     Logits are accumulated and kept in float32, or in float64 for float64 states, whatever the head's dtype.
     Raises ValueError for views, lengths and a head that do not match and for options out of range; TypeError for a
-    head that is not a linear layer or its weight; RuntimeError for triton where it cannot run.
+    head that is not a linear layer or its weight; ImplError for triton where it cannot run.
     """
     weight, bias = _weight_and_bias(lm_head)
     rows = objective.check_rows(len(student_hidden), len(teacher_hidden), lengths, tokens)
@@ -99,8 +106,8 @@ def fused_paint_loss(
             raise ValueError(f"{name}_hidden has {hidden.shape[1]} entries a row, lm_head takes {weight.shape[1]}")
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
-
     objective.check_choice("impl", impl, Impl)
+
     if impl == "auto":
         impl = "triton" if student_hidden.is_cuda and find_spec("triton") else "chunked"
     options = Options(temperature, mix, top_fraction, clip, clip_mode, kind)
@@ -114,7 +121,7 @@ def fused_paint_loss(
         return objective.paint_loss(
             student_logits, teacher_logits, rows, reduction=reduction, tokens=tokens, **asdict(options)
         )
-    work = _kernels(student_hidden.device) if impl == "triton" else RowWork(measure, differentiate)
+    work = triton_row_work(student_hidden.device) if impl == "triton" else RowWork(measure, differentiate)
     weights = objective.token_weights(rows, reduction=reduction).to(student_hidden.device, _wide(student_hidden))
     return _visit_chunks(
         student_hidden, teacher_hidden, weight, bias, rows, weights, tokens, chunk_tokens, options, work
@@ -270,13 +277,14 @@ def _blocks(logits: Tensor) -> Iterator[slice]:
     return (slice(first, first + size) for first in range(0, len(logits), size))
 
 
-def _kernels(device: torch.device) -> RowWork:
+def triton_row_work(device: torch.device) -> RowWork:
+    """The row work of paint.kernels; raises ImplError where that cannot run."""
     try:
         from paint import kernels
     except ImportError as error:
-        raise RuntimeError(f"impl='triton' needs the triton package ({error}); use impl='chunked'") from error
+        raise ImplError(f"impl='triton' needs the triton package ({error}); use impl='chunked'") from error
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise RuntimeError("impl='triton' needs a GPU, or TRITON_INTERPRET=1 to try it without; use impl='chunked'")
+        raise ImplError("impl='triton' needs a GPU, or TRITON_INTERPRET=1 to try it without; use impl='chunked'")
     return RowWork(kernels.measure, kernels.differentiate)
 
 
@@ -361,7 +369,7 @@ class _KnownGradients(torch.autograd.Function):
         return None, None, *((above * g).to(dtype) for g, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True))
 
 
-def _weight_and_bias(lm_head: nn.Linear | Tensor) -> tuple[Tensor, Tensor | None]:
+def _weight_and_bias(lm_head: object) -> tuple[Tensor, Tensor | None]:
     if isinstance(lm_head, Tensor):
         return lm_head, None
     if isinstance(lm_head, nn.Linear):

@@ -25,7 +25,7 @@ LOWEST = tl.constexpr(-1e30)
 
 def measure(logits: Tensor, tokens: Tensor | None, temperature: float) -> dict[str, Tensor]:
     """Of each row of logits (r v): entropy at the temperature, the token's log_prob at temperature 1, and
-    highest and log_sum, with log p = (z / T − highest) − log_sum.
+    highest and log_sum, with log p = (z − highest) / T − log_sum.
     """
     rows, vocabulary = logits.shape
     found = {name: logits.new_empty(rows) for name in ("highest", "log_sum", "entropy", "log_prob")}
@@ -108,18 +108,18 @@ def _measure(
     dtype = logits.dtype.element_ty
     highest = tl.full((), LOWEST, dtype)
     mass = tl.zeros((BLOCK,), dtype)
-    moment = tl.zeros((BLOCK,), dtype)  # Σ exp(d) d, of which entropy is made: d = z / T − highest
+    moment = tl.zeros((BLOCK,), dtype)  # Σ exp(d) d, of which entropy is made: d = (z − highest) / T
     mass_at_1 = tl.zeros((BLOCK,), dtype)
     for start in range(0, vocabulary, BLOCK):
-        z = _load(logits, start, vocabulary, TEMPERATURE, BLOCK)
+        z = _load(logits, start, vocabulary, BLOCK)
         higher = tl.maximum(highest, tl.max(z))
-        rise = higher - highest
-        highest = higher  # not highest + rise: from LOWEST, the sum would round to 0
-        d = z - highest
+        rise = (higher - highest) * (1 / TEMPERATURE)
+        highest = higher
+        d = (z - highest) * (1 / TEMPERATURE)
         moment = tl.exp(-rise) * (moment - rise * mass) + tl.exp(d) * d
         mass = tl.exp(-rise) * mass + tl.exp(d)
         if SAMPLED:
-            mass_at_1 = tl.exp(-rise * TEMPERATURE) * mass_at_1 + tl.exp(d * TEMPERATURE)
+            mass_at_1 = tl.exp(-rise * TEMPERATURE) * mass_at_1 + tl.exp(z - highest)
     total = tl.sum(mass)
     log_sum = tl.log(total)
     tl.store(highest_out + row, highest)
@@ -127,7 +127,7 @@ def _measure(
     tl.store(entropy_out + row, log_sum - tl.sum(moment) / total)
     if SAMPLED:
         z = tl.load(logits + tl.load(tokens + row))
-        tl.store(log_prob_out + row, z - highest * TEMPERATURE - tl.log(tl.sum(mass_at_1)))
+        tl.store(log_prob_out + row, z - highest - tl.log(tl.sum(mass_at_1)))
 
 
 @triton.jit
@@ -173,8 +173,8 @@ def _differentiate(
         mass = tl.zeros((BLOCK,), dtype)
         own_mass = tl.zeros((BLOCK,), dtype)
         for start in range(0, vocabulary, BLOCK):
-            log_p = _load(teacher, start, vocabulary, TEMPERATURE, BLOCK) - highest_p - log_sum_p
-            log_q = _load(student, start, vocabulary, TEMPERATURE, BLOCK) - highest_q - log_sum_q
+            log_p = _log_probs(teacher, start, vocabulary, highest_p, log_sum_p, TEMPERATURE, BLOCK)
+            log_q = _log_probs(student, start, vocabulary, highest_q, log_sum_q, TEMPERATURE, BLOCK)
             highest, mass = _add_exp(highest, mass, _lerp(log_p, log_q, MIX))
             own_highest, own_mass = _add_exp(own_highest, own_mass, log_p)
         log_z = highest + tl.log(tl.sum(mass)) - (own_highest + tl.log(tl.sum(own_mass)))
@@ -186,8 +186,8 @@ def _differentiate(
     kept_pull = tl.zeros((BLOCK,), dtype)
     cut = tl.zeros((BLOCK,), dtype)
     for start in range(0, vocabulary, BLOCK):
-        log_p = _load(teacher, start, vocabulary, TEMPERATURE, BLOCK) - highest_p - log_sum_p
-        log_q = _load(student, start, vocabulary, TEMPERATURE, BLOCK) - highest_q - log_sum_q
+        log_p = _log_probs(teacher, start, vocabulary, highest_p, log_sum_p, TEMPERATURE, BLOCK)
+        log_q = _log_probs(student, start, vocabulary, highest_q, log_sum_q, TEMPERATURE, BLOCK)
         if chosen:
             log_p = _lerp(log_p, log_q, MIX) - log_z
         summand, pull = _summand(log_p, log_q, KIND)
@@ -223,8 +223,8 @@ def _differentiate(
     if GRADIENT:
         slope += row * slope_stride
         for start in range(0, vocabulary, BLOCK):
-            log_p = _load(teacher, start, vocabulary, TEMPERATURE, BLOCK) - highest_p - log_sum_p
-            log_q = _load(student, start, vocabulary, TEMPERATURE, BLOCK) - highest_q - log_sum_q
+            log_p = _log_probs(teacher, start, vocabulary, highest_p, log_sum_p, TEMPERATURE, BLOCK)
+            log_q = _log_probs(student, start, vocabulary, highest_q, log_sum_q, TEMPERATURE, BLOCK)
             if chosen:
                 log_p = _lerp(log_p, log_q, MIX) - log_z
             summand, pull = _summand(log_p, log_q, KIND)
@@ -238,11 +238,17 @@ def _differentiate(
 
 @triton.jit
 @no_type_check
-def _load(logits, start, vocabulary, TEMPERATURE: tl.constexpr, BLOCK: tl.constexpr):
-    """A block of z / T, with log 0 in the lanes beyond the vocabulary."""
+def _log_probs(logits, start, vocabulary, highest, log_sum, TEMPERATURE: tl.constexpr, BLOCK: tl.constexpr):
+    """A block of log p. Logits are subtracted before they are divided: the difference is exact, a quotient is not."""
+    return (_load(logits, start, vocabulary, BLOCK) - highest) * (1 / TEMPERATURE) - log_sum
+
+
+@triton.jit
+@no_type_check
+def _load(logits, start, vocabulary, BLOCK: tl.constexpr):
+    """A block of logits, with log 0 in the lanes beyond the vocabulary."""
     places = start + tl.arange(0, BLOCK)
-    z = tl.load(logits + places, mask=places < vocabulary, other=LOWEST)
-    return tl.maximum(z, LOWEST) * (1 / TEMPERATURE)
+    return tl.maximum(tl.load(logits + places, mask=places < vocabulary, other=LOWEST), LOWEST)
 
 
 @triton.jit

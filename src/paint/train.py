@@ -25,7 +25,7 @@ from paint.config import Config, ConfigError, require_paths, to_table
 from paint.context import MARKER, anchors, mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, ProblemSet, batch_indices, read_problems
 from paint.display import Clock, Display
-from paint.fused import fused_paint_loss
+from paint.fused import fused_paint_loss, triton_row_work
 from paint.objective import Loss
 from paint.policy import Policy, load_policy
 from paint.rollout import Completion, Engine, LocalEngine, Rollout, Sampling, Scored
@@ -139,7 +139,7 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
     """Run (or go on with) a training run in ``folder`` and return its last checkpoint.
 
     Raises:
-        ConfigError, DataError, PolicyError, RunError: before the first step wherever that is possible.
+        ConfigError, DataError, ImplError, PolicyError, RunError: before the first step wherever that is possible.
         Stopped: after SIGINT or SIGTERM, when the step under way is finished and saved.
     """
     require_paths(config)
@@ -149,6 +149,8 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
         ranks = accelerator.num_processes
         raise ConfigError(f"train.batch_size {config.train.batch_size} is smaller than the {ranks} ranks")
     found = read_problems(config.data)
+    if config.objective.impl == "triton":
+        triton_row_work(accelerator.device)  # refused now, not after the first rollouts
     policy = load_policy(config.model, seed=config.train.seed, device=accelerator.device)
     problems = prepare(policy, config, found, display)
     optimizer = torch.optim.AdamW(
