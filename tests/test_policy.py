@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -130,6 +131,22 @@ def test_a_merged_model_answers_as_the_student_did_and_the_student_stays(trained
     torch.testing.assert_close(
         trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS)), before, rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_merging_is_undone_exactly_whatever_it_rounded(dtype: Literal["float32", "bfloat16"], tmp_path: Path) -> None:
+    policy = load_policy(replace(LAB, dtype=dtype), seed=0)
+    with torch.no_grad():
+        for parameter in policy.trainable:
+            parameter.add_(0.05)
+    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
+    hidden = policy.hidden_states(PROMPTS, COMPLETIONS)
+    with policy.merged():
+        changed = [not torch.equal(v, before[name]) for name, v in policy.model.state_dict().items()]
+    merge(policy, tmp_path / "merged")
+    assert sum(changed) == len(policy.trainable) // 2  # one weight for each A and B
+    assert all(torch.equal(value, before[name]) for name, value in policy.model.state_dict().items())
+    assert torch.equal(policy.hidden_states(PROMPTS, COMPLETIONS), hidden)
 
 
 def test_a_path_that_holds_no_model_is_named(tmp_path: Path) -> None:

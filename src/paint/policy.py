@@ -17,6 +17,7 @@ from typing import Any
 import peft
 import torch
 from jaxtyping import Float
+from peft.tuners.lora import LoraLayer
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -88,6 +89,23 @@ class Policy:
         """Within this block the model is the frozen teacher: adapter off, no gradient (φ = θ₀)."""
         with torch.no_grad(), self.model.disable_adapter():
             yield
+
+    @contextmanager
+    def merged(self) -> Iterator[None]:
+        """Within this block the adapter is part of the weights, rounded to their dtype; afterwards all is as it was.
+
+        Rounding may lose a small adapter (docs/paper.md, D4): for export and for comparison, not for training.
+        """
+        with torch.no_grad():
+            layers = [module for module in self.model.modules() if isinstance(module, LoraLayer)]
+            before = [layer.get_base_layer().weight.clone() for layer in layers]
+            self.model.merge_adapter()
+            try:
+                yield
+            finally:
+                self.model.unmerge_adapter()
+                for layer, weight in zip(layers, before, strict=True):
+                    layer.get_base_layer().weight.copy_(weight)  # what was subtracted again was rounded, too
 
     def hidden_states(
         self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
@@ -216,15 +234,12 @@ def merge(policy: Policy, folder: Path) -> None:
     See D4 in docs/paper.md: generation during training never uses merged weights.
     """
     base = policy.model.get_base_model()
-    policy.model.merge_adapter()
-    try:
+    with policy.merged():
         weights = {
             name.replace(".base_layer", ""): value for name, value in base.state_dict().items() if ".lora_" not in name
         }
         base.save_pretrained(folder, state_dict=weights)
         policy.tokenizer.save_pretrained(folder)
-    finally:
-        policy.model.unmerge_adapter()
 
 
 def _body(model: peft.PeftModel) -> nn.Module:
