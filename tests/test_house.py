@@ -34,6 +34,11 @@ ALLOWED = {
     "cli": {"tyro"},
     "policy": {"torch", "jaxtyping", "peft", "safetensors", "transformers"},
     "rollout": {"torch", "jaxtyping", "transformers"},
+    "canary": {"torch", "jaxtyping"},
+    "vllm": {"torch", "accelerate"},
+    "fleet": set(),
+    "server": {"httpx2", "tenacity"},
+    "watchdog": set(),
     "pretrain": {"torch", "tokenizers", "transformers"},
     "__init__": set(),
 }
@@ -48,6 +53,7 @@ PURE = {
     "chains": set(),
     "data": {"__init__", "config"},
     "grading": {"latex"},
+    "watchdog": set(),
 }
 
 

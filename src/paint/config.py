@@ -103,8 +103,9 @@ class Data:
 class Rollout:
     """How the student samples its completions: one for every problem, on policy."""
 
-    engine: Literal["local"] = "local"
-    """What generates: local is the training process itself."""
+    engine: Literal["local", "vllm", "merged"] = "local"
+    """What generates: local is the training process itself; vllm is vLLM servers that hold base + adapter
+    (docs/engines.md); merged is local with the adapter rounded into the weights, for comparison only."""
     temperature: float = 1.1
     """Sampling temperature, above 0 (paper: Experimental Details, 1.1)."""
     top_p: float = 0.95
@@ -114,7 +115,26 @@ class Rollout:
     max_new_tokens: int = 1024
     """Longest completion, in tokens (paper: Experimental Details, 1024)."""
     batch_size: int = 32
-    """Rows generated at once by a rank; changes speed and memory only."""
+    """Rows generated at once: by a rank, or by a vLLM server; changes speed and memory only."""
+    max_engine_gap: float = 0.05
+    """Largest mean difference, in nats, between the engine's and the trainer's log-probs of a step's sampled
+    tokens; beyond it the run stops before the update, above 0 (ours; 0.001 is enough in float32)."""
+    urls: tuple[str, ...] = ()
+    """Addresses of running vLLM servers, such as http://node1:8000; none: one is started and owned."""
+    server: str = "vllm serve"
+    """Command that starts the owned vLLM server, as in a shell: it may live in another environment."""
+    server_args: str = ""
+    """Further arguments of the owned server, as in a shell: --rollout.server-args="--gpu-memory-utilization 0.4",
+    with the = before the dashes."""
+    adapter_folder: str | None = None
+    """Folder for the adapters on their way to the servers, which must see it under the same path; None is the
+    run directory."""
+    patience: float = 900.0
+    """Seconds to wait for a server that starts, or when none answers, before the run ends with a checkpoint."""
+    timeout: float = 1800.0
+    """Seconds that one completion may take before it is asked for again."""
+    sleep: bool = False
+    """Let the servers give their GPU to the trainer between rollouts (vLLM's sleep mode, level 1)."""
 
     def __post_init__(self) -> None:
         positive = 0 < self.temperature < math.inf
@@ -123,6 +143,16 @@ class Rollout:
         _require(self, "top_k", self.top_k >= 1 or self.top_k == -1, "at least 1, or -1", "-1 is off")
         _require(self, "max_new_tokens", self.max_new_tokens >= 1, "at least 1", "tokens; paper: 1024")
         _require(self, "batch_size", self.batch_size >= 1, "at least 1", "rows; default: 32")
+        _require(self, "max_engine_gap", self.max_engine_gap > 0, "above 0", "nats; inf is off; default: 0.05")
+        web = all(url.startswith(("http://", "https://")) for url in self.urls)
+        _require(self, "urls", web, "addresses that start with http:// or https://", "such as http://node1:8000")
+        unused = not self.urls or self.engine == "vllm"
+        _require(self, "urls", unused, f'empty with rollout.engine "{self.engine}"', 'servers need engine "vllm"')
+        unique = len(set(self.urls)) == len(self.urls)
+        _require(self, "urls", unique, "a list of distinct addresses", "one for each server")
+        _require(self, "server", bool(self.server.split()), "a command", 'default: "vllm serve"')
+        _require(self, "patience", self.patience > 0, "above 0", "seconds; default: 900")
+        _require(self, "timeout", self.timeout > 0, "above 0", "seconds; default: 1800")
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,15 @@ class Scored:
     tokens: dict[str, list[float]]
 
 
+def engine_gaps(scored: Sequence[Scored]) -> list[float]:
+    """|log p_engine − log p_trainer| of every sampled token at temperature 1, in nats, sorted."""
+    return sorted(
+        abs(engine - student)
+        for s in scored
+        for engine, student in zip(s.rollout.completion.log_probs, s.tokens["student_log_prob"], strict=True)
+    )
+
+
 @runtime_checkable
 class Engine(Protocol):
     """The only thing that training and evaluation know about generation."""
@@ -152,6 +161,17 @@ class LocalEngine:
             _cut(row, row_log_probs, set(policy.end_ids))
             for row, row_log_probs in zip(output[:, width:].tolist(), log_probs.tolist(), strict=True)
         ]
+
+
+class MergedEngine(LocalEngine):
+    """Generates with the adapter rounded into the weights, as most trainers do: for comparison only.
+
+    What it samples from is not the policy that is trained (docs/engines.md has figures).
+    """
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
+        with self.policy.merged():
+            return super().generate(prompts, sampling, seeds)
 
 
 class _Sampler(LogitsProcessor):  # type: ignore[misc]

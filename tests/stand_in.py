@@ -1,0 +1,167 @@
+"""A stand-in for somebody else's program, a vLLM server: it answers as vLLM 0.32.0 does and fails when it is told to.
+
+The answers to what goes wrong are those that the real server gave. What our engine does with a real one is tested in
+test_vllm.py; this one can be made to hang, to die and to come back within milliseconds.
+"""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+END = 2
+
+
+class StandIn:
+    """One server. ``calls`` holds (path, body) in order of arrival.
+
+    Attributes:
+        adapters: loaded adapters, name to path.
+        max_rank, max_loras, max_tokens: as the flags of the same names.
+        lora, runtime: started with --enable-lora; with runtime updates allowed.
+        seconds: time that a completion takes.
+        broken: completions are answered with status 500; ``silent``: nothing is answered at all.
+        forgetful: completions to answer before all adapters are forgotten, as after a restart.
+        spoil: changes an answer before it is sent.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self.adapters: dict[str, str] = {}
+        self.calls: list[tuple[str, Any]] = []
+        self.max_rank, self.max_loras, self.max_tokens = 16, 1, 1024
+        self.lora = self.runtime = True
+        self.seconds = 0.0
+        self.broken = self.silent = self.asleep = False
+        self.forgetful: int | None = None
+        self.spoil: Any = None
+        self.__dict__.update(settings)
+        self.port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def paths(self) -> list[str]:
+        """What was asked, health checks left out."""
+        return [path for path, _ in self.calls if path != "/health"]
+
+    def start(self) -> None:
+        """Listen, on the same port as before, knowing nothing of before."""
+        self.adapters.clear()
+        self.server = ThreadingHTTPServer(("127.0.0.1", self.port), _handler(self))
+        self.server.daemon_threads = True
+        self.server.block_on_close = False
+        self.port = self.server.server_address[1]
+        self.alive = True
+        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Die: connections are refused, and those that are open are cut."""
+        if self.alive:
+            self.alive = False
+            self.server.shutdown()
+            self.server.server_close()
+            self.thread.join()
+
+    def answer(self, path: str, body: Any) -> tuple[int, Any]:
+        route = path.split("?")[0]
+        if route == "/health":
+            return 200, ""
+        if route == "/v1/models":
+            base = {"id": "base", "parent": None, "max_model_len": self.max_tokens}
+            return 200, {"data": [base, *({"id": name, "parent": "base"} for name in self.adapters)]}
+        if route == "/metrics":
+            return 200, f'vllm:lora_requests_info{{max_lora="{self.max_loras}"}} 1.0\n'
+        if route in ("/sleep", "/wake_up"):
+            self.asleep = route == "/sleep"
+            return 200, {"status": "done"}
+        if route == "/v1/completions":
+            return self.complete(body)
+        if self.runtime and route == "/v1/load_lora_adapter":
+            return self.load(body["lora_name"], Path(body["lora_path"]))
+        if self.runtime and route == "/v1/unload_lora_adapter":
+            known = self.adapters.pop(body["lora_name"], None)
+            return (200, "removed") if known else (404, _error("The lora adapter cannot be found."))
+        return 404, {"detail": "Not Found"}
+
+    def load(self, name: str, path: Path) -> tuple[int, Any]:
+        worker = "Call to add_lora method failed: Worker failed with error '{}', please check the stack trace above"
+        if not self.lora:
+            return 500, _error(worker.format("LoRA is not enabled. Use --enable-lora to enable LoRA."))
+        if name in self.adapters:
+            return 400, _error(
+                f"The lora adapter '{name}' has already been loaded. If you want to load the adapter ..."
+            )
+        if not (path / "adapter_model.safetensors").exists():
+            return 404, _error(f"Loading lora {name} failed: No adapter found for <path>")
+        rank = json.loads((path / "adapter_config.json").read_text())["r"]
+        if rank > self.max_rank:
+            return 500, _error(worker.format(f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}."))
+        self.adapters[name] = str(path)
+        return 200, "loaded"
+
+    def complete(self, body: Any) -> tuple[int, Any]:
+        if self.forgetful is not None:
+            self.forgetful -= 1
+            if self.forgetful < 0:
+                self.adapters.clear()
+                self.forgetful = None
+        if body["model"] not in self.adapters:
+            return 404, _error(f"The model `{body['model']}` does not exist.")
+        if self.broken:
+            return 500, _error("EngineCore encountered an issue. See stack trace (above) for the root cause.")
+        time.sleep(self.seconds)
+        ids = [body["seed"] % 500 + 3, *body["prompt"][:2], END][: body["max_tokens"]]
+        choice = {
+            "token_ids": ids,
+            "prompt_token_ids": body["prompt"],
+            "logprobs": {"token_logprobs": [-0.5] * len(ids)},
+            "finish_reason": "stop" if ids[-1] == END else "length",
+            "stop_reason": None,
+        }
+        if self.spoil is not None:
+            self.spoil(choice)
+        return 200, {"choices": [choice]}
+
+
+def _error(message: str) -> dict[str, Any]:
+    return {"error": {"message": message}}
+
+
+def _handler(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            length = int(self.headers.get("Content-Length", 0))
+            body = json.loads(self.rfile.read(length)) if length else None
+            stand_in.calls.append((self.path, body))
+            status, answer = stand_in.answer(self.path, body)
+            while stand_in.silent:
+                time.sleep(0.01)
+            if not stand_in.alive:
+                self.close_connection = True
+                self.connection.close()
+                return
+            text = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_POST = do_GET
+
+        def handle(self) -> None:
+            try:
+                super().handle()
+            except OSError:
+                return  # the client has gone
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    return Handler
