@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ import torch
 from safetensors.torch import load_file
 
 from paint import Diverged, fused, runlog
+from paint.canary import EngineGap
 from paint.config import Config, differences, find_recipe, from_table, read_recipe, to_table
 from paint.context import mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, batch_indices
 from paint.grading import is_correct
 from paint.objective import paint_loss, token_log_probs
 from paint.policy import load_policy
-from paint.rollout import Completion, Rollout, Scored
+from paint.rollout import Completion, LocalEngine, Rollout, Scored
 from paint.runlog import summarise
+from paint.server import EngineError
 from paint.train import train
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -318,6 +321,60 @@ def test_a_run_that_diverges_ends_in_a_message_and_keeps_its_checkpoints(tmp_pat
     with pytest.raises(Diverged, match=r"lower train\.learning_rate"):
         train(config, tmp_path / "run")
     assert runlog.latest_checkpoint(tmp_path / "run") is not None
+
+
+def test_an_engine_that_fails_between_steps_leaves_a_checkpoint_of_whole_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopted = []
+
+    def fail_at_the_third(engine: LocalEngine) -> None:
+        adopted.append(engine)
+        if len(adopted) == 3:
+            raise EngineError("gone")
+
+    train(small(train={"steps": 2}), tmp_path / "two")
+    monkeypatch.setattr(LocalEngine, "adopt", fail_at_the_third)
+    with pytest.raises(EngineError, match="gone"):
+        train(small(train={"steps": 4, "checkpoint_every": 10}), tmp_path / "run")
+    checkpoint = runlog.latest_checkpoint(tmp_path / "run")
+    assert checkpoint is not None
+    assert checkpoint.name == "step-000002"
+    assert_same(adapter(tmp_path / "run"), adapter(tmp_path / "two"))
+
+
+def test_an_engine_with_another_policy_stops_the_run_before_the_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the third step on the engine adds a tenth of a nat to what it says of each token."""
+    generate, calls = LocalEngine.generate, []
+
+    def drift(engine: LocalEngine, prompts: Any, sampling: Any, seeds: Any) -> list[Completion]:
+        calls.append(seeds)
+        by = 0.1 if len(calls) >= 3 else 0.0
+        found = generate(engine, prompts, sampling, seeds)
+        return [replace(c, log_probs=tuple(x + by for x in c.log_probs)) for c in found]
+
+    train(small(train={"steps": 2}), tmp_path / "two")
+    monkeypatch.setattr(LocalEngine, "generate", drift)
+    with pytest.raises(EngineGap, match=r"step 3: engine and trainer differ by 0\.1 nats .* nothing was updated"):
+        train(small(train={"steps": 4, "checkpoint_every": 10}), tmp_path / "run")
+    assert_same(adapter(tmp_path / "run"), adapter(tmp_path / "two"))
+    calls.clear()
+    train(small(train={"steps": 4}, rollout={"max_engine_gap": 0.2}), tmp_path / "wider")
+
+
+def test_merged_weights_are_an_engine_for_comparison(tmp_path: Path) -> None:
+    """In float32 merging is harmless; in bfloat16 the run says how far off it is."""
+    config = small(train={"steps": 2})
+    train(config, tmp_path / "local")
+    merged = replace(config, rollout=replace(config.rollout, engine="merged"))
+    train(merged, tmp_path / "merged")
+    assert_same(adapter(tmp_path / "merged"), adapter(tmp_path / "local"), tolerance=1e-4)
+    rough = replace(merged, model=replace(merged.model, dtype="bfloat16"))
+    train(rough, tmp_path / "rough")
+    gaps = {name: runlog.read_metrics(tmp_path / name)[1]["engine_gap_mean"] for name in ("local", "merged", "rough")}
+    assert max(gaps["local"], gaps["merged"]) < 1e-5 < gaps["rough"]
 
 
 def test_solutions_without_anchors_are_counted_and_reveal_most(

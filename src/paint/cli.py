@@ -68,10 +68,13 @@ def resume(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="paint resume", description="Go on with a run, bit by bit as it was.")
     parser.add_argument("run", type=Path, help="the run's folder (it holds run.json)")
     parser.add_argument("--steps", type=int, help="optimizer steps in all, if more than the run was started with")
+    parser.add_argument("--urls", nargs="+", help="addresses of the vLLM servers, where they have changed")
     options = parser.parse_args(arguments)
     from paint.runlog import read_run  # torch takes seconds to import: not for --help
 
     config = read_run(options.run)
+    if options.urls is not None:
+        config = dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, urls=tuple(options.urls)))
     if options.steps is not None:
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=options.steps))
     return _run(config, options.run, resume=True)

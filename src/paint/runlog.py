@@ -27,8 +27,9 @@ from paint import PaintError
 from paint.config import Config, differences, from_table, to_table
 from paint.grading import is_correct
 from paint.policy import Policy, load_adapter, save_adapter
-from paint.rollout import Scored
+from paint.rollout import Scored, engine_gaps
 
+MAY_CHANGE = {"train.steps", "rollout.urls"}
 LIBRARIES = ("paint", "torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 
 
@@ -75,18 +76,20 @@ def read_run(folder: Path) -> Config:
 
 
 def continue_run(config: Config, folder: Path) -> None:
-    """Refuse to go on with another config, since the result would be neither run; note a larger number of steps.
+    """Refuse to go on with another config, since the result would be neither run; note what may change.
+
+    That is a larger number of steps, and where the engine runs.
 
     Raises:
         RunError: naming every value that differs, or a number of steps below the run's.
     """
     before = read_run(folder)
-    lines = [line for line in differences(before, config) if not line.startswith("train.steps:")]
+    lines = [line for line in differences(before, config) if line.split(":")[0] not in MAY_CHANGE]
     if lines:
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(lines))
     if config.train.steps < before.train.steps:
         raise RunError(f"{folder} has {before.train.steps} steps; they may grow, not shrink to {config.train.steps}")
-    if config.train.steps > before.train.steps:
+    if config != before:
         facts = json.loads((folder / "run.json").read_text()) | {"config": to_table(config)}
         with _or_run_error(folder / "run.json"):
             _write(folder / "run.json", json.dumps(facts, indent=2) + "\n")
@@ -128,11 +131,7 @@ def summarise(scored: Sequence[Scored], reduction: str) -> dict[str, float]:
     kl_where_selected = [
         kl for s in scored for kl, chosen in zip(s.tokens["kl"], s.tokens["selected"], strict=True) if chosen
     ]
-    gaps = sorted(
-        abs(engine - student)
-        for s in scored
-        for engine, student in zip(s.rollout.completion.log_probs, s.tokens["student_log_prob"], strict=True)
-    )
+    gaps = engine_gaps(scored)
     return {
         "loss": mean("loss"),
         "kl": mean("kl"),

@@ -12,8 +12,8 @@ once a step, which makes the loss of a step the same whatever the micro-batches 
 import random
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,6 +21,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from paint import Diverged, Stopped, runlog
+from paint.canary import canary, require_agreement
 from paint.config import Config, ConfigError, require_paths, to_table
 from paint.context import MARKER, anchors, mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, ProblemSet, batch_indices, read_problems
@@ -28,7 +29,7 @@ from paint.display import Clock, Display
 from paint.fused import fused_paint_loss, triton_row_work
 from paint.objective import Loss
 from paint.policy import Policy, load_policy
-from paint.rollout import Completion, Engine, LocalEngine, Rollout, Sampling, Scored
+from paint.rollout import Completion, Engine, LocalEngine, MergedEngine, Rollout, Sampling, Scored
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ def step(setup: Setup, batch: Sequence[tuple[int, Problem]], number: int, clock:
     """
     config, policy = setup.config, setup.policy
 
+    with clock("adopt"):  # first, so that an engine which fails finds no step half done
+        setup.engine.adopt()
+
     with clock("rollout"):
         prompts = [policy.student_prompt(problem.problem) for _, problem in batch]
         seeds = [seed_of(config.train.seed, number, row) for row, _ in batch]
@@ -62,11 +66,13 @@ def step(setup: Setup, batch: Sequence[tuple[int, Problem]], number: int, clock:
 
     with clock("loss"):
         total = totals(setup.accelerator, rollouts)
-        scored = []
+        scored: list[Scored] = []
         for micro in micro_batches(rollouts, config.train.micro_batch_size):
             loss, tokens = score(policy, config, micro)
             setup.accelerator.backward(loss.value * share(micro, total, config.objective.reduction))
             scored += tokens
+        everyone = sorted(gather_object(scored), key=lambda item: item.rollout.row)
+        require_agreement(everyone, config.rollout.max_engine_gap, number + 1)
 
     with clock("update"):
         sum_over_ranks(setup.accelerator, policy.trainable)
@@ -80,10 +86,7 @@ def step(setup: Setup, batch: Sequence[tuple[int, Problem]], number: int, clock:
             group["lr"] = learning_rate(config, number)
         setup.optimizer.step()
         setup.optimizer.zero_grad()
-        setup.engine.adopt()
-
-    everyone: list[Scored] = gather_object(scored)
-    return sorted(everyone, key=lambda item: item.rollout.row)
+    return everyone
 
 
 def privilege(
@@ -156,9 +159,6 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
     optimizer = torch.optim.AdamW(
         policy.trainable, lr=config.train.learning_rate, weight_decay=config.train.weight_decay
     )
-    engine = LocalEngine(policy, batch_size=config.rollout.batch_size)
-    setup = Setup(config, policy, engine, optimizer, accelerator)
-
     if accelerator.is_main_process:
         if resume:
             runlog.continue_run(config, folder)
@@ -172,15 +172,43 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
     if resume and accelerator.is_main_process:
         runlog.forget_after(folder, done)
         display.note(f"going on after step {done} of {folder}")
-    if config.log.trackers:
-        accelerator.init_trackers(config.log.project, config=flat_table(config))
-    try:
-        loop(setup, problems, folder, done, display)
-    finally:
-        accelerator.end_training()
+    with open_engine(policy, config, folder, display, problems) as engine:
+        if config.log.trackers:
+            accelerator.init_trackers(config.log.project, config=flat_table(config))
+        try:
+            loop(Setup(config, policy, engine, optimizer, accelerator), problems, folder, done, display)
+        finally:
+            accelerator.end_training()
     checkpoint = runlog.latest_checkpoint(folder) or folder
     display.note(f"done: {checkpoint}")
     return checkpoint
+
+
+@contextmanager
+def open_engine(
+    policy: Policy, config: Config, folder: Path, display: Display, problems: Sequence[Problem]
+) -> Iterator[Engine]:
+    """The engine that the config asks for; servers have proved that they serve the adapter which they are given.
+
+    Raises:
+        EngineError, EngineGap: it cannot be used, or it is not the policy that is trained.
+    """
+    if config.rollout.engine != "vllm":
+        kind = MergedEngine if config.rollout.engine == "merged" else LocalEngine
+        yield kind(policy, batch_size=config.rollout.batch_size)
+        return
+    from paint.vllm import open_vllm
+
+    with open_vllm(policy, config, folder, display) as engine:
+        sampling = replace(sampling_of(config), max_new_tokens=min(64, config.rollout.max_new_tokens))
+        prompts = [policy.student_prompt(problem.problem) for problem in problems[:4]]
+        found = canary(policy, engine, prompts, sampling, config.rollout.max_engine_gap)
+        engine.require_slots()
+        display.note(
+            f"engine: a changed adapter moved its log-probs by {found['predicted']:.3g} nats, within "
+            f"{found['perturbed']:.2g} of the trainer's; restored, they agree within {found['restored']:.2g}"
+        )
+        yield engine
 
 
 def loop(setup: Setup, problems: Sequence[Problem], folder: Path, done: int, display: Display) -> None:

@@ -1,0 +1,129 @@
+"""Proof that the engine generates with the policy that is trained: once at the start, and in every step.
+
+The log-probs of sampled tokens are known twice, from the engine that drew them and from the trainer that scores them.
+Where they differ, training is off-policy, for whatever reason: a stale adapter, merged weights, another model, ...
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from paint import PaintError
+from paint.objective import token_log_probs
+from paint.policy import Policy
+from paint.rollout import Completion, Engine, Sampling, Scored, engine_gaps
+
+CAUSES = (
+    "the model and number format that the engine loaded (model.path, model.dtype; vLLM: --model, --dtype), its "
+    "--logprobs-mode (raw_logprobs), its version, and who else loads adapters there"
+)
+
+
+class EngineGap(PaintError, RuntimeError):
+    """The engine does not generate with the policy that is trained; the message says what to look at."""
+
+
+def require_agreement(scored: Sequence[Scored], bound: float, step: int) -> None:
+    """Refuse a step whose mean gap |log p_engine − log p_trainer| over the sampled tokens exceeds ``bound`` nats.
+
+    Raises:
+        EngineGap: with the figures, before anything is updated.
+    """
+    gaps = engine_gaps(scored)
+    mean = sum(gaps) / len(gaps)
+    if not mean <= bound:
+        raise EngineGap(
+            f"step {step}: engine and trainer differ by {mean:.3g} nats on the sampled tokens (99th percentile "
+            f"{gaps[int(0.99 * (len(gaps) - 1))]:.3g}), over rollout.max_engine_gap {bound:g}; nothing was updated. "
+            f"Look at {CAUSES}"
+        )
+
+
+def canary(
+    policy: Policy, engine: Engine, prompts: Sequence[Sequence[int]], sampling: Sampling, bound: float
+) -> dict[str, float]:
+    """Change the adapter, see the engine's log-probs follow the trainer's, change it back, and see it again.
+
+    The adapter's B is perturbed until the trainer's own log-probs of the engine's tokens move by at least five times
+    the bound (or 0.1 nats), so that an engine which kept its adapter cannot pass. Then policy and engine are as before.
+
+    Returns:
+        Mean gaps in nats: ``before``, ``perturbed`` and ``restored``; and ``predicted``, how far the engine with the
+        perturbed adapter is from the policy without it.
+
+    Raises:
+        EngineGap: which of the three does not fit, and what to look at.
+    """
+
+    def generate() -> list[Completion]:
+        engine.adopt()
+        return engine.generate(prompts, sampling, range(len(prompts)))
+
+    def gap(completions: Sequence[Completion]) -> float:
+        engine_log_probs = torch.tensor([x for c in completions for x in c.log_probs])
+        return float((engine_log_probs - trainer_log_probs(policy, prompts, completions)).abs().mean())
+
+    completions = generate()
+    before = gap(completions)
+    if not before <= bound:
+        raise EngineGap(f"before the first step, engine and trainer differ by {before:.3g} nats. Look at {CAUSES}")
+    true = trainer_log_probs(policy, prompts, completions)
+    wanted = max(5 * min(bound, 1.0), 0.1)
+    with restoring(policy):
+        moved, scale = 0.0, 1e-4
+        while moved < wanted and scale < 1e3:
+            perturb(policy, scale)
+            scale *= 1.5
+            moved = float((trainer_log_probs(policy, prompts, completions) - true).abs().mean())
+        changed = generate()
+        after = gap(changed)
+    unchanged = gap(changed)
+    restored = gap(generate())
+    figures = {"before": before, "predicted": unchanged, "perturbed": after, "restored": restored}
+    if not after <= min(bound, unchanged / 2):
+        raise EngineGap(
+            f"a changed adapter should move the engine's log-probs by about {moved:.3g} nats; they are {after:.3g} "
+            f"away from the changed policy and {unchanged:.3g} from the one before: the engine does not serve the "
+            f"adapter that it is given. Look at its log, at --enable-lora, and at {CAUSES}"
+        )
+    if not restored <= bound:
+        raise EngineGap(
+            f"after the adapter was changed and restored, the engine is {restored:.3g} nats away ({before:.3g} "
+            f"before): it answers from an older version. Look at {CAUSES}"
+        )
+    return figures
+
+
+@torch.no_grad()
+def trainer_log_probs(
+    policy: Policy, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
+) -> Float[Tensor, " n"]:
+    """The trainer's log p(id | prefix) at temperature 1 of every completion token, in nats, on the CPU."""
+    ids = [completion.ids for completion in completions]
+    logits = policy.lm_head(policy.hidden_states(prompts, ids))
+    return token_log_probs(logits.float(), torch.tensor([i for row in ids for i in row], device=logits.device)).cpu()
+
+
+@contextmanager
+def restoring(policy: Policy) -> Iterator[None]:
+    """After this block the adapter is as it was before, exactly."""
+    before = [parameter.detach().clone() for parameter in policy.trainable]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(policy.trainable, before, strict=True):
+                parameter.copy_(value)
+
+
+@torch.no_grad()
+def perturb(policy: Policy, scale: float) -> None:
+    """Add noise of this standard deviation to every B of the adapter, the same in every call and on every rank."""
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in policy.model.named_parameters():
+        if parameter.requires_grad and "lora_B" in name:
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(scale * noise.to(parameter.device, parameter.dtype))

@@ -1,0 +1,517 @@
+"""The vLLM engine against servers that hang, die, forget and come back; the canary against engines that lie."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft.utils import load_peft_weights
+
+from paint import fleet, server, vllm
+from paint.canary import EngineGap, canary, require_agreement
+from paint.data import Problem
+from paint.display import Display
+from paint.policy import Policy, load_adapter
+from paint.rollout import Completion, LocalEngine, MergedEngine, Rollout, Sampling, Scored
+from paint.server import EngineError, Server, ServerProcess, free_port
+from paint.vllm import VllmEngine
+from stand_in import END, StandIn
+
+SHORT = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=8)
+PROMPTS = [[10 + i, 40 + i, 70 + i] for i in range(24)]
+EXPECTED = [(i % 500 + 3, 10 + i, 40 + i, END) for i in range(24)]
+
+Open = Callable[..., VllmEngine]
+
+
+@pytest.fixture
+def stand_ins() -> Iterator[Callable[..., StandIn]]:
+    made: list[StandIn] = []
+
+    def make(**settings: Any) -> StandIn:
+        made.append(StandIn(**settings))
+        return made[-1]
+
+    yield make
+    for stand_in in made:
+        stand_in.silent = False
+        stand_in.stop()
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    return lambda: capsys.readouterr().out
+
+
+@pytest.fixture
+def opened(policy: Policy, tmp_path: Path) -> Iterator[Open]:
+    """Opens engines on stand-ins, and closes them."""
+    engines: list[VllmEngine] = []
+
+    def open_on(*servers: StandIn, timeout: float = 30.0, **options: Any) -> VllmEngine:
+        options = {"in_flight": 4, "patience": 20.0} | options
+        made = VllmEngine(
+            policy, [Server(s.url, timeout=timeout) for s in servers], tmp_path / "engine", Display(), **options
+        )
+        (tmp_path / "engine").mkdir(exist_ok=True)
+        engines.append(made)
+        made.connect()
+        return made
+
+    yield open_on
+    for engine in engines:
+        engine.close()
+
+
+def later(seconds: float, act: Callable[[], object]) -> None:
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+
+
+def generate(engine: VllmEngine) -> list[tuple[int, ...]]:
+    return [c.ids for c in engine.generate(PROMPTS, SHORT, range(len(PROMPTS)))]
+
+
+def test_a_request_says_all_that_shapes_the_distribution(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins()
+    engine = opened(stand_in)
+    assert generate(engine) == EXPECTED
+    [name] = stand_in.adapters
+    bodies = sorted((body for path, body in stand_in.calls if path == "/v1/completions"), key=lambda b: b["seed"])
+    for i, body in enumerate(bodies):
+        assert body == {
+            "model": name,
+            "prompt": PROMPTS[i],
+            "add_special_tokens": False,
+            "seed": i,
+            "max_tokens": 8,
+            "temperature": 1.1,
+            "top_p": 0.95,
+            "top_k": 20,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "stop_token_ids": engine.policy.end_ids,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+    [cut] = engine.generate([[5, 6, 7]], Sampling(0.0, 1.0, -1, 2), [0])
+    assert (cut.ids, cut.truncated) == ((3, 5), True)
+
+
+def test_every_version_of_an_adapter_has_a_name_of_its_own_also_across_runs(
+    stand_ins: Any, opened: Open, tmp_path: Path
+) -> None:
+    stand_in = stand_ins(max_loras=9)
+    seen = []
+    for engine in (opened(stand_in), opened(stand_in)):
+        for _ in range(3):
+            engine.adopt()
+            assert engine.adapter is not None
+            assert stand_in.adapters[engine.adapter.name] == str(engine.adapter)
+            assert sorted(p.name for p in engine.folder.glob(f"*{engine.run}*")) == [engine.adapter.name]
+            seen.append(engine.adapter.name)
+    assert len(set(seen)) == 6
+    assert list(stand_in.adapters) == [seen[2], seen[5]]  # each replaced the one before, and nobody else's
+
+
+def test_what_is_loaded_is_the_adapter_that_was_trained(stand_ins: Any, opened: Open, trained: Policy) -> None:
+    stand_in = stand_ins()
+    engine = opened(stand_in)
+    engine.policy = trained
+    engine.adopt()
+    [path] = stand_in.adapters.values()
+    stored = load_peft_weights(path, device="cpu")
+    for name, parameter in trained.model.named_parameters():
+        if parameter.requires_grad:
+            assert torch.equal(stored[name.replace(".default", "")], parameter)
+
+
+def test_an_engine_leaves_the_servers_as_it_found_them(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins()
+    engine = opened(stand_in)
+    generate(engine)
+    engine.close()
+    assert stand_in.adapters == {}
+    assert not list(engine.folder.glob("*paint-*"))
+
+
+def test_rows_go_to_the_server_with_the_fewest_under_way(stand_ins: Any, opened: Open) -> None:
+    slow, fast = stand_ins(seconds=0.3), stand_ins(seconds=0.01)
+    assert generate(opened(slow, fast)) == EXPECTED
+    counts = [s.paths().count("/v1/completions") for s in (slow, fast)]
+    assert sum(counts) == 24
+    assert 1 <= counts[0] <= 8  # in_flight 4 at a time, while the fast one does the rest
+
+
+def test_a_hiccup_is_tried_again_and_not_worth_a_word(stand_ins: Any, opened: Open, said: Any) -> None:
+    stand_in = stand_ins()
+    engine = opened(stand_in)
+    engine.adopt()
+    stand_in.broken = True
+    later(0.1, lambda: setattr(stand_in, "broken", False))
+    assert generate(engine) == EXPECTED
+    assert "left out" not in said()
+
+
+def test_a_server_that_dies_is_left_out_and_the_step_is_whole(stand_ins: Any, opened: Open, said: Any) -> None:
+    dies, lives = stand_ins(seconds=0.2), stand_ins(seconds=0.1)
+    engine = opened(dies, lives)
+    later(0.1, dies.stop)
+    assert generate(engine) == EXPECTED
+    assert re.search(rf"{dies.url} is left out \(.*\); 1 of 2 servers go on", said())
+    engine.adopt()
+    assert generate(engine) == EXPECTED
+
+
+def test_a_server_that_answers_again_is_taken_back_with_the_current_adapter(
+    stand_ins: Any, opened: Open, said: Any
+) -> None:
+    dies, lives = stand_ins(), stand_ins()
+    engine = opened(dies, lives)
+    engine.adopt()
+    dies.stop()
+    assert generate(engine) == EXPECTED
+    engine.adopt()
+    dies.start()
+    lives.seconds = 0.2
+    assert generate(engine) == EXPECTED
+    assert f"{dies.url} answers again and has the current adapter" in said()
+    assert engine.adapter is not None
+    assert list(dies.adapters) == [engine.adapter.name]
+
+
+def test_the_only_server_is_waited_for(stand_ins: Any, opened: Open, said: Any) -> None:
+    stand_in = stand_ins(seconds=0.05)
+    engine = opened(stand_in)
+    later(0.1, stand_in.stop)
+    later(3.0, stand_in.start)
+    assert generate(engine) == EXPECTED
+    assert "waiting for it" in said()
+
+
+def test_a_server_that_hangs_is_left_out_by_its_silence(
+    stand_ins: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(server, "HEALTH_SECONDS", 0.2)
+    hangs, lives = stand_ins(seconds=0.05), stand_ins(seconds=0.05)
+    engine = opened(hangs, lives)
+    engine.adopt()
+    later(0.05, lambda: setattr(hangs, "silent", True))
+    assert generate(engine) == EXPECTED
+    assert f"{hangs.url} is left out (no answer to /health)" in said()
+
+
+def test_a_server_that_was_restarted_behind_the_same_address_gets_the_adapter_again(
+    stand_ins: Any, opened: Open, said: Any
+) -> None:
+    stand_in = stand_ins(forgetful=7)
+    assert generate(opened(stand_in)) == EXPECTED
+    assert stand_in.paths().count("/v1/load_lora_adapter") >= 2
+    assert "left out" not in said()
+
+
+def test_without_any_server_the_engine_gives_up_after_its_patience(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins()
+    engine = opened(stand_in, patience=1.0)
+    engine.adopt()
+    stand_in.stop()
+    began = time.monotonic()
+    with pytest.raises(
+        EngineError, match=rf"gave no answer for [12] s \({stand_in.url}.*paint resume.*rollout\.patience"
+    ):
+        generate(engine)
+    assert time.monotonic() - began < 10
+
+
+def test_a_server_that_only_ever_fails_ends_the_run_without_waiting(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins(broken=True)
+    with pytest.raises(EngineError, match=r"failed 4 times without completing anything .*EngineCore encountered"):
+        generate(opened(stand_in, patience=1000.0))
+
+
+def test_a_completion_that_is_always_too_slow_ends_the_run(stand_ins: Any, opened: Open) -> None:
+    with pytest.raises(EngineError, match=r"asked for 3 times without an answer in time .*raise rollout\.timeout"):
+        generate(opened(stand_ins(seconds=5.0), timeout=0.2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_rank": 1}, r"up to rank 1, this one has 8 \(model\.lora_rank\); start it with --max-lora-rank 8"),
+        ({"runtime": False}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
+        ({"lora": False}, "--enable-lora"),
+    ],
+    ids=["rank", "no runtime loading", "no adapters"],
+)
+def test_a_server_that_cannot_take_the_adapter_is_refused_with_the_flag_to_set(
+    stand_ins: Any, opened: Open, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(EngineError, match=message):
+        opened(stand_ins(**settings)).adopt()
+
+
+def test_a_folder_that_the_server_cannot_read_is_named(
+    stand_ins: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = opened(stand_ins())
+    monkeypatch.setattr(vllm, "_write", lambda *_: None)
+    with pytest.raises(EngineError, match=rf"cannot read {engine.folder}/paint-.*--rollout\.adapter-folder"):
+        engine.adopt()
+
+
+def test_a_server_with_more_adapters_than_slots_is_refused(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins(max_loras=1)
+    first = opened(stand_in)
+    first.adopt()
+    first.require_slots()
+    second = opened(stand_in)
+    second.adopt()
+    with pytest.raises(EngineError, match=r"serves 2 adapters and holds 1 at once.*--max-loras 2"):
+        second.require_slots()
+
+
+def test_a_completion_that_would_be_cut_by_the_server_is_refused(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins(max_tokens=10)
+    with pytest.raises(EngineError, match=r"a prompt of 3 tokens and 8 new ones need --max-model-len 11.* has 10"):
+        generate(opened(stand_in))
+    assert "/v1/completions" not in stand_in.paths()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda choice: choice.update(prompt_token_ids=[1, 2]), "read other token ids"),
+        (lambda choice: choice.update(token_ids=[5, 6], logprobs={"token_logprobs": [-1, -1]}), "stopped after 2 of 8"),
+        (lambda choice: choice["logprobs"]["token_logprobs"].pop(), "4 token ids and 3 log-probs"),
+        (lambda choice: choice["logprobs"].update(token_logprobs=[float("nan")] * 4), "not finite"),
+    ],
+    ids=["prompt", "length", "log-probs", "nan"],
+)
+def test_an_answer_that_does_not_fit_is_never_trained_on(
+    stand_ins: Any, opened: Open, spoil: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    with pytest.raises(EngineError, match=message):
+        generate(opened(stand_ins(spoil=spoil)))
+
+
+def test_an_address_where_no_vllm_server_is_is_refused(stand_ins: Any, opened: Open, policy: Policy) -> None:
+    stand_in = stand_ins()
+    stand_in.answer = lambda *_: (200, {"hello": "world"})
+    with pytest.raises(EngineError, match="answers, but not as a vLLM server does"):
+        opened(stand_in)
+    stand_in.stop()
+    with pytest.raises(EngineError, match=rf"{stand_in.url} did not answer within 1 s \(rollout\.patience\)"):
+        opened(stand_in, patience=1.0)
+
+
+def test_a_server_that_shares_the_gpu_is_awake_only_to_generate(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins()
+    engine = opened(stand_in, sleeps=True)
+    engine.adopt()
+    assert "/v1/load_lora_adapter" not in stand_in.paths()  # it may be asleep
+    stand_in.calls.clear()
+    for _ in range(2):
+        assert generate(engine) == EXPECTED
+        engine.adopt()
+        assert stand_in.asleep
+    once = ["/wake_up", "/v1/load_lora_adapter", *["/v1/completions"] * 24, "/sleep?level=1"]
+    asked = [path for path in stand_in.paths() if path != "/v1/unload_lora_adapter"]
+    assert asked == once * 2
+
+
+def test_the_disk_being_full_is_said(stand_ins: Any, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    engine = opened(stand_ins())
+    monkeypatch.setattr(vllm, "save_adapter", full)
+    with pytest.raises(EngineError, match=r"could not be written to .*no space left; free some space"):
+        engine.adopt()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """Wait for something to become true, and return it."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "took too long"
+        time.sleep(0.02)
+    return value
+
+
+# A server and its worker: one process that starts another and writes both numbers down. Neither listens to SIGTERM.
+FAMILY = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open(sys.argv[1] + ".partial", "w").write(f"{os.getpid()} {worker.pid}")
+os.rename(sys.argv[1] + ".partial", sys.argv[1])
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
+@pytest.mark.parametrize("end", ["stop", "server dies", "trainer is killed"])
+def test_no_process_of_a_server_outlives_it_or_its_trainer(
+    tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = tmp_path / "pids"
+    trainer = (
+        "import sys, time; from pathlib import Path; from paint.server import ServerProcess\n"
+        "ServerProcess(sys.argv[2:], {}, Path(sys.argv[1])).start(); time.sleep(600)"
+    )
+    family = [sys.executable, "-c", FAMILY, str(pids)]
+    line = [sys.executable, "-c", trainer, str(tmp_path / "log"), *family]
+    if end == "stop":
+        process = ServerProcess(family, {}, tmp_path / "log")
+        process.start()
+        parent, worker = map(int, until(lambda: pids.exists() and pids.read_text().split()))
+        process.stop()
+        assert process.dead
+    else:
+        owner = subprocess.Popen(line)
+        parent, worker = map(int, until(lambda: pids.exists() and pids.read_text().split()))
+        os.kill(parent if end == "server dies" else owner.pid, signal.SIGKILL)
+        until(lambda: not alive(parent) and not alive(worker))
+        owner.kill()
+        owner.wait()
+    assert not alive(parent)
+    assert not alive(worker)
+
+
+def owned(policy: Policy, folder: Path, command: Sequence[str]) -> VllmEngine:
+    process = ServerProcess(command, {}, folder / "server.log")
+    process.start()
+    served = Server(f"http://127.0.0.1:{free_port()}", timeout=5.0, process=process)
+    return VllmEngine(policy, [served], folder, Display(), in_flight=4, patience=30.0)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["no-such-vllm", "serve"], "no-such-vllm cannot be started"),
+        ([sys.executable, "-c", "print('CUDA out of memory'); raise SystemExit(1)"], "CUDA out of memory\n.*status 1"),
+    ],
+    ids=["no command", "dies"],
+)
+def test_a_server_that_does_not_start_shows_the_end_of_its_log(
+    policy: Policy, tmp_path: Path, command: list[str], message: str
+) -> None:
+    engine = owned(policy, tmp_path, command)
+    with pytest.raises(EngineError, match=f"ended before it was ready; .*server.log ends with\n(?s:.*){message}"):
+        engine.connect()
+    engine.close()
+
+
+LAB_PROMPTS = 4
+
+
+def lab_prompts(policy: Policy, problems: Sequence[Problem]) -> list[list[int]]:
+    return [policy.student_prompt(p.problem) for p in problems[:LAB_PROMPTS]]
+
+
+SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=40)
+
+
+class Stale(LocalEngine):
+    """An engine that loads the first ``keeps`` adapters it is given, and then stays with what it has."""
+
+    def __init__(self, policy: Policy, folder: Path, keeps: int) -> None:
+        super().__init__(policy, batch_size=4)
+        self.folder, self.left = folder, keeps
+
+    def adopt(self) -> None:
+        if self.left > 0:
+            self.left -= 1
+            self.policy.model.save_pretrained(self.folder)
+
+    def generate(self, prompts: Any, sampling: Sampling, seeds: Any) -> list[Completion]:
+        current = [p.detach().clone() for p in self.policy.trainable]
+        load_adapter(self.policy, self.folder)
+        try:
+            return super().generate(prompts, sampling, seeds)
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(self.policy.trainable, current, strict=True):
+                    parameter.copy_(value)
+
+
+def test_the_canary_passes_an_engine_that_follows_and_changes_nothing(trained: Policy, problems: list[Problem]) -> None:
+    before = [p.detach().clone() for p in trained.trainable]
+    found = canary(trained, LocalEngine(trained, batch_size=4), lab_prompts(trained, problems), SAMPLING, 1e-3)
+    assert max(found["before"], found["perturbed"], found["restored"]) < 1e-4
+    assert found["predicted"] > 0.1
+    assert all(torch.equal(a, b) for a, b in zip(before, trained.trainable, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("keeps", "message", "bound"),
+    [
+        (1, "does not serve the adapter that it is given", 1e-3),
+        (1, "does not serve the adapter that it is given", 0.05),
+        (1, "does not serve the adapter that it is given", float("inf")),
+        (2, "answers from an older version", 1e-3),
+        (2, "answers from an older version", 0.05),
+    ],
+)
+def test_the_canary_finds_an_engine_that_keeps_an_adapter(
+    trained: Policy, problems: list[Problem], tmp_path: Path, keeps: int, message: str, bound: float
+) -> None:
+    before = [p.detach().clone() for p in trained.trainable]
+    with pytest.raises(EngineGap, match=message):
+        canary(trained, Stale(trained, tmp_path, keeps), lab_prompts(trained, problems), SAMPLING, bound)
+    assert all(torch.equal(a, b) for a, b in zip(before, trained.trainable, strict=True))
+
+
+def test_the_canary_finds_another_model(trained: Policy, problems: list[Problem], tmp_path: Path) -> None:
+    engine = Stale(trained, tmp_path, keeps=1)
+    prompts = lab_prompts(trained, problems)
+    engine.adopt()
+    with torch.no_grad():
+        trained.lm_head.weight.mul_(1.0)
+        for parameter in trained.trainable:
+            parameter.mul_(0.5)
+    with pytest.raises(EngineGap, match=r"before the first step, engine and trainer differ by .*model\.path"):
+        canary(trained, engine, prompts, SAMPLING, 1e-3)
+
+
+def test_a_step_whose_engine_disagrees_is_refused_with_what_to_look_at() -> None:
+    completion = Completion((5, 6), (-1.0, -1.5), truncated=False)
+    rollout = Rollout(0, Problem("p", "s", "7", "1"), [], completion, "", 0.5, 0.35, "", [])
+    scored = [Scored(rollout, {"student_log_prob": [-1.0, -1.1]})]
+    require_agreement(scored, 0.21, 7)
+    with pytest.raises(
+        EngineGap, match=r"step 7: .* by 0\.2 nats .*max_engine_gap 0\.19; nothing was updated.*--dtype"
+    ):
+        require_agreement(scored, 0.19, 7)
+    broken = [Scored(rollout, {"student_log_prob": [float("nan"), -1.1]})]
+    with pytest.raises(EngineGap):
+        require_agreement(broken, 1e9, 7)
+
+
+def test_merging_is_undone_exactly_and_in_float32_samples_the_same(trained: Policy, problems: list[Problem]) -> None:
+    before = {name: value.clone() for name, value in trained.model.state_dict().items()}
+    prompts = lab_prompts(trained, problems)
+    merged = MergedEngine(trained, batch_size=4).generate(prompts, SAMPLING, range(4))
+    swapped = LocalEngine(trained, batch_size=4).generate(prompts, SAMPLING, range(4))
+    assert [c.ids for c in merged] == [c.ids for c in swapped]
+    assert all(torch.equal(value, before[name]) for name, value in trained.model.state_dict().items())
