@@ -73,7 +73,7 @@ class StandIn:
             return 200, ""
         if route == "/v1/models":
             base = {"id": "base", "parent": None, "max_model_len": self.max_tokens}
-            return 200, {"data": [base, *({"id": name, "parent": "base"} for name in self.adapters)]}
+            return 200, {"data": [base, *({"id": n, "parent": "base", "root": p} for n, p in self.adapters.items())]}
         if route == "/metrics":
             return 200, f'vllm:lora_requests_info{{max_lora="{self.max_loras}"}} 1.0\n'
         if route in ("/sleep", "/wake_up"):

@@ -56,12 +56,11 @@ def opened(policy: Policy, tmp_path: Path) -> Iterator[Open]:
     """Opens engines on stand-ins, and closes them."""
     engines: list[VllmEngine] = []
 
-    def open_on(*servers: StandIn, timeout: float = 30.0, **options: Any) -> VllmEngine:
+    def open_on(*servers: StandIn, timeout: float = 30.0, run: str = "run", **options: Any) -> VllmEngine:
         options = {"in_flight": 4, "patience": 20.0} | options
-        made = VllmEngine(
-            policy, [Server(s.url, timeout=timeout) for s in servers], tmp_path / "engine", Display(), **options
-        )
-        (tmp_path / "engine").mkdir(exist_ok=True)
+        folder = tmp_path / run / "engine"
+        folder.mkdir(parents=True, exist_ok=True)
+        made = VllmEngine(policy, [Server(s.url, timeout=timeout) for s in servers], folder, Display(), **options)
         engines.append(made)
         made.connect()
         return made
@@ -114,7 +113,7 @@ def test_every_version_of_an_adapter_has_a_name_of_its_own_also_across_runs(
 ) -> None:
     stand_in = stand_ins(max_loras=9)
     seen = []
-    for engine in (opened(stand_in), opened(stand_in)):
+    for engine in (opened(stand_in, run="a"), opened(stand_in, run="b")):
         for _ in range(3):
             engine.adopt()
             assert engine.adapter is not None
@@ -146,6 +145,19 @@ def test_an_engine_leaves_the_servers_as_it_found_them(stand_ins: Any, opened: O
     assert not list(engine.folder.glob("*paint-*"))
 
 
+def test_what_a_killed_run_left_on_a_server_is_dropped_when_it_goes_on(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins()
+    killed, other = opened(stand_in), opened(stand_in, run="another")
+    killed.adopt()
+    other.adopt()
+    assert other.adapter is not None
+    resumed = opened(stand_in)
+    assert list(stand_in.adapters) == [other.adapter.name]
+    other.close()
+    resumed.adopt()
+    resumed.require_slots()
+
+
 def test_rows_go_to_the_server_with_the_fewest_under_way(stand_ins: Any, opened: Open) -> None:
     slow, fast = stand_ins(seconds=0.3), stand_ins(seconds=0.01)
     assert generate(opened(slow, fast)) == EXPECTED
@@ -161,6 +173,17 @@ def test_a_hiccup_is_tried_again_and_not_worth_a_word(stand_ins: Any, opened: Op
     stand_in.broken = True
     later(0.1, lambda: setattr(stand_in, "broken", False))
     assert generate(engine) == EXPECTED
+    assert "left out" not in said()
+
+
+def test_an_adapter_is_offered_again_before_a_server_is_left_out(stand_ins: Any, opened: Open, said: Any) -> None:
+    stand_in = stand_ins()
+    engine = opened(stand_in)
+    stand_in.stop()
+    later(0.2, stand_in.start)
+    engine.adopt()
+    assert engine.adapter is not None
+    assert list(stand_in.adapters) == [engine.adapter.name]
     assert "left out" not in said()
 
 
@@ -276,7 +299,7 @@ def test_a_server_with_more_adapters_than_slots_is_refused(stand_ins: Any, opene
     first = opened(stand_in)
     first.adopt()
     first.require_slots()
-    second = opened(stand_in)
+    second = opened(stand_in, run="another")
     second.adopt()
     with pytest.raises(EngineError, match=r"serves 2 adapters and holds 1 at once.*--max-loras 2"):
         second.require_slots()

@@ -83,7 +83,7 @@ def canary(
     unchanged = gap(changed)
     restored = gap(generate())
     figures = {"before": before, "predicted": unchanged, "perturbed": after, "restored": restored}
-    if not after <= min(bound, unchanged / 2):
+    if not after <= min(max(bound, unchanged / 20), unchanged / 2):
         raise EngineGap(
             f"a changed adapter should move the engine's log-probs by about {moved:.3g} nats; they are {after:.3g} "
             f"away from the changed policy and {unchanged:.3g} from the one before: the engine does not serve the "

@@ -127,8 +127,8 @@ class Rollout:
     """Further arguments of the owned server, as in a shell: --rollout.server-args="--gpu-memory-utilization 0.4",
     with the = before the dashes."""
     adapter_folder: str | None = None
-    """Folder for the adapters on their way to the servers, which must see it under the same path; None is the
-    run directory."""
+    """Folder for the adapters on their way to the servers, which must see it under the same path; the run makes
+    one of its name in it. None is the run directory."""
     patience: float = 900.0
     """Seconds to wait for a server that starts, or when none answers, before the run ends with a checkpoint."""
     timeout: float = 1800.0

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from paint.display import Display
 from paint.rollout import Completion, Sampling
-from paint.server import ATTEMPTS, EngineError, Server, TooSlow, Unreachable
+from paint.server import ATTEMPTS, EngineError, Server, TooSlow, Unreachable, attempts
 
 HEARTBEAT_SECONDS = 5.0
 SAY_SECONDS = 10.0
@@ -40,17 +40,26 @@ class Fleet:
         self.changed = asyncio.Condition()
         self.silent_since = time.monotonic()
 
-    async def connect(self) -> None:
-        """Wait until every server answers, and learn what it serves.
+    async def connect(self, folder: Path) -> None:
+        """Wait until every server answers, and drop what an earlier run left there from ``folder``.
 
         Raises:
             EngineError: one does not, or is no vLLM server, or ours ended (with the end of its log).
         """
-        await together(self._connect(server) for server in self.servers)
+        await together(self._connect(server, folder) for server in self.servers)
 
     async def each(self, ask: Callable[[Server], Coroutine[Any, Any, None]]) -> None:
-        """Ask all live servers at once; one that does not answer is left out."""
-        await together(self._or_leave_out(server, ask(server)) for server in self.servers if server.live)
+        """Ask all live servers at once; one that does not answer, also not when asked again, is left out."""
+
+        async def one(server: Server) -> None:
+            try:
+                async for attempt in attempts():
+                    with attempt:
+                        await ask(server)
+            except Unreachable as error:
+                self._leave_out(server, str(error))
+
+        await together(one(server) for server in self.servers if server.live)
 
     async def complete(
         self,
@@ -188,10 +197,10 @@ class Fleet:
                 f"(--urls where its address changed; rollout.patience sets how long is waited){log}"
             )
 
-    async def _connect(self, server: Server) -> None:
+    async def _connect(self, server: Server, folder: Path) -> None:
         await self._until_healthy(server)
         try:
-            await server.connect()
+            await server.connect(folder)
         except Unreachable as error:
             raise EngineError(f"{server.url} is healthy but does not answer: {error}") from error
 
@@ -209,12 +218,6 @@ class Fleet:
                 last = f": {process.tail(1)[:120]}" if process is not None else ""
                 self.display.note(f"engine: waiting for {server.url}, {now - began:.0f} s{last}")
             await asyncio.sleep(0.2)
-
-    async def _or_leave_out(self, server: Server, asked: Coroutine[Any, Any, None]) -> None:
-        try:
-            await asked
-        except Unreachable as error:
-            self._leave_out(server, str(error))
 
 
 async def together(work: Iterator[Coroutine[Any, Any, T]]) -> list[T]:

@@ -69,13 +69,13 @@ class Server:
         self.strikes = 0
         self.reason = ""
         self.max_tokens = 0
-        self.model = ""
         key = os.environ.get("VLLM_API_KEY")
         self.client = httpx2.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx2.Timeout(10.0, read=timeout, pool=None),
-            limits=httpx2.Limits(max_connections=None),
+            # The server closes what is idle for 5 s; we are first, or a request would meet a closed connection.
+            limits=httpx2.Limits(max_connections=None, keepalive_expiry=2.0),
             trust_env=False,  # a proxy for the outside world does not know the machines of a cluster
         )
         self.loading = asyncio.Lock()
@@ -92,8 +92,8 @@ class Server:
         except httpx2.TransportError:
             return False
 
-    async def connect(self) -> None:
-        """Learn which model it serves and how long a sequence may be.
+    async def connect(self, folder: Path) -> None:
+        """Learn how long a sequence may be, and drop the adapters from ``folder`` that an earlier, killed run left.
 
         Raises:
             Unreachable: no answer. EngineError: an answer that no vLLM server gives.
@@ -102,7 +102,10 @@ class Server:
         base = [model for model in models if not model.get("parent")]
         if not base or "max_model_len" not in base[0]:
             raise EngineError(f"{self.url} answers, but not as a vLLM server does")
-        self.model, self.max_tokens = base[0]["id"], int(base[0]["max_model_len"])
+        self.max_tokens = int(base[0]["max_model_len"])
+        for model in models:
+            if model.get("parent") and Path(model["root"]).is_relative_to(folder):
+                await self.drop(Path(model["id"]))
 
     async def complete(
         self, adapter: Path, prompt: Sequence[int], sampling: Sampling, seed: int, end_ids: Sequence[int]
@@ -113,7 +116,7 @@ class Server:
             Unreachable: every attempt failed. TooSlow: the first one took too long.
             EngineError: it would fail everywhere.
         """
-        async for attempt in _attempts():
+        async for attempt in attempts():
             with attempt:
                 await self.use(adapter)
                 try:
@@ -226,12 +229,12 @@ class Server:
                 f"{self.url} takes adapters up to rank {limit}, this one has {rank} (model.lora_rank); "
                 f"start it with --max-lora-rank {flag}"
             ) from error
-        if "404" in text and "No adapter found" in text:
+        if "No adapter found" in text:
             raise EngineError(
                 f"{self.url} cannot read {adapter}: the folder must be on a disk that trainer and server see "
                 f"under the same path; choose one with --rollout.adapter-folder"
             ) from error
-        if "404" in text or "LoRA is not enabled" in text:
+        if "answered 404" in text or "LoRA is not enabled" in text:
             raise EngineError(
                 f"{self.url} does not take adapters: start it with --enable-lora and with "
                 f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment ({text})"
@@ -299,7 +302,8 @@ def free_port() -> int:
         return port
 
 
-def _attempts() -> AsyncRetrying:
+def attempts() -> AsyncRetrying:
+    """Three tries with a pause in between, for what may pass; the last failure is raised."""
     return AsyncRetrying(
         retry=retry_if_exception_type(Unreachable) & retry_if_not_exception_type(TooSlow),
         stop=stop_after_attempt(ATTEMPTS),

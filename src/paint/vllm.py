@@ -38,7 +38,7 @@ class VllmEngine:
 
     Args:
         servers: each with the trainer's model and number format.
-        folder: where adapters are written; servers must see it under the same path.
+        folder: where adapters are written, of this run alone; servers must see it under the same path.
         in_flight: requests that a server is given at once.
         patience: seconds to wait for a server when there is no other.
         sleeps: servers give their GPU back between rollouts.
@@ -65,12 +65,13 @@ class VllmEngine:
         self.closed = False
 
     def connect(self) -> None:
-        """Wait until every server answers.
+        """Wait until every server answers, and drop what an earlier, killed run left there from the same folder.
 
         Raises:
             EngineError: one does not, or is no vLLM server, or ours ended (with the end of its log).
         """
-        self.loop.run(self.fleet.connect())
+        self.loop.run(self.fleet.connect(self.folder))
+        PartialState().wait_for_everyone()  # nobody drops what another has loaded
 
     def adopt(self) -> None:
         """Write the policy's adapter, load it on every server under a new name, drop the one before.
@@ -123,8 +124,7 @@ class VllmEngine:
         self.loop.run(together(self._leave(server) for server in self.fleet.servers))
         self.loop.close()
         if PartialState().is_main_process:
-            for path in self.folder.glob(f"*paint-{self.run}-*"):
-                shutil.rmtree(path, ignore_errors=True)
+            _delete_adapters(self.folder)
 
     async def _leave(self, server: Server) -> None:
         if server.process is None and server.live and PartialState().is_main_process:
@@ -157,9 +157,11 @@ def open_vllm(policy: Policy, config: Config, folder: Path, display: Display) ->
         EngineError: a server cannot be reached or started.
     """
     options = config.rollout
-    folder = Path(options.adapter_folder) if options.adapter_folder else folder / "engine"
+    folder = Path(options.adapter_folder) / folder.name if options.adapter_folder else folder / "engine"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if PartialState().is_main_process:
+            _delete_adapters(folder)
     except OSError as error:
         raise EngineError(f"{folder} cannot be made: {error}; choose another with --rollout.adapter-folder") from error
     servers = [Server(url, timeout=options.timeout) for url in options.urls]
@@ -236,6 +238,12 @@ def _write(policy: Policy, folder: Path) -> None:
             f"the adapter could not be written to {folder}: {error}; free some space, or choose another folder with "
             f"--rollout.adapter-folder"
         ) from error
+
+
+def _delete_adapters(folder: Path) -> None:
+    """Those of this run, and of the same run before it was killed."""
+    for path in folder.glob("*paint-*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _agree(value: T) -> T:
