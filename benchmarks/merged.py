@@ -27,12 +27,12 @@ from peft.tuners.lora import LoraLayer
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
+from models import random_qwen3_1_7b
 from paint import config as cfg
 from paint.canary import trainer_log_probs
 from paint.config import find_recipe, read_recipe
-from paint.data import lab_file, read_problems
+from paint.data import read_problems
 from paint.display import Display
 from paint.fused import fused_paint_loss
 from paint.policy import Policy, load_adapter, load_policy, save_adapter
@@ -40,17 +40,8 @@ from paint.rollout import Completion, Engine, LocalEngine, MergedEngine
 from paint.train import sampling_of, train
 from paint.vllm import open_vllm
 
-WIDTH_OF_QWEN3_1_7B = Qwen3Config(
-    vocab_size=4096,
-    hidden_size=2048,
-    intermediate_size=6144,
-    num_hidden_layers=2,
-    num_attention_heads=16,
-    num_key_value_heads=8,
-    head_dim=128,
-    tie_word_embeddings=True,
-)
 PROMPTS = 64
+VOCABULARY = 4096
 
 
 @dataclass(frozen=True)
@@ -175,7 +166,9 @@ def lab(rate: float, options: Options, folder: Path, console: Console) -> list[d
         }
         if options.server:
             display = Display(enabled=False)
-            engines["swapped, vLLM"] = stack.enter_context(open_vllm(policy, config, folder, display))
+            engines["swapped, vLLM"] = stack.enter_context(
+                open_vllm(policy, config, folder, display, prompts[:4], sampling)
+            )
         for step in options.steps:
             checkpoint = folder / f"run/checkpoints/step-{step:06d}/adapter"
             load_adapter(policy, checkpoint)
@@ -191,16 +184,14 @@ def lab(rate: float, options: Options, folder: Path, console: Console) -> list[d
 
 def random_model(options: Options, folder: Path, console: Console) -> list[dict[str, Any]]:
     """Train two layers of Qwen3-1.7B's width, random, on random text, and measure what becomes of the update."""
-    torch.manual_seed(0)
-    Qwen3ForCausalLM(WIDTH_OF_QWEN3_1_7B).bfloat16().save_pretrained(folder / "model")
-    AutoTokenizer.from_pretrained(str(lab_file(""))).save_pretrained(folder / "model")
-    model = cfg.Model(path=str(folder / "model"), dtype="bfloat16")
+    path = random_qwen3_1_7b(folder / "model", layers=2, vocabulary=VOCABULARY)
+    model = cfg.Model(path=path, dtype="bfloat16")
     policy = load_policy(model, seed=0)
     optimizer = torch.optim.AdamW(policy.trainable, lr=5e-6, weight_decay=0.0)
     generator = torch.Generator().manual_seed(0)
 
     def texts(count: int, length: int) -> list[list[int]]:
-        return torch.randint(4096, (count, length), generator=generator).tolist()
+        return torch.randint(VOCABULARY, (count, length), generator=generator).tolist()
 
     # As in training, every step brings other problems; what a teacher prompt shows is the completion's beginning.
     for step in range(1, max(options.steps) + 1):

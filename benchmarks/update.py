@@ -16,24 +16,12 @@ import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
+from models import random_qwen3_1_7b
 from paint import config as cfg
-from paint.data import lab_file
 from paint.display import Clock, Display
 from paint.fused import fused_paint_loss
 from paint.policy import Policy, load_policy
-
-QWEN3_1_7B = Qwen3Config(
-    vocab_size=151_936,
-    hidden_size=2048,
-    intermediate_size=6144,
-    num_hidden_layers=28,
-    num_attention_heads=16,
-    num_key_value_heads=8,
-    head_dim=128,
-    tie_word_embeddings=True,
-)
 
 
 @dataclass(frozen=True)
@@ -101,21 +89,13 @@ def measure(path: str, checkpointing: bool, options: Options) -> dict[str, Any]:
     return {"rounds": rounds, "peak_bytes": peak}
 
 
-def random_model(folder: str) -> str:
-    """Write Qwen3-1.7B with random weights, and a tokenizer that it covers, into the folder and return its path."""
-    with torch.device("cuda"):
-        Qwen3ForCausalLM(QWEN3_1_7B).bfloat16().save_pretrained(folder)
-    AutoTokenizer.from_pretrained(str(lab_file(""))).save_pretrained(folder)
-    return folder
-
-
 def main(options: Options) -> None:
     """Measure, print, store."""
     console = Console()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        path = random_model(folder) if torch.cuda.is_available() else "lab"
+        path = random_qwen3_1_7b(Path(folder), device="cuda") if torch.cuda.is_available() else "lab"
         for checkpointing in (True, False):
             console.print(f"gradient checkpointing {'on' if checkpointing else 'off'} ...", style="dim")
             try:

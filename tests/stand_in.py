@@ -20,7 +20,7 @@ class StandIn:
     Attributes:
         adapters: loaded adapters, name to path.
         max_rank, max_loras, max_tokens: as the flags of the same names.
-        lora, runtime: started with --enable-lora; with runtime updates allowed.
+        lora, runtime, sleeps: started with --enable-lora; with runtime updates allowed; with sleep mode.
         seconds: time that a completion takes.
         broken: completions are answered with status 500; ``silent``: nothing is answered at all.
         forgetful: completions to answer before all adapters are forgotten, as after a restart.
@@ -31,7 +31,7 @@ class StandIn:
         self.adapters: dict[str, str] = {}
         self.calls: list[tuple[str, Any]] = []
         self.max_rank, self.max_loras, self.max_tokens = 16, 1, 1024
-        self.lora = self.runtime = True
+        self.lora = self.runtime = self.sleeps = True
         self.seconds = 0.0
         self.broken = self.silent = self.asleep = False
         self.forgetful: int | None = None
@@ -76,7 +76,7 @@ class StandIn:
             return 200, {"data": [base, *({"id": n, "parent": "base", "root": p} for n, p in self.adapters.items())]}
         if route == "/metrics":
             return 200, f'vllm:lora_requests_info{{max_lora="{self.max_loras}"}} 1.0\n'
-        if route in ("/sleep", "/wake_up"):
+        if self.sleeps and route in ("/sleep", "/wake_up"):
             self.asleep = route == "/sleep"
             return 200, {"status": "done"}
         if route == "/v1/completions":

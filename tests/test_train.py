@@ -26,6 +26,7 @@ from paint.rollout import Completion, LocalEngine, Rollout, Scored
 from paint.runlog import summarise
 from paint.server import EngineError
 from paint.train import train
+from processes import in_two_processes, train_command
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
@@ -58,19 +59,8 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], *, toler
         assert (x - b[name]).abs().max() <= tolerance, name
 
 
-def command(config: Config, folder: Path, *, resume: bool = False) -> list[str]:
-    """The command line that trains ``config`` in a process of its own."""
-    if resume:
-        return [sys.executable, "-m", "paint.cli", "resume", str(folder)]
-    recipe = folder.with_suffix(".toml")
-    recipe.parent.mkdir(parents=True, exist_ok=True)
-    lines = []
-    for section, values in to_table(config).items():
-        lines += [f"[{section}]"]
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
-    recipe.write_text("\n".join(lines))
-    flags = ["--log.folder", str(folder.parent), "--log.name", folder.name]
-    return [sys.executable, "-m", "paint.cli", "train", str(recipe), *flags]
+def resume_command(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "paint.cli", "resume", str(folder)]
 
 
 def wait_for(condition: Any, process: subprocess.Popen[str], seconds: float = 120) -> None:
@@ -211,7 +201,7 @@ def test_a_run_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(tmp_path: 
     train(config, whole)
     environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     process = subprocess.Popen(
-        command(config, killed), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        train_command(config, killed), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )
     conditions = {
         "before the first checkpoint": lambda: len(runlog.read_metrics(killed)) >= 1,
@@ -222,7 +212,7 @@ def test_a_run_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(tmp_path: 
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert len(runlog.read_metrics(killed)) < 5
-    subprocess.run(command(config, killed, resume=True), check=True, capture_output=True, env=environment)
+    subprocess.run(resume_command(killed), check=True, capture_output=True, env=environment)
     assert_same(adapter(killed), adapter(whole))
     assert [row["loss"] for row in runlog.read_metrics(killed)] == [row["loss"] for row in runlog.read_metrics(whole)]
     for path in (whole / "rollouts").iterdir():
@@ -235,7 +225,9 @@ def test_a_run_that_is_asked_to_stop_saves_everything_and_says_how_to_go_on(
 ) -> None:
     config = small(train={"steps": 50, "checkpoint_every": 100})
     folder = tmp_path / "run"
-    process = subprocess.Popen(command(config, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        train_command(config, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     wait_for(lambda: len(runlog.read_metrics(folder)) >= 1, process)
     process.send_signal(number)
     output, _ = process.communicate(timeout=120)
@@ -251,11 +243,9 @@ def test_a_run_that_is_asked_to_stop_saves_everything_and_says_how_to_go_on(
 def test_two_processes_train_the_adapter_that_one_trains_in_twice_the_micro_batches(tmp_path: Path) -> None:
     config = small(train={"steps": 2, "micro_batch_size": 2})
     train(config, tmp_path / "one")
-    line = command(config, tmp_path / "two")
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
-    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--module"]
+    line = train_command(config, tmp_path / "two")
     result = subprocess.run(
-        [*launch, *line[2:]],
+        in_two_processes(line),
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1", "MASTER_PORT": "29511"},
@@ -271,14 +261,14 @@ def test_a_full_disk_at_a_checkpoint_is_said_and_loses_nothing(tmp_path: Path) -
     config = small(train={"steps": 2, "checkpoint_every": 1})
     folder = tmp_path / "run"
     # A limit on the size of a file fails a write just as a full disk does, without filling one.
-    line = command(config, folder)
+    line = train_command(config, folder)
     limited = ["bash", "-c", 'ulimit -f 60; exec "$@"', "paint", *line]
     result = subprocess.run(limited, capture_output=True, text=True)
     assert result.returncode == 2, result.stdout + result.stderr
     assert "could not be written" in result.stderr
     assert f"paint resume {folder}" in result.stderr
     assert not list((folder / "checkpoints").iterdir())
-    resumed = subprocess.run(command(config, folder, resume=True), capture_output=True, text=True)
+    resumed = subprocess.run(resume_command(folder), capture_output=True, text=True)
     assert resumed.returncode == 0, resumed.stderr
     train(config, tmp_path / "whole")
     assert_same(adapter(folder), adapter(tmp_path / "whole"))
@@ -357,7 +347,9 @@ def test_an_engine_with_another_policy_stops_the_run_before_the_update(
 
     train(small(train={"steps": 2}), tmp_path / "two")
     monkeypatch.setattr(LocalEngine, "generate", drift)
-    with pytest.raises(EngineGap, match=r"step 3: engine and trainer differ by 0\.1 nats .* nothing was updated"):
+    with pytest.raises(
+        EngineGap, match=r"step 3: engine \(local\) and trainer differ by 0\.1 nats .* nothing was updated"
+    ):
         train(small(train={"steps": 4, "checkpoint_every": 10}), tmp_path / "run")
     assert_same(adapter(tmp_path / "run"), adapter(tmp_path / "two"))
     calls.clear()

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,8 @@ from paint.display import Display
 from paint.policy import Policy, load_policy, save_adapter
 from paint.rollout import LocalEngine, Sampling
 from paint.server import EngineError, Server, ServerProcess, free_port
-from paint.train import train
 from paint.vllm import VllmEngine
+from processes import alive, in_two_processes, train_command, until
 
 ROOT = Path(__file__).parent.parent
 PYTHON = ROOT / ".venv-vllm/bin/python"
@@ -36,7 +35,6 @@ SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE"
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
 GREEDY = dataclasses.replace(SAMPLING, temperature=0.0)
 Popen = Callable[[list[str]], "subprocess.Popen[str]"]
-LINE = [sys.executable, "-m", "paint.cli"]
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / ".venv-vllm/ready").exists(), reason="no CPU engine here; `make vllm` installs it"
@@ -62,15 +60,6 @@ def wait_until_healthy(process: ServerProcess, url: str) -> None:
             return False
 
     until(healthy, 180)
-
-
-def until(condition: Callable[[], Any], seconds: float) -> Any:
-    """Wait for something to become true, and return it."""
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "took too long"
-        time.sleep(0.05)
-    return value
 
 
 @pytest.fixture(scope="module")
@@ -190,16 +179,6 @@ def recipe(**rollout: Any) -> Config:
     return from_table(table)
 
 
-def train_line(config: Config, folder: Path) -> list[str]:
-    """The command that trains it in a process of its own, to be killed."""
-    file = folder.with_suffix(".toml")
-    lines = []
-    for section, values in to_table(config).items():
-        lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items() if v is not None)]
-    file.write_text("\n".join(lines))
-    return [*LINE, "train", str(file), "--log.folder", str(folder.parent), "--log.name", folder.name]
-
-
 @pytest.fixture
 def popen() -> Iterator[Popen]:
     """Starts commands whose output is read, and ends those that a failing test leaves behind."""
@@ -221,13 +200,6 @@ def command_line(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def of_server(folder: Path) -> list[int]:
     """The processes of the server that a run started: all in the group of the one that has its port."""
     port = (folder / "engine/server.log").read_text().split("--port ")[1].split()[0]
@@ -244,7 +216,7 @@ def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle
     """20 steps; SIGKILL at step 10; every step has all its completions, from the policy that is trained."""
     folder = tmp_path / "run"
     config = recipe(server=" ".join(SERVER), server_args="--enforce-eager")
-    process = popen(train_line(config, folder))
+    process = popen(train_command(config, folder))
     until(lambda: process.poll() is not None or len(runlog.read_metrics(folder)) >= 10, 240)
     assert process.poll() is None, process.communicate()
     served = of_server(folder)
@@ -266,7 +238,7 @@ def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle
 
     # What vLLM trained is what the training process alone trains, up to a rare token that rounding decides.
     local = dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, engine="local"))
-    train(local, tmp_path / "local")
+    subprocess.run(train_command(local, tmp_path / "local"), check=True, capture_output=True, env=os.environ | SMALL)
     assert sum(row["correct_share"] for row in runlog.read_metrics(tmp_path / "local")[10:]) / 10 == pytest.approx(
         sum(row["correct_share"] for row in metrics[10:]) / 10, abs=0.1
     )
@@ -275,7 +247,7 @@ def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_whatever_ends_the_trainer_ends_its_server(popen: Popen, tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "run"
-    process = popen(train_line(recipe(server=" ".join(SERVER), server_args="--enforce-eager"), folder))
+    process = popen(train_command(recipe(server=" ".join(SERVER), server_args="--enforce-eager"), folder))
     log = folder / "engine/server.log"
     until(lambda: log.exists() and "Initializing a V1 LLM engine" in log.read_text(), 120)
     served = of_server(folder)
@@ -297,7 +269,7 @@ def test_foreign_servers_may_die_one_by_one_and_the_run_goes_on_at_a_new_address
         folder = tmp_path / "run"
         config = recipe(urls=[other_url], patience=3.0)
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=12, checkpoint_every=100))
-        process = popen(train_line(config, folder))
+        process = popen(train_command(config, folder))
         until(lambda: process.poll() is not None or len(runlog.read_metrics(folder)) >= 2, 120)
         assert process.poll() is None, process.communicate()
         other.stop()
@@ -311,7 +283,7 @@ def test_foreign_servers_may_die_one_by_one_and_the_run_goes_on_at_a_new_address
         assert checkpoint.name == f"step-{done:06d}"
 
         wait_until_healthy(third, third_url)
-        process = popen([*LINE, "resume", str(folder), "--urls", url, third_url])
+        process = popen([sys.executable, "-m", "paint.cli", "resume", str(folder), "--urls", url, third_url])
         until(lambda: process.poll() is not None or len(runlog.read_metrics(folder)) >= done + 2, 120)
         assert process.poll() is None, process.communicate()
         third.stop()
@@ -326,17 +298,26 @@ def test_foreign_servers_may_die_one_by_one_and_the_run_goes_on_at_a_new_address
         third.stop()
 
 
-def test_two_processes_share_the_server_and_train_one_adapter(url: str, tmp_path: Path) -> None:
+def test_two_processes_train_through_the_server_what_one_trains(url: str, tmp_path: Path) -> None:
     config = recipe(urls=[url])
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2, batch_size=8))
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
-    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--module"]
-    line = train_line(config, tmp_path / "two")
+    line = in_two_processes(train_command(config, tmp_path / "two"))
     environment = os.environ | SMALL | {"MASTER_PORT": "29517"}
-    result = subprocess.run([*launch, *line[2:]], capture_output=True, text=True, env=environment)
+    result = subprocess.run(line, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert [rows(tmp_path / "two", step) for step in (1, 2)] == [8, 8]
-    metrics = runlog.read_metrics(tmp_path / "two")
-    assert max(row["engine_gap_mean"] for row in metrics) < 1e-4
+    subprocess.run(train_command(config, tmp_path / "one"), check=True, capture_output=True, env=os.environ | SMALL)
+    one, two = (runlog.read_metrics(tmp_path / name) for name in ("one", "two"))
+    assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], rel=1e-4)
+    stored = [(tmp_path / name / "rollouts/step-000002.jsonl").read_text().splitlines() for name in ("one", "two")]
+    ids = [[json.loads(line)["completion_ids"] for line in lines] for lines in stored]
+    assert ids[0] == ids[1]
     models = httpx2.get(f"{url}/v1/models").json()["data"]
     assert not [model["id"] for model in models if "paint-" in model["id"]]
+
+
+def test_what_ends_the_first_rank_ends_all_with_its_message(tmp_path: Path) -> None:
+    line = in_two_processes(train_command(recipe(server="no-such-vllm serve"), tmp_path / "run"))
+    environment = os.environ | SMALL | {"MASTER_PORT": "29518"}
+    result = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=120)
+    assert result.returncode != 0
+    assert "no-such-vllm cannot be started" in result.stderr

@@ -165,7 +165,7 @@ class Fleet:
         if server.strikes > STRIKES:
             return False
         if server.process is not None and server.process.dead:
-            self.display.note(f"engine: starting {server.url} again; its log ended with\n{server.process.tail()}")
+            self.display.note(f"engine: starting {server.url} again{_log_of(server)}")
             server.process.start()
             await self._until_healthy(server)
         if not await server.healthy():
@@ -191,10 +191,9 @@ class Fleet:
         if spent or waited > self.patience:
             counted = f"failed {STRIKES + 1} times without completing anything"
             why = counted if spent else f"gave no answer for {waited:.0f} s"
-            log = f"; its log ends with\n{server.process.tail()}" if server.process is not None else ""
             raise EngineError(
                 f"every engine {why} ({server.url}: {server.reason}). Start it again, then `paint resume` "
-                f"(--urls where its address changed; rollout.patience sets how long is waited){log}"
+                f"(--urls where its address changed; rollout.patience sets how long is waited){_log_of(server)}"
             )
 
     async def _connect(self, server: Server, folder: Path) -> None:
@@ -208,16 +207,22 @@ class Fleet:
         began = said = time.monotonic()
         while not await server.healthy():
             now, process = time.monotonic(), server.process
-            log = f"{process.log} ends with\n{process.tail()}" if process is not None else ""
             if process is not None and process.dead:
-                raise EngineError(f"the vLLM server ended before it was ready; {log}")
+                raise EngineError(f"the vLLM server ended before it was ready{_log_of(server)}")
             if now - began > self.patience:
-                raise EngineError(f"{server.url} did not answer within {self.patience:.0f} s (rollout.patience); {log}")
+                waited = f"within {self.patience:.0f} s (rollout.patience)"
+                raise EngineError(f"{server.url} did not answer {waited}{_log_of(server)}")
             if now - said > SAY_SECONDS:
                 said = now
                 last = f": {process.tail(1)[:120]}" if process is not None else ""
                 self.display.note(f"engine: waiting for {server.url}, {now - began:.0f} s{last}")
             await asyncio.sleep(0.2)
+
+
+def _log_of(server: Server) -> str:
+    """How the log of a server that is ours ends."""
+    process = server.process
+    return f"; {process.log} ends with\n{process.tail()}" if process is not None else ""
 
 
 async def together(work: Iterator[Coroutine[Any, Any, T]]) -> list[T]:

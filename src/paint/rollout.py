@@ -53,11 +53,13 @@ class Completion:
         ids: sampled token ids, the end token included when there is one.
         log_probs: engine's log p(id | prefix) at temperature 1, before top-k and top-p, in nats.
         truncated: it was cut at ``max_new_tokens`` without an end token.
+        source: who wrote it: a server's address, or "local".
     """
 
     ids: tuple[int, ...]
     log_probs: tuple[float, ...]
     truncated: bool
+    source: str = "local"
 
 
 @dataclass(frozen=True)

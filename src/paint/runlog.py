@@ -246,6 +246,7 @@ def _record(scored: Scored) -> dict[str, object]:
         "text": rollout.text,
         "correct": is_correct(rollout.text, rollout.problem.answer),
         "truncated": completion.truncated,
+        "source": completion.source,
         "overlap": rollout.overlap,
         "mask_ratio": rollout.mask_ratio,
         "context": rollout.context,

@@ -54,6 +54,7 @@ class Server:
 
     Attributes:
         adapter: folder of the adapter that is loaded, under the folder's name; None when nobody knows.
+        previous: the last one that was loaded, to be dropped for the next.
         left_out: set while it gets no requests.
         requests: those under way.
         strikes: how often it was left out since it last completed something; ``reason``: why the last time.
@@ -105,7 +106,7 @@ class Server:
         self.max_tokens = int(base[0]["max_model_len"])
         for model in models:
             if model.get("parent") and Path(model["root"]).is_relative_to(folder):
-                await self.drop(Path(model["id"]))
+                await self.drop(model["id"])
 
     async def complete(
         self, adapter: Path, prompt: Sequence[int], sampling: Sampling, seed: int, end_ids: Sequence[int]
@@ -152,17 +153,14 @@ class Server:
                     if "answered" in str(error) and await self.healthy():
                         raise EngineError(f"the adapter cannot be loaded: {error}") from error
                     raise
-            if self.previous not in (None, adapter):
-                await self.drop(self.previous)
+            if self.previous is not None and self.previous != adapter:
+                await self.drop(self.previous.name)
             self.adapter = self.previous = adapter
 
-    async def drop(self, adapter: Path | None) -> None:
-        """Forget an adapter; a server that does not know it, or does not answer, has forgotten it."""
-        if adapter is not None:
-            try:
-                await self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": adapter.name})
-            except (Unreachable, EngineError):
-                return
+    async def drop(self, name: str) -> None:
+        """Unload an adapter; a server that does not know it, or does not answer, has nothing to unload."""
+        with suppress(Unreachable, EngineError):
+            await self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     async def require_slots(self) -> None:
         """Refuse a server that has more adapters to serve than it holds at once: they would evict each other.
@@ -180,18 +178,31 @@ class Server:
             )
 
     async def sleep(self) -> None:
-        """Give the GPU's memory back: weights to the CPU's memory, cached prefixes dropped."""
-        await self._ask("POST", "/sleep?level=1")
+        """Give the GPU's memory back: weights to the CPU's memory, cached prefixes dropped. Raises as ``wake``."""
+        await self._turn("/sleep?level=1")
 
     async def wake(self) -> None:
-        """Take the GPU's memory again."""
-        await self._ask("POST", "/wake_up")
+        """Take the GPU's memory again.
+
+        Raises:
+            Unreachable: no answer. EngineError: it was not started for this, with the flag to set.
+        """
+        await self._turn("/wake_up")
 
     async def close(self) -> None:
         """Close the connections, and end the process where it is ours."""
         await self.client.aclose()
         if self.process is not None:
             self.process.stop()
+
+    async def _turn(self, path: str) -> None:
+        try:
+            await self._ask("POST", path)
+        except EngineError as error:
+            raise EngineError(
+                f"{self.url} cannot sleep (rollout.sleep): start it with --enable-sleep-mode and with "
+                f"VLLM_SERVER_DEV_MODE=1 in its environment ({error})"
+            ) from error
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         try:
@@ -277,7 +288,7 @@ class ServerProcess:
 
     def tail(self, lines: int = 15) -> str:
         """The end of its log."""
-        text = self.log.read_bytes()[-20_000:].decode(errors="replace") if self.log.exists() else ""
+        text = self.log.read_bytes()[-20_000:].decode(errors="replace")
         return "\n".join(text.rstrip().splitlines()[-lines:])
 
     def stop(self) -> None:
@@ -352,7 +363,7 @@ def _completion(
         )
     if not all(math.isfinite(x) for x in log_probs):
         raise EngineError(f"{url} returned log-probs that are not finite")
-    return Completion(tuple(ids), tuple(log_probs), truncated=not ended)
+    return Completion(tuple(ids), tuple(log_probs), truncated=not ended, source=url)
 
 
 def _message(text: str) -> str:

@@ -14,14 +14,15 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import InitProcessGroupKwargs, gather_object
 
 from paint import Diverged, Stopped, runlog
-from paint.canary import canary, require_agreement
+from paint.canary import require_agreement
 from paint.config import Config, ConfigError, require_paths, to_table
 from paint.context import MARKER, anchors, mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, ProblemSet, batch_indices, read_problems
@@ -30,6 +31,7 @@ from paint.fused import fused_paint_loss, triton_row_work
 from paint.objective import Loss
 from paint.policy import Policy, load_policy
 from paint.rollout import Completion, Engine, LocalEngine, MergedEngine, Rollout, Sampling, Scored
+from paint.vllm import open_vllm
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,10 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
         Stopped: after SIGINT or SIGTERM, when the step under way is finished and saved.
     """
     require_paths(config)
-    accelerator = Accelerator(log_with=list(config.log.trackers) or None, project_dir=folder)
+    # Ranks wait for the first one's engine: while it starts, generates, or is waited for.
+    seconds = 600 + config.rollout.patience + config.rollout.timeout
+    waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))
+    accelerator = Accelerator(log_with=list(config.log.trackers) or None, project_dir=folder, kwargs_handlers=[waiting])
     display = Display(enabled=accelerator.is_main_process)
     if config.train.batch_size < accelerator.num_processes:
         ranks = accelerator.num_processes
@@ -193,22 +198,16 @@ def open_engine(
     Raises:
         EngineError, EngineGap: it cannot be used, or it is not the policy that is trained.
     """
-    if config.rollout.engine != "vllm":
+    if config.rollout.engine == "vllm":
+        # All rows are asked for at once and go to the least busy server: four for each reach every one.
+        asked = [problems[i % len(problems)] for i in range(4 * max(len(config.rollout.urls), 1))]
+        prompts = [policy.student_prompt(problem.problem) for problem in asked]
+        sampling = replace(sampling_of(config), max_new_tokens=min(64, config.rollout.max_new_tokens))
+        with open_vllm(policy, config, folder, display, prompts, sampling) as engine:
+            yield engine
+    else:
         kind = MergedEngine if config.rollout.engine == "merged" else LocalEngine
         yield kind(policy, batch_size=config.rollout.batch_size)
-        return
-    from paint.vllm import open_vllm
-
-    with open_vllm(policy, config, folder, display) as engine:
-        sampling = replace(sampling_of(config), max_new_tokens=min(64, config.rollout.max_new_tokens))
-        prompts = [policy.student_prompt(problem.problem) for problem in problems[:4]]
-        found = canary(policy, engine, prompts, sampling, config.rollout.max_engine_gap)
-        engine.require_slots()
-        display.note(
-            f"engine: a changed adapter moved its log-probs by {found['predicted']:.3g} nats, within "
-            f"{found['perturbed']:.2g} of the trainer's; restored, they agree within {found['restored']:.2g}"
-        )
-        yield engine
 
 
 def loop(setup: Setup, problems: Sequence[Problem], folder: Path, done: int, display: Display) -> None:

@@ -8,11 +8,10 @@ adapter, up to the rounding of whatever else is in the batch.
 import asyncio
 import shlex
 import shutil
-import socket
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,21 +19,21 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
+from paint import PaintError
+from paint.canary import canary
 from paint.config import Config
 from paint.data import lab_file
 from paint.display import Display
 from paint.fleet import Fleet, together
 from paint.policy import Policy, save_adapter
-from paint.rollout import Completion, Sampling
-from paint.server import RANKS, EngineError, Server, ServerProcess, free_port
+from paint.rollout import Completion, Engine, Sampling
+from paint.server import RANKS, EngineError, Server, ServerProcess, Unreachable, free_port
 
 T = TypeVar("T")
 
 
 class VllmEngine:
     """Generates on vLLM servers what ``LocalEngine`` generates in the training process.
-
-    With several ranks, all of them call ``adopt`` and ``generate`` together: the first writes, every one asks.
 
     Args:
         servers: each with the trainer's model and number format.
@@ -58,7 +57,7 @@ class VllmEngine:
         self.policy, self.folder, self.sleeps = policy, folder.absolute(), sleeps
         self.fleet = Fleet(servers, display, in_flight=in_flight, patience=patience, wakes=sleeps)
         # Servers outlive runs, and remember prefixes by name: no other run may have used ours.
-        self.run = _agree(uuid.uuid4().hex[:12])
+        self.run = uuid.uuid4().hex[:12]
         self.version = 0
         self.adapter: Path | None = None
         self.loop = asyncio.Runner()
@@ -71,7 +70,6 @@ class VllmEngine:
             EngineError: one does not, or is no vLLM server, or ours ended (with the end of its log).
         """
         self.loop.run(self.fleet.connect(self.folder))
-        PartialState().wait_for_everyone()  # nobody drops what another has loaded
 
     def adopt(self) -> None:
         """Write the policy's adapter, load it on every server under a new name, drop the one before.
@@ -79,17 +77,13 @@ class VllmEngine:
         Raises:
             EngineError: a server cannot load it, or the disk cannot take it; the message says what to change.
         """
-        ranks = PartialState()
         self.version += 1
         adapter = self.folder / f"paint-{self.run}-{self.version:06d}"
-        if ranks.is_main_process:
-            _write(self.policy, adapter)
-        ranks.wait_for_everyone()
+        _write(self.policy, adapter)
         before, self.adapter = self.adapter, adapter
         if not self.sleeps:  # a sleeping server loads it when it is woken
             self.loop.run(self.fleet.each(lambda server: server.use(adapter)))
-        ranks.wait_for_everyone()
-        if before is not None and ranks.is_main_process:
+        if before is not None:
             shutil.rmtree(before, ignore_errors=True)
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
@@ -104,12 +98,11 @@ class VllmEngine:
         assert self.adapter is not None
         self._require_room(max(map(len, prompts), default=0), sampling.max_new_tokens)
         if self.sleeps:
-            self._on_the_first_rank(Server.wake)
+            self.loop.run(self.fleet.each(Server.wake))
         work = self.fleet.complete(self.adapter, prompts, sampling, seeds, self.policy.end_ids)
         completions = self.loop.run(work)
         if self.sleeps:
-            PartialState().wait_for_everyone()  # others may still be generating
-            self._on_the_first_rank(Server.sleep)
+            self.loop.run(self.fleet.each(Server.sleep))
         return completions
 
     def require_slots(self) -> None:
@@ -123,20 +116,16 @@ class VllmEngine:
         self.closed = True
         self.loop.run(together(self._leave(server) for server in self.fleet.servers))
         self.loop.close()
-        if PartialState().is_main_process:
-            _delete_adapters(self.folder)
+        _delete_adapters(self.folder)
 
     async def _leave(self, server: Server) -> None:
-        if server.process is None and server.live and PartialState().is_main_process:
-            await server.drop(self.adapter)
+        if server.process is None and server.live:
+            with suppress(Unreachable, EngineError):
+                if self.sleeps:
+                    await server.wake()
+            if self.adapter is not None:
+                await server.drop(self.adapter.name)
         await server.close()
-
-    def _on_the_first_rank(self, verb: Callable[[Server], Coroutine[Any, Any, None]]) -> None:
-        if PartialState().is_main_process:
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()  # the servers need the memory that we merely keep
-            self.loop.run(self.fleet.each(verb))
-        PartialState().wait_for_everyone()
 
     def _require_room(self, prompt: int, new: int) -> None:
         limit = min(server.max_tokens for server in self.fleet.servers)
@@ -147,26 +136,110 @@ class VllmEngine:
             )
 
 
+class FirstRankEngine:
+    """The rows of all ranks, generated by the first rank's engine: its servers have one client, however many ranks.
+
+    All ranks call each method together; what the first one raises is raised on all.
+    """
+
+    def __init__(self, engine: Engine | None, *, frees_memory: bool) -> None:
+        self.engine, self.frees_memory = engine, frees_memory
+
+    def adopt(self) -> None:
+        """The first rank's, which is every rank's."""
+
+        def work() -> None:
+            assert self.engine is not None
+            self.engine.adopt()
+
+        on_first_rank(work)
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
+        """This rank's completions, in order."""
+        if self.frees_memory and torch.cuda.is_available():
+            torch.cuda.empty_cache()  # servers on the same GPUs need the memory that we merely keep
+        counts = gather_object([len(prompts)])
+        rows = gather_object(list(zip(prompts, seeds, strict=True)))
+
+        def work() -> list[Completion]:
+            assert self.engine is not None
+            return self.engine.generate([prompt for prompt, _ in rows], sampling, [seed for _, seed in rows])
+
+        start = sum(counts[: PartialState().process_index])
+        return on_first_rank(work)[start : start + len(prompts)]
+
+
 @contextmanager
-def open_vllm(policy: Policy, config: Config, folder: Path, display: Display) -> Iterator[VllmEngine]:
+def open_vllm(
+    policy: Policy,
+    config: Config,
+    folder: Path,
+    display: Display,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+) -> Iterator[Engine]:
     """The engine that ``config.rollout`` asks for: the servers at ``urls``, or one that is started and owned.
 
-    Whatever ends the block ends the server, too.
+    It has passed the canary with these prompts. Whatever ends the block ends the server, too.
 
     Raises:
-        EngineError: a server cannot be reached or started.
+        EngineError: a server cannot be reached or started, or lacks room for the adapter.
+        EngineGap: it does not serve the adapters that it is given.
     """
+    options = config.rollout
+    with ExitStack() as stack:
+        engine: VllmEngine | None = None
+
+        def start() -> None:
+            nonlocal engine
+            engine = stack.enter_context(_servers(policy, config, folder, display))
+            found = canary(policy, engine, prompts, sampling, options.max_engine_gap)
+            engine.require_slots()
+            display.note(
+                f"engine: a changed adapter moved its log-probs by {found['moved']:.3g} nats, within "
+                f"{found['perturbed']:.2g} of the trainer's; restored, they agree within {found['restored']:.2g}"
+            )
+
+        on_first_rank(start)
+        yield FirstRankEngine(engine, frees_memory=options.sleep)
+
+
+def on_first_rank(work: Callable[[], T]) -> T:
+    """What the first rank's ``work`` returns, or the PaintError that it raises, on every rank."""
+    outcome: list[Any] = [None]
+    if PartialState().is_main_process:
+        try:
+            outcome = [work()]
+        except PaintError as error:
+            outcome = [error]
+    broadcast_object_list(outcome)
+    if isinstance(outcome[0], PaintError):
+        raise outcome[0]
+    result: T = outcome[0]
+    return result
+
+
+@contextmanager
+def _servers(policy: Policy, config: Config, folder: Path, display: Display) -> Iterator[VllmEngine]:
+    """An engine on servers that answer."""
     options = config.rollout
     folder = Path(options.adapter_folder) / folder.name if options.adapter_folder else folder / "engine"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if PartialState().is_main_process:
-            _delete_adapters(folder)
     except OSError as error:
         raise EngineError(f"{folder} cannot be made: {error}; choose another with --rollout.adapter-folder") from error
+    _delete_adapters(folder)
     servers = [Server(url, timeout=options.timeout) for url in options.urls]
     if not servers:
-        servers = [start_server(policy, config, folder, display)]
+        port = free_port()
+        # A sleeping server is woken through an endpoint that vLLM has in its development mode only.
+        environment = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} | (
+            {"VLLM_SERVER_DEV_MODE": "1"} if options.sleep else {}
+        )
+        process = ServerProcess(server_command(policy, config, port), environment, folder / "server.log")
+        display.note(f"engine: starting a vLLM server; its log is {process.log}")
+        process.start()
+        servers = [Server(f"http://127.0.0.1:{port}", timeout=options.timeout, process=process)]
     engine = VllmEngine(
         policy,
         servers,
@@ -183,25 +256,6 @@ def open_vllm(policy: Policy, config: Config, folder: Path, display: Display) ->
         yield engine
     finally:
         engine.close()
-
-
-def start_server(policy: Policy, config: Config, folder: Path, display: Display) -> Server:
-    """Start a server on this machine; the first rank owns it, and all of them use it.
-
-    Raises:
-        EngineError: there are ranks on other machines, which could not reach it.
-    """
-    if len({*gather_object([socket.gethostname()])}) > 1:
-        raise EngineError("ranks on several machines need servers that all reach: start them, and set --rollout.urls")
-    port, process = _agree(free_port()), None
-    if PartialState().is_main_process:
-        environment = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-        if config.rollout.sleep:
-            environment["VLLM_SERVER_DEV_MODE"] = "1"
-        process = ServerProcess(server_command(policy, config, port), environment, folder / "server.log")
-        display.note(f"engine: starting a vLLM server; its log is {process.log}")
-        process.start()
-    return Server(f"http://127.0.0.1:{port}", timeout=config.rollout.timeout, process=process)
 
 
 def server_command(policy: Policy, config: Config, port: int) -> list[str]:
@@ -244,10 +298,3 @@ def _delete_adapters(folder: Path) -> None:
     """Those of this run, and of the same run before it was killed."""
     for path in folder.glob("*paint-*"):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _agree(value: T) -> T:
-    """The main rank's value, on every rank."""
-    shared = [value]
-    broadcast_object_list(shared)
-    return shared[0]

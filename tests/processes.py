@@ -1,0 +1,47 @@
+"""Real processes in tests: the command that trains, waiting for something to happen, who is alive."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paint.config import Config, to_table
+
+
+def train_command(config: Config, folder: Path) -> list[str]:
+    """The command line that trains ``config`` in a process of its own, with all it says in a recipe beside the run."""
+    recipe = folder.with_suffix(".toml")
+    recipe.parent.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for section, values in to_table(config).items():
+        lines += [f"[{section}]"]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+    recipe.write_text("\n".join(lines))
+    flags = ["--log.folder", str(folder.parent), "--log.name", folder.name]
+    return [sys.executable, "-m", "paint.cli", "train", str(recipe), *flags]
+
+
+def in_two_processes(line: list[str]) -> list[str]:
+    """The same command on two ranks."""
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--module"]
+    return [*launch, *line[2:]]
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """Wait for something to become true, and return it."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "took too long"
+        time.sleep(0.02)
+    return value
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
