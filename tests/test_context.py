@@ -2,10 +2,11 @@
 
 import json
 import math
+import re
 import time
 from itertools import product
 from pathlib import Path
-from statistics import mean
+from statistics import mean, quantiles
 from typing import Any
 
 import pytest
@@ -32,9 +33,9 @@ $ $$ \( \) \[ \] { } \{ \} ( ) [ ] ^ _ ' \prime ^{\prime} \frac \dfrac \sqrt √
 \framebox[2cm]{ \text{ \text \mathrm{ \pmod{ \bmod \operatorname*{ \left \right \left. \, \! \; ~ \\ \\[4pt] \ & \%
 \$ \# \_ \not = < <= <=> > -> - + * / ! \cdot × ÷ − ≤ \le \leq \alpha α \foo \a a b xy sin \sin \log 0 1 2 12 000 345
 1,000 1{,}000 1\,000 , {,} . ... … \ldots \circ ^\circ ^{\circ} ° \begin{align} \end{align} \begin \end{
-\begin{array}{cc} \tag{1} \tag \phantom{2} \quad ² é 1/2 3/ ^{2} _{i} ^12 | \mid [asy] [/asy] <img_12> or The x=5
+\begin{array}{cc} \tag{1} \tag \phantom{2} \quad ² é 1/2 3/ ^{2} _{i} ^12 | \mid [asy] [/asy] <img_12> or The x=5 \pmod
 """  # noqa: RUF001
-BLANKS = [" ", "\n", "\n\n", "\u00a0", "\x01", "\x04", ", ", ". ", r"\text{ or }", "a b", r"\ "]
+BLANKS = [" ", "\n", "\n\n", "\u00a0", "\x00", "\x01", "\x04", "\ud800", ", ", ". ", r"\text{ or }", "a b", r"\ "]
 latex_like = st.lists(st.sampled_from(FRAGMENTS.split() + BLANKS), max_size=14).map("".join)
 any_text = st.text() | latex_like
 many = settings(max_examples=400, deadline=None)
@@ -64,7 +65,7 @@ many = settings(max_examples=400, deadline=None)
         ("x_1 y", "x_{1}y"),
         (r"2 \pi r", r"2\pi r", "2πr"),
         (r"1, 2, \ldots, n", "1,2,...,n", r"1,2,\dots,n", r"1,2,\cdots, n"),
-        (r"k \equiv 1 \pmod{n}", r"k \equiv 1(\bmod n)", r"k\equiv1\ (\mathrm{mod}\ n)"),
+        (r"k \equiv 1 \pmod{n}", r"k\equiv1\pmod n", r"k \equiv 1(\bmod n)", r"k\equiv1\ (\mathrm{mod}\ n)"),
         (r"\operatorname{gcd}(a, b)", r"\gcd(a,b)", "gcd(a,b)"),
         (r"\{1, 2\}", r"\left\{1,2\right\}", r"\lbrace 1,2\rbrace"),
         ("(2,251,252)", "(2, 251, 252)"),
@@ -206,9 +207,11 @@ def test_the_overlap_of_a_solution_with_itself_is_exactly_one(solution: str, com
         "^" * 10**6,
         "1," * 500_000,
         r"\frac{" * 160_000,
-        "".join(f"$x_{{{i}}}+{i}$ " for i in range(10_000)),
+        "}$(\ud800\x03=\\ and then some more of it, " * 30_000,
+        "".join(f"Let $x_{{{i}}}+{i}=\\frac{{{i}}}{{7}}$. " for i in range(30_000)),
+        " ".join("1" * length for length in range(600, 1, -1)),  # each number stands in all before it
     ],
-    ids=lambda text: text[:8],
+    ids=["boxes", "dollars", "braces", "powers", "commas", "fractions", "marks", "formulas", "runs"],
 )
 def test_a_megabyte_of_nonsense_neither_hangs_nor_recurses(text: str) -> None:
     # CPU seconds, a limit that a quadratic step misses by far and a busy machine does not
@@ -364,19 +367,17 @@ def rows(name: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in lines]
 
 
-def mean_overlap_with_others(solutions: list[str]) -> float:
-    n = len(solutions)
-    return mean(overlap(solutions[(i + shift) % n], solutions[i]) for i, shift in product(range(n), (1, n // 3)))
-
-
 @needs_data
 def test_every_real_solution_has_normalised_anchors_and_overlaps_itself_fully() -> None:
     for row in rows("olympiad_solutions.jsonl") + rows("math_rollouts.jsonl"):
-        wanted = anchors(row["solution"])
-        assert wanted, row["solution"]
-        assert overlap(row["solution"], row["solution"]) == 1.0
+        solution = row["solution"]
+        wanted = anchors(solution)
+        assert wanted, solution
+        assert overlap(solution, solution) == 1.0
         assert [normalize(anchor) for anchor in wanted] == list(wanted)
-        for text in (row["problem"], row["solution"], *row.get("completions", [])):
+        torn = solution[len(solution) // 3 : -len(solution) // 3]  # formulas and braces without their partners
+        assert overlap(torn, torn) in (0.0, 1.0)
+        for text in (row["problem"], solution, torn, *row.get("completions", [])):
             assert normalize(normalize(text)) == normalize(text)
 
 
@@ -404,6 +405,23 @@ def test_correct_completions_overlap_more_than_wrong_ones() -> None:
 
 
 @needs_data
-def test_the_solution_of_another_problem_hardly_overlaps() -> None:
-    assert mean_overlap_with_others([row["solution"] for row in rows("olympiad_solutions.jsonl")]) < 0.05
-    assert mean_overlap_with_others([row["solution"] for row in rows("math_rollouts.jsonl")]) < 0.1
+@pytest.mark.parametrize(
+    ("name", "mean_below", "nineteen_of_twenty_below"),  # measured: 0.016 and 0.10; 0.044 and 0.25
+    [("olympiad_solutions.jsonl", 0.03, 0.2), ("math_rollouts.jsonl", 0.08, 0.4)],
+)
+def test_the_solution_of_another_problem_hardly_overlaps(
+    name: str, mean_below: float, nineteen_of_twenty_below: float
+) -> None:
+    solutions = [row["solution"] for row in rows(name)]
+    n = len(solutions)
+    others = [overlap(solutions[(i + shift) % n], solutions[i]) for i, shift in product(range(n), (1, n // 3))]
+    assert mean(others) < mean_below
+    assert quantiles(others, n=20)[-1] < nineteen_of_twenty_below
+
+
+def test_the_page_of_ten_real_cases_is_true() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "anchors.md").read_text(encoding="utf-8")
+    cases = re.findall(r"^```latex\n(.*?)^```\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(cases) == page.count("\n## ") - 1 == 10  # the last section is about weaknesses
+    for solution, listed in cases:
+        assert anchors(solution) == tuple(listed.splitlines())

@@ -9,14 +9,16 @@ raises, whatever the text, and all of it takes linear time.
 
 import re
 from collections.abc import Iterator
-from itertools import chain, pairwise
+from itertools import pairwise
 
 # Where formulas, cells and boxes begin and end: control characters until the text is normalised, then blanks.
 START, END, CUT, BOX, UNBOX = MARKS = "\x01\x02\x03\x04\x05"
-_UNMARK = str.maketrans(MARKS, " " * len(MARKS))
 
-_UNICODE = _UNMARK | str.maketrans("−–×·⋅∗÷⩽⩾′’∆µϵϕ~", "--****/≤≥''Δμεφ ")  # noqa: RUF001
-_SUPERSCRIPTS = {ord(power): f"^{{{n}}}" for n, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")} | {ord("√"): "\\sqrt "}
+_UNICODE: dict[int, int | str] = (
+    str.maketrans("−–×·⋅∗÷⩽⩾′’∆µϵϕ~" + MARKS, "--****/≤≥''Δμεφ " + " " * len(MARKS))  # noqa: RUF001
+    | {ord(power): f"^{{{n}}}" for n, power in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
+    | {ord("√"): "\\sqrt "}
+)
 _SYMBOLS = r"""
 \frac dfrac tfrac cfrac; \binom dbinom tbinom; * cdot times ast; / div; ± pm; … dots ldots cdots dotsc dotsb
 ≤ le leq leqslant; ≥ ge geq geqslant; ≠ ne neq; ≈ approx; ≡ equiv; ∈ in; | mid vert lvert rvert; ∞ infty
@@ -53,6 +55,7 @@ _LATEX = re.compile(
     | \\(?P<wrapper>text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|boldsymbol|bm|operatorname|[mh]box|emph
         |underline|pmod)\*?\s*+\{
         (?P<connective>(?:\s*+(?:and|or|if|for|where|so|then|with|when|since|all)(?![A-Za-z]))++)?
+    | \\pmod(?![A-Za-z])\s*+(?P<modulus>[0-9]++|[A-Za-z])
     | \\(?P<command>[A-Za-z]++)
     | ,(?<=[0-9],)\\!(?=[0-9]{3}(?![0-9]))(?P<comma>) | \\(?<=[0-9]\\),(?=[0-9]{3}(?![0-9]))(?P<thin>)
     | \\\\\[[0-9.]{1,6}[a-z]{2}\](?P<row>)
@@ -74,12 +77,12 @@ def normalize(text: str) -> str:
     Blanks stay between words and between numbers only. Case stays (A is not a), and so do trailing zeros
     (precision is information). Idempotent; raises on no string.
     """
-    return _canonical(_plain(text).translate(_UNMARK))
+    return _canonical(_unmark(_plain(text)))
 
 
 def _plain(text: str) -> str:
     """Commands replaced by what they stand for, with marks where formulas, cells and boxes begin and end."""
-    text = text.translate(_UNICODE).translate(_SUPERSCRIPTS)
+    text = text.translate(_UNICODE)
     written: list[str] = []
     at = 0
     closers: list[str] = []  # what the partner of each open brace becomes
@@ -88,49 +91,58 @@ def _plain(text: str) -> str:
         kind, value = found.lastgroup, found[found.lastgroup or 0]
         new, delimiter, opens = " ", "", False
         match kind:
-            case "open":
-                closers.append("}")
-                new = "{"
-            case "close":
-                new = closers.pop() if closers else "}"
-            case "command":
-                new = _COMMANDS.get(value, found[0])
             case "dollar" if formula == "$" and value:  # the middle of $a$$b$
                 new = END + START
             case "dollar":
                 delimiter, opens = "$" + value, not formula
+            case "close":
+                new = closers.pop() if closers else "}"
+            case "open":
+                closers.append("}")
+                new = "{"
+            case "command":
+                new = _COMMANDS.get(value, found[0])
+            case "paragraph":  # TeX allows none inside $...$: the formula of a stray dollar sign ends here
+                delimiter = "$"
             case "bracket":
                 delimiter, opens = {")": "(", "]": "["}.get(value, value), value in "(["
             case "escape":
                 new = _ESCAPES.get(value, value or " ")
+            case "cell" | "row":
+                new = CUT
             case "wrapper":
                 closers.append(")" if value == "pmod" else " ")
                 new = "(mod " if value == "pmod" else " "
             case "connective":
                 closers.append(" ")
                 new = CUT + value + CUT
+            case "environment" if value not in _NO_FORMULA:
+                delimiter, opens = value, found["edge"] == "begin"
             case "box":
                 closers.append(UNBOX)
                 new = BOX
             case "boxed":
                 new = BOX + value + UNBOX
+            case "modulus":
+                new = f"(mod {value})"
             case "comma" | "thin":
                 new = ","
-            case "cell" | "row":
+        if delimiter:
+            if opens and not formula:
+                formula, new = delimiter, START
+            elif formula == delimiter and not opens:
+                formula, new = "", END
+            else:
                 new = CUT
-            case "environment" if value not in _NO_FORMULA:
-                delimiter, opens = value, found["edge"] == "begin"
-            case "paragraph":  # TeX allows none inside $...$: the formula of a stray dollar sign ends here
-                delimiter = "$"
-        if opens and not formula:
-            formula, new = delimiter, START
-        elif delimiter and formula == delimiter and not opens:
-            formula, new = "", END
-        elif delimiter:
-            new = CUT
         written += text[at : found.start()], new
         at = found.end()
     return "".join([*written, text[at:]])
+
+
+def _unmark(text: str) -> str:
+    for mark in MARKS:  # str.translate is slow beyond ASCII
+        text = text.replace(mark, " ")
+    return text
 
 
 _LETTER = r"[^\W\d_]"
@@ -149,28 +161,29 @@ def _join_thousands(found: re.Match[str]) -> str:
     return found[0] if is_list else found[0].replace(",", "")
 
 
-_REWRITES = (
-    (r"\{,\}(?<=[0-9]\{,\})(?=[0-9]{3}(?![0-9]))", ""),
-    (r"[1-9](?<![0-9.^_].)(?<![0-9…],.)[0-9]{0,2}+(?:,[0-9]{3})++(?![0-9]|,[0-9…])", _join_thousands),
-    (r",(?<=[0-9],)(?=[0-9])", ", "),  # no thousands separator: a list, and it says so from here on
-    (r"\^(?:\{\\circ\}|\\circ(?![A-Za-z]))", "°"),
-    (r"\^(?<!\^\^)\^*+(?:\{('++)\}|('++))", r"\1\2"),
-    (rf"([\^_])(-?[0-9]++(?:\.[0-9]++)?|{_LETTER}|[∞*+])", r"\1{\2}"),
-    (rf"\\(frac|binom) ?{_DIGIT_OR_LETTER} ?{_DIGIT_OR_LETTER}", r"\\\1{\2}{\3}"),
-    (rf"\\(frac|binom) ?{_DIGIT_OR_LETTER}(?=\{{)", r"\\\1{\2}"),
-    (rf"\\(frac|binom)(\{{(?:[^{{}}]++|\{{[^{{}}]*+\}})*+\}}){_DIGIT_OR_LETTER}", r"\\\1\2{\3}"),
-    (rf"\\sqrt ?([0-9]++|{_LETTER})", r"\\sqrt{\1}"),
-    (r"([0-9](?<![0-9./].)[0-9]*+)/([0-9]++)(?![\^!]|\.[0-9])", r"\\frac{\1}{\2}"),
+_REWRITES = (  # a sign without which there is nothing to do, pattern, replacement
+    ("{,}", r"\{,\}(?<=[0-9]\{,\})(?=[0-9]{3}(?![0-9]))", ""),
+    (",", r"[1-9](?<![0-9.^_].)(?<![0-9…],.)[0-9]{0,2}+(?:,[0-9]{3})++(?![0-9]|,[0-9…])", _join_thousands),
+    (",", r",(?<=[0-9],)(?=[0-9])", ", "),  # no thousands separator: a list, and it says so from here on
+    (r"\circ", r"\^(?:\{\\circ\}|\\circ(?![A-Za-z]))", "°"),
+    ("'", r"\^(?<!\^\^)\^*+(?:\{('++)\}|('++))", r"\1\2"),
+    ("", rf"([\^_])(-?[0-9]++(?:\.[0-9]++)?|{_LETTER}|[∞*+])", r"\1{\2}"),
+    ("\\", rf"\\(frac|binom) ?{_DIGIT_OR_LETTER} ?{_DIGIT_OR_LETTER}", r"\\\1{\2}{\3}"),
+    ("\\", rf"\\(frac|binom) ?{_DIGIT_OR_LETTER}(?=\{{)", r"\\\1{\2}"),
+    ("\\", rf"\\(frac|binom)(\{{(?:[^{{}}]++|\{{[^{{}}]*+\}})*+\}}){_DIGIT_OR_LETTER}", r"\\\1\2{\3}"),
+    (r"\sqrt", rf"\\sqrt ?([0-9]++|{_LETTER})", r"\\sqrt{\1}"),
+    ("/", r"([0-9](?<![0-9./].)[0-9]*+)/([0-9]++)(?![\^!]|\.[0-9])", r"\\frac{\1}{\2}"),
 )
-_COMPILED = tuple((re.compile(pattern), replacement) for pattern, replacement in _REWRITES)
+_COMPILED = tuple((sign, re.compile(pattern), replacement) for sign, pattern, replacement in _REWRITES)
 
 
 def _canonical(text: str) -> str:
     text = _tighten(text)
     for spelling, symbol in _ASCII:
         text = text.replace(spelling, symbol)
-    for pattern, replacement in _COMPILED:
-        text = pattern.sub(replacement, text)
+    for sign, pattern, replacement in _COMPILED:
+        if sign in text:
+            text = pattern.sub(replacement, text)
     return _LOOSE_BLANK.sub("", text)
 
 
@@ -180,13 +193,15 @@ def _tighten(text: str) -> str:
 
 LONGEST_SIDE, LONGEST_ANSWER = 80, 200  # characters: beyond them no two people write the same
 MOST_ANCHORS = 1000  # the longest real solutions have 150; it keeps the search linear
-_RUNS_IN = re.compile(rf"[0-9][0-9.]|\.[0-9]|{_LETTER}{{2}}|\\.")  # the word or number began before the piece
+_RUNS_IN = re.compile(rf"[0-9.][0-9]++|[0-9]\.|{_LETTER}{{2,}}+|\\.")  # the word or number began before the piece
 _RUNS_ON = re.compile(rf"[0-9]\.?[0-9]|{_LETTER}{{2}}")  # it goes on after the piece
-_NUMBER = re.compile(r"\\frac\{[0-9]++\}\{[0-9]++\}|[0-9]*+\.[0-9]++|[0-9]{2,}+")
+_NUMBER = re.compile(  # one set of first characters: the search leaps from one to the next
+    r"[0-9.\\](?:(?<=\\)frac\{[0-9]++\}\{[0-9]++\}|(?<=\.)[0-9]++|(?<=[0-9])(?:[0-9]*+\.[0-9]++|[0-9]++))"
+)
 _BOX = re.compile(f"{BOX}(?:([^{BOX}{UNBOX}]*+){UNBOX}|([^{MARKS}]*+))")
 _PICTURE = re.compile(r"<img_\{[0-9]++\}>")
 _RELATIONS = "=<>≤≥≠≈≡∈∼→:"  # noqa: RUF001
-_SPAN = re.compile(f"([{START}{END}]|{CUT}(?!{CUT}?[{_RELATIONS}]))")  # `x &= 5` is one statement
+_SPAN = re.compile(f"([{START}{END}{CUT}](?!(?<={CUT}){CUT}?[{_RELATIONS}]))")  # `x &= 5` is one statement
 _KINDS = (
     dict.fromkeys("([{", "opening")
     | dict.fromkeys(")]}", "closing")
@@ -227,7 +242,7 @@ def anchors(solution: str) -> tuple[str, ...]:
     found += _formulas(marked)
     found += [(number.start(), number[0]) for number in _NUMBER.finditer(marked)]
     pieces = [*dict.fromkeys(piece for _, piece in sorted(found))][:MOST_ANCHORS]
-    normalized = _canonical(plain.translate(_UNMARK))
+    normalized = _canonical(_unmark(plain))
     # Without marks a formula can run into its surroundings (`$3ad$ b` reads 3adb), and its last word is lost.
     return tuple(piece for piece in pieces if contains(normalized, piece))
 
@@ -246,23 +261,24 @@ def _formulas(marked: str) -> Iterator[tuple[int, str]]:
 def _statements(span: str, prose: bool) -> Iterator[tuple[int, str]]:
     seam, kinds = (_PROSE_SEAM, _PROSE_KINDS) if prose else (_FORMULA_SEAM, _KINDS)
     depth, sides = 0, [0]  # of brackets; where the sides of the statement begin
-    for found in chain(seam.finditer(span), [None]):
-        kind = kinds.get(found[0], "word") if found else "word"
-        start, end = found.span() if found else (len(span), len(span))
+    for found in seam.finditer(span):
+        kind = kinds.get(found[0], "word")
         if kind == "opening":
             depth += 1
         elif kind == "closing":
             depth = max(depth - 1, 0)
         elif kind == "relation" and not depth:
-            sides.append(end)
+            sides.append(found.end())
         elif kind == "word" or (kind == "stop" and not depth):
-            if start - sides[0] > 2:
-                yield from _telling(span, [*sides, start + 1])
-            depth, sides = 0, [end]
+            yield from _telling(span, [*sides, found.start() + 1])
+            depth, sides = 0, [found.end()]
+    yield from _telling(span, [*sides, len(span) + 1])
 
 
 def _telling(span: str, edges: list[int]) -> list[tuple[int, str]]:
     """The telling sides of a statement; the statement itself if it has two sides and neither tells."""
+    if edges[-1] - edges[0] < 4:
+        return []
     sides = [(start, _trim(span[start : stop - 1])) for start, stop in pairwise(edges)]
     telling = [(start, side) for start, side in sides if _tells(side)]
     if not telling and len(sides) == 2 and all(side for _, side in sides):
@@ -285,7 +301,7 @@ def _balanced(piece: str) -> bool:
 
 def _trim(piece: str) -> str:
     if not piece.isprintable():
-        piece = _tighten(piece.translate(_UNMARK))
+        piece = _tighten(_unmark(piece))
     return piece.lstrip("+*/.:?,;=…'° ").rstrip("+-*/.:?,;=… ")
 
 
@@ -293,7 +309,10 @@ def contains(text: str, piece: str) -> bool:
     """Whether a normalised text holds an anchor as whole words and numbers: 12 is in `12x`, not in 312 or 3.12."""
     at = text.find(piece)
     while at >= 0:
-        if not (at and _RUNS_IN.match(text, at - 1)) and not _RUNS_ON.match(text, at + len(piece) - 1):
+        if at and (run := _RUNS_IN.match(text, at - 1)):
+            at = text.find(piece, run.end())
+        elif _RUNS_ON.match(text, at + len(piece) - 1):
+            at = text.find(piece, at + 1)
+        else:
             return True
-        at = text.find(piece, at + 1)
     return False
