@@ -1,12 +1,16 @@
 """Problems: every row that would train on nothing, or on the wrong thing, is refused or counted by name."""
 
+import csv
 import json
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,6 +142,66 @@ def test_a_chosen_id_field_must_be_there_and_only_the_default_one_is_optional(tm
     )
 
 
+def test_a_column_may_differ_from_its_name_in_case_if_it_is_the_only_one(tmp_path: Path) -> None:
+    row = {"Problem": "p", "SOLUTION": "s", "Answer": "a", "ID": "i"}
+    assert read(write(tmp_path, row)).problems == [Problem("p", "s", "a", "i")]
+    exact = row | {"answer": "exact"}
+    assert read(write(tmp_path, exact)).problems == [Problem("p", "s", "exact", "i")]
+    two = {"problem": "p", "solution": "s", "Answer": "a", "ANSWER": "b"}
+    assert 'field "answer" is missing (fields of the row: problem, solution, Answer, ANSWER)' in refusal(
+        write(tmp_path, two)
+    )
+
+
+def test_an_evaluation_set_needs_no_solutions_and_is_taken_as_it_is(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"problem": "p", "answer": "1"},
+        {"problem": "p", "answer": "2", "solution": None},
+        {"problem": "q", "answer": "3", "solution": " "},
+        {"problem": "r", "answer": "4", "solution": "s"},
+    ]
+    path = write(tmp_path, *rows)
+    found = read_problems(Data(path=str(path)), solutions=False)
+    assert [(p.problem, p.solution) for p in found.problems] == [("p", ""), ("p", ""), ("q", ""), ("r", "s")]
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"problem": "p", "answer": "1", "solution": 3}, 'field "solution" is not text but a number (value 3)'),
+        ({"problem": "p", "answer": "1", "id": "4"}, "same id as an earlier row, row 4 (value '4')"),
+        ({"problem": "p"}, 'field "answer" is missing (fields of the row: problem); say which answer'),
+    ]
+    for bad, message in refused:
+        with pytest.raises(DataError) as caught:
+            read_problems(Data(path=str(write(tmp_path, *rows, bad))), solutions=False, way_out="say which {role}")
+        assert str(caught.value) == f"{path} row 5: {message}; fix the row"
+
+
+def test_a_long_solution_is_read_whole_from_every_kind_of_file(tmp_path: Path) -> None:
+    row = {"problem": "p", "solution": "x\n" * 500_000, "answer": "1", "id": "i"}
+    for path in write_all_kinds(tmp_path, [row]):
+        assert read(path).problems == [Problem(**row)]
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(lambda text: text.strip())
+
+
+@given(st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=8, unique_by=lambda row: " ".join(row[0].split())))
+def test_the_same_rows_give_the_same_problems_whatever_the_kind_of_file(rows: list[tuple[str, str, str]]) -> None:
+    named = [{"problem": p, "solution": s, "answer": a, "id": f"row {number}"} for number, (p, s, a) in enumerate(rows)]
+    with TemporaryDirectory() as folder:
+        for path in write_all_kinds(Path(folder), named):
+            assert read(path) == ProblemSet([Problem(**row) for row in named], {}), path.suffix
+
+
+def write_all_kinds(folder: Path, rows: list[dict[str, str]]) -> list[Path]:
+    paths = [folder / f"p{suffix}" for suffix in (".jsonl", ".csv", ".parquet")]
+    paths[0].write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with paths[1].open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), quoting=csv.QUOTE_ALL)
+        writer.writeheader()
+        writer.writerows(rows)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), paths[2])
+    return paths
+
+
 def test_skipped_rows_neither_hide_later_ones_nor_go_uncounted(tmp_path: Path) -> None:
     broken = GOOD | {"answer": ""}
     path = write(tmp_path, broken, GOOD, OTHER, GOOD, GOOD, b"{")
@@ -159,17 +223,21 @@ def test_the_limit_takes_the_first_good_rows_and_reads_no_further(tmp_path: Path
 
 
 def test_a_file_without_a_usable_row_is_refused(tmp_path: Path) -> None:
-    assert refusal(write(tmp_path)) == "p.jsonl is empty; it must hold one JSON object a line"
-    assert refusal(write(tmp_path, b" ", b"")) == "p.jsonl is empty; it must hold one JSON object a line"
+    assert refusal(write(tmp_path)) == "p.jsonl is empty; it must hold one problem a row"
+    assert refusal(write(tmp_path, b" ", b"")) == "p.jsonl is empty; it must hold one problem a row"
     path = write(tmp_path, b"{", b"{", GOOD | {"problem": ""})
     reasons = '(2 x invalid JSON; 1 x field "problem" is empty)'
     assert refusal(path, on_bad_row="skip") == f"p.jsonl holds no row that can be used {reasons}"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "gone") == "gone does not exist; set --data.path to a JSONL file of problems"
+    assert refusal(tmp_path / "gone") == "gone does not exist; name a file, or a data set of the hub (owner/name)"
     (tmp_path / "sub").mkdir()
-    assert refusal(tmp_path / "sub") == "sub is a folder; set --data.path to a JSONL file of problems"
+    assert refusal(tmp_path / "sub") == "sub is a folder; name the file in it that holds the rows"
+    (tmp_path / "p.txt").touch()
+    assert refusal(tmp_path / "p.txt") == (
+        "p.txt is of no known kind; its name must end in .jsonl, .json, .csv, .parquet"
+    )
     assert refusal(tmp_path / ("x" * 300)).endswith("x cannot be read: File name too long")
 
 

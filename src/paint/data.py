@@ -1,25 +1,23 @@
 """Which problems does a run train on, and in which order?
 
-`read_problems` reads a JSONL file and refuses, or skips and counts, every row that would train on nothing, on
-the wrong thing, or twice on the same thing. `batch_indices` says which problems an optimizer step takes: a
-pure function of seed and step, so that a resumed run sees the same data.
+`read_problems` takes the rows of a file or of a hub's data set (paint.rows) and refuses, or skips and counts,
+every one that would train on nothing, on the wrong thing, or twice on the same thing. `batch_indices` says
+which problems an optimizer step takes: a pure function of seed and step, so that a resumed run sees the same
+data.
 
 Left out on purpose: prompt lengths, which need the model's tokenizer and are checked where prompts are made;
-any change to the texts, which reach the prompts exactly as written; CSV and Parquet.
+any change to the texts, which reach the prompts exactly as written.
 """
 
-import json
 import random
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
-from paint import PaintError
 from paint.config import Data
+from paint.rows import BadRow, DataError, Number, Row, kind_of, read_rows, shorten
 
-
-class DataError(PaintError, ValueError):
-    """A file or a row that cannot be used; the message names the file, the row, the field and the way out."""
+__all__ = ["DataError", "Problem", "ProblemSet", "batch_indices", "judge", "lab_file", "locate", "read_problems"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,73 +38,75 @@ class ProblemSet:
     skipped: dict[str, int]
 
 
-class _Number(str):
-    """A JSON number as its own digits, so that a gold answer 0.10 stays 0.10."""
-
-    __slots__ = ()
-
-
-class _BadRow(Exception):
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason + detail)
-        self.reason = reason
-
-
 def lab_file(name: str) -> Path:
     """A file of the embedded lab, which is shipped with the package; the empty name is the model's folder."""
     return Path(__file__).parent / "lab_model" / name
 
 
-def read_problems(data: Data) -> ProblemSet:
-    """The problems of `data.path`: one JSON object a line, in UTF-8; "lab" is the lab's training set.
+def locate(path: str) -> str:
+    """What `data.path` stands for: "lab" is the lab's training set, all else is itself."""
+    return str(lab_file("train.jsonl")) if path == "lab" else path
+
+
+DATA_FIELD = "set --data.{role}-field to the one that holds the {role}"
+
+
+def read_problems(data: Data, *, solutions: bool = True, way_out: str = DATA_FIELD) -> ProblemSet:
+    """The problems of `data.path`: a JSONL, CSV or Parquet file, a data set of the hub (paint.rows), or "lab".
 
     A good row has its problem, its solution and its answer as text that is not blank (an answer or an id may
     be a number), and repeats neither the problem (white space aside) nor the id of an earlier good row. Its
-    id is its line number where the file has none. Blank lines are passed over. With `data.limit`, reading
-    stops at that many good rows.
+    id is its row number where the source has none. With `data.limit`, reading stops at that many good rows.
 
-    Raises DataError when the file cannot be read, when it holds no good row, and, with on_bad_row "error", at
-    the first bad row.
+    Without `solutions` the source is an evaluation set: a solution that is missing, null or blank becomes "",
+    and a problem may be posed twice, since a published set is evaluated as it is. `way_out` tells, in messages,
+    how another column is chosen.
+
+    Raises DataError when the source cannot be read, when it holds no good row, and, with on_bad_row "error",
+    at the first bad row.
     """
-    path = lab_file("train.jsonl") if data.path == "lab" else Path(data.path)
+    source = locate(data.path)
     found = ProblemSet([], {})
-    seen: dict[tuple[str, str], int] = {}
-    try:
-        with path.open("rb") as lines:
-            # Only "\n" ends a row: text may hold U+2028 and its like, at which str.splitlines would cut.
-            for row, line in enumerate(lines, start=1):
-                line = line.removeprefix(b"\xef\xbb\xbf") if row == 1 else line
-                if not line.strip():
-                    continue
-                try:
-                    problem = _parse(line, row, data)
-                    keys = (("problem", " ".join(problem.problem.split())), ("id", problem.id))
-                    for what, text in keys:
-                        if (what, text) in seen:
-                            detail = f", row {seen[what, text]} (value {_short(text)})"
-                            raise _BadRow(f"same {what} as an earlier row", detail)
-                except _BadRow as bad:
-                    if data.on_bad_row == "error":
-                        way_out = "fix the row or pass --data.on-bad-row skip"
-                        raise DataError(f"{path} row {row}: {bad}; {way_out}") from None
-                    found.skipped[bad.reason] = found.skipped.get(bad.reason, 0) + 1
-                    continue
-                seen |= dict.fromkeys(keys, row)
-                found.problems.append(problem)
-                if len(found.problems) == data.limit:
-                    break
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist; set --data.path to a JSONL file of problems") from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a folder; set --data.path to a JSONL file of problems") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    for row, problem in judge(read_rows(source), data, solutions=solutions, way_out=way_out):
+        if isinstance(problem, Problem):
+            found.problems.append(problem)
+            if len(found.problems) == data.limit:
+                break
+        elif data.on_bad_row == "error":
+            skip = " or pass --data.on-bad-row skip" if solutions else ""
+            raise DataError(f"{source} row {row}: {problem}; fix the row{skip}")
+        else:
+            found.skipped[problem.reason] = found.skipped.get(problem.reason, 0) + 1
     if not found.problems and found.skipped:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in found.skipped.items())
-        raise DataError(f"{path} holds no row that can be used ({reasons})")
+        raise DataError(f"{source} holds no row that can be used ({reasons})")
     if not found.problems:
-        raise DataError(f"{path} is empty; it must hold one JSON object a line")
+        raise DataError(f"{source} is empty; it must hold one problem a row")
     return found
+
+
+def judge(
+    rows: Iterable[Row], data: Data, *, solutions: bool = True, way_out: str = DATA_FIELD
+) -> Iterator[tuple[int, Problem | BadRow]]:
+    """The problem that each row holds, or why it holds none; what makes a row good is `read_problems`' business."""
+    seen: dict[tuple[str, str], int] = {}
+    for row, fields in rows:
+        try:
+            if isinstance(fields, BadRow):
+                raise fields
+            problem = _problem(fields, row, data, solutions, way_out)
+            keys = [("id", problem.id)]
+            if solutions:
+                keys.insert(0, ("problem", " ".join(problem.problem.split())))
+            for what, text in keys:
+                if (what, text) in seen:
+                    detail = f", row {seen[what, text]} (value {shorten(text)})"
+                    raise BadRow(f"same {what} as an earlier row", detail)
+        except BadRow as bad:
+            yield row, bad
+            continue
+        seen |= dict.fromkeys(keys, row)
+        yield row, problem
 
 
 def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int]:
@@ -135,58 +135,44 @@ def _permutation(count: int, seed: str) -> list[int]:
     return sorted(range(count), key=keys.__getitem__)
 
 
-def _parse(line: bytes, row: int, data: Data) -> Problem:
-    try:
-        text = line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _BadRow("invalid UTF-8", f" at byte {error.start + 1}: {error.reason}") from None
-    try:
-        fields = json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as error:
-        raise _BadRow("invalid JSON", f" at column {error.colno}: {error.msg}") from None
-    except RecursionError:
-        raise _BadRow("invalid JSON", ": nested too deeply") from None
-    if not isinstance(fields, dict):
-        raise _BadRow("not a JSON object", f" but {_kind(fields)}; write one object a line")
+def _problem(fields: dict[str, object], row: int, data: Data, solutions: bool, way_out: str) -> Problem:
     # The default name is optional; a name that was chosen and is not there is a slip of the pen.
-    numbered = data.id_field == "id" and "id" not in fields
+    numbered = data.id_field == "id" and _column(fields, "id") is None
+    unsolved = not solutions and _blank(fields.get(_column(fields, data.solution_field) or ""))
     return Problem(
-        problem=_text(fields, data.problem_field, "problem"),
-        solution=_text(fields, data.solution_field, "solution"),
-        answer=_text(fields, data.answer_field, "answer"),
-        id=str(row) if numbered else _text(fields, data.id_field, "id"),
+        problem=_text(fields, data.problem_field, "problem", way_out),
+        solution="" if unsolved else _text(fields, data.solution_field, "solution", way_out),
+        answer=_text(fields, data.answer_field, "answer", way_out),
+        id=str(row) if numbered else _text(fields, data.id_field, "id", way_out),
     )
 
 
-def _text(fields: dict[str, object], name: str, role: str) -> str:
-    if name not in fields:
-        there = ", ".join(fields) or "none"
-        detail = f" (fields of the row: {there}); set --data.{role}-field to the one that holds the {role}"
-        raise _BadRow(f'field "{name}" is missing', detail)
+def _column(fields: dict[str, object], name: str) -> str | None:
+    """The column of that name, or else the only one that differs from it in nothing but case."""
+    if name in fields:
+        return name
+    near = [column for column in fields if column.casefold() == name.casefold()]
+    return near[0] if len(near) == 1 else None
+
+
+def _blank(value: object) -> bool:
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
+def _text(fields: dict[str, object], wanted: str, role: str, way_out: str) -> str:
+    name = _column(fields, wanted)
+    if name is None:
+        there = ", ".join(column if len(column) <= 60 else shorten(column) for column in fields) or "none"
+        detail = f" (fields of the row: {there}); {way_out.format(role=role)}"
+        raise BadRow(f'field "{wanted}" is missing', detail)
     value = fields[name]
-    if not isinstance(value, str) or (isinstance(value, _Number) and role not in ("answer", "id")):
-        raise _BadRow(f'field "{name}" is not text', f" but {_kind(value)} (value {_short(value)})")
+    if not isinstance(value, str) or (isinstance(value, Number) and role not in ("answer", "id")):
+        raise BadRow(f'field "{name}" is not text', f" but {kind_of(value)} (value {shorten(value)})")
     if not value.strip():
-        raise _BadRow(f'field "{name}" is empty', f" (value {_short(value)})")
+        raise BadRow(f'field "{name}" is empty', f" (value {shorten(value)})")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
         detail = f": half a surrogate pair at character {error.start + 1}"
-        raise _BadRow(f'field "{name}" is not valid Unicode', detail) from None
+        raise BadRow(f'field "{name}" is not valid Unicode', detail) from None
     return str(value)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise _BadRow("invalid JSON", f": {name} is not a JSON number")
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, _Number):
-        return "a number"
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
-    return names[type(value)]
-
-
-def _short(value: object) -> str:
-    shown = str(value) if isinstance(value, _Number) else repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."

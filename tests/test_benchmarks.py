@@ -1,0 +1,108 @@
+"""Evaluation sets: a known name, a copy of a known set, or one's own file; never half of one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from paint.benchmarks import PUBLISHED, Benchmark, load_benchmark
+from paint.config import ConfigError
+from paint.data import DataError, Problem
+
+
+def aime(count: int) -> list[dict[str, Any]]:
+    """Rows with the columns and types of MathArena's AIME sets."""
+    return [{"problem_idx": n, "answer": 100 + n, "problem": f"Problem {n}?"} for n in range(1, count + 1)]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def refusal(spec: str, **options: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        load_benchmark(spec, **options)
+    return str(caught.value)
+
+
+def test_a_downloaded_folder_of_a_known_set_is_read_with_its_columns(tmp_path: Path) -> None:
+    write(tmp_path / "data" / "train-00000-of-00001.parquet", aime(30))
+    found = load_benchmark(f"aime_2025={tmp_path}")
+    assert found.name == "aime_2025"
+    assert found.problems[0] == Problem("Problem 1?", "", "101", id="1")
+    assert len({problem.id for problem in found.problems}) == 30
+    assert load_benchmark(f"aime_2025={tmp_path}", limit=7) == Benchmark("aime_2025", found.problems[:7])
+
+
+def test_solutions_are_kept_where_a_set_has_them(tmp_path: Path) -> None:
+    rows = [
+        {"unique_id": f"test/{n}.json", "problem": f"{n}?", "solution": f"It is {n}.", "answer": f"{n}", "level": 1}
+        for n in range(500)
+    ]
+    found = load_benchmark(f"math_500={write(tmp_path / 'test.jsonl', rows)}")
+    assert found.problems[3] == Problem("3?", "It is 3.", "3", id="test/3.json")
+
+
+def test_the_labs_held_out_problems_are_a_known_set() -> None:
+    assert len(load_benchmark("lab").problems) == PUBLISHED["lab"].size
+    assert len(load_benchmark("lab", limit=3).problems) == 3
+    with pytest.raises(ConfigError, match="limit"):
+        load_benchmark("lab", limit=0)
+
+
+def test_half_a_published_set_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "part.jsonl", aime(29))
+    message = refusal(f"aime_2025={path}")
+    assert f"{path} holds 29 problems, and aime_2025 has 30" in message
+    assert "holds 29 problems" in refusal(f"aime_2025={path}", limit=30)
+    assert len(load_benchmark(f"aime_2025={path}", limit=29).problems) == 29
+    assert "holds 31 problems" in refusal(f"aime_2025={write(path, aime(31))}")
+    write(tmp_path / "shards" / "train-00000-of-00002.parquet", aime(30))
+    write(tmp_path / "shards" / "train-00001-of-00002.parquet", aime(30))
+    assert "holds 2 shards; aime_2025 is one file" in refusal(f"aime_2025={tmp_path / 'shards'}")
+
+
+def test_a_set_that_the_hub_does_not_deliver_names_the_way_to_use_a_copy() -> None:
+    for name in set(PUBLISHED) - {"lab"}:
+        message = refusal(name)
+        assert message.startswith(f"{name}: {PUBLISHED[name].source.partition('@')[0]}@")
+        assert message.endswith(f"; with a copy on this machine, write {name}=PATH")
+
+
+@pytest.mark.parametrize("spec", ["aime_24", "AIME-2024", "aime_24=copy.jsonl"])
+def test_an_unknown_name_is_answered_with_the_nearest_known_one(spec: str) -> None:
+    name = spec.partition("=")[0]
+    assert refusal(spec).startswith(f"unknown evaluation set {name}; did you mean aime_2024?")
+
+
+def test_an_unknown_name_that_is_near_to_none_is_answered_with_all() -> None:
+    assert "there are aime_2024, aime_2025" in refusal("zzz")
+
+
+def test_a_file_of_ones_own_is_named_by_its_stem(tmp_path: Path) -> None:
+    path = write(tmp_path / "my=set.v2.jsonl", [{"problem": "p", "answer": 1}, {"problem": "q", "answer": "x"}])
+    found = load_benchmark(str(path))
+    assert found == Benchmark("my=set.v2", [Problem("p", "", "1", "1"), Problem("q", "", "x", "2")])
+
+
+def test_other_columns_follow_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "own.parquet", [{"the question": "p", "gold": 1, "key": "k"}])
+    assert load_benchmark(f"{path}:the question,gold").problems == [Problem("p", "", "1", "1")]
+    assert load_benchmark(f"{path}:the question,gold,key") == Benchmark("own", [Problem("p", "", "1", "k")])
+    assert (
+        'row 1: field "problem" is missing (fields of the row: the question, gold, key); name a file with other '
+        "columns as FILE:problem,answer or FILE:problem,answer,id"
+    ) in refusal(str(path))
+
+
+def test_ids_are_unique(tmp_path: Path) -> None:
+    rows = [{"id": "a", "problem": "p", "answer": "1"}, {"id": "a", "problem": "q", "answer": "2"}]
+    assert "row 2: same id as an earlier row, row 1" in refusal(str(write(tmp_path / "own.jsonl", rows)))
