@@ -114,7 +114,7 @@ def test_a_recipe_overrides_what_it_names_and_leaves_the_rest(tmp_path: Path) ->
         ("[context]\nzzz = 1", "x.toml: unknown key context.zzz; there are wrong, correct, placement"),
         (
             "[zzz]",
-            "x.toml: unknown section zzz; there are model, data, rollout, context, objective, train, log",
+            "x.toml: unknown section zzz; there are model, data, rollout, context, objective, train, validation, log",
         ),
         ("train = 3", "x.toml: train must be a section, got 3; write [train]"),
         ("[train]\nsteps = 'ten'", 'x.toml: train.steps must be an integer, got "ten"'),

@@ -10,7 +10,7 @@ import pytest
 from paint.chains import Chain, draw_chain, draw_chains, held_out
 from paint.context import mask_solution
 from paint.data import Problem, lab_file
-from paint.evaluate import avg_at_k, paired_difference
+from paint.figures import avg_at_k, compare
 from paint.grading import is_correct
 from paint.lab import run_lab
 from paint.policy import Policy
@@ -100,11 +100,11 @@ def test_the_model_thinks_when_asked_to_and_closes_its_thought(policy: Policy, p
 def test_paint_raises_the_lab_by_fifteen_points(tmp_path: Path) -> None:
     found = run_lab([Path(__file__).parent.parent / "recipes/lab-paint.toml"], tmp_path, seed=0, problems=60, samples=6)
     base, after = found["base"], found["lab-paint"]
-    gain = paired_difference(base.correct, after.correct)
+    gain = compare([base.correct], [after.correct]).difference
     assert gain.mean >= 0.15
     assert gain.low > 0
     assert avg_at_k(after.correct).low > avg_at_k(base.correct).high
-    assert after.truncated_share == 0
+    assert not after.truncated.any()
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "pretraining.json"])

@@ -183,7 +183,7 @@ def test_the_figures_of_a_step_are_averaged_as_the_loss_is() -> None:
         scored([1.0, 3.0], [1.0, 0.0], truncated=True, text="no answer"),
         scored([1.0, 1.0, 1.0, 5.0], [0.0, 0.0, 0.0, 1.0], truncated=False, text=r"\boxed{7}"),
     ]
-    by_completion, by_token = summarise(rows, "completion"), summarise(rows, "token")
+    by_completion, by_token = (summarise(rows, [False, True], name) for name in ("completion", "token"))
     assert by_completion["loss"] == pytest.approx((2 + 2) / 2)
     assert by_token["loss"] == pytest.approx(12 / 6)
     assert by_completion["selected_share"] == pytest.approx((1 / 2 + 1 / 4) / 2)

@@ -31,13 +31,16 @@ class ConfigError(PaintError, ValueError):
     """A setting is unknown, missing, of the wrong type or out of range; the message says which."""
 
 
+Dtype = Literal["float32", "bfloat16", "float16"]
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """Which model is trained, and how its adapters are shaped."""
 
     path: str = ""
     """Folder or hub name of the model; "lab" is the embedded one. Required: no default."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    dtype: Dtype = "bfloat16"
     """Number format of the frozen weights; the adapters are always trained in float32 (ours)."""
     lora_rank: int = 64
     """Rank r of the LoRA adapters, at least 1 (paper: Experimental Details, r = 64)."""
@@ -76,7 +79,8 @@ class Data:
     """Which problems are trained on, and how they are read."""
 
     path: str = ""
-    """JSONL file of problems, one object a line; "lab" is the embedded family. Required: no default."""
+    """Problems: a JSONL, CSV or Parquet file, or a hub name such as owner/name or owner/name:config@split; "lab" is
+    the embedded family. Required: no default."""
     problem_field: str = "problem"
     """Field that holds the problem x."""
     solution_field: str = "solution"
@@ -101,19 +105,20 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """How the student samples its completions: one for every problem, on policy."""
+    """How completions are sampled, and where."""
 
     engine: Literal["local", "vllm", "merged"] = "local"
     """What generates: local is the training process itself; vllm is vLLM servers that hold base + adapter
     (docs/engines.md); merged is local with the adapter rounded into the weights, for comparison only."""
     temperature: float = 1.1
-    """Sampling temperature, above 0 (paper: Experimental Details, 1.1)."""
+    """Sampling temperature, above 0 (paper: Experimental Details, 1.1 in training, 1.0 in evaluation)."""
     top_p: float = 0.95
-    """Nucleus sampling: share of probability kept, in (0, 1]; 1 is off (ours)."""
+    """Nucleus sampling: share of probability kept, in (0, 1]; 1 is off (ours in training; paper: 0.95 in
+    evaluation)."""
     top_k: int = 20
-    """Number of likeliest tokens kept, at least 1; -1 is off (ours)."""
+    """Number of likeliest tokens kept, at least 1; -1 is off (ours in training; paper: off in evaluation)."""
     max_new_tokens: int = 1024
-    """Longest completion, in tokens (paper: Experimental Details, 1024)."""
+    """Longest completion, in tokens (paper: Experimental Details, 1024 in training, 38,912 in evaluation)."""
     batch_size: int = 32
     """Rows generated at once: by a rank, or by a vLLM server; changes speed and memory only."""
     max_engine_gap: float = 0.05
@@ -137,11 +142,7 @@ class Rollout:
     """Let the servers give their GPU to the trainer between rollouts (vLLM's sleep mode, level 1)."""
 
     def __post_init__(self) -> None:
-        positive = 0 < self.temperature < math.inf
-        _require(self, "temperature", positive, "in (0, inf)", "sampling temperature; paper: 1.1")
-        _require(self, "top_p", 0 < self.top_p <= 1, "in (0, 1]", "1 is off; default: 0.95")
-        _require(self, "top_k", self.top_k >= 1 or self.top_k == -1, "at least 1, or -1", "-1 is off")
-        _require(self, "max_new_tokens", self.max_new_tokens >= 1, "at least 1", "tokens; paper: 1024")
+        _require_sampling(self)
         _require(self, "batch_size", self.batch_size >= 1, "at least 1", "rows; default: 32")
         _require(self, "max_engine_gap", self.max_engine_gap > 0, "above 0", "nats; inf is off; default: 0.05")
         web = all(url.startswith(("http://", "https://")) for url in self.urls)
@@ -245,6 +246,34 @@ class Train:
 
 
 @dataclass(frozen=True, slots=True)
+class Validation:
+    """Problems of your own on which every checkpoint is evaluated, in the paper's evaluation setting."""
+
+    path: str = ""
+    """Problems with their answers, named as for `paint eval --benchmarks`; none: checkpoints are not evaluated. Take
+    problems of your own and not the test benchmarks: a checkpoint chosen by its test result has none."""
+    limit: int | None = None
+    """Use the first so many problems; None is all."""
+    samples: int = 12
+    """Answers a problem: the k of Avg@k (paper: Experimental Details, 12)."""
+    thinking: bool = True
+    """Thinking mode of the prompt (paper: Experimental Details, on)."""
+    temperature: float = 1.0
+    """Sampling temperature, above 0 (paper: Experimental Details, 1.0)."""
+    top_p: float = 0.95
+    """Nucleus sampling: share of probability kept, in (0, 1] (paper: Experimental Details, 0.95)."""
+    top_k: int = -1
+    """Number of likeliest tokens kept, at least 1; -1 is off (paper: Experimental Details, -1)."""
+    max_new_tokens: int = 38_912
+    """Longest answer, in tokens (paper: Experimental Details, 38,912)."""
+
+    def __post_init__(self) -> None:
+        _require(self, "limit", self.limit is None or self.limit >= 1, "at least 1 or None", "None: all problems")
+        _require(self, "samples", self.samples >= 1, "at least 1", "answers a problem; paper: 12")
+        _require_sampling(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """What a run leaves behind, and where."""
 
@@ -284,8 +313,48 @@ class Config:
     """How the student is trained towards the teacher."""
     train: Train = field(default_factory=Train)
     """How long and how fast."""
+    validation: Validation = field(default_factory=Validation)
+    """Problems of your own on which every checkpoint is evaluated, in the paper's evaluation setting."""
     log: Log = field(default_factory=Log)
     """What a run leaves behind, and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What `paint eval` does. The defaults are the paper's (section 'Experimental Details')."""
+
+    benchmarks: tuple[str, ...] = ("aime_2024", "aime_2025", "hmmt_feb_2025")
+    """Problem sets: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026 or math_500 from the hub, lab,
+    NAME=PATH for a local copy of one of these, or PATH of a JSONL, CSV or Parquet file of your own (paper: the
+    first three)."""
+    samples: int = 12
+    """Answers a problem: the k of Avg@k; it may grow later (paper: 12)."""
+    thinking: bool = True
+    """Thinking mode of the prompt (paper: on)."""
+    base: bool = True
+    """Evaluate the base model, too, when adapters are named: they are compared with it, problem by problem."""
+    limit: int | None = None
+    """Use the first so many problems of each benchmark; None is all."""
+    seed: int = 0
+    """Seed of the answers, at least 0."""
+    folder: str = "evals"
+    """Folder in which evaluations are stored, each in a folder of its model's name."""
+    dtype: Dtype | None = None
+    """Number format of the weights; None is that of the run, or bfloat16 where there is none."""
+    deadline: float = 5.0
+    """Seconds of computing that the comparison of two answers may take, above 0 (ours)."""
+    rollout: Rollout = field(
+        default_factory=lambda: Rollout(temperature=1.0, top_k=-1, max_new_tokens=38_912, batch_size=64, timeout=7200.0)
+    )
+    """How answers are sampled, and where."""
+
+    def __post_init__(self) -> None:
+        _require(self, "benchmarks", bool(self.benchmarks), "a list of problem sets", "paper: three")
+        _require(self, "samples", self.samples >= 1, "at least 1", "answers a problem; paper: 12")
+        _require(self, "limit", self.limit is None or self.limit >= 1, "at least 1 or None", "None: all problems")
+        _require(self, "seed", self.seed >= 0, "at least 0", "default: 0")
+        _require(self, "folder", bool(self.folder.strip()), "a folder", 'default: "evals"')
+        _require(self, "deadline", 0 < self.deadline < math.inf, "in (0, inf)", "seconds; default: 5")
 
 
 _RECIPES = Path(__file__).parent / "recipes"
@@ -381,7 +450,7 @@ def differences(a: Config, b: Config) -> list[str]:
 
 def require_paths(config: Config) -> None:
     """Refuse to start without a model and data, the two settings that have no default. Raises ConfigError."""
-    for name, what in (("model", "a folder or hub name"), ("data", "a JSONL file of problems")):
+    for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):
         if not getattr(config, name).path.strip():
             raise ConfigError(
                 f'{name}.path is not set: pass --{name}.path with {what} (or "lab" for the embedded one), '
@@ -418,6 +487,13 @@ def _nearest(name: str) -> str:
     if meant:
         return f"; did you mean {' or '.join(meant)}?"
     return f"; there are {', '.join(_NAMES[section] if section else _NAMES)}"
+
+
+def _require_sampling(section: Rollout | Validation) -> None:
+    _require(section, "temperature", 0 < section.temperature < math.inf, "in (0, inf)", "sampling temperature")
+    _require(section, "top_p", 0 < section.top_p <= 1, "in (0, 1]", "1 is off; default: 0.95")
+    _require(section, "top_k", section.top_k >= 1 or section.top_k == -1, "at least 1, or -1", "-1 is off")
+    _require(section, "max_new_tokens", section.max_new_tokens >= 1, "at least 1", "tokens")
 
 
 def _require(section: object, key: str, sound: bool, allowed: str, note: str) -> None:

@@ -1,5 +1,6 @@
 """What a person sees while a run goes on: a live table in a terminal, one line a step elsewhere."""
 
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ SHOWN = {
     "tokens_per_second_rollout": "tokens/s, rollout",
     "tokens_per_second_loss": "tokens/s, loss and gradient",
 }
+SAY_SECONDS = 20.0
 LINE = {
     "loss": "loss {:.4f}",
     "kl": "kl {:.4f}",
@@ -71,6 +73,27 @@ class Display:
         with Live(self._picture(), console=self.console, refresh_per_second=4) as self.live:
             yield
 
+    @contextmanager
+    def counting(self, title: str, total: int, done: int = 0) -> Iterator["Counter"]:
+        """Show how far a long count is, its speed and the time that is left; a line now and then without a terminal."""
+        counter = Counter(self, title, total, done)
+        if self.console.is_terminal and not self.console.quiet and self.live is None:
+            columns = (TextColumn(title), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[status]}"))
+            with Progress(*columns, console=self.console, transient=True) as counter.bar:
+                counter.task = counter.bar.add_task(title, total=total, completed=done, status="")
+                yield counter
+        else:
+            over = threading.Event()
+            speaker = threading.Thread(target=counter.say_until, args=(over,), daemon=True)
+            speaker.start()
+            try:
+                yield counter
+            finally:
+                over.set()
+                speaker.join()
+        if counter.done > counter.first:
+            self.note(counter.line())
+
     def phase(self, name: str) -> None:
         """What the step under way is doing."""
         if self.live is not None and self.task is not None:
@@ -101,6 +124,51 @@ class Display:
             if name in self.metrics:
                 table.add_row(f"{self.metrics[name]:,.4g}", words)
         return Group(table, self.bar)
+
+
+class Counter:
+    """How far a count is. ``add`` counts one more, ``to`` says how many there are."""
+
+    def __init__(self, display: Display, title: str, total: int, done: int) -> None:
+        self.display, self.title, self.total, self.first, self.done = display, title, total, done, done
+        self.tokens = 0
+        self.began = time.monotonic()
+        self.bar: Progress | None = None
+        self.task: TaskID | None = None
+
+    def add(self, tokens: int = 0) -> None:
+        """One more is done, of so many tokens."""
+        self.tokens += tokens
+        self.to(self.done + 1)
+
+    def to(self, done: int) -> None:
+        """So many are done."""
+        self.done = done
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=done, status=self.status())
+        elif self.display.live is not None:
+            self.display.phase(self.line())
+
+    def say_until(self, over: threading.Event) -> None:
+        """Say how far it is every now and then, also while nothing is finished."""
+        while not over.wait(SAY_SECONDS):
+            if self.display.live is None:
+                self.display.note(self.line())
+
+    def status(self) -> str:
+        """Speed, and an estimate of what is left."""
+        seconds = time.monotonic() - self.began
+        rate = f"{self.tokens / max(seconds, 1e-9):,.0f} tok/s, " if self.tokens else ""
+        if self.done >= self.total:
+            return f"{rate}{_duration(seconds)}"
+        if self.done == self.first:
+            return f"nothing yet after {_duration(seconds)}"
+        left = seconds / (self.done - self.first) * (self.total - self.done)
+        return f"{rate}{_duration(left)} left"
+
+    def line(self) -> str:
+        """All of it in one line."""
+        return f"{self.title}: {self.done:,}/{self.total:,}, {self.status()}"
 
 
 class Clock:

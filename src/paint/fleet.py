@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paint import PaintError
 from paint.display import Display
-from paint.rollout import Completion, Sampling
+from paint.rollout import Completion, Finished, Sampling
 from paint.server import ATTEMPTS, EngineError, Server, TooSlow, Unreachable, attempts
 
 HEARTBEAT_SECONDS = 5.0
@@ -68,34 +69,35 @@ class Fleet:
         sampling: Sampling,
         seeds: Sequence[int],
         end_ids: Sequence[int],
-    ) -> list[Completion]:
-        """One completion by base + adapter for every prompt, in order.
+        finished: Finished,
+    ) -> None:
+        """One completion by base + adapter for every prompt, handed to ``finished`` as soon as it is there.
 
         Raises:
             EngineError: no server is left, or a row cannot be done anywhere.
         """
-        finished = 0
+        count = 0
 
-        async def row(prompt: Sequence[int], seed: int) -> Completion:
-            nonlocal finished
-            completion = await self._complete(prompt, sampling, seed, end_ids)
-            finished += 1
-            self.display.phase(f"rollout {finished}/{len(prompts)}")
-            return completion
+        async def row(number: int, prompt: Sequence[int], seed: int) -> None:
+            nonlocal count
+            finished(number, await self._complete(prompt, sampling, seed, end_ids))
+            count += 1
+            self.display.phase(f"rollout {count}/{len(prompts)}")
 
         self.adapter = adapter
         self.silent_since = time.monotonic()
         for server in self.servers:
             server.strikes = 0
         tending = [asyncio.ensure_future(self._tend(server)) for server in self.servers]
-        rows = asyncio.ensure_future(together(row(p, s) for p, s in zip(prompts, seeds, strict=True)))
+        numbered = zip(range(len(prompts)), prompts, seeds, strict=True)
+        rows = asyncio.ensure_future(together(row(*each) for each in numbered))
         try:
             # Tending never ends by itself: what ends first is the work, or a failure.
             await asyncio.wait([rows, *tending], return_when=asyncio.FIRST_COMPLETED)
             for tender in tending:
                 if tender.done():
                     tender.result()
-            return await rows
+            await rows
         finally:
             for task in (rows, *tending):
                 task.cancel()
@@ -226,11 +228,11 @@ def _log_of(server: Server) -> str:
 
 
 async def together(work: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
-    """All at once; the first EngineError cancels the others and is raised."""
+    """All at once; the first error that we know cancels the others and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(item) for item in work]
-    except* EngineError as errors:
+    except* PaintError as errors:
         failure = errors.exceptions[0]
     else:
         return [task.result() for task in tasks]

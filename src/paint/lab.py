@@ -14,65 +14,67 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from paint.benchmarks import load_benchmark
 from paint.config import Config, read_recipe
-from paint.data import lab_file, read_problems
-from paint.evaluate import PAPER_SAMPLING, Evaluation, avg_at_k, evaluate, paired_difference
+from paint.display import Display
+from paint.evaluate import PAPER_SAMPLING, Protocol, generate, grade, open_evaluation
+from paint.figures import Answers, avg_at_k, compare
+from paint.grading import Grader
 from paint.policy import Policy, load_adapter, load_policy
 from paint.rollout import LocalEngine
 from paint.train import train
 
 
-def run_lab(recipes: Sequence[Path], folder: Path, *, seed: int, problems: int, samples: int) -> dict[str, Evaluation]:
+def run_lab(recipes: Sequence[Path], folder: Path, *, seed: int, problems: int, samples: int) -> dict[str, Answers]:
     """Train each recipe from the same base, evaluate base and all on the same held-out problems, print a table.
 
     The last checkpoint is what counts: none is picked by its result.
     """
-    console = Console(highlight=False, soft_wrap=True)
-    evaluations: dict[str, Evaluation] = {}
+    display = Display()
+    answers, evaluations = folder / "evaluation", dict[str, Answers]()
     for recipe in recipes:
         config = read_recipe(recipe)
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
         policy = load_policy(config.model, seed=seed)
         if not evaluations:
-            console.print(f"evaluating the base on {problems} held-out problems, {samples} samples each")
-            evaluations["base"] = held_out_evaluation(policy, config, problems, samples, seed)
-        console.print(f"training {recipe.stem}: {config.train.steps} steps of {config.train.batch_size} rollouts")
+            evaluations["base"] = held_out(policy, config, answers / "base", None, problems, samples, display)
+        display.note(f"training {recipe.stem}: {config.train.steps} steps of {config.train.batch_size} rollouts")
         began = time.monotonic()
         checkpoint = train(config, folder / recipe.stem)
-        console.print(f"trained in {time.monotonic() - began:.0f} s, with start-up")
-        load_adapter(policy, checkpoint / "adapter")
-        console.print(f"evaluating {recipe.stem}")
-        evaluations[recipe.stem] = held_out_evaluation(policy, config, problems, samples, seed)
-    print_table(console, evaluations, samples)
-    console.print(f"run directories: {folder}")
+        display.note(f"trained in {time.monotonic() - began:.0f} s, with start-up")
+        adapter = checkpoint / "adapter"
+        load_adapter(policy, adapter)
+        evaluations[recipe.stem] = held_out(policy, config, answers / recipe.stem, adapter, problems, samples, display)
+    print_table(display.console, evaluations, samples)
+    display.note(f"runs and answers: {folder}")
     return evaluations
 
 
-def held_out_evaluation(policy: Policy, config: Config, problems: int, samples: int, seed: int) -> Evaluation:
+def held_out(
+    policy: Policy, config: Config, folder: Path, adapter: Path | None, problems: int, samples: int, display: Display
+) -> Answers:
     """The lab's evaluation: the paper's sampling, in the lab's mode (without thinking), on held-out problems."""
-    held_out = dataclasses.replace(config.data, path=str(lab_file("held_out.jsonl")), limit=problems)
-    return evaluate(
-        policy,
-        LocalEngine(policy, batch_size=400),
-        read_problems(held_out).problems,
-        samples=samples,
-        sampling=dataclasses.replace(PAPER_SAMPLING, max_new_tokens=config.rollout.max_new_tokens),
-        thinking=False,
-        seed=seed,
-    )
+    benchmark = load_benchmark("lab", limit=problems)
+    sampling = dataclasses.replace(PAPER_SAMPLING, max_new_tokens=config.rollout.max_new_tokens)
+    protocol = Protocol(samples, thinking=False, sampling=sampling, seed=config.train.seed)
+    place = folder / benchmark.name
+    store = open_evaluation(policy, place, config.model.path, adapter, benchmark.problems, protocol, "local")
+    generate(policy, LocalEngine(policy, batch_size=400), store, protocol, display, f"answers of {folder.name}")
+    with Grader() as grader:
+        return grade(store, grader, display)
 
 
-def print_table(console: Console, evaluations: dict[str, Evaluation], samples: int) -> None:
+def print_table(console: Console, evaluations: dict[str, Answers], samples: int) -> None:
     """One row a policy: Avg@k, the paired gain over the base, tokens an answer. The same seed prints the same."""
     table = Table(title=f"Avg@{samples} on held-out problems, in % with 95 % interval")
     for column in ("", f"Avg@{samples}", "gain over base", "tokens an answer"):
         table.add_column(column, justify="right" if column else "left")
     for name, evaluation in evaluations.items():
-        gain = paired_difference(evaluations["base"].correct, evaluation.correct)
+        gain = compare([evaluations["base"].correct], [evaluation.correct]).difference
         table.add_row(
             name,
             avg_at_k(evaluation.correct).points(),
             gain.points(sign=True) if name != "base" else "",
-            f"{evaluation.completion_tokens:.0f}",
+            f"{evaluation.tokens.mean():.0f}",
         )
     console.print(table)

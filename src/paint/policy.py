@@ -7,6 +7,7 @@ Left out: padding between prompt and completion. Rows are laid out as prompt, co
 count from the row's own start and neither padding nor batch mates change a row.
 """
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from peft.tuners.lora import LoraLayer
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from paint import PaintError
@@ -83,6 +84,13 @@ class Policy:
         text = self.tokenizer.decode(list(ids), skip_special_tokens=not special)
         assert isinstance(text, str)
         return text
+
+    def transcript(self, prompt: Sequence[int], completion: Sequence[int]) -> str:
+        """What the policy wrote, for a grader: think tags and all, the one that the prompt ends in put in front."""
+        ended = len(completion) > 0 and completion[-1] in self.end_ids
+        text = self.decode(completion[:-1] if ended else completion, special=True)
+        opened = self.decode(prompt[-8:], special=True).rstrip().endswith("<think>")
+        return "<think>\n" + text if opened else text
 
     @contextmanager
     def as_teacher(self) -> Iterator[None]:
@@ -192,6 +200,37 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
         model.enable_input_require_grads()
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return Policy(model, tokenizer, lm_head, config.student_thinking, config.teacher_thinking)
+
+
+def own_dtype(path: str) -> cfg.Dtype:
+    """The number format in which a model's weights are stored; bfloat16 where it does not say."""
+    try:
+        found = AutoConfig.from_pretrained(str(lab_file("")) if path == "lab" else path).dtype
+    except (OSError, ValueError, KeyError) as error:
+        raise PolicyError(f"model {path!r} cannot be loaded as a causal language model: {error}") from error
+    names: dict[torch.dtype, cfg.Dtype] = {torch.float32: "float32", torch.float16: "float16"}
+    return names.get(found, "bfloat16")
+
+
+def read_adapter_shape(folder: Path) -> cfg.Model:
+    """The model that a saved adapter belongs to, and the adapter's shape.
+
+    Raises:
+        PolicyError: adapter_config.json is damaged, or not that of a LoRA adapter.
+    """
+    path = folder / "adapter_config.json"
+    try:
+        found = json.loads(path.read_text())
+        model = found["base_model_name_or_path"]
+        return cfg.Model(
+            path="lab" if Path(model) == lab_file("") else model,
+            dtype=own_dtype(model),
+            lora_rank=found["r"],
+            lora_alpha=found["lora_alpha"],
+            lora_targets=tuple(sorted(found["target_modules"])),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PolicyError(f"{path} does not describe a LoRA adapter: {error}") from error
 
 
 def save_adapter(policy: Policy, folder: Path) -> None:

@@ -7,7 +7,8 @@ Sampling is a pure function of the logits and of one uniform number per (seed, t
 own prompt and seed alone, not on its batch, its rank or what was sampled before.
 """
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -101,17 +102,41 @@ def engine_gaps(scored: Sequence[Scored]) -> list[float]:
     )
 
 
+Finished = Callable[[int, Completion], None]
+"""Is told of every completion as soon as it is there: the number of its prompt, and what was written."""
+
+
 @runtime_checkable
 class Engine(Protocol):
     """The only thing that training and evaluation know about generation."""
 
+    def stream(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int], finished: Finished
+    ) -> None:
+        """One completion per prompt, handed over in any order; same seed, prompt and weights, same completion."""
+        ...
+
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
-        """One completion per prompt, in order; the same seed, prompt and weights give the same completion."""
+        """The same as a list, in the order of the prompts."""
         ...
 
     def adopt(self) -> None:
         """Take over the policy's current adapter before the next ``generate``."""
         ...
+
+
+def collect(
+    engine: Engine, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+) -> list[Completion]:
+    """What an engine streams, in the order of the prompts."""
+    found: dict[int, Completion] = {}
+    engine.stream(prompts, sampling, seeds, found.__setitem__)
+    return [found[i] for i in range(len(prompts))]
+
+
+def seed_of(*place: int | str) -> int:
+    """A seed of its own for every place, such as (seed, step, row): the same on every rank and every resume."""
+    return random.Random("/".join(map(str, place))).getrandbits(62)
 
 
 class LocalEngine:
@@ -124,12 +149,16 @@ class LocalEngine:
     def adopt(self) -> None:
         """Nothing to do: the weights are shared."""
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
-        completions: list[Completion] = []
+    def stream(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int], finished: Finished
+    ) -> None:
         for i in range(0, len(prompts), self.batch_size):
             chunk = slice(i, i + self.batch_size)
-            completions += self._generate(prompts[chunk], sampling, seeds[chunk])
-        return completions
+            for row, completion in enumerate(self._generate(prompts[chunk], sampling, seeds[chunk])):
+                finished(i + row, completion)
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
+        return collect(self, prompts, sampling, seeds)
 
     def _generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         policy = self.policy
@@ -171,9 +200,11 @@ class MergedEngine(LocalEngine):
     What it samples from is not the policy that is trained (docs/engines.md has figures).
     """
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
+    def stream(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int], finished: Finished
+    ) -> None:
         with self.policy.merged():
-            return super().generate(prompts, sampling, seeds)
+            super().stream(prompts, sampling, seeds, finished)
 
 
 class _Sampler(LogitsProcessor):  # type: ignore[misc]

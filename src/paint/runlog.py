@@ -25,7 +25,6 @@ import torch
 
 from paint import PaintError
 from paint.config import Config, differences, from_table, to_table
-from paint.grading import is_correct
 from paint.policy import Policy, load_adapter, save_adapter
 from paint.rollout import Scored, engine_gaps
 
@@ -116,7 +115,7 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
     return rows
 
 
-def summarise(scored: Sequence[Scored], reduction: str) -> dict[str, float]:
+def summarise(scored: Sequence[Scored], correct: Sequence[bool], reduction: str) -> dict[str, float]:
     """The figures of a step from all its rollouts, averaged with the loss's own weights (docs/notation.md)."""
     tokens = sum(len(s.rollout.completion.ids) for s in scored)
 
@@ -145,15 +144,17 @@ def summarise(scored: Sequence[Scored], reduction: str) -> dict[str, float]:
         "selected_kl": sum(kl_where_selected) / max(len(kl_where_selected), 1),
         "completion_tokens": tokens / len(scored),
         "truncated_share": share_of([s.rollout.completion.truncated for s in scored]),
-        "correct_share": share_of([is_correct(s.rollout.text, s.rollout.problem.answer) for s in scored]),
+        "correct_share": share_of(correct),
         "engine_gap_mean": sum(gaps) / len(gaps),
         "engine_gap_p99": gaps[int(0.99 * (len(gaps) - 1))],
     }
 
 
-def write_rollouts(folder: Path, step: int, scored: Sequence[Scored]) -> None:
+def write_rollouts(folder: Path, step: int, scored: Sequence[Scored], correct: Sequence[bool]) -> None:
     """Keep a step's rollouts, one JSON object a line. Raises RunError where that fails."""
-    text = "".join(json.dumps(_record(item), ensure_ascii=False) + "\n" for item in scored)
+    text = "".join(
+        json.dumps(_record(item, right), ensure_ascii=False) + "\n" for item, right in zip(scored, correct, strict=True)
+    )
     path = folder / "rollouts" / f"step-{step:06d}.jsonl"
     with _or_run_error(path):
         _write(path, text)
@@ -236,7 +237,7 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _record(scored: Scored) -> dict[str, object]:
+def _record(scored: Scored, correct: bool) -> dict[str, object]:
     """What is kept of a rollout."""
     rollout, completion = scored.rollout, scored.rollout.completion
     return {
@@ -244,7 +245,7 @@ def _record(scored: Scored) -> dict[str, object]:
         "problem": rollout.problem.problem,
         "answer": rollout.problem.answer,
         "text": rollout.text,
-        "correct": is_correct(rollout.text, rollout.problem.answer),
+        "correct": correct,
         "truncated": completion.truncated,
         "source": completion.source,
         "overlap": rollout.overlap,

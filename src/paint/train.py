@@ -9,7 +9,6 @@ Left out: gradient hooks and wrappers for data parallelism. The adapter is small
 once a step, which makes the loss of a step the same whatever the micro-batches and ranks.
 """
 
-import random
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,10 +26,13 @@ from paint.config import Config, ConfigError, require_paths, to_table
 from paint.context import MARKER, anchors, mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, ProblemSet, batch_indices, read_problems
 from paint.display import Clock, Display
+from paint.evaluate import stored_in, summarise
 from paint.fused import fused_paint_loss, triton_row_work
+from paint.grading import Grader, Item
 from paint.objective import Loss
 from paint.policy import Policy, load_policy
-from paint.rollout import Completion, Engine, LocalEngine, MergedEngine, Rollout, Sampling, Scored
+from paint.rollout import Completion, Engine, LocalEngine, MergedEngine, Rollout, Sampling, Scored, seed_of
+from paint.validation import Validation, load_validation, validate
 from paint.vllm import open_vllm
 
 
@@ -43,6 +45,8 @@ class Setup:
     engine: Engine
     optimizer: torch.optim.Optimizer
     accelerator: Accelerator
+    grader: Grader
+    validation: Validation | None
 
 
 def step(setup: Setup, batch: Sequence[tuple[int, Problem]], number: int, clock: Clock) -> list[Scored]:
@@ -161,6 +165,7 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
         triton_row_work(accelerator.device)  # refused now, not after the first rollouts
     policy = load_policy(config.model, seed=config.train.seed, device=accelerator.device)
     problems = prepare(policy, config, found, display)
+    validation = load_validation(policy, config, folder, accelerator.num_processes)
     optimizer = torch.optim.AdamW(
         policy.trainable, lr=config.train.learning_rate, weight_decay=config.train.weight_decay
     )
@@ -177,13 +182,16 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
     if resume and accelerator.is_main_process:
         runlog.forget_after(folder, done)
         display.note(f"going on after step {done} of {folder}")
-    with open_engine(policy, config, folder, display, problems) as engine:
+    with open_engine(policy, config, folder, display, problems) as engine, Grader() as grader:
         if config.log.trackers:
             accelerator.init_trackers(config.log.project, config=flat_table(config))
         try:
-            loop(Setup(config, policy, engine, optimizer, accelerator), problems, folder, done, display)
+            setup = Setup(config, policy, engine, optimizer, accelerator, grader, validation)
+            loop(setup, problems, folder, done, display)
         finally:
             accelerator.end_training()
+    if validation is not None and accelerator.is_main_process:
+        summarise(stored_in([folder / "validation"]), folder / "validation", display)
     checkpoint = runlog.latest_checkpoint(folder) or folder
     display.note(f"done: {checkpoint}")
     return checkpoint
@@ -213,8 +221,32 @@ def open_engine(
 def loop(setup: Setup, problems: Sequence[Problem], folder: Path, done: int, display: Display) -> None:
     """Step after step from ``done`` on, with what a step leaves behind."""
     config, main = setup.config.train, setup.accelerator.is_main_process
+
+    def due() -> bool:
+        return done % config.checkpoint_every == 0 or done == config.steps
+
+    def stop_for(number: int) -> None:
+        if number:
+            name = signal.Signals(number).name
+            raise Stopped(f"stopped by {name}, all is saved; go on with `paint resume {folder}`", number)
+
+    def evaluate_checkpoint() -> None:
+        if setup.validation is not None and due():
+            figures = validate(
+                setup.validation,
+                setup.policy,
+                setup.engine,
+                setup.accelerator,
+                setup.grader,
+                display,
+                done,
+                lambda: stop_for(first_signal(setup.accelerator, asked)),
+            )
+            setup.accelerator.log(figures, step=done)
+
     with runlog.stop_signals() as asked, display.running(config.steps, done):
         try:
+            evaluate_checkpoint()  # of the student as it starts, or what a kill left undone
             while done < config.steps:
                 indices = batch_indices(len(problems), config.batch_size, done, config.seed)
                 batch = [(row, problems[i]) for row, i in enumerate(indices)]
@@ -225,11 +257,10 @@ def loop(setup: Setup, problems: Sequence[Problem], folder: Path, done: int, dis
                 if main:
                     report(setup, folder, display, scored, clock, done)
                 stop = first_signal(setup.accelerator, asked)
-                if main and (stop or done % config.checkpoint_every == 0 or done == config.steps):
+                if main and (stop or due()):
                     runlog.save_checkpoint(folder, setup.policy, setup.optimizer, done)
-                if stop:
-                    name = signal.Signals(stop).name
-                    raise Stopped(f"stopped by {name}, all is saved; go on with `paint resume {folder}`", stop)
+                stop_for(stop)
+                evaluate_checkpoint()
         except Stopped:
             raise
         except Exception:
@@ -244,12 +275,17 @@ def report(setup: Setup, folder: Path, display: Display, scored: Sequence[Scored
     """Show and store step ``number`` (counted from 1)."""
     if number == 1:
         prompts(display, setup.policy, scored[0].rollout)
-    metrics = {"step": number, **runlog.summarise(scored, setup.config.objective.reduction)}
+    answers = [
+        Item(setup.policy.transcript(r.prompt, r.completion.ids), r.problem.answer, r.completion.truncated)
+        for r in (s.rollout for s in scored)
+    ]
+    correct = [grade.strict.correct for grade in setup.grader.grade(answers)]
+    metrics = {"step": number, **runlog.summarise(scored, correct, setup.config.objective.reduction)}
     metrics |= clock.rates(sum(len(s.rollout.completion.ids) for s in scored))
     metrics["learning_rate"] = learning_rate(setup.config, number - 1)
     metrics["seconds_left"] = display.seconds_left(number)
     if setup.config.log.keep_rollouts:
-        runlog.write_rollouts(folder, number, scored)
+        runlog.write_rollouts(folder, number, scored, correct)
     runlog.append_metrics(folder, metrics)
     setup.accelerator.log(metrics, step=number)
     display.step(metrics)
@@ -313,11 +349,6 @@ def learning_rate(config: Config, number: int) -> float:
     """Linear warm-up, then constant: lr · min(1, (step + 1) / warmup_steps)."""
     warmup = config.train.warmup_steps
     return config.train.learning_rate * (min(1.0, (number + 1) / warmup) if warmup else 1.0)
-
-
-def seed_of(*place: int | str) -> int:
-    """A seed of its own for every place, such as (seed, step, row): the same on every rank and every resume."""
-    return random.Random("/".join(map(str, place))).getrandbits(62)
 
 
 def micro_batches(rollouts: Sequence[Rollout], size: int) -> Iterator[list[Rollout]]:

@@ -26,7 +26,7 @@ from paint.data import lab_file
 from paint.display import Display
 from paint.fleet import Fleet, together
 from paint.policy import Policy, save_adapter
-from paint.rollout import Completion, Engine, Sampling
+from paint.rollout import Completion, Engine, Finished, Sampling, collect
 from paint.server import RANKS, EngineError, Server, ServerProcess, Unreachable, free_port
 
 T = TypeVar("T")
@@ -86,8 +86,10 @@ class VllmEngine:
         if before is not None:
             shutil.rmtree(before, ignore_errors=True)
 
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
-        """One completion a prompt, in order, however many servers are lost on the way.
+    def stream(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int], finished: Finished
+    ) -> None:
+        """One completion a prompt, each as soon as it is there, however many servers are lost on the way.
 
         Raises:
             EngineError: no server is left for longer than ``patience``, ours cannot be started again, or a prompt
@@ -99,11 +101,13 @@ class VllmEngine:
         self._require_room(max(map(len, prompts), default=0), sampling.max_new_tokens)
         if self.sleeps:
             self.loop.run(self.fleet.each(Server.wake))
-        work = self.fleet.complete(self.adapter, prompts, sampling, seeds, self.policy.end_ids)
-        completions = self.loop.run(work)
+        self.loop.run(self.fleet.complete(self.adapter, prompts, sampling, seeds, self.policy.end_ids, finished))
         if self.sleeps:
             self.loop.run(self.fleet.each(Server.sleep))
-        return completions
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
+        """The same as a list, in the order of the prompts."""
+        return collect(self, prompts, sampling, seeds)
 
     def require_slots(self) -> None:
         """Refuse servers with more adapters than they hold at once. Raises EngineError with the flag to set."""
@@ -153,6 +157,17 @@ class FirstRankEngine:
             self.engine.adopt()
 
         on_first_rank(work)
+
+    def stream(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int], finished: Finished
+    ) -> None:
+        """This rank's completions, as soon as those of all ranks are there; with one rank, each at once."""
+        if PartialState().num_processes == 1:
+            assert self.engine is not None
+            self.engine.stream(prompts, sampling, seeds, finished)
+            return
+        for row, completion in enumerate(self.generate(prompts, sampling, seeds)):
+            finished(row, completion)
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]) -> list[Completion]:
         """This rank's completions, in order."""
@@ -265,7 +280,8 @@ def server_command(policy: Policy, config: Config, port: int) -> list[str]:
     start = shlex.split(options.server)
     # ``vllm serve MODEL``, but ``python -m vllm.entrypoints.openai.api_server --model MODEL``.
     named = [model] if start[-1] == "serve" else ["--model", model]
-    length = config.data.max_prompt_tokens + options.max_new_tokens
+    answers = config.validation.max_new_tokens if config.validation.path else 0
+    length = config.data.max_prompt_tokens + max(options.max_new_tokens, answers)
     positions = getattr(policy.model.config, "max_position_embeddings", None)
     settings = {
         "--host": "127.0.0.1",

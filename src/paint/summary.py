@@ -1,0 +1,147 @@
+"""The tables of an evaluation: for the terminal, as Markdown and as JSON, from the same figures.
+
+The first policy is what the others are compared with, problem by problem. Nothing is ranked, and no row is left out.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from paint.figures import Answers, Comparison, Interval, compare, figures
+from paint.store import StoreError
+
+LOG_WIDTH = 200  # characters, where there is no terminal
+Found = Mapping[str, Mapping[str, Answers]]
+"""By policy and benchmark."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table: a title, the names of the columns, and the cells row by row."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def sheets(found: Found) -> list[Sheet]:
+    """Avg@k of everyone, the other figures, and the paired differences to the first."""
+    tables = {policy: figures(benchmarks) for policy, benchmarks in found.items()}
+    names = list(dict.fromkeys(name for table in tables.values() for name in table))
+    columns = [name for name in names if name != "macro"] + ["macro"] * ("macro" in names)
+    ks = {answers.correct.shape[1] for benchmarks in found.values() for answers in benchmarks.values()}
+    k = str(ks.pop()) if len(ks) == 1 else "k"
+    every = [(policy, name, table[name]) for policy, table in tables.items() for name in columns if name in table]
+    averages = [
+        [policy, *(table[name]["avg_at_k"].points() if name in table else "" for name in columns)]
+        for policy, table in tables.items()
+    ]
+    answers = [[policy, name, *_answers(row)] for policy, name, row in every]
+    texts = [[policy, name, *_texts(row)] for policy, name, row in every]
+    pairs = [[policy, name, *_pair(comparison)] for policy, name, comparison in comparisons(found)]
+    found_sheets = [
+        Sheet(f"Avg@{k}, in % with 95 % interval", ["", *columns], averages),
+        Sheet(
+            "The same answers, counted in other ways", ["", "", f"maj@{k}", f"pass@{k}", f"lenient Avg@{k}"], answers
+        ),
+        Sheet("What was written", ["", "", "tokens an answer", "truncated", "no answer", "looping"], texts),
+    ]
+    if pairs:
+        title = f"Avg@{k} less that of {next(iter(found))}, on the same problems"
+        heads = ["", "", "difference", "p", "problems to resolve it", f"or k (now {k})"]
+        found_sheets.append(Sheet(title, heads, pairs))
+    return found_sheets
+
+
+def comparisons(found: Found) -> Iterator[tuple[str, str, Comparison]]:
+    """Policy, benchmark (or "macro") and the paired difference to the first policy.
+
+    Raises:
+        StoreError: the same benchmark with other problems.
+    """
+    (first, base), *others = found.items()
+    for policy, benchmarks in others:
+        shared = [name for name in base if name in benchmarks]
+        for name in shared:
+            if base[name].ids != benchmarks[name].ids:
+                raise StoreError(f"{name} has other problems for {policy} than for {first}; evaluate both alike")
+            yield policy, name, compare([base[name].correct], [benchmarks[name].correct])
+        if len(shared) > 1:
+            before, after = ([part[name].correct for name in shared] for part in (base, benchmarks))
+            yield policy, "macro", compare(before, after)
+
+
+def print_summary(console: Console, found: Found) -> None:
+    """The tables on a terminal."""
+    for sheet in sheets(found):
+        table = Table(title=sheet.title)
+        for column in sheet.columns:
+            table.add_column(column, justify="right" if column else "left", no_wrap=not column)
+        for row in sheet.rows:
+            table.add_row(*row)
+        console.print(table, width=None if console.is_terminal else LOG_WIDTH)
+
+
+def summary_markdown(found: Found) -> str:
+    """The tables as Markdown."""
+    parts = []
+    for sheet in sheets(found):
+        lines = [f"**{sheet.title}**", "", _line(sheet.columns), _line(["---:" if c else "---" for c in sheet.columns])]
+        parts.append("\n".join([*lines, *map(_line, sheet.rows)]))
+    return "\n\n".join(parts) + "\n"
+
+
+def summary_json(found: Found) -> dict[str, Any]:
+    """Every figure and every comparison, unrounded; null where an interval has no end or a count no value."""
+    return {
+        "samples": {policy: {n: a.correct.shape[1] for n, a in bs.items()} for policy, bs in found.items()},
+        "problems": {policy: {n: len(a.ids) for n, a in bs.items()} for policy, bs in found.items()},
+        "figures": {
+            policy: {
+                name: {figure: interval.table() for figure, interval in row.items()}
+                for name, row in figures(benchmarks).items()
+            }
+            for policy, benchmarks in found.items()
+        },
+        "compared_with": next(iter(found)),
+        "comparisons": [
+            {
+                "policy": policy,
+                "benchmark": name,
+                "difference": c.difference.table(),
+                "p_value": c.p_value,
+                "problems_needed": c.problems_needed,
+                "samples_needed": c.samples_needed,
+            }
+            for policy, name, c in comparisons(found)
+        ],
+    }
+
+
+def _answers(row: Mapping[str, Interval]) -> list[str]:
+    passes = [figure for figure in row if figure.startswith("pass_at_")] or ["avg_at_k"]  # pass@1 is Avg@1
+    return [row[figure].points() for figure in ("maj_at_k", passes[-1], "lenient_avg_at_k")]
+
+
+def _texts(row: Mapping[str, Interval]) -> list[str]:
+    tokens = row["completion_tokens"]
+    length = f"{tokens.mean:,.0f} [{_whole(tokens.low)}, {_whole(tokens.high)}]"
+    return [length, *(row[figure].points() for figure in ("truncated_share", "unboxed_share", "looping_share"))]
+
+
+def _pair(comparison: Comparison) -> list[str]:
+    needed = [comparison.problems_needed, comparison.samples_needed]
+    counts = ["" if value is None else f"{value:,}" for value in needed]
+    return [comparison.difference.points(sign=True), f"{comparison.p_value:.4f}", *counts]
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else str(value)
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -1,0 +1,315 @@
+"""The stages of an evaluation, stopped and repeated: the same figures come out."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paint.cli import main
+from paint.config import ConfigError, Evaluation
+from paint.contest import enter
+from paint.data import Problem
+from paint.display import Display
+from paint.evaluate import (
+    Protocol,
+    answer_of,
+    cast_votes,
+    generate,
+    grade,
+    loops,
+    open_evaluation,
+    require_room,
+    stored_in,
+    summarise,
+)
+from paint.figures import Answers
+from paint.grading import Grade, Grader, Verdict
+from paint.policy import Policy, save_adapter
+from paint.rollout import Completion, LocalEngine, Sampling
+from paint.store import Answer, Store, StoreError, read_store
+from paint.summary import comparisons, sheets, summary_json, summary_markdown
+from processes import until
+
+PROTOCOL = Protocol(3, thinking=False, sampling=Sampling(1.0, 0.95, -1, 80))
+FLAGS = ["--benchmarks", "lab", "--no-thinking", "--rollout.max-new-tokens", "96"]
+
+
+@pytest.fixture(scope="module")
+def grader() -> Any:
+    with Grader(workers=2) as grader:
+        yield grader
+
+
+def opened(policy: Policy, folder: Path, problems: list[Problem], protocol: Protocol = PROTOCOL) -> Store:
+    return open_evaluation(policy, folder, "lab", None, problems, protocol, "local")
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    """The answers of a store without regard to the order in which they came."""
+    rows = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
+    return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
+
+
+def test_an_evaluation_holds_k_answers_a_problem_in_order(
+    policy: Policy, problems: list[Problem], tmp_path: Path, grader: Grader
+) -> None:
+    store = opened(policy, tmp_path / "five", problems[:5])
+    engine = LocalEngine(policy, batch_size=10)
+    generate(policy, engine, store, PROTOCOL, Display(enabled=False))
+    found = grade(store, grader, Display(enabled=False))
+    assert found.correct.shape == (5, 3)
+    assert found.ids == [problem.id for problem in problems[:5]]
+    assert found.correct.any()
+    for problem, row in zip(problems[:5], found.correct, strict=True):
+        texts = [store.answers[problem.id, k].text for k in range(3)]
+        assert row.tolist() == [rf"\boxed{{{problem.answer}}}" in text for text in texts]
+        assert all(text.startswith("We start at") and text.endswith("}$.") for text in texts)
+    # An answer depends on its problem and its number alone.
+    one = opened(policy, tmp_path / "one", problems[3:4])
+    generate(policy, engine, one, PROTOCOL, Display(enabled=False))
+    assert [one.answers[problems[3].id, k].text for k in range(3)] == [
+        store.answers[problems[3].id, k].text for k in range(3)
+    ]
+    # The verdicts are kept with their reasons.
+    kept = [json.loads(line) for line in (tmp_path / "five" / "grades.jsonl").read_text().splitlines()]
+    assert [row["strict"]["correct"] for row in kept] == found.correct.flatten().tolist()
+    assert {row["strict"]["reason"] for row in kept} <= {"right", "wrong"}
+
+
+def test_an_interrupted_generation_goes_on_and_ends_in_the_same_answers(
+    policy: Policy, problems: list[Problem], tmp_path: Path, grader: Grader
+) -> None:
+    whole = opened(policy, tmp_path / "whole", problems[:8])
+    generate(policy, LocalEngine(policy, batch_size=4), whole, PROTOCOL, Display(enabled=False))
+
+    class Interrupted(LocalEngine):
+        def _generate(self, *arguments: Any) -> list[Completion]:
+            if len(read_store(tmp_path / "cut").answers) >= 10:
+                raise KeyboardInterrupt
+            return super()._generate(*arguments)
+
+    with pytest.raises(KeyboardInterrupt):
+        generate(
+            policy,
+            Interrupted(policy, batch_size=5),
+            opened(policy, tmp_path / "cut", problems[:8]),
+            PROTOCOL,
+            Display(enabled=False),
+        )
+    path = tmp_path / "cut" / "completions.jsonl"
+    path.write_bytes(path.read_bytes()[:-7])
+    cut = opened(policy, tmp_path / "cut", problems[:8])
+    assert (len(cut.answers), cut.dropped) == (9, 1)
+    with pytest.raises(StoreError, match="15 of 24 answers are missing"):
+        grade(cut, grader, Display(enabled=False))
+    generate(policy, LocalEngine(policy, batch_size=7), cut, PROTOCOL, Display(enabled=False))
+    assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
+    before = grade(cut, grader, Display(enabled=False))
+    again = grade(read_store(tmp_path / "cut"), grader, Display(enabled=False))
+    for name in ("correct", "lenient", "votes", "tokens", "truncated", "unboxed", "looping"):
+        assert np.array_equal(getattr(before, name), getattr(again, name)), name
+
+
+def test_a_killed_paint_eval_goes_on_to_the_figures_of_an_undisturbed_one(tmp_path: Path) -> None:
+    def command(folder: str) -> list[str]:
+        flags = [*FLAGS, "--limit", "20", "--rollout.batch-size", "20", "--folder", str(tmp_path / folder)]
+        return [sys.executable, "-m", "paint.cli", "eval", "lab", *flags]
+
+    stored = tmp_path / "killed" / "lab" / "base" / "lab"
+    process = subprocess.Popen(command("killed"), stdout=subprocess.DEVNULL)
+    until(lambda: (stored / "completions.jsonl").exists() and (stored / "completions.jsonl").stat().st_size, 120)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    answers = len((stored / "completions.jsonl").read_bytes().splitlines())
+    assert 20 <= answers < 240
+    subprocess.run(command("killed"), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command("undisturbed"), check=True, stdout=subprocess.DEVNULL)
+    one, other = (tmp_path / name / "lab" for name in ("killed", "undisturbed"))
+    assert lines_of(one / "base" / "lab") == lines_of(other / "base" / "lab")
+    assert (one / "summary.json").read_text() == (other / "summary.json").read_text()
+    # Graded again, they are identical.
+    before = (one / "summary.json").read_text()
+    assert main(["grade", str(one)]) == 0
+    assert (one / "summary.json").read_text() == before
+
+
+def test_run_checkpoints_are_compared_with_their_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "runs" / "mine"
+    options = ["--train.steps", "2", "--train.batch-size", "4", "--train.checkpoint-every", "1"]
+    assert main(["train", "lab-paint", *options, "--log.folder", str(run.parent), "--log.name", "mine"]) == 0
+    flags = [*FLAGS, "--limit", "4", "--samples", "2", "--folder", str(tmp_path / "evals")]
+    assert main(["eval", str(run), *flags]) == 0
+    out = capsys.readouterr().out
+    found = json.loads((tmp_path / "evals/lab/summary.json").read_text())
+    assert list(found["figures"]) == ["base", "mine-step-000001", "mine-step-000002"]
+    assert [row["policy"] for row in found["comparisons"]] == ["mine-step-000001", "mine-step-000002"]
+    assert "Avg@2 less that of base" in out
+    # One checkpoint of it is the same policy, and its answers are there.
+    assert main(["eval", str(run / "checkpoints/step-000002"), *flags]) == 0
+    assert "tok/s" not in capsys.readouterr().out
+    asked = json.loads((tmp_path / "evals/lab/mine-step-000002/lab/asked.json").read_text())
+    assert asked["adapter"]
+    assert (
+        asked["adapter"] != json.loads((tmp_path / "evals/lab/mine-step-000001/lab/asked.json").read_text())["adapter"]
+    )
+    # Another setting does not mix with it.
+    capsys.readouterr()
+    assert main(["eval", str(run), *flags, "--rollout.temperature", "0.6"]) == 2
+    assert "temperature: 1.0 -> 0.6" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to evaluate"),
+        (["lab"], "do not fit in the model's 1024 positions; max_new_tokens can be at most"),
+        (["nowhere/model", "--benchmarks", "lab"], "nowhere/model"),
+        (["lab", "--benchmarks", "aime_2042"], "aime_2042"),
+        (["lab", "--benchmarks", "nowhere.jsonl"], "nowhere.jsonl"),
+    ],
+)
+def test_a_mistake_is_one_clear_message(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rest = [] if "--benchmarks" in arguments else ["--benchmarks", "lab"]
+    assert main(["eval", *arguments, *rest, "--folder", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_grading_what_is_not_there_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["grade", str(tmp_path)]) == 2
+    assert "holds no evaluation" in capsys.readouterr().err
+
+
+def test_targets_of_two_models_or_two_shapes_are_refused(policy: Policy, tmp_path: Path) -> None:
+    save_adapter(policy, tmp_path / "one")
+    config = json.loads((tmp_path / "one" / "adapter_config.json").read_text())
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "adapter_config.json").write_text(json.dumps(config | {"r": 4}))
+    model, contestants = enter(Evaluation(), ["lab", str(tmp_path / "one")])
+    assert (model.path, model.lora_rank, model.dtype) == ("lab", 8, "float32")
+    assert [(c.name, c.adapter) for c in contestants] == [("base", None), ("one", tmp_path / "one")]
+    assert [c.name for c in enter(Evaluation(base=False), [str(tmp_path / "one")])[1]] == ["one"]
+    with pytest.raises(ConfigError, match=r"its lora_rank is 4, another target's is 8"):
+        enter(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "two")])
+    with pytest.raises(ConfigError, match=r"its path is 'other'"):
+        enter(Evaluation(), ["other", str(tmp_path / "one")])
+    with pytest.raises(ConfigError, match="two targets are called one"):
+        enter(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "one")])
+
+
+def test_what_the_prompt_opened_is_part_of_the_answer(policy: Policy) -> None:
+    ids = policy.tokenizer("The answer is $\\boxed{7}$.")["input_ids"]
+    opening = policy.tokenizer("<|im_start|>assistant\n<think>\n")["input_ids"]
+    completion = Completion((*ids, policy.end_ids[0]), (0.0,) * (len(ids) + 1), truncated=False)
+    plain = answer_of(policy, "1", 0, policy.student_prompt("x", thinking=True), completion)
+    assert plain.text == "The answer is $\\boxed{7}$."
+    assert plain.tokens == len(ids) + 1
+    # Thought that was never closed is no answer.
+    assert answer_of(policy, "1", 0, opening, completion).text == "<think>\nThe answer is $\\boxed{7}$."
+
+
+def test_nothing_is_ever_cut_to_fit(policy: Policy, problems: list[Problem]) -> None:
+    longest = require_room(policy, problems[:20], PROTOCOL)
+    assert longest == max(len(policy.student_prompt(p.problem, thinking=False)) for p in problems[:20])
+    fits = Protocol(1, False, Sampling(1.0, 1.0, -1, 1024 - longest))
+    assert require_room(policy, problems[:20], fits) == longest
+    with pytest.raises(ConfigError, match=f"at most {1024 - longest}"):
+        require_room(policy, problems[:20], Protocol(1, False, Sampling(1.0, 1.0, -1, 1025 - longest)))
+
+
+def voted(answers: list[tuple[str | None, bool]], grader: Grader) -> list[int]:
+    verdicts = [
+        Verdict(right, answer, "right" if right else "wrong" if answer else "no box") for answer, right in answers
+    ]
+    return cast_votes([Grade(verdict, verdict) for verdict in verdicts], len(answers), grader)
+
+
+def test_equal_answers_vote_together_however_they_are_spelt(grader: Grader) -> None:
+    wrong = ["\\frac{1}{2}", None, "0.5", "7", "1/2"]
+    votes = voted([(answer, False) for answer in wrong] + [("3", True), ("3.0", True)], grader)
+    assert votes[0] == votes[2] == votes[4]
+    assert votes[1] == -1
+    assert votes[5] == votes[6]
+    assert len({votes[0], votes[1], votes[3], votes[5]}) == 4
+
+
+def test_votes_of_different_problems_do_not_meet(grader: Grader) -> None:
+    wrong = Verdict(False, "5", "wrong")
+    grades = [Grade(wrong, wrong)] * 4
+    assert cast_votes(grades, 2, grader) == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", False),
+        ("Wait, let me check that again. " * 200, True),
+        ("x" * 5000, True),
+        ("short " * 20, False),
+        (" ".join(str(i * i) for i in range(2000)), False),
+        (" ".join(str(i * i) for i in range(2000)) + "So it is 5. " * 400, True),
+        ("So it is 5. " * 400 + " ".join(str(i * i) for i in range(2000)), False),
+    ],
+)
+def test_a_text_that_repeats_itself_at_its_end_loops(text: str, expected: bool) -> None:
+    assert loops(text) == expected
+
+
+ROLLOUTS = Path(__file__).parents[2] / "shared/data/math_rollouts.jsonl"
+
+
+@pytest.mark.skipif(not ROLLOUTS.exists(), reason=f"needs the rollouts of a real model in {ROLLOUTS}")
+def test_real_completions_do_not_loop() -> None:
+    rows = map(json.loads, ROLLOUTS.read_text(encoding="utf-8").splitlines())
+    assert not [text[-80:] for row in rows for text in row["completions"] if loops(text)]
+
+
+def test_real_rows_of_the_tables(tmp_path: Path) -> None:
+    def answers(correct: list[list[bool]], ids: str = "ab") -> Answers:
+        table = np.array(correct)
+        nothing = np.zeros_like(table)
+        return Answers(list(ids), table, table, np.where(table, 0, 1), 100 + nothing, nothing, nothing, nothing)
+
+    found = {
+        "base": {"x": answers([[True, False], [False, False]]), "y": answers([[True, True], [False, True]])},
+        "new": {"x": answers([[True, True], [False, True]]), "y": answers([[True, True], [True, True]])},
+    }
+    main_sheet, _, _, pairs = sheets(found)
+    assert main_sheet.columns == ["", "x", "y", "macro"]
+    assert [row[0] for row in main_sheet.rows] == ["base", "new"]
+    assert main_sheet.rows[0][3].startswith("50.0 [")
+    assert [row[:2] for row in pairs.rows] == [["new", "x"], ["new", "y"], ["new", "macro"]]
+    assert pairs.rows[2][2].startswith("+37.5 [")
+    markdown = summary_markdown(found)
+    assert markdown.count("| base | x |") == 2
+    assert "| new | macro | +37.5" in markdown
+    table = summary_json(found)
+    assert table["figures"]["new"]["macro"]["avg_at_k"]["mean"] == 0.875
+    assert table["compared_with"] == "base"
+    json.dumps(table, allow_nan=False)
+    with pytest.raises(StoreError, match="x has other problems for new than for base"):
+        list(comparisons(found | {"new": {"x": answers([[True, True], [False, True]], "ac")}}))
+
+
+def test_stored_evaluations_of_several_folders_are_told_apart(
+    policy: Policy, problems: list[Problem], tmp_path: Path
+) -> None:
+    for name in ("a/base/mine", "b/base/mine", "b/after/mine"):
+        store = opened(policy, tmp_path / name, problems[:2], Protocol(1, False, PROTOCOL.sampling))
+        with store.adding() as add:
+            for problem, sample in store.missing:
+                add(Answer(problem.id, sample, rf"\boxed{{{problem.answer}}}", 3, False, "local"))
+    stores = stored_in([tmp_path / "b", tmp_path / "a"])
+    assert [str(path.relative_to(tmp_path)) for path in stores] == ["b/base/mine", "b/after/mine", "a/base/mine"]
+    summarise(stores, tmp_path, Display(enabled=False))
+    table = json.loads((tmp_path / "summary.json").read_text())
+    assert list(table["figures"]) == [str(tmp_path / "b/base"), "after", str(tmp_path / "a/base")]
+    assert (tmp_path / "summary.md").read_text().startswith("**Avg@1, in % with 95 % interval**")
