@@ -321,3 +321,44 @@ def test_what_ends_the_first_rank_ends_all_with_its_message(tmp_path: Path) -> N
     result = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=120)
     assert result.returncode != 0
     assert "no-such-vllm cannot be started" in result.stderr
+
+
+def test_a_killed_evaluation_goes_on_through_the_server_to_the_same_figures(
+    popen: Popen, url: str, trained: Policy, tmp_path: Path
+) -> None:
+    save_adapter(trained, tmp_path / "mine")
+
+    def command(folder: str, *more: str) -> list[str]:
+        flags = ["--benchmarks", "lab", "--limit", "20", "--no-thinking", "--rollout.max-new-tokens", "96"]
+        flags += ["--folder", str(tmp_path / folder), "--dtype", "float32", *more]
+        return [sys.executable, "-m", "paint.cli", "eval", "lab", str(tmp_path / "mine"), *flags]
+
+    def answers(folder: str, policy: str) -> list[dict[str, Any]]:
+        path = tmp_path / folder / "lab" / policy / "lab" / "completions.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
+
+    served = ["--rollout.engine", "vllm", "--rollout.urls", url, "--rollout.batch-size", "8"]
+    stored = tmp_path / "killed/lab/mine/lab/completions.jsonl"
+    process = popen(command("killed", *served))
+    until(lambda: stored.exists() and stored.read_bytes().count(b"\n") > 20, 300)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 20 < stored.read_bytes().count(b"\n") < 240
+    subprocess.run(command("killed", *served), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command("whole", *served), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command("local"), check=True, stdout=subprocess.DEVNULL)
+    killed, whole, local = (
+        json.loads((tmp_path / n / "lab/summary.json").read_text()) for n in ("killed", "whole", "local")
+    )
+    assert killed == whole
+    assert answers("killed", "mine") == answers("whole", "mine")
+    assert {row["source"] for row in answers("whole", "base")} == {url}
+    # The engines draw from one distribution with different random numbers: no more than noise between them.
+    for policy in ("base", "mine"):
+        one, other = (found["figures"][policy]["lab"]["avg_at_k"]["mean"] for found in (whole, local))
+        assert one == pytest.approx(other, abs=0.12), policy
+    before = (tmp_path / "whole/lab/summary.json").read_text()
+    line = [sys.executable, "-m", "paint.cli", "grade", str(tmp_path / "whole/lab")]
+    subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
+    assert (tmp_path / "whole/lab/summary.json").read_text() == before

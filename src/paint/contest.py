@@ -131,5 +131,7 @@ def enter(evaluation: Evaluation, targets: Sequence[str]) -> tuple[Model, list[C
     if evaluation.base or not contestants:
         contestants = [Contestant("base", None), *contestants]
     dtype = evaluation.dtype or (model.dtype if with_shape else own_dtype(model.path))
+    if not with_shape:  # the base alone: as small an adapter as there can be, which changes nothing
+        model = replace(model, lora_rank=1, lora_alpha=1)
     thinking = evaluation.thinking
     return replace(model, dtype=dtype, student_thinking=thinking, gradient_checkpointing=False), contestants
