@@ -1,5 +1,6 @@
 """The command line: what a person types wrong gets one clear message, never a traceback."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,44 @@ def test_a_wrong_flag_is_named_with_what_is_right(
     with pytest.raises(SystemExit, match="2"):
         main(["train", "lab-paint", *flags])
     assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["grade", "x", "--deadline", "0"], "argument --deadline: must be in [0.01, 86400], got 0"),
+        (["data", "openthoughts", "x.jsonl", "--share", "2"], "argument --share: must be in [0, 1], got 2"),
+        (["data", "openthoughts", "x.jsonl", "--sample", "0"], "argument --sample: must be at least 1, got 0"),
+        (["data", "openthoughts", "x.jsonl", "--sample", "ten"], "argument --sample: invalid int value: 'ten'"),
+        (["data", "check", "x.jsonl"], "--model.path"),
+        (["lab", "--problems", "201"], "argument --problems: must be in [1, 200], got 201"),
+        (["eval", "lab", "--samples", "0"], "samples must be at least 1, got 0"),
+        (["eval", "lab", "--benchmark", "lab"], "--benchmarks"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_with_the_range(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert message in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_data_verbs_do_what_they_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"problem": "What is 1+2?", "deepseek_reasoning": "hm", "deepseek_solution": "It is \\boxed{6/2}."}
+    row |= {"ground_truth_solution": "\\boxed{3}", "domain": "math", "source": "mine"}
+    source = tmp_path / "source.jsonl"
+    source.write_text(json.dumps(row) + "\n" + json.dumps(row | {"domain": "code"}) + "\n")
+    out = tmp_path / "out.jsonl"
+    flags = ["--source", str(source), "--benchmarks", "lab", "--workers", "1"]
+    assert main(["data", "openthoughts", str(out), *flags]) == 0
+    assert "2 rows, 1 kept, 1 drawn" in capsys.readouterr().out
+    assert json.loads(out.read_text())["answer"] == "3"
+    assert main(["data", "check", str(out), "--model.path", "lab"]) == 0
+    assert "1 rows, 1 good" in capsys.readouterr().out
+    out.write_text(out.read_text() * 2)
+    assert main(["data", "check", str(out), "--model.path", "lab"]) == 1
+    assert main(["data", "check", str(tmp_path / "nowhere.jsonl"), "--model.path", "lab"]) == 2
 
 
 def test_a_recipe_with_an_unknown_key_says_where_and_what_was_meant(tmp_path: Path) -> None:

@@ -2,9 +2,10 @@
 
 import argparse
 import dataclasses
+import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,23 @@ paint: on-policy self-distillation with a partly masked solution
 
 RECIPE is a TOML file, or the name of one that comes with paint:
 """
+
+
+def _within(kind: type, low: float, high: float = math.inf) -> Callable[[str], float]:
+    """A parser of numbers in [low, high]."""
+
+    def parse(text: str) -> float:
+        value: float = kind(text)
+        if not low <= value <= high:
+            allowed = f"in [{low:g}, {high:g}]" if high < math.inf else f"at least {low:g}"
+            raise argparse.ArgumentTypeError(f"must be {allowed}, got {text}")
+        return value
+
+    parse.__name__ = kind.__name__  # argparse says "invalid int value"
+    return parse
+
+
+SECONDS = _within(float, 0.01, 86_400)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +91,9 @@ def resume(arguments: list[str]) -> int:
     """Go on with a run."""
     parser = argparse.ArgumentParser(prog="paint resume", description="Go on with a run, bit by bit as it was.")
     parser.add_argument("run", type=Path, help="the run's folder (it holds run.json)")
-    parser.add_argument("--steps", type=int, help="optimizer steps in all, if more than the run was started with")
+    parser.add_argument(
+        "--steps", type=_within(int, 1), help="optimizer steps in all, if more than the run was started with"
+    )
     parser.add_argument("--urls", nargs="+", help="addresses of the vLLM servers, where they have changed")
     options = parser.parse_args(arguments)
     from paint.runlog import read_run  # torch takes seconds to import: not for --help
@@ -100,7 +120,9 @@ def evaluate(arguments: list[str]) -> int:
         args=arguments,
     )
     if not targets:
-        raise ConfigError("nothing to evaluate; name a run, a checkpoint, an adapter folder or a model")
+        raise ConfigError(
+            "nothing to evaluate; name a run, a checkpoint, an adapter folder or a model, before the options"
+        )
     from paint import contest  # torch takes seconds to import: not for --help
 
     contest.evaluate(evaluation, targets)
@@ -116,7 +138,7 @@ def grade(arguments: list[str]) -> int:
     parser.add_argument("folders", nargs="+", type=Path, help="what `paint eval` made, or parts of it, or runs")
     parser.add_argument("--out", type=Path, help="where summary.json and summary.md go (default: the first folder)")
     parser.add_argument(
-        "--deadline", type=float, default=5.0, help="seconds of computing for a comparison of two answers (default: 5)"
+        "--deadline", type=SECONDS, default=5.0, help="processor seconds for the comparison of two answers (default: 5)"
     )
     options = parser.parse_args(arguments)
     from paint.display import Display
@@ -141,7 +163,7 @@ def data(arguments: list[str]) -> int:
     )
     make.add_argument("out", type=Path, help="file to write, OUT.jsonl; OUT.report.json and others go beside it")
     make.add_argument("--source", help="hub data set, or local file or folder with its columns (default: the hub's)")
-    make.add_argument("--sample", type=int, help="problems to draw (default: 30000, the paper's)")
+    make.add_argument("--sample", type=_within(int, 1), help="problems to draw (default: 30000, the paper's)")
     make.add_argument("--seed", type=int, help="of the draw (default: 0)")
     make.add_argument(
         "--solution",
@@ -155,10 +177,12 @@ def data(arguments: list[str]) -> int:
         default=["aime_2024", "aime_2025", "aime_2026", "hmmt_feb_2025", "hmmt_feb_2026", "math_500"],
         help="evaluation sets whose problems must not be trained on, as in paint eval (default: all six of the hub)",
     )
-    make.add_argument("--ngram", type=int, help="words of a shared piece that counts (default: 13)")
-    make.add_argument("--share", type=float, help="share of a problem that is repeated, in [0, 1] (default: 0.6)")
-    make.add_argument("--workers", type=int, help="processes that verify (default: one for each core)")
-    make.add_argument("--deadline", type=float, help="processor seconds for one answer (default: 5)")
+    make.add_argument("--ngram", type=_within(int, 1), help="words of a shared piece that counts (default: 13)")
+    make.add_argument(
+        "--share", type=_within(float, 0, 1), help="share of a problem that is repeated, in [0, 1] (default: 0.6)"
+    )
+    make.add_argument("--workers", type=_within(int, 1), help="processes that verify (default: one for each core)")
+    make.add_argument("--deadline", type=SECONDS, help="processor seconds for one answer (default: 5)")
 
     look = verbs.add_parser(
         "check",
@@ -181,11 +205,13 @@ def data(arguments: list[str]) -> int:
     look.add_argument(
         "--data.max-prompt-tokens",
         dest="max_prompt_tokens",
-        type=int,
+        type=_within(int, 1),
         default=8192,
         help="longest prompt of the teacher, in tokens (default: 8192)",
     )
-    look.add_argument("--data.limit", dest="limit", type=int, help="stop after so many good rows (default: all)")
+    look.add_argument(
+        "--data.limit", dest="limit", type=_within(int, 1), help="stop after so many good rows (default: all)"
+    )
 
     options = vars(parser.parse_args(arguments))
     return _check(**options) if options.pop("verb") == "check" else _openthoughts(**options)
@@ -201,11 +227,14 @@ def lab(arguments: list[str]) -> int:
     parser.add_argument("--folder", type=Path, default=Path("runs"), help="where the runs go (default: runs)")
     parser.add_argument("--seed", type=int, default=0, help="of data order, rollouts and evaluation (default: 0)")
     parser.add_argument(
-        "--problems", type=int, default=100, help="held-out problems evaluated, at most 200 (default: 100)"
+        "--problems",
+        type=_within(int, 1, 200),
+        default=100,
+        help="held-out problems evaluated, up to 200 (default: 100)",
     )
     parser.add_argument(
         "--samples",
-        type=int,
+        type=_within(int, 1),
         default=12,
         help="answers per problem: the k of Avg@k (default: 12, the paper's)",
     )

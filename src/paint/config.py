@@ -324,9 +324,9 @@ class Evaluation:
     """What `paint eval` does. The defaults are the paper's (section 'Experimental Details')."""
 
     benchmarks: tuple[str, ...] = ("aime_2024", "aime_2025", "hmmt_feb_2025")
-    """Problem sets: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026 or math_500 from the hub, lab,
-    NAME=PATH for a local copy of one of these, or PATH of a JSONL, CSV or Parquet file of your own (paper: the
-    first three)."""
+    """Problem sets: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026 or math_500 from the hub, NAME=PATH
+    for a local copy of one of these, lab, or a JSONL, CSV or Parquet file of your own, FILE or
+    FILE:problem_column,answer_column (paper: AIME 2024, AIME 2025, HMMT 2025)."""
     samples: int = 12
     """Answers a problem: the k of Avg@k; it may grow later (paper: 12)."""
     thinking: bool = True
@@ -340,9 +340,9 @@ class Evaluation:
     folder: str = "evals"
     """Folder in which evaluations are stored, each in a folder of its model's name."""
     dtype: Dtype | None = None
-    """Number format of the weights; None is that of the run, or bfloat16 where there is none."""
+    """Number format of the weights; None is that of the run, or that in which the model is stored."""
     deadline: float = 5.0
-    """Seconds of computing that the comparison of two answers may take, above 0 (ours)."""
+    """Processor seconds that the comparison of two answers may take, in [0.01, 86400] (ours)."""
     rollout: Rollout = field(
         default_factory=lambda: Rollout(temperature=1.0, top_k=-1, max_new_tokens=38_912, batch_size=64, timeout=7200.0)
     )
@@ -354,7 +354,7 @@ class Evaluation:
         _require(self, "limit", self.limit is None or self.limit >= 1, "at least 1 or None", "None: all problems")
         _require(self, "seed", self.seed >= 0, "at least 0", "default: 0")
         _require(self, "folder", bool(self.folder.strip()), "a folder", 'default: "evals"')
-        _require(self, "deadline", 0 < self.deadline < math.inf, "in (0, inf)", "seconds; default: 5")
+        _require(self, "deadline", 0.01 <= self.deadline <= 86_400, "in [0.01, 86400]", "seconds; default: 5")
 
 
 _RECIPES = Path(__file__).parent / "recipes"
