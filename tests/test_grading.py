@@ -279,6 +279,38 @@ def test_a_worker_that_cannot_start_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     with Grader(workers=1) as grader, pytest.raises(PaintError, match="ended with status 1"):
         grader.grade(EASY)
+    monkeypatch.setattr(sys, "executable", "/nowhere")
+    with Grader(workers=1) as grader, pytest.raises(PaintError, match="cannot be started: "):
+        grader.grade(EASY)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPROF, signal.SIGALRM})",
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+        "signal.signal(signal.SIGPROF, signal.SIG_IGN)",
+    ],
+)
+def test_what_hangs_is_ended_whatever_the_asker_does_with_signals(line: str) -> None:
+    code = f"""
+import signal
+from paint.grading import *
+{line}
+items = [Item(r"\\boxed{{{HANG}}}", "1"), Item(r"\\boxed{{.5}}", "1/2")]
+with Grader(workers=1, deadline=0.5) as grader:
+    print([grade.strict.reason for grade in grader.grade(items)])
+"""
+    command = [sys.executable, "-c", code]
+    asker = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with asker:
+        try:
+            said = asker.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            for pid in [*descendants(asker.pid), asker.pid]:
+                os.kill(pid, signal.SIGKILL)
+            raise
+    assert said == ("['timed out', 'right']\n", "")
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,22 @@ def test_a_run_that_stopped_before_its_first_decision_begins_anew(tmp_path: Path
     assert run(tmp_path, GOOD).kept == 20
 
 
+@pytest.mark.parametrize("place", ["first", "middle", "last", "lost"])
+def test_damaged_decisions_are_refused(tmp_path: Path, place: str) -> None:
+    run(tmp_path, GOOD)
+    decided = tmp_path / "out.decided.jsonl"
+    lines = decided.read_bytes().splitlines(keepends=True)
+    if place == "lost":
+        del lines[5]
+    else:
+        lines[{"first": 0, "middle": 5, "last": -1}[place]] = b"\0" * 9 + b"\n"
+    decided.write_bytes(b"".join(lines))
+    before = (tmp_path / "out.jsonl").read_bytes()
+    with pytest.raises(DataError, match=r"out\.decided\.jsonl is damaged: .*; delete it"):
+        run(tmp_path, GOOD)
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+
+
 def test_decisions_made_with_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     run(tmp_path, GOOD)
     with pytest.raises(

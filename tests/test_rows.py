@@ -135,6 +135,16 @@ def test_parquet_rows_that_are_no_utf8_are_bad_and_the_others_good(tmp_path: Pat
     ]
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", "Mars/Olympus"), pa.duration("s")])
+def test_a_time_that_python_cannot_say_is_no_hindrance_in_a_column_that_nobody_asks_for(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    path = parquet(tmp_path / "p.parquet", problem=["p"], solution=["s"], answer=["1"], at=pa.array([2**62], kind))
+    assert [problem.problem for problem in read_problems(Data(path=str(path))).problems] == ["p"]
+    with pytest.raises(DataError, match='row 1: field "at" is not text but a value of type'):
+        read_problems(Data(path=str(path), answer_field="at"))
+
+
 def test_parquet_that_was_cut_or_damaged_anywhere_is_refused_or_read_right(tmp_path: Path) -> None:
     table = pa.table({"a": [f"text {number}" for number in range(50)]})
     path = tmp_path / "p.parquet"

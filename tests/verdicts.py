@@ -93,6 +93,31 @@ x^2+1            | x²+1                             | a Unicode power
 5                | $5$.                             | dollar signs and a full stop
 So the answer is $\boxed{5}$. | 5                   | a boxed gold answer
 \begin{cases}1\\2\end{cases} | \begin{cases} 1 \\ 2\end{cases} | does not parse, but says the same
+1000000          | 1 000 000                        | blanks between thousands
+1000             | 1\ 000                           | the same with a backslash
+107,109          | 107, 109                         | two numbers, or thousands: the same text
+2 \text{ million} | 2000000                         | a number in words
+\$2.5 \text{ million} | 2,500,000 \text{ dollars}  | the same of dollars
+0.\dot{3}        | \frac{1}{3}                      | a period with a dot
+\frac34          | ¾                                | Unicode
+\frac{1}{2}      | \cos 60^\circ                    | degrees within a function
+\tan 15^\circ    | 2-\sqrt3                         | the same for a gold answer
+2\sin 20^\circ\cos 40^\circ | 2\sin\frac{\pi}{9}\cos\frac{2\pi}{9} | degrees and radians within functions
+30^\circ         | \frac{\pi}{6}                    | degrees and radians
+0                | \sin \pi                         | zero that is not seen at once
+\lg 2            | \log_{10} 2                      | a name of the logarithm
+\ln 2            | \log_e 2                         | another one
+\frac{3\pm\sqrt5}{2} | \frac{3+\sqrt5}{2}, \frac{3-\sqrt5}{2} | plus-minus in a fraction
+(1,0),(-1,0)     | (\pm1,0)                         | plus-minus in a pair
+\{(1,2),(2,1)\}  | (2,1),(1,2)                      | pairs, and the set of them
+\{(1,2)\}        | (1,2)                            | a pair, and the set of it
+(1,1),(2,3)      | (m,n)=(1,1), (m,n)=(2,3)         | pairs with names
+(-\infty,1]\cup[2,\infty) | x \le 1 \text{ or } x \ge 2 | two inequalities for a union
+x<-1 \text{ or } 1<x<2 | (-\infty,-1)\cup(1,2)     | the other way round
+(-\infty,1)\cup(2,\infty) | (-\infty,1) \text{ or } (2,\infty) | two intervals for their union
+B                | \textbf{(B)}\ 12                 | a choice and what it says
+60\text{ miles per hour} | 60 \text{ mph}           | a quotient of units in short
+\{1,2,\ldots,9\} | \{1, 2, \dots, 9\}              | dots in the same text
 """
 
 WRONG = r"""
@@ -147,6 +172,24 @@ x=5              | y=5                              | another unknown
 1:6              | 6:1                              | ratios
 \overline{ABCD}  | \overline{DCBA}                  | figures
 5                | \frac{                           | does not parse
+2                | 2 \text{ million}                | a number in words
+3                | 3 hundred                        | the same as plain text
+5                | 5 \text{ or more}                | more than a number
+5                | 5 \text{ and a half}             | the same
+5                | 5 \text{ squared}                | an operation in words
+5                | 5\text{k}                        | thousands
+2                | 2 \text{ hours and 30 minutes}   | another number in the unit
+\tan 20^\circ    | \tan 20                          | radians
+\frac{\pi}{6}    | 60^\circ                         | degrees
+0                | 2^{-100}                         | small is not zero
+1,2,3,\ldots     | 1,2,3                            | endless and not
+1,2,\ldots,10    | 1,2,10                           | math-verify passes over dots
+\frac{3\pm\sqrt5}{2} | \frac{3+\sqrt5}{2}          | half of it
+(1,4)            | (1,3) \text{ or } (2,4)          | pairs are no intervals
+A                | (A), (C)                         | a choice and two
+A                | (A)(C)                           | the same without a comma
+\textbf{(B)}\ 12 | C                                | another choice
+(1,1),(2,3)      | (m,n)=(1,1), (n,m)=(2,3)         | pairs with other names
 5                | \left\{ 5                        | does not close
 \{x : x>1\}      | \{x : x>2\}                      | conditions
 """

@@ -161,14 +161,17 @@ class _Worker:
 
     def __init__(self, deadline: float) -> None:
         self._pair: Pair = ("", "")
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-W", "ignore", "-m", "paint.grading", str(deadline)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            process_group=0,  # Ctrl-C is for us; we end them
-            env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-W", "ignore", "-m", "paint.grading", str(deadline)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                process_group=0,  # Ctrl-C is for us; we end them
+                env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        except OSError as error:  # no such program, or no room for another process
+            raise PaintError(f"A process that compares answers cannot be started: {error}.") from None
 
     def ask(self, pair: Pair) -> IO[bytes]:
         """Hands it a pair, and returns what becomes readable when it has an answer."""
@@ -240,8 +243,9 @@ def _work(deadline: float) -> None:
     os.dup2(2, 1)  # what a library prints is no answer
     with contextlib.suppress(ValueError, OSError):  # a stricter limit, or a system without one
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    for number in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(number, signal.SIG_DFL)  # deadly
+    for number in (signal.SIGPROF, signal.SIGALRM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)  # deadly, and children that can be waited for, whatever the asker ignores
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # or blocks
     for pair in _WARM_UP:
         by_algebra(*pair)
     gc.freeze()

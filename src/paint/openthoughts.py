@@ -227,7 +227,7 @@ def _draw(out: Path, decided: Path, sample: int, seed: int, settings: dict[str, 
     with decided.open("rb") as file:
         place = len(file.readline())  # the settings
         for rows, line in enumerate(file):  # the last line is no row
-            decision = json.loads(line)
+            decision = _decision(line, decided)
             if "kept" in decision:
                 candidate = (_digest(json.dumps(decision["kept"])), place)
                 known = best.get(decision["fingerprint"])
@@ -271,14 +271,26 @@ def _resume(decided: Path, settings: dict[str, Any]) -> tuple[int, bool]:
             file.truncate()
             file.write(_line(settings))
             return 0, False
-        before = json.loads(first)
+        before = _decision(first, decided)
         if changed := [name for name in settings if before.get(name) != settings[name]]:
             raise DataError(
                 f"{decided} was made with other settings ({', '.join(changed)}); delete it, or write to another file"
             )
         file.truncate(whole)
-    complete = "rows" in json.loads(last)
-    return rows - complete, complete
+    stated = _decision(last, decided).get("rows")
+    if stated not in (None, rows - 1):
+        raise DataError(f"{decided} is damaged: of {stated} decisions it holds {rows - 1}; delete it")
+    return rows - (stated is not None), stated is not None
+
+
+def _decision(line: bytes, decided: Path) -> dict[str, Any]:
+    try:
+        decision = json.loads(line)
+    except ValueError:
+        decision = None
+    if not isinstance(decision, dict):
+        raise DataError(f"{decided} is damaged: a line of it is no decision; delete it, or mend {line[:60]!r}")
+    return decision
 
 
 def _fields(source: str) -> Iterator[dict[str, object] | BadRow]:

@@ -220,6 +220,8 @@ def _cells(name: str, column: Any) -> list[object]:
         return list(column.to_pylist())
     except UnicodeDecodeError:  # Parquet promises UTF-8, and not every writer keeps the promise
         return [_cell(name, cell) for cell in column]
+    except (OverflowError, ValueError, pyarrow.ArrowException):  # a time that Python has no words for
+        return [kind if valid else None for valid in column.is_valid().to_pylist()]
 
 
 def _cell(name: str, cell: Any) -> object:
