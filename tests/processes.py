@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paint.config import Config, to_table
+from paint.server import free_port
 
 
 def train_command(config: Config, folder: Path) -> list[str]:
@@ -25,9 +26,9 @@ def train_command(config: Config, folder: Path) -> list[str]:
 
 def in_two_processes(line: list[str]) -> list[str]:
     """The same command on two ranks."""
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
-    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--module"]
-    return [*launch, *line[2:]]
+    # ``accelerate launch --cpu --num_processes 2`` starts one process, and says nothing.
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    return ["env", "ACCELERATE_USE_CPU=true", *launch, *line[1:]]
 
 
 def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:

@@ -4,11 +4,13 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from paint.cli import main
 from paint.config import ConfigError, Evaluation
@@ -25,17 +27,18 @@ from paint.evaluate import (
     open_evaluation,
     require_room,
     stored_in,
-    summarise,
+    summarise_again,
 )
 from paint.figures import Answers
 from paint.grading import Grade, Grader, Verdict
-from paint.policy import Policy, save_adapter
+from paint.policy import Policy, PolicyError, save_adapter
 from paint.rollout import Completion, LocalEngine, Sampling
-from paint.store import Answer, Store, StoreError, read_store
+from paint.store import Answer, Store, StoreError, reopen_store
 from paint.summary import comparisons, sheets, summary_json, summary_markdown
 from processes import until
 
 PROTOCOL = Protocol(3, thinking=False, sampling=Sampling(1.0, 0.95, -1, 80))
+QUIET = Display(enabled=False)
 FLAGS = ["--benchmarks", "lab", "--no-thinking", "--rollout.max-new-tokens", "96"]
 
 
@@ -45,7 +48,9 @@ def grader() -> Any:
         yield grader
 
 
-def opened(policy: Policy, folder: Path, problems: list[Problem], protocol: Protocol = PROTOCOL) -> Store:
+def opened(
+    policy: Policy, folder: Path, problems: list[Problem], protocol: Protocol = PROTOCOL
+) -> AbstractContextManager[Store]:
     return open_evaluation(policy, folder, "lab", None, problems, protocol, "local")
 
 
@@ -58,61 +63,91 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
 def test_an_evaluation_holds_k_answers_a_problem_in_order(
     policy: Policy, problems: list[Problem], tmp_path: Path, grader: Grader
 ) -> None:
-    store = opened(policy, tmp_path / "five", problems[:5])
     engine = LocalEngine(policy, batch_size=10)
-    generate(policy, engine, store, PROTOCOL, Display(enabled=False))
-    found = grade(store, grader, Display(enabled=False))
+    with opened(policy, tmp_path / "five", problems[:5]) as store:
+        generate(policy, engine, store, PROTOCOL, QUIET)
+        found = grade(store, grader, QUIET)
+        texts = {(a.problem, a.sample): a.text for a in store.answers()}
     assert found.correct.shape == (5, 3)
-    assert found.ids == [problem.id for problem in problems[:5]]
     assert found.correct.any()
     for problem, row in zip(problems[:5], found.correct, strict=True):
-        texts = [store.answers[problem.id, k].text for k in range(3)]
-        assert row.tolist() == [rf"\boxed{{{problem.answer}}}" in text for text in texts]
-        assert all(text.startswith("We start at") and text.endswith("}$.") for text in texts)
+        mine = [texts[problem.id, k] for k in range(3)]
+        assert row.tolist() == [rf"\boxed{{{problem.answer}}}" in text for text in mine]
+        assert all(text.startswith("We start at") and text.endswith("}$.") for text in mine)
+    assert any(len({texts[problem.id, k] for k in range(3)}) > 1 for problem in problems[:5])  # k answers, not one
     # An answer depends on its problem and its number alone.
-    one = opened(policy, tmp_path / "one", problems[3:4])
-    generate(policy, engine, one, PROTOCOL, Display(enabled=False))
-    assert [one.answers[problems[3].id, k].text for k in range(3)] == [
-        store.answers[problems[3].id, k].text for k in range(3)
-    ]
+    with opened(policy, tmp_path / "one", problems[3:4]) as one:
+        generate(policy, engine, one, PROTOCOL, QUIET)
+        assert {a.sample: a.text for a in one.answers()} == {k: texts[problems[3].id, k] for k in range(3)}
     # The verdicts are kept with their reasons.
     kept = [json.loads(line) for line in (tmp_path / "five" / "grades.jsonl").read_text().splitlines()]
     assert [row["strict"]["correct"] for row in kept] == found.correct.flatten().tolist()
     assert {row["strict"]["reason"] for row in kept} <= {"right", "wrong"}
 
 
+def test_every_kind_of_answer_is_counted_where_it_belongs(policy: Policy, tmp_path: Path, grader: Grader) -> None:
+    problems = [Problem("What is 3+4?", "", "7", "sum"), Problem("What is 1/2?", "", "\\frac{1}{2}", "half")]
+    texts = {
+        ("sum", 0): ("<think>so</think> \\boxed{7}", False),
+        ("sum", 1): ("<think>it is \\boxed{7}, but", False),
+        ("sum", 2): ("<think>it is \\boxed{7}, and on and on " + "and on " * 200, True),
+        ("half", 0): ("\\boxed{0.5}", False),
+        ("half", 1): ("\\boxed{2}", True),
+        ("half", 2): ("a half", False),
+    }
+    with opened(policy, tmp_path, problems) as store:
+        for row, (text, truncated) in reversed(texts.items()):
+            store.add(Answer(*row, "", text, len(text), truncated, "local"))
+        found = grade(store, grader, QUIET)
+    assert found.correct.tolist() == [[True, False, False], [True, False, False]]
+    assert found.lenient.tolist() == [[True, True, True], [True, False, False]]
+    assert found.unboxed.tolist() == [[False, True, True], [False, False, True]]
+    assert found.truncated.tolist() == [[False, False, True], [False, True, False]]
+    assert found.looping.tolist() == [[False, False, True], [False, False, False]]
+    assert found.votes.tolist() == [[0, -1, -1], [0, 2, -1]]
+    assert found.tokens.tolist() == [[len(texts[name, k][0]) for k in range(3)] for name in ("sum", "half")]
+    rows = [json.loads(line)["strict"]["reason"] for line in (tmp_path / "grades.jsonl").read_text().splitlines()]
+    assert rows == ["right", "unclosed thought", "truncated", "right", "wrong", "no box"]
+
+
 def test_an_interrupted_generation_goes_on_and_ends_in_the_same_answers(
     policy: Policy, problems: list[Problem], tmp_path: Path, grader: Grader
 ) -> None:
-    whole = opened(policy, tmp_path / "whole", problems[:8])
-    generate(policy, LocalEngine(policy, batch_size=4), whole, PROTOCOL, Display(enabled=False))
+    with opened(policy, tmp_path / "whole", problems[:8]) as whole:
+        generate(policy, LocalEngine(policy, batch_size=4), whole, PROTOCOL, QUIET)
 
     class Interrupted(LocalEngine):
         def _generate(self, *arguments: Any) -> list[Completion]:
-            if len(read_store(tmp_path / "cut").answers) >= 10:
+            if (tmp_path / "cut/completions.jsonl").read_bytes().count(b"\n") >= 10:
                 raise KeyboardInterrupt
             return super()._generate(*arguments)
 
-    with pytest.raises(KeyboardInterrupt):
-        generate(
-            policy,
-            Interrupted(policy, batch_size=5),
-            opened(policy, tmp_path / "cut", problems[:8]),
-            PROTOCOL,
-            Display(enabled=False),
-        )
+    with pytest.raises(KeyboardInterrupt), opened(policy, tmp_path / "cut", problems[:8]) as cut:
+        generate(policy, Interrupted(policy, batch_size=5), cut, PROTOCOL, QUIET)
     path = tmp_path / "cut" / "completions.jsonl"
     path.write_bytes(path.read_bytes()[:-7])
-    cut = opened(policy, tmp_path / "cut", problems[:8])
-    assert (len(cut.answers), cut.dropped) == (9, 1)
-    with pytest.raises(StoreError, match="15 of 24 answers are missing"):
-        grade(cut, grader, Display(enabled=False))
-    generate(policy, LocalEngine(policy, batch_size=7), cut, PROTOCOL, Display(enabled=False))
+    with opened(policy, tmp_path / "cut", problems[:8]) as cut:
+        assert (len(cut.written), cut.dropped) == (9, 1)
+        with pytest.raises(StoreError, match="15 of 24 answers are missing"):
+            grade(cut, grader, QUIET)
+        generate(policy, LocalEngine(policy, batch_size=7), cut, PROTOCOL, QUIET)
+        before = grade(cut, grader, QUIET)
     assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
-    before = grade(cut, grader, Display(enabled=False))
-    again = grade(read_store(tmp_path / "cut"), grader, Display(enabled=False))
+    with reopen_store(tmp_path / "cut") as stored:
+        again = grade(stored, grader, QUIET)
     for name in ("correct", "lenient", "votes", "tokens", "truncated", "unboxed", "looping"):
         assert np.array_equal(getattr(before, name), getattr(again, name)), name
+
+
+def test_other_weights_under_the_same_path_are_another_model(
+    policy: Policy, problems: list[Problem], tmp_path: Path
+) -> None:
+    with opened(policy, tmp_path, problems[:2]):
+        pass
+    with torch.no_grad():
+        next(iter(policy.model.get_base_model().parameters())).mul_(1.01)
+    with pytest.raises(StoreError, match="weights: "), opened(policy, tmp_path, problems[:2]):
+        pass
 
 
 def test_a_killed_paint_eval_goes_on_to_the_figures_of_an_undisturbed_one(tmp_path: Path) -> None:
@@ -141,6 +176,7 @@ def test_a_killed_paint_eval_goes_on_to_the_figures_of_an_undisturbed_one(tmp_pa
 def test_run_checkpoints_are_compared_with_their_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "runs" / "mine"
     options = ["--train.steps", "2", "--train.batch-size", "4", "--train.checkpoint-every", "1"]
+    options += ["--train.learning-rate", "0.01"]
     assert main(["train", "lab-paint", *options, "--log.folder", str(run.parent), "--log.name", "mine"]) == 0
     flags = [*FLAGS, "--limit", "4", "--samples", "2", "--folder", str(tmp_path / "evals")]
     assert main(["eval", str(run), *flags]) == 0
@@ -152,11 +188,13 @@ def test_run_checkpoints_are_compared_with_their_base(tmp_path: Path, capsys: py
     # One checkpoint of it is the same policy, and its answers are there.
     assert main(["eval", str(run / "checkpoints/step-000002"), *flags]) == 0
     assert "tok/s" not in capsys.readouterr().out
-    asked = json.loads((tmp_path / "evals/lab/mine-step-000002/lab/asked.json").read_text())
-    assert asked["adapter"]
-    assert (
-        asked["adapter"] != json.loads((tmp_path / "evals/lab/mine-step-000001/lab/asked.json").read_text())["adapter"]
-    )
+    names = ("base", "mine-step-000001", "mine-step-000002")
+    asked = [json.loads((tmp_path / "evals/lab" / name / "lab/asked.json").read_text()) for name in names]
+    assert asked[0]["adapter"] is None
+    assert len({one["adapter"] for one in asked}) == 3
+    # The adapters were in the answers.
+    texts = [[row["text"] for row in lines_of(tmp_path / "evals/lab" / name / "lab")] for name in names]
+    assert texts[0] != texts[1] != texts[2] != texts[0]
     # Another setting does not mix with it.
     capsys.readouterr()
     assert main(["eval", str(run), *flags, "--rollout.temperature", "0.6"]) == 2
@@ -171,6 +209,7 @@ def test_run_checkpoints_are_compared_with_their_base(tmp_path: Path, capsys: py
         (["nowhere/model", "--benchmarks", "lab"], "nowhere/model"),
         (["lab", "--benchmarks", "aime_2042"], "aime_2042"),
         (["lab", "--benchmarks", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["lab", "--benchmarks", "lab", "lab"], "the name lab stands for one thing"),
     ],
 )
 def test_a_mistake_is_one_clear_message(
@@ -188,6 +227,17 @@ def test_grading_what_is_not_there_says_so(capsys: pytest.CaptureFixture[str], t
     assert "holds no evaluation" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "changes", [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 160}}, {"target_modules": "all-linear"}]
+)
+def test_an_adapter_of_another_kind_is_refused(policy: Policy, tmp_path: Path, changes: dict[str, Any]) -> None:
+    save_adapter(policy, tmp_path)
+    path = tmp_path / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(PolicyError, match="plain LoRA adapter"):
+        enter(Evaluation(), [str(tmp_path)])
+
+
 def test_targets_of_two_models_or_two_shapes_are_refused(policy: Policy, tmp_path: Path) -> None:
     save_adapter(policy, tmp_path / "one")
     config = json.loads((tmp_path / "one" / "adapter_config.json").read_text())
@@ -201,6 +251,10 @@ def test_targets_of_two_models_or_two_shapes_are_refused(policy: Policy, tmp_pat
         enter(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "two")])
     with pytest.raises(ConfigError, match=r"its path is 'other'"):
         enter(Evaluation(), ["other", str(tmp_path / "one")])
+    (tmp_path / "one").rename(tmp_path / "base")
+    with pytest.raises(ConfigError, match="two targets are called base"):
+        enter(Evaluation(), [str(tmp_path / "base")])
+    (tmp_path / "base").rename(tmp_path / "one")
     with pytest.raises(ConfigError, match="two targets are called one"):
         enter(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "one")])
 
@@ -273,10 +327,10 @@ def test_real_completions_do_not_loop() -> None:
 
 
 def test_real_rows_of_the_tables(tmp_path: Path) -> None:
-    def answers(correct: list[list[bool]], ids: str = "ab") -> Answers:
+    def answers(correct: list[list[bool]], names: str = "ab") -> Answers:
         table = np.array(correct)
         nothing = np.zeros_like(table)
-        return Answers(list(ids), table, table, np.where(table, 0, 1), 100 + nothing, nothing, nothing, nothing)
+        return Answers(list(names), table, table, np.where(table, 0, 1), 100 + nothing, nothing, nothing, nothing)
 
     found = {
         "base": {"x": answers([[True, False], [False, False]]), "y": answers([[True, True], [False, True]])},
@@ -295,7 +349,10 @@ def test_real_rows_of_the_tables(tmp_path: Path) -> None:
     assert table["figures"]["new"]["macro"]["avg_at_k"]["mean"] == 0.875
     assert table["compared_with"] == "base"
     json.dumps(table, allow_nan=False)
-    with pytest.raises(StoreError, match="x has other problems for new than for base"):
+    # Macro averages are over the benchmarks that all have, or a column would hold two things.
+    apart = found | {"new": {"x": found["new"]["x"], "z": found["new"]["y"]}}
+    assert sheets(apart)[0].columns == ["", "x", "y", "z"]
+    with pytest.raises(StoreError, match="x has other problems or gold answers for new than for base"):
         list(comparisons(found | {"new": {"x": answers([[True, True], [False, True]], "ac")}}))
 
 
@@ -303,13 +360,12 @@ def test_stored_evaluations_of_several_folders_are_told_apart(
     policy: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
     for name in ("a/base/mine", "b/base/mine", "b/after/mine"):
-        store = opened(policy, tmp_path / name, problems[:2], Protocol(1, False, PROTOCOL.sampling))
-        with store.adding() as add:
+        with opened(policy, tmp_path / name, problems[:2], Protocol(1, False, PROTOCOL.sampling)) as store:
             for problem, sample in store.missing:
-                add(Answer(problem.id, sample, rf"\boxed{{{problem.answer}}}", 3, False, "local"))
-    stores = stored_in([tmp_path / "b", tmp_path / "a"])
+                store.add(Answer(problem.id, sample, "", rf"\boxed{{{problem.answer}}}", 3, False, "local"))
+    stores = stored_in([tmp_path / "b", tmp_path / "a", tmp_path / "b/.."])
     assert [str(path.relative_to(tmp_path)) for path in stores] == ["b/base/mine", "b/after/mine", "a/base/mine"]
-    summarise(stores, tmp_path, Display(enabled=False))
-    table = json.loads((tmp_path / "summary.json").read_text())
+    summarise_again([tmp_path / "b", tmp_path / "a"], tmp_path / "new" / "place", QUIET)
+    table = json.loads((tmp_path / "new/place/summary.json").read_text())
     assert list(table["figures"]) == [str(tmp_path / "b/base"), "after", str(tmp_path / "a/base")]
-    assert (tmp_path / "summary.md").read_text().startswith("**Avg@1, in % with 95 % interval**")
+    assert (tmp_path / "new/place/summary.md").read_text().startswith("**Avg@1, in % with 95 % interval**")

@@ -14,7 +14,7 @@ from paint.figures import (
     avg_at_k,
     bootstrap,
     compare,
-    expanded_tail,
+    expanded_reach,
     figures,
     maj_at_k,
     pass_at_k,
@@ -29,7 +29,7 @@ ANY = (-math.inf, math.inf)
 def graded(correct: np.ndarray, votes: np.ndarray | None = None) -> Answers:
     nothing = np.zeros(correct.shape, dtype=bool)
     return Answers(
-        ids=[str(i) for i in range(len(correct))],
+        problems=[str(i) for i in range(len(correct))],
         correct=correct,
         lenient=correct,
         votes=np.where(correct, 0, 1) if votes is None else votes,
@@ -50,7 +50,8 @@ def simulated(rng: np.random.Generator, skills: np.ndarray, k: int) -> np.ndarra
 
 
 @pytest.mark.parametrize(
-    ("problems", "a", "b"), [(30, 0.5, 0.5), (30, 0.3, 0.6), (30, 2, 2), (60, 0.5, 0.5), (500, 2, 1)]
+    ("problems", "a", "b"),
+    [(30, 0.5, 0.5), (30, 0.3, 0.6), (30, 2, 2), (30, 4, 1), (30, 0.3, 2), (60, 0.5, 0.5), (60, 0.2, 2), (500, 2, 1)],
 )
 def test_the_interval_of_avg_at_k_covers_the_truth(problems: int, a: float, b: float) -> None:
     rng, truth, hits = np.random.default_rng(11), a / (a + b), 0
@@ -139,6 +140,27 @@ def test_the_numbers_that_are_needed_give_the_power_that_they_promise() -> None:
     assert 0.65 <= power(300, max(2, round(few.samples_needed * wanted**2)), fixed=True) <= 0.92
 
 
+def test_what_is_needed_over_several_benchmarks_follows_their_sizes_and_their_answers() -> None:
+    rng = np.random.default_rng(17)
+    sizes, ks = (30, 90), (12, 4)
+    before = [rng.random((n, ks[0])) < 0.4 for n in sizes]
+    after = [rng.random((n, ks[1])) < 0.6 for n in sizes]
+    found = compare(before, after)
+    differences = [b.mean(axis=1) - a.mean(axis=1) for a, b in zip(before, after, strict=True)]
+    gain = np.mean([d.mean() for d in differences])
+    assert found.difference.mean == pytest.approx(gain)
+    wanted = (1.959964 + 0.841621) ** 2 / gain**2
+    between = sum(d.var(ddof=1) / len(d) for d in differences) / 4
+    assert found.problems_needed == math.ceil(120 * wanted * between)
+    # One answer to every problem of each, from each policy: unbiased p(1-p), a mean of n, an average of two sets.
+    noise = sum(x.var(axis=1, ddof=1).sum() / len(x) ** 2 for x in [*before, *after]) / 4
+    assert found.samples_needed == math.ceil(wanted * noise)
+    # A sign flip turns a problem's difference with its weight in the macro average.
+    lone = [np.array([0.5]), np.zeros(9)]
+    assert sign_flip(lone) == 1.0
+    assert sign_flip([np.full(3, 0.5), np.full(30, -0.05)]) == pytest.approx(0.25, abs=0.03)
+
+
 def test_a_difference_of_nothing_needs_no_number_and_a_single_answer_knows_no_noise() -> None:
     correct = np.array([[True, False], [False, True], [True, True]])
     same = compare([correct], [correct])
@@ -147,6 +169,9 @@ def test_a_difference_of_nothing_needs_no_number_and_a_single_answer_knows_no_no
     one = compare([correct[:, :1]], [~correct[:, :1]])
     assert one.problems_needed is not None
     assert one.samples_needed is None
+    everywhere = compare([np.zeros((5, 4), dtype=bool)], [np.ones((5, 4), dtype=bool)])
+    assert everywhere.problems_needed is None  # with no spread, nothing to plan with
+    assert everywhere.difference.low < 0
     with pytest.raises(ValueError, match="same problems"):
         compare([correct], [correct[1:]])
 
@@ -177,9 +202,8 @@ def test_groups_of_one_size_are_resampled_each_for_itself() -> None:
 
 
 @pytest.mark.parametrize(("problems", "t"), [(10, 2.262157), (30, 2.045230), (100, 1.984217)])
-def test_tails_are_those_of_students_t(problems: int, t: float) -> None:
-    normal = 0.5 * math.erfc(t * math.sqrt(problems / (problems - 1)) / math.sqrt(2))
-    assert expanded_tail(problems) == pytest.approx(normal, rel=0.01)
+def test_an_interval_reaches_as_far_as_students_t(problems: int, t: float) -> None:
+    assert expanded_reach(problems) == pytest.approx(t * math.sqrt(problems / (problems - 1)), rel=0.001)
 
 
 def test_problems_that_are_all_alike_do_not_make_sure() -> None:

@@ -37,7 +37,7 @@ ALLOWED = {
     "figures": {"numpy", "jaxtyping"},
     "store": set(),
     "summary": {"rich"},
-    "evaluate": {"numpy"},
+    "evaluate": {"numpy", "torch"},
     "contest": {"accelerate"},
     "validation": {"accelerate"},
     "train": {"torch", "accelerate"},

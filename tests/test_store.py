@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,41 +13,52 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paint.data import Problem
-from paint.store import Answer, Store, StoreError, find_stores, open_store, read_store
+from paint.store import Answer, Store, StoreError, digest, find_stores, open_store, reopen_store
 
 PROBLEMS = [Problem(f"What is {i}+{i}?", "", str(2 * i), str(i)) for i in range(3)]
 PROMPTS = [[1, 2, i] for i in range(3)]
-ASKED = {"model": "lab", "temperature": 1.0, "samples": 2}
+ASKED = {"model": "lab", "temperature": 1.0, "samples": 2, "versions": {"paint": "1"}}
 
 
-def fresh(folder: Path, **changes: Any) -> Store:
+def fresh(folder: Path, **changes: Any) -> AbstractContextManager[Store]:
     return open_store(folder, ASKED | changes, PROBLEMS, PROMPTS)
 
 
 def answer(problem: str = "0", sample: int = 0, text: str = "\\boxed{0}") -> Answer:
-    return Answer(problem, sample, text, 5, False, "local")
+    return Answer(problem, sample, digest(PROMPTS[int(problem)]), text, 5, False, "local")
 
 
-def fill(store: Store) -> None:
-    with store.adding() as add:
+def fill(opened: AbstractContextManager[Store]) -> None:
+    with opened as store:
         for problem, sample in store.missing:
-            add(answer(problem.id, sample, f"It is\u2028\\boxed{{{problem.answer}}} é"))
+            store.add(answer(problem.id, sample, f"It is\u2028\\boxed{{{problem.answer}}} é"))
+
+
+def missing(opened: AbstractContextManager[Store]) -> list[tuple[str, int]]:
+    with opened as store:
+        return [(problem.id, sample) for problem, sample in store.missing]
+
+
+def refusal(opened: AbstractContextManager[Store]) -> str:
+    with pytest.raises(StoreError) as refused, opened:
+        pass
+    return str(refused.value)
 
 
 def test_what_is_added_is_found_again_and_the_rest_is_missing(tmp_path: Path) -> None:
-    store = fresh(tmp_path)
-    assert [(p.id, k) for p, k in store.missing] == [(i, k) for i in "012" for k in (0, 1)]
-    with store.adding() as add:
-        add(answer("1", 1))
-        assert read_store(tmp_path).answers == {("1", 1): answer("1", 1)}  # at once, not at the end
-    assert [(p.id, k) for p, k in store.missing] == [("0", 0), ("0", 1), ("1", 0), ("2", 0), ("2", 1)]
+    with fresh(tmp_path) as store:
+        assert [(p.id, k) for p, k in store.missing] == [(i, k) for i in "012" for k in (0, 1)]
+        store.add(answer("1", 1))
+        assert list(store.answers()) == [answer("1", 1)]  # at once, not at the end
+        assert [(p.id, k) for p, k in store.missing] == [("0", 0), ("0", 1), ("1", 0), ("2", 0), ("2", 1)]
     fill(fresh(tmp_path))
-    again = read_store(tmp_path)
-    assert not again.missing
-    assert not again.dropped
-    assert again.answers["1", 1] == answer("1", 1)
-    assert again.answers["2", 0].text == "It is\u2028\\boxed{4} é"
-    assert again.problems == PROBLEMS
+    with reopen_store(tmp_path) as again:
+        assert not again.missing
+        assert not again.dropped
+        answers = {(a.problem, a.sample): a for a in again.answers()}
+        assert answers["1", 1] == answer("1", 1)
+        assert answers["2", 0].text == "It is\u2028\\boxed{4} é"
+        assert again.problems == PROBLEMS
 
 
 @settings(max_examples=30, deadline=None)
@@ -60,14 +72,13 @@ def test_a_store_cut_anywhere_loses_only_the_lines_that_were_cut(
     whole = path.read_bytes()
     left = whole[: max(len(whole) - cut, 0)]
     path.write_bytes(left)
-    store = read_store(folder)
-    assert len(store.answers) == left.count(b"\n") + (whole[len(left) : len(left) + 1] == b"\n")
-    assert store.dropped == (1 if left and whole[len(left) - 1 : len(left) + 1].find(b"\n") < 0 else 0)
-    assert path.read_bytes() == left  # who only reads does not write: another process may be adding
-    fill(store)
+    with reopen_store(folder) as store:
+        assert len(store.written) == left.count(b"\n")
+        assert store.dropped == (not left.endswith(b"\n") and left != b"")
+    assert path.read_bytes() == left[: left.rfind(b"\n") + 1]
+    fill(reopen_store(folder))
     assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
-    assert path.read_bytes().endswith(b"\n")
-    assert not read_store(folder).missing
+    assert not missing(reopen_store(folder))
 
 
 @pytest.mark.parametrize(
@@ -75,78 +86,132 @@ def test_a_store_cut_anywhere_loses_only_the_lines_that_were_cut(
     [
         b"not json\n",
         b'{"problem": "0"}\n',
-        b'{"problem": 0, "sample": 0, "text": "x", "tokens": 1, "truncated": false, "source": "local"}\n',
-        b'{"problem": "0", "sample": true, "text": "x", "tokens": 1, "truncated": false, "source": "local"}\n',
+        b'{"problem": 0, "sample": 0, "prompt": "x", "text": "x", "tokens": 1, "truncated": false, "source": "x"}\n',
+        b'{"problem": "0", "sample": true, "prompt": "", "text": "", "tokens": 1, "truncated": false, "source": "x"}\n',
         b"\xff\xfe\n",
         b"[1, 2]\n",
+        b"[" * 100_000 + b"\n",
         b"\x00\x00\x00\n",
     ],
+    ids=range(8),
 )
 def test_a_damaged_line_anywhere_is_dropped_counted_and_asked_for_again(tmp_path: Path, damage: bytes) -> None:
     fill(fresh(tmp_path))
     path = tmp_path / "completions.jsonl"
     first, *rest = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(damage + b"".join(rest))
-    store = read_store(tmp_path)
-    assert store.dropped == 1
-    assert [(p.id, k) for p, k in store.missing] == [("0", 0)]
-    fill(store)
+    with fresh(tmp_path) as store:
+        assert store.dropped == 1
+        assert [(p.id, k) for p, k in store.missing] == [("0", 0)]
+    fill(fresh(tmp_path))
     assert path.read_bytes() == b"".join(rest) + first
 
 
 def test_an_answer_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     path = tmp_path / "completions.jsonl"
-    path.write_bytes(path.read_bytes() * 2)
-    assert read_store(tmp_path).dropped == 6
+    whole = path.read_bytes()
+    path.write_bytes(whole * 2)
+    with reopen_store(tmp_path) as store:
+        assert store.dropped == 6
+    assert path.read_bytes() == whole
 
 
 def test_another_setting_is_refused_with_every_difference(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
-    with pytest.raises(StoreError) as refused:
-        fresh(tmp_path, temperature=0.6, top_k=20)
-    assert "temperature: 1.0 -> 0.6" in str(refused.value)
-    assert "top_k: None -> 20" in str(refused.value)
-    assert "--folder" in str(refused.value)
-    with pytest.raises(StoreError, match="problem 1: its prompt is another one"):
-        open_store(tmp_path, ASKED, PROBLEMS, [PROMPTS[0], [9, 9], PROMPTS[2]])
-    assert not fresh(tmp_path).missing
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    message = refusal(fresh(tmp_path, temperature=0.6, top_k=20))
+    assert "temperature: 1.0 -> 0.6" in message
+    assert "top_k: None -> 20" in message
+    assert "--folder" in message
+    message = refusal(open_store(tmp_path, ASKED, PROBLEMS, [PROMPTS[0], [9, 9], PROMPTS[2]]))
+    assert "problem 1: its prompt was another one" in message
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert not missing(fresh(tmp_path))
+
+
+def test_answers_to_a_problem_that_has_changed_are_known_by_their_prompt_however_long_it_was_left_out(
+    tmp_path: Path,
+) -> None:
+    fill(fresh(tmp_path))
+    fill(open_store(tmp_path, ASKED, PROBLEMS[:1], PROMPTS[:1]))
+    assert "problem 2: its prompt was another one" in refusal(
+        open_store(tmp_path, ASKED, PROBLEMS, [*PROMPTS[:2], [7, 7]])
+    )
+
+
+def test_answers_without_a_setting_are_nobodys(tmp_path: Path) -> None:
+    fill(fresh(tmp_path))
+    (tmp_path / "asked.json").unlink()
+    assert "nothing says in which setting" in refusal(fresh(tmp_path))
 
 
 def test_answers_and_problems_may_become_more_or_less(tmp_path: Path) -> None:
     fill(open_store(tmp_path, ASKED, PROBLEMS[:2], PROMPTS[:2]))
-    more = fresh(tmp_path, samples=3)
-    assert [(p.id, k) for p, k in more.missing] == [("0", 2), ("1", 2), ("2", 0), ("2", 1), ("2", 2)]
-    fill(more)
-    less = fresh(tmp_path, samples=1)
-    assert not less.missing
-    assert len(less.rows) == 3
-    assert len(less.answers) == 9
+    assert missing(fresh(tmp_path, samples=3)) == [("0", 2), ("1", 2), ("2", 0), ("2", 1), ("2", 2)]
+    fill(fresh(tmp_path, samples=3))
+    with fresh(tmp_path, samples=1) as less:
+        assert not less.missing
+        assert [(a.problem, a.sample) for a in less.answers()] == [("0", 0), ("1", 0), ("2", 0)]
+        assert len(less.written) == 9
 
 
 def test_a_corrected_gold_answer_is_taken_over(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     corrected = [Problem(PROBLEMS[0].problem, "", "42", "0"), *PROBLEMS[1:]]
-    assert open_store(tmp_path, ASKED, corrected, PROMPTS).problems[0].answer == "42"
+    with open_store(tmp_path, ASKED, corrected, PROMPTS) as store:
+        assert store.problems[0].answer == "42"
+        assert not store.missing
 
 
-def test_two_processes_cannot_add_to_one_store(tmp_path: Path) -> None:
-    store = fresh(tmp_path)
+def test_every_version_that_wrote_answers_is_kept(tmp_path: Path) -> None:
+    fill(fresh(tmp_path))
+    fill(fresh(tmp_path, versions={"paint": "2"}))
+    fill(fresh(tmp_path))
+    assert json.loads((tmp_path / "asked.json").read_text())["versions"] == [{"paint": "1"}, {"paint": "2"}]
+
+
+def test_one_process_at_a_time_works_on_a_store(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from paint.store import StoreError, read_store
+        from paint.store import StoreError, reopen_store
         try:
-            with read_store(Path(sys.argv[1])).adding():
-                print("added")
+            with reopen_store(Path(sys.argv[1])):
+                print("opened")
         except StoreError as error:
             print(error)
     """)
     line = [sys.executable, "-c", code, str(tmp_path)]
-    with store.adding():
+    with fresh(tmp_path):
         other = subprocess.run(line, capture_output=True, text=True, check=True)
-        assert "another process is adding" in other.stdout
-    assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == "added\n"
+        assert "another process is at work" in other.stdout
+    assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == "opened\n"
+
+
+def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk: the write is cut as it is there."""
+    code = textwrap.dedent("""
+        import resource, signal, sys
+        from pathlib import Path
+        from paint.data import Problem
+        from paint.store import Answer, StoreError, open_store
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        asked = {"model": "lab", "temperature": 1.0, "samples": 2, "versions": {"paint": "1"}}
+        try:
+            with open_store(Path(sys.argv[1]), asked, [Problem("What is 0+0?", "", "0", "0")], [[1, 2, 0]]) as store:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
+                for sample in (0, 1):
+                    store.add(Answer("0", sample, "x", "y" * 300, 5, False, "local"))
+        except StoreError as error:
+            print(error)
+    """)
+    line = [sys.executable, "-c", code, str(tmp_path)]
+    result = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert "No space left on device" in result.stdout
+    with reopen_store(tmp_path) as store:
+        assert store.written == {("0", 0)}
+        assert store.dropped == 1
 
 
 @pytest.mark.parametrize(
@@ -154,28 +219,28 @@ def test_two_processes_cannot_add_to_one_store(tmp_path: Path) -> None:
     [
         ("asked.json", "{", "asked.json is damaged"),
         ("asked.json", "[]", "asked.json is damaged"),
+        ("asked.json", '{"samples": 0, "versions": []}', "asked.json is damaged"),
         ("asked.json", '{"model": "lab"}', "asked.json is damaged"),
         ("problems.jsonl", '{"id": "0"}\n', "problems.jsonl line 1 is damaged"),
     ],
 )
 def test_a_damaged_setting_is_one_clear_message(tmp_path: Path, name: str, content: str, message: str) -> None:
-    fresh(tmp_path)
+    fill(fresh(tmp_path))
     (tmp_path / name).write_text(content)
-    with pytest.raises(StoreError, match=message):
-        read_store(tmp_path)
+    assert message in refusal(reopen_store(tmp_path))
+    if name == "problems.jsonl":
+        assert not missing(fresh(tmp_path))
 
 
 def test_a_folder_without_an_evaluation_says_so(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="holds no evaluation"):
-        read_store(tmp_path)
+    assert "holds no evaluation" in refusal(reopen_store(tmp_path))
     assert find_stores(tmp_path) == []
-    fresh(tmp_path / "base" / "mine")
+    fill(fresh(tmp_path / "base" / "mine"))
     assert find_stores(tmp_path) == [tmp_path / "base" / "mine"]
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="file"):
-        fresh(tmp_path / "file")
+    assert "file" in refusal(fresh(tmp_path / "file"))
 
 
 def test_what_is_asked_is_kept_in_plain_sight(tmp_path: Path) -> None:
-    fresh(tmp_path)
-    assert json.loads((tmp_path / "asked.json").read_text()) == ASKED
+    fill(fresh(tmp_path))
+    assert json.loads((tmp_path / "asked.json").read_text()) == ASKED | {"versions": [ASKED["versions"]]}

@@ -14,6 +14,7 @@ from paint.config import Config, ConfigError, Validation, find_recipe, read_reci
 from paint.data import lab_file
 from paint.rows import DataError
 from paint.runlog import read_run
+from paint.store import StoreError
 from paint.train import train
 from processes import in_two_processes, train_command, until
 
@@ -105,10 +106,23 @@ def test_a_run_that_is_stopped_while_it_validates_ends_soon_and_goes_on(mine: Pa
 def test_two_ranks_share_the_work_and_find_the_same_figures(mine: Path, tmp_path: Path) -> None:
     train(config(mine), tmp_path / "one")
     line = in_two_processes(train_command(config(mine), tmp_path / "two"))
-    subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
+    result = subprocess.run(line, check=True, capture_output=True, text=True)
+    assert "2 ranks" in result.stdout
     one, two = figures(tmp_path / "one"), figures(tmp_path / "two")
     assert two["figures"]["step-000000"] == one["figures"]["step-000000"]
     assert list(two["figures"]) == list(one["figures"])
+
+
+def test_a_file_that_changed_since_the_first_checkpoint_is_refused_before_training_goes_on(
+    mine: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    train(config(mine), run)
+    mine.write_text(mine.read_text().replace('"answer": "', '"answer": "1'))
+    longer = config(mine, steps=5)
+    with pytest.raises(StoreError, match="other problems or gold answers than validation"):
+        train(longer, run, resume=True)
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
 
 
 def test_what_cannot_be_asked_is_refused_before_the_first_step(mine: Path, tmp_path: Path) -> None:

@@ -142,10 +142,10 @@ def grade(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     from paint.display import Display
-    from paint.evaluate import stored_in, summarise
+    from paint.evaluate import summarise_again
 
     out = options.out or options.folders[0]
-    summarise(stored_in(options.folders), out, Display(), deadline=options.deadline)
+    summarise_again(options.folders, out, Display(), deadline=options.deadline)
     return 0
 
 

@@ -7,6 +7,7 @@ Left out on purpose: choosing among checkpoints. All that were evaluated are sho
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,6 +45,10 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
         raise ConfigError("paint eval is one process; for many GPUs, start vLLM servers and name them: --rollout.urls")
     model, contestants = enter(evaluation, targets)
     benchmarks = [load_benchmark(name, limit=evaluation.limit) for name in evaluation.benchmarks]
+    names = [benchmark.name for benchmark in benchmarks]
+    for name in names:
+        if names.count(name) > 1 or name == "macro":
+            raise ConfigError(f"the name {name} stands for one thing: evaluate each set once, and rename the file")
     problems = [problem for benchmark in benchmarks for problem in benchmark.problems]
     options = evaluation.rollout
     sampling = Sampling(options.temperature, options.top_p, options.top_k, options.max_new_tokens)
@@ -53,35 +58,38 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     device = "cpu" if options.engine == "vllm" else PartialState().device
     policy = load_policy(model, seed=0, device=device)
     longest = require_room(policy, problems, protocol)
-    stores = {
-        contestant: [
-            open_evaluation(
-                policy,
-                folder / contestant.name / benchmark.name,
-                model.path,
-                contestant.adapter,
-                benchmark.problems,
-                protocol,
-                options.engine,
-            )
-            for benchmark in benchmarks
-        ]
-        for contestant in contestants
-    }
-    every = [store for group in stores.values() for store in group]
-    for store in every:
-        if store.dropped:
-            display.note(f"{store.folder}: {store.dropped} damaged lines are dropped and asked for again")
-    if any(store.missing for store in every):
-        config = Config(model=model, rollout=options, data=Data(max_prompt_tokens=longest))
-        with open_engine(policy, config, folder, display, problems) as engine:
-            for contestant, group in stores.items():
-                if contestant.adapter is not None:
-                    load_adapter(policy, contestant.adapter)  # the base came first: its adapter changes nothing
-                engine.adopt()
-                for store in group:
-                    generate(policy, engine, store, protocol, display, f"{contestant.name}, {store.folder.name}")
-    summarise([store.folder for store in every], folder, display, deadline=evaluation.deadline)
+    with ExitStack() as stack:
+        stores = {
+            contestant: [
+                stack.enter_context(
+                    open_evaluation(
+                        policy,
+                        folder / contestant.name / benchmark.name,
+                        model.path,
+                        contestant.adapter,
+                        benchmark.problems,
+                        protocol,
+                        options.engine,
+                    )
+                )
+                for benchmark in benchmarks
+            ]
+            for contestant in contestants
+        }
+        every = [store for group in stores.values() for store in group]
+        for store in every:
+            if store.dropped:
+                display.note(f"{store.folder}: {store.dropped} damaged lines are dropped and asked for again")
+        if any(store.missing for store in every):
+            config = Config(model=model, rollout=options, data=Data(max_prompt_tokens=longest))
+            with open_engine(policy, config, folder, display, problems) as engine:
+                for contestant, group in stores.items():
+                    if contestant.adapter is not None:
+                        load_adapter(policy, contestant.adapter)  # the base came first: its adapter changes nothing
+                    engine.adopt()
+                    for store in group:
+                        generate(policy, engine, store, protocol, display, f"{contestant.name}, {store.folder.name}")
+        summarise(every, folder, display, deadline=evaluation.deadline)
     return folder
 
 
@@ -125,7 +133,7 @@ def enter(evaluation: Evaluation, targets: Sequence[str]) -> tuple[Model, list[C
                     f"{target}: its {name} is {getattr(other, name)!r}, another target's is {getattr(model, name)!r}; "
                     f"evaluate them in two calls, then compare with `paint grade`"
                 )
-    names = [contestant.name for contestant in contestants]
+    names = [*(["base"] if evaluation.base else []), *(contestant.name for contestant in contestants)]
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"two targets are called {sorted(twice)[0]}; rename a folder, or evaluate them in two calls")
     if evaluation.base or not contestants:

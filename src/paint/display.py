@@ -31,6 +31,7 @@ SHOWN = {
     "tokens_per_second_loss": "tokens/s, loss and gradient",
 }
 SAY_SECONDS = 20.0
+LOG_WIDTH = 200  # characters of a table where there is no terminal
 LINE = {
     "loss": "loss {:.4f}",
     "kl": "kl {:.4f}",
@@ -51,6 +52,8 @@ class Display:
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.console = Console(quiet=not enabled, highlight=False, soft_wrap=True)
+        if not self.console.is_terminal:
+            self.console.width = LOG_WIDTH
         self.live: Live | None = None
         self.bar = Progress(TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[status]}"))
         self.task: TaskID | None = None

@@ -10,12 +10,15 @@ Left out on purpose: figures of half-finished evaluations. Short answers come fi
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from paint.config import ConfigError
 from paint.data import Problem
@@ -25,10 +28,12 @@ from paint.grading import Grade, Grader, Item
 from paint.latex import normalize
 from paint.policy import Policy
 from paint.rollout import Completion, Engine, Sampling, seed_of
-from paint.store import Answer, Store, StoreError, find_stores, open_store, read_store, write
+from paint.store import Answer, Store, StoreError, digest, find_stores, open_store, reopen_store, write
 from paint.summary import print_summary, summary_json, summary_markdown
 
 LOOP_TAIL, LOOP_WINDOW = 4_000, 40
+GRADED_AT_ONCE = 256  # answers in memory
+WEIGHTS_READ = 1_000  # numbers of each parameter, at least
 PAPER_SAMPLING = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=38_912)
 
 
@@ -48,11 +53,11 @@ def generate(
     """Stage 1: ask for every answer that is missing, and store each as soon as it is there."""
     missing = store.missing
     prompts = {p.id: policy.student_prompt(p.problem, thinking=protocol.thinking) for p, _ in missing}
-    with store.adding() as add, display.counting(title, len(store.rows), len(store.rows) - len(missing)) as count:
+    with display.counting(title, len(store.rows), len(store.rows) - len(missing)) as count:
 
         def finished(number: int, completion: Completion) -> None:
             problem, sample = missing[number]
-            add(answer_of(policy, problem.id, sample, prompts[problem.id], completion))
+            store.add(answer_of(policy, problem.id, sample, prompts[problem.id], completion))
             count.add(len(completion.ids))
 
         engine.stream(
@@ -66,7 +71,17 @@ def generate(
 def answer_of(policy: Policy, problem: str, sample: int, prompt: Sequence[int], completion: Completion) -> Answer:
     """What is stored of a completion."""
     text = policy.transcript(prompt, completion.ids)
-    return Answer(problem, sample, text, len(completion.ids), completion.truncated, completion.source)
+    return Answer(problem, sample, digest(prompt), text, len(completion.ids), completion.truncated, completion.source)
+
+
+@dataclass(frozen=True)
+class Graded:
+    """What is counted of an answer; its text stays on disk."""
+
+    grade: Grade
+    tokens: int
+    truncated: bool
+    looping: bool
 
 
 def grade(store: Store, grader: Grader, display: Display) -> Answers:
@@ -75,29 +90,26 @@ def grade(store: Store, grader: Grader, display: Display) -> Answers:
     Raises:
         StoreError: answers are missing.
     """
+    rows, k = [(problem.id, sample) for problem, sample in store.rows], store.asked["samples"]
     if store.missing:
         raise StoreError(
-            f"{store.folder}: {len(store.missing)} of {len(store.rows)} answers are missing; the same `paint eval` "
+            f"{store.folder}: {len(store.missing)} of {len(rows)} answers are missing; the same `paint eval` "
             f"command goes on where it stopped"
         )
-    answers = [store.answers[problem.id, sample] for problem, sample in store.rows]
-    golds = [problem.answer for problem, _ in store.rows]
-    items = [Item(a.text, gold, a.truncated) for a, gold in zip(answers, golds, strict=True)]
-    with display.counting(f"grading {store.folder.name}", len(items), 0) as count:
-        grades = grader.grade(items, progress=count.to)
-    k = store.asked["samples"]
-    votes = cast_votes(grades, k, grader)
-    looping = [loops(answer.text) for answer in answers]
+    golds = {problem.id: problem.answer for problem in store.problems}
+    found: dict[tuple[str, int], Graded] = {}
+    answers = store.answers()
+    with display.counting(f"grading {store.folder.name}", len(rows), 0) as count:
+        while chunk := list(islice(answers, GRADED_AT_ONCE)):
+            grades = grader.grade([Item(a.text, golds[a.problem], a.truncated) for a in chunk])
+            for a, verdicts in zip(chunk, grades, strict=True):
+                found[a.problem, a.sample] = Graded(verdicts, a.tokens, a.truncated, loops(a.text))
+            count.to(len(found))
+    ordered = [found[row] for row in rows]
+    votes = cast_votes([one.grade for one in ordered], k, grader)
     lines = [
-        {
-            "problem": answer.problem,
-            "sample": answer.sample,
-            "strict": asdict(verdicts.strict),
-            "lenient": asdict(verdicts.lenient),
-            "vote": vote,
-            "looping": loop,
-        }
-        for answer, verdicts, vote, loop in zip(answers, grades, votes, looping, strict=True)
+        {"problem": problem, "sample": sample, **asdict(one.grade), "vote": vote, "looping": one.looping}
+        for (problem, sample), one, vote in zip(rows, ordered, votes, strict=True)
     ]
     write(store.folder / "grades.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
@@ -105,39 +117,50 @@ def grade(store: Store, grader: Grader, display: Display) -> Answers:
         return np.array(values).reshape(-1, k)
 
     return Answers(
-        ids=[problem.id for problem in store.problems],
-        correct=table([grade.strict.correct for grade in grades]),
-        lenient=table([grade.lenient.correct for grade in grades]),
+        problems=[_identity(problem) for problem in store.problems],
+        correct=table([one.grade.strict.correct for one in ordered]),
+        lenient=table([one.grade.lenient.correct for one in ordered]),
         votes=table(votes),
-        tokens=table([answer.tokens for answer in answers]),
-        truncated=table([answer.truncated for answer in answers]),
-        unboxed=table([grade.strict.answer is None for grade in grades]),
-        looping=table(looping),
+        tokens=table([one.tokens for one in ordered]),
+        truncated=table([one.truncated for one in ordered]),
+        unboxed=table([one.grade.strict.answer is None for one in ordered]),
+        looping=table([one.looping for one in ordered]),
     )
 
 
-def summarise(stores: Sequence[Path], folder: Path, display: Display, *, deadline: float = 5.0) -> None:
+def summarise(stores: Sequence[Store], folder: Path, display: Display, *, deadline: float = 5.0) -> None:
     """Stage 3: grade what is stored, write summary.json and summary.md to ``folder``, and print them.
 
     Args:
         stores: the first one's policy is what the others are compared with.
-        deadline: seconds of computing that the comparison of two answers may take.
+        deadline: processor seconds that the comparison of two answers may take.
 
     Raises:
         StoreError: answers are missing, or two policies got different problems under one name.
     """
-    policies = list(dict.fromkeys(path.parent for path in stores))
+    policies = list(dict.fromkeys(store.folder.parent for store in stores))
     names = [path.name for path in policies]
     found: dict[str, dict[str, Answers]] = {}
     with Grader(deadline=deadline) as grader:
-        for path in stores:
-            policy = path.parent
+        for store in stores:
+            policy = store.folder.parent
             name = policy.name if names.count(policy.name) == 1 else str(policy)
-            found.setdefault(name, {})[path.name] = grade(read_store(path), grader, display)
+            found.setdefault(name, {})[store.folder.name] = grade(store, grader, display)
     write(folder / "summary.json", json.dumps(summary_json(found), indent=2) + "\n")
     write(folder / "summary.md", summary_markdown(found))
     print_summary(display.console, found)
     display.note(f"written to {folder}: summary.json, summary.md")
+
+
+def summarise_again(folders: Sequence[Path], out: Path, display: Display, *, deadline: float = 5.0) -> None:
+    """The same for all that is stored in some folders.
+
+    Raises:
+        StoreError: a folder without an evaluation, or another process is at work there.
+    """
+    with ExitStack() as stack:
+        stores = [stack.enter_context(reopen_store(path)) for path in stored_in(folders)]
+        summarise(stores, out, display, deadline=deadline)
 
 
 def stored_in(folders: Sequence[Path]) -> list[Path]:
@@ -205,7 +228,7 @@ def open_evaluation(
     problems: Sequence[Problem],
     protocol: Protocol,
     engine: str,
-) -> Store:
+) -> AbstractContextManager[Store]:
     """The store of one policy's answers to these problems: what an earlier, interrupted call left counts.
 
     Args:
@@ -217,8 +240,10 @@ def open_evaluation(
     """
     asked = {
         "model": model,
+        "weights": _weights_digest(policy),
         "dtype": str(policy.model.dtype).removeprefix("torch."),
-        "adapter": _digest(adapter) if adapter else None,
+        "adapter": _adapter_digest(adapter) if adapter else None,
+        "end_ids": policy.end_ids,
         "thinking": protocol.thinking,
         **asdict(protocol.sampling),
         "seed": protocol.seed,
@@ -246,7 +271,25 @@ def require_room(policy: Policy, problems: Sequence[Problem], protocol: Protocol
     return longest
 
 
-def _digest(adapter: Path) -> str:
+def _identity(problem: Problem) -> str:
+    """What tells a problem of an evaluation set from another: its name, its text, its gold answer."""
+    return hashlib.sha256(
+        "\0".join((problem.id, problem.problem, problem.answer)).encode("utf-8", "replace")
+    ).hexdigest()
+
+
+def _weights_digest(policy: Policy) -> str:
+    """What tells the base model from others under its path: some numbers of every parameter."""
+    found = hashlib.sha256()
+    for name, value in policy.model.get_base_model().named_parameters():
+        if "lora_" not in name:
+            flat = value.detach().flatten()
+            sample = flat[:: max(1, len(flat) // WEIGHTS_READ)].cpu().contiguous().view(torch.uint8)
+            found.update(name.encode() + sample.numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
+def _adapter_digest(adapter: Path) -> str:
     """What tells an adapter from another: its weights and its shape."""
     found = hashlib.sha256()
     for name in ("adapter_model.safetensors", "adapter_config.json"):

@@ -58,9 +58,9 @@ def held_out(
     sampling = dataclasses.replace(PAPER_SAMPLING, max_new_tokens=config.rollout.max_new_tokens)
     protocol = Protocol(samples, thinking=False, sampling=sampling, seed=config.train.seed)
     place = folder / benchmark.name
-    store = open_evaluation(policy, place, config.model.path, adapter, benchmark.problems, protocol, "local")
-    generate(policy, LocalEngine(policy, batch_size=400), store, protocol, display, f"answers of {folder.name}")
-    with Grader() as grader:
+    opened = open_evaluation(policy, place, config.model.path, adapter, benchmark.problems, protocol, "local")
+    with opened as store, Grader() as grader:
+        generate(policy, LocalEngine(policy, batch_size=400), store, protocol, display, f"answers of {folder.name}")
         return grade(store, grader, display)
 
 

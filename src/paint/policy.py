@@ -216,11 +216,16 @@ def read_adapter_shape(folder: Path) -> cfg.Model:
     """The model that a saved adapter belongs to, and the adapter's shape.
 
     Raises:
-        PolicyError: adapter_config.json is damaged, or not that of a LoRA adapter.
+        PolicyError: adapter_config.json is damaged, or not that of a plain LoRA adapter.
     """
     path = folder / "adapter_config.json"
     try:
         found = json.loads(path.read_text())
+        for name in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save"):
+            if found.get(name):
+                raise ValueError(f"{name} is {found[name]!r}, which this evaluation does not model")
+        if found.get("bias", "none") != "none" or not isinstance(found["target_modules"], list):
+            raise ValueError(f"bias is {found.get('bias')!r}, target_modules {found['target_modules']!r}")
         model = found["base_model_name_or_path"]
         return cfg.Model(
             path="lab" if Path(model) == lab_file("") else model,
@@ -230,7 +235,7 @@ def read_adapter_shape(folder: Path) -> cfg.Model:
             lora_targets=tuple(sorted(found["target_modules"])),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PolicyError(f"{path} does not describe a LoRA adapter: {error}") from error
+        raise PolicyError(f"{path} does not describe a plain LoRA adapter: {error}") from error
 
 
 def save_adapter(policy: Policy, folder: Path) -> None:

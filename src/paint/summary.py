@@ -14,7 +14,6 @@ from rich.table import Table
 from paint.figures import Answers, Comparison, Interval, compare, figures
 from paint.store import StoreError
 
-LOG_WIDTH = 200  # characters, where there is no terminal
 Found = Mapping[str, Mapping[str, Answers]]
 """By policy and benchmark."""
 
@@ -30,7 +29,7 @@ class Sheet:
 
 def sheets(found: Found) -> list[Sheet]:
     """Avg@k of everyone, the other figures, and the paired differences to the first."""
-    tables = {policy: figures(benchmarks) for policy, benchmarks in found.items()}
+    tables = tables_of(found)
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
     columns = [name for name in names if name != "macro"] + ["macro"] * ("macro" in names)
     ks = {answers.correct.shape[1] for benchmarks in found.values() for answers in benchmarks.values()}
@@ -40,13 +39,14 @@ def sheets(found: Found) -> list[Sheet]:
         [policy, *(table[name]["avg_at_k"].points() if name in table else "" for name in columns)]
         for policy, table in tables.items()
     ]
-    answers = [[policy, name, *_answers(row)] for policy, name, row in every]
+    j = min((_most_tries(row) for _, _, row in every), default=1)
+    answers = [[policy, name, *_answers(row, j)] for policy, name, row in every]
     texts = [[policy, name, *_texts(row)] for policy, name, row in every]
     pairs = [[policy, name, *_pair(comparison)] for policy, name, comparison in comparisons(found)]
     found_sheets = [
         Sheet(f"Avg@{k}, in % with 95 % interval", ["", *columns], averages),
         Sheet(
-            "The same answers, counted in other ways", ["", "", f"maj@{k}", f"pass@{k}", f"lenient Avg@{k}"], answers
+            "The same answers, counted in other ways", ["", "", f"maj@{k}", f"pass@{j}", f"lenient Avg@{k}"], answers
         ),
         Sheet("What was written", ["", "", "tokens an answer", "truncated", "no answer", "looping"], texts),
     ]
@@ -57,6 +57,12 @@ def sheets(found: Found) -> list[Sheet]:
     return found_sheets
 
 
+def tables_of(found: Found) -> dict[str, dict[str, dict[str, Interval]]]:
+    """The figures of every policy; macro averages are over the benchmarks that all of them have."""
+    shared = [name for name in next(iter(found.values())) if all(name in part for part in found.values())]
+    return {policy: figures(benchmarks, shared) for policy, benchmarks in found.items()}
+
+
 def comparisons(found: Found) -> Iterator[tuple[str, str, Comparison]]:
     """Policy, benchmark (or "macro") and the paired difference to the first policy.
 
@@ -64,11 +70,13 @@ def comparisons(found: Found) -> Iterator[tuple[str, str, Comparison]]:
         StoreError: the same benchmark with other problems.
     """
     (first, base), *others = found.items()
+    shared = [name for name in base if all(name in benchmarks for _, benchmarks in others)]
     for policy, benchmarks in others:
-        shared = [name for name in base if name in benchmarks]
-        for name in shared:
-            if base[name].ids != benchmarks[name].ids:
-                raise StoreError(f"{name} has other problems for {policy} than for {first}; evaluate both alike")
+        for name in (name for name in base if name in benchmarks):
+            if base[name].problems != benchmarks[name].problems:
+                raise StoreError(
+                    f"{name} has other problems or gold answers for {policy} than for {first}; evaluate both alike"
+                )
             yield policy, name, compare([base[name].correct], [benchmarks[name].correct])
         if len(shared) > 1:
             before, after = ([part[name].correct for name in shared] for part in (base, benchmarks))
@@ -83,7 +91,7 @@ def print_summary(console: Console, found: Found) -> None:
             table.add_column(column, justify="right" if column else "left", no_wrap=not column)
         for row in sheet.rows:
             table.add_row(*row)
-        console.print(table, width=None if console.is_terminal else LOG_WIDTH)
+        console.print(table)
 
 
 def summary_markdown(found: Found) -> str:
@@ -99,13 +107,12 @@ def summary_json(found: Found) -> dict[str, Any]:
     """Every figure and every comparison, unrounded; null where an interval has no end or a count no value."""
     return {
         "samples": {policy: {n: a.correct.shape[1] for n, a in bs.items()} for policy, bs in found.items()},
-        "problems": {policy: {n: len(a.ids) for n, a in bs.items()} for policy, bs in found.items()},
+        "problems": {policy: {n: len(a.problems) for n, a in bs.items()} for policy, bs in found.items()},
         "figures": {
             policy: {
-                name: {figure: interval.table() for figure, interval in row.items()}
-                for name, row in figures(benchmarks).items()
+                name: {figure: interval.table() for figure, interval in row.items()} for name, row in table.items()
             }
-            for policy, benchmarks in found.items()
+            for policy, table in tables_of(found).items()
         },
         "compared_with": next(iter(found)),
         "comparisons": [
@@ -122,9 +129,13 @@ def summary_json(found: Found) -> dict[str, Any]:
     }
 
 
-def _answers(row: Mapping[str, Interval]) -> list[str]:
-    passes = [figure for figure in row if figure.startswith("pass_at_")] or ["avg_at_k"]  # pass@1 is Avg@1
-    return [row[figure].points() for figure in ("maj_at_k", passes[-1], "lenient_avg_at_k")]
+def _most_tries(row: Mapping[str, Interval]) -> int:
+    return max((int(name.removeprefix("pass_at_")) for name in row if name.startswith("pass_at_")), default=1)
+
+
+def _answers(row: Mapping[str, Interval], j: int) -> list[str]:
+    passed = f"pass_at_{j}" if j > 1 else "avg_at_k"  # pass@1 is Avg@k
+    return [row[figure].points() for figure in ("maj_at_k", passed, "lenient_avg_at_k")]
 
 
 def _texts(row: Mapping[str, Interval]) -> list[str]:

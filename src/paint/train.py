@@ -9,6 +9,7 @@ Left out: gradient hooks and wrappers for data parallelism. The adapter is small
 once a step, which makes the loss of a step the same whatever the micro-batches and ranks.
 """
 
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +27,7 @@ from paint.config import Config, ConfigError, require_paths, to_table
 from paint.context import MARKER, anchors, mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, ProblemSet, batch_indices, read_problems
 from paint.display import Clock, Display
-from paint.evaluate import stored_in, summarise
+from paint.evaluate import summarise_again
 from paint.fused import fused_paint_loss, triton_row_work
 from paint.grading import Grader, Item
 from paint.objective import Loss
@@ -157,8 +158,15 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
     waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))
     accelerator = Accelerator(log_with=list(config.log.trackers) or None, project_dir=folder, kwargs_handlers=[waiting])
     display = Display(enabled=accelerator.is_main_process)
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks != accelerator.num_processes:  # each would train alone, and write to the same folder
+        raise ConfigError(
+            f"{ranks} processes were launched, and accelerate sees {accelerator.num_processes}; launch with "
+            f"`accelerate launch`, or without a GPU with torchrun and ACCELERATE_USE_CPU=true"
+        )
+    if ranks > 1:
+        display.note(f"{ranks} ranks")
     if config.train.batch_size < accelerator.num_processes:
-        ranks = accelerator.num_processes
         raise ConfigError(f"train.batch_size {config.train.batch_size} is smaller than the {ranks} ranks")
     found = read_problems(config.data)
     if config.objective.impl == "triton":
@@ -191,7 +199,7 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
         finally:
             accelerator.end_training()
     if validation is not None and accelerator.is_main_process:
-        summarise(stored_in([folder / "validation"]), folder / "validation", display)
+        summarise_again([folder / "validation"], folder / "validation", display)
     checkpoint = runlog.latest_checkpoint(folder) or folder
     display.note(f"done: {checkpoint}")
     return checkpoint
