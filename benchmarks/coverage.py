@@ -4,7 +4,7 @@
 
 Every problem has a chance of being solved, drawn from a Beta distribution; every answer is right with that chance. The
 truth is known, so the share of 2,000 simulated evaluations whose interval holds it is the coverage. Its own standard
-error is 0.5 points. "plain" is the percentile interval of the same resamples, without its tails moved out.
+error is 0.5 points. "plain" is the percentile interval of the same resamples, as it stands in textbooks.
 """
 
 import math
@@ -24,6 +24,9 @@ SETS = [
     (60, 0.5, 0.5, "60 problems, two contests"),
     (500, 2.0, 1.0, "500 problems, two thirds solved"),
     (30, 4.0, 1.0, "30 easy problems: pass@4 is 0.99"),
+    (30, 2.0, 0.2, "30 problems, 91 % solved"),
+    (30, 0.2, 2.0, "30 problems, 9 % solved (a small model on a hard contest)"),
+    (30, 0.1, 3.0, "30 problems, 3 % solved"),
     (10, 0.5, 0.5, "10 problems"),
 ]
 
@@ -50,7 +53,7 @@ def main() -> None:
             average = bootstrap([base.mean(axis=1)], bounds=SHARE)
             low, high = plain(base.mean(axis=1))
             passed = bootstrap([pass_at_k(base, 4)], bounds=SHARE)
-            paired = bootstrap([after.mean(axis=1) - base.mean(axis=1)], bounds=(-1, 1))
+            paired = bootstrap([after.mean(axis=1) - base.mean(axis=1)], bounds=(-1, 1), skewed=False)
             nothing = sign_flip([same.mean(axis=1) - base.mean(axis=1)])
             hits += [
                 average.low <= truth <= average.high,

@@ -85,7 +85,7 @@ def test_the_interval_of_a_paired_difference_covers_the_truth_and_is_narrower() 
         skills = rng.beta(0.5, 0.5, size=30)
         better = np.clip(skills + 0.2 * skills * (1 - skills), 0, 1)
         before, after = simulated(rng, skills, 12), simulated(rng, better, 12)
-        found = bootstrap([after.mean(axis=1) - before.mean(axis=1)], bounds=(-1, 1))
+        found = compare([before], [after]).difference
         hits += found.low <= 0.2 * 0.125 <= found.high  # E[p(1-p)] of Beta(0.5, 0.5) is 1/8
         alone = avg_at_k(after)
         widths.append((found.high - found.low) / (alone.high - alone.low))
