@@ -195,6 +195,8 @@ def test_run_checkpoints_are_compared_with_their_base(tmp_path: Path, capsys: py
     # The adapters were in the answers.
     texts = [[row["text"] for row in lines_of(tmp_path / "evals/lab" / name / "lab")] for name in names]
     assert texts[0] != texts[1] != texts[2] != texts[0]
+    # The adapter alone, whose file names its layers in another order, is as good.
+    assert main(["eval", str(run), str(run / "checkpoints/step-000001/adapter"), *flags, "--no-base"]) == 0
     # Another setting does not mix with it.
     capsys.readouterr()
     assert main(["eval", str(run), *flags, "--rollout.temperature", "0.6"]) == 2

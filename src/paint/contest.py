@@ -128,10 +128,11 @@ def enter(evaluation: Evaluation, targets: Sequence[str]) -> tuple[Model, list[C
     for target, other in models.items():
         shape = ("path",) if other == Model(path=target) else ("path", "lora_rank", "lora_alpha", "lora_targets")
         for name in shape:
-            if getattr(model, name) != getattr(other, name):
+            mine, first = getattr(other, name), getattr(model, name)
+            if mine != first and (name != "lora_targets" or set(mine) != set(first)):
                 raise ConfigError(
-                    f"{target}: its {name} is {getattr(other, name)!r}, another target's is {getattr(model, name)!r}; "
-                    f"evaluate them in two calls, then compare with `paint grade`"
+                    f"{target}: its {name} is {mine!r}, another target's is {first!r}; evaluate them in two calls, "
+                    f"then compare with `paint grade`"
                 )
     names = [*(["base"] if evaluation.base else []), *(contestant.name for contestant in contestants)]
     if twice := {name for name in names if names.count(name) > 1}:
