@@ -1,6 +1,7 @@
 """What the tests share: the lab's policy, no network, and Triton's interpreter where there is no GPU."""
 
 import os
+import signal
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach for a hub
@@ -14,6 +15,9 @@ if not torch.cuda.is_available():
 from paint import config as cfg
 from paint.data import Problem, lab_file, read_problems
 from paint.policy import Policy, load_policy
+
+# A shell starts what it runs in the background deaf to Ctrl-C, and so would be the processes that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LAB = cfg.Model(path="lab", dtype="float32", lora_rank=8, lora_alpha=16, teacher_thinking=False)
 
