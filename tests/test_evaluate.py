@@ -351,6 +351,11 @@ def test_real_rows_of_the_tables(tmp_path: Path) -> None:
     assert table["figures"]["new"]["macro"]["avg_at_k"]["mean"] == 0.875
     assert table["compared_with"] == "base"
     json.dumps(table, allow_nan=False)
+    # Of policies with different k, what all have: pass@4 of 12 and 6 answers, pass@1 of 12 and 1.
+    for k, shown in ((6, 4), (1, 1)):
+        mixed = {"base": {"x": answers([[True] * 12, [False] * 12])}, "new": {"x": answers([[True] * k, [False] * k])}}
+        assert sheets(mixed)[1].columns[3] == f"pass@{shown}"
+        assert [row[3].split()[0] for row in sheets(mixed)[1].rows] == ["50.0", "50.0"]
     # Macro averages are over the benchmarks that all have, or a column would hold two things.
     apart = found | {"new": {"x": found["new"]["x"], "z": found["new"]["y"]}}
     assert sheets(apart)[0].columns == ["", "x", "y", "z"]

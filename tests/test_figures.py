@@ -201,6 +201,15 @@ def test_groups_of_one_size_are_resampled_each_for_itself() -> None:
     assert (two.high - two.low) / (one.high - one.low) == pytest.approx(1 / math.sqrt(2), abs=0.03)
 
 
+def test_an_interval_holds_its_mean_however_small_and_skewed_the_groups_are() -> None:
+    lone = np.zeros(30)
+    lone[0] = 1.0
+    two, alike, three = np.array([0.25, 0.5]), np.array([0.5, 0.51]), np.array([0.0, 0.0, 1.0])
+    for groups in ([two], [two, lone], [alike, lone], [alike, 1 - lone], [lone], [three], [alike, 1 - three]):
+        found = bootstrap(groups, bounds=SHARE)
+        assert 0 <= found.low < found.mean < found.high <= 1
+
+
 @pytest.mark.parametrize(("problems", "t"), [(10, 2.262157), (30, 2.045230), (100, 1.984217)])
 def test_an_interval_reaches_as_far_as_students_t(problems: int, t: float) -> None:
     assert expanded_reach(problems) == pytest.approx(t * math.sqrt(problems / (problems - 1)), rel=0.001)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from paint import PaintError
 from paint.answers import LONGEST_ANSWER, boxed
-from paint.grading import Grade, Grader, Item, Verdict, answer_text, is_correct
+from paint.grading import Grade, Grader, Item, Verdict, _Worker, answer_text, is_correct
 from processes import alive, until
 from verdicts import ROWS
 
@@ -255,23 +255,23 @@ def test_integers_need_no_process_and_no_time() -> None:
     assert [grade.strict.correct for grade in grades] == [n % 2 == 0 for n in range(10_000)]
 
 
-def test_progress_counts_items_up_to_the_last(grader: Grader) -> None:
-    told: list[int] = []
-    items = [Item("none", "1"), Item(r"\boxed{1}", "1"), *EASY, *EASY, Item(r"\boxed{2/3} <think> \boxed{3/2}", "1.5")]
-    grader.grade(items, told.append)
-    assert told[0] == 2
-    assert told[-1] == len(items)
-    assert told == sorted(told)
-    assert len(told) > 50
+def test_a_grading_that_is_left_halfway_leaves_no_answer_to_the_next(
+    grader: Grader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer, answered = _Worker.answer, 0
 
-
-def test_a_grading_that_is_left_halfway_leaves_no_answer_to_the_next(grader: Grader) -> None:
-    def leave(done: int) -> None:
-        if done > 10:
+    def leave(worker: _Worker) -> Any:
+        nonlocal answered
+        answered += 1
+        if answered > 10:
             raise KeyboardInterrupt
+        return answer(worker)
 
+    monkeypatch.setattr(_Worker, "answer", leave)
     with pytest.raises(KeyboardInterrupt):
-        grader.grade(EASY, leave)
+        grader.grade(EASY)
+    assert answered == 11
+    monkeypatch.undo()
     assert [grade.strict.correct for grade in grader.grade(EASY)] == [n % 2 == 0 for n in range(1, 51)]
 
 

@@ -19,7 +19,6 @@ from typing import Any, Literal
 from paint.latex import normalize
 
 Reason = Literal["right", "wrong", "no box", "unclosed thought", "truncated", "unparsable gold", "timed out"]
-Pair = tuple[str, str]  # the given answer and the gold one
 
 LONGEST_ANSWER = 2000  # characters; longer ones are compared as integers and as text only
 

@@ -187,7 +187,8 @@ def bootstrap(
         below = np.mean([(draws < mean - 1e-12).mean(), (draws <= mean + 1e-12).mean()])  # ties count half
         bias = normal.inv_cdf(min(max(float(below), 1 / RESAMPLES), 1 - 1 / RESAMPLES))
     reach = expanded_reach(max(smallest, 2))
-    shares = [normal.cdf(bias + x / (1 - acceleration * x)) for x in (bias - reach, bias + reach)]
+    # Where two problems make the reach long and another benchmark the skew large, the correction has no end.
+    shares = [normal.cdf(bias + x / max(1 - acceleration * x, 1e-6)) for x in (bias - reach, bias + reach)]
     low, high = np.clip(np.quantile(draws, shares), *bounds)
     return Interval(mean, float(low), float(high))
 

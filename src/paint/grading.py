@@ -19,8 +19,7 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, NoReturn
 
@@ -83,25 +82,15 @@ class Grader:
         self._deadline = deadline
         self._workers: list[_Worker] = []
 
-    def grade(self, items: Sequence[Item], progress: Callable[[int], None] | None = None) -> list[Grade]:
-        """The grades in the order of the items; ``progress`` is told how many are done."""
+    def grade(self, items: Sequence[Item]) -> list[Grade]:
+        """The grades in the order of the items."""
         answers = [(answer_text(item.text), boxed(item.text)) for item in items]
-        waiting: dict[Pair, list[int]] = defaultdict(list)
-        for number, found in enumerate(answers):
-            for given in dict.fromkeys(found):
-                if given is not None:
-                    waiting[given, items[number].gold].append(number)
-        undone = Counter(number for numbers in waiting.values() for number in numbers)
-
-        def tell(pairs: Iterable[Pair]) -> None:
-            for number in [number for pair in pairs for number in waiting[pair]]:
-                undone[number] -= 1
-                if not undone[number]:
-                    del undone[number]
-            if progress is not None:
-                progress(len(items) - len(undone))
-
-        reasons = self._reasons(waiting, tell)
+        reasons = self._reasons(
+            (given, item.gold)
+            for item, found in zip(items, answers, strict=True)
+            for given in found
+            if given is not None
+        )
         return [
             Grade(_verdict(item, strict, reasons, strict=True), _verdict(item, lenient, reasons, strict=False))
             for item, (strict, lenient) in zip(items, answers, strict=True)
@@ -113,8 +102,7 @@ class Grader:
         False where that is undecidable: an answer that does not parse equals nothing but its own text, and an
         empty one not even that.
         """
-        both_ways = dict.fromkeys(pair for a, b in pairs for pair in ((a, b), (b, a)))
-        reasons = self._reasons(both_ways, lambda _: None)
+        reasons = self._reasons(pair for a, b in pairs for pair in ((a, b), (b, a)))
         return [reasons[a, b] == reasons[b, a] == "right" for a, b in pairs]
 
     def close(self) -> None:
@@ -128,11 +116,10 @@ class Grader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _reasons(self, pairs: Iterable[Pair], tell: Callable[[Iterable[Pair]], None]) -> dict[Pair, Reason]:
-        """The reason for each pair; ``tell`` hears which are settled."""
-        seen = {pair: at_sight(*pair) for pair in pairs}
+    def _reasons(self, pairs: Iterable[Pair]) -> dict[Pair, Reason]:
+        """The reason for each pair, which is settled once however often it comes."""
+        seen = {pair: at_sight(*pair) for pair in dict.fromkeys(pairs)}
         reasons = {pair: reason for pair, reason in seen.items() if reason}
-        tell(reasons)
         hard = [pair for pair, reason in seen.items() if not reason]
         try:
             while len(self._workers) < min(self._most_workers, len(hard)):
@@ -145,7 +132,6 @@ class Grader:
                     for key, _ in selector.select():
                         pair, reason = key.data.answer()
                         reasons[pair] = reason
-                        tell([pair])
                         if following := next(todo, None):
                             key.data.ask(following)
                         else:

@@ -39,7 +39,7 @@ def sheets(found: Found) -> list[Sheet]:
         [policy, *(table[name]["avg_at_k"].points() if name in table else "" for name in columns)]
         for policy, table in tables.items()
     ]
-    j = min((_most_tries(row) for _, _, row in every), default=1)
+    j = max(set.intersection(*(_tries(row) for _, _, row in every)))
     answers = [[policy, name, *_answers(row, j)] for policy, name, row in every]
     texts = [[policy, name, *_texts(row)] for policy, name, row in every]
     pairs = [[policy, name, *_pair(comparison)] for policy, name, comparison in comparisons(found)]
@@ -129,12 +129,13 @@ def summary_json(found: Found) -> dict[str, Any]:
     }
 
 
-def _most_tries(row: Mapping[str, Interval]) -> int:
-    return max((int(name.removeprefix("pass_at_")) for name in row if name.startswith("pass_at_")), default=1)
+def _tries(row: Mapping[str, Interval]) -> set[int]:
+    """The j of every pass@j that there is; pass@1 is Avg@k."""
+    return {1} | {int(name.removeprefix("pass_at_")) for name in row if name.startswith("pass_at_")}
 
 
 def _answers(row: Mapping[str, Interval], j: int) -> list[str]:
-    passed = f"pass_at_{j}" if j > 1 else "avg_at_k"  # pass@1 is Avg@k
+    passed = f"pass_at_{j}" if j > 1 else "avg_at_k"
     return [row[figure].points() for figure in ("maj_at_k", passed, "lenient_avg_at_k")]
 
 
