@@ -31,11 +31,11 @@ from torch import Tensor
 from models import random_qwen3_1_7b
 from paint import config as cfg
 from paint.canary import trainer_log_probs
-from paint.config import find_recipe, read_recipe
 from paint.data import read_problems
 from paint.display import Display
 from paint.fused import fused_paint_loss
 from paint.policy import Policy, load_adapter, load_policy, save_adapter
+from paint.recipe import find_recipe, read_recipe
 from paint.rollout import Completion, Engine, LocalEngine, MergedEngine
 from paint.train import sampling_of, train
 from paint.vllm import open_vllm

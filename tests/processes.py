@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paint.config import Config, to_table
+from paint.config import Config
+from paint.recipe import to_table
 from paint.server import free_port
 
 

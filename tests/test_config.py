@@ -22,6 +22,8 @@ from paint.config import (
     Objective,
     Rollout,
     Train,
+)
+from paint.recipe import (
     differences,
     find_recipe,
     from_table,

@@ -18,10 +18,10 @@ from peft.utils import load_peft_weights
 
 from paint import fleet, server, vllm
 from paint.canary import EngineGap, canary, require_agreement
-from paint.config import find_recipe, read_recipe
 from paint.data import Problem
 from paint.display import Display
 from paint.policy import Policy, load_adapter
+from paint.recipe import find_recipe, read_recipe
 from paint.rollout import Completion, LocalEngine, MergedEngine, Rollout, Sampling, Scored
 from paint.server import EngineError, Server, ServerProcess, free_port
 from paint.vllm import VllmEngine

@@ -16,12 +16,13 @@ from safetensors.torch import load_file
 
 from paint import Diverged, fused, runlog
 from paint.canary import EngineGap
-from paint.config import Config, differences, find_recipe, from_table, read_recipe, to_table
+from paint.config import Config
 from paint.context import mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, batch_indices
 from paint.grading import is_correct
 from paint.objective import paint_loss, token_log_probs
 from paint.policy import load_policy
+from paint.recipe import differences, find_recipe, from_table, read_recipe, to_table
 from paint.rollout import Completion, LocalEngine, Rollout, Scored
 from paint.runlog import summarise
 from paint.server import EngineError

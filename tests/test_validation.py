@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from paint.cli import main
-from paint.config import Config, ConfigError, Validation, find_recipe, read_recipe
+from paint.config import Config, ConfigError, Validation
 from paint.data import lab_file
+from paint.recipe import find_recipe, read_recipe
 from paint.rows import DataError
 from paint.runlog import read_run
 from paint.store import StoreError

@@ -18,10 +18,11 @@ import torch
 from conftest import LAB
 from paint import runlog
 from paint.canary import trainer_log_probs
-from paint.config import Config, find_recipe, from_table, read_recipe, to_table
+from paint.config import Config
 from paint.data import Problem, lab_file
 from paint.display import Display
 from paint.policy import Policy, load_policy, save_adapter
+from paint.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.rollout import LocalEngine, Sampling
 from paint.server import EngineError, Server, ServerProcess, free_port
 from paint.vllm import VllmEngine

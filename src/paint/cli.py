@@ -12,7 +12,8 @@ from typing import Any
 import tyro
 
 from paint import PaintError, Stopped
-from paint.config import Config, ConfigError, Evaluation, find_recipe, read_recipe, shipped_recipes
+from paint.config import Config, ConfigError, Evaluation
+from paint.recipe import find_recipe, read_recipe, shipped_recipes
 
 USAGE = """\
 paint: on-policy self-distillation with a partly masked solution

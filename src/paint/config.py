@@ -2,27 +2,17 @@
 
 One tree of frozen dataclasses. The class defaults are the paper's setting (section 'Experimental Details');
 where the paper is silent the default is ours and its docstring says so. The docstring below a field is its
-help text on the command line. A recipe is a TOML file with the same sections and names; what it leaves out
-keeps its default.
+help text on the command line. How a recipe, a TOML file, becomes a config is paint.recipe's business.
 
 Ranges are checked whenever a section is built, whether from a recipe, flags, a run directory or Python; types
 where a table is read (flags are typed by their parser, Python by its type checker). Two paths have no
-default, and `require_paths` refuses to start without them: a recipe may leave them to flags.
-
-Left out on purpose: recipes that include other recipes, variables from the environment, and any third-party
-library. A resolved config is one flat table that is saved with the run.
+default, and `recipe.require_paths` refuses to start without them: a recipe may leave them to flags.
 """
 
-import dataclasses
-import difflib
 import json
 import math
-import tomllib
-import types
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Literal
 
 from paint import PaintError
 
@@ -41,7 +31,9 @@ class Model:
     path: str = ""
     """Folder or hub name of the model; "lab" is the embedded one. Required: no default."""
     dtype: Dtype = "bfloat16"
-    """Number format of the frozen weights; the adapters are always trained in float32 (ours)."""
+    """Number format of the frozen weights; what is trained is always float32 (ours)."""
+    tuning: Literal["lora", "full"] = "lora"
+    """What is trained: LoRA adapters, or every weight, with a frozen copy as the teacher (paper: LoRA)."""
     lora_rank: int = 64
     """Rank r of the LoRA adapters, at least 1 (paper: Experimental Details, r = 64)."""
     lora_alpha: int = 128
@@ -166,6 +158,9 @@ class Context:
     """Mask ratio rho_correct of a completion with overlap 1, in [wrong, 1) (paper: 0.40)."""
     placement: Literal["suffix", "prefix", "middle", "random", "punctuation"] = "suffix"
     """Which part is hidden; punctuation is a suffix that starts after a sentence (paper: suffix masking)."""
+    shown: Literal["own", "none", "other", "answer", "wrong_answer"] = "own"
+    """What the teacher reads: the problem's own solution, nothing, another problem's solution, the bare answer, or
+    a wrong one; all but own are controls (paper: own). Only solutions are masked."""
 
     def __post_init__(self) -> None:
         _require(self, "wrong", 0 <= self.wrong < 1, "in [0, 1)", "mask ratio rho_wrong; paper: 0.30")
@@ -175,11 +170,32 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
+class Teacher:
+    """Whose distribution the privileged view is, and what it does before it scores."""
+
+    weights: Literal["frozen", "ema", "live"] = "frozen"
+    """frozen is the model as it was before training, live the student's own weights, ema a moving average of
+    them that starts at the student (paper: frozen; Training Algorithm names ema as a variant)."""
+    decay: float = 0.99
+    """Share of the average that stays at each step, in [0, 1); for ema only (ours)."""
+    reason_first: bool = False
+    """The teacher first writes a rationale about what it is shown, and scores with that in view (paper: Training
+    Algorithm names it as a variant)."""
+    rationale_tokens: int = 512
+    """Longest rationale, in tokens; for reason_first only (ours)."""
+
+    def __post_init__(self) -> None:
+        _require(self, "decay", 0 <= self.decay < 1, "in [0, 1)", "default: 0.99")
+        _require(self, "rationale_tokens", self.rationale_tokens >= 1, "at least 1", "tokens; default: 512")
+
+
+@dataclass(frozen=True, slots=True)
 class Objective:
     """How the student is trained towards the teacher."""
 
-    kind: Literal["forward_kl", "reverse_kl", "jsd"] = "forward_kl"
-    """Divergence between target and student at a position (paper: Eq. clipped_fkl, forward KL)."""
+    kind: Literal["forward_kl", "reverse_kl", "jsd", "sampled_token"] = "forward_kl"
+    """Divergence between target and student at a position; sampled_token is reverse KL by policy gradient on the
+    sampled token, with clip-mode none (paper: Eq. clipped_fkl, forward KL; Training Algorithm names sampled tokens)."""
     clip: float = 0.06
     """Clipping threshold tau, in nats, above 0 (paper: Eq. clipped_fkl, 0.06)."""
     clip_mode: Literal["pointwise", "token", "none"] = "pointwise"
@@ -193,8 +209,8 @@ class Objective:
     temperature: float | None = None
     """Temperature T of both views' distributions, above 0; None is the rollout temperature (ours)."""
     reduction: Literal["completion", "token"] = "completion"
-    """What the loss is a mean over: each completion's tokens and then completions (paper: Eq. clipped_fkl),
-    or all tokens of the optimizer step."""
+    """What the loss is a mean over, of every method: each completion's tokens and then completions (paper: Eq.
+    clipped_fkl), or all tokens of the optimizer step."""
     impl: Literal["auto", "reference", "chunked", "triton"] = "auto"
     """What computes it (paint.fused): auto takes triton on a GPU and chunked elsewhere; reference holds the
     logits of a whole micro-batch. Changes speed and memory, never the result."""
@@ -202,6 +218,10 @@ class Objective:
     def __post_init__(self) -> None:
         positive = 0 < self.clip < math.inf
         _require(self, "clip", positive, "in (0, inf)", 'tau; paper: 0.06; off: objective.clip_mode "none"')
+        plain = self.kind != "sampled_token" or self.clip_mode == "none"
+        _require(
+            self, "clip_mode", plain, '"none" with objective.kind "sampled_token"', "one summand is no sum to clip"
+        )
         _require(self, "mix", 0 <= self.mix <= 1, "in [0, 1]", "interpolation weight k_base; paper: 0.03")
         _require(self, "top_fraction", 0 <= self.top_fraction <= 1, "in [0, 1]", "f_top; paper: 0.03")
         sound = self.temperature is None or 0 < self.temperature < math.inf
@@ -209,9 +229,32 @@ class Objective:
 
 
 @dataclass(frozen=True, slots=True)
+class Grpo:
+    """The GRPO baseline: several completions a problem, rewarded by the verified answer. For train.method grpo only."""
+
+    group_size: int = 8
+    """Completions a problem, at least 2; train.batch-size is a multiple of it (paper: Main Results, 8)."""
+    clip: float = 0.2
+    """How far the ratio of new to old probability may leave 1 before the gradient stops, in (0, 1) (ours)."""
+    kl: float = 0.0
+    """Weight of the KL to the model before training, at least 0 (ours: none)."""
+    iterations: int = 1
+    """Optimizer updates on the same completions; with 1 the ratio is 1 and nothing is clipped (ours)."""
+
+    def __post_init__(self) -> None:
+        _require(self, "group_size", self.group_size >= 2, "at least 2", "completions a problem; paper: 8")
+        _require(self, "clip", 0 < self.clip < 1, "in (0, 1)", "default: 0.2")
+        _require(self, "kl", 0 <= self.kl < math.inf, "in [0, inf)", "default: 0, off")
+        _require(self, "iterations", self.iterations >= 1, "at least 1", "updates; default: 1")
+
+
+@dataclass(frozen=True, slots=True)
 class Train:
     """How long and how fast."""
 
+    method: Literal["distillation", "grpo", "sft"] = "distillation"
+    """What a step does: distillation is PAINT, and OPSD where nothing is hidden or interpolated; grpo and sft are the
+    baselines (paper: Compared post-training recipes)."""
     steps: int = 100
     """Optimizer steps (paper: Experimental Details, 100)."""
     batch_size: int = 32
@@ -309,14 +352,35 @@ class Config:
     """How the student samples its completions: one for every problem, on policy."""
     context: Context = field(default_factory=Context)
     """How much of the verified solution is hidden from the teacher, and where."""
+    teacher: Teacher = field(default_factory=Teacher)
+    """Whose distribution the privileged view is, and what it does before it scores."""
     objective: Objective = field(default_factory=Objective)
     """How the student is trained towards the teacher."""
+    grpo: Grpo = field(default_factory=Grpo)
+    """The GRPO baseline: several completions a problem, rewarded by the verified answer. For train.method grpo only."""
     train: Train = field(default_factory=Train)
     """How long and how fast."""
     validation: Validation = field(default_factory=Validation)
     """Problems of your own on which every checkpoint is evaluated, in the paper's evaluation setting."""
     log: Log = field(default_factory=Log)
     """What a run leaves behind, and where."""
+
+    def __post_init__(self) -> None:
+        size, batch = self.grpo.group_size, self.train.batch_size
+        if self.train.method == "grpo" and batch % size:
+            raise ConfigError(
+                f"train.batch_size must be a multiple of grpo.group_size = {size}, got {batch} (completions a step)"
+            )
+        if self.model.tuning == "full" and self.model.dtype != "float32":
+            raise ConfigError(
+                f'model.dtype must be "float32" with model.tuning "full", got {show(self.model.dtype)} '
+                f"(a weight of 16 bits loses steps of {self.train.learning_rate:g}: docs/paper.md, D4)"
+            )
+        if self.model.tuning == "full" and self.rollout.engine != "local":
+            raise ConfigError(
+                f'rollout.engine must be "local" with model.tuning "full", got {show(self.rollout.engine)} '
+                f"(servers are given adapters, and there is none)"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,138 +421,6 @@ class Evaluation:
         _require(self, "deadline", 0.01 <= self.deadline <= 86_400, "in [0.01, 86400]", "seconds; default: 5")
 
 
-_RECIPES = Path(__file__).parent / "recipes"
-_SECTIONS: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(Config)}
-_NAMES = {name: [key.name for key in dataclasses.fields(section)] for name, section in _SECTIONS.items()}
-
-
-def shipped_recipes() -> list[str]:
-    """The names of the recipes that come with the package, sorted."""
-    return sorted(path.stem for path in _RECIPES.glob("*.toml"))
-
-
-def find_recipe(name: str) -> Path:
-    """The file that is meant: a path where `name` ends in .toml or has a slash, else a shipped recipe's name.
-
-    Raises ConfigError for a name that is not shipped, with the nearest one that is.
-    """
-    if name.endswith(".toml") or "/" in name or "\\" in name:
-        return Path(name)
-    shipped = shipped_recipes()
-    if name not in shipped:
-        close = difflib.get_close_matches(name, shipped, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(shipped)}"
-        raise ConfigError(f"unknown recipe {name}; {hint} (a file is named with its ending, .toml)")
-    return _RECIPES / f"{name}.toml"
-
-
-def read_recipe(path: str | Path) -> Config:
-    """The config that a TOML recipe describes; what the recipe leaves out keeps the paper's setting.
-
-    Raises ConfigError, naming the file, when it cannot be read, is not TOML (with line and column), or holds
-    an unknown name (with the nearest known one), a wrong type or a value out of range.
-    """
-    try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; name a recipe, a TOML file") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder; name a recipe, a TOML file") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
-    return from_table(table, source=str(path))
-
-
-def to_table(config: Config) -> dict[str, dict[str, Any]]:
-    """The config as nested plain dicts and lists, as JSON keeps them; `from_table` is the way back."""
-    return {
-        name: {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in dataclasses.asdict(getattr(config, name)).items()
-        }
-        for name in _SECTIONS
-    }
-
-
-def from_table(table: Mapping[str, Any], *, source: str = "config") -> Config:
-    """The config that nested dicts describe; what they leave out keeps its default.
-
-    A whole number is taken where a real one is expected, a list where a tuple is; nothing else is converted.
-    Raises ConfigError, starting with `source`, on an unknown name, a wrong type or a value out of range.
-    """
-    sections = {}
-    for name, values in table.items():
-        if name not in _SECTIONS:
-            kind = "section" if isinstance(values, Mapping) else "key"
-            raise ConfigError(f"{source}: unknown {kind} {name}{_nearest(name)}")
-        if not isinstance(values, Mapping):
-            raise ConfigError(f"{source}: {name} must be a section, got {_show(values)}; write [{name}]")
-        for key in values:
-            if key not in _NAMES[name]:
-                raise ConfigError(f"{source}: unknown key {name}.{key}{_nearest(f'{name}.{key}')}")
-        try:
-            sections[name] = _build(_SECTIONS[name], values)
-        except ConfigError as error:
-            raise ConfigError(f"{source}: {error}") from None
-    return Config(**sections)
-
-
-def differences(a: Config, b: Config) -> list[str]:
-    """One line for each setting in which two configs differ, such as `train.seed: 0 -> 1`, in tree order."""
-    before, after = to_table(a), to_table(b)
-    return [
-        f"{name}.{key}: {_show(before[name][key])} -> {_show(after[name][key])}"
-        for name, keys in _NAMES.items()
-        for key in keys
-        if before[name][key] != after[name][key]
-    ]
-
-
-def require_paths(config: Config) -> None:
-    """Refuse to start without a model and data, the two settings that have no default. Raises ConfigError."""
-    for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):
-        if not getattr(config, name).path.strip():
-            raise ConfigError(
-                f'{name}.path is not set: pass --{name}.path with {what} (or "lab" for the embedded one), '
-                f"or set path under [{name}] in the recipe"
-            )
-
-
-def _build(section: Any, values: Mapping[str, Any]) -> Any:
-    converted = {}
-    for key in dataclasses.fields(section):
-        if key.name not in values:
-            continue
-        value = values[key.name]
-        if isinstance(value, list):
-            value = tuple(value)
-        elif type(value) is int and float in (key.type, *get_args(key.type)):
-            value = float(value)
-        if not _fits(value, key.type):
-            name = f"{section.__name__.lower()}.{key.name}"
-            raise ConfigError(f"{name} must be {_words(key.type)}, got {_show(values[key.name])}")
-        converted[key.name] = value
-    return section(**converted)
-
-
-def _nearest(name: str) -> str:
-    """The known name that was probably meant: it stands in another section, or its spelling is close."""
-    section, _, key = name.rpartition(".")
-    keys = [(key, f"{section}.{key}") for section, keys in _NAMES.items() for key in keys]
-    meant = [full for other, full in keys if other == key]
-    if not meant:
-        known = [(name, name) for name in _NAMES] if not section else []
-        near = dict(known + [(other, full) for other, full in keys if full.startswith(section)])
-        meant = [near[match] for match in difflib.get_close_matches(key, near, n=1)]
-    if meant:
-        return f"; did you mean {' or '.join(meant)}?"
-    return f"; there are {', '.join(_NAMES[section] if section else _NAMES)}"
-
-
 def _require_sampling(section: Rollout | Validation) -> None:
     _require(section, "temperature", 0 < section.temperature < math.inf, "in (0, inf)", "sampling temperature")
     _require(section, "top_p", 0 < section.top_p <= 1, "in (0, 1]", "1 is off; default: 0.95")
@@ -498,35 +430,9 @@ def _require_sampling(section: Rollout | Validation) -> None:
 
 def _require(section: object, key: str, sound: bool, allowed: str, note: str) -> None:
     if not sound:
-        value = _show(getattr(section, key))
+        value = show(getattr(section, key))
         raise ConfigError(f"{type(section).__name__.lower()}.{key} must be {allowed}, got {value} ({note})")
 
 
-def _fits(value: object, annotation: Any) -> bool:
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return isinstance(value, str) and value in arguments
-    if origin in (Union, types.UnionType):
-        return any(_fits(value, argument) for argument in arguments)
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
-    # bool is a subclass of int, and true is no number of steps.
-    return type(value) is annotation
-
-
-def _words(annotation: Any) -> str:
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return "one of " + ", ".join(arguments)
-    if origin in (Union, types.UnionType):
-        return " or ".join(_words(argument) for argument in arguments)
-    if origin is tuple:
-        each = _words(arguments[0])
-        return "a list of " + (f"values, each {each}" if get_origin(arguments[0]) is Literal else each)
-    return {bool: "true or false", int: "an integer", float: "a number", str: "text", types.NoneType: "None"}[
-        annotation
-    ]
-
-
-def _show(value: object) -> str:
+def show(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from paint.benchmarks import load_benchmark
-from paint.config import Config, read_recipe
+from paint.config import Config
 from paint.display import Display
 from paint.evaluate import PAPER_SAMPLING, Protocol, generate, grade, open_evaluation
 from paint.figures import Answers, avg_at_k, compare
 from paint.grading import Grader
 from paint.policy import Policy, load_adapter, load_policy
+from paint.recipe import read_recipe
 from paint.rollout import LocalEngine
 from paint.train import train
 

@@ -24,8 +24,9 @@ from types import FrameType
 import torch
 
 from paint import PaintError
-from paint.config import Config, differences, from_table, to_table
+from paint.config import Config
 from paint.policy import Policy, load_adapter, save_adapter
+from paint.recipe import differences, from_table, to_table
 from paint.rollout import Scored, engine_gaps
 
 MAY_CHANGE = {"train.steps", "rollout.urls"}

@@ -23,7 +23,7 @@ from accelerate.utils import InitProcessGroupKwargs, gather_object
 
 from paint import Diverged, Stopped, runlog
 from paint.canary import require_agreement
-from paint.config import Config, ConfigError, require_paths, to_table
+from paint.config import Config, ConfigError
 from paint.context import MARKER, anchors, mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, ProblemSet, batch_indices, read_problems
 from paint.display import Clock, Display
@@ -32,6 +32,7 @@ from paint.fused import fused_paint_loss, triton_row_work
 from paint.grading import Grader, Item
 from paint.objective import Loss
 from paint.policy import Policy, load_policy
+from paint.recipe import require_paths, to_table
 from paint.rollout import Completion, Engine, LocalEngine, MergedEngine, Rollout, Sampling, Scored, seed_of
 from paint.validation import Validation, load_validation, validate
 from paint.vllm import open_vllm
