@@ -82,8 +82,17 @@ def summand(energy_p: float, energy_q: float, kind: str) -> float:
     return kl_summand(energy_p, energy_m) / 2 + kl_summand(energy_q, energy_m) / 2
 
 
-def divergence(target: Vector, student: Vector, kind: str, clip: float, clip_mode: str) -> float:
-    terms = [summand(p, q, kind) for p, q in zip(target, student, strict=True)]
+def summands(target: Vector, student: Vector, kind: str, token: int | None) -> list[float]:
+    """One a vocabulary entry; of kind sampled_token log p_S − log p̃_T of the token alone."""
+    if kind == "sampled_token":
+        return [p - q if v == token else 0.0 for v, (p, q) in enumerate(zip(target, student, strict=True))]
+    return [summand(p, q, kind) for p, q in zip(target, student, strict=True)]
+
+
+def divergence(
+    target: Vector, student: Vector, kind: str, clip: float, clip_mode: str, token: int | None = None
+) -> float:
+    terms = summands(target, student, kind, token)
     if clip_mode == "pointwise":
         return math.fsum(min(term, clip) for term in terms)
     total = math.fsum(terms)
@@ -126,19 +135,43 @@ def rollout_loss(
     clip: float,
     clip_mode: str,
     reduction: str,
+    tokens: Sequence[int] | None = None,
 ) -> tuple[float, list[float]]:
     """The loss for a given target: what is differentiated, since the target carries no gradient."""
     per_token = [
-        divergence(target[n], energies(z, temperature), kind, clip, clip_mode) for n, z in enumerate(student_logits)
+        divergence(target[n], energies(z, temperature), kind, clip, clip_mode, tokens[n] if tokens else None)
+        for n, z in enumerate(student_logits)
     ]
+    return average(per_token, lengths, reduction), per_token
+
+
+def policy_loss(
+    advantages: Vector,
+    student_logits: Matrix,
+    lengths: Sequence[int],
+    tokens: Sequence[int],
+    *,
+    temperature: float,
+    reduction: str,
+) -> float:
+    """−A_n log p_S(ŷ_n) for given advantages: what a policy gradient differentiates."""
+    per_token = [
+        advantage * energies(z, temperature)[token]
+        for advantage, z, token in zip(advantages, student_logits, tokens, strict=True)
+    ]
+    return average(per_token, lengths, reduction)
+
+
+def average(per_token: Vector, lengths: Sequence[int], reduction: str) -> float:
+    """Over all tokens, or over those of a completion and then over completions."""
     if reduction == "token":
-        return math.fsum(per_token) / len(per_token), per_token
+        return math.fsum(per_token) / len(per_token)
     total, start = 0.0, 0
     for length in lengths:
         if length > 0:
             total += math.fsum(per_token[start : start + length]) / length
         start += length
-    return total / len(lengths), per_token
+    return total / len(lengths)
 
 
 def paint_loss(
@@ -153,6 +186,7 @@ def paint_loss(
     clip_mode: str,
     kind: str,
     reduction: str,
+    tokens: Sequence[int] | None = None,
 ) -> Loss:
     target, selected = targets(
         student_logits, teacher_logits, lengths, temperature=temperature, mix=mix, top_fraction=top_fraction
@@ -166,13 +200,14 @@ def paint_loss(
         clip=clip,
         clip_mode=clip_mode,
         reduction=reduction,
+        tokens=tokens,
     )
     stats: dict[str, list[float]] = {
         name: [] for name in ("kl", "clipped", "unclipped_mass", "student_entropy", "teacher_entropy", "entropy_ratio")
     }
     for n, (z_s, z_t) in enumerate(zip(student_logits, teacher_logits, strict=True)):
         student, teacher = energies(z_s, temperature), energies(z_t, temperature)
-        terms = [summand(p, q, kind) for p, q in zip(target[n], student, strict=True)]
+        terms = summands(target[n], student, kind, tokens[n] if tokens else None)
         cut = [False] * len(terms)
         for v, term in enumerate(terms):
             if clip_mode == "pointwise":

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,10 +21,20 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from paint import fused
-from paint.fused import Impl, ImplError, Options, RowWork, fused_paint_loss, triton_row_work
-from paint.objective import ClipMode, Kind, Loss, paint_loss
+from paint.fused import (
+    Impl,
+    ImplError,
+    LogProbs,
+    Options,
+    RowWork,
+    fused_log_probs,
+    fused_paint_loss,
+    triton_row_work,
+)
+from paint.objective import ClipMode, Divergence, Kind, Loss, paint_loss
 
 KINDS, CLIP_MODES = get_args(Kind), get_args(ClipMode)
+LOSSES: list[tuple[Kind, ClipMode]] = [*product(get_args(Divergence), CLIP_MODES), ("sampled_token", "none")]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, or are interpreted
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Triton exists for Linux alone")
 FUSED = ["chunked", pytest.param("triton", marks=linux)]
@@ -71,9 +82,15 @@ def case(lengths: Sequence[int], v: int = 40, h: int = 6, *, seed: int = 0, dtyp
     return Case(student.requires_grad_(), teacher, head, lengths, tokens).to(dtype)
 
 
-def reference(this: Case, **options: Any) -> Loss:
-    """The reference on the head's own logits."""
-    return paint_loss(this.head(this.student), this.head(this.teacher), this.lengths, tokens=this.tokens, **options)
+def reference(this: Case, *, teacher_lm_head: nn.Linear | None = None, **options: Any) -> Loss:
+    """The reference on the heads' own logits."""
+    teacher_logits = (teacher_lm_head or this.head)(this.teacher)
+    return paint_loss(this.head(this.student), teacher_logits, this.lengths, tokens=this.tokens, **options)
+
+
+def default_clip_mode(kind: Kind) -> ClipMode:
+    """The paper's, where the kind takes it."""
+    return "none" if kind == "sampled_token" else "pointwise"
 
 
 def of(this: Case, impl: Impl, **options: Any) -> Loss:
@@ -113,22 +130,27 @@ def assert_same(found: Loss, expected: Loss, this: Case, *, tolerance: float = 1
             "mix": st.sampled_from([0.0, 0.03, 0.6, 1.0]),
             "top_fraction": st.sampled_from([0.0, 0.03, 0.5, 1.0]),
             "clip": st.sampled_from([0.001, 0.06, 0.5]),
-            "clip_mode": st.sampled_from(CLIP_MODES),
-            "kind": st.sampled_from(KINDS),
             "reduction": st.sampled_from(["completion", "token"]),
         }
     ),
+    loss=st.sampled_from(LOSSES),
 )
 def test_it_is_the_reference_whatever_the_options_and_the_chunks(
-    impl: Impl, lengths: list[int], v: int, seed: int, chunk_tokens: int, options: dict[str, Any]
+    impl: Impl,
+    lengths: list[int],
+    v: int,
+    seed: int,
+    chunk_tokens: int,
+    options: dict[str, Any],
+    loss: tuple[Kind, ClipMode],
 ) -> None:
     this = case(lengths, v, seed=seed)
+    options |= {"kind": loss[0], "clip_mode": loss[1]}
     assert_same(of(this, impl, chunk_tokens=chunk_tokens, **options), reference(this, **options), this)
 
 
 @pytest.mark.parametrize("impl", FUSED)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("clip_mode", CLIP_MODES)
+@pytest.mark.parametrize(("kind", "clip_mode"), LOSSES)
 @pytest.mark.parametrize("chunk_tokens", [64, 7])
 def test_every_kind_and_clip_with_all_of_its_cases(
     impl: Impl, kind: Kind, clip_mode: ClipMode, chunk_tokens: int
@@ -167,6 +189,31 @@ def test_the_loss_scales_its_gradient_by_what_comes_after_it(impl: Impl) -> None
 
 
 # Who gets a gradient
+
+
+@pytest.mark.parametrize("impl", ["reference", *FUSED])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk_tokens", [64, 7])
+def test_the_teacher_may_have_a_head_of_its_own(impl: Impl, kind: Kind, chunk_tokens: int) -> None:
+    this, other = case([13, 0, 1, 20]), case([1], seed=1).head
+    options: dict[str, Any] = {"kind": kind, "clip_mode": default_clip_mode(kind), "top_fraction": 0.3, "mix": 0.3}
+    found = of(this, impl, teacher_lm_head=other, chunk_tokens=chunk_tokens, **options)
+    expected = reference(this, teacher_lm_head=other, **options)
+    assert abs(expected.value - reference(this, **options).value) > 0.01
+    assert_same(found, expected, this)
+    found.value.backward()
+    assert other.weight.grad is other.bias.grad is None
+    assert this.head.weight.grad is not None
+
+
+@pytest.mark.parametrize("impl", ["reference", *FUSED])
+def test_the_teachers_head_may_be_a_weight_in_another_precision(impl: Impl) -> None:
+    this, other = case([6, 3], dtype=torch.float32), case([1], seed=1).head
+    weight = other.weight.detach().to(DEVICE, torch.bfloat16)
+    with torch.no_grad():
+        other.bias.zero_()
+    found = of(this, impl, teacher_lm_head=weight)
+    assert_same(found, reference(this, teacher_lm_head=other.float()), this, tolerance=1e-4)
 
 
 @pytest.mark.parametrize("impl", ["reference", *FUSED])
@@ -283,7 +330,7 @@ def test_it_errs_at_most_twice_as_much_as_eager_code(impl: Impl, dtype: torch.dt
     with torch.no_grad():
         precise.head.weight /= 4  # a power of two: still exact in bfloat16
     this = precise.to(dtype)
-    options: dict[str, Any] = {"kind": kind, "top_fraction": 0.2}
+    options: dict[str, Any] = {"kind": kind, "clip_mode": default_clip_mode(kind), "top_fraction": 0.2}
     exact = reference(precise, **options)
     eager = errors(reference(this, **options), this, exact, precise)
     for name, error in errors(of(this, impl, **options), this, exact, precise).items():
@@ -321,6 +368,146 @@ def test_a_float16_head_loses_nothing_to_the_batchs_size(impl: Impl) -> None:
         torch.testing.assert_close(found[name].double(), values, rtol=2e-3, atol=1e-5)
 
 
+# Log-probabilities of tokens
+
+
+@dataclass
+class Scored:
+    """Hidden states, a head, tokens, and what comes back to each of their log-probabilities."""
+
+    hidden: Tensor
+    head: nn.Linear
+    tokens: Tensor
+    above: Tensor
+
+    def eager(self, temperature: float = 1.0) -> LogProbs:
+        """By the book, the product in the states' own precision."""
+        dtype = torch.promote_types(self.hidden.dtype, torch.float32)
+        logits = self.head(self.hidden).to(dtype)
+        log_q, untempered = (logits / temperature).log_softmax(-1), logits.log_softmax(-1)
+        log_prob, log_prob_at_1 = (x.gather(-1, self.tokens[:, None])[:, 0] for x in (log_q, untempered))
+        return LogProbs(log_prob, -(log_q.exp() * log_q).sum(-1), log_prob_at_1)
+
+    def of(self, **options: Any) -> LogProbs:
+        """Under test."""
+        return fused_log_probs(self.hidden, self.head, self.tokens, **options)
+
+    def gradients(self, found: LogProbs) -> dict[str, Tensor]:
+        """Of the weighed sum, for whatever requires one."""
+        inputs = {"hidden": self.hidden, "weight": self.head.weight, "bias": self.head.bias}
+        inputs = {name: value for name, value in inputs.items() if value.requires_grad}
+        total = (self.above.to(found.log_prob) * found.log_prob).sum()
+        return dict(zip(inputs, torch.autograd.grad(total, list(inputs.values())), strict=True))
+
+
+def scored(n: int, v: int = 40, h: int = 6, *, dtype: torch.dtype = torch.float64) -> Scored:
+    """The student's half of a case, under upstream gradients of either sign."""
+    this = case([n], v, h, dtype=dtype)
+    return Scored(this.student, this.head, this.tokens, torch.linspace(-2, 3, n, device=DEVICE))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("chunk_tokens", [1, 8, 33, 64])
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-11), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("trained", [(), ("weight",), ("bias",), ("weight", "bias")])
+def test_log_probs_and_their_gradients_are_those_by_the_book(
+    temperature: float, chunk_tokens: int, dtype: torch.dtype, close: float, trained: Sequence[str]
+) -> None:
+    this, precise = scored(33, dtype=dtype), scored(33)
+    for name, parameter in [*this.head.named_parameters(), *precise.head.named_parameters()]:
+        parameter.requires_grad_(name in trained)
+    found, expected = this.of(temperature=temperature, chunk_tokens=chunk_tokens), precise.eager(temperature)
+    assert not found.entropy.requires_grad
+    assert not found.untempered.requires_grad
+    figures = found._asdict() | this.gradients(found)
+    wanted = expected._asdict() | precise.gradients(expected)
+    assert set(figures) == {"log_prob", "entropy", "untempered", "hidden", *trained} == set(wanted)
+    for name, values in figures.items():
+        assert values.dtype == dtype
+        torch.testing.assert_close(values.double(), wanted[name], rtol=close, atol=close, msg=f"{name}: {{}}".format)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_log_probs_of_half_precision_err_at_most_as_much_as_eager_code(dtype: torch.dtype) -> None:
+    this, precise = scored(127, v=300, h=32, dtype=dtype), scored(127, v=300, h=32)
+    exact = precise.eager()
+    truth = exact._asdict() | precise.gradients(exact)
+
+    def errors(found: LogProbs) -> dict[str, float]:
+        figures = found._asdict() | this.gradients(found)
+        distances = {name: (x.double() - truth[name]).detach() for name, x in figures.items()}
+        return {name: float(x.square().mean().sqrt()) for name, x in distances.items()}
+
+    found, eager = this.of(chunk_tokens=50), errors(this.eager())
+    assert found.log_prob.dtype == found.entropy.dtype == torch.float32
+    torch.testing.assert_close(found.log_prob.double(), exact.log_prob, rtol=1e-4, atol=1e-5)
+    for name, error in errors(found).items():
+        assert error <= eager[name], f"{name}: {error:.3g}, eager code {eager[name]:.3g}"
+
+
+def test_log_probs_have_the_derivative_of_their_values() -> None:
+    this = scored(5, v=7, h=3)
+
+    def weighed(hidden: Tensor, weight: Tensor) -> Tensor:
+        log_prob = fused_log_probs(hidden, weight, this.tokens, temperature=0.8, chunk_tokens=2).log_prob
+        return this.above.double() @ log_prob
+
+    assert torch.autograd.gradcheck(weighed, (this.hidden, this.head.weight))
+
+
+def test_log_probs_follow_a_head_alone() -> None:
+    this = scored(9)
+    this.hidden = this.hidden.detach()
+    expected = this.gradients(this.eager())
+    for name, values in this.gradients(this.of(chunk_tokens=4)).items():
+        torch.testing.assert_close(values, expected[name])
+
+
+def test_log_probs_of_a_weight_tensor_and_of_no_rows() -> None:
+    this = scored(9)
+    with torch.no_grad():
+        this.head.bias.zero_()
+    found = fused_log_probs(this.hidden, this.head.weight, this.tokens)
+    torch.testing.assert_close(found.log_prob, this.eager().log_prob)
+    nothing = fused_log_probs(this.hidden[:0], this.head, this.tokens[:0])
+    nothing.log_prob.sum().backward()
+    assert nothing.log_prob.shape == nothing.entropy.shape == (0,)
+    assert this.hidden.grad is not None
+    assert not this.hidden.grad.any()
+
+
+def flops(run: Callable[[], object], this: Scored) -> float:
+    """Products of n × h × v."""
+    with FlopCounterMode(display=False) as counter:
+        run()
+    total: int = counter.get_total_flops()
+    return total / (2 * len(this.hidden) * this.head.weight.numel())
+
+
+def test_log_probs_without_gradients_cost_one_product() -> None:
+    this = scored(33)
+    with torch.no_grad():
+        assert flops(lambda: this.of(chunk_tokens=8), this) == 1
+        found = this.of(chunk_tokens=8)
+    assert not found.log_prob.requires_grad
+    for values, wanted in zip(found, this.eager(), strict=True):
+        torch.testing.assert_close(values, wanted)
+
+
+@pytest.mark.parametrize(("trained", "expected"), [((), 2), (("weight",), 4)])
+@pytest.mark.parametrize("chunk_tokens", [16, 100])
+def test_log_probs_cost_two_products_and_a_chunk_of_memory(
+    trained: Sequence[str], expected: int, chunk_tokens: int
+) -> None:
+    this = scored(100, v=500, dtype=torch.float32)
+    for name, parameter in this.head.named_parameters():
+        parameter.requires_grad_(name in trained)
+    assert flops(lambda: this.gradients(this.of(chunk_tokens=chunk_tokens)), this) == expected
+    with Largest() as largest:
+        this.gradients(this.of(chunk_tokens=chunk_tokens))
+    assert largest.entries == chunk_tokens * 500
+
+
 # The kernels by themselves
 
 
@@ -349,7 +536,7 @@ def by(work: RowWork, views: tuple[Tensor, Tensor], slope: Tensor, options: Opti
     tokens = torch.full((len(student),), student.shape[1] - 1, device=DEVICE)
     first, second = (work.measure(view, tokens, options.temperature) for view in (student, teacher))
     selected = torch.arange(len(student), device=DEVICE) % 2 == 0
-    found = work.differentiate(student, teacher, first, second, selected, slope, options)
+    found = work.differentiate(student, teacher, first, second, selected, tokens, slope, options)
     for view, measured in (("student", first), ("teacher", second)):
         found |= {f"{view}_{name}": measured[name] for name in ("entropy", "log_prob")}
     return found | {"slope": slope}
@@ -361,9 +548,11 @@ TORCH = RowWork(fused.measure, fused.differentiate)
 @linux
 @pytest.mark.parametrize("rows", [0, 1, 3])
 @pytest.mark.parametrize("v", [2, 2047, 2048, 2049, 5003])
-def test_kernels_take_any_number_of_rows_and_any_vocabulary(rows: int, v: int) -> None:
+@pytest.mark.parametrize("kind", ["forward_kl", "sampled_token"])
+def test_kernels_take_any_number_of_rows_and_any_vocabulary(rows: int, v: int, kind: Kind) -> None:
+    options = replace(OPTIONS, kind=kind, clip_mode=default_clip_mode(kind))
     views = logits(rows, v, torch.float64)
-    found, expected = (by(work, views, torch.empty_like(views[0])) for work in (kernels(), TORCH))
+    found, expected = (by(work, views, torch.empty_like(views[0]), options) for work in (kernels(), TORCH))
     for name, values in expected.items():
         torch.testing.assert_close(found[name], values, rtol=1e-11, atol=1e-11, msg=partial("{}: {}".format, name))
 
@@ -371,7 +560,7 @@ def test_kernels_take_any_number_of_rows_and_any_vocabulary(rows: int, v: int) -
 @linux
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_err_at_most_twice_as_much_as_eager_code(kind: Kind) -> None:
-    options = replace(OPTIONS, kind=kind)
+    options = replace(OPTIONS, kind=kind, clip_mode=default_clip_mode(kind))
     views = logits(9, 3001)
     precise = (views[0].double(), views[1].double())
     exact, eager, found = (
@@ -402,10 +591,10 @@ def test_extreme_logits(impl: Impl, kind: Kind) -> None:
     weight[:, 4] = torch.linspace(-1, 1, v, device=DEVICE)
     weight[11, 4] = -1e30
     teacher = hidden.roll(1, 0)
+    options: dict[str, Any] = {"kind": kind, "clip_mode": default_clip_mode(kind), "top_fraction": 0.4, "mix": 0.3}
+    tokens = torch.tensor([7, 3, 0, v - 1, v - 1], device=DEVICE)  # what the student might sample
     found, expected = (
-        fused_paint_loss(
-            hidden.clone().requires_grad_(), teacher, weight, [5], impl=name, kind=kind, top_fraction=0.4, mix=0.3
-        )
+        fused_paint_loss(hidden.clone().requires_grad_(), teacher, weight, [5], impl=name, tokens=tokens, **options)
         for name in (impl, "reference")
     )
     assert found.value.isfinite()
@@ -433,11 +622,11 @@ options = measured | {"MIX": 0.03, "CLIP": 0.06}
 for sampled in (True, False):
     build(kernels._measure, CAPABILITY, {"tokens": "*i64", "vocabulary": "i32"}, measured | {"SAMPLED": sampled})
 kinds, modes = ("forward_kl", "reverse_kl", "jsd"), ("pointwise", "token", "none")
-cases = [(kind, mode, "*bf16") for kind, mode in itertools.product(kinds, modes)]
+cases = [(kind, mode, "*bf16") for kind, mode in [*itertools.product(kinds, modes), ("sampled_token", "none")]]
 for kind, mode, slope in [*cases, ("forward_kl", "pointwise", "*fp16"), ("forward_kl", "pointwise", "*fp32")]:
-    types = {"slope": slope, "selected": "*i1", "vocabulary": "i32"}
+    types = {"slope": slope, "selected": "*i1", "tokens": "*i64", "vocabulary": "i32"}
     build(kernels._differentiate, CAPABILITY, types, options | {"KIND": kind, "CLIP_MODE": mode, "GRADIENT": True})
-plain = options | {"KIND": "forward_kl", "CLIP_MODE": "pointwise", "GRADIENT": False, "slope": None}
+plain = options | {"KIND": "forward_kl", "CLIP_MODE": "pointwise", "GRADIENT": False, "slope": None, "tokens": None}
 build(kernels._differentiate, CAPABILITY, {"selected": "*i1", "vocabulary": "i32"}, plain)
 print("compiled")
 """
@@ -471,6 +660,16 @@ def test_what_does_not_fit_together_is_refused() -> None:
         unchecked_loss(*args, [6, 3], tokens=this.tokens[:8])
     with pytest.raises(ValueError, match="teacher_hidden has 5 entries a row, lm_head takes 6"):
         unchecked_loss(this.student, this.teacher[:, :5], this.head, [6, 3])
+    with pytest.raises(ValueError, match="teacher_hidden has 6 entries a row, teacher_lm_head takes 5"):
+        unchecked_loss(*args, [6, 3], teacher_lm_head=nn.Linear(5, 40))
+    with pytest.raises(ValueError, match="share one vocabulary: lm_head has 40 entries, teacher_lm_head 39"):
+        unchecked_loss(*args, [6, 3], teacher_lm_head=nn.Linear(6, 39))
+    with pytest.raises(TypeError, match="must be a linear layer or its weight, got Bilinear"):
+        unchecked_loss(*args, [6, 3], teacher_lm_head=nn.Bilinear(2, 2, 2))
+    with pytest.raises(ValueError, match="kind 'sampled_token' needs clip_mode='none', got 'token'"):
+        unchecked_loss(*args, [6, 3], tokens=this.tokens, kind="sampled_token", clip_mode="token")
+    with pytest.raises(ValueError, match="kind 'sampled_token' needs tokens"):
+        unchecked_loss(*args, [6, 3], kind="sampled_token", clip_mode="none")
     with pytest.raises(ValueError, match="chunk_tokens must be at least 1, got 0"):
         unchecked_loss(*args, [6, 3], chunk_tokens=0)
     with pytest.raises(ValueError, match="temperature must be positive and finite, got 0"):
@@ -479,6 +678,21 @@ def test_what_does_not_fit_together_is_refused() -> None:
         unchecked_loss(*args, [6, 3], impl="fast")
     with pytest.raises(TypeError, match="must be a linear layer or its weight, got Bilinear"):
         unchecked_loss(this.student, this.teacher, nn.Bilinear(2, 2, 2), [6, 3])
+
+
+def test_log_probs_of_what_does_not_fit_together_are_refused() -> None:
+    unchecked = inspect.unwrap(fused_log_probs)
+    this = scored(9)
+    with pytest.raises(ValueError, match="hidden has 5 entries a row, lm_head takes 6"):
+        unchecked(this.hidden[:, :5], this.head, this.tokens)
+    with pytest.raises(ValueError, match="tokens must be one for each of the 9 rows of hidden, got 8"):
+        unchecked(this.hidden, this.head, this.tokens[:8])
+    with pytest.raises(ValueError, match="temperature must be positive and finite, got 0"):
+        unchecked(this.hidden, this.head, this.tokens, temperature=0)
+    with pytest.raises(ValueError, match="chunk_tokens must be at least 1, got 0"):
+        unchecked(this.hidden, this.head, this.tokens, chunk_tokens=0)
+    with pytest.raises(TypeError, match="must be a linear layer or its weight, got Bilinear"):
+        unchecked(this.hidden, nn.Bilinear(2, 2, 2), this.tokens)
 
 
 @linux

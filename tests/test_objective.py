@@ -19,7 +19,7 @@ from torch.testing import assert_close
 import naive
 from paint.objective import (
     ClipMode,
-    Kind,
+    Divergence,
     Loss,
     Reduction,
     divergence,
@@ -32,7 +32,7 @@ from paint.objective import (
     token_weights,
 )
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[Divergence, ...] = get_args(Divergence)
 CLIP_MODES: tuple[ClipMode, ...] = get_args(ClipMode)
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 PAPER: dict[str, Any] = {
@@ -128,7 +128,7 @@ def test_every_figure_of_the_loss_is_that_of_the_naive_reference(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clip_mode", CLIP_MODES)
-def test_awkward_logits_give_the_naive_reference_s_figures(kind: Kind, clip_mode: ClipMode) -> None:
+def test_awkward_logits_give_the_naive_reference_s_figures(kind: Divergence, clip_mode: ClipMode) -> None:
     student, teacher = awkward_views()
     options = BUSY | {"kind": kind, "clip_mode": clip_mode}
     expected = naive.paint_loss(student.tolist(), teacher.tolist(), [3, 4], **options)
@@ -182,7 +182,7 @@ def test_interpolation_with_unequal_supports_keeps_the_common_one() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mix", [0.0, 0.03, 0.5, 0.97, 1.0])
-def test_equal_views_lose_exactly_nothing(dtype: torch.dtype, kind: Kind, mix: float) -> None:
+def test_equal_views_lose_exactly_nothing(dtype: torch.dtype, kind: Divergence, mix: float) -> None:
     logits = torch.cat([views(60, 101, scale=5)[0], torch.full((4, 101), -math.inf, dtype=torch.float64)])
     logits[60:, :5] = torch.arange(20.0).reshape(4, 5)
     logits = logits.to(dtype)
@@ -201,7 +201,7 @@ def test_equal_views_lose_exactly_nothing(dtype: torch.dtype, kind: Kind, mix: f
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_the_gradient_is_that_of_the_naive_loss_with_its_target_held(
-    kind: Kind, clip_mode: ClipMode, reduction: Reduction
+    kind: Divergence, clip_mode: ClipMode, reduction: Reduction
 ) -> None:
     student, teacher = views(5, 4, seed=3)
     lengths = [3, 0, 2]
@@ -255,7 +255,7 @@ def test_pointwise_forward_kl_has_the_closed_form_gradient(clip: float) -> None:
 
 @pytest.mark.parametrize("clip_mode", CLIP_MODES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_divergence_passes_gradcheck_in_both_arguments(kind: Kind, clip_mode: ClipMode) -> None:
+def test_divergence_passes_gradcheck_in_both_arguments(kind: Divergence, clip_mode: ClipMode) -> None:
     student, teacher = (logits.requires_grad_() for logits in views(2, 4, seed=1))
 
     def of_logits(teacher: Tensor, student: Tensor) -> Tensor:
@@ -275,7 +275,7 @@ def test_entropy_and_interpolation_pass_gradcheck() -> None:
 @pytest.mark.parametrize("clip_mode", CLIP_MODES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_whole_loss_passes_gradcheck_where_the_student_is_not_in_the_target(
-    kind: Kind, clip_mode: ClipMode
+    kind: Divergence, clip_mode: ClipMode
 ) -> None:
     student, teacher = views(3, 4, seed=2)
 
@@ -286,7 +286,7 @@ def test_the_whole_loss_passes_gradcheck_where_the_student_is_not_in_the_target(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_target_carries_no_gradient(kind: Kind) -> None:
+def test_the_target_carries_no_gradient(kind: Divergence) -> None:
     student, teacher = (logits.requires_grad_() for logits in views(6))
     # With mix and top fraction 1 the target is the student itself, only held still: every gradient path
     # through the target would show, and forward KL to oneself has none of its own.
@@ -317,12 +317,123 @@ def test_only_the_value_is_part_of_the_graph() -> None:
     assert not any(figures.requires_grad for figures in loss.stats.values())
 
 
+# The policy gradient on sampled tokens
+
+SAMPLED: dict[str, Any] = BUSY | {"kind": "sampled_token", "clip_mode": "none"}
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([0.1, 1.0, 8.0]),
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4).filter(any),
+    temperature=st.sampled_from([0.6, 1.0, 1.1]),
+    mix=st.sampled_from([0.0, 0.03, 1.0]),
+    top_fraction=st.sampled_from([0.0, 0.34, 1.0]),
+    reduction=st.sampled_from(REDUCTIONS),
+)
+def test_every_figure_of_sampled_tokens_is_that_of_the_naive_reference(
+    seed: int, scale: float, lengths: list[int], **options: Any
+) -> None:
+    student, teacher = views(sum(lengths), seed=seed, scale=scale)
+    tokens = torch.randint(7, (len(student),), generator=torch.Generator().manual_seed(seed))
+    loss = paint_loss(student, teacher, lengths, **SAMPLED | options, tokens=tokens)
+    assert_close(loss.stats.pop("student_log_prob"), token_log_probs(student, tokens))
+    assert_close(loss.stats.pop("teacher_log_prob"), token_log_probs(teacher, tokens))
+    expected = naive.paint_loss(
+        student.tolist(), teacher.tolist(), lengths, **SAMPLED | options, tokens=tokens.tolist()
+    )
+    assert_is_naive(loss, expected)
+    assert not loss.stats["clipped"].any()
+    assert torch.equal(loss.per_token, loss.stats["kl"])
+    assert_close(loss.stats["unclipped_mass"], torch.ones_like(loss.per_token))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_the_gradient_of_sampled_tokens_is_the_naive_policy_gradient(reduction: Reduction) -> None:
+    student, teacher = views(5, 4, seed=3)
+    lengths, tokens = [3, 0, 2], [1, 3, 0, 0, 2]
+    options = SAMPLED | {"reduction": reduction}
+    how_to_target = {name: options[name] for name in ("temperature", "mix", "top_fraction")}
+    target, _ = naive.targets(student.tolist(), teacher.tolist(), lengths, **how_to_target)
+    advantages = [
+        naive.energies(z, options["temperature"])[token] - target[n][token]
+        for n, (z, token) in enumerate(zip(student.tolist(), tokens, strict=True))
+    ]
+    assert min(advantages) < -0.1 < 0.1 < max(advantages)
+
+    step = 1e-5
+    expected = torch.zeros_like(student)
+    for n in range(5):
+        for v in range(4):
+            up, down = student.clone(), student.clone()
+            up[n, v] += step
+            down[n, v] -= step
+            higher, lower = (
+                naive.policy_loss(
+                    advantages,
+                    logits.tolist(),
+                    lengths,
+                    tokens,
+                    temperature=options["temperature"],
+                    reduction=reduction,
+                )
+                for logits in (up, down)
+            )
+            expected[n, v] = (higher - lower) / (2 * step)
+
+    teacher.requires_grad_()
+    gradient = student_gradient(
+        lambda z: paint_loss(z, teacher, lengths, **options, tokens=torch.tensor(tokens)).value, student
+    )
+    assert_close(gradient, expected, rtol=1e-6, atol=1e-9)
+    assert gradient.abs().max() > 1e-2
+    assert teacher.grad is None
+
+
+def test_over_the_students_own_tokens_the_policy_gradient_is_that_of_the_reverse_kl() -> None:
+    student, teacher = views(12, 7)
+    lengths = [8, 4]
+    q = (student / SAMPLED["temperature"]).softmax(-1)
+    mean_gradient, mean_per_token = torch.zeros_like(student), torch.zeros(12, dtype=torch.float64)
+    negative = False
+    for v in range(7):
+        tokens = torch.full((12,), v)
+        loss = paint_loss(student, teacher, lengths, **SAMPLED, tokens=tokens)
+        gradient = student_gradient(
+            lambda z, tokens=tokens: paint_loss(z, teacher, lengths, **SAMPLED, tokens=tokens).value,  # type: ignore[misc]
+            student,
+        )
+        mean_gradient += q[:, v, None] * gradient
+        mean_per_token += q[:, v] * loss.per_token
+        negative |= bool((loss.per_token < 0).any())
+    assert negative
+
+    full = SAMPLED | {"kind": "reverse_kl"}
+    assert_close(mean_per_token, paint_loss(student, teacher, lengths, **full).per_token)
+    expected = student_gradient(lambda z: paint_loss(z, teacher, lengths, **full).value, student)
+    assert_close(mean_gradient, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mix", [0.0, 0.03, 1.0])
+def test_sampled_tokens_of_equal_views_lose_exactly_nothing(dtype: torch.dtype, mix: float) -> None:
+    student = views(60, 101, scale=5)[0].to(dtype).requires_grad_()
+    options = SAMPLED | {"mix": mix, "top_fraction": 0.5}
+    loss = paint_loss(student, student.detach().clone(), [60], **options, tokens=torch.arange(60))
+    torch.autograd.backward(loss.value)
+    assert loss.value == 0
+    assert not loss.per_token.any()
+    assert student.grad is not None
+    assert not student.grad.any()
+
+
 # Ruled-out vocabulary entries
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clip_mode", CLIP_MODES)
-def test_entries_ruled_out_in_both_views_change_nothing(kind: Kind, clip_mode: ClipMode) -> None:
+def test_entries_ruled_out_in_both_views_change_nothing(kind: Divergence, clip_mode: ClipMode) -> None:
     student, teacher = views(8)
     options = BUSY | {"kind": kind, "clip_mode": clip_mode}
     wide_student, wide_teacher = (
@@ -339,7 +450,7 @@ def test_entries_ruled_out_in_both_views_change_nothing(kind: Kind, clip_mode: C
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_entries_ruled_out_in_one_view_leave_a_clipped_loss_finite(kind: Kind) -> None:
+def test_entries_ruled_out_in_one_view_leave_a_clipped_loss_finite(kind: Divergence) -> None:
     student, teacher = views(8)
     student[::2, 1] = -math.inf
     teacher[:, 4] = -math.inf
@@ -487,7 +598,7 @@ def test_no_tokens_at_all_lose_nothing_and_can_be_backwarded(lengths: list[int])
 
 @pytest.mark.parametrize("clip_mode", ["pointwise", "token"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_larger_clip_never_lowers_the_loss_and_an_infinite_one_is_none(kind: Kind, clip_mode: ClipMode) -> None:
+def test_a_larger_clip_never_lowers_the_loss_and_an_infinite_one_is_none(kind: Divergence, clip_mode: ClipMode) -> None:
     target, student = (logits.log_softmax(-1) for logits in views(30))
     losses = [
         divergence(target, student, kind=kind, clip_mode=clip_mode, clip=clip)
@@ -569,6 +680,22 @@ STUDENT, TEACHER = views(6)
         (lambda: paint_loss(STUDENT, TEACHER, [6], top_fraction=-0.1), r"top_fraction must be in \[0, 1\]"),
         (lambda: paint_loss(STUDENT, TEACHER, [6], clip=0.0), "clip must be positive, got 0.0"),
         (lambda: paint_loss(STUDENT, TEACHER, [6], clip=math.nan, clip_mode="token"), "clip must be .* nan"),
+        (
+            lambda: unchecked_loss(STUDENT, TEACHER, [6], kind="beta"),
+            "kind must be one of 'forward_kl', 'reverse_kl', 'jsd', 'sampled_token', got 'beta'",
+        ),
+        (
+            lambda: paint_loss(STUDENT, TEACHER, [6], kind="sampled_token", tokens=torch.arange(6)),
+            "'sampled_token' needs clip_mode='none', got 'pointwise': .* tokens that the teacher disfavours most",
+        ),
+        (
+            lambda: paint_loss(STUDENT, TEACHER, [6], kind="sampled_token", clip_mode="none"),
+            "kind 'sampled_token' needs tokens",
+        ),
+        (
+            lambda: inspect.unwrap(divergence)(STUDENT, TEACHER, kind="sampled_token", clip_mode="none"),
+            "kind must be one of 'forward_kl', 'reverse_kl', 'jsd', got 'sampled_token'",
+        ),
         (
             lambda: inspect.unwrap(divergence)(STUDENT, TEACHER, kind="beta"),
             "kind must be one of 'forward_kl', 'reverse_kl', 'jsd', got 'beta'",

@@ -12,6 +12,8 @@ tokens once more: f_top of its tokens cost three products more (eight with a tra
 Between the products stand two functions, ``measure`` and ``differentiate``, twice: here in plain torch, on blocks of
 rows that stay in a processor's cache, and in paint.kernels for GPUs.
 
+What needs the log-probability of the tokens alone, and no teacher, takes fused_log_probs: two products a token.
+
 Left out: logits in half precision (a clip at 0.06 nats would see the rounding), second derivatives.
 """
 
@@ -41,6 +43,13 @@ class ImplError(PaintError, RuntimeError):
     """What is to compute the loss cannot run here; the message says what can."""
 
 
+class Head(NamedTuple):
+    """What makes logits of hidden states."""
+
+    weight: Float[Tensor, "v h"]
+    bias: Float[Tensor, "v"] | None
+
+
 class RowWork(NamedTuple):
     """What happens between the products, in plain torch below or in paint.kernels.
 
@@ -48,7 +57,9 @@ class RowWork(NamedTuple):
     """
 
     measure: Callable[[Tensor, Tensor | None, float], Columns]
-    differentiate: Callable[[Tensor, Tensor, Columns, Columns, Tensor, Tensor | None, "Options"], Columns]
+    differentiate: Callable[
+        [Tensor, Tensor, Columns, Columns, Tensor, Tensor | None, Tensor | None, "Options"], Columns
+    ]
 
 
 # Logits in a block of rows: few enough for a processor's cache, enough to keep a GPU busy.
@@ -83,6 +94,7 @@ def fused_paint_loss(
     kind: Kind = "forward_kl",
     reduction: Reduction = "completion",
     tokens: Int[Tensor, "n"] | None = None,
+    teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
     impl: Impl = "auto",
     chunk_tokens: int = 1024,
 ) -> Loss:
@@ -90,6 +102,7 @@ def fused_paint_loss(
 
     The options, value, per-token values and statistics of paint_loss (paper: Eq. main_loss, Algorithm
     adaptive_opsd). Its gradient reaches student_hidden, and the head where that is trained; the teacher gets none.
+    teacher_lm_head is the teacher's where it has one of its own, as when the student's is trained and its is not.
 
     impl: reference holds all logits; chunked is plain torch; triton needs a GPU (or Triton's interpreter); auto is
     triton on a GPU and chunked elsewhere. chunk_tokens bounds the memory and changes nothing else: two tensors of
@@ -98,14 +111,20 @@ def fused_paint_loss(
     Raises ValueError for views, lengths and a head that do not match and for options out of range; TypeError for a
     head that is not a linear layer or its weight; ImplError for triton where it cannot run.
     """
-    weight, bias = _weight_and_bias(lm_head)
+    head = _weight_and_bias(lm_head)
+    teacher_head = head if teacher_lm_head is None else _weight_and_bias(teacher_lm_head)
     rows = objective.check_rows(len(student_hidden), len(teacher_hidden), lengths, tokens)
-    objective.check_options(temperature, mix, top_fraction, clip, clip_mode, kind, reduction)
-    for name, hidden in (("student", student_hidden), ("teacher", teacher_hidden)):
-        if hidden.shape[1] != weight.shape[1]:
-            raise ValueError(f"{name}_hidden has {hidden.shape[1]} entries a row, lm_head takes {weight.shape[1]}")
-    if chunk_tokens < 1:
-        raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
+    objective.check_options(temperature, mix, top_fraction, clip, clip_mode, kind, reduction, tokens)
+    _check_width("student_hidden", student_hidden, "lm_head", head)
+    _check_width(
+        "teacher_hidden", teacher_hidden, "lm_head" if teacher_head is head else "teacher_lm_head", teacher_head
+    )
+    if len(head.weight) != len(teacher_head.weight):
+        raise ValueError(
+            "student and teacher must share one vocabulary: "
+            f"lm_head has {len(head.weight)} entries, teacher_lm_head {len(teacher_head.weight)}"
+        )
+    _check_chunk(chunk_tokens)
     objective.check_choice("impl", impl, Impl)
 
     if impl == "auto":
@@ -113,10 +132,9 @@ def fused_paint_loss(
     options = Options(temperature, mix, top_fraction, clip, clip_mode, kind)
     if impl == "reference":
         dtype = _wide(student_hidden)
-        wide_bias = None if bias is None else bias.to(dtype)
         student_logits, teacher_logits = (
-            nn.functional.linear(hidden.to(dtype), weight.to(dtype), wide_bias)
-            for hidden in (student_hidden, teacher_hidden)
+            nn.functional.linear(hidden.to(dtype), w.to(dtype), None if b is None else b.to(dtype))
+            for hidden, (w, b) in ((student_hidden, head), (teacher_hidden, teacher_head))
         )
         return objective.paint_loss(
             student_logits, teacher_logits, rows, reduction=reduction, tokens=tokens, **asdict(options)
@@ -124,15 +142,15 @@ def fused_paint_loss(
     work = triton_row_work(student_hidden.device) if impl == "triton" else RowWork(measure, differentiate)
     weights = objective.token_weights(rows, reduction=reduction).to(student_hidden.device, _wide(student_hidden))
     return _visit_chunks(
-        student_hidden, teacher_hidden, weight, bias, rows, weights, tokens, chunk_tokens, options, work
+        student_hidden, teacher_hidden, head, teacher_head, rows, weights, tokens, chunk_tokens, options, work
     )
 
 
 def _visit_chunks(
     student_hidden: Tensor,
     teacher_hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
+    head: Head,
+    teacher_head: Head,
     rows: Sequence[int],
     weights: Tensor,
     tokens: Tensor | None,
@@ -141,6 +159,7 @@ def _visit_chunks(
     work: RowWork,
 ) -> Loss:
     """The loss and, while the logits are there, the gradients of what requires one."""
+    weight, bias = head
     inputs = {"hidden": student_hidden, "weight": weight} | ({} if bias is None else {"bias": bias})
     inputs = {name: value for name, value in inputs.items() if value.requires_grad and torch.is_grad_enabled()}
     gradients = {name: torch.zeros_like(value, dtype=weights.dtype) for name, value in inputs.items()}
@@ -149,15 +168,15 @@ def _visit_chunks(
 
     def visit(where: slice | Tensor, select: Callable[[Tensor], Tensor], *, sign: int = 1) -> None:
         """Write these tokens' columns and gradients; add their part to the head's gradient, or take it off."""
-        student = _logits(student_hidden[where], weight, bias, buffers[0])
-        teacher = _logits(teacher_hidden[where], weight, bias, buffers[1])
+        student = _logits(student_hidden[where], *head, buffers[0])
+        teacher = _logits(teacher_hidden[where], *teacher_head, buffers[1])
         sampled = None if tokens is None else tokens[where]
         student_view = work.measure(student, sampled, options.temperature)
         teacher_view = work.measure(teacher, sampled, options.temperature)
         ratio = objective.entropy_ratio(teacher_view["entropy"], student_view["entropy"])
         selected = select(ratio)
         slope = _slope_buffer(student, weight) if inputs else None
-        found = work.differentiate(student, teacher, student_view, teacher_view, selected, slope, options)
+        found = work.differentiate(student, teacher, student_view, teacher_view, selected, sampled, slope, options)
 
         found |= {"entropy_ratio": ratio, "selected": selected.to(ratio.dtype)}
         for role, view in (("student", student_view), ("teacher", teacher_view)):
@@ -192,6 +211,116 @@ def _visit_chunks(
         value = (weights * per_token).sum()
     value = _KnownGradients.apply(value, tuple(gradients.values()), *inputs.values())  # type: ignore[no-untyped-call]
     return Loss(value, per_token, columns)
+
+
+class LogProbs(NamedTuple):
+    """Of each row, in nats: log_prob of its token, which alone has a gradient; entropy; log_prob at temperature 1."""
+
+    log_prob: Float[Tensor, "n"]
+    entropy: Float[Tensor, "n"]
+    untempered: Float[Tensor, "n"]
+
+
+def fused_log_probs(
+    hidden: Float[Tensor, "n h"],
+    lm_head: nn.Linear | Float[Tensor, "v h"],
+    tokens: Int[Tensor, "n"],
+    *,
+    temperature: float = 1.0,
+    chunk_tokens: int = 1024,
+) -> LogProbs:
+    """log q(y) of each row's token y and the entropy H(q), with q = softmax(lm_head(hidden) / T).
+
+        d log q(y) / d hidden = (W[y] − qᵀ W) / T
+
+    depends on one row alone. So it is computed while the logits are there and kept, n × h in float32, and the backward
+    pass only scales its rows: two products a token. A trained head costs two more, as its logits are computed again.
+    One tensor of chunk_tokens × v in memory, and precision, as in fused_paint_loss.
+    Raises ValueError for tokens or a head that do not match and for options out of range; TypeError for a head that is
+    not a linear layer or its weight.
+    """
+    head = _weight_and_bias(lm_head)
+    _check_width("hidden", hidden, "lm_head", head)
+    if len(tokens) != len(hidden):
+        raise ValueError(f"tokens must be one for each of the {len(hidden)} rows of hidden, got {len(tokens)}")
+    objective.check_temperature(temperature)
+    _check_chunk(chunk_tokens)
+    if not torch.is_grad_enabled():
+        hidden = hidden.detach()  # or else its derivative would be computed and kept for nothing
+    return LogProbs(*_TokenLogProbs.apply(hidden, *head, tokens, temperature, chunk_tokens))  # type: ignore[no-untyped-call]
+
+
+class _TokenLogProbs(torch.autograd.Function):
+    """log q(y) with what its backward pass scales, and the figures beside it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        tokens: Tensor,
+        temperature: float,
+        chunk_tokens: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        hidden_needs, weight_needs, bias_needs = ctx.needs_input_grad[:3]
+        log_prob = hidden.new_empty(len(hidden), dtype=_wide(hidden))
+        entropy, untempered = torch.empty_like(log_prob), torch.empty_like(log_prob)
+        derivative = log_prob.new_empty(hidden.shape) if hidden_needs else None
+        for rows, logits in _chunk_logits(hidden, weight, bias, chunk_tokens):
+            view = measure(logits, tokens[rows], temperature)
+            entropy[rows], untempered[rows] = view["entropy"], view["log_prob"]
+            log_prob[rows] = logits.gather(-1, tokens[rows, None])[:, 0]
+            if derivative is not None:
+                slope = _token_slope(logits, tokens[rows], weight, temperature)
+                derivative[rows] = _times_weight(slope, weight, derivative.dtype)
+        ctx.save_for_backward(derivative, *((hidden, weight, bias, tokens) if weight_needs or bias_needs else ()))
+        ctx.options = temperature, chunk_tokens
+        ctx.dtype = hidden.dtype
+        ctx.mark_non_differentiable(entropy, untempered)
+        return log_prob, entropy, untempered
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_needs, weight_needs, bias_needs = ctx.needs_input_grad[:3]
+        derivative, *inputs = ctx.saved_tensors
+        of_hidden = (derivative * above[:, None]).to(ctx.dtype) if hidden_needs else None
+        if not (weight_needs or bias_needs):
+            return of_hidden, None, None, None, None, None
+        hidden, weight, bias, tokens = inputs
+        temperature, chunk_tokens = ctx.options
+        of_weight = torch.zeros_like(weight, dtype=above.dtype) if weight_needs else None
+        of_bias = torch.zeros_like(bias, dtype=above.dtype) if bias_needs else None
+        for rows, logits in _chunk_logits(hidden, weight, bias, chunk_tokens):
+            measure(logits, None, temperature)
+            slope = _token_slope(logits, tokens[rows], weight, temperature)
+            if of_weight is not None:
+                _add_outer(of_weight, slope, hidden[rows] * above[rows, None])
+            if of_bias is not None:
+                of_bias += slope.to(above.dtype).T @ above[rows]
+        of_head = ((of_weight, weight), (of_bias, bias))
+        return of_hidden, *(None if x is None else x.to(like.dtype) for x, like in of_head), None, None, None
+
+
+def _chunk_logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk_tokens: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """Rows and their logits, all chunks in the same memory."""
+    buffer = _buffers(hidden[:, 0].to(_wide(hidden)), (min(chunk_tokens, len(hidden)), len(weight)))
+    for first in range(0, len(hidden), chunk_tokens):
+        rows = slice(first, first + chunk_tokens)
+        yield rows, _logits(hidden[rows], weight, bias, buffer)
+
+
+def _token_slope(log_q: Tensor, tokens: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    """d log q(y) / dz_i = ([i = y] − q_i) / T, over log q where the products allow it."""
+    slope = _slope_buffer(log_q, weight)
+    for rows in _blocks(log_q):
+        pull = -log_q[rows].exp()
+        pull.scatter_add_(-1, tokens[rows, None], pull.new_ones(len(pull), 1))
+        slope[rows] = pull / temperature
+    return slope
 
 
 def _chunks(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, list[int]]]:
@@ -229,6 +358,7 @@ def differentiate(
     student_view: dict[str, Float[Tensor, "r"]],
     teacher_view: dict[str, Float[Tensor, "r"]],
     selected: Bool[Tensor, "r"],
+    tokens: Int[Tensor, "r"] | None,
     slope: Float[Tensor, "r v"] | None,
     options: Options,
 ) -> dict[str, Float[Tensor, "r"]]:
@@ -236,6 +366,7 @@ def differentiate(
 
         dD/dz_i = (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T,     g = ∂summand / ∂log q,  A the unclipped entries
 
+    With kind sampled_token g = summand, and only that of the row's token is not 0; other kinds do not read tokens.
     slope may be student itself. The target is written over teacher.
     """
     found = {name: student.new_empty(len(student)) for name in ("per_token", "kl", "clipped", "unclipped_mass")}
@@ -245,7 +376,8 @@ def differentiate(
         if chosen.any():
             log_p[chosen] = objective.interpolate(log_p[chosen], log_q[chosen], options.mix)
         p, q = log_p.exp(), log_q.exp()
-        terms, pull = _terms(p, q, log_p, log_q, options.kind)
+        sampled = None if tokens is None else tokens[rows]
+        terms, pull = _terms(p, q, log_p, log_q, sampled, options.kind)
         # As numbers: multiplying by them is several times faster than by truth values.
         kept = objective.unclipped_entries(terms, options.clip, options.clip_mode).to(terms.dtype)
         found["per_token"][rows] = objective.clipped_sum(terms, options.clip, options.clip_mode)
@@ -258,8 +390,10 @@ def differentiate(
     return found
 
 
-def _terms(p: Tensor, q: Tensor, log_p: Tensor, log_q: Tensor, kind: Kind) -> tuple[Tensor, Tensor]:
-    """The divergence's summand of every entry (objective.divergence), and g = ∂summand / ∂log q."""
+def _terms(
+    p: Tensor, q: Tensor, log_p: Tensor, log_q: Tensor, tokens: Tensor | None, kind: Kind
+) -> tuple[Tensor, Tensor]:
+    """The summand of every entry (objective.divergence, objective.paint_loss), and g = ∂summand / ∂log q."""
     match kind:
         case "forward_kl":
             return p * (log_p - log_q), -p
@@ -270,6 +404,12 @@ def _terms(p: Tensor, q: Tensor, log_p: Tensor, log_q: Tensor, kind: Kind) -> tu
             log_m = objective.log_mean(log_p, log_q)
             student_part = q * (log_q - log_m) / 2
             return p * (log_p - log_m) / 2 + student_part, student_part
+        case "sampled_token":
+            assert tokens is not None
+            place = tokens[:, None]
+            gap = log_q.gather(-1, place) - log_p.gather(-1, place)
+            summand = torch.zeros_like(log_q).scatter_(-1, place, gap)
+            return summand, summand
 
 
 def _blocks(logits: Tensor) -> Iterator[slice]:
@@ -369,14 +509,24 @@ class _KnownGradients(torch.autograd.Function):
         return None, None, *((above * g).to(dtype) for g, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True))
 
 
-def _weight_and_bias(lm_head: object) -> tuple[Tensor, Tensor | None]:
+def _weight_and_bias(lm_head: object) -> Head:
     if isinstance(lm_head, Tensor):
-        return lm_head, None
+        return Head(lm_head, None)
     if isinstance(lm_head, nn.Linear):
-        return lm_head.weight, lm_head.bias
+        return Head(lm_head.weight, lm_head.bias)
     raise TypeError(
         f"lm_head must be a linear layer or its weight, got {type(lm_head).__name__}; give it without an adapter"
     )
+
+
+def _check_width(name: str, hidden: Tensor, head_name: str, head: Head) -> None:
+    if hidden.shape[1] != head.weight.shape[1]:
+        raise ValueError(f"{name} has {hidden.shape[1]} entries a row, {head_name} takes {head.weight.shape[1]}")
+
+
+def _check_chunk(chunk_tokens: int) -> None:
+    if chunk_tokens < 1:
+        raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
 
 
 def _wide(hidden: Tensor) -> torch.dtype:

@@ -52,11 +52,13 @@ def differentiate(
     student_measured: dict[str, Tensor],
     teacher_measured: dict[str, Tensor],
     selected: Tensor,
+    tokens: Tensor | None,
     slope: Tensor | None,
     options: Any,
 ) -> dict[str, Tensor]:
     """Of each row of both views' logits (r v): per_token, kl, clipped and unclipped_mass of paint.objective.
 
+    tokens, the sampled ones, are read by kind sampled_token alone.
     Where slope is given, a tensor (r v) that may be student itself, it gets dD/dz of the student's logits z.
     """
     rows, vocabulary = student.shape
@@ -74,6 +76,7 @@ def differentiate(
             teacher_measured["highest"],
             teacher_measured["log_sum"],
             selected,
+            tokens,
             *found.values(),
             vocabulary,
             TEMPERATURE=options.temperature,
@@ -144,6 +147,7 @@ def _differentiate(
     teacher_highest,
     teacher_log_sum,
     selected,
+    tokens,
     per_token_out,
     kl_out,
     clipped_out,
@@ -163,6 +167,10 @@ def _differentiate(
     dtype = student.dtype.element_ty
     highest_q, log_sum_q = tl.load(student_highest + row), tl.load(student_log_sum + row)
     highest_p, log_sum_p = tl.load(teacher_highest + row), tl.load(teacher_log_sum + row)
+
+    token = tl.full((), -1, tl.int64)
+    if KIND == "sampled_token":
+        token = tl.load(tokens + row)
 
     log_z = tl.full((), 0.0, dtype)
     chosen = tl.load(selected + row) & (MIX > 0)
@@ -190,7 +198,7 @@ def _differentiate(
         log_q = _log_probs(student, start, vocabulary, highest_q, log_sum_q, TEMPERATURE, BLOCK)
         if chosen:
             log_p = _lerp(log_p, log_q, MIX) - log_z
-        summand, pull = _summand(log_p, log_q, KIND)
+        summand, pull = _summand(log_p, log_q, start + tl.arange(0, BLOCK) == token, KIND)
         plain_sum += summand
         if CLIP_MODE == "pointwise":
             kept = summand <= CLIP
@@ -227,12 +235,12 @@ def _differentiate(
             log_q = _log_probs(student, start, vocabulary, highest_q, log_sum_q, TEMPERATURE, BLOCK)
             if chosen:
                 log_p = _lerp(log_p, log_q, MIX) - log_z
-            summand, pull = _summand(log_p, log_q, KIND)
+            places = start + tl.arange(0, BLOCK)
+            summand, pull = _summand(log_p, log_q, places == token, KIND)
             kept = row_kept
             if CLIP_MODE == "pointwise":
                 kept = summand <= CLIP
             steepness = (tl.where(kept, pull, 0.0) - tl.exp(log_q) * pull_sum) / TEMPERATURE
-            places = start + tl.arange(0, BLOCK)
             tl.store(slope + places, steepness, mask=places < vocabulary)
 
 
@@ -268,8 +276,11 @@ def _lerp(a, b, MIX: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _summand(log_p, log_q, KIND: tl.constexpr):
-    """A summand of the divergence, and its derivative with respect to log q."""
+def _summand(log_p, log_q, sampled, KIND: tl.constexpr):
+    """A summand of the divergence, and its derivative with respect to log q (of a policy gradient, what stands for it).
+
+    sampled is true of the sampled token.
+    """
     if KIND == "forward_kl":
         p = tl.exp(log_p)
         summand, pull = p * (log_p - log_q), -p
@@ -277,6 +288,9 @@ def _summand(log_p, log_q, KIND: tl.constexpr):
         q = tl.exp(log_q)
         summand = q * (log_q - log_p)
         pull = summand + q
+    elif KIND == "sampled_token":
+        summand = tl.where(sampled, log_q - log_p, 0.0)
+        pull = summand
     else:
         log_m = tl.maximum(log_p, log_q) + _log_mean_exp(-tl.abs(log_p - log_q))
         q_term = tl.exp(log_q) * (log_q - log_m) / 2

@@ -4,8 +4,7 @@
 
 This is the reference: exact, full-vocabulary, one equation a line; what computes the same faster is measured
 against it. Left out on purpose: any care for memory (that is paint.fused; here several n × v tensors live at
-once), the information gain of Eq. entropy_ratio_information_gain (it ranks positions just as the ratio does),
-and the appendix's sampled-token objectives, which the paper does not report.
+once), and the information gain of Eq. entropy_ratio_information_gain (it ranks positions just as the ratio does).
 
 Axes: b rows (completions), n completion tokens of a batch laid end to end, v vocabulary.
 """
@@ -19,7 +18,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Kind = Literal["forward_kl", "reverse_kl", "jsd"]
+Divergence = Literal["forward_kl", "reverse_kl", "jsd"]
+Kind = Literal[Divergence, "sampled_token"]
 ClipMode = Literal["pointwise", "token", "none"]
 Reduction = Literal["completion", "token"]
 Lengths = Sequence[int] | Int[Tensor, "b"]
@@ -76,7 +76,7 @@ def divergence(
     target_log_probs: Float[Tensor, "*n v"],
     student_log_probs: Float[Tensor, "*n v"],
     *,
-    kind: Kind = "forward_kl",
+    kind: Divergence = "forward_kl",
     clip: float = 0.06,
     clip_mode: ClipMode = "pointwise",
 ) -> Float[Tensor, "*n"]:
@@ -97,9 +97,11 @@ def divergence(
 
     which on a clipped entry is P_A q_i / T > 0: descent lowers z_i just where the teacher wants it higher.
     Differentiable in both arguments; paint_loss holds the target fixed.
-    Raises ValueError for an unknown kind or clip_mode, and for a clip that is applied and not positive.
+    Raises ValueError for an unknown kind or clip_mode (sampled_token, which needs tokens, is paint_loss's), and for a
+    clip that is applied and not positive.
     """
-    _check_divergence(kind, clip, clip_mode)
+    check_choice("kind", kind, Divergence)
+    _check_clip(clip, clip_mode)
     return clipped_sum(_summands(target_log_probs, student_log_probs, kind), clip, clip_mode)
 
 
@@ -129,9 +131,9 @@ class Loss:
     """A loss and what explains it. Only value carries a gradient; per_token and stats are detached.
 
     value            Σ_n token_weights_n per_token_n, nats
-    per_token        the clipped divergence
+    per_token        the clipped divergence, or its estimate by the sampled token
     stats            floating point, one figure a token
-      kl               the same divergence without the clip: never negative, beside a loss that may be
+      kl               the same without the clip: a divergence is never negative then, beside a loss that may be
       clipped          1 where the clip cut at least one vocabulary entry (clip_mode token: the token)
       unclipped_mass   P_A, the target's probability on the entries that were not cut
       student_entropy, teacher_entropy, entropy_ratio     H_S, H_T before interpolation, and R
@@ -167,6 +169,14 @@ def paint_loss(
     are the paper's; mix or top_fraction 0 leaves the teacher as it is. The gradient reaches student_logits
     through D's second argument alone, not through target or selection. Half precision is computed in float32.
     tokens, the sampled ones, add their log-probabilities to the stats.
+
+    D is one of divergence or, with kind sampled_token, a policy gradient on the sampled tokens ŷ_n (paper: appendix
+    'Training Algorithm', which names 'sampled-token objectives' and reports none; the form is ours):
+
+        D_n = −A_n,     dD_n/dz_i = −A_n ([i = ŷ_n] − q_i) / T,     A_n = log p̃_T(ŷ_n) − log q(ŷ_n) held fixed
+
+    Over ŷ_n drawn from q = p_S at temperature T both have the mean of reverse_kl without a clip; one D_n may be
+    negative. It needs tokens, and clip_mode none.
     Raises ValueError for views that do not match, lengths that do not sum to n, and options out of range.
     """
     vocabulary, teacher_vocabulary = student_logits.shape[-1], teacher_logits.shape[-1]
@@ -176,7 +186,7 @@ def paint_loss(
             f"the student's logits have {vocabulary} entries, the teacher's {teacher_vocabulary}"
         )
     rows = check_rows(len(student_logits), len(teacher_logits), lengths, tokens)
-    check_options(temperature, mix, top_fraction, clip, clip_mode, kind, reduction)
+    check_options(temperature, mix, top_fraction, clip, clip_mode, kind, reduction, tokens)
 
     dtype = torch.promote_types(student_logits.dtype, torch.float32)
     student_log_probs = (student_logits.to(dtype) / temperature).log_softmax(-1)
@@ -189,11 +199,11 @@ def paint_loss(
         interpolated = interpolate(teacher_log_probs, student_log_probs, mix)
         target_log_probs = torch.where(selected[:, None], interpolated, teacher_log_probs)
 
-    per_token = divergence(target_log_probs, student_log_probs, kind=kind, clip=clip, clip_mode=clip_mode)
+    terms = _summands(target_log_probs, student_log_probs, kind, tokens)
+    per_token = clipped_sum(terms, clip, clip_mode)
     value = (token_weights(rows, reduction=reduction).to(per_token) * per_token).sum()
 
     with torch.no_grad():
-        terms = _summands(target_log_probs, student_log_probs, kind)
         unclipped = unclipped_entries(terms, clip, clip_mode)
         stats = {
             "kl": terms.sum(-1),
@@ -279,18 +289,31 @@ def check_options(
     clip_mode: str,
     kind: str,
     reduction: str,
+    tokens: Tensor | None,
 ) -> None:
-    """Raise ValueError for an option of paint_loss that is out of range."""
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be positive and finite, got {temperature}")
+    """Raise ValueError for an option of paint_loss that is out of range, or does not go with another."""
+    check_temperature(temperature)
     _check_share("mix", mix)
     _check_share("top_fraction", top_fraction)
-    _check_divergence(kind, clip, clip_mode)
-    check_choice("reduction", reduction, Reduction)
-
-
-def _check_divergence(kind: str, clip: float, clip_mode: str) -> None:
     check_choice("kind", kind, Kind)
+    _check_clip(clip, clip_mode)
+    check_choice("reduction", reduction, Reduction)
+    if kind == "sampled_token" and clip_mode != "none":
+        raise ValueError(
+            f"kind 'sampled_token' needs clip_mode='none', got {clip_mode!r}: "
+            "a clip would take their gradient from the very tokens that the teacher disfavours most"
+        )
+    if kind == "sampled_token" and tokens is None:
+        raise ValueError("kind 'sampled_token' needs tokens, the sampled ones")
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise ValueError for what no logits can be divided by."""
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature must be positive and finite, got {temperature}")
+
+
+def _check_clip(clip: float, clip_mode: str) -> None:
     check_choice("clip_mode", clip_mode, ClipMode)
     if clip_mode != "none" and not clip > 0:
         raise ValueError(f"clip must be positive, got {clip}; to clip nothing use clip_mode='none'")
@@ -303,7 +326,10 @@ def check_choice(name: str, choice: str, choices: object) -> None:
 
 
 def _summands(
-    target_log_probs: Float[Tensor, "*n v"], student_log_probs: Float[Tensor, "*n v"], kind: Kind
+    target_log_probs: Float[Tensor, "*n v"],
+    student_log_probs: Float[Tensor, "*n v"],
+    kind: Kind,
+    tokens: Int[Tensor, "*n"] | None = None,
 ) -> Float[Tensor, "*n v"]:
     """What the divergence adds up over the vocabulary, and the pointwise clip cuts."""
     log_p, log_q = finite(target_log_probs), finite(student_log_probs)
@@ -315,6 +341,12 @@ def _summands(
         case "jsd":
             log_m = log_mean(log_p, log_q)
             return (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)) / 2
+        case "sampled_token":
+            assert tokens is not None
+            sampled = torch.arange(log_q.shape[-1], device=log_q.device) == tokens[..., None]
+            disadvantage = (sampled * (log_q - log_p)).detach()
+            # Adds exactly 0: the value is the disadvantage, the gradient that times ∇ log q.
+            return disadvantage + disadvantage * (log_q - log_q.detach())
 
 
 def finite(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
