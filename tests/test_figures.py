@@ -14,12 +14,15 @@ from paint.figures import (
     avg_at_k,
     bootstrap,
     compare,
+    compare_seeds,
     expanded_reach,
     figures,
     maj_at_k,
+    over_seeds,
     pass_at_k,
     per_problem,
     sign_flip,
+    students_t,
 )
 
 RUNS = 1000
@@ -229,6 +232,117 @@ def test_problems_that_are_all_alike_do_not_make_sure() -> None:
     assert tokens.table()["high"] is None
     with pytest.raises(ValueError, match="at least one problem"):
         avg_at_k(np.zeros((0, 3), dtype=bool))
+
+
+# Coverage over seeds: a training moves all problems its own way (``sd`` in Avg@k), and each problem a little besides.
+
+
+def trained(rng: np.random.Generator, skills: np.ndarray, seeds: int, sd: float, gain: float = 0.0) -> np.ndarray:
+    own = rng.normal(size=(seeds, 1)) * sd / (1 / 8) + rng.normal(size=(seeds, len(skills))) * 0.2
+    moved = skills + np.clip(gain + own, -0.8, 0.8) * skills * (1 - skills)  # E[p(1-p)] of Beta(0.5, 0.5) is 1/8
+    return np.asarray(rng.binomial(12, moved) / 12)
+
+
+@pytest.mark.parametrize(("seeds", "sd"), [(3, 0.0), (3, 0.02), (5, 0.02)])
+def test_the_interval_over_seeds_covers_the_truth(seeds: int, sd: float) -> None:
+    rng, hits = np.random.default_rng(18), 0
+    for _ in range(RUNS // 2):
+        found = over_seeds(trained(rng, rng.beta(0.5, 0.5, size=100), seeds, sd))
+        hits += found.low <= 0.5 <= found.high
+    assert 0.93 <= hits / (RUNS // 2) <= 0.97
+
+
+@pytest.mark.parametrize(("seeds", "sd", "most"), [(3, 0.02, 0.97), (5, 0.02, 0.98), (5, 0.0, 1.0)])
+def test_the_interval_of_a_difference_over_seeds_covers_the_truth_where_that_over_problems_does_not(
+    seeds: int, sd: float, most: float
+) -> None:
+    rng, hits, alone, runs = np.random.default_rng(19), 0, 0, RUNS // 2
+    for _ in range(runs):
+        skills = rng.beta(0.5, 0.5, size=100)
+        before, after = (trained(rng, skills, seeds, sd / math.sqrt(2), gain) for gain in (0.0, 0.2))
+        found = compare_seeds(before, after)
+        problems = bootstrap([(after - before).mean(axis=0)], bounds=(-1, 1), skewed=False)
+        hits += found.low <= 0.2 / 8 <= found.high
+        alone += problems.low <= 0.2 / 8 <= problems.high
+    assert 0.93 <= hits / runs <= most
+    # Where seeds differ, problems alone fall short by far; where they do not, the interval is somewhat too wide.
+    assert (alone / runs < 0.85) == (sd > 0)
+
+
+def test_the_interval_over_seeds_is_the_textbooks() -> None:
+    x = np.random.default_rng(20).normal(size=(4, 50)) + np.array([[0.0], [0.1], [0.2], [0.4]])
+    found = over_seeds(x, bounds=ANY, skewed=False)
+    problems, seeds = x.mean(axis=0).var(ddof=1) / 50, x.mean(axis=1).var(ddof=1) / 4
+    freedom = (problems + seeds) ** 2 / (problems**2 / 49 + seeds**2 / 3)
+    reach = students_t(freedom) * math.sqrt(problems + seeds)
+    assert found.mean == pytest.approx(x.mean())
+    assert found.low == pytest.approx(x.mean() - reach, abs=0.03 * reach)
+    assert found.high == pytest.approx(x.mean() + reach, abs=0.03 * reach)
+    assert found == over_seeds(x, bounds=ANY, skewed=False)
+
+
+def test_where_problems_hardly_differ_the_interval_over_seeds_is_students() -> None:
+    means = np.array([0.50, 0.52, 0.57])
+    x = means[:, None] + np.tile([1e-6, -1e-6], 50)
+    found = over_seeds(x)
+    reach = 4.302653 * means.std(ddof=1) / math.sqrt(3)
+    assert found.mean == pytest.approx(means.mean())
+    assert (found.low, found.high) == pytest.approx((means.mean() - reach, means.mean() + reach), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "t"), [(1, 12.706205), (2, 4.302653), (2.5, 3.574655), (4, 2.776445), (9, 2.262157)]
+)
+def test_students_t_is_that_of_the_tables(freedom: float, t: float) -> None:
+    assert students_t(freedom) == pytest.approx(t, rel=1e-6)
+
+
+def test_one_seed_is_resampled_by_its_problems_alone() -> None:
+    rng = np.random.default_rng(21)
+    one, other = (rng.binomial(12, 0.3, size=(1, 40)) / 12 for _ in range(2))
+    assert over_seeds(one) == bootstrap([one[0]], bounds=SHARE)
+    assert compare_seeds(one, other) == bootstrap([other[0] - one[0]], bounds=(-1, 1), skewed=False)
+    # The same training twice says no more than once.
+    assert over_seeds(np.tile(one, (3, 1))) == over_seeds(one)
+
+
+def test_a_difference_over_seeds_is_paired_and_turns_with_its_sign() -> None:
+    rng = np.random.default_rng(22)
+    before = rng.binomial(12, rng.beta(0.5, 0.5, size=60), size=(3, 60)) / 12
+    after = np.clip(before + rng.integers(0, 3, size=(3, 60)) / 12, 0, 1)
+    forth, back = compare_seeds(before, after), compare_seeds(after, before)
+    assert forth.mean == pytest.approx((after - before).mean())
+    assert (back.mean, back.low, back.high) == pytest.approx((-forth.mean, -forth.high, -forth.low), abs=2e-4)
+    assert forth.low > 0
+    alone = over_seeds(after)
+    assert forth.high - forth.low < (alone.high - alone.low) / 3  # what makes problems hard has cancelled
+    itself = compare_seeds(before, before)
+    assert itself.mean == 0.0
+    assert itself.low == -itself.high
+    shifted = over_seeds(before + 0.25, bounds=ANY)
+    plain = over_seeds(before, bounds=ANY)
+    assert (shifted.low - 0.25, shifted.high - 0.25) == pytest.approx((plain.low, plain.high))
+    with pytest.raises(ValueError, match=r"same seeds and problems, got \(3, 60\) and \(2, 60\)"):
+        compare_seeds(before, after[:2])
+
+
+def test_seeds_that_are_all_alike_do_not_make_sure() -> None:
+    one = over_seeds(np.ones((5, 30)))
+    assert (one.mean, one.high) == (1.0, 1.0)
+    assert (1 - (1 - one.low)) ** 30 == pytest.approx(0.025)
+    # One problem says next to nothing, however many seeds answered it.
+    lone = over_seeds(np.array([[0.25], [0.5], [0.75]]))
+    assert (lone.mean, lone.low, lone.high) == pytest.approx((0.5, 0.0125, 0.9875))
+    # Every problem gains a twelfth, though twelfths are rounded: there is nothing to resample.
+    count = np.arange(36).reshape(3, 12) % 11
+    found = compare_seeds(count / 12, (count + 1) / 12)
+    assert found.low == pytest.approx(1 / 12 - (1 + 1 / 12) * (1 - 0.025 ** (1 / 12)))
+    rigid = over_seeds(np.array([[0.4] * 30, [0.5] * 30, [0.6] * 30]))
+    assert rigid.high - 0.5 > 4.302653 * 0.1 / math.sqrt(3)
+    with pytest.raises(ValueError, match="at least one seed"):
+        over_seeds(np.zeros((0, 3)))
+    with pytest.raises(ValueError, match="at least one problem"):
+        over_seeds(np.zeros((3, 0)))
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=7), st.data())
