@@ -17,10 +17,12 @@ from paint.config import (
     ConfigError,
     Context,
     Data,
+    Grpo,
     Log,
     Model,
     Objective,
     Rollout,
+    Teacher,
     Train,
 )
 from paint.recipe import (
@@ -55,12 +57,14 @@ def test_the_defaults_are_the_papers_setting() -> None:
     assert (config.context.wrong, config.context.correct, config.context.placement) == (0.30, 0.40, "suffix")
     assert (config.objective.mix, config.objective.top_fraction, config.objective.clip) == (0.03, 0.03, 0.06)
     assert (config.objective.kind, config.objective.clip_mode) == ("forward_kl", "pointwise")
+    assert (config.model.tuning, config.teacher.weights, config.teacher.reason_first) == ("lora", "frozen", False)
+    assert (config.context.shown, config.train.method, config.grpo.group_size) == ("own", "distillation", 8)
     assert config.train.checkpoint_every == 20
 
 
-def test_importing_the_config_loads_nothing_but_the_standard_library() -> None:
+def test_importing_config_and_recipe_loads_nothing_but_the_standard_library() -> None:
     code = (
-        "import sys; before = set(sys.modules); import paint.config\n"
+        "import sys; before = set(sys.modules); import paint.config, paint.recipe\n"
         "new = {name.partition('.')[0] for name in set(sys.modules) - before} - {'paint'}\n"
         "print(sorted(new - sys.stdlib_module_names), 'tomllib' in new)"
     )
@@ -113,10 +117,11 @@ def test_a_recipe_overrides_what_it_names_and_leaves_the_rest(tmp_path: Path) ->
         ),
         ("steps = 3", "x.toml: unknown key steps; did you mean train.steps?"),
         ("[objectiv]\nmix = 0.1", "x.toml: unknown section objectiv; did you mean objective?"),
-        ("[context]\nzzz = 1", "x.toml: unknown key context.zzz; there are wrong, correct, placement"),
+        ("[context]\nzzz = 1", "x.toml: unknown key context.zzz; there are wrong, correct, placement, shown"),
         (
             "[zzz]",
-            "x.toml: unknown section zzz; there are model, data, rollout, context, objective, train, validation, log",
+            "x.toml: unknown section zzz; "
+            "there are model, data, rollout, context, teacher, objective, grpo, train, validation, log",
         ),
         ("train = 3", "x.toml: train must be a section, got 3; write [train]"),
         ("[train]\nsteps = 'ten'", 'x.toml: train.steps must be an integer, got "ten"'),
@@ -129,7 +134,24 @@ def test_a_recipe_overrides_what_it_names_and_leaves_the_rest(tmp_path: Path) ->
         ("[model]\nlora_targets = 'q'", 'x.toml: model.lora_targets must be a list of text, got "q"'),
         (
             "[objective]\nkind = 'kl'",
-            'x.toml: objective.kind must be one of forward_kl, reverse_kl, jsd, got "kl"',
+            'x.toml: objective.kind must be one of forward_kl, reverse_kl, jsd, sampled_token, got "kl"',
+        ),
+        ("[train]\nmethod = 'opsd'", 'x.toml: train.method must be one of distillation, grpo, sft, got "opsd"'),
+        ("[model]\ntuning = 'qlora'", 'x.toml: model.tuning must be one of lora, full, got "qlora"'),
+        ("[teacher]\nweights = 'live '", 'x.toml: teacher.weights must be one of frozen, ema, live, got "live "'),
+        ("[teacher]\ndecay = '0.9'", 'x.toml: teacher.decay must be a number, got "0.9"'),
+        (
+            "[context]\nshown = 'masked'",
+            'x.toml: context.shown must be one of own, none, other, answer, wrong_answer, got "masked"',
+        ),
+        (
+            "[context]\nreason_first = true",
+            "x.toml: unknown key context.reason_first; did you mean teacher.reason_first?",
+        ),
+        ("[grpo]\ngroup_sise = 4", "x.toml: unknown key grpo.group_sise; did you mean grpo.group_size?"),
+        (
+            "[grpo]\ngroup_size = 1",
+            "x.toml: grpo.group_size must be at least 2, got 1 (completions a problem; paper: 8)",
         ),
         (
             "[log]\ntrackers = ['mlflow']",
@@ -184,6 +206,12 @@ BAD: list[tuple[Any, str, list[Any]]] = [
     (Rollout, "timeout", [-1.0]),
     (Context, "wrong", [-0.1, 1.0, float("nan")]),
     (Context, "correct", [-0.1, 1.0, 0.2, float("nan")]),
+    (Teacher, "decay", [-0.1, 1.0, float("nan")]),
+    (Teacher, "rationale_tokens", [0, -1]),
+    (Grpo, "group_size", [1, 0, -8]),
+    (Grpo, "clip", [0.0, 1.0, float("nan")]),
+    (Grpo, "kl", [-0.01, float("inf"), float("nan")]),
+    (Grpo, "iterations", [0]),
     (Objective, "clip", [0.0, -0.06, float("inf"), float("nan")]),
     (Objective, "mix", [-0.01, 1.01, float("nan")]),
     (Objective, "top_fraction", [-0.01, 1.01, float("nan")]),
@@ -214,6 +242,9 @@ def test_a_value_out_of_range_is_refused_by_name(section: Any, key: str, value: 
     "section",
     [
         Context(wrong=0.0, correct=0.0),
+        Teacher(decay=0.0, rationale_tokens=1),
+        Grpo(group_size=2, kl=0.0, iterations=1),
+        Objective(kind="sampled_token", clip_mode="none"),
         Objective(mix=0.0, top_fraction=0.0),
         Objective(mix=1.0, top_fraction=1.0),
         Rollout(top_p=1.0, top_k=-1),
@@ -225,6 +256,55 @@ def test_a_value_out_of_range_is_refused_by_name(section: Any, key: str, value: 
 )
 def test_the_ends_of_each_range_and_uneven_micro_batches_are_allowed(section: Any) -> None:
     assert dataclasses.replace(section) == section
+
+
+CLASHES = [
+    (
+        "[train]\nmethod = 'grpo'\nbatch_size = 12",
+        "train.batch_size must be a multiple of grpo.group_size = 8, got 12 (completions a step)",
+    ),
+    (
+        "[model]\ntuning = 'full'",
+        'model.dtype must be "float32" with model.tuning "full", got "bfloat16" '
+        "(a weight of 16 bits loses steps of 5e-06: docs/paper.md, D4)",
+    ),
+    (
+        "[model]\ntuning = 'full'\ndtype = 'float32'\n[rollout]\nengine = 'vllm'",
+        'rollout.engine must be "local" with model.tuning "full", got "vllm" '
+        "(servers are given adapters, and there is none)",
+    ),
+    (
+        "[objective]\nkind = 'sampled_token'",
+        'objective.clip_mode must be "none" with objective.kind "sampled_token", got "pointwise" '
+        "(one summand is no sum to clip)",
+    ),
+    (
+        "[teacher]\nreason_first = true\n[context]\nshown = 'none'",
+        "context.shown must not be \"none\" with teacher.reason_first: there is nothing to reason about",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), CLASHES)
+def test_settings_that_exclude_each_other_are_refused_with_the_file(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(tmp_path, text) == f"x.toml: {message}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[train]\nmethod = 'grpo'\nbatch_size = 12\n[grpo]\ngroup_size = 4",
+        "[train]\nbatch_size = 12",  # groups are of no account to the other methods
+        "[train]\nmethod = 'sft'\nbatch_size = 12",
+        "[model]\ntuning = 'full'\ndtype = 'float32'",
+        "[rollout]\nengine = 'vllm'",
+        "[objective]\nkind = 'sampled_token'\nclip_mode = 'none'",
+        "[teacher]\nreason_first = true",
+        "[context]\nshown = 'none'",
+    ],
+)
+def test_each_of_them_goes_with_what_it_needs(tmp_path: Path, text: str) -> None:
+    assert read_recipe(recipe(tmp_path, text)) != Config()
 
 
 def test_the_two_paths_without_a_default_are_asked_for() -> None:
@@ -243,6 +323,15 @@ TABLES = st.fixed_dictionaries(
         "objective": st.fixed_dictionaries(
             {"mix": st.floats(0, 1), "temperature": st.none() | st.floats(1e-3, 10) | st.integers(1, 9)}
         ),
+        "teacher": st.fixed_dictionaries(
+            {
+                "weights": st.sampled_from(["frozen", "ema", "live"]),
+                "decay": st.floats(0, 0.999),
+                "reason_first": st.booleans(),
+            }
+        ),
+        "grpo": st.fixed_dictionaries({"group_size": st.integers(2, 64), "kl": st.floats(0, 10) | st.integers(0, 9)}),
+        "train": st.fixed_dictionaries({"method": st.sampled_from(["distillation", "sft"])}),
         "log": st.fixed_dictionaries({"trackers": st.permutations(["tensorboard", "wandb", "trackio"])}),
     },
 )
@@ -268,6 +357,10 @@ def test_a_config_survives_json_and_keeps_every_given_value(given_table: dict[st
 
 
 def test_a_stored_config_that_is_damaged_names_its_source() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^runs/a/run\.json: train\.batch_size must be a multiple of grpo\.group_size"
+    ):
+        from_table({"train": {"method": "grpo"}, "grpo": {"group_size": 5}}, source="runs/a/run.json")
     with pytest.raises(ConfigError, match=r"^runs/a/run\.json: unknown key train\.stepz"):
         from_table({"train": {"stepz": 1}}, source="runs/a/run.json")
 

@@ -78,11 +78,12 @@ class Data:
     solution_field: str = "solution"
     """Field that holds the verified solution y*, of which the teacher sees a part."""
     answer_field: str = "answer"
-    """Field that holds the final gold answer; used for analysis, never by the method."""
+    """Field that holds the final gold answer: GRPO's reward and the controls take it, PAINT only reports by it."""
     id_field: str = "id"
     """Field that names a row. Rows without "id" are named by their number; any other name must be there."""
     max_prompt_tokens: int = 8192
-    """Longest prompt of student and teacher, in tokens; longer ones are refused, never cut (ours)."""
+    """Longest prompt of student and teacher (sft: prompt and solution), in tokens; longer ones are refused, never
+    cut (ours)."""
     on_bad_row: Literal["error", "skip"] = "error"
     """What a row that fails a check does: stop with its number and reason, or be left out and counted."""
     limit: int | None = None
@@ -349,7 +350,7 @@ class Config:
     data: Data = field(default_factory=Data)
     """Which problems are trained on, and how they are read."""
     rollout: Rollout = field(default_factory=Rollout)
-    """How the student samples its completions: one for every problem, on policy."""
+    """How the student samples its completions: one for every problem (grpo: a group), on policy."""
     context: Context = field(default_factory=Context)
     """How much of the verified solution is hidden from the teacher, and where."""
     teacher: Teacher = field(default_factory=Teacher)
@@ -370,6 +371,10 @@ class Config:
         if self.train.method == "grpo" and batch % size:
             raise ConfigError(
                 f"train.batch_size must be a multiple of grpo.group_size = {size}, got {batch} (completions a step)"
+            )
+        if self.teacher.reason_first and self.context.shown == "none":
+            raise ConfigError(
+                'context.shown must not be "none" with teacher.reason_first: there is nothing to reason about'
             )
         if self.model.tuning == "full" and self.model.dtype != "float32":
             raise ConfigError(

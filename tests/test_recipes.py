@@ -1,0 +1,168 @@
+"""Recipes: every number that the paper gives, and nothing else that differs between its methods."""
+
+import re
+from itertools import product
+from typing import Any
+
+import pytest
+
+from paint.config import Config
+from paint.recipe import differences, find_recipe, read_recipe, shipped_recipes, to_table
+
+METHODS = {"paint": "distillation", "opsd": "distillation", "grpo": "grpo", "sft": "sft"}
+MODELS = {"qwen3-1.7b": "Qwen/Qwen3-1.7B", "qwen3-4b": "Qwen/Qwen3-4B", "qwen3-8b": "Qwen/Qwen3-8B"}
+SHIPPED = list(product(METHODS, MODELS))
+LABS = [name for name in shipped_recipes() if name.startswith("lab-")]
+
+Told = dict[str, tuple[Any, str]]
+"""What the paper says: of each setting its value, and the place in the paper."""
+
+LORA: Told = {
+    "model.lora_rank": (64, "Experimental Details: r = 64"),
+    "model.lora_alpha": (128, "Experimental Details: alpha = 128"),
+    "model.lora_targets": (
+        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        "Experimental Details: target modules",
+    ),
+    "model.tuning": ("lora", "Experimental Details: We train LoRA adapters"),
+}
+BUDGET: Told = {
+    "train.learning_rate": (5e-6, "Experimental Details: learning rate 5e-6"),
+    "train.batch_size": (32, "Experimental Details: effective batch size 32"),
+    "train.steps": (100, "Experimental Details: We train for 100 steps"),
+    "train.checkpoint_every": (20, "Experimental Details: evaluate checkpoints every 20 steps"),
+}
+SCORING: Told = {
+    "rollout.temperature": (1.1, "Experimental Details: sampling temperature 1.1"),
+    "rollout.max_new_tokens": (1024, "Experimental Details: maximum completion length 1024"),
+    "teacher.weights": ("frozen", "Experimental Details: fixed privileged teacher"),
+    "teacher.reason_first": (False, "Training Algorithm: not part of the reported main recipe"),
+    "objective.kind": ("forward_kl", "Eq. clipped_fkl"),
+    "objective.clip_mode": ("pointwise", "Eq. clipped_fkl"),
+    "objective.clip": (0.06, "Experimental Details: tau = 0.06"),
+    "objective.reduction": ("completion", "Eq. clipped_fkl: 1 / |y|; Training Algorithm: 1 / |B|"),
+    "context.shown": ("own", "Background: privileged context derived from the verified solution"),
+}
+EVALUATION: Told = {
+    "validation.samples": (12, "Experimental Details: 12 samples per prompt"),
+    "validation.thinking": (True, "Experimental Details: thinking mode enabled"),
+    "validation.temperature": (1.0, "Experimental Details: temperature 1.0"),
+    "validation.top_p": (0.95, "Experimental Details: top-p 0.95"),
+    "validation.top_k": (-1, "Experimental Details: top-k -1"),
+    "validation.max_new_tokens": (38_912, "Experimental Details: maximum generation length 38,912"),
+}
+PAPER: dict[str, Told] = {
+    "paint": LORA
+    | BUDGET
+    | SCORING
+    | EVALUATION
+    | {
+        "context.wrong": (0.30, "Experimental Setup: rho_wrong = 0.30"),
+        "context.correct": (0.40, "Experimental Setup: rho_correct = 0.40"),
+        "context.placement": ("suffix", "Experimental Details: suffix masking"),
+        "objective.mix": (0.03, "Experimental Setup: k_base = 0.03"),
+        "objective.top_fraction": (0.03, "Experimental Setup: f_top = 0.03"),
+    },
+    "opsd": LORA
+    | BUDGET
+    | SCORING
+    | EVALUATION
+    | {
+        "context.wrong": (0.0, "Background: z = y*"),
+        "context.correct": (0.0, "Background: z = y*"),
+        "objective.mix": (0.0, "Experimental Details: without sparse interpolation"),
+        "objective.top_fraction": (0.0, "Experimental Details: without sparse interpolation"),
+    },
+    "grpo": EVALUATION
+    | {
+        "grpo.group_size": (8, "Main Results: 8 GRPO rollouts"),
+        "rollout.max_new_tokens": (16_384, "Experimental Setup: maximum generation length 16k, as 38k is 38,912"),
+    },
+    "sft": EVALUATION,
+}
+# Settings that change speed and memory, never the result.
+MEMORY = {"model.gradient_checkpointing", "train.micro_batch_size", "rollout.batch_size"}
+
+
+def shipped(method: str, model: str) -> Config:
+    return read_recipe(find_recipe(f"{method}-{model}"))
+
+
+def flat(config: Config) -> dict[str, Any]:
+    return {f"{section}.{key}": value for section, keys in to_table(config).items() for key, value in keys.items()}
+
+
+def differing(a: Config, b: Config) -> set[str]:
+    """The names of the settings in which two configs differ, memory aside."""
+    return {line.partition(":")[0] for line in differences(a, b)} - MEMORY
+
+
+def test_there_is_a_recipe_for_each_method_and_model_of_the_paper_and_for_the_lab() -> None:
+    models = [*MODELS, "lab"]
+    names = {f"lab-{method}" if model == "lab" else f"{method}-{model}" for method, model in product(METHODS, models)}
+    assert set(shipped_recipes()) == names
+
+
+@pytest.mark.parametrize(("method", "model"), SHIPPED)
+def test_a_recipe_trains_the_model_and_with_the_method_of_its_name(method: str, model: str) -> None:
+    config = shipped(method, model)
+    assert (config.train.method, config.model.path) == (METHODS[method], MODELS[model])
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_a_lab_recipe_trains_the_embedded_model_with_the_method_of_its_name(name: str) -> None:
+    config = read_recipe(find_recipe(name))
+    assert (config.train.method, config.model.path) == (METHODS[name.removeprefix("lab-")], "lab")
+
+
+@pytest.mark.parametrize(("method", "model"), SHIPPED)
+def test_every_number_of_the_paper_is_in_its_recipe(method: str, model: str) -> None:
+    found = flat(shipped(method, model))
+    wrong = [
+        f"{name} is {found[name]}, and the paper has {value} ({place})"
+        for name, (value, place) in PAPER[method].items()
+        if found[name] != value
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_step_of_grpo_has_four_problems_and_no_kl(model: str) -> None:
+    config = shipped("grpo", model)
+    assert config.train.batch_size / config.grpo.group_size == 4
+    assert config.grpo.kl == 0
+
+
+@pytest.mark.parametrize(
+    "pair", [*((f"paint-{model}", f"opsd-{model}") for model in MODELS), ("lab-paint", "lab-opsd")]
+)
+def test_opsd_is_paint_with_nothing_hidden_and_nothing_interpolated(pair: tuple[str, str]) -> None:
+    paint, opsd = (read_recipe(find_recipe(name)) for name in pair)
+    changed = {line.partition(":")[0] for line in differences(paint, opsd)}  # of memory, too, nothing
+    assert changed == {"context.wrong", "context.correct", "objective.mix", "objective.top_fraction"}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_other_baselines_differ_from_paint_in_method_and_in_what_comes_with_it(model: str) -> None:
+    paint = shipped("paint", model)
+    assert differing(paint, shipped("grpo", model)) == {"train.method", "rollout.max_new_tokens"}
+    assert differing(paint, shipped("sft", model)) == {"train.method", "objective.reduction"}
+
+
+@pytest.mark.parametrize(("method", "model"), SHIPPED)
+def test_of_one_method_only_the_model_differs_from_scale_to_scale(method: str, model: str) -> None:
+    assert differing(shipped(method, "qwen3-1.7b"), shipped(method, model)) <= {"model.path"}
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_number_and_switch_of_a_recipe_says_whose_it_is(name: str) -> None:
+    """On its own line, or on a line of comment directly above."""
+    lines = ["", *find_recipe(name).read_text().splitlines()]
+    settings = [i for i, line in enumerate(lines) if re.match(r"\w+ = ([-+.\d]|true|false)", line)]
+    assert settings or name.startswith("paint-"), "no setting was recognised"
+    for i in settings:
+        above = lines[i - 1] if lines[i - 1].startswith("#") else ""
+        said = above + lines[i].partition("#")[2]
+        assert re.search(r"\b(paper|ours)\b", said), (
+            f"{name}: {lines[i]!r} does not say whether it is the paper's or ours"
+        )
