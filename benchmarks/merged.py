@@ -37,7 +37,9 @@ from paint.fused import fused_paint_loss
 from paint.policy import Policy, load_adapter, load_policy, save_adapter
 from paint.recipe import find_recipe, read_recipe
 from paint.rollout import Completion, Engine, LocalEngine, MergedEngine
-from paint.train import sampling_of, train
+from paint.teacher import open_teacher
+from paint.train import train
+from paint.update import sampling_of
 from paint.vllm import open_vllm
 
 PROMPTS = 64
@@ -198,7 +200,7 @@ def random_model(options: Options, folder: Path, console: Console) -> list[dict[
         console.print(f"random model: step {step}/{max(options.steps)}", end="\r", style="dim")
         prompts, completions = texts(8, 24), texts(8, 48)
         shown = [completion[:24] + prompt for prompt, completion in zip(prompts, completions, strict=True)]
-        with policy.as_teacher():
+        with open_teacher(policy, cfg.Teacher()).view():
             teacher = policy.hidden_states(shown, completions)
         student = policy.hidden_states(prompts, completions)
         fused_paint_loss(student, teacher, policy.lm_head, [48] * 8, clip=0.3).value.backward()

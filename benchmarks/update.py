@@ -22,6 +22,7 @@ from paint import config as cfg
 from paint.display import Clock, Display
 from paint.fused import fused_paint_loss
 from paint.policy import Policy, load_policy
+from paint.teacher import open_teacher
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def update(policy: Policy, optimizer: torch.optim.Optimizer, options: Options, p
         prompts, teacher_prompts = texts(options.prompt), texts(options.teacher_prompt)
         completions = texts(options.completion)
         sampled = torch.tensor(completions, device=policy.device).flatten()
-        with phase("teacher forward"), policy.as_teacher():
+        with phase("teacher forward"), open_teacher(policy, cfg.Teacher()).view():
             teacher = policy.hidden_states(teacher_prompts, completions)
         with phase("student forward"):
             student = policy.hidden_states(prompts, completions)

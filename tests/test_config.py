@@ -280,7 +280,7 @@ CLASHES = [
     ),
     (
         "[teacher]\nreason_first = true\n[context]\nshown = 'none'",
-        "context.shown must not be \"none\" with teacher.reason_first: there is nothing to reason about",
+        'context.shown must not be "none" with teacher.reason_first: there is nothing to reason about',
     ),
 ]
 

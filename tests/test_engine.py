@@ -551,7 +551,7 @@ def test_the_canary_finds_an_engine_that_starts_from_another_policy(
 
 def test_a_step_whose_engine_disagrees_is_refused_with_what_to_look_at() -> None:
     completion = Completion((5, 6), (-1.0, -1.5), truncated=False)
-    rollout = Rollout(0, Problem("p", "s", "7", "1"), [], completion, "", 0.5, 0.35, "", [])
+    rollout = Rollout(0, Problem("p", "s", "7", "1"), [], completion, "")
     scored = [Scored(rollout, {"student_log_prob": [-1.0, -1.1]})]
     require_agreement(scored, 0.21, 7)
     with pytest.raises(

@@ -1,6 +1,7 @@
 """The stages of an evaluation, stopped and repeated: the same figures come out."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -203,6 +204,51 @@ def test_run_checkpoints_are_compared_with_their_base(tmp_path: Path, capsys: py
     assert "temperature: 1.0 -> 0.6" in capsys.readouterr().err
 
 
+def test_checkpoints_of_whole_models_are_compared_with_the_base_that_adapters_are_compared_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, evals = tmp_path / "runs", tmp_path / "evals"
+    options = ["--train.steps", "2", "--train.batch-size", "4", "--train.checkpoint-every", "1"]
+    for name, rate, more in (("whole", "0.003", ["--model.tuning", "full"]), ("adapted", "0.01", [])):
+        place = ["--log.folder", str(runs), "--log.name", name]
+        assert main(["train", "lab-paint", *options, "--train.learning-rate", rate, *place, *more]) == 0
+    flags = [*FLAGS, "--limit", "4", "--samples", "2", "--folder", str(evals)]
+    assert main(["eval", str(runs / "whole"), *flags]) == 0
+    found = json.loads((evals / "lab/summary.json").read_text())
+    names = ["base", "whole-step-000001", "whole-step-000002"]
+    assert list(found["figures"]) == names
+    texts = [[row["text"] for row in lines_of(evals / "lab" / name / "lab")] for name in names]
+    assert texts[0] != texts[1] != texts[2] != texts[0]
+    asked = [json.loads((evals / "lab" / name / "lab/asked.json").read_text()) for name in names]
+    assert len({one["weights"] for one in asked}) == 3
+    assert {one["adapter"] for one in asked} == {None}
+    # Each was asked as itself: the checkpoint's model, evaluated alone, gives the same answers.
+    folder = runs / "whole/checkpoints/step-000002"
+    assert main(["eval", str(folder / "model"), *flags]) == 0
+    assert [row["text"] for row in lines_of(evals / "model/base/lab")] == texts[2]
+    # The base is that of the adapters, too, and one checkpoint is a policy that was asked before.
+    before = (evals / "lab/base/lab/completions.jsonl").read_bytes()
+    capsys.readouterr()
+    assert main(["eval", str(runs / "adapted/checkpoints/step-000001"), *flags]) == 0
+    assert main(["eval", str(folder), *flags]) == 0
+    assert capsys.readouterr().out.count("tok/s") <= 1
+    assert (evals / "lab/base/lab/completions.jsonl").read_bytes() == before
+    # Answers of other weights under a checkpoint's name are not taken over.
+    (folder / "model").rename(folder / "kept")
+    shutil.copytree(runs / "whole/checkpoints/step-000001/model", folder / "model")
+    assert main(["eval", str(folder), *flags]) == 2
+    assert "weights: " in capsys.readouterr().err
+    # What does not go together is refused before anything is loaded or stored.
+    for more, message in (
+        ([str(runs / "adapted")], "its tuning is 'lora', another target's is 'full'"),
+        (["--dtype", "bfloat16"], 'model.dtype must be "float32" with model.tuning "full"'),
+        (["--rollout.engine", "vllm"], 'rollout.engine must be "local" with model.tuning "full"'),
+    ):
+        assert main(["eval", str(runs / "whole"), *more, *flags, "--folder", str(tmp_path / "nothing")]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "nothing").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -247,7 +293,7 @@ def test_targets_of_two_models_or_two_shapes_are_refused(policy: Policy, tmp_pat
     (tmp_path / "two" / "adapter_config.json").write_text(json.dumps(config | {"r": 4}))
     model, contestants = enter(Evaluation(), ["lab", str(tmp_path / "one")])
     assert (model.path, model.lora_rank, model.dtype) == ("lab", 8, "float32")
-    assert [(c.name, c.adapter) for c in contestants] == [("base", None), ("one", tmp_path / "one")]
+    assert [(c.name, c.trained) for c in contestants] == [("base", None), ("one", tmp_path / "one")]
     assert [c.name for c in enter(Evaluation(base=False), [str(tmp_path / "one")])[1]] == ["one"]
     with pytest.raises(ConfigError, match=r"its lora_rank is 4, another target's is 8"):
         enter(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "two")])

@@ -1,21 +1,47 @@
-"""The two roles of one model: what they read, what they return, what is trained, what is stored."""
+"""The model that is trained: what it reads, what it returns, what of it is trained, what is stored."""
 
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
 from conftest import LAB
 from paint.data import Problem
-from paint.policy import Policy, PolicyError, load_adapter, load_policy, merge, save_adapter
+from paint.policy import (
+    Policy,
+    PolicyError,
+    load_adapter,
+    load_policy,
+    load_trained,
+    merge,
+    save_adapter,
+    save_trained,
+)
+from paint.rollout import LocalEngine, Sampling
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
 COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
+
+
+@pytest.fixture
+def full() -> Policy:
+    """The lab's model, all of whose weights are trained, a step away from where it was."""
+    policy = load_policy(replace(LAB, tuning="full"), seed=0)
+    move(policy)
+    return policy
+
+
+def move(policy: Policy) -> None:
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in policy.trainable:
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
 
 
 def logits_alone(model: torch.nn.Module, prompt: list[int], completion: list[int]) -> Tensor:
@@ -33,28 +59,11 @@ def test_hidden_states_are_those_that_predict_the_completion_whatever_padding_an
     torch.testing.assert_close(batch, torch.cat(rows), rtol=1e-10, atol=1e-10)
 
 
-def test_the_teacher_is_the_base_model_however_the_adapter_is_trained(trained: Policy) -> None:
-    base = AutoModelForCausalLM.from_pretrained(trained.model.get_base_model().name_or_path, dtype="float32")
-    expected = torch.cat([logits_alone(base, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)])
-    with trained.as_teacher():
-        teacher = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
-    student = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
-    torch.testing.assert_close(teacher, expected, rtol=1e-4, atol=1e-4)
-    assert not teacher.requires_grad
-    assert (student - teacher).abs().max() > 0.1
-
-
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # peft's, before our error
 def test_a_head_with_an_adapter_is_refused() -> None:
     targets = (*LAB.lora_targets, "lm_head")
     with pytest.raises(PolicyError, match=r"needs a plain linear lm_head.*model\.lora_targets must leave it out"):
         load_policy(replace(LAB, lora_targets=targets), seed=0)
-
-
-def test_a_fresh_student_equals_its_teacher(policy: Policy) -> None:
-    with policy.as_teacher():
-        teacher = policy.hidden_states(PROMPTS, COMPLETIONS)
-    torch.testing.assert_close(policy.hidden_states(PROMPTS, COMPLETIONS), teacher, rtol=1e-6, atol=1e-6)
 
 
 def test_only_adapters_of_the_seven_projections_are_trained(policy: Policy) -> None:
@@ -76,15 +85,18 @@ def test_the_adapters_update_is_scaled_by_alpha_over_rank(trained: Policy) -> No
     torch.testing.assert_close(layer(x), expected)
 
 
-def test_gradient_checkpointing_changes_no_gradient(trained: Policy) -> None:
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+def test_gradient_checkpointing_changes_no_gradient(tuning: Literal["lora", "full"]) -> None:
     def gradients(policy: Policy) -> list[Tensor]:
-        policy.hidden_states(PROMPTS, COMPLETIONS).square().mean().backward()
+        policy.lm_head(policy.hidden_states(PROMPTS, COMPLETIONS)).square().mean().backward()
         return [p.grad.clone() for p in policy.trainable if p.grad is not None]
 
-    other = load_policy(replace(LAB, gradient_checkpointing=True), seed=0)
-    other.model.load_state_dict(trained.model.state_dict())
-    expected, found = gradients(trained), gradients(other)
-    assert len(found) == len(expected) > 0
+    config = replace(LAB, tuning=tuning)
+    plain, other = load_policy(config, seed=0), load_policy(replace(config, gradient_checkpointing=True), seed=0)
+    move(plain)
+    other.model.load_state_dict(plain.model.state_dict())
+    expected, found = gradients(plain), gradients(other)
+    assert len(found) == len(expected) == len(plain.trainable) > 0
     for x, y in zip(found, expected, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-7)
 
@@ -147,6 +159,73 @@ def test_merging_is_undone_exactly_whatever_it_rounded(dtype: Literal["float32",
     assert sum(changed) == len(policy.trainable) // 2  # one weight for each A and B
     assert all(torch.equal(value, before[name]) for name, value in policy.model.state_dict().items())
     assert torch.equal(policy.hidden_states(PROMPTS, COMPLETIONS), hidden)
+
+
+def test_without_an_adapter_every_weight_is_trained_in_float32(full: Policy) -> None:
+    assert {id(p) for p in full.trainable} == {id(p) for p in full.model.parameters()}
+    assert {p.dtype for p in full.trainable} == {torch.float32}
+    assert full.lm_head.weight is full.base.get_input_embeddings().weight  # tied, as the model comes
+    states = full.lm_head(full.hidden_states(PROMPTS, COMPLETIONS))
+    rows = [logits_alone(full.model, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
+    torch.testing.assert_close(states, torch.cat(rows), rtol=1e-4, atol=1e-4)
+    states.square().mean().backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in full.trainable)
+    [completion] = LocalEngine(full, batch_size=1).generate([PROMPTS[0]], Sampling(1.0, 1.0, -1, 8), [0])
+    with torch.no_grad():
+        log_probs = logits_alone(full.model, PROMPTS[0], list(completion.ids)).log_softmax(-1)
+    chosen = [float(row[i]) for row, i in zip(log_probs, completion.ids, strict=True)]
+    assert completion.log_probs == pytest.approx(chosen, abs=1e-4)
+
+
+def test_a_saved_model_comes_back_bit_by_bit_and_any_tool_loads_it(full: Policy, tmp_path: Path) -> None:
+    save_trained(full, tmp_path / "model")
+    fresh = load_policy(replace(LAB, tuning="full"), seed=5)
+    places = [p.data_ptr() for p in fresh.trainable]
+    load_trained(fresh, tmp_path / "model")
+    for x, y in zip(fresh.trainable, full.trainable, strict=True):
+        assert torch.equal(x, y)
+    assert [p.data_ptr() for p in fresh.trainable] == places  # the optimizer holds on to them
+    anywhere = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="float32")
+    expected = [logits_alone(full.model, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
+    for row, p, c in zip(expected, PROMPTS, COMPLETIONS, strict=True):
+        assert torch.equal(logits_alone(anywhere, p, c), row)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert tokenizer.chat_template == full.tokenizer.chat_template
+    # Served elsewhere or evaluated as a model of its own, it is the same.
+    alone = load_policy(replace(LAB, path=str(tmp_path / "model")), seed=0)
+    torch.testing.assert_close(
+        alone.hidden_states(PROMPTS, COMPLETIONS), full.hidden_states(PROMPTS, COMPLETIONS), rtol=1e-6, atol=1e-6
+    )
+
+
+def test_a_model_that_was_not_saved_as_it_was_trained_is_said(
+    full: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = type(full.model).save_pretrained
+
+    def zeroed(model: Any, folder: Path, state_dict: dict[str, Tensor]) -> None:
+        write(model, folder, state_dict={name: torch.zeros_like(value) for name, value in state_dict.items()})
+
+    monkeypatch.setattr(type(full.model), "save_pretrained", zeroed)
+    with pytest.raises(PolicyError, match="was not saved as it was trained; do not use this checkpoint"):
+        save_trained(full, tmp_path / "model")
+
+
+def test_weights_that_are_not_all_there_are_refused_and_not_made_up(full: Policy, tmp_path: Path) -> None:
+    save_trained(full, tmp_path)
+    before = [p.detach().clone() for p in full.trainable]
+    path = tmp_path / "model.safetensors"
+    weights = load_file(path)
+    save_file({name: value for name, value in weights.items() if "layers.0" not in name}, path, {"format": "pt"})
+    with pytest.raises(PolicyError, match=r"of another shape than the policy's, or without \['model\.layers\.0"):
+        load_trained(full, tmp_path)
+    path.write_bytes(b"nothing")
+    with pytest.raises(PolicyError, match="does not hold a model that can be loaded"):
+        load_trained(full, tmp_path)
+    with pytest.raises(PolicyError, match="nowhere"):
+        load_trained(full, tmp_path / "nowhere")
+    for x, y in zip(full.trainable, before, strict=True):
+        assert torch.equal(x, y)
 
 
 def test_a_path_that_holds_no_model_is_named(tmp_path: Path) -> None:

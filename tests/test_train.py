@@ -178,7 +178,7 @@ def test_the_figures_of_a_step_are_averaged_as_the_loss_is() -> None:
         tokens |= {name: [0.5] * n for name in names} | {"student_log_prob": [-1.0] * n}
         completion = Completion(tuple(range(n)), tuple(-1.0 - 0.1 * i for i in range(n)), truncated)
         problem = Problem("p", "s", "7", "1")
-        return Scored(Rollout(0, problem, [], completion, text, 0.5, 0.35, "", []), tokens)
+        return Scored(Rollout(0, problem, [], completion, text, figures={"overlap": 0.5}), tokens)
 
     rows = [
         scored([1.0, 3.0], [1.0, 0.0], truncated=True, text="no answer"),
@@ -192,6 +192,8 @@ def test_the_figures_of_a_step_are_averaged_as_the_loss_is() -> None:
     assert by_completion["selected_kl"] == pytest.approx((2 + 10) / 2)
     assert by_completion["truncated_share"] == by_completion["correct_share"] == 0.5
     assert by_completion["completion_tokens"] == 3
+    assert by_completion["rollout_tokens"] == 6
+    assert by_completion["overlap"] == 0.5
     assert by_completion["engine_gap_mean"] == pytest.approx((0.1 + 0.1 + 0.2 + 0.3) / 6)
 
 

@@ -1,7 +1,7 @@
 """``paint eval`` and ``paint grade``: which policies are asked, on which benchmarks, and what comes of it.
 
-The base model and every adapter answer the same problems with the same seeds; they are compared problem by problem.
-An evaluation is a folder, and the same command goes on with it wherever it was stopped.
+The base model and what was trained from it answer the same problems with the same seeds; they are compared problem by
+problem. An evaluation is a folder, and the same command goes on with it wherever it was stopped.
 
 Left out on purpose: choosing among checkpoints. All that were evaluated are shown.
 """
@@ -17,7 +17,7 @@ from paint.benchmarks import load_benchmark
 from paint.config import Config, ConfigError, Data, Evaluation, Model
 from paint.display import Display
 from paint.evaluate import Protocol, generate, open_evaluation, require_room, summarise
-from paint.policy import load_adapter, load_policy, own_dtype, read_adapter_shape
+from paint.policy import load_policy, load_trained, own_dtype, read_adapter_shape, trained_in
 from paint.rollout import Sampling
 from paint.runlog import read_run
 from paint.train import open_engine
@@ -25,17 +25,17 @@ from paint.train import open_engine
 
 @dataclass(frozen=True)
 class Contestant:
-    """A name for tables and folders, and the adapter; None is the base model."""
+    """A name for tables and folders, and the folder of an adapter or a trained model; None is the base model."""
 
     name: str
-    adapter: Path | None
+    trained: Path | None
 
 
 def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
-    """Evaluate base and adapters on all benchmarks, print the tables, and return the folder that holds it all.
+    """Evaluate base and trained policies on all benchmarks, print the tables, and return the folder that holds it all.
 
     Args:
-        targets: runs (all their checkpoints), checkpoints, adapters, or a model; all of one model.
+        targets: runs (all their checkpoints), checkpoints, adapters, or a model; all of one base model.
 
     Raises:
         ConfigError, DataError, EngineError, PolicyError, StoreError: with what was found and the way out.
@@ -53,6 +53,7 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     options = evaluation.rollout
     sampling = Sampling(options.temperature, options.top_p, options.top_k, options.max_new_tokens)
     protocol = Protocol(evaluation.samples, evaluation.thinking, sampling, evaluation.seed)
+    config = Config(model=model, rollout=options)  # refuses what does not go together
     folder = Path(evaluation.folder) / (Path(model.path).name or "model")
     # With servers, this process only writes adapters and checks log-probs: the GPU is theirs.
     device = "cpu" if options.engine == "vllm" else PartialState().device
@@ -66,7 +67,7 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
                         policy,
                         folder / contestant.name / benchmark.name,
                         model.path,
-                        contestant.adapter,
+                        contestant.trained,
                         benchmark.problems,
                         protocol,
                         options.engine,
@@ -81,11 +82,11 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
             if store.dropped:
                 display.note(f"{store.folder}: {store.dropped} damaged lines are dropped and asked for again")
         if any(store.missing for store in every):
-            config = Config(model=model, rollout=options, data=Data(max_prompt_tokens=longest))
+            config = replace(config, data=Data(max_prompt_tokens=longest))
             with open_engine(policy, config, folder, display, problems) as engine:
                 for contestant, group in stores.items():
-                    if contestant.adapter is not None:
-                        load_adapter(policy, contestant.adapter)  # the base came first: its adapter changes nothing
+                    if contestant.trained is not None:  # the base came first: nothing has changed it yet
+                        load_trained(policy, contestant.trained)
                     engine.adopt()
                     for store in group:
                         generate(policy, engine, store, protocol, display, f"{contestant.name}, {store.folder.name}")
@@ -97,36 +98,23 @@ def enter(evaluation: Evaluation, targets: Sequence[str]) -> tuple[Model, list[C
     """The model and the contestants that the targets name: a run is all its checkpoints.
 
     Raises:
-        ConfigError: nothing there, or more than one model or shape of adapter.
+        ConfigError: nothing there, or more than one model, shape of adapter or kind of tuning.
         RunError: a run without a checkpoint or with a damaged run.json.
     """
     models: dict[str, Model] = {}
     contestants: list[Contestant] = []
     for target in targets:
-        path = Path(target)
-        if (path / "run.json").exists():
-            checkpoints = sorted((path / "checkpoints").glob("step-*"))
-            if not checkpoints:
-                raise ConfigError(f"{path} has no checkpoint yet")
-            models[target] = read_run(path).model
-            contestants += [Contestant(f"{path.resolve().name}-{c.name}", c / "adapter") for c in checkpoints]
-        elif (path / "adapter" / "adapter_config.json").exists():
-            run = path.resolve().parent.parent
-            models[target] = (
-                read_run(run).model if (run / "run.json").exists() else read_adapter_shape(path / "adapter")
-            )
-            contestants.append(Contestant(f"{run.name}-{path.resolve().name}", path / "adapter"))
-        elif (path / "adapter_config.json").exists():
-            models[target] = read_adapter_shape(path)
-            contestants.append(Contestant(path.resolve().name, path))
-        else:
-            models[target] = Model(path=target)
+        models[target], found = named(target)
+        contestants += found
     if not models:
         raise ConfigError("nothing to evaluate; name a run, a checkpoint, an adapter folder or a model")
     with_shape = [model for target, model in models.items() if model != Model(path=target)]
     model = (with_shape or list(models.values()))[0]
     for target, other in models.items():
-        shape = ("path",) if other == Model(path=target) else ("path", "lora_rank", "lora_alpha", "lora_targets")
+        shape = ["path"]
+        if other != Model(path=target):
+            shape += ["tuning"]
+            shape += ["lora_rank", "lora_alpha", "lora_targets"] if model.tuning == other.tuning == "lora" else []
         for name in shape:
             mine, first = getattr(other, name), getattr(model, name)
             if mine != first and (name != "lora_targets" or set(mine) != set(first)):
@@ -144,3 +132,24 @@ def enter(evaluation: Evaluation, targets: Sequence[str]) -> tuple[Model, list[C
         model = replace(model, lora_rank=1, lora_alpha=1)
     thinking = evaluation.thinking
     return replace(model, dtype=dtype, student_thinking=thinking, gradient_checkpointing=False), contestants
+
+
+def named(target: str) -> tuple[Model, list[Contestant]]:
+    """The base model behind one target, and what was trained from it: nothing, where the target is a model itself."""
+    path = Path(target)
+    if (path / "run.json").exists():
+        model, checkpoints = read_run(path).model, sorted((path / "checkpoints").glob("step-*"))
+        if not checkpoints:
+            raise ConfigError(f"{path} has no checkpoint yet")
+        run = path.resolve().name
+        return model, [Contestant(f"{run}-{c.name}", trained_in(c, model.tuning)) for c in checkpoints]
+    run_folder, name = path.resolve().parent.parent, path.resolve().name
+    if (path / "state.json").exists() and (run_folder / "run.json").exists():
+        model = read_run(run_folder).model
+        return model, [Contestant(f"{run_folder.name}-{name}", trained_in(path, model.tuning))]
+    if (path / "adapter" / "adapter_config.json").exists():
+        adapter = path / "adapter"
+        return read_adapter_shape(adapter), [Contestant(f"{run_folder.name}-{name}", adapter)]
+    if (path / "adapter_config.json").exists():
+        return read_adapter_shape(path), [Contestant(name, path)]
+    return Model(path=target), []

@@ -21,6 +21,7 @@ __all__ = [
     "mask_solution",
     "normalize",
     "overlap",
+    "rationale_messages",
     "student_messages",
     "teacher_messages",
 ]
@@ -130,14 +131,34 @@ def student_messages(problem: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"Problem: {problem}\n\n{INSTRUCTION}"}]
 
 
-def teacher_messages(problem: str, context: str, *, complete: bool) -> list[dict[str, str]]:
-    """The privileged prompt: the same problem with a masked or complete solution before the instruction."""
+def teacher_messages(
+    problem: str, context: str, *, complete: bool, rationale: str | None = None
+) -> list[dict[str, str]]:
+    """The privileged prompt: the same problem with a masked or complete solution before the instruction.
+
+    With a rationale, what ``rationale_messages`` asks for and the teacher's own reply stand before the instruction
+    (paper: 'reason-first teachers'; the wording is ours).
+    """
+    if rationale is None:
+        asked = "After reading the reference solution above, derive the same final answer in your own words."
+        return [{"role": "user", "content": f"{_reference(problem, context, complete)}{asked}\n\n{INSTRUCTION}"}]
+    return [
+        *rationale_messages(problem, context, complete=complete),
+        {"role": "assistant", "content": rationale},
+        {"role": "user", "content": f"Now derive the same final answer in your own words.\n\n{INSTRUCTION}"},
+    ]
+
+
+def rationale_messages(problem: str, context: str, *, complete: bool) -> list[dict[str, str]]:
+    """What makes a reason-first teacher write about the solution before it scores (the wording is ours)."""
+    asked = "Explain why the reference solution above works: its key ideas, and what must follow from them."
+    return [{"role": "user", "content": f"{_reference(problem, context, complete)}{asked}"}]
+
+
+def _reference(problem: str, context: str, complete: bool) -> str:
     opening = "Here is a reference solution" if complete else "Here is a part of reference solution"
-    content = (
+    return (
         f"Problem: {problem}\n\n"
         f"{opening} to this problem:\n"
         f"=== Reference Solution Begin ===\n{context}\n=== Reference Solution End ===\n\n"
-        "After reading the reference solution above, derive the same final answer in your own words.\n\n"
-        f"{INSTRUCTION}"
     )
-    return [{"role": "user", "content": content}]

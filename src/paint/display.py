@@ -18,6 +18,9 @@ SHOWN = {
     "unclipped_mass": "P_A, target mass that is not clipped",
     "overlap": "overlap",
     "mask_ratio": "mask ratio",
+    "reward": "reward",
+    "flat_group_share": "groups whose rewards are all equal: nothing is learnt from them",
+    "reference_kl": "KL to the model before training, nats",
     "student_entropy": "student entropy, nats",
     "teacher_entropy": "teacher entropy, nats",
     "selected_share": "tokens interpolated",
@@ -39,6 +42,7 @@ LINE = {
     "unclipped_mass": "P_A {:.3f}",
     "overlap": "overlap {:.2f}",
     "mask_ratio": "hidden {:.2f}",
+    "flat_group_share": "flat groups {:.0%}",
     "correct_share": "correct {:.0%}",
     "truncated_share": "truncated {:.0%}",
     "completion_tokens": "{:.0f} tokens",
@@ -112,7 +116,7 @@ class Display:
             self.bar.update(self.task, completed=number)
             self.live.update(self._picture())
         else:
-            figures = "  ".join(form.format(metrics[name]) for name, form in LINE.items())
+            figures = "  ".join(form.format(metrics[name]) for name, form in LINE.items() if name in metrics)
             self.note(f"step {number}/{self.steps}  {figures}  {_duration(metrics['seconds_left'])} left")
 
     def seconds_left(self, done: int) -> float:
@@ -193,7 +197,8 @@ class Clock:
     def rates(self, tokens: int) -> dict[str, float]:
         """Seconds by phase, and completion tokens a second (of all ranks) where the phase works on tokens."""
         rates = {f"seconds_{phase}": seconds for phase, seconds in self.seconds.items()}
-        return rates | {f"tokens_per_second_{p}": tokens / self.seconds[p] for p in ("rollout", "loss")}
+        on_tokens = [phase for phase in ("rollout", "loss") if phase in self.seconds]
+        return rates | {f"tokens_per_second_{phase}": tokens / self.seconds[phase] for phase in on_tokens}
 
 
 def _duration(seconds: float) -> str:

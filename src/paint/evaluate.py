@@ -9,7 +9,7 @@ Left out on purpose: figures of half-finished evaluations. Short answers come fi
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -34,25 +34,44 @@ from paint.summary import print_summary, summary_json, summary_markdown
 LOOP_TAIL, LOOP_WINDOW = 4_000, 40
 GRADED_AT_ONCE = 256  # answers in memory
 WEIGHTS_READ = 1_000  # numbers of each parameter, at least
+READ_AT_ONCE = 2**24  # bytes of a file
 PAPER_SAMPLING = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=38_912)
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How answers are drawn; the defaults are the paper's (section 'Experimental Details')."""
+    """How answers are drawn; the defaults are the paper's (section 'Experimental Details').
+
+    Attributes:
+        shown: what the prompts show beside the problem, for the record; None is nothing, the deployment prompt.
+    """
 
     samples: int = 12
     thinking: bool = True
     sampling: Sampling = PAPER_SAMPLING
     seed: int = 0
+    shown: str | None = None
+
+
+Prompts = Mapping[str, list[int]]
+"""Token ids to be answered, by problem."""
 
 
 def generate(
-    policy: Policy, engine: Engine, store: Store, protocol: Protocol, display: Display, title: str = "answers"
+    policy: Policy,
+    engine: Engine,
+    store: Store,
+    protocol: Protocol,
+    display: Display,
+    title: str = "answers",
+    prompts: Prompts | None = None,
 ) -> None:
-    """Stage 1: ask for every answer that is missing, and store each as soon as it is there."""
+    """Stage 1: ask for every answer that is missing, and store each as soon as it is there.
+
+    ``prompts`` are those that the store was opened with; by default the deployment prompts.
+    """
     missing = store.missing
-    prompts = {p.id: policy.student_prompt(p.problem, thinking=protocol.thinking) for p, _ in missing}
+    prompts = prompts or deployment_prompts(policy, [problem for problem, _ in missing], protocol)
     with display.counting(title, len(store.rows), len(store.rows) - len(missing)) as count:
 
         def finished(number: int, completion: Completion) -> None:
@@ -66,6 +85,11 @@ def generate(
             [seed_of(protocol.seed, sample, problem.id) for problem, sample in missing],
             finished,
         )
+
+
+def deployment_prompts(policy: Policy, problems: Sequence[Problem], protocol: Protocol) -> Prompts:
+    """What the student reads, in the protocol's thinking mode."""
+    return {p.id: policy.student_prompt(p.problem, thinking=protocol.thinking) for p in problems}
 
 
 def answer_of(policy: Policy, problem: str, sample: int, prompt: Sequence[int], completion: Completion) -> Answer:
@@ -224,35 +248,39 @@ def open_evaluation(
     policy: Policy,
     folder: Path,
     model: str,
-    adapter: Path | None,
+    trained: Path | None,
     problems: Sequence[Problem],
     protocol: Protocol,
     engine: str,
+    prompts: Prompts | None = None,
 ) -> AbstractContextManager[Store]:
     """The store of one policy's answers to these problems: what an earlier, interrupted call left counts.
 
     Args:
-        model, adapter: what the policy is, for the record; the adapter is known by its weights, not by its path.
+        model, trained: what the policy is, for the record: the base model, and the folder of an adapter or, where every
+            weight was trained, of a model. Both are known by their weights, not by their path.
         engine: kind of the engine (local, vllm, merged): their answers to one seed may differ.
+        prompts: what is answered, and what ``protocol.shown`` names; by default the deployment prompts.
 
     Raises:
         StoreError: the folder holds an evaluation in another setting.
     """
     asked = {
         "model": model,
-        "weights": _weights_digest(policy),
+        "weights": _files_digest(trained) if trained and policy.tuning == "full" else _weights_digest(policy),
         "dtype": str(policy.model.dtype).removeprefix("torch."),
-        "adapter": _adapter_digest(adapter) if adapter else None,
+        "adapter": _files_digest(trained) if trained and policy.tuning == "lora" else None,
         "end_ids": policy.end_ids,
         "thinking": protocol.thinking,
+        "shown": protocol.shown,
         **asdict(protocol.sampling),
         "seed": protocol.seed,
         "engine": engine,
         "samples": protocol.samples,
         "versions": {name: version(name) for name in ("paint", "torch", "transformers", "math-verify")},
     }
-    prompts = [policy.student_prompt(problem.problem, thinking=protocol.thinking) for problem in problems]
-    return open_store(folder, asked, problems, prompts)
+    prompts = prompts or deployment_prompts(policy, problems, protocol)
+    return open_store(folder, asked, problems, [prompts[problem.id] for problem in problems])
 
 
 def require_room(policy: Policy, problems: Sequence[Problem], protocol: Protocol) -> int:
@@ -281,20 +309,25 @@ def _identity(problem: Problem) -> str:
 def _weights_digest(policy: Policy) -> str:
     """What tells the base model from others under its path: some numbers of every parameter."""
     found = hashlib.sha256()
-    for name, value in policy.model.get_base_model().named_parameters():
+    for name, value in policy.base.named_parameters():
         if "lora_" not in name:
             flat = value.detach().flatten()
             sample = flat[:: max(1, len(flat) // WEIGHTS_READ)].cpu().contiguous().view(torch.uint8)
-            found.update(name.encode() + sample.numpy().tobytes())
+            found.update(name.replace(".base_layer", "").encode() + sample.numpy().tobytes())
     return found.hexdigest()[:16]
 
 
-def _adapter_digest(adapter: Path) -> str:
-    """What tells an adapter from another: its weights and its shape."""
+def _files_digest(folder: Path) -> str:
+    """What tells an adapter or a model from another: its weights, and an adapter's shape."""
     found = hashlib.sha256()
-    for name in ("adapter_model.safetensors", "adapter_config.json"):
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise StoreError(f"{folder} holds no weights (no *.safetensors)")
+    for path in (*weights, *folder.glob("adapter_config.json")):
         try:
-            found.update((adapter / name).read_bytes())
+            with path.open("rb") as file:
+                while part := file.read(READ_AT_ONCE):
+                    found.update(part)
         except OSError as error:
-            raise StoreError(f"{adapter / name} cannot be read: {error.strerror}") from error
+            raise StoreError(f"{path} cannot be read: {error.strerror}") from error
     return found.hexdigest()[:16]

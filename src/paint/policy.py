@@ -1,7 +1,7 @@
-"""The model in its two roles: the student is base + adapter, the teacher is the same model with the adapter off.
+"""The model that is trained: what it reads, what it returns, what of it is trained and stored.
 
-One set of weights serves both, so a frozen teacher costs no memory. What leaves this module are token ids and hidden
-states of completion positions; the projection onto the vocabulary belongs to the loss, which need not hold all of it.
+What leaves this module are token ids and hidden states of completion positions; the projection onto the vocabulary
+belongs to the loss, which need not hold all of it. How the same model is its own teacher is paint.teacher.
 
 Left out: padding between prompt and completion. Rows are laid out as prompt, completion, padding, so that positions
 count from the row's own start and neither padding nor batch mates change a row.
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import peft
 import torch
@@ -22,12 +22,19 @@ from peft.tuners.lora import LoraLayer
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from paint import PaintError
 from paint import config as cfg
-from paint.context import student_messages, teacher_messages
+from paint.context import rationale_messages, student_messages, teacher_messages
 from paint.data import lab_file
 
 
@@ -37,16 +44,16 @@ class PolicyError(PaintError, ValueError):
 
 @dataclass(frozen=True)
 class Policy:
-    """A causal language model with a LoRA adapter, its tokenizer and its head.
+    """A causal language model, trained as a LoRA adapter or as a whole, with its tokenizer and its head.
 
     Attributes:
-        model: the peft model; its base weights are frozen.
+        model: a peft model, whose base weights are frozen, or a plain one, all of whose weights are trained.
         tokenizer: with a chat template.
-        lm_head: hidden states (n h) to logits (n v); frozen, and without an adapter.
+        lm_head: hidden states (n h) to logits (n v); without an adapter, so frozen where an adapter is trained.
         student_thinking, teacher_thinking: whether each view's prompt leaves thinking on.
     """
 
-    model: peft.PeftModel
+    model: peft.PeftModel | PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     lm_head: nn.Linear
     student_thinking: bool
@@ -58,8 +65,23 @@ class Policy:
         return device
 
     @property
+    def tuning(self) -> Literal["lora", "full"]:
+        """What is trained: an adapter, or every weight."""
+        return "lora" if isinstance(self.model, peft.PeftModel) else "full"
+
+    @property
+    def base(self) -> PreTrainedModel:
+        """The model without what peft puts around it; its layers are what they are, adapted or not."""
+        return self.model.get_base_model() if self.tuning == "lora" else self.model
+
+    @property
+    def adapted(self) -> dict[str, LoraLayer]:
+        """The layers that have an adapter, by name; none where every weight is trained."""
+        return {name: module for name, module in self.base.named_modules() if isinstance(module, LoraLayer)}
+
+    @property
     def trainable(self) -> list[nn.Parameter]:
-        """The adapter's parameters, in the model's order."""
+        """The parameters that are trained, in the model's order."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
     @property
@@ -74,10 +96,22 @@ class Policy:
         thinking = self.student_thinking if thinking is None else thinking
         return encode(self.tokenizer, student_messages(problem), thinking=thinking)
 
-    def teacher_prompt(self, problem: str, context: str, *, complete: bool) -> list[int]:
-        """Token ids of the privileged prompt around a masked or complete solution (same figure)."""
-        messages = teacher_messages(problem, context, complete=complete)
+    def teacher_prompt(
+        self, problem: str, context: str | None, *, complete: bool, rationale: str | None = None
+    ) -> list[int]:
+        """Token ids of the privileged prompt around a masked or complete solution (same figure), or around none."""
+        if context is None:
+            return self.student_prompt(problem, thinking=self.teacher_thinking)
+        messages = teacher_messages(problem, context, complete=complete, rationale=rationale)
         return encode(self.tokenizer, messages, thinking=self.teacher_thinking)
+
+    def rationale_prompt(self, problem: str, context: str, *, complete: bool) -> list[int]:
+        """Token ids of what a reason-first teacher replies to, without thinking: its reply is the thought."""
+        return encode(self.tokenizer, rationale_messages(problem, context, complete=complete), thinking=False)
+
+    def solution_ids(self, solution: str) -> list[int]:
+        """Token ids of a solution as a completion, its end token included."""
+        return [*self.tokenizer.encode(solution, add_special_tokens=False), self.tokenizer.eos_token_id]
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of token ids, with or without special tokens."""
@@ -93,19 +127,16 @@ class Policy:
         return "<think>\n" + text if opened else text
 
     @contextmanager
-    def as_teacher(self) -> Iterator[None]:
-        """Within this block the model is the frozen teacher: adapter off, no gradient (φ = θ₀)."""
-        with torch.no_grad(), self.model.disable_adapter():
-            yield
-
-    @contextmanager
     def merged(self) -> Iterator[None]:
-        """Within this block the adapter is part of the weights, rounded to their dtype; afterwards all is as it was.
+        """Within this block an adapter is part of the weights, rounded to their dtype; afterwards all is as it was.
 
         Rounding may lose a small adapter (docs/paper.md, D4): for export and for comparison, not for training.
         """
+        if self.tuning == "full":
+            yield
+            return
         with torch.no_grad():
-            layers = [module for module in self.model.modules() if isinstance(module, LoraLayer)]
+            layers = list(self.adapted.values())
             before = [layer.get_base_layer().weight.clone() for layer in layers]
             self.model.merge_adapter()
             try:
@@ -130,7 +161,7 @@ class Policy:
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
         starts = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         positions = torch.arange(width, device=self.device)
-        states = _body(self.model)(
+        states = self.base.get_decoder()(
             input_ids=ids, attention_mask=(positions < lengths[:, None]).long(), use_cache=False
         ).last_hidden_state
         predicts = (positions >= starts[:, None] - 1) & (positions < lengths[:, None] - 1)
@@ -148,10 +179,11 @@ def encode(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *
 
 
 def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "cpu") -> Policy:
-    """Load a model and its tokenizer, freeze it and put a fresh adapter on it (B = 0: the student starts as the base).
+    """Load a model and its tokenizer; freeze it under a fresh adapter (B = 0: the student starts as the base), or not.
 
     Args:
-        config: path, dtype, LoRA rank and targets, thinking of the two views (paper: section 'Experimental Details').
+        config: path, dtype, tuning, LoRA rank and targets, thinking of the two views (paper: section 'Experimental
+            Details'). With tuning "full" there is no adapter, and every weight is trained.
         seed: of the adapter's initial A.
 
     Raises:
@@ -172,17 +204,7 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
     # A repetition penalty or a temperature that came with the model would bend the policy that is trained.
     base.generation_config = GenerationConfig(eos_token_id=base.generation_config.eos_token_id)
     base.to(device)
-    torch.manual_seed(seed)
-    adapter = peft.LoraConfig(
-        r=config.lora_rank,
-        lora_alpha=config.lora_alpha,
-        target_modules=list(config.lora_targets),
-        task_type="CAUSAL_LM",
-    )
-    try:
-        model = peft.get_peft_model(base, adapter)
-    except ValueError as error:
-        raise PolicyError(f"model.lora_targets {config.lora_targets}: {error}") from error
+    model = _with_adapter(base, config, seed) if config.tuning == "lora" else base
     lm_head = base.get_output_embeddings()
     if not isinstance(lm_head, nn.Linear):
         raise PolicyError(
@@ -200,6 +222,20 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
         model.enable_input_require_grads()
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return Policy(model, tokenizer, lm_head, config.student_thinking, config.teacher_thinking)
+
+
+def _with_adapter(base: PreTrainedModel, config: cfg.Model, seed: int) -> peft.PeftModel:
+    torch.manual_seed(seed)
+    adapter = peft.LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        target_modules=list(config.lora_targets),
+        task_type="CAUSAL_LM",
+    )
+    try:
+        return peft.get_peft_model(base, adapter)
+    except ValueError as error:
+        raise PolicyError(f"model.lora_targets {config.lora_targets}: {error}") from error
 
 
 def own_dtype(path: str) -> cfg.Dtype:
@@ -272,23 +308,81 @@ def load_adapter(policy: Policy, folder: Path) -> None:
         raise PolicyError(f"{folder}: adapter of another shape (missing {sorted(missing)[:3]} ...)")
 
 
+def save_model(policy: Policy, folder: Path) -> None:
+    """Write every weight and the tokenizer, as any tool loads them, and read them back as such a tool does.
+
+    Raises:
+        PolicyError: the folder does not hold the trained values.
+        OSError: the disk is full or not writable.
+    """
+    try:
+        merge(policy, folder)
+    except SafetensorError as error:
+        raise OSError(f"{folder} could not be written: {error}") from error
+    stored = _read_model(policy, folder)
+    for name, value in policy.model.named_parameters():
+        if not torch.equal(stored[name], value.detach().cpu()):
+            raise PolicyError(f"{folder}: {name} was not saved as it was trained; do not use this checkpoint")
+
+
+def load_model(policy: Policy, folder: Path) -> None:
+    """Put the weights of a saved model into a policy all of whose weights are trained, exactly.
+
+    Raises:
+        PolicyError: the folder holds no model, or one of another shape.
+    """
+    stored = _read_model(policy, folder)
+    with torch.no_grad():
+        for name, value in policy.model.named_parameters():
+            value.copy_(stored[name])
+
+
+def trained_in(checkpoint: Path, tuning: Literal["lora", "full"]) -> Path:
+    """Where a checkpoint keeps what was trained."""
+    return checkpoint / {"lora": "adapter", "full": "model"}[tuning]
+
+
+def save_trained(policy: Policy, folder: Path) -> None:
+    """Write what is trained, an adapter or a model, and read it back. Raises PolicyError, OSError."""
+    save = {"lora": save_adapter, "full": save_model}[policy.tuning]
+    save(policy, folder)
+
+
+def load_trained(policy: Policy, folder: Path) -> None:
+    """Put what was saved by ``save_trained`` into the policy, exactly. Raises PolicyError."""
+    load = {"lora": load_adapter, "full": load_model}[policy.tuning]
+    load(policy, folder)
+
+
 def merge(policy: Policy, folder: Path) -> None:
     """Write base + adapter as one model, for serving elsewhere; rounding in ``dtype`` may lose a small adapter.
 
     See D4 in docs/paper.md: generation during training never uses merged weights.
     """
-    base = policy.model.get_base_model()
     with policy.merged():
         weights = {
-            name.replace(".base_layer", ""): value for name, value in base.state_dict().items() if ".lora_" not in name
+            name.replace(".base_layer", ""): value
+            for name, value in policy.base.state_dict().items()
+            if ".lora_" not in name
         }
-        base.save_pretrained(folder, state_dict=weights)
+        policy.base.save_pretrained(folder, state_dict=weights)
         policy.tokenizer.save_pretrained(folder)
 
 
-def _body(model: peft.PeftModel) -> nn.Module:
-    body: nn.Module = model.get_base_model().get_decoder()
-    return body
+def _read_model(policy: Policy, folder: Path) -> dict[str, Tensor]:
+    """Every weight of a saved model of the policy's shape, on the CPU, by the names of the policy's model."""
+    try:
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=policy.model.dtype, local_files_only=True, output_loading_info=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise PolicyError(f"{folder} does not hold a model that can be loaded: {error}") from error
+    stored = {name: value.detach() for name, value in model.named_parameters()}
+    wanted = {name: value.shape for name, value in policy.model.named_parameters()}
+    made_up = set(found["missing_keys"]) | {name for name, *_ in found["mismatched_keys"]}
+    if made_up or wanted != {name: value.shape for name, value in stored.items()}:
+        raise PolicyError(f"{folder}: a model of another shape than the policy's, or without {sorted(made_up)[:3]}")
+    return stored
 
 
 def _check(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.Model) -> None:

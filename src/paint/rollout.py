@@ -8,8 +8,8 @@ own prompt and seed alone, not on its batch, its rank or what was sampled before
 """
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -54,7 +54,7 @@ class Completion:
         ids: sampled token ids, the end token included when there is one.
         log_probs: engine's log p(id | prefix) at temperature 1, before top-k and top-p, in nats.
         truncated: it was cut at ``max_new_tokens`` without an end token.
-        source: who wrote it: a server's address, or "local".
+        source: who wrote it: a server's address, "local", or "reference" for a solution of the data.
     """
 
     ids: tuple[int, ...]
@@ -64,14 +64,32 @@ class Completion:
 
 
 @dataclass(frozen=True)
+class View:
+    """What the teacher reads before the completion.
+
+    Attributes:
+        context: what it is shown of a solution; None is nothing.
+        complete: nothing of that is hidden.
+        prompt: token ids of the privileged prompt.
+        rationale: what it wrote itself about the context first; None where it does not.
+    """
+
+    context: str | None
+    complete: bool
+    prompt: list[int]
+    rationale: str | None = None
+
+
+@dataclass(frozen=True)
 class Rollout:
-    """One problem, what the student wrote, and what the teacher is shown of the solution.
+    """One problem, a completion of it, and what a method makes of them before its loss.
 
     Attributes:
         row: place in the minibatch.
-        prompt, teacher_prompt: token ids that student and teacher read before the completion.
-        text: the completion, decoded; ``overlap`` in [0, 1], ``mask_ratio`` in [0, 1).
-        context: the masked solution.
+        prompt: token ids that the student reads before the completion.
+        text: the completion, decoded.
+        view: the teacher's, in distillation.
+        figures: numbers that belong to the whole completion: overlap, mask_ratio, reward, ... (docs/notation.md).
     """
 
     row: int
@@ -79,10 +97,8 @@ class Rollout:
     prompt: list[int]
     completion: Completion
     text: str
-    overlap: float
-    mask_ratio: float
-    context: str
-    teacher_prompt: list[int]
+    view: View | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

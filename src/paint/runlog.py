@@ -3,7 +3,8 @@
     run.json                    resolved config, versions, git revision, command
     metrics.jsonl               one line a step
     rollouts/step-000001.jsonl  every rollout of the step: ids, text, overlap, mask ratio, the context shown
-    checkpoints/step-000020/    adapter (peft format), optimizer, state: enough to go on bit by bit
+    checkpoints/step-000020/    adapter (peft format) or model, optimizer, an averaged teacher, state: enough to go on
+                                bit by bit
 
 Checkpoints and rollouts appear under their names only when complete, so a kill at any moment leaves the last good one.
 """
@@ -25,11 +26,14 @@ import torch
 
 from paint import PaintError
 from paint.config import Config
-from paint.policy import Policy, load_adapter, save_adapter
+from paint.policy import Policy, load_trained, save_trained, trained_in
 from paint.recipe import differences, from_table, to_table
 from paint.rollout import Scored, engine_gaps
+from paint.teacher import Teacher
 
 MAY_CHANGE = {"train.steps", "rollout.urls"}
+FIGURES = {"clipped": "clipped_share", "selected": "selected_share"}
+UNAVERAGED = {"student_log_prob", "teacher_log_prob", "tempered_log_prob", "entropy_ratio"}
 LIBRARIES = ("paint", "torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 
 
@@ -117,7 +121,10 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
 
 
 def summarise(scored: Sequence[Scored], correct: Sequence[bool], reduction: str) -> dict[str, float]:
-    """The figures of a step from all its rollouts, averaged with the loss's own weights (docs/notation.md)."""
+    """The figures of a step from all its rollouts, averaged with the loss's own weights (docs/notation.md).
+
+    What a method does not have is left out: references have no verdicts, and baselines no teacher.
+    """
     tokens = sum(len(s.rollout.completion.ids) for s in scored)
 
     def mean(name: str) -> float:
@@ -125,30 +132,22 @@ def summarise(scored: Sequence[Scored], correct: Sequence[bool], reduction: str)
             return sum(sum(s.tokens[name]) for s in scored) / tokens
         return sum(sum(s.tokens[name]) / len(s.tokens[name]) for s in scored) / len(scored)
 
-    def share_of(flags: Sequence[bool]) -> float:
-        return sum(flags) / len(flags)
-
-    kl_where_selected = [
-        kl for s in scored for kl, chosen in zip(s.tokens["kl"], s.tokens["selected"], strict=True) if chosen
-    ]
-    gaps = engine_gaps(scored)
-    return {
-        "loss": mean("loss"),
-        "kl": mean("kl"),
-        "clipped_share": mean("clipped"),
-        "unclipped_mass": mean("unclipped_mass"),
-        "overlap": sum(s.rollout.overlap for s in scored) / len(scored),
-        "mask_ratio": sum(s.rollout.mask_ratio for s in scored) / len(scored),
-        "student_entropy": mean("student_entropy"),
-        "teacher_entropy": mean("teacher_entropy"),
-        "selected_share": mean("selected"),
-        "selected_kl": sum(kl_where_selected) / max(len(kl_where_selected), 1),
-        "completion_tokens": tokens / len(scored),
-        "truncated_share": share_of([s.rollout.completion.truncated for s in scored]),
-        "correct_share": share_of(correct),
-        "engine_gap_mean": sum(gaps) / len(gaps),
-        "engine_gap_p99": gaps[int(0.99 * (len(gaps) - 1))],
-    }
+    figures = {FIGURES.get(name, name): mean(name) for name in scored[0].tokens if name not in UNAVERAGED}
+    if "selected" in scored[0].tokens:
+        chosen = [kl for s in scored for kl, it in zip(s.tokens["kl"], s.tokens["selected"], strict=True) if it]
+        figures["selected_kl"] = sum(chosen) / max(len(chosen), 1)
+    for name in scored[0].rollout.figures:
+        figures[name] = sum(s.rollout.figures[name] for s in scored) / len(scored)
+    figures["completion_tokens"] = tokens / len(scored)
+    sampled = [s.rollout.completion for s in scored if s.rollout.completion.source != "reference"]
+    figures["rollout_tokens"] = sum(len(completion.ids) for completion in sampled)
+    if sampled:
+        gaps = engine_gaps(scored)
+        figures["truncated_share"] = sum(completion.truncated for completion in sampled) / len(sampled)
+        figures["correct_share"] = sum(correct) / len(correct)
+        figures["engine_gap_mean"] = sum(gaps) / len(gaps)
+        figures["engine_gap_p99"] = gaps[int(0.99 * (len(gaps) - 1))]
+    return figures
 
 
 def write_rollouts(folder: Path, step: int, scored: Sequence[Scored], correct: Sequence[bool]) -> None:
@@ -161,8 +160,10 @@ def write_rollouts(folder: Path, step: int, scored: Sequence[Scored], correct: S
         _write(path, text)
 
 
-def save_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, step: int) -> Path:
-    """Write adapter, optimizer and step; the checkpoint gets its name when all of it is on disk.
+def save_checkpoint(
+    folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, step: int, teacher: Teacher
+) -> Path:
+    """Write what is trained, optimizer, teacher and step; the checkpoint gets its name when all of it is on disk.
 
     Raises:
         RunError: the disk is full or not writable; earlier checkpoints are as they were.
@@ -173,7 +174,8 @@ def save_checkpoint(folder: Path, policy: Policy, optimizer: torch.optim.Optimiz
     partial = final.with_name(f".{final.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        save_adapter(policy, partial / "adapter")
+        save_trained(policy, trained_in(partial, policy.tuning))
+        teacher.save(partial)
         torch.save(optimizer.state_dict(), partial / "optimizer.pt")
         _write(partial / "state.json", json.dumps({"step": step}) + "\n")
         for path in partial.rglob("*"):
@@ -194,8 +196,8 @@ def latest_checkpoint(folder: Path) -> Path | None:
     return max((folder / "checkpoints").glob("step-*"), default=None)
 
 
-def restore(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> int:
-    """Load the latest checkpoint into policy and optimizer and return its step (0: there is none).
+def restore(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, teacher: Teacher) -> int:
+    """Load the latest checkpoint into policy, optimizer and teacher and return its step (0: there is none).
 
     Raises:
         RunError: the checkpoint is damaged.
@@ -205,7 +207,8 @@ def restore(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer) -> i
         return 0
     try:
         step = int(json.loads((checkpoint / "state.json").read_text())["step"])
-        load_adapter(policy, checkpoint / "adapter")
+        load_trained(policy, trained_in(checkpoint, policy.tuning))
+        teacher.load(checkpoint)
         optimizer.load_state_dict(torch.load(checkpoint / "optimizer.pt", map_location=policy.device))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise RunError(f"{checkpoint} is damaged ({error}); delete it to go on from the one before") from error
@@ -240,8 +243,8 @@ def stop_signals() -> Iterator[list[int]]:
 
 def _record(scored: Scored, correct: bool) -> dict[str, object]:
     """What is kept of a rollout."""
-    rollout, completion = scored.rollout, scored.rollout.completion
-    return {
+    rollout, completion, view = scored.rollout, scored.rollout.completion, scored.rollout.view
+    record: dict[str, object] = {
         "problem_id": rollout.problem.id,
         "problem": rollout.problem.problem,
         "answer": rollout.problem.answer,
@@ -249,15 +252,15 @@ def _record(scored: Scored, correct: bool) -> dict[str, object]:
         "correct": correct,
         "truncated": completion.truncated,
         "source": completion.source,
-        "overlap": rollout.overlap,
-        "mask_ratio": rollout.mask_ratio,
-        "context": rollout.context,
+        **rollout.figures,
         "loss": sum(scored.tokens["loss"]) / len(completion.ids),
         "prompt_ids": rollout.prompt,
-        "teacher_prompt_ids": rollout.teacher_prompt,
         "completion_ids": completion.ids,
         "engine_log_probs": completion.log_probs,
     }
+    if view is not None:
+        record |= {"context": view.context, "rationale": view.rationale, "teacher_prompt_ids": view.prompt}
+    return record
 
 
 @contextmanager

@@ -1,152 +1,165 @@
 """PAINT's training step, and the loop around it.
 
 ``step`` is the paper's Algorithm 1 for one minibatch, top to bottom. OPSD is the same step with nothing hidden and
-nothing interpolated (recipes/lab-opsd.toml). The loop adds data order, checkpoints, resuming and stopping.
+nothing interpolated (recipes/lab-opsd.toml). The loop adds data order, checkpoints, resuming and stopping, for this
+step and those of ``paint.baselines``; what all of them share is ``paint.update``.
 
 Everything random is a pure function of (seed, step, row), so a resumed run repeats what the first one would have done.
-
-Left out: gradient hooks and wrappers for data parallelism. The adapter is small; its gradient is summed over ranks
-once a step, which makes the loss of a step the same whatever the micro-batches and ranks.
 """
 
 import os
+import random
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs, gather_object
+from accelerate.utils import InitProcessGroupKwargs
+from torch import Tensor
 
-from paint import Diverged, Stopped, runlog
+from paint import Stopped, runlog
+from paint.baselines import grpo_step, sft_step
 from paint.canary import require_agreement
 from paint.config import Config, ConfigError
+from paint.config import Teacher as TeacherConfig
 from paint.context import MARKER, anchors, mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, ProblemSet, batch_indices, read_problems
 from paint.display import Clock, Display
 from paint.evaluate import summarise_again
 from paint.fused import fused_paint_loss, triton_row_work
 from paint.grading import Grader, Item
-from paint.objective import Loss
+from paint.latex import normalize
 from paint.policy import Policy, load_policy
 from paint.recipe import require_paths, to_table
-from paint.rollout import Completion, Engine, LocalEngine, MergedEngine, Rollout, Sampling, Scored, seed_of
-from paint.validation import Validation, load_validation, validate
+from paint.rollout import Engine, LocalEngine, MergedEngine, Rollout, Scored, View, seed_of
+from paint.teacher import open_teacher
+from paint.update import (
+    Batch,
+    Setup,
+    Step,
+    accumulate,
+    learning_rate,
+    lengths_of,
+    sample,
+    sampled_tokens,
+    sampling_of,
+    update,
+)
+from paint.validation import load_validation, validate
 from paint.vllm import open_vllm
 
 
-@dataclass(frozen=True)
-class Setup:
-    """What a step works with."""
-
-    config: Config
-    policy: Policy
-    engine: Engine
-    optimizer: torch.optim.Optimizer
-    accelerator: Accelerator
-    grader: Grader
-    validation: Validation | None
-
-
-def step(setup: Setup, batch: Sequence[tuple[int, Problem]], number: int, clock: Clock) -> list[Scored]:
+def step(setup: Setup, batch: Batch, number: int, clock: Clock) -> list[Scored]:
     """One update of the student on this rank's rows of a minibatch (paper: Algorithm 1).
 
     Returns the rollouts of all ranks with their per-token values, in the order of the minibatch.
     """
-    config, policy = setup.config, setup.policy
-
-    with clock("adopt"):  # first, so that an engine which fails finds no step half done
-        setup.engine.adopt()
-
-    with clock("rollout"):
-        prompts = [policy.student_prompt(problem.problem) for _, problem in batch]
-        seeds = [seed_of(config.train.seed, number, row) for row, _ in batch]
-        completions = setup.engine.generate(prompts, sampling_of(config), seeds)
+    rollouts = sample(setup, batch, number, clock)
 
     with clock("context"):
-        rollouts = [
-            privilege(policy, config, row, problem, prompt, completion, seed)
-            for (row, problem), prompt, completion, seed in zip(batch, prompts, completions, seeds, strict=True)
-        ]
+        rollouts = [privilege(setup, rollout, number) for rollout in rollouts]
+    if setup.config.teacher.reason_first:
+        with clock("rationale"):
+            rollouts = reason(setup, rollouts, number)
 
     with clock("loss"):
-        total = totals(setup.accelerator, rollouts)
-        scored: list[Scored] = []
-        for micro in micro_batches(rollouts, config.train.micro_batch_size):
-            loss, tokens = score(policy, config, micro)
-            setup.accelerator.backward(loss.value * share(micro, total, config.objective.reduction))
-            scored += tokens
-        everyone = sorted(gather_object(scored), key=lambda item: item.rollout.row)
-        require_agreement(everyone, config.rollout.max_engine_gap, number + 1)
+        scored = accumulate(setup, rollouts, partial(score, setup))
+        require_agreement(scored, setup.config.rollout.max_engine_gap, number + 1)
 
     with clock("update"):
-        sum_over_ranks(setup.accelerator, policy.trainable)
-        norm = torch.nn.utils.clip_grad_norm_(policy.trainable, config.train.max_grad_norm)
-        if not torch.isfinite(norm):
-            raise Diverged(
-                f"step {number + 1}: the gradient is not finite (norm {norm}), and the adapter was not updated; "
-                f"start a new run with a lower train.learning_rate or with model.dtype float32"
-            )
-        for group in setup.optimizer.param_groups:
-            group["lr"] = learning_rate(config, number)
-        setup.optimizer.step()
-        setup.optimizer.zero_grad()
-    return everyone
+        update(setup, number)
+    return scored
 
 
-def privilege(
-    policy: Policy,
-    config: Config,
-    row: int,
-    problem: Problem,
-    prompt: list[int],
-    completion: Completion,
-    seed: int,
-) -> Rollout:
+STEPS: dict[str, Step] = {"distillation": step, "grpo": grpo_step, "sft": sft_step}
+
+
+def privilege(setup: Setup, rollout: Rollout, number: int) -> Rollout:
     """Overlap, mask ratio, masked solution, teacher prompt (paper: section 'Overlap-Adaptive ... Conditioning')."""
-    text = policy.decode(completion.ids)
-    alpha = overlap(text, problem.solution)
-    ratio = mask_ratio(alpha, wrong=config.context.wrong, correct=config.context.correct)
-    shown = mask_solution(problem.solution, ratio, placement=config.context.placement, seed=seed)
-    teacher_prompt = policy.teacher_prompt(problem.problem, shown, complete=shown == problem.solution)
-    return Rollout(row, problem, prompt, completion, text, alpha, ratio, shown, teacher_prompt)
+    options, problem = setup.config.context, rollout.problem
+    alpha = overlap(rollout.text, problem.solution)
+    ratio = mask_ratio(alpha, wrong=options.wrong, correct=options.correct)
+    seed = seed_of(setup.config.train.seed, number, rollout.row)
+    solution = context = reference_shown(setup.problems, problem, options.shown, seed)
+    if solution is not None and options.shown in ("own", "other"):
+        context = mask_solution(solution, ratio, placement=options.placement, seed=seed)
+    complete = context == solution
+    prompt = setup.policy.teacher_prompt(problem.problem, context, complete=complete)
+    return replace(rollout, view=View(context, complete, prompt), figures={"overlap": alpha, "mask_ratio": ratio})
 
 
-def score(policy: Policy, config: Config, rollouts: Sequence[Rollout]) -> tuple[Loss, list[Scored]]:
+def reference_shown(problems: Sequence[Problem], problem: Problem, shown: str, seed: int) -> str | None:
+    """What stands for the solution in the teacher's prompt before anything is masked; all but "own" are controls.
+
+    Raises:
+        DataError: another problem, or another answer, is asked for, and there is none.
+    """
+    match shown:
+        case "own":
+            return problem.solution
+        case "none":
+            return None
+        case "answer":
+            return f"The answer is $\\boxed{{{problem.answer}}}$."
+    known = {problem.id} if shown == "other" else {normalize(problem.answer)}
+    start = random.Random(seed).randrange(len(problems))
+    for other in (*problems[start:], *problems[:start]):
+        if shown == "other" and other.id not in known:
+            return other.solution
+        if shown == "wrong_answer" and normalize(other.answer) not in known:
+            return f"The answer is $\\boxed{{{other.answer}}}$."
+    raise DataError(f"context.shown {shown} needs a second problem with another answer than {problem.answer!r}")
+
+
+def reason(setup: Setup, rollouts: Sequence[Rollout], number: int) -> list[Rollout]:
+    """The teacher writes a rationale about what it is shown, and will score with it in view (paper: 'reason-first')."""
+    policy, config = setup.policy, setup.config
+    shown = [(r, r.view.context, r.view.complete) for r in rollouts if r.view and r.view.context is not None]
+    prompts = [policy.rationale_prompt(r.problem.problem, context, complete=c) for r, context, c in shown]
+    seeds = [seed_of(config.train.seed, "rationale", number, r.row) for r in rollouts]
+    sampling = replace(sampling_of(config), max_new_tokens=config.teacher.rationale_tokens)
+    with setup.teacher.view():  # in this process: servers hold the student
+        written = LocalEngine(policy, batch_size=config.rollout.batch_size).generate(prompts, sampling, seeds)
+    found = []
+    for (rollout, context, complete), completion in zip(shown, written, strict=True):
+        rationale = policy.decode(completion.ids).strip()
+        prompt = policy.teacher_prompt(rollout.problem.problem, context, complete=complete, rationale=rationale)
+        found.append(replace(rollout, view=View(context, complete, prompt, rationale)))
+    return found
+
+
+def score(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:
     """Both views of the same completions, and the loss between them (paper: section 'Sparse Teacher Energy ...')."""
+    policy, options = setup.policy, setup.config.objective
     completions = [rollout.completion.ids for rollout in rollouts]
-    lengths = [len(ids) for ids in completions]
-    with policy.as_teacher():
-        teacher_hidden = policy.hidden_states([r.teacher_prompt for r in rollouts], completions)
+    with setup.teacher.view():
+        teacher_hidden = policy.hidden_states([r.view.prompt for r in rollouts if r.view], completions)
     student_hidden = policy.hidden_states([r.prompt for r in rollouts], completions)
-    options = config.objective
     loss = fused_paint_loss(
         student_hidden,
         teacher_hidden,
         policy.lm_head,
-        lengths,
-        temperature=options.temperature or config.rollout.temperature,
+        lengths_of(rollouts),
+        temperature=options.temperature or setup.config.rollout.temperature,
         mix=options.mix,
         top_fraction=options.top_fraction,
         kind=options.kind,
         clip=options.clip,
         clip_mode=options.clip_mode,
         reduction=options.reduction,
-        tokens=torch.tensor([i for ids in completions for i in ids], device=student_hidden.device),
+        tokens=sampled_tokens(rollouts, student_hidden.device),
+        teacher_lm_head=setup.teacher.lm_head,
         impl=options.impl,
     )
-    columns = {name: value.split(lengths) for name, value in (loss.stats | {"loss": loss.per_token}).items()}
-    scored = [
-        Scored(rollout, {name: parts[i].tolist() for name, parts in columns.items()})
-        for i, rollout in enumerate(rollouts)
-    ]
-    return loss, scored
+    return loss.value, {"loss": loss.per_token, **loss.stats}
 
 
-def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
+def train(config: Config, folder: Path, *, resume: bool = False, display: Display | None = None) -> Path:
     """Run (or go on with) a training run in ``folder`` and return its last checkpoint.
 
     Raises:
@@ -158,7 +171,7 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
     seconds = 600 + config.rollout.patience + config.rollout.timeout
     waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))
     accelerator = Accelerator(log_with=list(config.log.trackers) or None, project_dir=folder, kwargs_handlers=[waiting])
-    display = Display(enabled=accelerator.is_main_process)
+    display = (accelerator.is_main_process and display) or Display(enabled=accelerator.is_main_process)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if ranks != accelerator.num_processes:  # each would train alone, and write to the same folder
         raise ConfigError(
@@ -173,6 +186,9 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
     if config.objective.impl == "triton":
         triton_row_work(accelerator.device)  # refused now, not after the first rollouts
     policy = load_policy(config.model, seed=config.train.seed, device=accelerator.device)
+    # As it is before a checkpoint is loaded; a baseline that asks no teacher keeps no copy of the weights.
+    asked = config.train.method == "distillation" or (config.train.method == "grpo" and config.grpo.kl > 0)
+    teacher = open_teacher(policy, config.teacher if asked else TeacherConfig(weights="live"))
     problems = prepare(policy, config, found, display)
     validation = load_validation(policy, config, folder, accelerator.num_processes)
     optimizer = torch.optim.AdamW(
@@ -184,7 +200,7 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
         else:
             runlog.new_run(config, folder)
     accelerator.wait_for_everyone()
-    done = runlog.restore(folder, policy, optimizer) if resume else 0
+    done = runlog.restore(folder, policy, optimizer, teacher) if resume else 0
     ranks_done = accelerator.gather(torch.tensor([done], device=accelerator.device))
     if ranks_done.min() != ranks_done.max():
         raise runlog.RunError(f"not every rank sees the same checkpoints in {folder}; put it on a disk that all share")
@@ -195,8 +211,8 @@ def train(config: Config, folder: Path, *, resume: bool = False) -> Path:
         if config.log.trackers:
             accelerator.init_trackers(config.log.project, config=flat_table(config))
         try:
-            setup = Setup(config, policy, engine, optimizer, accelerator, grader, validation)
-            loop(setup, problems, folder, done, display)
+            setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader, validation)
+            loop(setup, folder, done, display)
         finally:
             accelerator.end_training()
     if validation is not None and accelerator.is_main_process:
@@ -227,7 +243,7 @@ def open_engine(
         yield kind(policy, batch_size=config.rollout.batch_size)
 
 
-def loop(setup: Setup, problems: Sequence[Problem], folder: Path, done: int, display: Display) -> None:
+def loop(setup: Setup, folder: Path, done: int, display: Display) -> None:
     """Step after step from ``done`` on, with what a step leaves behind."""
     config, main = setup.config.train, setup.accelerator.is_main_process
 
@@ -257,17 +273,15 @@ def loop(setup: Setup, problems: Sequence[Problem], folder: Path, done: int, dis
         try:
             evaluate_checkpoint()  # of the student as it starts, or what a kill left undone
             while done < config.steps:
-                indices = batch_indices(len(problems), config.batch_size, done, config.seed)
-                batch = [(row, problems[i]) for row, i in enumerate(indices)]
                 clock = Clock(display)
-                with setup.accelerator.split_between_processes(batch) as mine:
-                    scored = step(setup, mine, done, clock)
+                with setup.accelerator.split_between_processes(minibatch(setup, done)) as mine:
+                    scored = STEPS[config.method](setup, mine, done, clock)
                 done += 1
                 if main:
                     report(setup, folder, display, scored, clock, done)
                 stop = first_signal(setup.accelerator, asked)
                 if main and (stop or due()):
-                    runlog.save_checkpoint(folder, setup.policy, setup.optimizer, done)
+                    runlog.save_checkpoint(folder, setup.policy, setup.optimizer, done, setup.teacher)
                 stop_for(stop)
                 evaluate_checkpoint()
         except Stopped:
@@ -276,19 +290,23 @@ def loop(setup: Setup, problems: Sequence[Problem], folder: Path, done: int, dis
             # The adapter stands after ``done`` whole steps: a failure in a later one must not lose them.
             if main and done:
                 with suppress(runlog.RunError):
-                    runlog.save_checkpoint(folder, setup.policy, setup.optimizer, done)
+                    runlog.save_checkpoint(folder, setup.policy, setup.optimizer, done, setup.teacher)
             raise
+
+
+def minibatch(setup: Setup, number: int) -> list[tuple[int, Problem]]:
+    """The rows of a step: one a problem, or with GRPO a group of neighbours on each (paper: 'Sample a minibatch')."""
+    config, problems = setup.config.train, setup.problems
+    group = setup.config.grpo.group_size if config.method == "grpo" else 1
+    indices = batch_indices(len(problems), config.batch_size // group, number, config.seed)
+    return list(enumerate(problems[i] for i in indices for _ in range(group)))
 
 
 def report(setup: Setup, folder: Path, display: Display, scored: Sequence[Scored], clock: Clock, number: int) -> None:
     """Show and store step ``number`` (counted from 1)."""
     if number == 1:
         prompts(display, setup.policy, scored[0].rollout)
-    answers = [
-        Item(setup.policy.transcript(r.prompt, r.completion.ids), r.problem.answer, r.completion.truncated)
-        for r in (s.rollout for s in scored)
-    ]
-    correct = [grade.strict.correct for grade in setup.grader.grade(answers)]
+    correct = verdicts(setup, scored)
     metrics = {"step": number, **runlog.summarise(scored, correct, setup.config.objective.reduction)}
     metrics |= clock.rates(sum(len(s.rollout.completion.ids) for s in scored))
     metrics["learning_rate"] = learning_rate(setup.config, number - 1)
@@ -300,9 +318,24 @@ def report(setup: Setup, folder: Path, display: Display, scored: Sequence[Scored
     display.step(metrics)
 
 
+def verdicts(setup: Setup, scored: Sequence[Scored]) -> list[bool]:
+    """Whether each completion's answer is right; references are."""
+    rollouts = [item.rollout for item in scored]
+    if setup.config.train.method == "sft":
+        return [True] * len(rollouts)
+    if setup.config.train.method == "grpo":
+        return [rollout.figures["reward"] == 1 for rollout in rollouts]
+    answers = [
+        Item(setup.policy.transcript(r.prompt, r.completion.ids), r.problem.answer, r.completion.truncated)
+        for r in rollouts
+    ]
+    return [grade.strict.correct for grade in setup.grader.grade(answers)]
+
+
 def prompts(display: Display, policy: Policy, rollout: Rollout) -> None:
     """Show once what student and teacher really read: a template that differs by accident is seen at a glance."""
-    for name, ids in (("student", rollout.prompt), ("teacher", rollout.teacher_prompt)):
+    read = {"student": rollout.prompt} | ({"teacher": rollout.view.prompt} if rollout.view else {})
+    for name, ids in read.items():
         display.note(f"--- first {name} prompt, {len(ids)} tokens ---\n{policy.decode(ids, special=True)}")
     display.note(f"--- completion, {len(rollout.completion.ids)} tokens ---")
     display.note(policy.decode(rollout.completion.ids, special=True) + "\n---")
@@ -317,8 +350,9 @@ def prepare(policy: Policy, config: Config, found: ProblemSet, display: Display)
     """
     limit = config.data.max_prompt_tokens
     positions = getattr(policy.model.config, "max_position_embeddings", None)
+    written = 0 if config.train.method == "sft" else config.rollout.max_new_tokens
     if positions is not None:
-        limit = min(limit, positions - config.rollout.max_new_tokens)
+        limit = min(limit, positions - written)
     if limit < 1:
         raise ConfigError(
             f"rollout.max_new_tokens {config.rollout.max_new_tokens} leaves no room for a prompt: "
@@ -326,16 +360,15 @@ def prepare(policy: Policy, config: Config, found: ProblemSet, display: Display)
         )
     problems, long = [], 0
     for problem in found.problems:
-        # The longest that the teacher may read: little hidden, and the marker on top.
-        length = len(policy.teacher_prompt(problem.problem, f"{problem.solution} {MARKER}", complete=False))
+        length = longest_prompt(policy, config, problem, found.problems)
         if length <= limit:
             problems.append(problem)
         elif config.data.on_bad_row == "skip":
             long += 1
         else:
             raise DataError(
-                f"{config.data.path}: problem {problem.id} makes a teacher prompt of {length} tokens, over the limit "
-                f"of {limit} (data.max_prompt_tokens, or the model's positions less rollout.max_new_tokens). Nothing "
+                f"{config.data.path}: problem {problem.id} makes a {READ[config.train.method]} of {length} tokens, "
+                f"over the limit of {limit} (data.max_prompt_tokens, or the model's positions less {written}). Nothing "
                 f"is ever cut: shorten it, raise the limit, or skip such rows with --data.on-bad-row skip"
             )
     if not problems:
@@ -343,57 +376,33 @@ def prepare(policy: Policy, config: Config, found: ProblemSet, display: Display)
     for reason, count in (found.skipped | ({"over the token limit": long} if long else {})).items():
         display.note(f"skipped {count} rows: {reason}")
     bare = sum(not anchors(problem.solution) for problem in problems)
-    if bare:
+    if bare and config.train.method == "distillation":
         display.note(f"{bare} of {len(problems)} solutions have no anchors; their overlap counts as 0")
     return problems
 
 
-def sampling_of(config: Config) -> Sampling:
-    """How training rollouts are drawn (paper: section 'Experimental Details')."""
-    rollout = config.rollout
-    return Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens)
+READ = {"distillation": "teacher prompt", "grpo": "prompt", "sft": "prompt with its solution"}
 
 
-def learning_rate(config: Config, number: int) -> float:
-    """Linear warm-up, then constant: lr · min(1, (step + 1) / warmup_steps)."""
-    warmup = config.train.warmup_steps
-    return config.train.learning_rate * (min(1.0, (number + 1) / warmup) if warmup else 1.0)
-
-
-def micro_batches(rollouts: Sequence[Rollout], size: int) -> Iterator[list[Rollout]]:
-    """Groups of similar length: little padding, and the same sum whatever the grouping."""
-    ordered = sorted(rollouts, key=lambda r: len(r.teacher_prompt) + len(r.completion.ids), reverse=True)
-    for i in range(0, len(ordered), size):
-        yield ordered[i : i + size]
-
-
-def totals(accelerator: Accelerator, rollouts: Sequence[Rollout]) -> tuple[int, int]:
-    """Completions and completion tokens of the whole optimizer step, over all ranks."""
-    counts = torch.tensor([len(rollouts), sum(len(r.completion.ids) for r in rollouts)], device=accelerator.device)
-    completions, tokens = accelerator.reduce(counts, "sum").tolist()
-    return completions, tokens
-
-
-def share(micro: Sequence[Rollout], total: tuple[int, int], reduction: str) -> float:
-    """What a micro-batch's mean loss counts for in the step's: its share of the completions, or of the tokens."""
-    if reduction == "token":
-        return sum(len(r.completion.ids) for r in micro) / total[1]
-    return len(micro) / total[0]
+def longest_prompt(policy: Policy, config: Config, problem: Problem, problems: Sequence[Problem]) -> int:
+    """Tokens of the longest text that will ever stand before a completion; with sft, the completion included."""
+    student = len(policy.student_prompt(problem.problem))
+    if config.train.method == "grpo":
+        return student
+    if config.train.method == "sft":
+        return student + len(policy.solution_ids(problem.solution))
+    solution = problem.solution
+    if config.context.shown == "other":
+        solution = max((other.solution for other in problems), key=len)
+    # Little hidden, and the marker on top.
+    context, rationale = f"{solution} {MARKER}", "" if config.teacher.reason_first else None
+    teacher = len(policy.teacher_prompt(problem.problem, context, complete=False, rationale=rationale))
+    return teacher + (config.teacher.rationale_tokens if config.teacher.reason_first else 0)
 
 
 def flat_table(config: Config) -> dict[str, str]:
     """The config as trackers take it: one level, text."""
     return {f"{name}.{key}": str(value) for name, keys in to_table(config).items() for key, value in keys.items()}
-
-
-def sum_over_ranks(accelerator: Accelerator, parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Add the ranks' gradients, in one message."""
-    if accelerator.num_processes == 1:
-        return
-    grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
-    flat = accelerator.reduce(torch.cat([grad.flatten() for grad in grads]), "sum")
-    for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        parameter.grad = part.view_as(parameter)
 
 
 def first_signal(accelerator: Accelerator, asked: Sequence[int]) -> int:

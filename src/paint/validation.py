@@ -20,7 +20,7 @@ from paint.display import Display
 from paint.evaluate import Protocol, answer_of, grade, open_evaluation, require_room
 from paint.figures import avg_at_k
 from paint.grading import Grader
-from paint.policy import Policy
+from paint.policy import Policy, trained_in
 from paint.rollout import Engine, Sampling, seed_of
 from paint.store import Store, StoreError, find_stores, reopen_store
 from paint.vllm import on_first_rank
@@ -97,10 +97,11 @@ def validate(
     with ExitStack() as stack:
         store: Store | None = None
         if accelerator.is_main_process:
-            adapter = validation.run / "checkpoints" / name / "adapter" if step else None
+            checkpoint = validation.run / "checkpoints" / name
+            trained = trained_in(checkpoint, policy.tuning) if step else None
             folder = validation.run / "validation" / name / benchmark.name
             problems, model, kind = benchmark.problems, validation.model, validation.engine
-            store = stack.enter_context(open_evaluation(policy, folder, model, adapter, problems, protocol, kind))
+            store = stack.enter_context(open_evaluation(policy, folder, model, trained, problems, protocol, kind))
         [missing] = broadcast_object_list([store.missing if store else None])
         if missing:
             engine.adopt()

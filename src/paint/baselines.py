@@ -1,0 +1,205 @@
+"""The paper's two other baselines: SFT on the reference solutions, and GRPO on verified answers.
+
+Both are a step like ``train.step``, from the same base with the same data, engine, optimizer and evaluation, and differ
+from it in what is learnt from a completion (paper: section 'Compared post-training recipes'):
+
+    sft     the reference solution is the completion; its tokens are made likelier, whatever the student would write
+    grpo    eight completions a problem, rewarded by their answers alone; each is made likelier by how far its reward
+            lies above its group's
+
+Left out on purpose: other rewards than the verified answer, and corrections for an engine that is not the policy; that
+is refused instead (``canary.require_agreement``).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from accelerate.utils import gather_object
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from paint.canary import require_agreement
+from paint.data import Problem
+from paint.display import Clock
+from paint.fused import LogProbs, fused_log_probs
+from paint.grading import Item
+from paint.objective import Reduction, token_weights
+from paint.rollout import Completion, Rollout, Scored
+from paint.update import Batch, Setup, accumulate, lengths_of, sample, sampled_tokens, update
+
+SPREAD_FLOOR = 1e-4
+
+
+def sft_step(setup: Setup, batch: Batch, number: int, clock: Clock) -> list[Scored]:
+    """One update towards the reference solutions of a minibatch: off policy, without a teacher (paper: 'SFT')."""
+    references = [reference(setup, row, problem) for row, problem in batch]
+
+    with clock("loss"):
+        scored = accumulate(setup, references, partial(score_reference, setup))
+
+    with clock("update"):
+        update(setup, number)
+    return scored
+
+
+def grpo_step(setup: Setup, batch: Batch, number: int, clock: Clock) -> list[Scored]:
+    """One batch of groups, each row of a group on the same problem, and its updates (paper: 'GRPO').
+
+    The values are those of the last update, where the ratio is furthest from 1; student_log_prob is of the sampling.
+    """
+    options = setup.config.grpo
+    rollouts = sample(setup, batch, number, clock)
+
+    with clock("reward"):
+        rollouts = reward(setup, rollouts)
+
+    first: list[Scored] = []
+    for _ in range(options.iterations):
+        with clock("loss"):
+            old = {s.rollout.row: s.tokens["tempered_log_prob"] for s in first}
+            scored = accumulate(setup, rollouts, partial(score_group, setup, old))
+            if not first:
+                first = scored
+                require_agreement(first, setup.config.rollout.max_engine_gap, number + 1)
+
+        with clock("update"):
+            update(setup, number)
+    return [
+        replace(last, tokens=last.tokens | {"student_log_prob": sampled.tokens["student_log_prob"]})
+        for sampled, last in zip(first, scored, strict=True)
+    ]
+
+
+def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
+    """The verified solution as if the student had written it, its end token included."""
+    policy = setup.policy
+    completion = Completion(tuple(policy.solution_ids(problem.solution)), (), truncated=False, source="reference")
+    return Rollout(row, problem, policy.student_prompt(problem.problem), completion, problem.solution)
+
+
+def score_reference(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The negative log-likelihood of references under the student, at temperature 1."""
+    found = log_probs(setup, rollouts, 1.0)
+    loss = sft_loss(found.log_prob, lengths_of(rollouts), reduction=setup.config.objective.reduction)
+    return loss, {"loss": -found.log_prob.detach(), "student_entropy": found.entropy}
+
+
+def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """This rank's completions with their rewards, 1 for a verified answer and else 0, and their advantages.
+
+    A group may lie on several ranks, so rewards are told to all.
+    """
+    items = [
+        Item(setup.policy.transcript(r.prompt, r.completion.ids), r.problem.answer, r.completion.truncated)
+        for r in rollouts
+    ]
+    verdicts = [float(grade.strict.correct) for grade in setup.grader.grade(items)]
+    told = gather_object([(r.row, verdict) for r, verdict in zip(rollouts, verdicts, strict=True)])
+    rewards = torch.tensor([verdict for _, verdict in sorted(told)], dtype=torch.float64)
+    size = setup.config.grpo.group_size
+    gained = advantages(rewards, size)
+    flat = (rewards.view(-1, size).std(dim=1) == 0).double().repeat_interleave(size)
+    return [
+        replace(
+            r,
+            figures={
+                "reward": float(rewards[r.row]),
+                "advantage": float(gained[r.row]),
+                "flat_group_share": float(flat[r.row]),
+            },
+        )
+        for r in rollouts
+    ]
+
+
+def score_group(
+    setup: Setup, old: dict[int, list[float]], rollouts: Sequence[Rollout]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The clipped surrogate of some completions, at the sampling temperature.
+
+    ``old``: log-probs of each row's tokens before the first update on them; empty in that very update.
+    """
+    config, lengths = setup.config, lengths_of(rollouts)
+    temperature = config.objective.temperature or config.rollout.temperature
+    found = log_probs(setup, rollouts, temperature)
+    before = found.log_prob.detach()
+    if old:
+        before = before.new_tensor([x for r in rollouts for x in old[r.row]])
+    anchor = None
+    if config.grpo.kl:
+        with setup.teacher.view():
+            anchor = log_probs(setup, rollouts, temperature, head=setup.teacher.lm_head).log_prob
+    gained = before.new_tensor([r.figures["advantage"] for r in rollouts])
+    per_token, values = grpo_terms(
+        found.log_prob,
+        before,
+        gained.repeat_interleave(torch.tensor(lengths, device=gained.device)),
+        clip=config.grpo.clip,
+        kl=config.grpo.kl,
+        reference_log_prob=anchor,
+    )
+    loss = (token_weights(lengths, reduction=config.objective.reduction).to(per_token) * per_token).sum()
+    values |= {"loss": per_token.detach(), "student_entropy": found.entropy}
+    return loss, values | {"student_log_prob": found.untempered, "tempered_log_prob": before}
+
+
+def log_probs(
+    setup: Setup, rollouts: Sequence[Rollout], temperature: float, *, head: nn.Linear | None = None
+) -> LogProbs:
+    """Of the completions' tokens under the policy as it stands, reading the student's prompt."""
+    hidden = setup.policy.hidden_states([r.prompt for r in rollouts], [r.completion.ids for r in rollouts])
+    tokens = sampled_tokens(rollouts, hidden.device)
+    return fused_log_probs(hidden, head or setup.policy.lm_head, tokens, temperature=temperature)
+
+
+# The equations.
+
+
+def sft_loss(log_prob: Float[Tensor, " n"], lengths: Sequence[int], *, reduction: Reduction = "token") -> Tensor:
+    """−log p_S(y*_n | x, y*_{<n}), mean over all tokens, or over each completion's and then completions."""
+    return -(token_weights(lengths, reduction=reduction).to(log_prob) * log_prob).sum()
+
+
+def advantages(rewards: Float[Tensor, " b"], group_size: int) -> Float[Tensor, " b"]:
+    """A = (r − mean) / (std + 1e-4) within each group of neighbours; std with Bessel's correction, as TRL's.
+
+    0 for a group whose rewards are all equal: it teaches nothing (paper: section 'Main Results').
+    Source: Shao et al. 2024, "DeepSeekMath", section 4.1.1. Raises ValueError for rewards that are no whole groups.
+    """
+    if group_size < 2 or len(rewards) % group_size:
+        raise ValueError(f"{len(rewards)} rewards are no whole groups of {group_size}; groups have 2 or more")
+    groups = rewards.view(-1, group_size)
+    centred = groups - groups.mean(dim=1, keepdim=True)
+    return (centred / (groups.std(dim=1, keepdim=True) + SPREAD_FLOOR)).view(-1)
+
+
+def grpo_terms(
+    log_prob: Float[Tensor, " n"],
+    old_log_prob: Float[Tensor, " n"],
+    advantage: Float[Tensor, " n"],
+    *,
+    clip: float = 0.2,
+    kl: float = 0.0,
+    reference_log_prob: Float[Tensor, " n"] | None = None,
+) -> tuple[Float[Tensor, " n"], dict[str, Float[Tensor, " n"]]]:
+    """GRPO's loss of each token, and its figures (Shao et al. 2024, "DeepSeekMath", equations 3 and 4).
+
+        w = p / p_old,    loss = −min(w A, clamp(w, 1 − ε, 1 + ε) A) + β (p_ref / p − log(p_ref / p) − 1)
+
+    ε is ``clip`` and β is ``kl``. Figures: ``clipped``, 1 where the clip takes the gradient away; ``reference_kl``, the
+    last bracket. Raises ValueError for a kl without reference_log_prob.
+    """
+    if kl and reference_log_prob is None:
+        raise ValueError(f"kl {kl} needs the log-probabilities of the reference")
+    ratio = (log_prob - old_log_prob).exp()
+    held = ratio.clamp(1 - clip, 1 + clip)
+    loss = -torch.minimum(ratio * advantage, held * advantage)
+    figures = {"clipped": (held * advantage < ratio * advantage).to(loss)}
+    if reference_log_prob is not None:
+        gap = reference_log_prob - log_prob
+        penalty = gap.exp() - gap - 1
+        loss = loss + kl * penalty
+        figures["reference_kl"] = penalty.detach()
+    return loss, figures

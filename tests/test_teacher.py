@@ -1,0 +1,437 @@
+"""The teacher is the model that it is said to be, whatever the student does, and the student is never touched by it."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from conftest import LAB
+from paint import runlog
+from paint.config import Config, Teacher
+from paint.data import lab_file
+from paint.fused import fused_paint_loss
+from paint.objective import paint_loss
+from paint.policy import Policy, PolicyError, load_adapter, load_policy, save_adapter
+from paint.recipe import find_recipe, from_table, read_recipe, to_table
+from paint.rollout import LocalEngine, Sampling
+from paint.runlog import RunError
+from paint.teacher import FILE, open_teacher
+from paint.train import train
+from processes import train_command, until
+
+PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
+COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
+LENGTHS = [len(ids) for ids in COMPLETIONS]
+FULL = replace(LAB, tuning="full")
+EMA = Teacher(weights="ema", decay=0.75)
+
+
+def hidden(policy: Policy) -> Tensor:
+    return policy.hidden_states(PROMPTS, COMPLETIONS)
+
+
+def library_logits(model: torch.nn.Module) -> Tensor:
+    """The library's own logits of each row alone, at the positions that predict the completions."""
+    rows = [model(input_ids=torch.tensor([p + c])).logits[0] for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
+    return torch.cat([row[len(p) - 1 : -1] for row, p in zip(rows, PROMPTS, strict=True)])
+
+
+def move(policy: Policy, seed: int, by: float = 0.05) -> None:
+    """What an optimizer step does: every trained parameter is somewhere else."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.trainable:
+            parameter.add_(by * torch.randn(parameter.shape, generator=generator))
+
+
+def factors(policy: Policy) -> dict[str, tuple[Tensor, Tensor]]:
+    """A and B of every adapted layer in float64, by the name of the layer's weight in the base model."""
+    found = policy.model.state_dict()
+    layers = [name.removesuffix(".lora_A.default.weight") for name in found if name.endswith("lora_A.default.weight")]
+    assert len(layers) == 7 * policy.model.config.num_hidden_layers
+    return {
+        f"{layer.removeprefix('base_model.model.')}.weight": (
+            found[f"{layer}.lora_A.default.weight"].double().clone(),
+            found[f"{layer}.lora_B.default.weight"].double().clone(),
+        )
+        for layer in layers
+    }
+
+
+def averaged(path: list[Tensor], decay: float) -> Tensor:
+    """The recursion, written out: decay^n w_0 + (1 − decay) Σ decay^(n−i) w_i."""
+    n = len(path) - 1
+    later = [(1 - decay) * decay ** (n - i) * w for i, w in enumerate(path) if i]
+    return torch.stack([decay**n * path[0], *later]).sum(0)
+
+
+def base_with(updates: dict[str, Tensor]) -> torch.nn.Module:
+    """The lab's model in float64 with these updates written into its weights."""
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(str(lab_file("")), dtype="float64")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.add_(updates.get(name, torch.zeros(1)))
+    return model
+
+
+@pytest.fixture
+def full() -> Policy:
+    """The lab's model, all of whose weights are trained."""
+    return load_policy(FULL, seed=0)
+
+
+@pytest.fixture
+def untied(lab_copy: Path) -> Policy:
+    """The same with a head of its own, which is not the embedding."""
+    model = AutoModelForCausalLM.from_pretrained(lab_copy, dtype="float32")
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(1.1 * model.lm_head.weight.detach())
+    model.save_pretrained(lab_copy)
+    return load_policy(replace(FULL, path=str(lab_copy)), seed=0)
+
+
+def test_the_frozen_teacher_is_the_base_model_however_the_adapter_is_trained(policy: Policy) -> None:
+    teacher = open_teacher(policy, Teacher())
+    torch.testing.assert_close(
+        library_logits(policy.model), library_logits(base_with({})).float(), rtol=1e-4, atol=1e-4
+    )
+    move(policy, 1)
+    with teacher.view():
+        logits = teacher.lm_head(hidden(policy))
+    torch.testing.assert_close(logits, library_logits(base_with({})).float(), rtol=1e-4, atol=1e-4)
+    assert not logits.requires_grad
+    assert (policy.lm_head(hidden(policy)) - logits).abs().max() > 0.1
+    assert not teacher.own
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+def test_the_average_of_adapters_is_that_of_their_updates_and_not_of_their_factors(
+    policy: Policy, dtype: torch.dtype, tolerance: float
+) -> None:
+    policy.model.to(dtype)
+    teacher = open_teacher(policy, EMA)
+    path = [factors(policy)]
+    for seed in range(4):
+        move(policy, seed)
+        teacher.follow()
+        path.append(factors(policy))
+    scale = LAB.lora_alpha / LAB.lora_rank
+    updates = {name: averaged([scale * step[name][1] @ step[name][0] for step in path], 0.75) for name in path[0]}
+    expected = library_logits(base_with(updates))
+    with teacher.view():
+        found = teacher.lm_head(hidden(policy)).double()
+        generated = library_logits(policy.model).double()
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(generated, expected, rtol=tolerance, atol=tolerance)
+    assert {value.dtype for value in teacher.own.values()} == {dtype}
+
+    apart = {
+        name: scale * averaged([step[name][1] for step in path], 0.75) @ averaged([s[name][0] for s in path], 0.75)
+        for name in path[0]
+    }
+    assert (library_logits(base_with(apart)) - expected).abs().max() > 0.05
+
+
+def test_an_average_starts_at_an_adapter_that_was_loaded_before(
+    policy: Policy, trained: Policy, tmp_path: Path
+) -> None:
+    save_adapter(trained, tmp_path)
+    fresh = load_policy(LAB, seed=5)
+    load_adapter(fresh, tmp_path)
+    teacher = open_teacher(fresh, EMA)
+    student = hidden(fresh)
+    move(fresh, 1)
+    with teacher.view():
+        torch.testing.assert_close(hidden(fresh), student, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("config", [LAB, FULL])
+def test_an_average_without_memory_is_the_student_after_each_step(config: Any) -> None:
+    policy = load_policy(config, seed=0)
+    teacher = open_teacher(policy, replace(EMA, decay=0.0))
+    for seed in range(3):
+        before = hidden(policy)
+        with teacher.view():
+            torch.testing.assert_close(hidden(policy), before, rtol=1e-4, atol=1e-4)
+        move(policy, seed, by=0.02)
+        with teacher.view():
+            torch.testing.assert_close(hidden(policy), before, rtol=1e-4, atol=1e-4)
+        assert (hidden(policy) - before).abs().max() > 0.01
+        teacher.follow()
+
+
+@pytest.mark.parametrize("config", [LAB, FULL])
+def test_a_live_teacher_is_the_student_without_a_gradient(config: Any) -> None:
+    policy = load_policy(config, seed=0)
+    teacher = open_teacher(policy, Teacher(weights="live"))
+    move(policy, 1)
+    teacher.follow()
+    with teacher.view():
+        seen = hidden(policy)
+    assert torch.equal(seen, hidden(policy))
+    assert not seen.requires_grad
+    assert teacher.lm_head is policy.lm_head
+    assert not teacher.own
+
+
+def test_an_average_is_applied_beside_rounded_weights_and_never_written_into_them() -> None:
+    policy = load_policy(replace(LAB, dtype="bfloat16"), seed=0)
+    teacher = open_teacher(policy, EMA)
+    move(policy, 1, by=1e-4)
+    teacher.follow()
+    before = {name: value.clone() for name, value in policy.base.named_parameters()}
+    name, layer = next(iter(policy.adapted.items()))
+    x = torch.randn(3, layer.in_features, generator=torch.Generator().manual_seed(0)).bfloat16()
+    plain = layer.get_base_layer()(x)
+    update = torch.nn.functional.linear(x, teacher.own[name].bfloat16())
+    with teacher.view():
+        assert torch.equal(layer(x), plain + update)
+        assert all(torch.equal(value, before[name]) for name, value in policy.base.named_parameters())
+    assert teacher.own[name].dtype == torch.float32
+    # Most of so small an update would be lost in the weights.
+    weight = layer.get_base_layer().weight
+    rounded = (weight + teacher.own[name].bfloat16()).double() - weight.double()
+    exact = teacher.own[name].double()
+    assert 0 < exact.abs().max() < 1e-4
+    assert (rounded - exact).norm() > 0.5 * exact.norm()
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # peft's, before our error
+def test_an_average_over_an_embedding_is_refused_and_a_frozen_one_is_not() -> None:
+    policy = load_policy(replace(LAB, lora_targets=("q_proj", "embed_tokens")), seed=0)
+    open_teacher(policy, Teacher())
+    with pytest.raises(PolicyError, match=r"model\.embed_tokens is a Embedding; leave it out of model\.lora_targets"):
+        open_teacher(policy, EMA)
+
+
+@pytest.mark.parametrize("kind", ["frozen", "ema", "live"])
+@pytest.mark.parametrize("config", [LAB, FULL])
+def test_after_a_view_and_after_an_error_in_it_the_student_is_as_it_was(
+    config: Any, kind: Literal["frozen", "ema", "live"]
+) -> None:
+    policy = load_policy(config, seed=0)
+    teacher = open_teacher(policy, Teacher(weights=kind))
+    move(policy, 1, by=0.02)
+    teacher.follow()
+    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
+    places = [parameter.data_ptr() for parameter in policy.trainable]
+    student = hidden(policy)
+
+    def look(*, interrupted: bool) -> None:
+        with teacher.view():
+            hidden(policy)
+            if interrupted:
+                raise KeyboardInterrupt
+
+    look(interrupted=False)
+    with pytest.raises(KeyboardInterrupt):
+        look(interrupted=True)
+    assert torch.equal(hidden(policy), student)
+    assert hidden(policy).requires_grad
+    assert [parameter.data_ptr() for parameter in policy.trainable] == places
+    assert all(torch.equal(value, before[name]) for name, value in policy.model.state_dict().items())
+
+
+@pytest.mark.parametrize("config", [LAB, FULL, replace(FULL, gradient_checkpointing=True)])
+def test_a_view_between_forward_and_backward_changes_no_gradient(config: Any) -> None:
+    policy = load_policy(config, seed=0)
+    teacher = open_teacher(policy, EMA)
+    move(policy, 1, by=0.02)
+
+    def gradients(*, looking: bool) -> list[Tensor]:
+        policy.model.zero_grad()
+        value = hidden(policy).square().mean()
+        if looking:
+            with teacher.view():
+                hidden(policy)
+        value.backward()
+        return [p.grad.clone() for p in policy.trainable if p.grad is not None]
+
+    alone, looked = gradients(looking=False), gradients(looking=True)
+    assert len(alone) == len(looked) > 0
+    for x, y in zip(alone, looked, strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("config", [LAB, FULL])
+def test_what_is_generated_in_a_view_the_teacher_wrote(config: Any) -> None:
+    policy = load_policy(config, seed=0)
+    teacher = open_teacher(policy, Teacher())
+    engine, sampling = LocalEngine(policy, batch_size=3), Sampling(1.0, 1.0, -1, 12)
+    before = engine.generate(PROMPTS, sampling, range(3))
+    move(policy, 1)
+    with teacher.view():
+        assert [c.ids for c in engine.generate(PROMPTS, sampling, range(3))] == [c.ids for c in before]
+    assert [c.ids for c in engine.generate(PROMPTS, sampling, range(3))] != [c.ids for c in before]
+
+
+@pytest.mark.parametrize("head", ["full", "untied"])
+def test_where_every_weight_is_trained_the_frozen_teacher_is_the_untouched_model(
+    head: str, request: pytest.FixtureRequest
+) -> None:
+    policy: Policy = request.getfixturevalue(head)
+    teacher = open_teacher(policy, Teacher())
+    assert (policy.lm_head.weight is policy.base.get_input_embeddings().weight) == (head == "full")
+    untouched = library_logits(AutoModelForCausalLM.from_pretrained(policy.base.name_or_path, dtype="float32")).detach()
+    copies = {name: value.clone() for name, value in teacher.own.items()}
+    move(policy, 1, by=0.02)
+    with teacher.view():
+        teacher_hidden = hidden(policy)
+        torch.testing.assert_close(library_logits(policy.model), untouched, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(teacher.lm_head(teacher_hidden), untouched, rtol=1e-5, atol=1e-5)
+    assert not teacher_hidden.requires_grad
+
+    student_hidden = hidden(policy)
+    loss = fused_paint_loss(
+        student_hidden, teacher_hidden, policy.lm_head, LENGTHS, teacher_lm_head=teacher.lm_head, clip=10.0
+    )
+    loss.value.backward()
+    found = {name: p.grad.clone() for name, p in policy.model.named_parameters() if p.grad is not None}
+    assert found.keys() == dict(policy.model.named_parameters()).keys()
+    assert all(value.abs().max() > 0 for value in found.values())
+
+    policy.model.zero_grad()
+    exact = paint_loss(library_logits(policy.model), untouched, LENGTHS, clip=10.0)
+    exact.value.backward()
+    torch.testing.assert_close(loss.value, exact.value, rtol=1e-4, atol=0)
+    for name, parameter in policy.model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6)
+    assert not any(value.requires_grad for value in [*teacher.own.values(), *teacher.lm_head.parameters()])
+    torch.optim.SGD(policy.trainable, lr=0.1).step()
+    assert all(torch.equal(value, copies[name]) for name, value in teacher.own.items())
+
+
+@pytest.mark.parametrize("head", ["full", "untied"])
+def test_where_every_weight_is_trained_the_average_is_that_of_every_weight(
+    head: str, request: pytest.FixtureRequest
+) -> None:
+    policy: Policy = request.getfixturevalue(head)
+    teacher = open_teacher(policy, EMA)
+    model = AutoModelForCausalLM.from_pretrained(policy.base.name_or_path, dtype="float64")
+    path = [{name: value.detach().double() for name, value in policy.model.named_parameters()}]
+    for seed in range(3):
+        move(policy, seed, by=0.02)
+        teacher.follow()
+        path.append({name: value.detach().double() for name, value in policy.model.named_parameters()})
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(averaged([step[name] for step in path], 0.75))
+    with teacher.view():
+        logits = teacher.lm_head(hidden(policy))
+    torch.testing.assert_close(logits.double(), library_logits(model), rtol=1e-4, atol=1e-4)
+    assert (policy.lm_head(hidden(policy)) - logits).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("config", [LAB, FULL])
+def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: Path) -> None:
+    policy = load_policy(config, seed=0)
+    optimizer = torch.optim.AdamW(policy.trainable)
+    teacher = open_teacher(policy, EMA)
+    for seed in range(2):
+        move(policy, seed, by=0.02)
+        teacher.follow()
+    (tmp_path / "checkpoints").mkdir()
+    checkpoint = runlog.save_checkpoint(tmp_path, policy, optimizer, 2, teacher)
+
+    other = load_policy(config, seed=7)
+    again = open_teacher(other, EMA)
+    assert runlog.restore(tmp_path, other, torch.optim.AdamW(other.trainable), again) == 2
+    assert all(torch.equal(again.own[name], value) for name, value in teacher.own.items())
+    with teacher.view(), again.view():
+        assert torch.equal(again.lm_head(hidden(other)), teacher.lm_head(hidden(policy)))
+    assert torch.equal(hidden(other), hidden(policy))
+
+    stored = (checkpoint / FILE).read_bytes()
+    (checkpoint / FILE).write_bytes(stored[: len(stored) // 2])
+    with pytest.raises(RunError, match=r"does not hold the average that .* ema needs.*delete it to go on from the one"):
+        runlog.restore(tmp_path, other, optimizer, again)
+    (checkpoint / FILE).unlink()
+    with pytest.raises(RunError, match=r"does not hold the average that .* ema needs.*delete it to go on from the one"):
+        runlog.restore(tmp_path, other, optimizer, again)
+
+
+def test_the_average_of_another_model_is_refused(policy: Policy, tmp_path: Path) -> None:
+    open_teacher(policy, EMA).save(tmp_path)
+    other = load_policy(replace(LAB, lora_targets=("q_proj",)), seed=0)
+    with pytest.raises(PolicyError, match=r"average of another model, or of other model\.lora_targets"):
+        open_teacher(other, EMA).load(tmp_path)
+
+
+@pytest.mark.parametrize("config", [LAB, FULL])
+@pytest.mark.parametrize("kind", ["frozen", "live"])
+def test_what_can_be_made_again_is_not_saved(config: Any, kind: Literal["frozen", "live"], tmp_path: Path) -> None:
+    policy = load_policy(config, seed=0)
+    teacher = open_teacher(policy, Teacher(weights=kind))
+    teacher.save(tmp_path)
+    assert not list(tmp_path.iterdir())
+    teacher.load(tmp_path)
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 60, "batch_size": 4},
+    "train": {"steps": 5, "batch_size": 4, "micro_batch_size": 2, "checkpoint_every": 2, "learning_rate": 1e-3},
+}
+
+
+def small(**sections: dict[str, Any]) -> Config:
+    """The lab's recipe on a few rollouts, with changes."""
+    table = to_table(read_recipe(find_recipe("lab-paint")))
+    for changes in (SMALL, sections):
+        for name, values in changes.items():
+            table[name] |= values
+    return from_table(table)
+
+
+@pytest.mark.parametrize(("tuning", "weights"), [("lora", "ema"), ("full", "frozen"), ("full", "ema")])
+def test_a_run_killed_and_resumed_ends_as_an_undisturbed_one_whoever_its_teacher_is(
+    tuning: str, weights: str, tmp_path: Path
+) -> None:
+    config = small(model={"tuning": tuning}, teacher={"weights": weights, "decay": 0.5})
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(config, whole)
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    process = subprocess.Popen(
+        train_command(config, killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
+    until(lambda: len(runlog.read_metrics(killed)) >= 3 or process.poll() is not None, 120)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 3 <= len(runlog.read_metrics(killed)) < 5
+    resume = [sys.executable, "-m", "paint.cli", "resume", str(killed)]
+    subprocess.run(resume, check=True, capture_output=True, env=environment)
+
+    last = whole / "checkpoints" / "step-000005"
+    files = sorted(path.relative_to(last) for path in last.rglob("*.safetensors"))
+    trained = Path("model/model.safetensors" if tuning == "full" else "adapter/adapter_model.safetensors")
+    assert files == sorted([trained, *([Path(FILE)] if weights == "ema" else [])])
+    for path in files:
+        one, other = (load_file(run / "checkpoints" / last.name / path) for run in (whole, killed))
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    losses = [[row["loss"] for row in runlog.read_metrics(run)] for run in (whole, killed)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+def test_the_teacher_that_is_named_is_the_one_that_scores(tuning: str, tmp_path: Path) -> None:
+    losses = {}
+    for weights, decay in (("frozen", 0.99), ("ema", 0.5), ("ema", 0.0), ("live", 0.99)):
+        teacher = {"weights": weights, "decay": decay}
+        folder = tmp_path / f"{weights}-{decay}"
+        train(small(model={"tuning": tuning}, teacher=teacher, train={"steps": 2}), folder)
+        losses[weights, decay] = [row["loss"] for row in runlog.read_metrics(folder)]
+    assert len({first for first, _ in losses.values()}) == 1  # all start at the student
+    # An average without memory is the student of this step, up to the order of its sums.
+    assert losses["ema", 0.0][1] == pytest.approx(losses["live", 0.99][1], rel=1e-3)
+    assert len({round(second, 6) for _, second in losses.values()}) >= 3

@@ -1,0 +1,175 @@
+"""The switches of the paper and the controls: each does what it says, in real steps on the lab."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paint import runlog
+from paint.config import Config, ConfigError
+from paint.context import mask_ratio, mask_solution, overlap
+from paint.data import DataError, Problem, batch_indices, read_problems
+from paint.latex import normalize
+from paint.objective import token_log_probs
+from paint.policy import load_policy
+from paint.recipe import find_recipe, from_table, read_recipe, to_table
+from paint.rollout import LocalEngine, seed_of
+from paint.train import reference_shown, train
+from paint.update import sampling_of
+
+
+def tiny(**sections: dict[str, Any]) -> Config:
+    """The lab's recipe for one step on four rollouts, with changes."""
+    table = to_table(read_recipe(find_recipe("lab-paint")))
+    small = {"rollout": {"max_new_tokens": 60}, "train": {"steps": 1, "batch_size": 4, "micro_batch_size": 4}}
+    for changes in (small, sections):
+        for name, values in changes.items():
+            table[name] |= values
+    return from_table(table)
+
+
+def run(folder: Path, config: Config) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """The rollouts and the figures of a run's first step."""
+    train(config, folder)
+    lines = (folder / "rollouts/step-000001.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines], runlog.read_metrics(folder)[0]
+
+
+@pytest.fixture(scope="module")
+def by_id() -> dict[str, Problem]:
+    return {p.id: p for p in read_problems(tiny().data).problems}
+
+
+@pytest.mark.parametrize("shown", ["own", "none", "other", "answer", "wrong_answer"])
+def test_the_teacher_is_shown_what_the_control_says_and_nothing_else(
+    tmp_path: Path, by_id: dict[str, Problem], shown: str
+) -> None:
+    config = tiny(context={"shown": shown})
+    rows, metrics = run(tmp_path / "run", config)
+    policy = load_policy(config.model, seed=0)
+    solutions = {p.solution: p for p in by_id.values()}
+    for row in rows:
+        problem, context = by_id[row["problem_id"]], row["context"]
+        assert row["overlap"] == overlap(row["text"], problem.solution)  # of its own solution, whatever is shown
+        ratio = mask_ratio(row["overlap"], wrong=0.3, correct=0.4)
+        prompt = policy.teacher_prompt(problem.problem, context, complete="answer" in shown)
+        match shown:
+            case "own":
+                assert context == mask_solution(problem.solution, ratio)
+            case "none":
+                assert context is None
+                prompt = row["prompt_ids"]  # of the lab, both views think alike
+            case "other":
+                [other] = [p for s, p in solutions.items() if context == mask_solution(s, ratio)]
+                assert other.id != problem.id
+            case "answer":
+                assert context == f"The answer is $\\boxed{{{problem.answer}}}$."
+            case "wrong_answer":
+                answer = context.removeprefix("The answer is $\\boxed{").removesuffix("}$.")
+                assert answer in {p.answer for p in by_id.values()}
+                assert normalize(answer) != normalize(problem.answer)
+        assert row["teacher_prompt_ids"] == prompt
+    if shown == "none":
+        assert metrics["kl"] == pytest.approx(0, abs=1e-6)  # two views of one model that read the same
+    else:
+        assert metrics["kl"] > 1e-3
+
+
+def test_controls_are_drawn_by_the_seed_and_refused_where_there_is_nothing_to_draw() -> None:
+    problems = [Problem(f"p{i}", f"s{i}", str(i % 3), str(i)) for i in range(30)]
+    drawn = {reference_shown(problems, problems[0], "other", seed) for seed in range(200)}
+    assert drawn == {f"s{i}" for i in range(1, 30)}
+    assert reference_shown(problems, problems[4], "other", 7) == reference_shown(problems, problems[4], "other", 7)
+    wrong = {reference_shown(problems, problems[0], "wrong_answer", seed) for seed in range(50)}
+    assert wrong == {f"The answer is $\\boxed{{{i}}}$." for i in (1, 2)}
+    with pytest.raises(DataError, match=r"^context\.shown other needs a second problem"):
+        reference_shown(problems[:1], problems[0], "other", 0)
+    with pytest.raises(DataError, match=r"^context\.shown wrong_answer needs .* another answer than '0'"):
+        reference_shown(problems[::3], problems[0], "wrong_answer", 0)
+
+
+def test_a_reason_first_teacher_writes_about_what_it_is_shown_and_scores_with_that_in_view(
+    tmp_path: Path, by_id: dict[str, Problem]
+) -> None:
+    config = tiny(teacher={"reason_first": True, "rationale_tokens": 12}, train={"steps": 3, "learning_rate": 3e-3})
+    train(config, tmp_path / "run")
+    policy = load_policy(config.model, seed=0)  # with a fresh adapter: the teacher, whatever the student became
+    for step in (1, 3):
+        text = (tmp_path / f"run/rollouts/step-{step:06d}.jsonl").read_text()
+        for number, row in enumerate(map(json.loads, text.splitlines())):
+            problem, context = by_id[row["problem_id"]].problem, row["context"]
+            asked = policy.rationale_prompt(problem, context, complete=False)
+            seed = seed_of(0, "rationale", step - 1, number)
+            sampling = sampling_of(config)
+            [reply] = LocalEngine(policy, batch_size=1).generate(
+                [asked], type(sampling)(sampling.temperature, sampling.top_p, sampling.top_k, 12), [seed]
+            )
+            assert row["rationale"] == policy.decode(reply.ids).strip() != ""
+            read = policy.decode(row["teacher_prompt_ids"], special=True)
+            assert read.count("<|im_start|>") == 4  # it is asked, replies, is asked to solve, and the student's text
+            assert context in read
+            assert f"assistant\n{row['rationale']}<|im_end|>" in read
+            assert row["rationale"] not in policy.decode(row["prompt_ids"], special=True)
+
+
+def test_a_rationale_counts_for_the_longest_prompt(tmp_path: Path) -> None:
+    config = tiny(teacher={"reason_first": True, "rationale_tokens": 600}, data={"max_prompt_tokens": 650})
+    with pytest.raises(DataError, match=r"makes a teacher prompt of \d+ tokens, over the limit of 650"):
+        train(config, tmp_path / "run")
+    with pytest.raises(ConfigError, match="there is nothing to reason about"):
+        tiny(teacher={"reason_first": True}, context={"shown": "none"})
+
+
+def test_the_sampled_token_objective_is_the_mean_log_ratio_of_the_sampled_tokens(
+    tmp_path: Path, by_id: dict[str, Problem]
+) -> None:
+    options = {"kind": "sampled_token", "clip_mode": "none", "mix": 0.0, "top_fraction": 0.0}
+    config = tiny(objective=options)
+    rows, metrics = run(tmp_path / "run", config)
+    policy = load_policy(config.model, seed=0)
+    means = []
+    for row in rows:
+        ids = torch.tensor(row["completion_ids"])
+        values = []
+        for prompt in ("prompt_ids", "teacher_prompt_ids"):
+            with torch.no_grad():
+                logits = policy.model(input_ids=torch.tensor([row[prompt] + row["completion_ids"]])).logits[0]
+            values.append(token_log_probs(logits[len(row[prompt]) - 1 : -1], ids, temperature=1.1))
+        means.append(float((values[0] - values[1]).mean()))
+    assert metrics["loss"] == pytest.approx(sum(means) / 4, rel=1e-4)
+    assert metrics["clipped_share"] == 0
+
+
+def test_interpolation_everywhere_and_a_fixed_mask_ratio_are_plain_options(tmp_path: Path) -> None:
+    rows, metrics = run(
+        tmp_path / "run", tiny(objective={"top_fraction": 1.0}, context={"wrong": 0.25, "correct": 0.25})
+    )
+    assert metrics["selected_share"] == 1
+    assert metrics["selected_kl"] > 0
+    assert [row["mask_ratio"] for row in rows] == [0.25] * 4
+
+
+def test_each_clip_mode_bounds_what_it_says(tmp_path: Path) -> None:
+    losses = {mode: run(tmp_path / mode, tiny(objective={"clip_mode": mode, "clip": 0.05}))[1] for mode in MODES}
+    assert losses["none"]["loss"] == losses["none"]["kl"]
+    assert losses["none"]["clipped_share"] == 0
+    assert losses["token"]["loss"] <= 0.05
+    assert losses["pointwise"]["loss"] < losses["token"]["loss"] < losses["none"]["loss"]
+    assert len({m["kl"] for m in losses.values()}) == 1  # the same rollouts, the same targets
+
+
+MODES = ("pointwise", "token", "none")
+
+
+def test_placements_hide_what_they_say_in_a_step(tmp_path: Path, by_id: dict[str, Problem]) -> None:
+    for placement in ("prefix", "middle", "random", "punctuation"):
+        config = tiny(context={"placement": placement})
+        rows, _ = run(tmp_path / placement, config)
+        order = batch_indices(len(by_id), 4, 0, 0)
+        problems = [list(by_id.values())[i] for i in order]
+        for number, (row, problem) in enumerate(zip(rows, problems, strict=True)):
+            seed = seed_of(0, 0, number)
+            expected = mask_solution(problem.solution, row["mask_ratio"], placement=placement, seed=seed)
+            assert row["context"] == expected
