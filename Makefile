@@ -25,7 +25,7 @@ vllm: .venv-vllm/ready  ## vLLM for CPUs, in an environment of its own
 	@touch $@
 
 lab: setup  ## train and evaluate on the embedded model
-	$(BIN)/paint lab
+	$(BIN)/paint lab --folder runs/lab-$$(date +%Y%m%d-%H%M%S)
 
 test: setup  ## all tests
 	$(BIN)/pytest

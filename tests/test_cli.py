@@ -106,3 +106,16 @@ def test_a_recipe_with_an_unknown_key_says_where_and_what_was_meant(tmp_path: Pa
         result.stderr
         == f"paint train: {recipe}: unknown key objective.top_fractoin; did you mean objective.top_fraction?\n"
     )
+
+
+@pytest.mark.parametrize("verb", [["probe"], ["ablate", "mask-ratio"]])
+def test_what_starts_from_a_recipe_takes_its_settings_as_flags(
+    verb: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*verb, "lab-paint", "--rollout.nonsense", "1", "--folder", str(tmp_path / "x")])
+    assert "rollout.nonsense" in capsys.readouterr().err
+    # The recipe's own method is distillation: what is refused is what the flag says.
+    assert main([*verb, "lab-paint", "--train.method", "sft", "--folder", str(tmp_path / "x")]) == 2
+    assert "sft" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()

@@ -35,7 +35,7 @@ from paint.grading import Grade, Grader, Verdict
 from paint.policy import Policy, PolicyError, save_adapter
 from paint.rollout import Completion, LocalEngine, Sampling
 from paint.store import Answer, Store, StoreError, reopen_store
-from paint.summary import comparisons, sheets, summary_json, summary_markdown
+from paint.summary import comparisons, markdown, sheets, summary_json
 from processes import until
 
 PROTOCOL = Protocol(3, thinking=False, sampling=Sampling(1.0, 0.95, -1, 80))
@@ -390,9 +390,9 @@ def test_real_rows_of_the_tables(tmp_path: Path) -> None:
     assert main_sheet.rows[0][3].startswith("50.0 [")
     assert [row[:2] for row in pairs.rows] == [["new", "x"], ["new", "y"], ["new", "macro"]]
     assert pairs.rows[2][2].startswith("+37.5 [")
-    markdown = summary_markdown(found)
-    assert markdown.count("| base | x |") == 2
-    assert "| new | macro | +37.5" in markdown
+    text = markdown(sheets(found))
+    assert text.count("| base | x |") == 2
+    assert "| new | macro | +37.5" in text
     table = summary_json(found)
     assert table["figures"]["new"]["macro"]["avg_at_k"]["mean"] == 0.875
     assert table["compared_with"] == "base"

@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 
 from paint.chains import Chain, draw_chain, draw_chains, held_out
+from paint.cli import main
+from paint.config import Config
 from paint.context import mask_solution
 from paint.data import Problem, lab_file
-from paint.figures import avg_at_k, compare
+from paint.experiment import shares
+from paint.figures import compare_seeds, over_seeds
 from paint.grading import is_correct
 from paint.lab import run_lab
 from paint.policy import Policy
 from paint.pretrain import build_tokenizer, write_problems
 from paint.rollout import LocalEngine, Sampling
+from paint.runlog import new_run
 
 EVALUATION = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=96)
 
@@ -98,13 +102,46 @@ def test_the_model_thinks_when_asked_to_and_closes_its_thought(policy: Policy, p
 
 
 def test_paint_raises_the_lab_by_fifteen_points(tmp_path: Path) -> None:
-    found = run_lab([Path(__file__).parent.parent / "recipes/lab-paint.toml"], tmp_path, seed=0, problems=60, samples=6)
-    base, after = found["base"], found["lab-paint"]
-    gain = compare([base.correct], [after.correct]).difference
+    recipe = Path(__file__).parent.parent / "recipes/lab-paint.toml"
+    base, after = run_lab([recipe], tmp_path, seeds=[0], problems=60, samples=6)
+    gain = compare_seeds(shares([base]), shares([after]))
     assert gain.mean >= 0.15
     assert gain.low > 0
-    assert avg_at_k(after.correct).low > avg_at_k(base.correct).high
-    assert not after.truncated.any()
+    assert over_seeds(shares([after])).low > over_seeds(shares([base])).high
+    stored = (tmp_path / "evaluation/seed-0/lab-paint/lab/completions.jsonl").read_text().splitlines()
+    assert len(stored) == 360
+    assert not any(json.loads(line)["truncated"] for line in stored)
+
+
+@pytest.mark.parametrize("place", ["lab-sft/seed-3", "lab-grpo/seed-3", "lab-opsd/seed-4", "lab-paint/seed-4"])
+def test_methods_are_the_labs_recipes_and_seeds_count_from_the_first(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new_run(Config(), tmp_path / place)  # another setting, which the experiment must meet
+    command = ["lab", "--methods", "sft,grpo,opsd,paint", "--seeds", "2", "--seed", "3", "--folder", str(tmp_path)]
+    assert main(command) == 2
+    assert f"{tmp_path} holds {place.replace('/seed-', ', seed ')}, in another setting" in capsys.readouterr().err
+
+
+def test_an_unknown_method_is_one_clear_message(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "--methods", "opsdd,paint"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("paint lab: unknown recipe lab-opsdd; did you mean lab-opsd?")
+
+
+@pytest.mark.parametrize(
+    ("verb", "parts"),
+    [
+        ("lab", ["default: runs/lab", "among sft, grpo, opsd, paint", "held-out problems", "paper: Experimental Det"]),
+        ("ablate", ["default: runs/ablate-RECIPE", "default: 3", "mask_ratio_ablation", "Ablation Studies, aime_2024"]),
+    ],
+)
+def test_help_explains_the_options(verb: str, parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([verb, "--help"])
+    text = "".join(capsys.readouterr().out.split())  # lines also end at hyphens
+    for part in [*parts, "the same command goes on where it stopped", "is not done again"]:
+        assert part.replace(" ", "") in text, part
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "pretraining.json"])

@@ -107,6 +107,7 @@ def test_a_reason_first_teacher_writes_about_what_it_is_shown_and_scores_with_th
                 [asked], type(sampling)(sampling.temperature, sampling.top_p, sampling.top_k, 12), [seed]
             )
             assert row["rationale"] == policy.decode(reply.ids).strip() != ""
+            assert row["rationale_tokens"] == len(reply.ids)
             read = policy.decode(row["teacher_prompt_ids"], special=True)
             assert read.count("<|im_start|>") == 4  # it is asked, replies, is asked to solve, and the student's text
             assert context in read

@@ -24,7 +24,9 @@ paint: on-policy self-distillation with a partly masked solution
   paint grade FOLDER ...                           grade stored evaluations again, and compare them
   paint data openthoughts OUT.jsonl                the paper's training data: verified, without benchmark problems
   paint data check FILE --model.path MODEL         say what a file of problems holds
-  paint lab [RECIPE ...]                           train and evaluate on the embedded model, on any laptop
+  paint probe RECIPE                               before training: how much more does the teacher know?
+  paint lab [RECIPE ...] [--methods M,M,...]       train and evaluate on the embedded model, on any laptop
+  paint ablate TABLE RECIPE [--seeds N]            the paper's ablations: mask-ratio, mask-placement, interpolation
 
 RECIPE is a TOML file, or the name of one that comes with paint:
 """
@@ -44,13 +46,15 @@ def _within(kind: type, low: float, high: float = math.inf) -> Callable[[str], f
     return parse
 
 
+RECIPE_FLAGS = "Every setting of the recipe can be given as a flag, too: `paint train RECIPE --help` explains them."
 SECONDS = _within(float, 0.01, 86_400)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb. What the user can mend is one clear message and exit status 2."""
     verb, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    verbs = {"train": train, "resume": resume, "eval": evaluate, "grade": grade, "data": data, "lab": lab}
+    verbs = {"train": train, "resume": resume, "eval": evaluate, "grade": grade, "data": data}
+    verbs |= {"probe": probe, "lab": lab, "ablate": ablate}
     if verb in ("-h", "--help"):
         print(USAGE + "".join(f"  {name}\n" for name in shipped_recipes()), end="")
         return 0
@@ -66,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(stopped, file=sys.stderr)
         return 128 + stopped.signal_number
     except KeyboardInterrupt:
-        go_on = "; the same command goes on where it stopped" if verb in ("eval", "data") else ""
+        resumable = verb in ("eval", "data", "probe", "lab", "ablate")
+        go_on = "; the same command goes on where it stopped" if resumable else ""
         print(f"paint {verb}: interrupted{go_on}", file=sys.stderr)
         return 130
 
@@ -218,34 +223,158 @@ def data(arguments: list[str]) -> int:
     return _check(**options) if options.pop("verb") == "check" else _openthoughts(**options)
 
 
+def probe(arguments: list[str]) -> int:
+    """Before any training: accuracy of student and teacher on the same problems."""
+    parser = argparse.ArgumentParser(
+        prog="paint probe",
+        description="Before any training: accuracy of the student, and of the teacher at several mask ratios, on the "
+        "same problems. What training gains follows that difference. Answers are drawn as the recipe draws rollouts. "
+        "Interrupted, the same command goes on where it stopped.",
+        epilog=RECIPE_FLAGS,
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipe", help="the recipe to be trained, such as lab-paint")
+    parser.add_argument(
+        "--problems",
+        type=_within(int, 1),
+        default=100,
+        help="training problems asked, in the order in which training takes them (default: 100)",
+    )
+    parser.add_argument(
+        "--samples",
+        type=_within(int, 1),
+        default=4,
+        help="answers a problem, of the student and of the teacher at each mask ratio (default: 4)",
+    )
+    parser.add_argument(
+        "--ratios",
+        type=float,
+        nargs="+",
+        default=[0.0, 0.25, 0.30, 0.40, 0.50, 0.75],
+        metavar="RHO",
+        help="mask ratios of the teacher, each in [0, 1) (paper: 0.25 to 0.75 in its tables; 0 is the whole solution)",
+    )
+    parser.add_argument("--folder", type=Path, help="where answers and tables go (default: probes/RECIPE)")
+    options, flags = parser.parse_known_args(arguments)
+    recipe = find_recipe(options.recipe)
+    config = _override(recipe, flags, "probe")
+    from paint import probe as before  # torch takes seconds to import: not for --help
+
+    folder = options.folder or Path("probes") / recipe.stem
+    before.probe(config, folder, problems=options.problems, samples=options.samples, ratios=options.ratios)
+    return 0
+
+
 def lab(arguments: list[str]) -> int:
     """Train and evaluate recipes on the embedded model, and print one table."""
     parser = argparse.ArgumentParser(
         prog="paint lab",
-        description="Train and evaluate on the embedded model: each recipe from the same base, on the same problems.",
+        description="Train and evaluate on the embedded model: each recipe from the same base, on the same problems. "
+        "The last recipe is compared with each of the others. Interrupted, the same command goes on where it stopped.",
     )
-    parser.add_argument("recipes", nargs="*", default=["lab-paint"], help="recipes to compare (default: lab-paint)")
-    parser.add_argument("--folder", type=Path, default=Path("runs"), help="where the runs go (default: runs)")
-    parser.add_argument("--seed", type=int, default=0, help="of data order, rollouts and evaluation (default: 0)")
+    parser.add_argument("recipes", nargs="*", help="recipes to compare (default: lab-paint)")
+    parser.add_argument(
+        "--methods",
+        type=lambda text: [f"lab-{name.strip()}" for name in text.split(",")],
+        default=[],
+        metavar="M,M,...",
+        help="the lab's recipes by method, among sft, grpo, opsd, paint: all four are the paper's main table",
+    )
+    _add_experiment(parser, seeds=1)
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("runs/lab"),
+        help="where results, runs and answers go; what it holds already is not done again (default: runs/lab)",
+    )
     parser.add_argument(
         "--problems",
         type=_within(int, 1, 200),
         default=100,
         help="held-out problems evaluated, up to 200 (default: 100)",
     )
+    options = parser.parse_args(arguments)
+    recipes = [find_recipe(name) for name in [*options.recipes, *options.methods] or ["lab-paint"]]
+    from paint.lab import run_lab
+
+    seeds = range(options.seed, options.seed + options.seeds)
+    run_lab(recipes, options.folder, seeds=seeds, problems=options.problems, samples=options.samples)
+    return 0
+
+
+def ablate(arguments: list[str]) -> int:
+    """Train and evaluate the rows of one of the paper's ablation tables."""
+    parser = argparse.ArgumentParser(
+        prog="paint ablate",
+        description="One of the paper's ablation tables (section 'Ablation Studies'), row by row, from any recipe: "
+        "what the table varies replaces the recipe's values. Rows that stand in several tables are trained once, if "
+        "the folder is the same. Interrupted, the same command goes on where it stopped.",
+        epilog=RECIPE_FLAGS,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "table",
+        choices=["mask-ratio", "mask-placement", "interpolation"],
+        help="mask-ratio: rho_correct and rho_wrong; mask-placement: which part is hidden; interpolation: k_base and "
+        "f_top (paper: tables mask_ratio_ablation, mask_strategy_ablation, interpolation_ablation)",
+    )
+    parser.add_argument("recipe", help="recipe to start from (paper: paint-qwen3-1.7b), or lab-paint on any laptop")
+    _add_experiment(parser, seeds=3)
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where results, runs and answers go; what it holds already is not done again "
+        "(default: runs/ablate-RECIPE)",
+    )
+    parser.add_argument(
+        "--benchmark",
+        help="problems evaluated, named as in paint eval (paper: Ablation Studies, aime_2024; default: that, or for "
+        "the embedded model its held-out problems)",
+    )
+    parser.add_argument(
+        "--problems", type=_within(int, 1), help="evaluate on the first so many of these problems (default: all)"
+    )
+    options, flags = parser.parse_known_args(arguments)
+    recipe = find_recipe(options.recipe)
+    config = _override(recipe, flags, f"ablate {options.table}")
+    from paint.ablate import ablate as run
+
+    run(
+        options.table,
+        config,
+        options.folder or Path("runs") / f"ablate-{recipe.stem}",
+        seeds=range(options.seed, options.seed + options.seeds),
+        benchmark=options.benchmark,
+        problems=options.problems,
+        samples=options.samples,
+    )
+    return 0
+
+
+def _override(recipe: Path, flags: list[str], verb: str) -> Config:
+    """The recipe with what the flags say in its place."""
+    return tyro.cli(Config, prog=f"paint {verb} {recipe}", default=read_recipe(recipe), args=flags)
+
+
+def _add_experiment(parser: argparse.ArgumentParser, *, seeds: int) -> None:
+    parser.add_argument(
+        "--seeds",
+        type=_within(int, 1),
+        default=seeds,
+        help=f"trainings of each row, with seeds of their own (ours; default: {seeds})",
+    )
+    parser.add_argument(
+        "--seed",
+        type=_within(int, 0),
+        default=0,
+        help="the first seed; each is that of data order, rollouts and evaluation (default: 0)",
+    )
     parser.add_argument(
         "--samples",
         type=_within(int, 1),
         default=12,
-        help="answers per problem: the k of Avg@k (default: 12, the paper's)",
+        help="answers a problem: the k of Avg@k (paper: Experimental Details, 12; default: 12)",
     )
-    options = parser.parse_args(arguments)
-    from paint.lab import run_lab
-
-    folder = options.folder / f"lab-{time.strftime('%Y%m%d-%H%M%S')}"
-    recipes = [find_recipe(name) for name in options.recipes]
-    run_lab(recipes, folder, seed=options.seed, problems=options.problems, samples=options.samples)
-    return 0
 
 
 def _run(config: Config, folder: Path, *, resume: bool) -> int:

@@ -29,7 +29,7 @@ from paint.latex import normalize
 from paint.policy import Policy
 from paint.rollout import Completion, Engine, Sampling, seed_of
 from paint.store import Answer, Store, StoreError, digest, find_stores, open_store, reopen_store, write
-from paint.summary import print_summary, summary_json, summary_markdown
+from paint.summary import markdown, print_sheets, sheets, summary_json
 
 LOOP_TAIL, LOOP_WINDOW = 4_000, 40
 GRADED_AT_ONCE = 256  # answers in memory
@@ -171,8 +171,9 @@ def summarise(stores: Sequence[Store], folder: Path, display: Display, *, deadli
             name = policy.name if names.count(policy.name) == 1 else str(policy)
             found.setdefault(name, {})[store.folder.name] = grade(store, grader, display)
     write(folder / "summary.json", json.dumps(summary_json(found), indent=2) + "\n")
-    write(folder / "summary.md", summary_markdown(found))
-    print_summary(display.console, found)
+    tables = sheets(found)
+    write(folder / "summary.md", markdown(tables))
+    print_sheets(display.console, tables)
     display.note(f"written to {folder}: summary.json, summary.md")
 
 

@@ -3,79 +3,36 @@
 The problems are chains of operations modulo 100. The model (made by ``paint.pretrain``, shipped with the package)
 works them line by line and slips now and then; the references merge two operations into one formula. So the model is
 right about half of the time alone, clearly more often with a reference in view, and has a style of its own: what
-self-distillation needs, on a scale where a whole experiment takes a minute.
+self-distillation needs, on a scale where a whole experiment takes minutes.
 """
 
-import dataclasses
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from paint.benchmarks import load_benchmark
-from paint.config import Config
+from paint.config import Rollout
 from paint.display import Display
-from paint.evaluate import PAPER_SAMPLING, Protocol, generate, grade, open_evaluation
-from paint.figures import Answers, avg_at_k, compare
-from paint.grading import Grader
-from paint.policy import Policy, load_adapter, load_policy
+from paint.experiment import BASE, Cell, Exam, Report, Result, report, run_cells
 from paint.recipe import read_recipe
-from paint.rollout import LocalEngine
-from paint.train import train
 
 
-def run_lab(recipes: Sequence[Path], folder: Path, *, seed: int, problems: int, samples: int) -> dict[str, Answers]:
-    """Train each recipe from the same base, evaluate base and all on the same held-out problems, print a table.
+def run_lab(
+    recipes: Sequence[Path], folder: Path, *, seeds: Sequence[int], problems: int, samples: int
+) -> list[Result]:
+    """Train each recipe with each seed, evaluate base and all on held-out problems, print the tables.
 
-    The last checkpoint is what counts: none is picked by its result.
+    The last of the recipes is compared with each of the others.
     """
     display = Display()
-    answers, evaluations = folder / "evaluation", dict[str, Answers]()
-    for recipe in recipes:
-        config = read_recipe(recipe)
-        config = dataclasses.replace(config, train=dataclasses.replace(config.train, seed=seed))
-        policy = load_policy(config.model, seed=seed)
-        if not evaluations:
-            evaluations["base"] = held_out(policy, config, answers / "base", None, problems, samples, display)
-        display.note(f"training {recipe.stem}: {config.train.steps} steps of {config.train.batch_size} rollouts")
-        began = time.monotonic()
-        checkpoint = train(config, folder / recipe.stem)
-        display.note(f"trained in {time.monotonic() - began:.0f} s, with start-up")
-        adapter = checkpoint / "adapter"
-        load_adapter(policy, adapter)
-        evaluations[recipe.stem] = held_out(policy, config, answers / recipe.stem, adapter, problems, samples, display)
-    print_table(display.console, evaluations, samples)
-    display.note(f"runs and answers: {folder}")
-    return evaluations
+    cells = [Cell(recipe.stem, read_recipe(recipe)) for recipe in recipes]
+    results = run_cells(cells, seeds, folder, lab_exam(problems, samples), display)
+    *others, last = [cell.name for cell in cells]
+    labels, pairs = {cell.name: cell.name for cell in cells}, {other: (last, other) for other in others or [BASE]}
+    report(Report("results", "The lab", labels, pairs, f"{last} less the row's"), results, folder, display)
+    return results
 
 
-def held_out(
-    policy: Policy, config: Config, folder: Path, adapter: Path | None, problems: int, samples: int, display: Display
-) -> Answers:
-    """The lab's evaluation: the paper's sampling, in the lab's mode (without thinking), on held-out problems."""
-    benchmark = load_benchmark("lab", limit=problems)
-    sampling = dataclasses.replace(PAPER_SAMPLING, max_new_tokens=config.rollout.max_new_tokens)
-    protocol = Protocol(samples, thinking=False, sampling=sampling, seed=config.train.seed)
-    place = folder / benchmark.name
-    opened = open_evaluation(policy, place, config.model.path, adapter, benchmark.problems, protocol, "local")
-    with opened as store, Grader() as grader:
-        generate(policy, LocalEngine(policy, batch_size=400), store, protocol, display, f"answers of {folder.name}")
-        return grade(store, grader, display)
-
-
-def print_table(console: Console, evaluations: dict[str, Answers], samples: int) -> None:
-    """One row a policy: Avg@k, the paired gain over the base, tokens an answer. The same seed prints the same."""
-    table = Table(title=f"Avg@{samples} on held-out problems, in % with 95 % interval")
-    for column in ("", f"Avg@{samples}", "gain over base", "tokens an answer"):
-        table.add_column(column, justify="right" if column else "left")
-    for name, evaluation in evaluations.items():
-        gain = compare([evaluations["base"].correct], [evaluation.correct]).difference
-        table.add_row(
-            name,
-            avg_at_k(evaluation.correct).points(),
-            gain.points(sign=True) if name != "base" else "",
-            f"{evaluation.tokens.mean():.0f}",
-        )
-    console.print(table)
+def lab_exam(problems: int | None, samples: int, benchmark: str = "lab") -> Exam:
+    """The paper's sampling, in the lab's mode (without thinking, at most 96 tokens), on held-out problems."""
+    rollout = Rollout(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=96, batch_size=400)
+    return Exam(load_benchmark(benchmark, limit=problems), samples, thinking=False, rollout=rollout)

@@ -4,7 +4,7 @@ The first policy is what the others are compared with, problem by problem. Nothi
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,9 +83,9 @@ def comparisons(found: Found) -> Iterator[tuple[str, str, Comparison]]:
             yield policy, "macro", compare(before, after)
 
 
-def print_summary(console: Console, found: Found) -> None:
+def print_sheets(console: Console, made: Sequence[Sheet]) -> None:
     """The tables on a terminal."""
-    for sheet in sheets(found):
+    for sheet in made:
         table = Table(title=sheet.title)
         for column in sheet.columns:
             table.add_column(column, justify="right" if column else "left", no_wrap=not column)
@@ -94,10 +94,10 @@ def print_summary(console: Console, found: Found) -> None:
         console.print(table)
 
 
-def summary_markdown(found: Found) -> str:
+def markdown(made: Sequence[Sheet]) -> str:
     """The tables as Markdown."""
     parts = []
-    for sheet in sheets(found):
+    for sheet in made:
         lines = [f"**{sheet.title}**", "", _line(sheet.columns), _line(["---:" if c else "---" for c in sheet.columns])]
         parts.append("\n".join([*lines, *map(_line, sheet.rows)]))
     return "\n\n".join(parts) + "\n"

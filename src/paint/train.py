@@ -129,7 +129,8 @@ def reason(setup: Setup, rollouts: Sequence[Rollout], number: int) -> list[Rollo
     for (rollout, context, complete), completion in zip(shown, written, strict=True):
         rationale = policy.decode(completion.ids).strip()
         prompt = policy.teacher_prompt(rollout.problem.problem, context, complete=complete, rationale=rationale)
-        found.append(replace(rollout, view=View(context, complete, prompt, rationale)))
+        figures = {**rollout.figures, "rationale_tokens": len(completion.ids)}
+        found.append(replace(rollout, view=View(context, complete, prompt, rationale), figures=figures))
     return found
 
 

@@ -1,0 +1,414 @@
+"""An experiment holds what was measured, survives being killed, and never mixes two settings."""
+
+import fcntl
+import json
+import re
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paint.ablate import GRIDS, ablate, paper_exam
+from paint.cli import main
+from paint.config import Config, Model
+from paint.display import Display
+from paint.experiment import Cell, Result, by_cell, read_results, run_cells, shares
+from paint.figures import Interval, compare_seeds, over_seeds
+from paint.lab import lab_exam
+from paint.plot import FAINT, INK, Panel, draw
+from paint.recipe import find_recipe, read_recipe
+from paint.runlog import RunError
+from processes import until
+
+RECIPE = """
+[model]
+path = "lab"
+dtype = "float32"
+lora_rank = 4
+lora_alpha = 8
+teacher_thinking = false
+[data]
+path = "lab"
+limit = 40
+[rollout]
+max_new_tokens = 60
+[objective]
+clip = {clip}
+[train]
+steps = {steps}
+batch_size = 4
+micro_batch_size = 4
+learning_rate = 1e-2
+checkpoint_every = 1
+"""
+PROBLEMS, SAMPLES = 5, 3
+SMALL = ["--problems", str(PROBLEMS), "--samples", str(SAMPLES)]
+
+
+def write_recipes(folder: Path, steps: int) -> list[str]:
+    """Two recipes of one model, tight and loose, as the command line takes them."""
+    paths = {name: folder / f"{name}.toml" for name in ("tight", "loose")}
+    for (name, path), clip in zip(paths.items(), (0.06, 0.3), strict=True):
+        assert name in path.name
+        path.write_text(RECIPE.format(clip=clip, steps=steps))
+    return [str(path) for path in paths.values()]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], str]:
+    """An experiment of two recipes and two seeds: its folder, its command, and what it printed."""
+    folder = tmp_path_factory.mktemp("experiment")
+    command = ["lab", *write_recipes(folder, steps=2), "--seeds", "2", "--folder", str(folder / "lab"), *SMALL]
+    with redirect_stdout(StringIO()) as said:
+        assert main(command) == 0
+    return folder / "lab", command, said.getvalue()
+
+
+def bytes_in(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file with its time and content; locks are touched by whoever looks."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def without_times(result: Result) -> Result:
+    return replace(result, seconds=0.0)
+
+
+def test_every_cell_and_seed_is_one_line_with_what_it_cost_and_got_right(
+    finished: tuple[Path, list[str], str],
+) -> None:
+    folder, _, _ = finished
+    results = read_results(folder)
+    order = [(name, seed) for seed in (0, 1) for name in ("base", "tight", "loose")]
+    assert [(result.cell, result.seed) for result in results] == order
+    for result in results:
+        place = folder / "evaluation" / f"seed-{result.seed}" / result.cell / "lab"
+        grades = [json.loads(line) for line in (place / "grades.jsonl").read_text().splitlines()]
+        answers = [json.loads(line) for line in (place / "completions.jsonl").read_text().splitlines()]
+        correct = np.array([grade["strict"]["correct"] for grade in grades]).reshape(PROBLEMS, SAMPLES)
+        assert result.right == correct.sum(axis=1).tolist()
+        assert result.answer_tokens == pytest.approx(np.mean([answer["tokens"] for answer in answers]))
+        if result.cell == "base":
+            assert (result.steps, result.rollout_tokens, result.seconds) == (0, 0, 0)
+            continue
+        run = folder / result.cell / f"seed-{result.seed}"
+        rollouts = [json.loads(line) for path in run.glob("rollouts/*") for line in path.read_text().splitlines()]
+        assert (result.steps, len(rollouts)) == (2, 8)
+        assert result.rollout_tokens == sum(len(rollout["completion_ids"]) for rollout in rollouts)
+        metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        spent = [v for row in metrics for k, v in row.items() if re.fullmatch("seconds_(?!left).*", k)]
+        assert 0 < result.seconds == pytest.approx(sum(spent))
+        assert result.config["train"]["seed"] == result.seed
+        assert "step 2/2" in (run / "log.txt").read_text()
+
+
+def test_the_tables_are_made_of_the_results(finished: tuple[Path, list[str], str]) -> None:
+    folder, _, said = finished
+    rows = by_cell(read_results(folder))
+    scores = {name: shares(results) for name, results in rows.items()}
+    assert scores["tight"].shape == (2, PROBLEMS)
+    for text in (said, (folder / "results.md").read_text()):
+        lines = [[cell.strip() for cell in re.split("[|│]", line)[1:-1]] for line in text.splitlines()]
+        table = {line[0]: line[1:] for line in reversed(lines) if line}
+        seeds = {line[0]: line[1:] for line in lines if len(line) == 3}
+        for name in ("tight", "loose"):
+            tokens = np.mean([result.rollout_tokens for result in rows[name]])
+            assert table[name][:3] == [
+                over_seeds(scores[name], bounds=(0, 1)).points(),
+                compare_seeds(scores["base"], scores[name]).points(sign=True),
+                f"{tokens:,.0f}",
+            ]
+            assert seeds[name] == [f"{100 * scores[name][seed].mean():.1f}" for seed in (0, 1)]
+        difference = compare_seeds(scores["tight"], scores["loose"]).points(sign=True)
+        assert table["loose less tight"] == [difference]
+    assert "Avg@3 on 5 problems of lab, seeds 0 to 1" in said
+
+
+def test_the_last_checkpoint_is_what_is_asked(finished: tuple[Path, list[str], str]) -> None:
+    folder, _, _ = finished
+    asked = json.loads((folder / "evaluation/seed-1/loose/lab/asked.json").read_text())
+    assert asked["adapter"] is not None
+    assert asked["seed"] == 1
+    first, last = sorted((folder / "loose/seed-1/checkpoints").iterdir())
+    with redirect_stdout(StringIO()):
+        assert main(["grade", str(folder / "evaluation/seed-1")]) == 0
+    flags = ["--benchmarks", "lab", "--no-thinking", "--rollout.max-new-tokens", "96", "--samples", str(SAMPLES)]
+    flags += ["--limit", str(PROBLEMS), "--seed", "1", "--folder", str(folder.parent / "evals")]
+    with redirect_stdout(StringIO()):
+        assert main(["eval", str(first), str(last), *flags]) == 0
+    digests = [
+        json.loads(path.read_text())["adapter"]
+        for path in sorted((folder.parent / "evals").glob("*/seed-1-step-*/lab/asked.json"))
+    ]
+    assert asked["adapter"] == digests[1] != digests[0]
+
+
+def test_it_says_how_far_it_is_and_how_long_it_will_take(finished: tuple[Path, list[str], str]) -> None:
+    _, _, said = finished
+    parts = re.findall(r"^(\d) of 6: (\w+), seed (\d)(; about \d+ min left)?$", said, flags=re.MULTILINE)
+    assert [part[:3] for part in parts[:3]] == [("1", "base", "0"), ("2", "tight", "0"), ("3", "loose", "0")]
+    assert [bool(part[3]) for part in parts] == [False, False, True, True, True, True]
+    assert said.count("\ntraining ") == 4
+    assert "loss" not in said
+
+
+def test_the_same_command_again_only_shows_what_is_there(
+    finished: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, command, said = finished
+    kept = ("results.jsonl", "tight", "loose", "evaluation")
+    before = {name: value for name, value in bytes_in(folder).items() if name.startswith(kept)}
+    plot = (folder / "results.svg").read_bytes()
+    assert main(command) == 0
+    again = capsys.readouterr().out
+    assert "nothing was trained or evaluated; to do so anew, name another --folder" in again
+    assert again[again.index("The lab") :] == said[said.index("The lab") :]
+    assert {name: value for name, value in bytes_in(folder).items() if name.startswith(kept)} == before
+    assert (folder / "results.svg").read_bytes() == plot
+
+
+def test_a_line_that_was_cut_short_is_made_again_without_training(
+    finished: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, command, _ = finished
+    path = folder / "results.jsonl"
+    before, runs = path.read_bytes(), bytes_in(folder / "loose")
+    path.write_bytes(before[:-30])
+    assert main(command) == 0
+    assert path.read_bytes() == before
+    assert bytes_in(folder / "loose") == runs
+    assert "5 of 6 are in" in capsys.readouterr().out
+    path.write_bytes(before.replace(b'{"cell": "tight"', b'{"cell": tight', 1))
+    assert main(command) == 2
+    assert f"{path} line 2 is damaged" in capsys.readouterr().err
+    path.write_bytes(before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("steps = 2", "steps = 3"), "train.steps: 2 -> 3"),
+        (("clip = 0.06", "clip = 0.1"), "objective.clip: 0.06 -> 0.1"),
+    ],
+)
+def test_another_setting_in_the_same_folder_is_refused_with_what_differs(
+    finished: tuple[Path, list[str], str], change: tuple[str, str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, command, _ = finished
+    recipe = Path(command[1])
+    text = recipe.read_text()
+    before = bytes_in(folder)
+    recipe.write_text(text.replace(*change))
+    try:
+        assert main(command) == 2
+    finally:
+        recipe.write_text(text)
+    error = capsys.readouterr().err
+    assert f"{folder} holds tight, seed 0, in another setting:\n  {message}\n" in error
+    assert "choose another place (--folder)" in error
+    assert bytes_in(folder) == before
+
+
+def test_another_evaluation_in_the_same_folder_is_refused_and_so_is_a_second_process(
+    finished: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, command, _ = finished
+    assert main([*command, "--samples", "4"]) == 2
+    assert "samples: 3 -> 4" in capsys.readouterr().err
+    with (folder / ".lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(command) == 2
+    assert "another process is at work there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("recipes", "message"),
+    [
+        (["lab-paint", "lab-paint"], "lab-paint is the name of one thing"),
+        (["lab-paint", "paint-qwen3-1.7b"], "model.path of paint-qwen3-1.7b is 'Qwen/Qwen3-1.7B', and that of"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    recipes: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lab", *recipes, "--folder", str(tmp_path / "lab")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "lab").exists()
+
+
+def test_problems_that_have_changed_are_refused_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, problems = write_recipes(tmp_path, steps=1)[0], tmp_path / "mine.jsonl"
+    problems.write_text('{"problem": "Start at $1$ and apply $+1$ modulo $100$.", "answer": "2"}\n')
+    exam = lab_exam(None, 2, str(problems))
+    cells = [Cell("tight", read_recipe(recipe))]
+    run_cells(cells, [0], tmp_path / "lab", exam, Display())
+    before = bytes_in(tmp_path / "lab")
+    problems.write_text(problems.read_text().replace("$+1$", "$+2$"))
+    with pytest.raises(RunError, match=r"holds base, seed 0, in another setting:\n  problems_digest: "):
+        run_cells(cells, [0, 1], tmp_path / "lab", lab_exam(None, 2, str(problems)), Display())
+    assert bytes_in(tmp_path / "lab") == before
+
+
+def test_results_of_other_problems_are_not_compared(finished: tuple[Path, list[str], str]) -> None:
+    first, second, *_ = read_results(finished[0])
+    with pytest.raises(RunError, match="tight, seed 0 was asked other problems than base"):
+        by_cell([first, replace(second, problems=second.problems[::-1])])
+
+
+def test_a_stopped_and_a_killed_experiment_go_on_and_end_as_an_undisturbed_one(tmp_path: Path) -> None:
+    recipes, line = write_recipes(tmp_path, steps=8), [sys.executable, "-m", "paint.cli", "lab"]
+    line += [*recipes, "--folder", str(tmp_path / "killed"), *SMALL]
+    killed = tmp_path / "killed"
+
+    def start_until(path: Path) -> subprocess.Popen[str]:
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        until(lambda: path.exists() or process.poll() is not None, seconds=120)
+        assert process.poll() is None, process.communicate()
+        return process
+
+    first = start_until(killed / "tight/seed-0/checkpoints/step-000002")
+    first.send_signal(signal.SIGINT)
+    _, error = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert error == "stopped in tight, seed 0, all is saved; the same command goes on\n"
+
+    second = start_until(killed / "loose/seed-0/checkpoints/step-000003")
+    second.kill()
+    second.communicate()
+    assert [result.cell for result in read_results(killed)] == ["base", "tight"]
+    done = {name: bytes_in(killed / name) for name in ("tight", "evaluation/seed-0/base", "evaluation/seed-0/tight")}
+
+    third = subprocess.run(line, capture_output=True, text=True)
+    assert third.returncode == 0, third.stderr
+    assert "2 of 3 are in" in third.stdout
+    assert "tight, seed 0" not in third.stdout.partition("The lab")[0]
+    assert {name: bytes_in(killed / name) for name in done} == done
+
+    with redirect_stdout(StringIO()):
+        assert main(["lab", *recipes, "--folder", str(tmp_path / "undisturbed"), *SMALL]) == 0
+    undisturbed = read_results(tmp_path / "undisturbed")
+    assert list(map(without_times, read_results(killed))) == list(map(without_times, undisturbed))
+    assert undisturbed[1].right != undisturbed[0].right  # it learnt, or broke: equal results say something
+    adapter = "loose/seed-0/checkpoints/step-000008/adapter/adapter_model.safetensors"
+    assert (killed / adapter).read_bytes() == (tmp_path / "undisturbed" / adapter).read_bytes()
+
+
+def test_the_grids_are_the_papers() -> None:
+    def varied(table: str, *keys: str) -> list[tuple[Any, ...]]:
+        fixed = {"correct": 0.40, "wrong": 0.30, "placement": "suffix", "mix": 0.0, "top_fraction": 0.0}
+        for point in GRIDS[table].points.values():
+            assert all(getattr(point, key) == value for key, value in fixed.items() if key not in keys)
+        return [tuple(getattr(point, key) for key in keys) for point in GRIDS[table].points.values()]
+
+    # Paper, section 'Ablation Studies': tables mask_ratio_ablation, mask_strategy_ablation, interpolation_ablation.
+    assert varied("mask-ratio", "correct", "wrong") == [
+        (0.00, 0.00),
+        (0.25, 0.25),
+        (0.50, 0.50),
+        (0.75, 0.75),
+        (0.50, 0.25),
+        (0.50, 0.30),
+        (0.40, 0.30),
+    ]
+    assert varied("mask-placement", "placement") == [("prefix",), ("middle",), ("random",), ("suffix",)]
+    assert varied("interpolation", "mix", "top_fraction") == [
+        (0.00, 0.00),
+        (0.01, 1.00),
+        (0.03, 1.00),
+        (0.05, 1.00),
+        (0.03, 0.01),
+        (0.03, 0.03),
+        (0.03, 0.05),
+    ]
+    baselines = {table: grid.points[grid.baseline] for table, grid in GRIDS.items()}
+    assert (baselines["mask-ratio"].correct, baselines["mask-ratio"].wrong) == (0, 0)
+    assert baselines["mask-placement"].placement == "suffix"
+    assert (baselines["interpolation"].mix, baselines["interpolation"].top_fraction) == (0, 0)
+
+
+def test_a_row_changes_its_recipe_in_what_the_tables_vary_and_nothing_else() -> None:
+    recipe = read_recipe(find_recipe("paint-qwen3-1.7b"))
+    assert GRIDS["interpolation"].points["0.03/0.03"].of(recipe) == recipe  # the paper's choice is its main setting
+    point = GRIDS["mask-ratio"].points["0.50/0.25"].of(recipe)
+    assert (point.context.correct, point.context.wrong, point.context.placement) == (0.5, 0.25, "suffix")
+    assert (point.objective.mix, point.objective.top_fraction) == (0, 0)
+    restored = replace(point.objective, mix=0.03, top_fraction=0.03)
+    assert replace(point, context=recipe.context, objective=restored) == recipe
+    names = [point.name for grid in GRIDS.values() for point in grid.points.values()]
+    assert (len(names), len(set(names))) == (18, 16)  # suffix masking without interpolation stands in all three
+
+
+def test_a_models_ablation_is_evaluated_as_in_the_paper_through_the_recipes_engine(tmp_path: Path) -> None:
+    problems = tmp_path / "mine.jsonl"
+    problems.write_text('{"problem": "1+1?", "answer": "2"}\n')
+    config = Config(model=Model(path="some/model"))
+    config = replace(config, rollout=replace(config.rollout, engine="vllm", urls=("http://node:1",), batch_size=48))
+    exam = paper_exam(config, str(problems), None, 12)
+    facts = {"benchmark": "mine", "problems": 1, "samples": 12, "thinking": True, "temperature": 1.0, "top_p": 0.95}
+    assert exam.table.items() >= (facts | {"top_k": -1, "max_new_tokens": 38_912}).items()
+    assert (exam.rollout.engine, exam.rollout.urls, exam.rollout.batch_size) == ("vllm", ("http://node:1",), 48)
+
+
+def test_a_setting_that_two_tables_share_is_trained_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(RECIPE.format(clip=0.3, steps=1).replace("batch_size = 4", "batch_size = 2"))
+    folder = tmp_path / "ablate"
+    shared = folder / "suffix-0.40-0.30-mix-0.00-0.00"
+
+    def run(table: str) -> list[Result]:
+        return ablate(table, read_recipe(recipe), folder, seeds=[0], benchmark=None, problems=2, samples=2)
+
+    run("mask-placement")
+    before = bytes_in(shared)
+    assert len(before) > 5
+    found = run("interpolation")
+    assert bytes_in(shared) == before
+    assert len(found) == 8
+    assert len(read_results(folder)) == 1 + 4 + 6
+    said = capsys.readouterr().out
+    assert "2 of 8 are in" in said
+    assert "2 of 8: suffix-0.40-0.30-mix-0.00-0.00" not in said
+    assert "0.05/1.00 less 0.00/0.00" in (folder / "interpolation.md").read_text()
+    for table, grid in (("mask-placement", "middle"), ("interpolation", "0.03/0.05")):
+        drawn = (folder / f"{table}.svg").read_text()
+        assert grid in drawn
+        for label in ("base", *GRIDS[table].points):
+            assert f">{label}</text>" in drawn, label
+        assert (folder / f"{table}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("table", GRIDS)
+def test_a_recipe_that_masks_nothing_is_not_ablated(
+    table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ablate", table, "lab-sft", "--folder", str(tmp_path)]) == 2
+    assert 'train.method "sft"' in capsys.readouterr().err
+
+
+def test_a_plot_has_its_points_and_the_ends_of_its_intervals_where_the_figures_are(tmp_path: Path) -> None:
+    intervals = [Interval(0.2, 0.1, 0.5), None, Interval(0.6, 0.55, 0.9)]
+    panel = Panel("share, %", intervals, [[], [0.3, 0.4], []], zero=False)
+    svg, png = draw(tmp_path / "plot", "Title", ["a", "b", "c"], [panel])
+    assert png.read_bytes().startswith(b"\x89PNG")
+    text = svg.read_text()
+    assert all(f">{word}</text>" in text for word in ("Title", "share, %", "a", "b", "c"))
+    marks = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)" style="fill: (#\w+); stroke: #\w+', text)
+    rows: dict[float, list[float]] = {}
+    for x, y, colour in marks:
+        if colour in (INK, FAINT):
+            rows.setdefault(float(y), []).append(float(x))
+    found = [sorted(rows[y]) for y in sorted(rows)]
+    wanted = [[0.1, 0.2, 0.5], [0.3, 0.4], [0.55, 0.6, 0.9]]
+    assert [len(row) for row in found] == [3, 2, 3]
+    slope, start = np.polyfit(np.concatenate(wanted), np.concatenate(found), 1)
+    np.testing.assert_allclose(np.concatenate(found), start + slope * np.concatenate(wanted), atol=1e-3)
+    assert slope > 0
