@@ -279,6 +279,10 @@ CLASHES = [
         "(one summand is no sum to clip)",
     ),
     (
+        "[train]\nmethod = 'grpo'\n[grpo]\nkl = 0.04\n[teacher]\nweights = 'ema'",
+        'teacher.weights must be "frozen" with grpo.kl 0.04, got "ema" (the KL is to the model before training)',
+    ),
+    (
         "[teacher]\nreason_first = true\n[context]\nshown = 'none'",
         'context.shown must not be "none" with teacher.reason_first: there is nothing to reason about',
     ),

@@ -372,6 +372,11 @@ class Config:
             raise ConfigError(
                 f"train.batch_size must be a multiple of grpo.group_size = {size}, got {batch} (completions a step)"
             )
+        if self.train.method == "grpo" and self.grpo.kl and self.teacher.weights != "frozen":
+            raise ConfigError(
+                f'teacher.weights must be "frozen" with grpo.kl {self.grpo.kl:g}, got {show(self.teacher.weights)} '
+                f"(the KL is to the model before training)"
+            )
         if self.teacher.reason_first and self.context.shown == "none":
             raise ConfigError(
                 'context.shown must not be "none" with teacher.reason_first: there is nothing to reason about'

@@ -106,12 +106,11 @@ def reference_shown(problems: Sequence[Problem], problem: Problem, shown: str, s
             return None
         case "answer":
             return f"The answer is $\\boxed{{{problem.answer}}}$."
-    known = {problem.id} if shown == "other" else {normalize(problem.answer)}
     start = random.Random(seed).randrange(len(problems))
     for other in (*problems[start:], *problems[:start]):
-        if shown == "other" and other.id not in known:
+        if shown == "other" and other.id != problem.id:
             return other.solution
-        if shown == "wrong_answer" and normalize(other.answer) not in known:
+        if shown == "wrong_answer" and normalize(other.answer) != normalize(problem.answer):
             return f"The answer is $\\boxed{{{other.answer}}}$."
     raise DataError(f"context.shown {shown} needs a second problem with another answer than {problem.answer!r}")
 
