@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import signal
 import statistics
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -38,14 +37,13 @@ from paint.config import Config
 from paint.data import DataError, Problem, batch_indices, read_problems
 from paint.grading import Grader, is_correct
 from paint.policy import Policy, load_policy
-from paint.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.rollout import Completion, LocalEngine, Rollout
 from paint.runlog import summarise
 from paint.teacher import open_teacher
 from paint.train import train
 from paint.update import Setup, accumulate
 from processes import in_two_processes, train_command
-from test_train import adapter, assert_same, resume_command, wait_for
+from runs import adapter, assert_same, assert_same_history, changed, kill_and_resume
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
@@ -58,11 +56,7 @@ ADAMS_NOISE = 0.01  # of a learning rate, where a gradient is nearly zero
 
 def small(method: str, **sections: dict[str, Any]) -> Config:
     """The method's recipe for the lab on a few rows, with changes."""
-    table = to_table(read_recipe(find_recipe(f"lab-{method}")))
-    for changes in (SMALL, sections):
-        for name, values in changes.items():
-            table[name] |= values
-    return from_table(table)
+    return changed(f"lab-{method}", SMALL, sections)
 
 
 # The equations.
@@ -558,19 +552,9 @@ def test_a_baseline_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(tmp_p
     config = small(method, grpo={"group_size": 4, "iterations": 2}, train=changes)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(config, whole)
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    process = subprocess.Popen(
-        train_command(config, killed), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
-    wait_for(lambda: len(runlog.read_metrics(killed)) >= 3, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert len(runlog.read_metrics(killed)) < 5
-    subprocess.run(resume_command(killed), check=True, capture_output=True, env=environment)
+    kill_and_resume(config, killed, lambda: len(runlog.read_metrics(killed)) >= 3)
     assert_same(adapter(killed), adapter(whole))
-    assert [row["loss"] for row in runlog.read_metrics(killed)] == [row["loss"] for row in runlog.read_metrics(whole)]
-    for path in (whole / "rollouts").iterdir():
-        assert path.read_text() == (killed / "rollouts" / path.name).read_text()
+    assert_same_history(whole, killed)
 
 
 def test_a_solution_that_is_too_long_for_sft_is_refused_with_its_numbers(tmp_path: Path) -> None:

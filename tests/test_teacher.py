@@ -1,9 +1,5 @@
 """The teacher is the model that it is said to be, whatever the student does, and the student is never touched by it."""
 
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,12 +17,11 @@ from paint.data import lab_file
 from paint.fused import fused_paint_loss
 from paint.objective import paint_loss
 from paint.policy import Policy, PolicyError, load_adapter, load_policy, save_adapter
-from paint.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.rollout import LocalEngine, Sampling
 from paint.runlog import RunError
 from paint.teacher import FILE, open_teacher
 from paint.train import train
-from processes import train_command, until
+from runs import assert_same_history, changed, kill_and_resume
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
 COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
@@ -386,11 +381,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 def small(**sections: dict[str, Any]) -> Config:
     """The lab's recipe on a few rollouts, with changes."""
-    table = to_table(read_recipe(find_recipe("lab-paint")))
-    for changes in (SMALL, sections):
-        for name, values in changes.items():
-            table[name] |= values
-    return from_table(table)
+    return changed("lab-paint", SMALL, sections)
 
 
 @pytest.mark.parametrize(("tuning", "weights"), [("lora", "ema"), ("full", "frozen"), ("full", "ema")])
@@ -400,17 +391,7 @@ def test_a_run_killed_and_resumed_ends_as_an_undisturbed_one_whoever_its_teacher
     config = small(model={"tuning": tuning}, teacher={"weights": weights, "decay": 0.5})
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(config, whole)
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    process = subprocess.Popen(
-        train_command(config, killed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
-    )
-    until(lambda: len(runlog.read_metrics(killed)) >= 3 or process.poll() is not None, 120)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert 3 <= len(runlog.read_metrics(killed)) < 5
-    resume = [sys.executable, "-m", "paint.cli", "resume", str(killed)]
-    subprocess.run(resume, check=True, capture_output=True, env=environment)
-
+    kill_and_resume(config, killed, lambda: len(runlog.read_metrics(killed)) >= 3)
     last = whole / "checkpoints" / "step-000005"
     files = sorted(path.relative_to(last) for path in last.rglob("*.safetensors"))
     trained = Path("model/model.safetensors" if tuning == "full" else "adapter/adapter_model.safetensors")
@@ -419,8 +400,7 @@ def test_a_run_killed_and_resumed_ends_as_an_undisturbed_one_whoever_its_teacher
         one, other = (load_file(run / "checkpoints" / last.name / path) for run in (whole, killed))
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
-    losses = [[row["loss"] for row in runlog.read_metrics(run)] for run in (whole, killed)]
-    assert losses[0] == losses[1]
+    assert_same_history(whole, killed)
 
 
 @pytest.mark.parametrize("tuning", ["lora", "full"])

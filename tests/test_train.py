@@ -4,15 +4,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from paint import Diverged, fused, runlog
 from paint.canary import EngineGap
@@ -28,6 +25,7 @@ from paint.runlog import summarise
 from paint.server import EngineError
 from paint.train import train
 from processes import in_two_processes, train_command
+from runs import adapter, assert_same, assert_same_history, changed, kill_and_resume, resume_command, wait_for
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
@@ -39,37 +37,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 def small(**sections: dict[str, Any]) -> Config:
     """The lab's recipe on a few rollouts, with changes."""
-    table = to_table(read_recipe(find_recipe("lab-paint")))
-    for changes in (SMALL, sections):
-        for name, values in changes.items():
-            table[name] |= values
-    return from_table(table)
-
-
-def adapter(folder: Path) -> dict[str, torch.Tensor]:
-    """The weights of a run's last checkpoint."""
-    checkpoint = runlog.latest_checkpoint(folder)
-    assert checkpoint is not None
-    return load_file(checkpoint / "adapter" / "adapter_model.safetensors")
-
-
-def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], *, tolerance: float = 0.0) -> None:
-    assert a.keys() == b.keys()
-    assert sum(float(x.abs().sum()) for x in a.values()) > 0
-    for name, x in a.items():
-        assert (x - b[name]).abs().max() <= tolerance, name
-
-
-def resume_command(folder: Path) -> list[str]:
-    return [sys.executable, "-m", "paint.cli", "resume", str(folder)]
-
-
-def wait_for(condition: Any, process: subprocess.Popen[str], seconds: float = 120) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, f"ended early: {process.communicate()}"
-        assert time.monotonic() < until, "took too long"
-        time.sleep(0.02)
+    return changed("lab-paint", SMALL, sections)
 
 
 def test_a_step_is_the_papers_algorithm(tmp_path: Path) -> None:
@@ -202,24 +170,14 @@ def test_a_run_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(tmp_path: 
     config = small(train={"steps": 5, "checkpoint_every": 2})
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(config, whole)
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    process = subprocess.Popen(
-        train_command(config, killed), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
     conditions = {
         "before the first checkpoint": lambda: len(runlog.read_metrics(killed)) >= 1,
         "after it": lambda: len(runlog.read_metrics(killed)) >= 3,
         "while one is written": lambda: (killed / "checkpoints/.step-000002.partial").exists(),
     }
-    wait_for(conditions[when], process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert len(runlog.read_metrics(killed)) < 5
-    subprocess.run(resume_command(killed), check=True, capture_output=True, env=environment)
+    kill_and_resume(config, killed, conditions[when])
     assert_same(adapter(killed), adapter(whole))
-    assert [row["loss"] for row in runlog.read_metrics(killed)] == [row["loss"] for row in runlog.read_metrics(whole)]
-    for path in (whole / "rollouts").iterdir():
-        assert path.read_text() == (killed / "rollouts" / path.name).read_text()
+    assert_same_history(whole, killed)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -14,20 +14,16 @@ from paint.data import DataError, Problem, batch_indices, read_problems
 from paint.latex import normalize
 from paint.objective import token_log_probs
 from paint.policy import load_policy
-from paint.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.rollout import LocalEngine, seed_of
 from paint.train import reference_shown, train
 from paint.update import sampling_of
+from runs import changed
 
 
 def tiny(**sections: dict[str, Any]) -> Config:
     """The lab's recipe for one step on four rollouts, with changes."""
-    table = to_table(read_recipe(find_recipe("lab-paint")))
     small = {"rollout": {"max_new_tokens": 60}, "train": {"steps": 1, "batch_size": 4, "micro_batch_size": 4}}
-    for changes in (small, sections):
-        for name, values in changes.items():
-            table[name] |= values
-    return from_table(table)
+    return changed("lab-paint", small, sections)
 
 
 def run(folder: Path, config: Config) -> tuple[list[dict[str, Any]], dict[str, float]]:

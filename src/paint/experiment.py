@@ -15,13 +15,11 @@ Left out on purpose: choosing a checkpoint by its result; figures of a part of t
 at once (for many GPUs, rollouts and answers come from vLLM servers: docs/engines.md).
 """
 
-import fcntl
 import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from itertools import groupby
@@ -46,7 +44,7 @@ from paint.policy import load_policy, load_trained, trained_in
 from paint.recipe import differences, from_table, require_paths, to_table
 from paint.rollout import Sampling
 from paint.runlog import RunError, latest_checkpoint, read_metrics, read_run
-from paint.store import write
+from paint.store import locked, write
 from paint.summary import Sheet, markdown, print_sheets
 from paint.train import open_engine, train
 
@@ -158,7 +156,8 @@ def run_cells(cells: Sequence[Cell], seeds: Sequence[int], folder: Path, exam: E
     """
     base = _require_comparable(cells)
     tasks = [cell.with_seed(seed) for seed in seeds for cell in [base, *cells]]
-    with _locked(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
         results = {(result.cell, result.seed): result for result in read_results(folder)}
         _require_same(folder, tasks, results, exam)
         missing = [task for task in tasks if task.key not in results]
@@ -403,24 +402,6 @@ def _require_same(folder: Path, tasks: Sequence[Cell], results: Mapping[tuple[st
                 + "\n  ".join(lines)
                 + "\nRepeat that setting to go on with it, or choose another place (--folder)"
             )
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of the folder."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("wb")
-    except OSError as error:
-        raise RunError(f"{folder} cannot be written: {error.strerror}; choose another place (--folder)") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"{folder}: another process is at work there; wait, or choose another --folder") from None
-        except OSError:
-            pass  # a file system without locks
-        yield
 
 
 def _words_left(spent: Mapping[str, Sequence[float]], rest: Sequence[str]) -> str:

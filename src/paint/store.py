@@ -109,7 +109,7 @@ def open_store(
     """
     with _or_store_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with locked(folder):
         _require_same(folder, asked, problems, prompts)
         versions = _read_asked(folder)["versions"] if (folder / "asked.json").exists() else []
         versions += [asked["versions"]] if asked["versions"] not in versions else []
@@ -128,7 +128,7 @@ def reopen_store(folder: Path) -> Iterator[Store]:
         StoreError: no store there, its setting or problems are damaged, or another process works on it.
     """
     _read_asked(folder)
-    with _locked(folder), _opened(folder) as store:
+    with locked(folder), _opened(folder) as store:
         yield store
 
 
@@ -152,14 +152,15 @@ def digest(prompt: Sequence[int]) -> str:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder. Raises StoreError where one is at work there."""
     with _or_store_error(folder):
         lock = (folder / ".lock").open("wb")
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreError(f"{folder}: another process is at work on this evaluation; wait for it") from None
+            raise StoreError(f"{folder}: another process is at work there; wait, or name another folder") from None
         except OSError:
             pass  # a file system without locks
         yield

@@ -1,0 +1,78 @@
+"""Small runs of the lab's recipes: what is changed in them, what they end in, and how they are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from paint import runlog
+from paint.config import Config
+from paint.recipe import find_recipe, from_table, read_recipe, to_table
+from processes import train_command
+
+Sections = Mapping[str, Mapping[str, Any]]
+
+
+def changed(recipe: str, *changes: Sections) -> Config:
+    """A shipped recipe with changes, the later ones counting."""
+    table = to_table(read_recipe(find_recipe(recipe)))
+    for sections in changes:
+        for name, values in sections.items():
+            table[name] |= values
+    return from_table(table)
+
+
+def adapter(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of a run's last checkpoint."""
+    checkpoint = runlog.latest_checkpoint(folder)
+    assert checkpoint is not None
+    return load_file(checkpoint / "adapter" / "adapter_model.safetensors")
+
+
+def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], *, tolerance: float = 0.0) -> None:
+    """Two adapters, neither of them empty."""
+    assert a.keys() == b.keys()
+    assert sum(float(x.abs().sum()) for x in a.values()) > 0
+    for name, x in a.items():
+        assert (x - b[name]).abs().max() <= tolerance, name
+
+
+def resume_command(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "paint.cli", "resume", str(folder)]
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 120) -> None:
+    """Until something is true, while the process lives."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"ended early: {process.communicate()}"
+        assert time.monotonic() < until, "took too long"
+        time.sleep(0.02)
+
+
+def kill_and_resume(config: Config, folder: Path, when: Callable[[], Any]) -> None:
+    """Train in a process of its own, end it with SIGKILL once something is true, and go on in another."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # another number rounds differently
+    process = subprocess.Popen(
+        train_command(config, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+    wait_for(when, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert len(runlog.read_metrics(folder)) < config.train.steps
+    subprocess.run(resume_command(folder), check=True, capture_output=True, env=environment)
+
+
+def assert_same_history(one: Path, other: Path) -> None:
+    """The losses and the rollouts of two runs, step by step."""
+    losses = [[row["loss"] for row in runlog.read_metrics(run)] for run in (one, other)]
+    assert losses[0] == losses[1]
+    for path in (one / "rollouts").iterdir():
+        assert path.read_text() == (other / "rollouts" / path.name).read_text()
