@@ -115,7 +115,7 @@ def test_a_finished_probe_is_told_again_and_another_setting_is_refused(
     probe(LAB, probed, problems=24, samples=2, ratios=RATIOS)
     out = capsys.readouterr().out
     assert "tok/s" not in out
-    assert "The student can at most learn what the teacher knows" in out
+    assert "Training moves the student towards the teacher" in out
     assert (probed / "summary.json").read_text() == before
     cooler = dataclasses.replace(LAB, rollout=dataclasses.replace(LAB.rollout, temperature=0.7))
     with pytest.raises(StoreError, match=r"temperature: 1.1 -> 0.7"):

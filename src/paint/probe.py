@@ -215,7 +215,7 @@ def how_to_read(config: Config) -> str:
     """What the table says, and what would mislead."""
     options, thinking = config.rollout, {True: "on", False: "off"}
     return (
-        "The student can at most learn what the teacher knows: where the teacher is no better, there is nothing to "
+        "Training moves the student towards the teacher: where the teacher answers no better, there is little to "
         "gain. Where the answer is visible, it may be copied; that difference is no measure of what can be learnt. "
         f"Answers are drawn as rollouts are (temperature {options.temperature:g}, top-p {options.top_p:g}, "
         f"top-k {options.top_k}); one that is cut, at {options.max_new_tokens:,} tokens, is wrong. Thinking is "
