@@ -123,14 +123,14 @@ def score_group(
     """
     config, lengths = setup.config, lengths_of(rollouts)
     temperature = config.objective.temperature or config.rollout.temperature
-    found = log_probs(setup, rollouts, temperature)
-    before = found.log_prob.detach()
-    if old:
-        before = before.new_tensor([x for r in rollouts for x in old[r.row]])
     anchor = None
     if config.grpo.kl:
         with setup.teacher.view():
             anchor = log_probs(setup, rollouts, temperature, head=setup.teacher.lm_head).log_prob
+    found = log_probs(setup, rollouts, temperature)
+    before = found.log_prob.detach()
+    if old:
+        before = before.new_tensor([x for r in rollouts for x in old[r.row]])
     gained = before.new_tensor([r.figures["advantage"] for r in rollouts])
     per_token, values = grpo_terms(
         found.log_prob,
