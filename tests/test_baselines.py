@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from conftest import LAB
-from paint import runlog
+from paint import baselines, runlog
 from paint.baselines import (
     advantages,
     grpo_terms,
@@ -41,7 +41,7 @@ from paint.rollout import Completion, LocalEngine, Rollout
 from paint.runlog import summarise
 from paint.teacher import open_teacher
 from paint.train import train
-from paint.update import Setup, accumulate
+from paint.update import Setup, accumulate, update
 from processes import in_two_processes, train_command
 from runs import adapter, assert_same, assert_same_history, changed, kill_and_resume
 
@@ -555,6 +555,29 @@ def test_a_baseline_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(tmp_p
     kill_and_resume(config, killed, lambda: len(runlog.read_metrics(killed)) >= 3)
     assert_same(adapter(killed), adapter(whole))
     assert_same_history(whole, killed)
+
+
+def test_a_failure_between_two_updates_on_one_batch_leaves_the_last_whole_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"steps": 3, "checkpoint_every": 3, "learning_rate": 1e-3}
+    config = small("grpo", grpo={"group_size": 4, "iterations": 2}, train=changes)
+    train(config, tmp_path / "whole")
+    made: list[int] = []
+
+    def fail_at_the_fourth(setup: Setup, number: int) -> None:
+        if len(made) == 3:  # the second update of the second step
+            raise MemoryError("out of memory")
+        made.append(number)
+        update(setup, number)
+
+    monkeypatch.setattr(baselines, "update", fail_at_the_fourth)
+    with pytest.raises(MemoryError):
+        train(config, tmp_path / "failed")
+    assert runlog.latest_checkpoint(tmp_path / "failed") is None  # half a step is no checkpoint
+    monkeypatch.undo()
+    train(config, tmp_path / "failed", resume=True)
+    assert_same(adapter(tmp_path / "failed"), adapter(tmp_path / "whole"))
 
 
 def test_a_solution_that_is_too_long_for_sft_is_refused_with_its_numbers(tmp_path: Path) -> None:

@@ -119,3 +119,17 @@ def test_what_starts_from_a_recipe_takes_its_settings_as_flags(
     assert main([*verb, "lab-paint", "--train.method", "sft", "--folder", str(tmp_path / "x")]) == 2
     assert "sft" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("flags", [["--train.seed", "7"], ["--log.name", "x"]])
+def test_settings_that_an_ablation_would_ignore_are_refused(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ablate", "mask-ratio", "lab-paint", *flags, "--folder", str(tmp_path / "x")]) == 2
+    assert "--folder, --seed and --seeds say which" in capsys.readouterr().err
+
+
+def test_the_lab_takes_recipes_of_its_own_model_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "opsd-qwen3-1.7b", "--folder", str(tmp_path / "x")]) == 2
+    assert "opsd-qwen3-1.7b trains 'Qwen/Qwen3-1.7B'" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()

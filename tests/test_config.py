@@ -31,6 +31,7 @@ from paint.recipe import (
     from_table,
     read_recipe,
     require_paths,
+    require_trainable,
     shipped_recipes,
     to_table,
 )
@@ -264,23 +265,27 @@ CLASHES = [
         "train.batch_size must be a multiple of grpo.group_size = 8, got 12 (completions a step)",
     ),
     (
-        "[model]\ntuning = 'full'",
-        'model.dtype must be "float32" with model.tuning "full", got "bfloat16" '
-        "(a weight of 16 bits loses steps of 5e-06: docs/paper.md, D4)",
-    ),
-    (
-        "[model]\ntuning = 'full'\ndtype = 'float32'\n[rollout]\nengine = 'vllm'",
-        'rollout.engine must be "local" with model.tuning "full", got "vllm" '
-        "(servers are given adapters, and there is none)",
-    ),
-    (
         "[objective]\nkind = 'sampled_token'",
         'objective.clip_mode must be "none" with objective.kind "sampled_token", got "pointwise" '
         "(one summand is no sum to clip)",
     ),
     (
         "[train]\nmethod = 'grpo'\n[grpo]\nkl = 0.04\n[teacher]\nweights = 'ema'",
-        'teacher.weights must be "frozen" with grpo.kl 0.04, got "ema" (the KL is to the model before training)',
+        'teacher.weights must be "frozen" with train.method "grpo", got "ema" (it belongs to distillation)',
+    ),
+    (
+        "[train]\nmethod = 'sft'\n[context]\nshown = 'other'",
+        'context.shown must be "own" with train.method "sft", got "other" (it belongs to distillation)',
+    ),
+    (
+        "[train]\nmethod = 'grpo'\n[objective]\ntemperature = 1.0",
+        "objective.temperature must be None or rollout.temperature = 1.1 where sampled tokens carry the gradient, "
+        "got 1 (they are drawn at that one)",
+    ),
+    (
+        "[objective]\nkind = 'sampled_token'\nclip_mode = 'none'",
+        'rollout.top_p must be 1 and rollout.top_k -1 with objective.kind "sampled_token", got 0.95 and 20 '
+        "(its gradient is that of the reverse KL only for tokens drawn from the whole distribution)",
     ),
     (
         "[teacher]\nreason_first = true\n[context]\nshown = 'none'",
@@ -302,7 +307,7 @@ def test_settings_that_exclude_each_other_are_refused_with_the_file(tmp_path: Pa
         "[train]\nmethod = 'sft'\nbatch_size = 12",
         "[model]\ntuning = 'full'\ndtype = 'float32'",
         "[rollout]\nengine = 'vllm'",
-        "[objective]\nkind = 'sampled_token'\nclip_mode = 'none'",
+        "[objective]\nkind = 'sampled_token'\nclip_mode = 'none'\n[rollout]\ntop_p = 1.0\ntop_k = -1",
         "[teacher]\nreason_first = true",
         "[context]\nshown = 'none'",
     ],
@@ -335,7 +340,7 @@ TABLES = st.fixed_dictionaries(
             }
         ),
         "grpo": st.fixed_dictionaries({"group_size": st.integers(2, 64), "kl": st.floats(0, 10) | st.integers(0, 9)}),
-        "train": st.fixed_dictionaries({"method": st.sampled_from(["distillation", "sft"])}),
+        "train": st.fixed_dictionaries({"seed": st.integers(0, 10**6)}),
         "log": st.fixed_dictionaries({"trackers": st.permutations(["tensorboard", "wandb", "trackio"])}),
     },
 )
@@ -433,3 +438,23 @@ def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None
         assert explanation, f"{section}.{key} has no docstring"
         assert f"--{section}.{key.replace('_', '-')}" in words
         assert explanation in words
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"dtype": "bfloat16"},
+            r'^model\.dtype must be "float32" with model\.tuning "full", got "bfloat16" \(',
+        ),
+        ({"dtype": "float32"}, r'^rollout\.engine must be "local" with model\.tuning "full", got "vllm"'),
+    ],
+)
+def test_full_fine_tuning_is_refused_where_it_would_lose_its_steps_or_its_engine(
+    sections: dict[str, Any], message: str
+) -> None:
+    model = {"path": "lab", "tuning": "full", **sections}
+    config = from_table({"model": model, "data": {"path": "lab"}, "rollout": {"engine": "vllm"}})
+    with pytest.raises(ConfigError, match=message):
+        require_trainable(config)
+    require_trainable(from_table({"model": model | {"dtype": "float32"}, "data": {"path": "lab"}}))

@@ -267,6 +267,21 @@ def test_going_on_with_another_config_is_refused_with_the_difference(tmp_path: P
         train(small(), tmp_path / "run")
 
 
+def test_going_on_with_other_problems_is_refused(tmp_path: Path) -> None:
+    rows = [{"problem": p.problem, "solution": p.solution, "answer": p.answer} for p in _problems(small())[:12]]
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = small(data={"path": str(path)}, train={"steps": 2, "checkpoint_every": 1})
+    train(config, tmp_path / "run")
+    path.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
+    longer = replace(config, train=replace(config.train, steps=3))
+    with pytest.raises(runlog.RunError, match=rf"was started with other problems than {path} holds now"):
+        train(longer, tmp_path / "run", resume=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train(longer, tmp_path / "run", resume=True)
+    assert len(runlog.read_metrics(tmp_path / "run")) == 3
+
+
 def test_a_run_that_diverges_ends_in_a_message_and_keeps_its_checkpoints(tmp_path: Path) -> None:
     config = small(train={"steps": 6, "learning_rate": 1e30, "checkpoint_every": 1})
     with pytest.raises(Diverged, match=r"lower train\.learning_rate"):

@@ -86,6 +86,24 @@ def test_controls_are_drawn_by_the_seed_and_refused_where_there_is_nothing_to_dr
         reference_shown(problems[::3], problems[0], "wrong_answer", 0)
 
 
+def test_another_answer_that_is_the_same_number_is_not_a_wrong_one() -> None:
+    problems = [Problem("p", "s", answer, str(i)) for i, answer in enumerate(("12", "12.0", "$12$", "13"))]
+    assert {reference_shown(problems, problems[0], "wrong_answer", seed) for seed in range(20)} == {
+        "The answer is $\\boxed{13}$."
+    }
+
+
+def test_one_long_solution_does_not_stand_in_the_way_of_another_problems(tmp_path: Path) -> None:
+    rows = [{"problem": f"What is {i}?", "solution": f"It is $\\boxed{{{i}}}$.", "answer": str(i)} for i in range(8)]
+    rows.append({"problem": "And this?", "solution": "so " * 600, "answer": "9"})
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = tiny(context={"shown": "other"}, data={"path": str(path), "on_bad_row": "skip"})
+    stored, _ = run(tmp_path / "run", config)
+    assert len(stored) == 4
+    assert all("so so" not in row["context"] for row in stored)
+
+
 def test_a_reason_first_teacher_writes_about_what_it_is_shown_and_scores_with_that_in_view(
     tmp_path: Path, by_id: dict[str, Problem]
 ) -> None:
@@ -123,7 +141,7 @@ def test_the_sampled_token_objective_is_the_mean_log_ratio_of_the_sampled_tokens
     tmp_path: Path, by_id: dict[str, Problem]
 ) -> None:
     options = {"kind": "sampled_token", "clip_mode": "none", "mix": 0.0, "top_fraction": 0.0}
-    config = tiny(objective=options)
+    config = tiny(objective=options, rollout={"top_p": 1.0, "top_k": -1})
     rows, metrics = run(tmp_path / "run", config)
     policy = load_policy(config.model, seed=0)
     means = []

@@ -337,6 +337,9 @@ def ablate(arguments: list[str]) -> int:
     options, flags = parser.parse_known_args(arguments)
     recipe = find_recipe(options.recipe)
     config = _override(recipe, flags, f"ablate {options.table}")
+    read = read_recipe(recipe)
+    if (config.log, config.train.seed) != (read.log, read.train.seed):
+        raise ConfigError("rows have folders and seeds of their own: --folder, --seed and --seeds say which")
     from paint.ablate import ablate as run
 
     run(

@@ -196,7 +196,8 @@ class Objective:
 
     kind: Literal["forward_kl", "reverse_kl", "jsd", "sampled_token"] = "forward_kl"
     """Divergence between target and student at a position; sampled_token is reverse KL by policy gradient on the
-    sampled token, with clip-mode none (paper: Eq. clipped_fkl, forward KL; Training Algorithm names sampled tokens)."""
+    sampled token, with clip-mode none, top-p 1 and top-k -1 (paper: Eq. clipped_fkl, forward KL; Training Algorithm
+    names sampled tokens)."""
     clip: float = 0.06
     """Clipping threshold tau, in nats, above 0 (paper: Eq. clipped_fkl, 0.06)."""
     clip_mode: Literal["pointwise", "token", "none"] = "pointwise"
@@ -257,7 +258,7 @@ class Train:
     """What a step does: distillation is PAINT, and OPSD where nothing is hidden or interpolated; grpo and sft are the
     baselines (paper: Compared post-training recipes)."""
     steps: int = 100
-    """Optimizer steps (paper: Experimental Details, 100)."""
+    """Optimizer steps (paper: Experimental Details, 100); grpo takes grpo.iterations in each."""
     batch_size: int = 32
     """Completions an optimizer step, over all ranks (paper: Experimental Details, 32)."""
     micro_batch_size: int = 4
@@ -372,25 +373,36 @@ class Config:
             raise ConfigError(
                 f"train.batch_size must be a multiple of grpo.group_size = {size}, got {batch} (completions a step)"
             )
-        if self.train.method == "grpo" and self.grpo.kl and self.teacher.weights != "frozen":
+        if self.train.method != "distillation":
+            self._require_plain()
+        sampled = self.train.method == "grpo" or self.objective.kind == "sampled_token"
+        temperature = self.objective.temperature
+        if sampled and temperature not in (None, self.rollout.temperature):
             raise ConfigError(
-                f'teacher.weights must be "frozen" with grpo.kl {self.grpo.kl:g}, got {show(self.teacher.weights)} '
-                f"(the KL is to the model before training)"
+                f"objective.temperature must be None or rollout.temperature = {self.rollout.temperature:g} where "
+                f"sampled tokens carry the gradient, got {temperature:g} (they are drawn at that one)"
+            )
+        if self.objective.kind == "sampled_token" and (self.rollout.top_p < 1 or self.rollout.top_k > 0):
+            raise ConfigError(
+                f'rollout.top_p must be 1 and rollout.top_k -1 with objective.kind "sampled_token", got '
+                f"{self.rollout.top_p:g} and {self.rollout.top_k} (its gradient is that of the reverse KL only for "
+                f"tokens drawn from the whole distribution)"
             )
         if self.teacher.reason_first and self.context.shown == "none":
             raise ConfigError(
                 'context.shown must not be "none" with teacher.reason_first: there is nothing to reason about'
             )
-        if self.model.tuning == "full" and self.model.dtype != "float32":
-            raise ConfigError(
-                f'model.dtype must be "float32" with model.tuning "full", got {show(self.model.dtype)} '
-                f"(a weight of 16 bits loses steps of {self.train.learning_rate:g}: docs/paper.md, D4)"
-            )
-        if self.model.tuning == "full" and self.rollout.engine != "local":
-            raise ConfigError(
-                f'rollout.engine must be "local" with model.tuning "full", got {show(self.rollout.engine)} '
-                f"(servers are given adapters, and there is none)"
-            )
+
+    def _require_plain(self) -> None:
+        """Refuse what the baselines would not heed: they have no teacher and no divergence."""
+        given = (self.teacher.weights, self.teacher.reason_first, self.context.shown, self.objective.kind)
+        names = ("teacher.weights", "teacher.reason_first", "context.shown", "objective.kind")
+        for name, value, plain in zip(names, given, ("frozen", False, "own", "forward_kl"), strict=True):
+            if value != plain:
+                raise ConfigError(
+                    f"{name} must be {show(plain)} with train.method {show(self.train.method)}, got {show(value)} "
+                    f"(it belongs to distillation)"
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,13 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     options = evaluation.rollout
     sampling = Sampling(options.temperature, options.top_p, options.top_k, options.max_new_tokens)
     protocol = Protocol(evaluation.samples, evaluation.thinking, sampling, evaluation.seed)
-    config = Config(model=model, rollout=options)  # refuses what does not go together
+    if model.tuning == "full" and options.engine != "local":
+        raise ConfigError(
+            f'rollout.engine must be "local" for runs of model.tuning "full", got "{options.engine}": servers are '
+            f"given adapters. A checkpoint's model/ folder is a model of its own: `paint eval "
+            f"RUN/checkpoints/step-.../model`"
+        )
+    config = Config(model=model, rollout=options)
     folder = Path(evaluation.folder) / (Path(model.path).name or "model")
     # With servers, this process only writes adapters and checks log-probs: the GPU is theirs.
     device = "cpu" if options.engine == "vllm" else PartialState().device

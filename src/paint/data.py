@@ -9,8 +9,9 @@ Left out on purpose: prompt lengths, which need the model's tokenizer and are ch
 any change to the texts, which reach the prompts exactly as written.
 """
 
+import hashlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,6 +108,15 @@ def judge(
             continue
         seen |= dict.fromkeys(keys, row)
         yield row, problem
+
+
+def digest(problems: Sequence[Problem]) -> str:
+    """What tells these problems, in this order, from others."""
+    found = hashlib.sha256()
+    for problem in problems:
+        parts = (problem.id, problem.problem, problem.solution, problem.answer)
+        found.update("\0".join((*parts, "")).encode("utf-8", "replace"))
+    return found.hexdigest()[:16]
 
 
 def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int]:

@@ -15,7 +15,6 @@ Left out on purpose: choosing a checkpoint by its result; figures of a part of t
 at once (for many GPUs, rollouts and answers come from vLLM servers: docs/engines.md).
 """
 
-import hashlib
 import json
 import math
 import os
@@ -35,15 +34,16 @@ from rich.console import Console
 from paint import Stopped
 from paint.benchmarks import Benchmark
 from paint.config import Config, ConfigError, Data, Model, Rollout, Train
+from paint.data import digest
 from paint.display import LOG_WIDTH, Counter, Display
 from paint.evaluate import Protocol, generate, grade, open_evaluation, require_room
 from paint.figures import SHARE, Answers, Interval, compare_seeds, over_seeds
 from paint.grading import Grader
 from paint.plot import Panel, draw
 from paint.policy import load_policy, load_trained, trained_in
-from paint.recipe import differences, from_table, require_paths, to_table
+from paint.recipe import differences, from_table, require_trainable, to_table
 from paint.rollout import Sampling
-from paint.runlog import RunError, latest_checkpoint, read_metrics, read_run
+from paint.runlog import RunError, latest_checkpoint, read_metrics, read_run, trained_on
 from paint.store import locked, write
 from paint.summary import Sheet, markdown, print_sheets
 from paint.train import open_engine, train
@@ -97,10 +97,10 @@ class Exam:
     @property
     def table(self) -> dict[str, Any]:
         """What two results must have in common, as JSON keeps it."""
-        rows = [(problem.id, problem.problem, problem.answer) for problem in self.benchmark.problems]
-        digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
-        facts = {"benchmark": self.benchmark.name, "problems": len(rows), "problems_digest": digest}
-        return facts | {"samples": self.samples, "thinking": self.thinking, **asdict(self.sampling)}
+        problems = self.benchmark.problems
+        facts = {"benchmark": self.benchmark.name, "problems": len(problems), "problems_digest": digest(problems)}
+        facts |= {"samples": self.samples, "thinking": self.thinking, **asdict(self.sampling)}
+        return facts | {"engine": self.rollout.engine}
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,7 @@ class Result:
 
     Attributes:
         config, exam: the settings, as nested plain values.
+        trained_on: what tells the training problems from others; empty for the base model.
         steps: optimizer steps; rollout_tokens: tokens that were sampled for them; seconds: wall time of them, without
             what a kill undid, start-up and evaluation. All 0 for the base model.
         problems: what tells each problem from others; right: its number of right answers, of the exam's samples.
@@ -119,6 +120,7 @@ class Result:
     seed: int
     config: dict[str, Any]
     exam: dict[str, Any]
+    trained_on: str
     steps: int
     rollout_tokens: int
     seconds: float
@@ -174,6 +176,7 @@ def run_cells(cells: Sequence[Cell], seeds: Sequence[int], folder: Path, exam: E
             display.note(f"{tasks.index(task) + 1} of {len(tasks)}: {task.label}{_words_left(spent, rest)}")
             began = monotonic()
             results[task.key] = _run(task, folder, exam, display)
+            by_cell(list(results.values()))  # refuses what cannot be compared, before it is written
             lines = [json.dumps(asdict(result), ensure_ascii=False) + "\n" for result in results.values()]
             write(folder / "results.jsonl", "".join(lines))
             spent.setdefault(task.name, []).append(monotonic() - began)
@@ -267,8 +270,15 @@ def by_cell(results: Sequence[Result]) -> dict[str, list[Result]]:
     """The results of each cell, by seed.
 
     Raises:
-        RunError: they are of different problems, which cannot be compared.
+        RunError: they were trained on, or asked, different problems, and cannot be compared.
     """
+    trained = [result for result in results if result.trained_on]
+    for result in trained:
+        if result.trained_on != trained[0].trained_on:
+            raise RunError(
+                f"{result.cell}, seed {result.seed} was trained on other problems than {trained[0].cell}, seed "
+                f"{trained[0].seed} (the file behind data.path has changed); choose another place (--folder)"
+            )
     for result in results:
         if result.problems != results[0].problems:
             raise RunError(
@@ -309,6 +319,7 @@ def _run(task: Cell, folder: Path, exam: Exam, display: Display) -> Result:
         seed=task.seed,
         config=to_table(task.config),
         exam=exam.table,
+        trained_on=trained_on(run) if checkpoint else "",
         steps=len(metrics),
         rollout_tokens=round(sum(row["rollout_tokens"] for row in metrics)),
         seconds=sum(
@@ -364,7 +375,7 @@ def _require_comparable(cells: Sequence[Cell]) -> Cell:
         raise ConfigError("an experiment is one process; for many GPUs, start vLLM servers and name them: rollout.urls")
     names = [cell.name for cell in cells]
     for cell in cells:
-        require_paths(cell.config)
+        require_trainable(cell.config)
         if names.count(cell.name) > 1 or cell.name in (BASE, "evaluation"):
             raise ConfigError(f"{cell.name} is the name of one thing in an experiment; rename the recipe")
         for key in ("path", "dtype"):

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paint.benchmarks import load_benchmark
-from paint.config import Rollout
+from paint.config import ConfigError, Rollout
 from paint.display import Display
 from paint.experiment import BASE, Cell, Exam, Report, Result, report, run_cells
 from paint.recipe import read_recipe
@@ -25,6 +25,12 @@ def run_lab(
     """
     display = Display()
     cells = [Cell(recipe.stem, read_recipe(recipe)) for recipe in recipes]
+    for cell in cells:
+        if cell.config.model.path != "lab":
+            raise ConfigError(
+                f'{cell.name} trains {cell.config.model.path!r}, and the lab\'s problems are for model.path "lab"; use '
+                f"`paint train` and `paint eval`, or `paint ablate`"
+            )
     results = run_cells(cells, seeds, folder, lab_exam(problems, samples), display)
     *others, last = [cell.name for cell in cells]
     labels, pairs = {cell.name: cell.name for cell in cells}, {other: (last, other) for other in others or [BASE]}

@@ -218,7 +218,8 @@ def how_to_read(config: Config) -> str:
         "Training moves the student towards the teacher: where the teacher answers no better, there is little to "
         "gain. Where the answer is visible, it may be copied; that difference is no measure of what can be learnt. "
         f"Answers are drawn as rollouts are (temperature {options.temperature:g}, top-p {options.top_p:g}, "
-        f"top-k {options.top_k}); one that is cut, at {options.max_new_tokens:,} tokens, is wrong. Thinking is "
+        f"top-k {options.top_k}); one that is cut, at {options.max_new_tokens:,} tokens, is wrong: "
+        "where many are cut, raise --rollout.max-new-tokens first. Thinking is "
         f"{thinking[config.model.student_thinking]} in the student's prompt and "
         f"{thinking[config.model.teacher_thinking]} in the teacher's."
     )

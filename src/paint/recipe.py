@@ -120,6 +120,21 @@ def require_paths(config: Config) -> None:
             )
 
 
+def require_trainable(config: Config) -> None:
+    """Refuse to train what has no paths, or what would lose its steps. Raises ConfigError."""
+    require_paths(config)
+    if config.model.tuning == "full" and config.model.dtype != "float32":
+        raise ConfigError(
+            f'model.dtype must be "float32" with model.tuning "full", got {show(config.model.dtype)} '
+            f"(a weight of 16 bits loses steps of {config.train.learning_rate:g}: docs/paper.md, D4)"
+        )
+    if config.model.tuning == "full" and config.rollout.engine != "local":
+        raise ConfigError(
+            f'rollout.engine must be "local" with model.tuning "full", got {show(config.rollout.engine)} '
+            f"(servers are given adapters, and there is none)"
+        )
+
+
 def _build(section: Any, values: Mapping[str, Any]) -> Any:
     converted = {}
     for key in dataclasses.fields(section):

@@ -41,8 +41,11 @@ class RunError(PaintError, RuntimeError):
     """A run folder cannot be written, or cannot be gone on with; the message says how to."""
 
 
-def new_run(config: Config, folder: Path) -> Path:
+def new_run(config: Config, folder: Path, problems: str) -> Path:
     """Make the run folder and write run.json.
+
+    Args:
+        problems: digest of what is trained on.
 
     Raises:
         RunError: the folder already holds a run, or cannot be written.
@@ -54,6 +57,7 @@ def new_run(config: Config, folder: Path) -> Path:
         (folder / "checkpoints").mkdir(exist_ok=True)
         facts = {
             "config": to_table(config),
+            "problems": problems,
             "versions": {name: version(name) for name in LIBRARIES} | {"python": platform.python_version()},
             "git": _git_revision(),
             "command": sys.argv,
@@ -79,22 +83,33 @@ def read_run(folder: Path) -> Config:
     return from_table(table, source=str(folder / "run.json"))
 
 
-def continue_run(config: Config, folder: Path) -> None:
-    """Refuse to go on with another config, since the result would be neither run; note what may change.
+def trained_on(folder: Path) -> str:
+    """What tells the problems of a run from others; empty for one that did not note it."""
+    return str(json.loads((folder / "run.json").read_text()).get("problems", ""))
 
-    That is a larger number of steps, and where the engine runs.
+
+def continue_run(config: Config, folder: Path, problems: str) -> None:
+    """Refuse to go on with another config or other problems, since the result would be neither run.
+
+    What may change is noted: a larger number of steps, and where the engine runs.
 
     Raises:
         RunError: naming every value that differs, or a number of steps below the run's.
     """
     before = read_run(folder)
+    facts = json.loads((folder / "run.json").read_text())
+    if trained_on(folder) not in ("", problems):
+        raise RunError(
+            f"{folder} was started with other problems than {config.data.path} holds now; put the file back as it was, "
+            f"or start a new run"
+        )
     lines = [line for line in differences(before, config) if line.split(":")[0] not in MAY_CHANGE]
     if lines:
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(lines))
     if config.train.steps < before.train.steps:
         raise RunError(f"{folder} has {before.train.steps} steps; they may grow, not shrink to {config.train.steps}")
     if config != before:
-        facts = json.loads((folder / "run.json").read_text()) | {"config": to_table(config)}
+        facts |= {"config": to_table(config)}
         with _or_run_error(folder / "run.json"):
             _write(folder / "run.json", json.dumps(facts, indent=2) + "\n")
 

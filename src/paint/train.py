@@ -23,19 +23,19 @@ from accelerate.utils import InitProcessGroupKwargs
 from torch import Tensor
 
 from paint import Stopped, runlog
+from paint.answers import at_sight
 from paint.baselines import grpo_step, sft_step
 from paint.canary import require_agreement
 from paint.config import Config, ConfigError
 from paint.config import Teacher as TeacherConfig
 from paint.context import MARKER, anchors, mask_ratio, mask_solution, overlap
-from paint.data import DataError, Problem, ProblemSet, batch_indices, read_problems
+from paint.data import DataError, Problem, ProblemSet, batch_indices, digest, read_problems
 from paint.display import Clock, Display
 from paint.evaluate import summarise_again
 from paint.fused import fused_paint_loss, triton_row_work
 from paint.grading import Grader, Item
-from paint.latex import normalize
 from paint.policy import Policy, load_policy
-from paint.recipe import require_paths, to_table
+from paint.recipe import require_trainable, to_table
 from paint.rollout import Engine, LocalEngine, MergedEngine, Rollout, Scored, View, seed_of
 from paint.teacher import open_teacher
 from paint.update import (
@@ -49,6 +49,8 @@ from paint.update import (
     sampled_tokens,
     sampling_of,
     update,
+    updates_made,
+    updates_of,
 )
 from paint.validation import load_validation, validate
 from paint.vllm import open_vllm
@@ -107,10 +109,11 @@ def reference_shown(problems: Sequence[Problem], problem: Problem, shown: str, s
         case "answer":
             return f"The answer is $\\boxed{{{problem.answer}}}$."
     start = random.Random(seed).randrange(len(problems))
-    for other in (*problems[start:], *problems[:start]):
+    for place in range(len(problems)):
+        other = problems[(start + place) % len(problems)]
         if shown == "other" and other.id != problem.id:
             return other.solution
-        if shown == "wrong_answer" and normalize(other.answer) != normalize(problem.answer):
+        if shown == "wrong_answer" and at_sight(other.answer, problem.answer) == "wrong":
             return f"The answer is $\\boxed{{{other.answer}}}$."
     raise DataError(f"context.shown {shown} needs a second problem with another answer than {problem.answer!r}")
 
@@ -166,7 +169,7 @@ def train(config: Config, folder: Path, *, resume: bool = False, display: Displa
         ConfigError, DataError, ImplError, PolicyError, RunError: before the first step wherever that is possible.
         Stopped: after SIGINT or SIGTERM, when the step under way is finished and saved.
     """
-    require_paths(config)
+    require_trainable(config)
     # Ranks wait for the first one's engine: while it starts, generates, or is waited for.
     seconds = 600 + config.rollout.patience + config.rollout.timeout
     waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))
@@ -196,9 +199,9 @@ def train(config: Config, folder: Path, *, resume: bool = False, display: Displa
     )
     if accelerator.is_main_process:
         if resume:
-            runlog.continue_run(config, folder)
+            runlog.continue_run(config, folder, digest(problems))
         else:
-            runlog.new_run(config, folder)
+            runlog.new_run(config, folder, digest(problems))
     accelerator.wait_for_everyone()
     done = runlog.restore(folder, policy, optimizer, teacher) if resume else 0
     ranks_done = accelerator.gather(torch.tensor([done], device=accelerator.device))
@@ -231,7 +234,8 @@ def open_engine(
     Raises:
         EngineError, EngineGap: it cannot be used, or it is not the policy that is trained.
     """
-    if config.rollout.engine == "vllm":
+    idle = config.train.method == "sft" and not config.validation.path  # references need no engine
+    if config.rollout.engine == "vllm" and not idle:
         # All rows are asked for at once and go to the least busy server: four for each reach every one.
         asked = [problems[i % len(problems)] for i in range(4 * max(len(config.rollout.urls), 1))]
         prompts = [policy.student_prompt(problem.problem) for problem in asked]
@@ -287,8 +291,9 @@ def loop(setup: Setup, folder: Path, done: int, display: Display) -> None:
         except Stopped:
             raise
         except Exception:
-            # The adapter stands after ``done`` whole steps: a failure in a later one must not lose them.
-            if main and done:
+            # A failure must not lose whole steps; one within GRPO's updates, or before the teacher followed, left half.
+            whole = updates_made(setup.optimizer) == updates_of(setup.config, done)
+            if main and done and whole:
                 with suppress(runlog.RunError):
                     runlog.save_checkpoint(folder, setup.policy, setup.optimizer, done, setup.teacher)
             raise
@@ -358,19 +363,24 @@ def prepare(policy: Policy, config: Config, found: ProblemSet, display: Display)
             f"rollout.max_new_tokens {config.rollout.max_new_tokens} leaves no room for a prompt: "
             f"the model has {positions} positions"
         )
-    problems, long = [], 0
-    for problem in found.problems:
-        length = longest_prompt(policy, config, problem, found.problems)
-        if length <= limit:
-            problems.append(problem)
-        elif config.data.on_bad_row == "skip":
-            long += 1
-        else:
-            raise DataError(
-                f"{config.data.path}: problem {problem.id} makes a {READ[config.train.method]} of {length} tokens, "
-                f"over the limit of {limit} (data.max_prompt_tokens, or the model's positions less {written}). Nothing "
-                f"is ever cut: shorten it, raise the limit, or skip such rows with --data.on-bad-row skip"
-            )
+
+    def that_fit(problems: Sequence[Problem], other: int) -> Iterator[Problem]:
+        for problem in problems:
+            length = longest_prompt(policy, config, problem, other)
+            if length <= limit:
+                yield problem
+            elif config.data.on_bad_row == "error":
+                raise DataError(
+                    f"{config.data.path}: problem {problem.id} makes a {READ[config.train.method]} of {length} tokens, "
+                    f"over the limit of {limit} (data.max_prompt_tokens, or the model's positions less {written}). "
+                    f"Nothing is ever cut: shorten it, raise the limit, or skip such rows with --data.on-bad-row skip"
+                )
+
+    problems = list(that_fit(found.problems, 0))
+    if config.context.shown == "other" and problems:
+        longest = max(len(policy.solution_ids(problem.solution)) for problem in problems)
+        problems = list(that_fit(problems, longest))
+    long = len(found.problems) - len(problems)
     if not problems:
         raise DataError(f"{config.data.path}: no problem is left; all {long} are over {limit} tokens")
     for reason, count in (found.skipped | ({"over the token limit": long} if long else {})).items():
@@ -384,20 +394,24 @@ def prepare(policy: Policy, config: Config, found: ProblemSet, display: Display)
 READ = {"distillation": "teacher prompt", "grpo": "prompt", "sft": "prompt with its solution"}
 
 
-def longest_prompt(policy: Policy, config: Config, problem: Problem, problems: Sequence[Problem]) -> int:
-    """Tokens of the longest text that will ever stand before a completion; with sft, the completion included."""
+def longest_prompt(policy: Policy, config: Config, problem: Problem, other: int) -> int:
+    """Tokens of the longest text that will ever stand before a completion; with sft, the completion included.
+
+    ``other``: tokens of the longest solution of another problem that may be shown; 0 for none.
+    """
     student = len(policy.student_prompt(problem.problem))
     if config.train.method == "grpo":
         return student
     if config.train.method == "sft":
         return student + len(policy.solution_ids(problem.solution))
-    solution = problem.solution
-    if config.context.shown == "other":
-        solution = max((other.solution for other in problems), key=len)
+    rationale = "" if config.teacher.reason_first else None
+
+    def teacher(context: str) -> int:
+        return len(policy.teacher_prompt(problem.problem, context, complete=False, rationale=rationale))
+
     # Little hidden, and the marker on top.
-    context, rationale = f"{solution} {MARKER}", "" if config.teacher.reason_first else None
-    teacher = len(policy.teacher_prompt(problem.problem, context, complete=False, rationale=rationale))
-    return teacher + (config.teacher.rationale_tokens if config.teacher.reason_first else 0)
+    longest = max(teacher(f"{problem.solution} {MARKER}"), teacher(MARKER) + other if other else 0)
+    return longest + (config.teacher.rationale_tokens if config.teacher.reason_first else 0)
 
 
 def flat_table(config: Config) -> dict[str, str]:

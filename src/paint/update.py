@@ -3,8 +3,7 @@
 A method's step (``train.step``, ``baselines.grpo_step``, ``baselines.sft_step``) says what is learnt from a completion;
 here stands how that becomes a step of the optimizer: the same loss whatever the micro-batches and ranks.
 
-Left out: gradient hooks and wrappers for data parallelism. The adapter is small; its gradient is summed over ranks
-once a step.
+Left out: gradient hooks and wrappers for data parallelism; gradients are summed over ranks once a step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +39,8 @@ class Setup:
     grader: Grader
     validation: Validation | None
 
+
+MESSAGE = 2**26  # numbers
 
 Batch = Sequence[tuple[int, Problem]]
 """A rank's rows of a minibatch: place in the minibatch, and problem."""
@@ -93,7 +94,7 @@ def update(setup: Setup, number: int) -> None:
     norm = torch.nn.utils.clip_grad_norm_(trainable, config.train.max_grad_norm)
     if not torch.isfinite(norm):
         raise Diverged(
-            f"step {number + 1}: the gradient is not finite (norm {norm}), and the adapter was not updated; "
+            f"step {number + 1}: the gradient is not finite (norm {norm}), and nothing was updated by it; "
             f"start a new run with a lower train.learning_rate or with model.dtype float32"
         )
     for group in setup.optimizer.param_groups:
@@ -101,6 +102,16 @@ def update(setup: Setup, number: int) -> None:
     setup.optimizer.step()
     setup.optimizer.zero_grad()
     setup.teacher.follow()
+
+
+def updates_made(optimizer: torch.optim.Optimizer) -> int:
+    """Steps that the optimizer has taken, over all resumes."""
+    return max((int(state["step"]) for state in optimizer.state.values()), default=0)
+
+
+def updates_of(config: Config, steps: int) -> int:
+    """Steps of the optimizer in so many steps of training: GRPO may take several on the same completions."""
+    return steps * (config.grpo.iterations if config.train.method == "grpo" else 1)
 
 
 def sampling_of(config: Config) -> Sampling:
@@ -151,10 +162,22 @@ def share(micro: Sequence[Rollout], total: tuple[int, int], reduction: str) -> f
 
 
 def sum_over_ranks(accelerator: Accelerator, parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Add the ranks' gradients, in one message."""
+    """Add the ranks' gradients, many in one message."""
     if accelerator.num_processes == 1:
         return
-    grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
-    flat = accelerator.reduce(torch.cat([grad.flatten() for grad in grads]), "sum")
-    for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        parameter.grad = part.view_as(parameter)
+    for group in _groups(parameters):
+        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in group]
+        flat = accelerator.reduce(torch.cat([grad.flatten() for grad in grads]), "sum")
+        for parameter, part in zip(group, flat.split([p.numel() for p in group]), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+
+def _groups(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:
+    """Neighbours of MESSAGE numbers together, or a larger one by itself: a message is copied twice."""
+    group: list[torch.nn.Parameter] = []
+    for parameter in parameters:
+        if group and sum(p.numel() for p in group) + parameter.numel() > MESSAGE:
+            yield group
+            group = []
+        group.append(parameter)
+    yield group

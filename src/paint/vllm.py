@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -238,7 +239,9 @@ def on_first_rank(work: Callable[[], T]) -> T:
 def _servers(policy: Policy, config: Config, folder: Path, display: Display) -> Iterator[VllmEngine]:
     """An engine on servers that answer."""
     options = config.rollout
-    folder = Path(options.adapter_folder) / folder.name if options.adapter_folder else folder / "engine"
+    # Many runs are called seed-0, and each deletes what it finds.
+    own = f"{folder.name}-{sha256(str(folder.resolve()).encode()).hexdigest()[:8]}"
+    folder = Path(options.adapter_folder) / own if options.adapter_folder else folder / "engine"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
