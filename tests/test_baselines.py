@@ -539,7 +539,9 @@ def test_neither_micro_batches_nor_processes_change_the_update(
     assert "2 ranks" in result.stdout
     fresh = weights(load_policy(config(1).model, seed=0))
     assert any(not torch.equal(value, fresh[name]) for name, value in adapter(tmp_path / "8").items())
+    norm = runlog.read_metrics(tmp_path / "8")[0]["gradient_norm"]
     for name in ("1", "3", "two"):
+        assert runlog.read_metrics(tmp_path / name)[0]["gradient_norm"] == pytest.approx(norm, rel=1e-4)
         assert_same(adapter(tmp_path / name), adapter(tmp_path / "8"), tolerance=2 * ADAMS_NOISE * 1e-4)
         for one, other in zip(stored(tmp_path / name), stored(tmp_path / "8"), strict=True):
             assert one["completion_ids"] == other["completion_ids"]
@@ -565,11 +567,11 @@ def test_a_failure_between_two_updates_on_one_batch_leaves_the_last_whole_step(
     train(config, tmp_path / "whole")
     made: list[int] = []
 
-    def fail_at_the_fourth(setup: Setup, number: int) -> None:
+    def fail_at_the_fourth(setup: Setup, number: int) -> float:
         if len(made) == 3:  # the second update of the second step
             raise MemoryError("out of memory")
         made.append(number)
-        update(setup, number)
+        return update(setup, number)
 
     monkeypatch.setattr(baselines, "update", fail_at_the_fourth)
     with pytest.raises(MemoryError):

@@ -32,7 +32,7 @@ from paint.update import Batch, Setup, accumulate, lengths_of, sample, sampled_t
 SPREAD_FLOOR = 1e-4
 
 
-def sft_step(setup: Setup, batch: Batch, number: int, clock: Clock) -> list[Scored]:
+def sft_step(setup: Setup, batch: Batch, number: int, clock: Clock) -> tuple[list[Scored], float]:
     """One update towards the reference solutions of a minibatch: off policy, without a teacher (paper: 'SFT')."""
     references = [reference(setup, row, problem) for row, problem in batch]
 
@@ -40,11 +40,11 @@ def sft_step(setup: Setup, batch: Batch, number: int, clock: Clock) -> list[Scor
         scored = accumulate(setup, references, partial(score_reference, setup))
 
     with clock("update"):
-        update(setup, number)
-    return scored
+        norm = update(setup, number)
+    return scored, norm
 
 
-def grpo_step(setup: Setup, batch: Batch, number: int, clock: Clock) -> list[Scored]:
+def grpo_step(setup: Setup, batch: Batch, number: int, clock: Clock) -> tuple[list[Scored], float]:
     """One batch of groups, each row of a group on the same problem, and its updates (paper: 'GRPO').
 
     The values are those of the last update, where the ratio is furthest from 1; student_log_prob is of the sampling.
@@ -65,11 +65,12 @@ def grpo_step(setup: Setup, batch: Batch, number: int, clock: Clock) -> list[Sco
                 require_agreement(first, setup.config.rollout.max_engine_gap, number + 1)
 
         with clock("update"):
-            update(setup, number)
-    return [
+            norm = update(setup, number)
+    as_sampled = [
         replace(last, tokens=last.tokens | {"student_log_prob": sampled.tokens["student_log_prob"]})
         for sampled, last in zip(first, scored, strict=True)
     ]
+    return as_sampled, norm
 
 
 def reference(setup: Setup, row: int, problem: Problem) -> Rollout:

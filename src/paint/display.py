@@ -26,6 +26,7 @@ SHOWN = {
     "selected_share": "tokens interpolated",
     "selected_kl": "unclipped KL there, nats",
     "completion_tokens": "tokens a completion",
+    "gradient_norm": "gradient norm, before it is scaled down",
     "truncated_share": "truncated",
     "correct_share": "verified correct (for analysis only)",
     "engine_gap_mean": "engine - trainer log-prob, mean",

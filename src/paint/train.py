@@ -56,10 +56,10 @@ from paint.validation import load_validation, validate
 from paint.vllm import open_vllm
 
 
-def step(setup: Setup, batch: Batch, number: int, clock: Clock) -> list[Scored]:
+def step(setup: Setup, batch: Batch, number: int, clock: Clock) -> tuple[list[Scored], float]:
     """One update of the student on this rank's rows of a minibatch (paper: Algorithm 1).
 
-    Returns the rollouts of all ranks with their per-token values, in the order of the minibatch.
+    Returns the rollouts of all ranks with their per-token values, in the order of the minibatch, and the gradient norm.
     """
     rollouts = sample(setup, batch, number, clock)
 
@@ -74,8 +74,8 @@ def step(setup: Setup, batch: Batch, number: int, clock: Clock) -> list[Scored]:
         require_agreement(scored, setup.config.rollout.max_engine_gap, number + 1)
 
     with clock("update"):
-        update(setup, number)
-    return scored
+        norm = update(setup, number)
+    return scored, norm
 
 
 STEPS: dict[str, Step] = {"distillation": step, "grpo": grpo_step, "sft": sft_step}
@@ -279,10 +279,10 @@ def loop(setup: Setup, folder: Path, done: int, display: Display) -> None:
             while done < config.steps:
                 clock = Clock(display)
                 with setup.accelerator.split_between_processes(minibatch(setup, done)) as mine:
-                    scored = STEPS[config.method](setup, mine, done, clock)
+                    scored, norm = STEPS[config.method](setup, mine, done, clock)
                 done += 1
                 if main:
-                    report(setup, folder, display, scored, clock, done)
+                    report(setup, folder, display, scored, norm, clock, done)
                 stop = first_signal(setup.accelerator, asked)
                 if main and (stop or due()):
                     runlog.save_checkpoint(folder, setup.policy, setup.optimizer, done, setup.teacher)
@@ -307,13 +307,16 @@ def minibatch(setup: Setup, number: int) -> list[tuple[int, Problem]]:
     return list(enumerate(problems[i] for i in indices for _ in range(group)))
 
 
-def report(setup: Setup, folder: Path, display: Display, scored: Sequence[Scored], clock: Clock, number: int) -> None:
+def report(
+    setup: Setup, folder: Path, display: Display, scored: Sequence[Scored], norm: float, clock: Clock, number: int
+) -> None:
     """Show and store step ``number`` (counted from 1)."""
     if number == 1:
         prompts(display, setup.policy, scored[0].rollout)
     correct = verdicts(setup, scored)
     metrics = {"step": number, **runlog.summarise(scored, correct, setup.config.objective.reduction)}
     metrics |= clock.rates(sum(len(s.rollout.completion.ids) for s in scored))
+    metrics["gradient_norm"] = norm
     metrics["learning_rate"] = learning_rate(setup.config, number - 1)
     metrics["seconds_left"] = display.seconds_left(number)
     if setup.config.log.keep_rollouts:

@@ -45,8 +45,9 @@ MESSAGE = 2**26  # numbers
 Batch = Sequence[tuple[int, Problem]]
 """A rank's rows of a minibatch: place in the minibatch, and problem."""
 
-Step = Callable[[Setup, Batch, int, Clock], list[Scored]]
-"""One update of the student. Returns the rollouts of all ranks with their values, in the order of their rows."""
+Step = Callable[[Setup, Batch, int, Clock], tuple[list[Scored], float]]
+"""One update of the student. Returns the rollouts of all ranks with their values, in the order of their rows, and the
+norm of the gradient before it was scaled down."""
 
 Score = Callable[[Sequence[Rollout]], tuple[Tensor, dict[str, Tensor]]]
 """The mean loss of a micro-batch by ``objective.reduction``, and its per-token values, completions laid end to end."""
@@ -83,8 +84,8 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     return sorted(gather_object(scored), key=lambda item: item.rollout.row)
 
 
-def update(setup: Setup, number: int) -> None:
-    """One step of the optimizer with the accumulated gradient; the teacher follows.
+def update(setup: Setup, number: int) -> float:
+    """One step of the optimizer with the accumulated gradient, whose norm is returned; the teacher follows.
 
     Raises:
         Diverged: the gradient is not finite; nothing was updated.
@@ -102,6 +103,7 @@ def update(setup: Setup, number: int) -> None:
     setup.optimizer.step()
     setup.optimizer.zero_grad()
     setup.teacher.follow()
+    return float(norm)
 
 
 def updates_made(optimizer: torch.optim.Optimizer) -> int:
