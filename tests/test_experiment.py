@@ -17,7 +17,7 @@ import pytest
 
 from paint.ablate import GRIDS, ablate, paper_exam
 from paint.cli import main
-from paint.config import Config, Model
+from paint.config import Config, ConfigError, Model
 from paint.display import Display
 from paint.experiment import Cell, Result, by_cell, read_results, run_cells, shares
 from paint.figures import Interval, compare_seeds, over_seeds
@@ -229,17 +229,16 @@ def test_another_evaluation_in_the_same_folder_is_refused_and_so_is_a_second_pro
 
 
 @pytest.mark.parametrize(
-    ("recipes", "message"),
+    ("names", "message"),
     [
-        (["lab-paint", "lab-paint"], "lab-paint is the name of one thing"),
-        (["lab-paint", "paint-qwen3-1.7b"], "model.path of paint-qwen3-1.7b is 'Qwen/Qwen3-1.7B', and that of"),
+        (["lab-paint", "lab-paint"], "^lab-paint is the name of one thing"),
+        (["lab-paint", "paint-qwen3-1.7b"], r"^model\.path of paint-qwen3-1\.7b is 'Qwen/Qwen3-1\.7B', and that of"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(
-    recipes: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["lab", *recipes, "--folder", str(tmp_path / "lab")]) == 2
-    assert message in capsys.readouterr().err
+def test_what_cannot_be_compared_is_refused(names: list[str], message: str, tmp_path: Path) -> None:
+    cells = [Cell(name, read_recipe(find_recipe(name))) for name in names]
+    with pytest.raises(ConfigError, match=message):
+        run_cells(cells, [0], tmp_path / "lab", lab_exam(2, 2), Display())
     assert not (tmp_path / "lab").exists()
 
 
@@ -259,9 +258,13 @@ def test_problems_that_have_changed_are_refused_before_anything_is_trained(
 
 
 def test_results_of_other_problems_are_not_compared(finished: tuple[Path, list[str], str]) -> None:
-    first, second, *_ = read_results(finished[0])
+    first, second, third, *_ = read_results(finished[0])
     with pytest.raises(RunError, match="tight, seed 0 was asked other problems than base"):
         by_cell([first, replace(second, problems=second.problems[::-1])])
+    assert first.trained_on == ""
+    assert len(second.trained_on) == 16
+    with pytest.raises(RunError, match="loose, seed 0 was trained on other problems than tight"):
+        by_cell([first, second, replace(third, trained_on="0" * 16)])
 
 
 def test_a_stopped_and_a_killed_experiment_go_on_and_end_as_an_undisturbed_one(tmp_path: Path) -> None:
