@@ -125,37 +125,37 @@ def test_the_clip_takes_the_gradient_where_the_ratio_has_gone_far_enough(
 
 def test_the_terms_are_those_of_a_loop_over_the_tokens() -> None:
     generator = torch.Generator().manual_seed(0)
-    log_prob, old, anchor = (-3 * torch.rand(200, generator=generator, dtype=torch.float64) for _ in range(3))
+    log_prob, old, base_log_prob = (-3 * torch.rand(200, generator=generator, dtype=torch.float64) for _ in range(3))
     advantage = torch.randn(200, generator=generator, dtype=torch.float64)
     log_prob.requires_grad_()
-    loss, figures = grpo_terms(log_prob, old, advantage, clip=0.3, kl=0.7, reference_log_prob=anchor)
+    loss, figures = grpo_terms(log_prob, old, advantage, clip=0.3, kl=0.7, base_log_prob=base_log_prob)
     [slope] = torch.autograd.grad(loss.sum(), log_prob)
     for n, (new, before, gained, base) in enumerate(
-        zip(log_prob.tolist(), old.tolist(), advantage.tolist(), anchor.tolist(), strict=True)
+        zip(log_prob.tolist(), old.tolist(), advantage.tolist(), base_log_prob.tolist(), strict=True)
     ):
         w, k = math.exp(new) / math.exp(before), math.exp(base) / math.exp(new)
         gone = w > 1.3 if gained > 0 else w < 0.7
         reached = (1.3 if gained > 0 else 0.7) if gone else w
         assert figures["clipped"][n] == gone
-        assert figures["reference_kl"][n].item() == pytest.approx(k - math.log(k) - 1)
+        assert figures["base_kl"][n].item() == pytest.approx(k - math.log(k) - 1)
         assert loss[n].item() == pytest.approx(-reached * gained + 0.7 * (k - math.log(k) - 1))
         assert slope[n].item() == pytest.approx((0 if gone else -w * gained) + 0.7 * (1 - k))
     assert 20 < float(figures["clipped"].sum()) < 180
 
 
-def test_the_kl_to_the_reference_is_zero_exactly_where_the_two_agree() -> None:
+def test_the_kl_to_the_base_is_zero_exactly_where_the_two_agree() -> None:
     log_prob = torch.linspace(-5, -0.01, 50, dtype=torch.float64)
     gap = torch.linspace(-3, 3, 50, dtype=torch.float64)
     none = torch.zeros(50, dtype=torch.float64)
-    _, apart = grpo_terms(log_prob, log_prob, none, kl=1.0, reference_log_prob=log_prob + gap)
-    loss, equal = grpo_terms(log_prob, log_prob, none, kl=1.0, reference_log_prob=log_prob)
-    assert (apart["reference_kl"] > 0).all()
-    assert equal["reference_kl"].tolist() == [0.0] * 50
+    _, apart = grpo_terms(log_prob, log_prob, none, kl=1.0, base_log_prob=log_prob + gap)
+    loss, equal = grpo_terms(log_prob, log_prob, none, kl=1.0, base_log_prob=log_prob)
+    assert (apart["base_kl"] > 0).all()
+    assert equal["base_kl"].tolist() == [0.0] * 50
     assert loss.abs().max() == 0
 
 
-def test_a_kl_without_a_reference_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"kl 0\.04 needs the log-probabilities of the reference"):
+def test_a_kl_without_a_base_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"kl 0\.04 needs the log-probabilities of the base model"):
         grpo_terms(torch.zeros(1), torch.zeros(1), torch.zeros(1), kl=0.04)
 
 
@@ -348,8 +348,8 @@ def test_the_grpo_loss_its_gradient_and_its_advantages_are_trls(
     assert by_token["flat_group_share"] == pytest.approx(reported["frac_reward_zero_std"]) == pytest.approx(1 / 3)
     assert summarise(scored, [False] * 12, reduction)["loss"] == pytest.approx(loss.item(), rel=1e-4)
     if kl:
-        assert by_token["reference_kl"] == pytest.approx(reported["kl"], rel=1e-4)
-        assert by_token["reference_kl"] > 0.01
+        assert by_token["base_kl"] == pytest.approx(reported["kl"], rel=1e-4)
+        assert by_token["base_kl"] > 0.01
     assert_equal_gradients(gradients(ours.model), gradients(trainer.model))
 
 
@@ -580,6 +580,12 @@ def test_a_failure_between_two_updates_on_one_batch_leaves_the_last_whole_step(
     monkeypatch.undo()
     train(config, tmp_path / "failed", resume=True)
     assert_same(adapter(tmp_path / "failed"), adapter(tmp_path / "whole"))
+
+
+def test_sft_starts_no_server_that_it_would_never_ask(tmp_path: Path) -> None:
+    config = small("sft", rollout={"engine": "vllm", "server": "no-such-command"})
+    train(config, tmp_path / "run")
+    assert len(runlog.read_metrics(tmp_path / "run")) == 1
 
 
 def test_a_solution_that_is_too_long_for_sft_is_refused_with_its_numbers(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from paint.fused import LogProbs, fused_log_probs
 from paint.grading import Item
 from paint.objective import Reduction, token_weights
 from paint.rollout import Completion, Rollout, Scored
-from paint.update import Batch, Setup, accumulate, lengths_of, sample, sampled_tokens, update
+from paint.update import Batch, Setup, accumulate, completion_ids, lengths_of, sample, update
 
 SPREAD_FLOOR = 1e-4
 
@@ -124,10 +124,10 @@ def score_group(
     """
     config, lengths = setup.config, lengths_of(rollouts)
     temperature = config.objective.temperature or config.rollout.temperature
-    anchor = None
+    base = None
     if config.grpo.kl:
         with setup.teacher.view():
-            anchor = log_probs(setup, rollouts, temperature, head=setup.teacher.lm_head).log_prob
+            base = log_probs(setup, rollouts, temperature, head=setup.teacher.lm_head).log_prob
     found = log_probs(setup, rollouts, temperature)
     before = found.log_prob.detach()
     if old:
@@ -139,7 +139,7 @@ def score_group(
         gained.repeat_interleave(torch.tensor(lengths, device=gained.device)),
         clip=config.grpo.clip,
         kl=config.grpo.kl,
-        reference_log_prob=anchor,
+        base_log_prob=base,
     )
     loss = (token_weights(lengths, reduction=config.objective.reduction).to(per_token) * per_token).sum()
     values |= {"loss": per_token.detach(), "student_entropy": found.entropy}
@@ -151,7 +151,7 @@ def log_probs(
 ) -> LogProbs:
     """Of the completions' tokens under the policy as it stands, reading the student's prompt."""
     hidden = setup.policy.hidden_states([r.prompt for r in rollouts], [r.completion.ids for r in rollouts])
-    tokens = sampled_tokens(rollouts, hidden.device)
+    tokens = completion_ids(rollouts, hidden.device)
     return fused_log_probs(hidden, head or setup.policy.lm_head, tokens, temperature=temperature)
 
 
@@ -183,24 +183,24 @@ def grpo_terms(
     *,
     clip: float = 0.2,
     kl: float = 0.0,
-    reference_log_prob: Float[Tensor, " n"] | None = None,
+    base_log_prob: Float[Tensor, " n"] | None = None,
 ) -> tuple[Float[Tensor, " n"], dict[str, Float[Tensor, " n"]]]:
     """GRPO's loss of each token, and its figures (Shao et al. 2024, "DeepSeekMath", equations 3 and 4).
 
-        w = p / p_old,    loss = −min(w A, clamp(w, 1 − ε, 1 + ε) A) + β (p_ref / p − log(p_ref / p) − 1)
+        w = p / p_old,    loss = −min(w A, clamp(w, 1 − ε, 1 + ε) A) + β (p_base / p − log(p_base / p) − 1)
 
-    ε is ``clip`` and β is ``kl``. Figures: ``clipped``, 1 where the clip takes the gradient away; ``reference_kl``, the
-    last bracket. Raises ValueError for a kl without reference_log_prob.
+    ε is ``clip`` and β is ``kl``. Figures: ``clipped``, 1 where the clip takes the gradient away; ``base_kl``, the
+    last bracket. Raises ValueError for a kl without base_log_prob.
     """
-    if kl and reference_log_prob is None:
-        raise ValueError(f"kl {kl} needs the log-probabilities of the reference")
+    if kl and base_log_prob is None:
+        raise ValueError(f"kl {kl} needs the log-probabilities of the base model")
     ratio = (log_prob - old_log_prob).exp()
     held = ratio.clamp(1 - clip, 1 + clip)
     loss = -torch.minimum(ratio * advantage, held * advantage)
     figures = {"clipped": (held * advantage < ratio * advantage).to(loss)}
-    if reference_log_prob is not None:
-        gap = reference_log_prob - log_prob
+    if base_log_prob is not None:
+        gap = base_log_prob - log_prob
         penalty = gap.exp() - gap - 1
         loss = loss + kl * penalty
-        figures["reference_kl"] = penalty.detach()
+        figures["base_kl"] = penalty.detach()
     return loss, figures

@@ -20,7 +20,7 @@ SHOWN = {
     "mask_ratio": "mask ratio",
     "reward": "reward",
     "flat_group_share": "groups whose rewards are all equal: nothing is learnt from them",
-    "reference_kl": "KL to the model before training, nats",
+    "base_kl": "KL to the model before training, nats",
     "student_entropy": "student entropy, nats",
     "teacher_entropy": "teacher entropy, nats",
     "selected_share": "tokens interpolated",

@@ -43,14 +43,13 @@ from paint.update import (
     Setup,
     Step,
     accumulate,
+    completion_ids,
     learning_rate,
     lengths_of,
     sample,
-    sampled_tokens,
     sampling_of,
+    stands_after,
     update,
-    updates_made,
-    updates_of,
 )
 from paint.validation import load_validation, validate
 from paint.vllm import open_vllm
@@ -115,7 +114,8 @@ def reference_shown(problems: Sequence[Problem], problem: Problem, shown: str, s
             return other.solution
         if shown == "wrong_answer" and at_sight(other.answer, problem.answer) == "wrong":
             return f"The answer is $\\boxed{{{other.answer}}}$."
-    raise DataError(f"context.shown {shown} needs a second problem with another answer than {problem.answer!r}")
+    wanted = "a second problem" if shown == "other" else f"a problem with another answer than {problem.answer!r}"
+    raise DataError(f"context.shown {shown} needs {wanted}, and there is none")
 
 
 def reason(setup: Setup, rollouts: Sequence[Rollout], number: int) -> list[Rollout]:
@@ -155,7 +155,7 @@ def score(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, 
         clip=options.clip,
         clip_mode=options.clip_mode,
         reduction=options.reduction,
-        tokens=sampled_tokens(rollouts, student_hidden.device),
+        tokens=completion_ids(rollouts, student_hidden.device),
         teacher_lm_head=setup.teacher.lm_head,
         impl=options.impl,
     )
@@ -292,8 +292,7 @@ def loop(setup: Setup, folder: Path, done: int, display: Display) -> None:
             raise
         except Exception:
             # A failure must not lose whole steps; one within GRPO's updates, or before the teacher followed, left half.
-            whole = updates_made(setup.optimizer) == updates_of(setup.config, done)
-            if main and done and whole:
+            if main and done and stands_after(setup, done):
                 with suppress(runlog.RunError):
                     runlog.save_checkpoint(folder, setup.policy, setup.optimizer, done, setup.teacher)
             raise

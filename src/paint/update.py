@@ -106,14 +106,11 @@ def update(setup: Setup, number: int) -> float:
     return float(norm)
 
 
-def updates_made(optimizer: torch.optim.Optimizer) -> int:
-    """Steps that the optimizer has taken, over all resumes."""
-    return max((int(state["step"]) for state in optimizer.state.values()), default=0)
-
-
-def updates_of(config: Config, steps: int) -> int:
-    """Steps of the optimizer in so many steps of training: GRPO may take several on the same completions."""
-    return steps * (config.grpo.iterations if config.train.method == "grpo" else 1)
+def stands_after(setup: Setup, steps: int) -> bool:
+    """Whether the optimizer has taken what so many whole steps take: GRPO may take several on the same completions."""
+    config, states = setup.config, setup.optimizer.state.values()
+    each = config.grpo.iterations if config.train.method == "grpo" else 1
+    return max((int(state["step"]) for state in states), default=0) == steps * each
 
 
 def sampling_of(config: Config) -> Sampling:
@@ -133,7 +130,7 @@ def lengths_of(rollouts: Sequence[Rollout]) -> list[int]:
     return [len(rollout.completion.ids) for rollout in rollouts]
 
 
-def sampled_tokens(rollouts: Sequence[Rollout], device: torch.device) -> Tensor:
+def completion_ids(rollouts: Sequence[Rollout], device: torch.device) -> Tensor:
     """The completions' token ids, laid end to end (n)."""
     return torch.tensor([i for rollout in rollouts for i in rollout.completion.ids], device=device)
 
