@@ -56,7 +56,7 @@ ALLOWED = {
     "canary": {"torch", "jaxtyping"},
     "vllm": {"torch", "accelerate"},
     "fleet": set(),
-    "server": {"httpx2", "tenacity"},
+    "server": {"httpx2", "psutil", "tenacity"},
     "watchdog": set(),
     "pretrain": {"torch", "tokenizers", "transformers"},
     "__init__": set(),

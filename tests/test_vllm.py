@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 import pytest
 import torch
 
@@ -204,9 +206,14 @@ def command_line(pid: int) -> str:
 def of_server(folder: Path) -> list[int]:
     """The processes of the server that a run started: all in the group of the one that has its port."""
     port = (folder / "engine/server.log").read_text().split("--port ")[1].split()[0]
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    groups = {os.getpgid(pid) for pid in pids if alive(pid) and f"--port {port}" in command_line(pid)}
-    return [pid for pid in pids if alive(pid) and os.getpgid(pid) in groups]
+    groups: dict[int, list[int]] = {}
+    of_port = set()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError, FileNotFoundError):  # others come and go
+            groups.setdefault(os.getpgid(process.pid), []).append(process.pid)
+            if f"--port {port}" in command_line(process.pid):
+                of_port.add(os.getpgid(process.pid))
+    return [pid for group in of_port for pid in groups[group]]
 
 
 def rows(folder: Path, step: int) -> int:

@@ -13,12 +13,14 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx2
+import psutil
 from tenacity import (
     AsyncRetrying,
     retry_if_exception_type,
@@ -31,6 +33,7 @@ from paint import PaintError
 from paint.rollout import Completion, Sampling
 
 ATTEMPTS = 3
+STOP_SECONDS = 20.0  # first for the watchdog to end, then for what it has killed
 HEALTH_SECONDS = 10.0
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM takes for --max-lora-rank
 # What a launcher of several training processes sets, and the server would take for its own.
@@ -298,10 +301,14 @@ class ServerProcess:
         if self.process.poll() is None:
             self.process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout=20)
+                self.process.wait(timeout=STOP_SECONDS)
         with suppress(ProcessLookupError):  # the group is gone, as it should be
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        # A killed process is there until its memory is freed, the longer the more it has.
+        until = time.monotonic() + STOP_SECONDS
+        while _lives(self.process.pid) and time.monotonic() < until:
+            time.sleep(0.02)
         self.process = None
 
 
@@ -311,6 +318,15 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _lives(group: int) -> bool:
+    """Whether a process of the group runs; one that has ended and waits to be collected does not."""
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, PermissionError, psutil.Error):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def attempts() -> AsyncRetrying:
