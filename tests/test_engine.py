@@ -18,13 +18,14 @@ from peft.utils import load_peft_weights
 
 from paint import fleet, server, vllm
 from paint.canary import EngineGap, canary, require_agreement
+from paint.config import Config
 from paint.data import Problem
 from paint.display import Display
 from paint.policy import Policy, load_adapter
 from paint.recipe import find_recipe, read_recipe
 from paint.rollout import Completion, LocalEngine, MergedEngine, Rollout, Sampling, Scored
 from paint.server import EngineError, Server, ServerProcess, free_port
-from paint.vllm import VllmEngine
+from paint.vllm import VllmEngine, open_vllm
 from processes import alive, until
 from stand_in import END, StandIn
 
@@ -125,6 +126,21 @@ def test_every_version_of_an_adapter_has_a_name_of_its_own_also_across_runs(
             seen.append(engine.adapter.name)
     assert len(set(seen)) == 6
     assert list(stand_in.adapters) == [seen[2], seen[5]]  # each replaced the one before, and nobody else's
+
+
+def test_runs_of_one_name_keep_their_adapters_apart_in_a_folder_for_all(
+    stand_ins: Any, policy: Policy, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    rollout = replace(Config().rollout, engine="vllm", urls=(stand_ins().url,), adapter_folder=str(shared))
+    found = []
+    for run in ("a/seed-0", "b/seed-0", "a/seed-0"):
+        engine = open_vllm(policy, replace(Config(), rollout=rollout), tmp_path / run, Display(), PROMPTS, SHORT)
+        with pytest.raises(EngineGap), engine:  # a stand-in has no model, but the folder is made
+            pytest.fail("the canary passed")
+        found.append(sorted(path.name for path in shared.iterdir()))
+    assert [len(names) for names in found] == [1, 2, 2]
+    assert all(name.startswith("seed-0-") for name in found[2])
 
 
 def test_what_is_loaded_is_the_adapter_that_was_trained(stand_ins: Any, opened: Open, trained: Policy) -> None:
