@@ -8,6 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach for a hub
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when paint.kernels is imported
@@ -18,6 +19,10 @@ from paint.policy import Policy, load_policy
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and so would be the processes that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How fast a machine is, is not what the properties are about.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 LAB = cfg.Model(path="lab", dtype="float32", lora_rank=8, lora_alpha=16, teacher_thinking=False)
 

@@ -118,7 +118,7 @@ def assert_same(found: Loss, expected: Loss, this: Case, *, tolerance: float = 1
 
 
 @pytest.mark.parametrize("impl", ["reference", *FUSED])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4),
     v=st.integers(2, 40),

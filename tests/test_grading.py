@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paint import PaintError
@@ -380,7 +380,6 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(deadline=None)  # some take algebra
 @given(st.lists(PIECES | st.text(max_size=3)).map("".join), st.lists(PIECES).map("".join), st.booleans())
 def test_no_text_makes_grading_fail(grader: Grader, completion: str, gold: str, truncated: bool) -> None:
     grade = grader.grade([Item(completion, gold, truncated)])[0]

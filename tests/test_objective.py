@@ -105,7 +105,7 @@ def assert_is_naive(loss: Loss, expected: naive.Loss) -> None:
 # Values
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     seed=st.integers(0, 10_000),
     scale=st.sampled_from([0.1, 1.0, 3.0, 8.0]),
@@ -322,7 +322,7 @@ def test_only_the_value_is_part_of_the_graph() -> None:
 SAMPLED: dict[str, Any] = BUSY | {"kind": "sampled_token", "clip_mode": "none"}
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 10_000),
     scale=st.sampled_from([0.1, 1.0, 8.0]),
@@ -474,7 +474,6 @@ def test_functions_of_log_probs_have_no_nan_gradient_at_log_zero() -> None:
 # Selection
 
 
-@settings(deadline=None)
 @given(thousandths=st.integers(0, 1000), n=st.integers(0, 300))
 @example(thousandths=30, n=100)
 @example(thousandths=70, n=100)
@@ -486,7 +485,6 @@ def test_selection_takes_exactly_the_ceiling(thousandths: int, n: int) -> None:
     assert selected.tolist() == [False] * (n - budget) + [True] * budget
 
 
-@settings(deadline=None)
 @given(
     ratios=st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 5e5]), max_size=40),
     top_fraction=st.sampled_from([0.0, 0.03, 0.1, 0.5, 0.9, 1.0]),
@@ -496,7 +494,7 @@ def test_ties_are_broken_by_the_earliest_position(ratios: list[float], top_fract
     assert selected.tolist() == naive.select(ratios, top_fraction)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     lengths=st.lists(st.integers(0, 12), min_size=1, max_size=5).filter(any),
     top_fraction=st.sampled_from([0.0, 0.03, 0.25, 0.5, 1.0]),

@@ -61,7 +61,7 @@ def test_what_is_added_is_found_again_and_the_rest_is_missing(tmp_path: Path) ->
         assert again.problems == PROBLEMS
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(cut=st.integers(1, 400))
 def test_a_store_cut_anywhere_loses_only_the_lines_that_were_cut(
     tmp_path_factory: pytest.TempPathFactory, cut: int
