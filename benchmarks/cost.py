@@ -6,9 +6,13 @@ For each Qwen3 model: its recipes' training, the evaluation of their checkpoints
 and FLOPs follow from the recipe, the model's shape and the lengths below, which are assumptions. Hours follow from a
 roofline: passes over whole sequences are bound by FLOPs; decoding by FLOPs or by the bytes that each token moves.
 
-Left out, so that every time is a floor: scheduling, kernel launches and sampling, the longest answer that all others
-wait for (of that, the figures at the limit are a bound), padding, sums over ranks, optimizer, grading, start-up, the
-trainer's share of the engine's memory. Also variants of the teacher and full tuning, which no recipe here uses.
+Lengths are means, and their spread is left out: decoding reads a cache in proportion to the square of an answer's
+length, so evaluation is dearer the more answers differ; and completions that are cut at a limit are taken to be as
+long as the smaller of mean and limit, which their own mean never exceeds.
+
+Left out, so that every other time is a floor: scheduling, kernel launches and sampling, the longest answer that all
+others wait for (of that, the figures at the limit are a bound), padding, sums over ranks, optimizer, grading, start-up,
+the trainer's share of the engine's memory. Also variants of the teacher and full tuning, which no recipe here uses.
 """
 
 import argparse
@@ -19,6 +23,7 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 from rich.table import Table
 
+from paint.ablate import GRIDS
 from paint.config import Config, ConfigError, Evaluation
 from paint.recipe import find_recipe, read_recipe
 
@@ -251,14 +256,8 @@ def evaluation(config: Config, lengths: Lengths, *, policies: int, sets: int, at
 
 def ablations(paint: Config) -> list[Config]:
     """The cells of the paper's three tables (section 'Ablation Studies'): 7 + 4 + 7, a repeated one once."""
-    unmixed = replace(paint, objective=replace(paint.objective, mix=0.0, top_fraction=0.0))
-    ratios = [(0, 0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (0.5, 0.25), (0.5, 0.3), (0.4, 0.3)]
-    cells = [replace(unmixed, context=replace(paint.context, correct=c, wrong=w)) for c, w in ratios]
-    for placement in ("prefix", "middle", "random", "suffix"):
-        cells.append(replace(unmixed, context=replace(paint.context, placement=placement)))
-    for mix, share in [(0, 0), (0.01, 1), (0.03, 1), (0.05, 1), (0.03, 0.01), (0.03, 0.03), (0.03, 0.05)]:
-        cells.append(replace(paint, objective=replace(paint.objective, mix=mix, top_fraction=share)))
-    return list(dict.fromkeys(cells))
+    points = [point for grid in GRIDS.values() for point in grid.points.values()]
+    return list(dict.fromkeys(point.of(paint) for point in points))
 
 
 def seconds(work: Work, machine: Machine, gpus: int) -> float:

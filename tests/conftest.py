@@ -33,13 +33,18 @@ def policy() -> Policy:
     return load_policy(LAB, seed=0)
 
 
+def move(policy: Policy, seed: int = 1, by: float = 0.05) -> None:
+    """What an optimizer step does: every trained parameter is somewhere else."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.trainable:
+            parameter.add_(by * torch.randn(parameter.shape, generator=generator))
+
+
 @pytest.fixture
 def trained(policy: Policy) -> Policy:
     """The lab's model with an adapter that changes its answers."""
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in policy.trainable:
-            parameter.add_(0.05 * torch.randn(parameter.shape, generator=generator))
+    move(policy)
     return policy
 
 

@@ -32,7 +32,7 @@ def in_two_processes(line: list[str]) -> list[str]:
     return ["env", "ACCELERATE_USE_CPU=true", *launch, *line[1:]]
 
 
-def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
     """Wait for something to become true, and return it."""
     end = time.monotonic() + seconds
     while not (value := condition()):

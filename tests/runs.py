@@ -1,5 +1,6 @@
 """Small runs of the lab's recipes: what is changed in them, what they end in, and how they are killed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -27,6 +28,11 @@ def changed(recipe: str, *changes: Sections) -> Config:
         for name, values in sections.items():
             table[name] |= values
     return from_table(table)
+
+
+def stored(folder: Path, step: int = 1) -> list[dict[str, Any]]:
+    """The rollouts of a step."""
+    return [json.loads(line) for line in (folder / f"rollouts/step-{step:06d}.jsonl").read_text().splitlines()]
 
 
 def adapter(folder: Path) -> dict[str, torch.Tensor]:

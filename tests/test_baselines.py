@@ -21,7 +21,7 @@ from datasets import Dataset
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from conftest import LAB
+from conftest import LAB, move
 from paint import baselines, runlog
 from paint.baselines import (
     advantages,
@@ -35,15 +35,16 @@ from paint.baselines import (
 from paint.canary import EngineGap
 from paint.config import Config
 from paint.data import DataError, Problem, batch_indices, read_problems
+from paint.display import Display
 from paint.grading import Grader, is_correct
 from paint.policy import Policy, load_policy
 from paint.rollout import Completion, LocalEngine, Rollout
 from paint.runlog import summarise
 from paint.teacher import open_teacher
-from paint.train import train
+from paint.train import prepare, train
 from paint.update import Setup, accumulate, update
 from processes import in_two_processes, train_command
-from runs import adapter, assert_same, assert_same_history, changed, kill_and_resume
+from runs import adapter, assert_same, assert_same_history, changed, kill_and_resume, stored
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
@@ -191,15 +192,6 @@ def open_setup(config: Config, policy: Policy, accelerator: Accelerator) -> Iter
         yield Setup(config, policy, teacher, [], engine, optimizer, accelerator, grader, None)
 
 
-def shift(policies: Sequence[Policy], seed: int, by: float) -> None:
-    """Move the adapters of all policies to the same other place; from the base for the first time."""
-    for policy in policies:
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for parameter in policy.trainable:
-                parameter.add_(by * torch.randn(parameter.shape, generator=generator))
-
-
 def gradients(model: Any) -> dict[str, Tensor]:
     """Of all adapter parameters, by name, and forgotten there."""
     found = {}
@@ -226,7 +218,8 @@ def test_the_sft_loss_and_its_gradient_are_trls(
     from trl import SFTConfig, SFTTrainer
 
     ours, theirs = load_policy(LAB, seed=0), load_policy(LAB, seed=0)
-    shift([ours, theirs], seed=1, by=0.05)
+    for policy in (ours, theirs):
+        move(policy)
     chosen = problems[:12]
     texts = [(ours.decode(ours.student_prompt(p.problem), special=True), p.solution) for p in chosen]
     trainer = SFTTrainer(
@@ -321,9 +314,10 @@ def test_the_grpo_loss_its_gradient_and_its_advantages_are_trls(
     rollouts = answered(ours, problems)
     trainer = grpo_trainer(theirs, rollouts, tmp_path, loss_type=loss_type, beta=kl, epsilon=0.2)
     trainer.model.train()
-    shift([ours, theirs], seed=1, by=0.05)
+    for policy in (ours, theirs):
+        move(policy)
     inputs = trainer._generate_and_score_completions(asked(rollouts))
-    shift([theirs], seed=2, by=0.02)
+    move(theirs, 2, by=0.02)
     loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()
 
@@ -333,7 +327,7 @@ def test_the_grpo_loss_its_gradient_and_its_advantages_are_trls(
         rollouts = reward(setup, rollouts)
         first = accumulate(setup, rollouts, partial(score_group, setup, {}))
         gradients(ours.model)
-        shift([ours], seed=2, by=0.02)
+        move(ours, 2, by=0.02)
         old = {s.rollout.row: s.tokens["tempered_log_prob"] for s in first}
         scored = accumulate(setup, rollouts, partial(score_group, setup, old))
 
@@ -354,10 +348,6 @@ def test_the_grpo_loss_its_gradient_and_its_advantages_are_trls(
 
 
 # Steps, repeated by hand from what a run has stored.
-
-
-def stored(folder: Path, step: int = 1) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / f"rollouts/step-{step:06d}.jsonl").read_text().splitlines()]
 
 
 def token_log_probs(policy: Policy, row: dict[str, Any], temperature: float) -> Tensor:
@@ -384,14 +374,13 @@ def by_adam(policy: Policy, config: Config) -> torch.optim.Optimizer:
     return torch.optim.AdamW(policy.trainable, lr=config.train.learning_rate, weight_decay=0.0)
 
 
-def lab(config: Config) -> list[Problem]:
-    return read_problems(config.data).problems
-
-
-def test_an_sft_step_makes_the_references_likelier_token_by_token(tmp_path: Path) -> None:
-    config = small("sft", train={"steps": 2})
+@pytest.mark.parametrize("reduction", ["token", "completion"])
+def test_an_sft_step_makes_the_references_likelier_token_by_token(
+    tmp_path: Path, problems: list[Problem], reduction: str
+) -> None:
+    config = small("sft", train={"steps": 2}, objective={"reduction": reduction})
     train(config, tmp_path / "run")
-    policy, problems = load_policy(config.model, seed=0), lab(config)
+    policy = load_policy(config.model, seed=0)
     optimizer = by_adam(policy, config)
     for number, metrics in enumerate(runlog.read_metrics(tmp_path / "run")):
         rows = stored(tmp_path / "run", number + 1)
@@ -403,7 +392,8 @@ def test_an_sft_step_makes_the_references_likelier_token_by_token(tmp_path: Path
             assert row["completion_ids"][-1] == policy.tokenizer.eos_token_id
             assert policy.decode(row["completion_ids"][:-1], special=True) == problem.solution
             assert row["source"] == "reference"
-        loss = -torch.cat([token_log_probs(policy, row, 1.0) for row in rows]).mean()
+        found = [token_log_probs(policy, row, 1.0) for row in rows]
+        loss = -(torch.cat(found) if reduction == "token" else torch.stack([x.mean() for x in found])).mean()
         assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
         assert metrics["rollout_tokens"] == 0
         assert not {"seconds_rollout", "truncated_share", "correct_share", "engine_gap_mean"} & metrics.keys()
@@ -418,19 +408,21 @@ def test_sft_learns_the_references(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("iterations", "kl"), [(1, 0.0), (2, 0.0), (2, 0.5)])
-def test_a_grpo_step_is_the_papers_reward_and_the_clipped_surrogate(tmp_path: Path, iterations: int, kl: float) -> None:
+def test_a_grpo_step_is_the_papers_reward_and_the_clipped_surrogate(
+    tmp_path: Path, problems: list[Problem], iterations: int, kl: float
+) -> None:
     rate = 1e-4 if iterations == 1 else 3e-3
     changes: dict[str, Any] = {"group_size": 4, "iterations": iterations, "kl": kl}
     config = small("grpo", grpo=changes, train={"learning_rate": rate})
     train(config, tmp_path / "run")
-    rows, problems = stored(tmp_path / "run"), {p.id: p for p in lab(config)}
+    rows, by_id = stored(tmp_path / "run"), {p.id: p for p in problems}
     chosen = batch_indices(len(problems), 3, 0, config.train.seed)
-    assert [row["problem_id"] for row in rows[::4]] == [list(problems)[i] for i in chosen]
+    assert [row["problem_id"] for row in rows[::4]] == [problems[i].id for i in chosen]
     gained, flat = [], 0
     for group in (rows[:4], rows[4:8], rows[8:]):
         assert len({row["problem_id"] for row in group}) == 1
         assert len({row["text"] for row in group}) > 1
-        rewards = [float(is_correct(row["text"], problems[row["problem_id"]].answer)) for row in group]
+        rewards = [float(is_correct(row["text"], by_id[row["problem_id"]].answer)) for row in group]
         assert [row["reward"] for row in group] == rewards == [float(row["correct"]) for row in group]
         spread = statistics.stdev(rewards)
         flat += spread == 0
@@ -467,9 +459,9 @@ def test_a_grpo_step_is_the_papers_reward_and_the_clipped_surrogate(tmp_path: Pa
     assert {int(entry["step"]) for entry in state.values()} == {iterations}
 
 
-def test_a_batch_in_which_every_group_agrees_teaches_nothing(tmp_path: Path) -> None:
+def test_a_batch_in_which_every_group_agrees_teaches_nothing(tmp_path: Path, problems: list[Problem]) -> None:
     path = tmp_path / "problems.jsonl"
-    rows = [{"problem": p.problem, "solution": p.solution, "answer": "nobody"} for p in lab(small("grpo"))[:6]]
+    rows = [{"problem": p.problem, "solution": p.solution, "answer": "nobody"} for p in problems[:6]]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = small("grpo", data={"path": str(path)}, grpo={"group_size": 4, "iterations": 2})
     train(config, tmp_path / "run")
@@ -586,6 +578,22 @@ def test_sft_starts_no_server_that_it_would_never_ask(tmp_path: Path) -> None:
     config = small("sft", rollout={"engine": "vllm", "server": "no-such-command"})
     train(config, tmp_path / "run")
     assert len(runlog.read_metrics(tmp_path / "run")) == 1
+
+
+def test_grpo_counts_what_the_student_reads_and_no_solution(tmp_path: Path) -> None:
+    path = tmp_path / "problems.jsonl"
+    row = {"problem": "Start at $6$ and apply $+7$ modulo $100$.", "solution": "so " * 600, "answer": "13"}
+    path.write_text(json.dumps(row) + "\n")
+    policy = load_policy(small("grpo").model, seed=0)
+    length = len(policy.student_prompt(row["problem"]))
+
+    def prepared(limit: int) -> list[Problem]:
+        config = small("grpo", data={"path": str(path), "max_prompt_tokens": limit})
+        return prepare(policy, config, read_problems(config.data), Display())
+
+    assert len(prepared(length)) == 1
+    with pytest.raises(DataError, match=f"makes a prompt of {length} tokens, over the limit of {length - 1} "):
+        prepared(length - 1)
 
 
 def test_a_solution_that_is_too_long_for_sft_is_refused_with_its_numbers(tmp_path: Path) -> None:

@@ -38,7 +38,12 @@ def test_help_explains_every_option_with_its_place_in_the_paper(capsys: pytest.C
     with pytest.raises(SystemExit):
         main(["train", "lab-paint", "--help"])
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    for part in ("--objective.clip", "paper: Eq. clipped_fkl, 0.06", "--train.batch-size", "(default: 0.3)"):
+    for part in (
+        "--objective.clip",
+        "paper: Eq. clipped_fkl; Experimental Details, 0.06",
+        "--train.batch-size",
+        "(default: 0.3)",
+    ):
         assert part in text, part
 
 

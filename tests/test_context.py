@@ -21,6 +21,7 @@ from paint.context import (
     mask_solution,
     normalize,
     overlap,
+    rationale_messages,
     student_messages,
     teacher_messages,
 )
@@ -360,6 +361,11 @@ def test_prompts_are_those_of_the_paper() -> None:
                 f"{ask}",
             }
         ]
+    [asked] = rationale_messages("What is 1+1?", "Add.", complete=False)
+    first, reply, last = teacher_messages("What is 1+1?", "Add.", complete=False, rationale="It adds.")
+    assert (first, ask in asked["content"]) == (asked, False)
+    assert reply == {"role": "assistant", "content": "It adds."}
+    assert last == {"role": "user", "content": f"Now derive the same final answer in your own words.\n\n{ask}"}
 
 
 def rows(name: str) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,12 @@ from paint.ablate import GRIDS, ablate, paper_exam
 from paint.cli import main
 from paint.config import Config, ConfigError, Model
 from paint.display import Display
-from paint.experiment import Cell, Result, by_cell, read_results, run_cells, shares
+from paint.experiment import Cell, Report, Result, by_cell, picture, read_results, run_cells
 from paint.figures import Interval, compare_seeds, over_seeds
 from paint.lab import lab_exam
 from paint.plot import FAINT, INK, Panel, draw
 from paint.recipe import find_recipe, read_recipe
-from paint.runlog import RunError
+from paint.runlog import RunError, new_run
 from processes import until
 
 RECIPE = """
@@ -112,7 +113,7 @@ def test_every_cell_and_seed_is_one_line_with_what_it_cost_and_got_right(
 def test_the_tables_are_made_of_the_results(finished: tuple[Path, list[str], str]) -> None:
     folder, _, said = finished
     rows = by_cell(read_results(folder))
-    scores = {name: shares(results) for name, results in rows.items()}
+    scores = {name: np.array([result.right for result in results]) / SAMPLES for name, results in rows.items()}
     assert scores["tight"].shape == (2, PROBLEMS)
     for text in (said, (folder / "results.md").read_text()):
         lines = [[cell.strip() for cell in re.split("[|│]", line)[1:-1]] for line in text.splitlines()]
@@ -120,15 +121,34 @@ def test_the_tables_are_made_of_the_results(finished: tuple[Path, list[str], str
         seeds = {line[0]: line[1:] for line in lines if len(line) == 3}
         for name in ("tight", "loose"):
             tokens = np.mean([result.rollout_tokens for result in rows[name]])
-            assert table[name][:3] == [
+            spent = timedelta(seconds=round(sum(result.seconds for result in rows[name]) / 2))
+            assert table[name] == [
                 over_seeds(scores[name], bounds=(0, 1)).points(),
                 compare_seeds(scores["base"], scores[name]).points(sign=True),
                 f"{tokens:,.0f}",
+                str(spent),
+                f"{np.mean([result.answer_tokens for result in rows[name]]):,.0f}",
             ]
             assert seeds[name] == [f"{100 * scores[name][seed].mean():.1f}" for seed in (0, 1)]
         difference = compare_seeds(scores["tight"], scores["loose"]).points(sign=True)
         assert table["loose less tight"] == [difference]
+        length = f"{np.mean([result.answer_tokens for result in rows['base']]):,.0f}"
+        assert table["base"] == [over_seeds(scores["base"]).points(), "", "", "", length]
     assert "Avg@3 on 5 problems of lab, seeds 0 to 1" in said
+
+
+def test_the_plot_has_the_figures_of_the_tables(finished: tuple[Path, list[str], str]) -> None:
+    results = read_results(finished[0])
+    names = ("base", "tight", "loose")
+    scores = {name: np.array([r.right for r in results if r.cell == name]) / SAMPLES for name in names}
+    found = Report("results", "The lab", {"tight": "A", "loose": "B"}, {"tight": ("loose", "tight")}, "B less A")
+    _, labels, (level, gap) = picture(found, results)
+    assert labels == ["base", "A", "B"]
+    assert level.intervals == [over_seeds(score) for score in scores.values()]
+    assert level.seeds == [score.mean(axis=1).tolist() for score in scores.values()]
+    assert gap.intervals == [None, compare_seeds(scores["tight"], scores["loose"]), None]
+    assert gap.seeds == [(), (scores["loose"] - scores["tight"]).mean(axis=1).tolist(), ()]
+    assert (level.zero, gap.zero) == (False, True)
 
 
 def test_the_last_checkpoint_is_what_is_asked(finished: tuple[Path, list[str], str]) -> None:
@@ -228,18 +248,39 @@ def test_another_evaluation_in_the_same_folder_is_refused_and_so_is_a_second_pro
     assert "another process is at work there" in capsys.readouterr().err
 
 
+LAB, LARGE = (read_recipe(find_recipe(name)) for name in ("lab-paint", "paint-qwen3-1.7b"))
+
+
 @pytest.mark.parametrize(
-    ("names", "message"),
+    ("cells", "message"),
     [
-        (["lab-paint", "lab-paint"], "^lab-paint is the name of one thing"),
-        (["lab-paint", "paint-qwen3-1.7b"], r"^model\.path of paint-qwen3-1\.7b is 'Qwen/Qwen3-1\.7B', and that of"),
+        ([Cell("one", LAB), Cell("one", LAB)], "^one is the name of one thing"),
+        ([Cell("base", LAB)], "^base is the name of one thing"),
+        ([Cell("one", LAB), Cell("two", LARGE)], r"^model\.path of two is 'Qwen/Qwen3-1\.7B', and that of one 'lab'"),
+        (
+            [Cell("one", LAB), Cell("two", replace(LAB, model=replace(LAB.model, dtype="bfloat16")))],
+            r"^model\.dtype of two is 'bfloat16', and that of one 'float32'",
+        ),
     ],
 )
-def test_what_cannot_be_compared_is_refused(names: list[str], message: str, tmp_path: Path) -> None:
-    cells = [Cell(name, read_recipe(find_recipe(name))) for name in names]
+def test_what_cannot_be_compared_is_refused(cells: list[Cell], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         run_cells(cells, [0], tmp_path / "lab", lab_exam(2, 2), Display())
     assert not (tmp_path / "lab").exists()
+
+
+def test_several_ranks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match=r"^an experiment is one process"):
+        run_cells([Cell("one", LAB)], [0], tmp_path / "lab", lab_exam(2, 2), Display())
+
+
+def test_where_the_servers_are_is_no_other_setting(tmp_path: Path) -> None:
+    before = replace(LAB, rollout=replace(LAB.rollout, engine="vllm", urls=("http://one:1",)))
+    after = replace(before, rollout=replace(before.rollout, urls=("http://two:1",)), train=replace(LAB.train, steps=7))
+    new_run(before, tmp_path / "cell/seed-0", "")
+    with pytest.raises(RunError, match=r"in another setting:\n  train\.steps: \d+ -> 7\nRepeat"):
+        run_cells([Cell("cell", after)], [0], tmp_path, lab_exam(2, 2), Display())
 
 
 def test_problems_that_have_changed_are_refused_before_anything_is_trained(
@@ -401,6 +442,9 @@ def test_a_plot_has_its_points_and_the_ends_of_its_intervals_where_the_figures_a
     intervals = [Interval(0.2, 0.1, 0.5), None, Interval(0.6, 0.55, 0.9)]
     panel = Panel("share, %", intervals, [[], [0.3, 0.4], []], zero=False)
     svg, png = draw(tmp_path / "plot", "Title", ["a", "b", "c"], [panel])
+    dotted, _ = draw(tmp_path / "zero", "Title", ["a", "b", "c"], [replace(panel, zero=True)])
+    assert "stroke-dasharray" in dotted.read_text()
+    assert "stroke-dasharray" not in svg.read_text()
     assert png.read_bytes().startswith(b"\x89PNG")
     text = svg.read_text()
     assert all(f">{word}</text>" in text for word in ("Title", "share, %", "a", "b", "c"))

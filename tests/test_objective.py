@@ -5,7 +5,7 @@ import inspect
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, get_args
 
 import pytest
@@ -197,6 +197,16 @@ def test_equal_views_lose_exactly_nothing(dtype: torch.dtype, kind: Divergence, 
 # Gradients
 
 
+def slopes(loss: Callable[[list[list[float]]], float], logits: Tensor) -> Tensor:
+    """The loss's gradient by central differences."""
+    found, step = torch.zeros_like(logits), 1e-5
+    for place in product(*map(range, logits.shape)):
+        moved = torch.zeros_like(logits)
+        moved[place] = step
+        found[place] = (loss((logits + moved).tolist()) - loss((logits - moved).tolist())) / (2 * step)
+    return found
+
+
 @pytest.mark.parametrize("clip_mode", CLIP_MODES)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
@@ -210,17 +220,7 @@ def test_the_gradient_is_that_of_the_naive_loss_with_its_target_held(
     how_to_lose = {name: options[name] for name in ("temperature", "kind", "clip", "clip_mode", "reduction")}
     target, _ = naive.targets(student.tolist(), teacher.tolist(), lengths, **how_to_target)
 
-    step = 1e-5
-    expected = torch.zeros_like(student)
-    for n in range(5):
-        for v in range(4):
-            up, down = student.clone(), student.clone()
-            up[n, v] += step
-            down[n, v] -= step
-            higher, _ = naive.rollout_loss(target, up.tolist(), lengths, **how_to_lose)
-            lower, _ = naive.rollout_loss(target, down.tolist(), lengths, **how_to_lose)
-            expected[n, v] = (higher - lower) / (2 * step)
-
+    expected = slopes(lambda logits: naive.rollout_loss(target, logits, lengths, **how_to_lose)[0], student)
     gradient = student_gradient(lambda z: paint_loss(z, teacher, lengths, **options).value, student)
     assert_close(gradient, expected, rtol=1e-6, atol=1e-9)
     assert gradient.abs().max() > 1e-3
@@ -362,26 +362,8 @@ def test_the_gradient_of_sampled_tokens_is_the_naive_policy_gradient(reduction: 
     ]
     assert min(advantages) < -0.1 < 0.1 < max(advantages)
 
-    step = 1e-5
-    expected = torch.zeros_like(student)
-    for n in range(5):
-        for v in range(4):
-            up, down = student.clone(), student.clone()
-            up[n, v] += step
-            down[n, v] -= step
-            higher, lower = (
-                naive.policy_loss(
-                    advantages,
-                    logits.tolist(),
-                    lengths,
-                    tokens,
-                    temperature=options["temperature"],
-                    reduction=reduction,
-                )
-                for logits in (up, down)
-            )
-            expected[n, v] = (higher - lower) / (2 * step)
-
+    how_to_lose = {"temperature": options["temperature"], "reduction": reduction}
+    expected = slopes(lambda logits: naive.policy_loss(advantages, logits, lengths, tokens, **how_to_lose), student)
     teacher.requires_grad_()
     gradient = student_gradient(
         lambda z: paint_loss(z, teacher, lengths, **options, tokens=torch.tensor(tokens)).value, student

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
-from conftest import LAB
+from conftest import LAB, move
 from paint.data import Problem
 from paint.policy import (
     Policy,
@@ -33,15 +33,8 @@ COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
 def full() -> Policy:
     """The lab's model, all of whose weights are trained, a step away from where it was."""
     policy = load_policy(replace(LAB, tuning="full"), seed=0)
-    move(policy)
+    move(policy, by=0.02)
     return policy
-
-
-def move(policy: Policy) -> None:
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in policy.trainable:
-            parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
 
 
 def logits_alone(model: torch.nn.Module, prompt: list[int], completion: list[int]) -> Tensor:
@@ -93,7 +86,7 @@ def test_gradient_checkpointing_changes_no_gradient(tuning: Literal["lora", "ful
 
     config = replace(LAB, tuning=tuning)
     plain, other = load_policy(config, seed=0), load_policy(replace(config, gradient_checkpointing=True), seed=0)
-    move(plain)
+    move(plain, by=0.02)
     other.model.load_state_dict(plain.model.state_dict())
     expected, found = gradients(plain), gradients(other)
     assert len(found) == len(expected) == len(plain.trainable) > 0
@@ -114,6 +107,9 @@ def test_prompts_are_the_papers_in_the_models_chat_format(policy: Policy, proble
     teacher = policy.decode(policy.teacher_prompt(problem.problem, "a hint", complete=False), special=True)
     assert "=== Reference Solution Begin ===\na hint\n=== Reference Solution End ===" in teacher
     assert teacher.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    thinker = replace(policy, teacher_thinking=True)
+    asked = thinker.decode(thinker.rationale_prompt(problem.problem, "a hint", complete=False), special=True)
+    assert asked.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")  # its reply is the thought
 
 
 def test_a_saved_adapter_comes_back_bit_by_bit(trained: Policy, tmp_path: Path) -> None:

@@ -15,14 +15,15 @@ from paint.config import Config, ConfigError, Context, Data, Train
 from paint.data import DataError, Problem, batch_indices
 from paint.policy import Policy
 from paint.probe import answer_is_visible, draw, probe, require_sound, teacher
-from paint.recipe import find_recipe, read_recipe
+from paint.recipe import read_recipe
 from paint.store import StoreError, digest
 from processes import until
+from runs import changed
 
-LAB = read_recipe(find_recipe("lab-paint"))
+LAB = changed("lab-paint", {"train": {"seed": 3}})
 RATIOS = (0.0, 0.5)
 READERS = ["student", "teacher@0", "teacher@0.5"]
-PROBE = ["probe", "lab-paint", "--problems", "48", "--samples", "2", "--ratios", "0", "0.5"]
+PROBE = ["probe", "lab-paint", "--problems", "48", "--samples", "2", "--ratios", "0", "0.5", "--train.seed", "3"]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,8 @@ def right(folder: Path, reader: str) -> np.ndarray:
 def test_every_figure_is_that_of_the_stored_answers(probed: Path) -> None:
     summary = json.loads((probed / "summary.json").read_text())
     assert list(summary["figures"]) == READERS
+    asked = [json.loads((probed / reader / "problems/asked.json").read_text()) for reader in READERS]
+    assert {one["seed"] for one in asked} == {LAB.train.seed}
     table = {
         cells[1]: cells[2:-1]
         for line in (probed / "summary.md").read_text().splitlines()
@@ -150,7 +153,7 @@ def test_problems_without_answers_are_refused_with_the_way_out(tmp_path: Path) -
         f'[model]\npath = "lab"\ndtype = "float32"\n[data]\npath = "{data}"\n[rollout]\nmax_new_tokens = 32'
     )
     with pytest.raises(DataError, match=r'problems.jsonl row 1: field "answer" is missing .*--data.answer-field'):
-        probe(read_recipe(recipe), tmp_path / "probe")
+        probe(read_recipe(recipe), tmp_path / "probe", problems=100, samples=2, ratios=(0.25,))
     assert not (tmp_path / "probe").exists()
     # The way out is one; of fewer problems than asked for, all are taken.
     recipe.write_text(recipe.read_text().replace(f'path = "{data}"', f'path = "{data}"\nanswer_field = "final"'))

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from conftest import LAB
+from conftest import LAB, move
 from paint import runlog
 from paint.config import Config, Teacher
 from paint.data import lab_file
@@ -38,14 +38,6 @@ def library_logits(model: torch.nn.Module) -> Tensor:
     """The library's own logits of each row alone, at the positions that predict the completions."""
     rows = [model(input_ids=torch.tensor([p + c])).logits[0] for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
     return torch.cat([row[len(p) - 1 : -1] for row, p in zip(rows, PROMPTS, strict=True)])
-
-
-def move(policy: Policy, seed: int, by: float = 0.05) -> None:
-    """What an optimizer step does: every trained parameter is somewhere else."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policy.trainable:
-            parameter.add_(by * torch.randn(parameter.shape, generator=generator))
 
 
 def factors(policy: Policy) -> dict[str, tuple[Tensor, Tensor]]:

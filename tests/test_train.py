@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 
 from paint import Diverged, fused, runlog
 from paint.canary import EngineGap
@@ -24,8 +25,9 @@ from paint.rollout import Completion, LocalEngine, Rollout, Scored
 from paint.runlog import summarise
 from paint.server import EngineError
 from paint.train import train
+from paint.update import sum_over_ranks
 from processes import in_two_processes, train_command
-from runs import adapter, assert_same, assert_same_history, changed, kill_and_resume, resume_command, wait_for
+from runs import adapter, assert_same, assert_same_history, changed, kill_and_resume, resume_command, stored, wait_for
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
@@ -40,14 +42,14 @@ def small(**sections: dict[str, Any]) -> Config:
     return changed("lab-paint", SMALL, sections)
 
 
-def test_a_step_is_the_papers_algorithm(tmp_path: Path) -> None:
+def test_a_step_is_the_papers_algorithm(tmp_path: Path, problems: list[Problem]) -> None:
     """Recompute a stored step from its parts: the overlap, the ratio, the mask, both views, the loss."""
     config = small(train={"steps": 1, "batch_size": 4})
     train(config, tmp_path / "run")
-    rows = [json.loads(line) for line in _lines(tmp_path / "run/rollouts/step-000001.jsonl")]
+    rows = stored(tmp_path / "run")
     [metrics] = runlog.read_metrics(tmp_path / "run")
-    problems = {p.id: p for p in _problems(config)}
-    expected = [_problems(config)[i].id for i in batch_indices(len(problems), 4, 0, config.train.seed)]
+    by_id = {p.id: p for p in problems}
+    expected = [problems[i].id for i in batch_indices(len(problems), 4, 0, config.train.seed)]
     assert [row["problem_id"] for row in rows] == expected
 
     policy = load_policy(config.model, seed=config.train.seed)  # step 1 was scored by the fresh student
@@ -55,7 +57,7 @@ def test_a_step_is_the_papers_algorithm(tmp_path: Path) -> None:
     teacher: list[torch.Tensor] = []
     lengths = []
     for row in rows:
-        problem, ids = problems[row["problem_id"]], row["completion_ids"]
+        problem, ids = by_id[row["problem_id"]], row["completion_ids"]
         assert row["text"] == policy.decode(ids)
         assert row["overlap"] == overlap(row["text"], problem.solution)
         assert row["mask_ratio"] == mask_ratio(row["overlap"], wrong=0.3, correct=0.4)
@@ -120,7 +122,9 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Pat
     assert rollouts[0] == rollouts[1] != rollouts[2]
 
 
-def test_opsd_is_the_same_step_with_nothing_hidden_and_nothing_interpolated(tmp_path: Path) -> None:
+def test_opsd_is_the_same_step_with_nothing_hidden_and_nothing_interpolated(
+    tmp_path: Path, problems: list[Problem]
+) -> None:
     paint, opsd = (read_recipe(find_recipe(name)) for name in ("lab-paint", "lab-opsd"))
     assert [line.split(":")[0] for line in differences(paint, opsd)] == [
         "context.wrong",
@@ -133,9 +137,8 @@ def test_opsd_is_the_same_step_with_nothing_hidden_and_nothing_interpolated(tmp_
     [metrics] = runlog.read_metrics(tmp_path / "run")
     assert metrics["mask_ratio"] == metrics["selected_share"] == 0
     policy = load_policy(config.model, seed=0)
-    solutions = {p.id: p.solution for p in _problems(config)}
-    for line in _lines(tmp_path / "run/rollouts/step-000001.jsonl"):
-        row = json.loads(line)
+    solutions = {p.id: p.solution for p in problems}
+    for row in stored(tmp_path / "run"):
         assert row["context"] == solutions[row["problem_id"]]
         assert "Here is a reference solution to this problem:" in policy.decode(row["teacher_prompt_ids"])
 
@@ -221,6 +224,28 @@ def test_two_processes_train_the_adapter_that_one_trains_in_twice_the_micro_batc
     assert len((tmp_path / "two/rollouts/step-000001.jsonl").read_text().splitlines()) == 8
 
 
+def test_a_sum_over_ranks_takes_every_gradient_once_however_many_messages_it_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = []
+
+    def twice(_: Accelerator, flat: torch.Tensor, how: str) -> torch.Tensor:
+        sent.append((flat.numel(), how))
+        return 2 * flat
+
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    monkeypatch.setattr(Accelerator, "reduce", twice)
+    monkeypatch.setattr("paint.update.MESSAGE", 10)
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((2, 3), (4,), (12,), (1,))]
+    for number, parameter in enumerate(parameters[:3], start=1):
+        parameter.grad = torch.full_like(parameter, number)
+    sum_over_ranks(Accelerator(cpu=True), parameters)
+    assert sent == [(10, "sum"), (12, "sum"), (1, "sum")]
+    for parameter, value in zip(parameters, (2, 4, 6, 0), strict=True):  # a rank without rows adds nothing
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, torch.full_like(parameter, value))
+
+
 def test_a_full_disk_at_a_checkpoint_is_said_and_loses_nothing(tmp_path: Path) -> None:
     config = small(train={"steps": 2, "checkpoint_every": 1})
     folder = tmp_path / "run"
@@ -270,8 +295,8 @@ def test_going_on_with_another_config_is_refused_with_the_difference(tmp_path: P
         train(small(), tmp_path / "run")
 
 
-def test_going_on_with_other_problems_is_refused(tmp_path: Path) -> None:
-    rows = [{"problem": p.problem, "solution": p.solution, "answer": p.answer} for p in _problems(small())[:12]]
+def test_going_on_with_other_problems_is_refused(tmp_path: Path, problems: list[Problem]) -> None:
+    rows = [{"problem": p.problem, "solution": p.solution, "answer": p.answer} for p in problems[:12]]
     path = tmp_path / "problems.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = small(data={"path": str(path)}, train={"steps": 2, "checkpoint_every": 1})
@@ -355,7 +380,7 @@ def test_solutions_without_anchors_are_counted_and_reveal_most(
     path.write_text(json.dumps({"problem": "Is it so?", "solution": "It is, as one sees.", "answer": "yes"}) + "\n")
     train(small(data={"path": str(path)}, train={"steps": 1, "batch_size": 1}), tmp_path / "run")
     assert "1 of 1 solutions have no anchors" in capsys.readouterr().out
-    [row] = [json.loads(line) for line in _lines(tmp_path / "run/rollouts/step-000001.jsonl")]
+    [row] = stored(tmp_path / "run")
     assert (row["overlap"], row["mask_ratio"], row["context"]) == (0.0, 0.3, "It is, as one ...(omitted)...")
 
 
@@ -377,12 +402,13 @@ def test_a_run_folder_holds_what_it_says_and_what_was_asked_for(tmp_path: Path) 
 
 
 def test_the_learning_rate_rises_and_then_stays(tmp_path: Path) -> None:
-    config = small(train={"steps": 4, "warmup_steps": 3, "learning_rate": 3e-4, "batch_size": 2})
+    config = small(train={"steps": 4, "warmup_steps": 3, "learning_rate": 3e-4, "batch_size": 2, "checkpoint_every": 1})
     train(config, tmp_path / "run")
     rates = [row["learning_rate"] for row in runlog.read_metrics(tmp_path / "run")]
     assert rates == pytest.approx([1e-4, 2e-4, 3e-4, 3e-4])
-    stored = torch.load(tmp_path / "run/checkpoints/step-000004/optimizer.pt")["param_groups"]
-    assert [(group["lr"], group["weight_decay"]) for group in stored] == [(3e-4, 0.0)]
+    for number, rate in enumerate(rates, start=1):
+        [group] = torch.load(tmp_path / f"run/checkpoints/step-{number:06d}/optimizer.pt")["param_groups"]
+        assert (group["lr"], group["weight_decay"]) == (rate, 0.0)
 
 
 def test_a_run_that_was_made_longer_stays_longer_and_ends_as_one_that_always_was(tmp_path: Path) -> None:
@@ -405,16 +431,6 @@ def test_trackers_get_every_figure(tmp_path: Path) -> None:
     }
     accumulator = EventAccumulator(str(events))
     accumulator.Reload()
-    stored = runlog.read_metrics(tmp_path / "run")
-    assert [e.value for e in accumulator.Scalars("loss")] == pytest.approx([row["loss"] for row in stored])
-    assert set(stored[0]) - {"step"} <= set(accumulator.Tags()["scalars"])
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines()
-
-
-def _problems(config: Config) -> list[Problem]:
-    from paint.data import read_problems
-
-    return read_problems(config.data).problems
+    metrics = runlog.read_metrics(tmp_path / "run")
+    assert [e.value for e in accumulator.Scalars("loss")] == pytest.approx([row["loss"] for row in metrics])
+    assert set(metrics[0]) - {"step"} <= set(accumulator.Tags()["scalars"])

@@ -11,31 +11,32 @@ from paint import runlog
 from paint.config import Config, ConfigError
 from paint.context import mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, batch_indices, read_problems
+from paint.display import Display
 from paint.latex import normalize
 from paint.objective import token_log_probs
 from paint.policy import load_policy
 from paint.rollout import LocalEngine, seed_of
-from paint.train import reference_shown, train
+from paint.train import prepare, reference_shown, train
 from paint.update import sampling_of
-from runs import changed
+from runs import changed, stored
 
 
 def tiny(**sections: dict[str, Any]) -> Config:
     """The lab's recipe for one step on four rollouts, with changes."""
-    small = {"rollout": {"max_new_tokens": 60}, "train": {"steps": 1, "batch_size": 4, "micro_batch_size": 4}}
+    few = {"steps": 1, "batch_size": 4, "micro_batch_size": 4, "seed": 3}
+    small = {"rollout": {"max_new_tokens": 60}, "train": few}
     return changed("lab-paint", small, sections)
 
 
 def run(folder: Path, config: Config) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """The rollouts and the figures of a run's first step."""
     train(config, folder)
-    lines = (folder / "rollouts/step-000001.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines], runlog.read_metrics(folder)[0]
+    return stored(folder), runlog.read_metrics(folder)[0]
 
 
 @pytest.fixture(scope="module")
-def by_id() -> dict[str, Problem]:
-    return {p.id: p for p in read_problems(tiny().data).problems}
+def by_id(problems: list[Problem]) -> dict[str, Problem]:
+    return {p.id: p for p in problems}
 
 
 @pytest.mark.parametrize("shown", ["own", "none", "other", "answer", "wrong_answer"])
@@ -111,22 +112,41 @@ def test_a_reason_first_teacher_writes_about_what_it_is_shown_and_scores_with_th
     train(config, tmp_path / "run")
     policy = load_policy(config.model, seed=0)  # with a fresh adapter: the teacher, whatever the student became
     for step in (1, 3):
-        text = (tmp_path / f"run/rollouts/step-{step:06d}.jsonl").read_text()
-        for number, row in enumerate(map(json.loads, text.splitlines())):
+        for number, row in enumerate(stored(tmp_path / "run", step)):
             problem, context = by_id[row["problem_id"]].problem, row["context"]
             asked = policy.rationale_prompt(problem, context, complete=False)
-            seed = seed_of(0, "rationale", step - 1, number)
+            seed = seed_of(3, "rationale", step - 1, number)
             sampling = sampling_of(config)
             [reply] = LocalEngine(policy, batch_size=1).generate(
                 [asked], type(sampling)(sampling.temperature, sampling.top_p, sampling.top_k, 12), [seed]
             )
             assert row["rationale"] == policy.decode(reply.ids).strip() != ""
             assert row["rationale_tokens"] == len(reply.ids)
-            read = policy.decode(row["teacher_prompt_ids"], special=True)
+            prompt = policy.teacher_prompt(problem, context, complete=False, rationale=row["rationale"])
+            assert row["teacher_prompt_ids"] == prompt
+            read = policy.decode(prompt, special=True)
             assert read.count("<|im_start|>") == 4  # it is asked, replies, is asked to solve, and the student's text
             assert context in read
             assert f"assistant\n{row['rationale']}<|im_end|>" in read
             assert row["rationale"] not in policy.decode(row["prompt_ids"], special=True)
+
+
+def test_another_problems_solution_counts_for_the_longest_prompt(tmp_path: Path) -> None:
+    rows = [
+        {"problem": "so " * 60, "solution": "It is 1.", "answer": "1"},
+        {"problem": "Is it?", "solution": "so " * 60},
+    ]
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps({"answer": "2"} | row) + "\n" for row in rows))
+    policy = load_policy(tiny().model, seed=0)
+
+    def prepared(shown: str) -> list[Problem]:
+        config = tiny(context={"shown": shown}, data={"path": str(path), "max_prompt_tokens": 300})
+        return prepare(policy, config, read_problems(config.data), Display())
+
+    assert len(prepared("own")) == 2
+    with pytest.raises(DataError, match=r"problem 1 makes a teacher prompt of \d+ tokens, over the limit of 300"):
+        prepared("other")
 
 
 def test_a_rationale_counts_for_the_longest_prompt(tmp_path: Path) -> None:
@@ -182,9 +202,9 @@ def test_placements_hide_what_they_say_in_a_step(tmp_path: Path, by_id: dict[str
     for placement in ("prefix", "middle", "random", "punctuation"):
         config = tiny(context={"placement": placement})
         rows, _ = run(tmp_path / placement, config)
-        order = batch_indices(len(by_id), 4, 0, 0)
+        order = batch_indices(len(by_id), 4, 0, 3)
         problems = [list(by_id.values())[i] for i in order]
         for number, (row, problem) in enumerate(zip(rows, problems, strict=True)):
-            seed = seed_of(0, 0, number)
+            seed = seed_of(3, 0, number)
             expected = mask_solution(problem.solution, row["mask_ratio"], placement=placement, seed=seed)
             assert row["context"] == expected

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import torch
 
-from conftest import LAB
+from conftest import LAB, move
 from paint import runlog
 from paint.canary import trainer_log_probs
 from paint.config import Config
@@ -88,18 +88,10 @@ def engine(url: str, trained: Policy, tmp_path: Path) -> Iterator[VllmEngine]:
     engine.close()
 
 
-def move(policy: Policy, seed: int) -> None:
-    """Change the adapter so much that it answers otherwise."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in policy.trainable:
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-
-
 def test_both_engines_write_the_same_greedy_rollouts_token_for_token(
     engine: VllmEngine, trained: Policy, problems: list[Problem]
 ) -> None:
-    move(trained, 7)
+    move(trained, 7, by=0.1)
     engine.adopt()
     prompts = [trained.student_prompt(p.problem) for p in problems[:48]]
     remote = engine.generate(prompts, GREEDY, range(48))
@@ -141,7 +133,7 @@ def test_no_prefix_of_an_earlier_adapter_is_ever_used(
         return float((torch.tensor(log_probs) - trainer).abs().max())
 
     for seed in (11, 12, 13):
-        move(trained, seed)
+        move(trained, seed, by=0.1)
         engine.adopt()
         for _ in range(2):  # the second time the prefix is cached
             [completion] = engine.generate([prompt], GREEDY, [0])
@@ -150,7 +142,7 @@ def test_no_prefix_of_an_earlier_adapter_is_ever_used(
     name, folder = "used-twice", tmp_path / "used-twice"
     gaps = []
     for seed in (14, 15):
-        move(trained, seed)
+        move(trained, seed, by=0.1)
         shutil.rmtree(folder, ignore_errors=True)
         save_adapter(trained, folder)
         httpx2.post(

@@ -167,7 +167,7 @@ def advantages(rewards: Float[Tensor, " b"], group_size: int) -> Float[Tensor, "
     """A = (r − mean) / (std + 1e-4) within each group of neighbours; std with Bessel's correction, as TRL's.
 
     0 for a group whose rewards are all equal: it teaches nothing (paper: section 'Main Results').
-    Source: Shao et al. 2024, "DeepSeekMath", section 4.1.1. Raises ValueError for rewards that are no whole groups.
+    Source: Shao et al. 2024, "DeepSeekMath", section 4.1.2. Raises ValueError for rewards that are no whole groups.
     """
     if group_size < 2 or len(rewards) % group_size:
         raise ValueError(f"{len(rewards)} rewards are no whole groups of {group_size}; groups have 2 or more")

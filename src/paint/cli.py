@@ -164,7 +164,7 @@ def data(arguments: list[str]) -> int:
         "openthoughts",
         help="a verified, decontaminated sample of OpenThoughts-114k",
         description="Draw problems of mathematics from OpenThoughts whose solutions are verified and which repeat no "
-        "benchmark problem (paper: Experimental Details). Interrupted, the same command goes on where it stopped.",
+        "benchmark problem (paper: Experimental Setup). Interrupted, the same command goes on where it stopped.",
         argument_default=argparse.SUPPRESS,
     )
     make.add_argument("out", type=Path, help="file to write, OUT.jsonl; OUT.report.json and others go beside it")
@@ -252,7 +252,8 @@ def probe(arguments: list[str]) -> int:
         nargs="+",
         default=[0.0, 0.25, 0.30, 0.40, 0.50, 0.75],
         metavar="RHO",
-        help="mask ratios of the teacher, each in [0, 1) (paper: 0.25 to 0.75 in its tables; 0 is the whole solution)",
+        help="mask ratios of the teacher, each in [0, 1); 0 is the whole solution (paper: those of table "
+        "mask_ratio_ablation; default: all of them, 0 0.25 0.3 0.4 0.5 0.75)",
     )
     parser.add_argument("--folder", type=Path, help="where answers and tables go (default: probes/RECIPE)")
     options, flags = parser.parse_known_args(arguments)

@@ -199,15 +199,15 @@ class Objective:
     sampled token, with clip-mode none, top-p 1 and top-k -1 (paper: Eq. clipped_fkl, forward KL; Training Algorithm
     names sampled tokens)."""
     clip: float = 0.06
-    """Clipping threshold tau, in nats, above 0 (paper: Eq. clipped_fkl, 0.06)."""
+    """Clipping threshold tau, in nats, above 0 (paper: Eq. clipped_fkl; Experimental Details, 0.06)."""
     clip_mode: Literal["pointwise", "token", "none"] = "pointwise"
     """What is clipped: each vocabulary entry's term, a position's sum, or nothing (paper: pointwise)."""
     mix: float = 0.03
-    """Interpolation weight k_base, in [0, 1]; 0 leaves the teacher as it is (paper: Eq. sparse_energy_interp,
-    0.03)."""
+    """Interpolation weight k_base, in [0, 1]; 0 leaves the teacher as it is (paper: Eq. sparse_energy_interp;
+    Experimental Details, 0.03)."""
     top_fraction: float = 0.03
-    """Share f_top of a completion's positions that are interpolated, in [0, 1] (paper: section 'Sparse
-    Teacher Energy Interpolation', 0.03)."""
+    """Share f_top of a completion's positions that are interpolated, in [0, 1] (paper: Eq.
+    sparse_selector_objective; Experimental Details, 0.03)."""
     temperature: float | None = None
     """Temperature T of both views' distributions, above 0; None is the rollout temperature (ours)."""
     reduction: Literal["completion", "token"] = "completion"

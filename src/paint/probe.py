@@ -32,7 +32,6 @@ from paint.store import Store, write
 from paint.summary import Sheet, markdown, print_sheets, summary_json
 from paint.train import open_engine, prepare
 
-RATIOS = (0.0, 0.25, 0.30, 0.40, 0.50, 0.75)
 STUDENT, PROBLEMS = "student", "problems"
 COLUMNS = ("", "Avg@{k}", "less the student's", "tokens an answer", "truncated", "answer visible")
 
@@ -54,16 +53,14 @@ class Reader:
     prompts: Prompts
 
 
-def probe(
-    config: Config, folder: Path, *, problems: int = 100, samples: int = 4, ratios: Sequence[float] = RATIOS
-) -> dict[str, Answers]:
+def probe(config: Config, folder: Path, *, problems: int, samples: int, ratios: Sequence[float]) -> dict[str, Answers]:
     """Ask student and teacher, print one table, write summary.json and summary.md, and return the graded answers.
 
     Args:
         config: of the training that is considered; its rollout section says how answers are drawn, too.
         problems: how many, in the order in which training takes them; all where there are fewer.
         samples: answers a problem, of the student and of the teacher at each ratio.
-        ratios: mask ratios rho of the teacher, each in [0, 1) (default: all that the paper has, and 0).
+        ratios: mask ratios rho of the teacher, each in [0, 1).
 
     Raises:
         ConfigError, DataError, EngineError, PolicyError, StoreError: with what was found and the way out.

@@ -1,7 +1,7 @@
 """Engines: token ids in, token ids and log-probs out.
 
-An engine is anything with ``generate`` and ``adopt``. Prompts are never decoded and tokenised again: the ids that an
-engine was given and the ids that it sampled are the ids that are trained on.
+An engine is anything with ``generate``, ``stream`` and ``adopt``. Prompts are never decoded and tokenised again: the
+ids that an engine was given and the ids that it sampled are the ids that are trained on.
 
 Sampling is a pure function of the logits and of one uniform number per (seed, token), so a completion depends on its
 own prompt and seed alone, not on its batch, its rank or what was sampled before.
@@ -213,7 +213,7 @@ class LocalEngine:
 class MergedEngine(LocalEngine):
     """Generates with the adapter rounded into the weights, as most trainers do: for comparison only.
 
-    What it samples from is not the policy that is trained (docs/engines.md has figures).
+    What it samples from is not the policy that is trained (docs/log.md has figures).
     """
 
     def stream(

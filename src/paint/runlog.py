@@ -98,7 +98,7 @@ def continue_run(config: Config, folder: Path, problems: str) -> None:
     """
     before = read_run(folder)
     facts = json.loads((folder / "run.json").read_text())
-    if trained_on(folder) not in ("", problems):
+    if facts.get("problems", problems) != problems:
         raise RunError(
             f"{folder} was started with other problems than {config.data.path} holds now; put the file back as it was, "
             f"or start a new run"
