@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 from rich.table import Table
 
-from paint.ablate import GRIDS
 from paint.config import Config, ConfigError, Evaluation
+from paint.experiments.ablations import GRIDS
 from paint.recipe import find_recipe, read_recipe
 
 METHODS = ("paint", "opsd", "grpo", "sft")
@@ -131,12 +131,12 @@ LIMIT = replace(HIGH, brief=math.inf, thought=math.inf, contest=math.inf)
 
 @dataclass(frozen=True)
 class Generation:
-    """Answers that are asked for together, and that again and again."""
+    """GradedSamples that are asked for together, and that again and again."""
 
     rounds: int
     answers: int
     at_once: int
-    """Answers that a GPU is given at a time."""
+    """GradedSamples that a GPU is given at a time."""
     prompt: float
     length: float
 

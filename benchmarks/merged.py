@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import tyro
+from paint.training.run import train
 from peft.tuners.lora import LoraLayer
 from rich.console import Console
 from rich.table import Table
@@ -30,17 +31,16 @@ from torch import Tensor
 
 from models import random_qwen3_1_7b
 from paint import config as cfg
-from paint.canary import trainer_log_probs
-from paint.data import read_problems
+from paint.data.problems import read_problems
 from paint.display import Display
+from paint.engines.canary import trainer_log_probs
+from paint.engines.protocol import Completion, Engine, LocalEngine, MergedEngine, sampling_of
+from paint.engines.vllm import open_vllm
 from paint.fused import fused_paint_loss
-from paint.policy import Policy, load_adapter, load_policy, save_adapter
+from paint.model.policy import Policy, load_policy
+from paint.model.teacher import open_teacher
+from paint.model.weights import load_adapter, save_adapter
 from paint.recipe import find_recipe, read_recipe
-from paint.rollout import Completion, Engine, LocalEngine, MergedEngine
-from paint.teacher import open_teacher
-from paint.train import train
-from paint.update import sampling_of
-from paint.vllm import open_vllm
 
 PROMPTS = 64
 VOCABULARY = 4096

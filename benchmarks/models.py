@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from paint.data import lab_file
+from paint.lab.files import MODEL
 
 
 def random_qwen3_1_7b(folder: Path, *, layers: int = 28, vocabulary: int = 151_936, device: str = "cpu") -> str:
@@ -23,5 +23,5 @@ def random_qwen3_1_7b(folder: Path, *, layers: int = 28, vocabulary: int = 151_9
     torch.manual_seed(0)
     with torch.device(device):
         Qwen3ForCausalLM(config).bfloat16().save_pretrained(folder)
-    AutoTokenizer.from_pretrained(str(lab_file(""))).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(str(MODEL)).save_pretrained(folder)
     return str(folder)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from paint.config import Data
 from paint.context import anchors
-from paint.data import read_problems
-from paint.grading import Grader, Item
+from paint.data.problems import read_problems
+from paint.grading.grader import Grader, Item
 from paint.latex import normalize
 
 

@@ -21,8 +21,8 @@ from models import random_qwen3_1_7b
 from paint import config as cfg
 from paint.display import Clock, Display
 from paint.fused import fused_paint_loss
-from paint.policy import Policy, load_policy
-from paint.teacher import open_teacher
+from paint.model.policy import Policy, load_policy
+from paint.model.teacher import open_teacher
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when paint.kernels is imported
 
 from paint import config as cfg
-from paint.data import Problem, lab_file, read_problems
-from paint.policy import Policy, load_policy
+from paint.data.problems import Problem, read_problems
+from paint.lab.files import MODEL
+from paint.model.policy import Policy, load_policy
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and so would be the processes that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -59,6 +60,6 @@ def lab_copy(tmp_path: Path) -> Path:
     """A copy of the lab's model that a test may damage."""
     folder = tmp_path / "model"
     folder.mkdir()
-    for path in lab_file("").iterdir():
+    for path in MODEL.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
     return folder

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from paint.config import Config
+from paint.engines.server import free_port
 from paint.recipe import to_table
-from paint.server import free_port
 
 
 def train_command(config: Config, folder: Path) -> list[str]:

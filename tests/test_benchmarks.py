@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paint.benchmarks import PUBLISHED, Benchmark, load_benchmark
 from paint.config import ConfigError
-from paint.data import DataError, Problem
+from paint.data.problem_sets import PUBLISHED, Benchmark, load_benchmark
+from paint.data.problems import DataError, Problem
 
 
 def aime(count: int) -> list[dict[str, Any]]:

@@ -12,19 +12,7 @@ import tyro
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paint.config import (
-    Config,
-    ConfigError,
-    Context,
-    Data,
-    Grpo,
-    Log,
-    Model,
-    Objective,
-    Rollout,
-    Teacher,
-    Train,
-)
+from paint.config import Config, ConfigError, Context, Data, Grpo, Log, Model, Objective, Rollout, Teacher, Train
 from paint.recipe import (
     differences,
     find_recipe,

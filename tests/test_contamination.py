@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paint.benchmarks import Benchmark
-from paint.contamination import Index, Match, build_index, contaminated, words
-from paint.data import Problem
+from paint.data.problem_sets import Benchmark
+from paint.data.problems import Problem
+from paint.preparation.contamination import Index, Match, build_index, contaminated, words
 
 BOXES = (
     r"Three boxes hold $a$, $b$ and $c$ coins, where $a+b+c=\frac{1}{2}\cdot 2024$. Each day a guard moves one coin "

@@ -12,8 +12,8 @@ from peft import LoraConfig, get_peft_model
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3Config, Qwen3Model
 
-from paint.ablate import GRIDS
 from paint.config import Config, ConfigError, Context, Data, Grpo, Model, Objective, Rollout, Train
+from paint.experiments.ablations import GRIDS
 from paint.recipe import find_recipe, read_recipe
 
 sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
@@ -161,7 +161,7 @@ def test_one_answer_takes_the_time_to_read_the_weights_for_each_token() -> None:
     cache = 2 * 3 * 2 * 8 * 2
     bytes_a_token = 2 * (TINY.weights + TINY.head) + cache * (10 + 20 / 2)
     assert decode_seconds(work, part, endless, 1) == pytest.approx(20 * bytes_a_token / 0.7e6)
-    # Answers in one batch share the reading of the weights, until the memory is full.
+    # Samples in one batch share the reading of the weights, until the memory is full.
     together = decode_seconds(work, part, endless, 4)
     assert together == pytest.approx(20 * (bytes_a_token + 3 * cache * 20) / 0.7e6)
     full = replace(endless, memory=(2 * TINY.parameters + 2.5 * cache * 20) / 0.9)

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paint.config import Data
-from paint.data import DataError, Problem, ProblemSet, batch_indices, lab_file, read_problems
+from paint.data.problems import DataError, Problem, ProblemSet, batch_indices, read_problems
+from paint.lab.files import MODEL
 
 GOOD: dict[str, Any] = {"problem": "1 + 1?", "solution": "We add.", "answer": "2"}
 OTHER: dict[str, Any] = {"problem": "2 + 2?", "solution": "We add.", "answer": "4"}
@@ -243,7 +244,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_the_lab_has_problems_to_train_on_and_holds_others_out() -> None:
     trained = read_problems(Data(path="lab"))
-    held_out = read_problems(Data(path=str(lab_file("held_out.jsonl"))))
+    held_out = read_problems(Data(path=str(MODEL / "held_out.jsonl")))
     assert min(len(trained.problems), len(held_out.problems)) >= 100
     assert not {problem.problem for problem in trained.problems} & {p.problem for p in held_out.problems}
     assert trained.skipped == held_out.skipped == {}
@@ -266,7 +267,7 @@ def test_steps_are_cut_from_epochs_laid_end_to_end(count: int, batch_size: int, 
 def test_the_order_is_the_same_on_every_machine_and_in_every_process() -> None:
     expected = [[8, 9, 0], [3, 7, 4], [1, 5, 2], [6, 8, 6]]
     assert [batch_indices(10, 3, step, seed=0) for step in range(4)] == expected
-    code = "from paint.data import batch_indices; print([batch_indices(10, 3, step, 0) for step in range(4)])"
+    code = "from paint.data.problems import batch_indices; print([batch_indices(10, 3, step, 0) for step in range(4)])"
     environment = {"PYTHONHASHSEED": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert json.loads(done.stdout) == expected

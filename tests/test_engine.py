@@ -16,16 +16,18 @@ import pytest
 import torch
 from peft.utils import load_peft_weights
 
-from paint import fleet, server, vllm
-from paint.canary import EngineGap, canary, require_agreement
 from paint.config import Config
-from paint.data import Problem
+from paint.data.problems import Problem
 from paint.display import Display
-from paint.policy import Policy, load_adapter
+from paint.engines import fleet, server, vllm
+from paint.engines.canary import EngineGap, canary
+from paint.engines.protocol import Completion, LocalEngine, MergedEngine, Rollout, Sampling
+from paint.engines.server import EngineError, Server, ServerProcess, free_port
+from paint.engines.vllm import VllmEngine, open_vllm
+from paint.model.policy import Policy
+from paint.model.weights import load_adapter
 from paint.recipe import find_recipe, read_recipe
-from paint.rollout import Completion, LocalEngine, MergedEngine, Rollout, Sampling, Scored
-from paint.server import EngineError, Server, ServerProcess, free_port
-from paint.vllm import VllmEngine, open_vllm
+from paint.training.rollouts import Scored, require_agreement
 from processes import alive, until
 from stand_in import END, StandIn
 
@@ -406,7 +408,7 @@ def test_no_process_of_a_server_outlives_it_or_its_trainer(
 ) -> None:
     pids = tmp_path / "pids"
     trainer = (
-        "import sys, time; from pathlib import Path; from paint.server import ServerProcess\n"
+        "import sys, time; from pathlib import Path; from paint.engines.server import ServerProcess\n"
         "ServerProcess(sys.argv[2:], {}, Path(sys.argv[1])).start(); time.sleep(600)"
     )
     family = [sys.executable, "-c", FAMILY, str(pids)]

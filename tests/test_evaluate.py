@@ -15,27 +15,17 @@ import torch
 
 from paint.cli import main
 from paint.config import ConfigError, Evaluation
-from paint.contest import enter
-from paint.data import Problem
+from paint.data.problems import Problem
 from paint.display import Display
-from paint.evaluate import (
-    Protocol,
-    answer_of,
-    cast_votes,
-    generate,
-    grade,
-    loops,
-    open_evaluation,
-    require_room,
-    stored_in,
-    summarise_again,
-)
-from paint.figures import Answers
-from paint.grading import Grade, Grader, Verdict
-from paint.policy import Policy, PolicyError, save_adapter
-from paint.rollout import Completion, LocalEngine, Sampling
-from paint.store import Answer, Store, StoreError, reopen_store
-from paint.summary import comparisons, markdown, sheets, summary_json
+from paint.engines.protocol import Completion, LocalEngine, Sampling
+from paint.evaluation.asking import Protocol, generate, require_room
+from paint.evaluation.run import enter
+from paint.evaluation.stages import answer_of, cast_votes, grade, loops, open_evaluation, stored_in
+from paint.evaluation.store import Store, StoreError, reopen_store
+from paint.evaluation.tables import comparisons, markdown, sheets, summary_json
+from paint.grading.grader import Grade, Grader, Verdict
+from paint.model.policy import Policy, PolicyError
+from paint.model.weights import save_adapter
 from processes import until
 
 PROTOCOL = Protocol(3, thinking=False, sampling=Sampling(1.0, 0.95, -1, 80))
@@ -68,7 +58,7 @@ def test_an_evaluation_holds_k_answers_a_problem_in_order(
     with opened(policy, tmp_path / "five", problems[:5]) as store:
         generate(policy, engine, store, PROTOCOL, QUIET)
         found = grade(store, grader, QUIET)
-        texts = {(a.problem, a.sample): a.text for a in store.answers()}
+        texts = {(a.problem, a.sample): a.text for a in store.samples()}
     assert found.correct.shape == (5, 3)
     assert found.correct.any()
     for problem, row in zip(problems[:5], found.correct, strict=True):
@@ -98,7 +88,7 @@ def test_every_kind_of_answer_is_counted_where_it_belongs(policy: Policy, tmp_pa
     }
     with opened(policy, tmp_path, problems) as store:
         for row, (text, truncated) in reversed(texts.items()):
-            store.add(Answer(*row, "", text, len(text), truncated, "local"))
+            store.add(Sample(*row, "", text, len(text), truncated, "local"))
         found = grade(store, grader, QUIET)
     assert found.correct.tolist() == [[True, False, False], [True, False, False]]
     assert found.lenient.tolist() == [[True, True, True], [True, False, False]]
@@ -233,7 +223,7 @@ def test_checkpoints_of_whole_models_are_compared_with_the_base_that_adapters_ar
     assert main(["eval", str(folder), *flags]) == 0
     assert capsys.readouterr().out.count("tok/s") <= 1
     assert (evals / "lab/base/lab/completions.jsonl").read_bytes() == before
-    # Answers of other weights under a checkpoint's name are not taken over.
+    # Samples of other weights under a checkpoint's name are not taken over.
     (folder / "model").rename(folder / "kept")
     shutil.copytree(runs / "whole/checkpoints/step-000001/model", folder / "model")
     assert main(["eval", str(folder), *flags]) == 2
@@ -374,10 +364,10 @@ def test_real_completions_do_not_loop() -> None:
 
 
 def test_real_rows_of_the_tables(tmp_path: Path) -> None:
-    def answers(correct: list[list[bool]], names: str = "ab") -> Answers:
+    def answers(correct: list[list[bool]], names: str = "ab") -> GradedSamples:
         table = np.array(correct)
         nothing = np.zeros_like(table)
-        return Answers(list(names), table, table, np.where(table, 0, 1), 100 + nothing, nothing, nothing, nothing)
+        return GradedSamples(list(names), table, table, np.where(table, 0, 1), 100 + nothing, nothing, nothing, nothing)
 
     found = {
         "base": {"x": answers([[True, False], [False, False]]), "y": answers([[True, True], [False, True]])},
@@ -414,10 +404,10 @@ def test_stored_evaluations_of_several_folders_are_told_apart(
     for name in ("a/base/mine", "b/base/mine", "b/after/mine"):
         with opened(policy, tmp_path / name, problems[:2], Protocol(1, False, PROTOCOL.sampling)) as store:
             for problem, sample in store.missing:
-                store.add(Answer(problem.id, sample, "", rf"\boxed{{{problem.answer}}}", 3, False, "local"))
+                store.add(Sample(problem.id, sample, "", rf"\boxed{{{problem.answer}}}", 3, False, "local"))
     stores = stored_in([tmp_path / "b", tmp_path / "a", tmp_path / "b/.."])
     assert [str(path.relative_to(tmp_path)) for path in stores] == ["b/base/mine", "b/after/mine", "a/base/mine"]
-    summarise_again([tmp_path / "b", tmp_path / "a"], tmp_path / "new" / "place", QUIET)
+    summarise_folders([tmp_path / "b", tmp_path / "a"], tmp_path / "new" / "place", QUIET)
     table = json.loads((tmp_path / "new/place/summary.json").read_text())
     assert list(table["figures"]) == [str(tmp_path / "b/base"), "after", str(tmp_path / "a/base")]
     assert (tmp_path / "new/place/summary.md").read_text().startswith("**Avg@1, in % with 95 % interval**")

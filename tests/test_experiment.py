@@ -16,16 +16,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paint.ablate import GRIDS, ablate, paper_exam
 from paint.cli import main
 from paint.config import Config, ConfigError, Model
 from paint.display import Display
-from paint.experiment import Cell, Report, Result, by_cell, picture, read_results, run_cells
-from paint.figures import Interval, compare_seeds, over_seeds
-from paint.lab import lab_exam
-from paint.plot import FAINT, INK, Panel, draw
+from paint.evaluation.intervals import Interval, compare_seeds, over_seeds
+from paint.experiments.ablations import GRIDS, ablate, paper_exam
+from paint.experiments.grid import Cell, Report, run_cells
+from paint.experiments.lab import lab_exam
+from paint.experiments.plots import FAINT, INK, Panel, draw
+from paint.experiments.reports import picture
+from paint.experiments.results import Result, by_cell, read_results
 from paint.recipe import find_recipe, read_recipe
-from paint.runlog import RunError, new_run
+from paint.runs import RunError
+from paint.training.runlog import new_run
 from processes import until
 
 RECIPE = """

@@ -8,30 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paint.figures import (
-    SHARE,
-    Answers,
-    avg_at_k,
+from paint.evaluation.intervals import (
     bootstrap,
     compare,
     compare_seeds,
     expanded_reach,
-    figures,
-    maj_at_k,
     over_seeds,
-    pass_at_k,
-    per_problem,
     sign_flip,
     students_t,
 )
+from paint.evaluation.metrics import SHARE, avg_at_k, figures, maj_at_k, pass_at_k, per_problem
 
 RUNS = 1000
 ANY = (-math.inf, math.inf)
 
 
-def graded(correct: np.ndarray, votes: np.ndarray | None = None) -> Answers:
+def graded(correct: np.ndarray, votes: np.ndarray | None = None) -> GradedSamples:
     nothing = np.zeros(correct.shape, dtype=bool)
-    return Answers(
+    return GradedSamples(
         problems=[str(i) for i in range(len(correct))],
         correct=correct,
         lenient=correct,

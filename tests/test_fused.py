@@ -21,16 +21,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from paint import fused
-from paint.fused import (
-    Impl,
-    ImplError,
-    LogProbs,
-    Options,
-    RowWork,
-    fused_log_probs,
-    fused_paint_loss,
-    triton_row_work,
-)
+from paint.fused import Impl, ImplError, LogProbs, Options, RowWork, fused_log_probs, fused_paint_loss, triton_row_work
 from paint.objective import ClipMode, Divergence, Kind, Loss, paint_loss
 
 KINDS, CLIP_MODES = get_args(Kind), get_args(ClipMode)

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paint import PaintError
-from paint.answers import LONGEST_ANSWER, boxed
-from paint.grading import Grade, Grader, Item, Verdict, _Worker, answer_text, is_correct
+from paint.grading.equality import LONGEST_ANSWER, boxed
+from paint.grading.grader import Grade, Grader, Item, Verdict, _Worker, answer_text, is_correct
 from processes import alive, until
 from verdicts import ROWS
 
@@ -295,7 +295,7 @@ def test_a_worker_that_cannot_start_is_said(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_hangs_is_ended_whatever_the_asker_does_with_signals(line: str) -> None:
     code = f"""
 import signal
-from paint.grading import *
+from paint.grading.grader import *
 {line}
 items = [Item(r"\\boxed{{{HANG}}}", "1"), Item(r"\\boxed{{.5}}", "1/2")]
 with Grader(workers=1, deadline=0.5) as grader:
@@ -337,7 +337,7 @@ def descendants(pid: int) -> list[int]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_survives_the_one_that_asked(number: signal.Signals) -> None:
     code = f"""
-from paint.grading import *
+from paint.grading.grader import *
 with Grader(workers=2, deadline=1.5) as grader:
     grader.grade([Item(r"\\boxed{{{HANG}}}", str(n)) for n in range(9)])
 """

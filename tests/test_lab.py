@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from paint.chains import Chain, draw_chain, draw_chains, held_out
 from paint.cli import main
 from paint.config import Config
 from paint.context import mask_solution
-from paint.data import Problem, lab_file
-from paint.experiment import shares
-from paint.figures import compare_seeds, over_seeds
-from paint.grading import is_correct
-from paint.lab import run_lab
-from paint.policy import Policy
-from paint.pretrain import build_tokenizer, write_problems
-from paint.rollout import LocalEngine, Sampling
-from paint.runlog import new_run
+from paint.data.problems import Problem
+from paint.engines.protocol import LocalEngine, Sampling
+from paint.evaluation.intervals import compare_seeds, over_seeds
+from paint.experiments.lab import run_lab
+from paint.experiments.results import shares
+from paint.grading.grader import is_correct
+from paint.lab.files import MODEL
+from paint.lab.pretraining import build_tokenizer, write_problems
+from paint.lab.problems import Chain, draw_chain, draw_chains, held_out
+from paint.model.policy import Policy
+from paint.training.runlog import new_run
 
 EVALUATION = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=96)
 
@@ -59,9 +60,9 @@ def test_the_models_own_style_is_longer_than_the_references_and_slips_carry_on()
 def test_the_shipped_problems_are_made_by_the_shipped_code_and_the_held_out_ones_are(tmp_path: Path) -> None:
     write_problems(tmp_path)
     for name in ("train.jsonl", "held_out.jsonl"):
-        assert (tmp_path / name).read_text() == lab_file(name).read_text()
+        assert (tmp_path / name).read_text() == (MODEL / name).read_text()
     train, test = (
-        {json.loads(line)["problem"] for line in lab_file(name).read_text().splitlines()}
+        {json.loads(line)["problem"] for line in (MODEL / name).read_text().splitlines()}
         for name in ("train.jsonl", "held_out.jsonl")
     )
     assert not train & test
@@ -146,4 +147,4 @@ def test_help_explains_the_options(verb: str, parts: list[str], capsys: pytest.C
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "pretraining.json"])
 def test_the_embedded_model_is_small_enough_to_ship(name: str) -> None:
-    assert 0 < lab_file(name).stat().st_size < 4_000_000
+    assert 0 < (MODEL / name).stat().st_size < 4_000_000

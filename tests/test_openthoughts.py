@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paint import openthoughts
-from paint.benchmarks import Benchmark, load_benchmark
-from paint.data import DataError, Problem, read_problems
+from paint.data.problem_sets import Benchmark, load_benchmark
+from paint.data.problems import DataError, Problem, read_problems
+from paint.data.readers import BadRow
 from paint.display import Display
-from paint.grading import Grader, Item
-from paint.openthoughts import REASONS, Candidate, Report, decide, prepare, print_report
-from paint.rows import BadRow
+from paint.grading.grader import Grader, Item
+from paint.preparation import openthoughts
+from paint.preparation.openthoughts import REASONS, Candidate, Report, decide, prepare, print_report
 
 BENCHMARKS = [Benchmark("known", [Problem("How many of the " + "very " * 20 + "old owls sleep?", "", "3", "k1")])]
 

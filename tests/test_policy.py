@@ -12,18 +12,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
 from conftest import LAB, move
-from paint.data import Problem
-from paint.policy import (
-    Policy,
-    PolicyError,
-    load_adapter,
-    load_policy,
-    load_trained,
-    merge,
-    save_adapter,
-    save_trained,
-)
-from paint.rollout import LocalEngine, Sampling
+from paint.data.problems import Problem
+from paint.engines.protocol import LocalEngine, Sampling
+from paint.model.policy import Policy, PolicyError, load_policy
+from paint.model.weights import load_adapter, load_trained, merge, save_adapter, save_trained
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
 COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]

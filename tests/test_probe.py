@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from paint.config import Config, ConfigError, Context, Data, Train
-from paint.data import DataError, Problem, batch_indices
-from paint.policy import Policy
-from paint.probe import answer_is_visible, draw, probe, require_sound, teacher
+from paint.data.problems import DataError, Problem, batch_indices
+from paint.evaluation.store import StoreError
+from paint.experiments.probe import answer_is_visible, draw, probe, require_sound, teacher
+from paint.files import digest
+from paint.model.policy import Policy
 from paint.recipe import read_recipe
-from paint.store import StoreError, digest
 from processes import until
 from runs import changed
 

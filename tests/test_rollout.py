@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from conftest import LAB
-from paint.data import Problem
+from paint.data.problems import Problem
+from paint.engines.protocol import LocalEngine, Sampling, invert
+from paint.model.policy import Policy, load_policy
 from paint.objective import token_log_probs
-from paint.policy import Policy, load_policy
-from paint.rollout import LocalEngine, Sampling, invert
 
 SHORT = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
 GREEDY = dataclasses.replace(SHORT, temperature=0.0)

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paint.data import Problem
-from paint.store import Answer, Store, StoreError, digest, find_stores, open_store, reopen_store
+from paint.data.problems import Problem
+from paint.evaluation.store import Store, StoreError, find_stores, open_store, reopen_store
+from paint.files import digest
 
 PROBLEMS = [Problem(f"What is {i}+{i}?", "", str(2 * i), str(i)) for i in range(3)]
 PROMPTS = [[1, 2, i] for i in range(3)]
@@ -24,8 +25,8 @@ def fresh(folder: Path, **changes: Any) -> AbstractContextManager[Store]:
     return open_store(folder, ASKED | changes, PROBLEMS, PROMPTS)
 
 
-def answer(problem: str = "0", sample: int = 0, text: str = "\\boxed{0}") -> Answer:
-    return Answer(problem, sample, digest(PROMPTS[int(problem)]), text, 5, False, "local")
+def answer(problem: str = "0", sample: int = 0, text: str = "\\boxed{0}") -> Sample:
+    return Sample(problem, sample, digest(PROMPTS[int(problem)]), text, 5, False, "local")
 
 
 def fill(opened: AbstractContextManager[Store]) -> None:
@@ -49,7 +50,7 @@ def test_what_is_added_is_found_again_and_the_rest_is_missing(tmp_path: Path) ->
     with fresh(tmp_path) as store:
         assert [(p.id, k) for p, k in store.missing] == [(i, k) for i in "012" for k in (0, 1)]
         store.add(answer("1", 1))
-        assert list(store.answers()) == [answer("1", 1)]  # at once, not at the end
+        assert list(store.samples()) == [answer("1", 1)]  # at once, not at the end
         assert [(p.id, k) for p, k in store.missing] == [("0", 0), ("0", 1), ("1", 0), ("2", 0), ("2", 1)]
     fill(fresh(tmp_path))
     with reopen_store(tmp_path) as again:
@@ -175,7 +176,7 @@ def test_one_process_at_a_time_works_on_a_store(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from paint.store import StoreError, reopen_store
+        from paint.evaluation.store import StoreError, reopen_store
         try:
             with reopen_store(Path(sys.argv[1])):
                 print("opened")
@@ -194,15 +195,15 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import resource, signal, sys
         from pathlib import Path
-        from paint.data import Problem
-        from paint.store import Answer, StoreError, open_store
+        from paint.data.problems import Problem
+        from paint.evaluation.store import Sample, StoreError, open_store
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         asked = {"model": "lab", "temperature": 1.0, "samples": 2, "versions": {"paint": "1"}}
         try:
             with open_store(Path(sys.argv[1]), asked, [Problem("What is 0+0?", "", "0", "0")], [[1, 2, 0]]) as store:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
                 for sample in (0, 1):
-                    store.add(Answer("0", sample, "x", "y" * 300, 5, False, "local"))
+                    store.add(Sample("0", sample, "x", "y" * 300, 5, False, "local"))
         except StoreError as error:
             print(error)
     """)

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from paint.config import Data
 from paint.context import MARKER
-from paint.data import DataError, read_problems
+from paint.data.problems import DataError, read_problems
 from paint.display import Display
-from paint.policy import Policy
-from paint.survey import BadRows, Lengths, Survey, print_survey, summary, survey
+from paint.model.policy import Policy
+from paint.preparation.check import BadRows, Lengths, Survey, print_survey, summary, survey
 
 SOLUTION = r"We find $(1+2)-4 \equiv 99$, so the result is $\boxed{99}$."
 

@@ -6,21 +6,22 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from paint.training.run import train
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from conftest import LAB, move
-from paint import runlog
 from paint.config import Config, Teacher
-from paint.data import lab_file
+from paint.engines.protocol import LocalEngine, Sampling
 from paint.fused import fused_paint_loss
+from paint.lab.files import MODEL
+from paint.model.policy import Policy, PolicyError, load_policy
+from paint.model.teacher import FILE, open_teacher
+from paint.model.weights import load_adapter, save_adapter
 from paint.objective import paint_loss
-from paint.policy import Policy, PolicyError, load_adapter, load_policy, save_adapter
-from paint.rollout import LocalEngine, Sampling
-from paint.runlog import RunError
-from paint.teacher import FILE, open_teacher
-from paint.train import train
+from paint.runs import RunError
+from paint.training import runlog
 from runs import assert_same_history, changed, kill_and_resume
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
@@ -63,7 +64,7 @@ def averaged(path: list[Tensor], decay: float) -> Tensor:
 
 def base_with(updates: dict[str, Tensor]) -> torch.nn.Module:
     """The lab's model in float64 with these updates written into its weights."""
-    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(str(lab_file("")), dtype="float64")
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(str(MODEL), dtype="float64")
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.add_(updates.get(name, torch.zeros(1)))
@@ -328,11 +329,11 @@ def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: 
         move(policy, seed, by=0.02)
         teacher.follow()
     (tmp_path / "checkpoints").mkdir()
-    checkpoint = runlog.save_checkpoint(tmp_path, policy, optimizer, 2, teacher)
+    checkpoint = checkpoint.save(tmp_path, policy, optimizer, 2, teacher)
 
     other = load_policy(config, seed=7)
     again = open_teacher(other, EMA)
-    assert runlog.restore(tmp_path, other, torch.optim.AdamW(other.trainable), again) == 2
+    assert checkpoint.restore(tmp_path, other, torch.optim.AdamW(other.trainable), again) == 2
     assert all(torch.equal(again.own[name], value) for name, value in teacher.own.items())
     with teacher.view(), again.view():
         assert torch.equal(again.lm_head(hidden(other)), teacher.lm_head(hidden(policy)))
@@ -341,10 +342,10 @@ def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: 
     stored = (checkpoint / FILE).read_bytes()
     (checkpoint / FILE).write_bytes(stored[: len(stored) // 2])
     with pytest.raises(RunError, match=r"does not hold the average that .* ema needs.*delete it to go on from the one"):
-        runlog.restore(tmp_path, other, optimizer, again)
+        checkpoint.restore(tmp_path, other, optimizer, again)
     (checkpoint / FILE).unlink()
     with pytest.raises(RunError, match=r"does not hold the average that .* ema needs.*delete it to go on from the one"):
-        runlog.restore(tmp_path, other, optimizer, again)
+        checkpoint.restore(tmp_path, other, optimizer, again)
 
 
 def test_the_average_of_another_model_is_refused(policy: Policy, tmp_path: Path) -> None:
@@ -383,7 +384,7 @@ def test_a_run_killed_and_resumed_ends_as_an_undisturbed_one_whoever_its_teacher
     config = small(model={"tuning": tuning}, teacher={"weights": weights, "decay": 0.5})
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(config, whole)
-    kill_and_resume(config, killed, lambda: len(runlog.read_metrics(killed)) >= 3)
+    kill_and_resume(config, killed, lambda: len(runs.read_metrics(killed)) >= 3)
     last = whole / "checkpoints" / "step-000005"
     files = sorted(path.relative_to(last) for path in last.rglob("*.safetensors"))
     trained = Path("model/model.safetensors" if tuning == "full" else "adapter/adapter_model.safetensors")
@@ -402,7 +403,7 @@ def test_the_teacher_that_is_named_is_the_one_that_scores(tuning: str, tmp_path:
         teacher = {"weights": weights, "decay": decay}
         folder = tmp_path / f"{weights}-{decay}"
         train(small(model={"tuning": tuning}, teacher=teacher, train={"steps": 2}), folder)
-        losses[weights, decay] = [row["loss"] for row in runlog.read_metrics(folder)]
+        losses[weights, decay] = [row["loss"] for row in runs.read_metrics(folder)]
     assert len({first for first, _ in losses.values()}) == 1  # all start at the student
     # An average without memory is the student of this step, up to the order of its sums.
     assert losses["ema", 0.0][1] == pytest.approx(losses["live", 0.99][1], rel=1e-3)

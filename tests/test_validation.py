@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paint.training.run import train
 
 from paint.cli import main
 from paint.config import Config, ConfigError, Validation
-from paint.data import lab_file
+from paint.data.readers import DataError
+from paint.evaluation.store import StoreError
+from paint.lab.files import MODEL
 from paint.recipe import find_recipe, read_recipe
-from paint.rows import DataError
-from paint.runlog import read_run
-from paint.store import StoreError
-from paint.train import train
+from paint.runs import read_run
 from processes import in_two_processes, train_command, until
 
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
     """A user's own file: eight held-out problems, without solutions."""
-    rows = [json.loads(line) for line in lab_file("held_out.jsonl").read_text().splitlines()[:8]]
+    rows = [json.loads(line) for line in (MODEL / "held_out.jsonl").read_text().splitlines()[:8]]
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps({key: row[key] for key in ("problem", "answer")}) + "\n" for row in rows))
     return path

@@ -6,18 +6,19 @@ from typing import Any
 
 import pytest
 import torch
+from paint.training.run import train
 
-from paint import runlog
 from paint.config import Config, ConfigError
 from paint.context import mask_ratio, mask_solution, overlap
-from paint.data import DataError, Problem, batch_indices, read_problems
+from paint.data.problems import DataError, Problem, batch_indices, read_problems
 from paint.display import Display
+from paint.engines.protocol import LocalEngine, sampling_of, seed_of
 from paint.latex import normalize
+from paint.model.policy import load_policy
 from paint.objective import token_log_probs
-from paint.policy import load_policy
-from paint.rollout import LocalEngine, seed_of
-from paint.train import prepare, reference_shown, train
-from paint.update import sampling_of
+from paint.preparation.openthoughts import prepare
+from paint.step import reference_shown
+from paint.training import runlog
 from runs import changed, stored
 
 
@@ -31,7 +32,7 @@ def tiny(**sections: dict[str, Any]) -> Config:
 def run(folder: Path, config: Config) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """The rollouts and the figures of a run's first step."""
     train(config, folder)
-    return stored(folder), runlog.read_metrics(folder)[0]
+    return stored(folder), runs.read_metrics(folder)[0]
 
 
 @pytest.fixture(scope="module")

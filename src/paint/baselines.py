@@ -20,19 +20,19 @@ from accelerate.utils import gather_object
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from paint.canary import require_agreement
-from paint.data import Problem
+from paint.data.problems import Problem
 from paint.display import Clock
+from paint.engines.protocol import Completion
 from paint.fused import LogProbs, fused_log_probs
-from paint.grading import Item
+from paint.grading.grader import Item
 from paint.objective import Reduction, token_weights
-from paint.rollout import Completion, Rollout, Scored
-from paint.update import Batch, Setup, accumulate, completion_ids, lengths_of, sample, update
+from paint.training.rollouts import Rollout, Scored, require_agreement
+from paint.training.update import Batch, Setup, accumulate, completion_ids, generate_rollouts, lengths_of, update
 
 SPREAD_FLOOR = 1e-4
 
 
-def sft_step(setup: Setup, batch: Batch, number: int, clock: Clock) -> tuple[list[Scored], float]:
+def sft_step(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> tuple[list[Scored], float]:
     """One update towards the reference solutions of a minibatch: off policy, without a teacher (paper: 'SFT')."""
     references = [reference(setup, row, problem) for row, problem in batch]
 
@@ -40,17 +40,17 @@ def sft_step(setup: Setup, batch: Batch, number: int, clock: Clock) -> tuple[lis
         scored = accumulate(setup, references, partial(score_reference, setup))
 
     with clock("update"):
-        norm = update(setup, number)
+        norm = update(setup, step_index)
     return scored, norm
 
 
-def grpo_step(setup: Setup, batch: Batch, number: int, clock: Clock) -> tuple[list[Scored], float]:
+def grpo_step(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> tuple[list[Scored], float]:
     """One batch of groups, each row of a group on the same problem, and its updates (paper: 'GRPO').
 
     The values are those of the last update, where the ratio is furthest from 1; student_log_prob is of the sampling.
     """
     options = setup.config.grpo
-    rollouts = sample(setup, batch, number, clock)
+    rollouts = generate_rollouts(setup, batch, step_index, clock)
 
     with clock("reward"):
         rollouts = reward(setup, rollouts)
@@ -62,10 +62,10 @@ def grpo_step(setup: Setup, batch: Batch, number: int, clock: Clock) -> tuple[li
             scored = accumulate(setup, rollouts, partial(score_group, setup, old))
             if not first:
                 first = scored
-                require_agreement(first, setup.config.rollout.max_engine_gap, number + 1)
+                require_agreement(first, setup.config.rollout.max_engine_gap, step_index + 1)
 
         with clock("update"):
-            norm = update(setup, number)
+            norm = update(setup, step_index)
     as_sampled = [
         replace(last, tokens=last.tokens | {"student_log_prob": sampled.tokens["student_log_prob"]})
         for sampled, last in zip(first, scored, strict=True)

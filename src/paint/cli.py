@@ -102,7 +102,7 @@ def resume(arguments: list[str]) -> int:
     )
     parser.add_argument("--urls", nargs="+", help="addresses of the vLLM servers, where they have changed")
     options = parser.parse_args(arguments)
-    from paint.runlog import read_run  # torch takes seconds to import: not for --help
+    from paint.runs import read_run  # torch takes seconds to import: not for --help
 
     config = read_run(options.run)
     if options.urls is not None:
@@ -129,9 +129,9 @@ def evaluate(arguments: list[str]) -> int:
         raise ConfigError(
             "nothing to evaluate; name a run, a checkpoint, an adapter folder or a model, before the options"
         )
-    from paint import contest  # torch takes seconds to import: not for --help
+    from paint.evaluation import run  # torch takes seconds to import: not for --help
 
-    contest.evaluate(evaluation, targets)
+    run.evaluate(evaluation, targets)
     return 0
 
 
@@ -148,10 +148,10 @@ def grade(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     from paint.display import Display
-    from paint.evaluate import summarise_again
+    from paint.evaluation.stages import summarise_folders
 
     out = options.out or options.folders[0]
-    summarise_again(options.folders, out, Display(), deadline=options.deadline)
+    summarise_folders(options.folders, out, Display(), deadline=options.deadline)
     return 0
 
 
@@ -259,7 +259,7 @@ def probe(arguments: list[str]) -> int:
     options, flags = parser.parse_known_args(arguments)
     recipe = find_recipe(options.recipe)
     config = _override(recipe, flags, "probe")
-    from paint import probe as before  # torch takes seconds to import: not for --help
+    from paint.experiments import probe as before  # torch takes seconds to import: not for --help
 
     folder = options.folder or Path("probes") / recipe.stem
     before.probe(config, folder, problems=options.problems, samples=options.samples, ratios=options.ratios)
@@ -296,7 +296,7 @@ def lab(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     recipes = [find_recipe(name) for name in [*options.recipes, *options.methods] or ["lab-paint"]]
-    from paint.lab import run_lab
+    from paint.experiments.lab import run_lab
 
     seeds = range(options.seed, options.seed + options.seeds)
     run_lab(recipes, options.folder, seeds=seeds, problems=options.problems, samples=options.samples)
@@ -341,7 +341,7 @@ def ablate(arguments: list[str]) -> int:
     read = read_recipe(recipe)
     if (config.log, config.train.seed) != (read.log, read.train.seed):
         raise ConfigError("rows have folders and seeds of their own: --folder, --seed and --seeds say which")
-    from paint.ablate import ablate as run
+    from paint.experiments.ablations import ablate as run
 
     run(
         options.table,
@@ -382,16 +382,16 @@ def _add_experiment(parser: argparse.ArgumentParser, *, seeds: int) -> None:
 
 
 def _run(config: Config, folder: Path, *, resume: bool) -> int:
-    from paint.train import train as run
+    from paint.training.run import train as run
 
     run(config, folder, resume=resume)
     return 0
 
 
 def _openthoughts(out: Path, benchmarks: list[str], **options: Any) -> int:
-    from paint.benchmarks import load_benchmark
+    from paint.data.problem_sets import load_benchmark
     from paint.display import Display
-    from paint.openthoughts import prepare, print_report
+    from paint.preparation.openthoughts import prepare, print_report
 
     display = Display()
     report = prepare(out, benchmarks=[load_benchmark(name) for name in benchmarks], display=display, **options)
@@ -401,7 +401,7 @@ def _openthoughts(out: Path, benchmarks: list[str], **options: Any) -> int:
 
 def _check(file: str, model: str, teacher_thinking: bool, **options: Any) -> int:
     from paint.config import Data
-    from paint.survey import print_survey, survey
+    from paint.preparation.check import print_survey, survey
 
     found = survey(Data(path=file, **options), model, teacher_thinking=teacher_thinking)
     print_survey(found)

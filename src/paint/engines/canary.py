@@ -1,0 +1,118 @@
+"""Proof that the engine generates with the policy that is trained: once at the start, and in every step.
+
+The log-probs of sampled tokens are known twice, from the engine that drew them and from the trainer that scores them.
+Where they differ, training is off-policy, for whatever reason: a stale adapter, merged weights, another model, ...
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from paint import PaintError
+from paint.engines.protocol import Completion, Engine, Sampling
+from paint.model.policy import Policy
+from paint.objective import token_log_probs
+
+CAUSES = (
+    "the model and number format that the engine loaded (model.path, model.dtype; vLLM: --model, --dtype), its "
+    "--logprobs-mode (raw_logprobs), its version, and who else loads adapters there"
+)
+
+
+class EngineGap(PaintError, RuntimeError):
+    """The engine does not generate with the policy that is trained; the message says what to look at."""
+
+
+def canary(
+    policy: Policy, engine: Engine, prompts: Sequence[Sequence[int]], sampling: Sampling, bound: float
+) -> dict[str, float]:
+    """Change the adapter, see the engine's log-probs follow the trainer's, change it back, and see it again.
+
+    The adapter's B is perturbed until the trainer's own log-probs of the engine's tokens move by twice the bound (and
+    0.1 nats), so that an engine which kept its adapter cannot pass; not by more, because a policy far from its weights
+    rounds more. Then policy and engine are as before.
+
+    Returns:
+        Mean gaps in nats, of the source with the largest: ``before``, ``perturbed`` and ``restored``; and ``moved``,
+        how far the engine with the perturbed adapter is from the policy without it, of the source with the smallest.
+
+    Raises:
+        EngineGap: which of the three does not fit, and what to look at.
+    """
+
+    def generate() -> list[Completion]:
+        engine.adopt()
+        return engine.generate(prompts, sampling, range(len(prompts)))
+
+    def gaps(completions: Sequence[Completion]) -> Float[Tensor, " s"]:
+        """By source; a tensor, because its largest value is not a number where one is not."""
+        found: dict[str, list[float]] = {}
+        trainer = iter(trainer_log_probs(policy, prompts, completions).tolist())
+        for completion in completions:
+            found.setdefault(completion.source, []).extend(abs(x - next(trainer)) for x in completion.log_probs)
+        return torch.tensor([sum(values) / len(values) for values in found.values()])
+
+    completions = generate()
+    before = float(gaps(completions).max())
+    if not before <= bound:
+        raise EngineGap(f"before the first step, engine and trainer differ by {before:.3g} nats. Look at {CAUSES}")
+    true = trainer_log_probs(policy, prompts, completions)
+    wanted, reached, scale = max(2 * min(bound, 1.0), 0.1), 0.0, 1e-4
+    with restoring(policy):
+        while reached < wanted and scale < 1e3:
+            perturb(policy, scale)
+            scale *= 1.2
+            reached = float((trainer_log_probs(policy, prompts, completions) - true).abs().mean())
+        changed = generate()
+        perturbed = gaps(changed)
+    unchanged = gaps(changed)
+    restored = float(gaps(generate()).max())
+    for follows, moved in zip(perturbed.tolist(), unchanged.tolist(), strict=True):
+        if not follows <= min(bound, moved / 2):
+            raise EngineGap(
+                f"with a changed adapter the engine's log-probs are {follows:.3g} nats away from the changed policy's "
+                f"and {moved:.3g} from those without the change: the engine does not serve the adapter that it is "
+                f"given. Look at its log, at --enable-lora, and at {CAUSES}"
+            )
+    if not restored <= bound:
+        raise EngineGap(
+            f"after the adapter was changed and restored, the engine is {restored:.3g} nats away ({before:.3g} "
+            f"before): it answers from an older version. Look at {CAUSES}"
+        )
+    moved, worst = float(unchanged.min()), float(perturbed.max())
+    return {"before": before, "moved": moved, "perturbed": worst, "restored": restored}
+
+
+@torch.no_grad()
+def trainer_log_probs(
+    policy: Policy, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
+) -> Float[Tensor, " n"]:
+    """The trainer's log p(id | prefix) at temperature 1 of every completion token, in nats, on the CPU."""
+    ids = [completion.ids for completion in completions]
+    logits = policy.lm_head(policy.hidden_states(prompts, ids))
+    return token_log_probs(logits.float(), torch.tensor([i for row in ids for i in row], device=logits.device)).cpu()
+
+
+@contextmanager
+def restoring(policy: Policy) -> Iterator[None]:
+    """After this block the adapter is as it was before, exactly."""
+    before = [parameter.detach().clone() for parameter in policy.trainable]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(policy.trainable, before, strict=True):
+                parameter.copy_(value)
+
+
+@torch.no_grad()
+def perturb(policy: Policy, scale: float) -> None:
+    """Add noise of this standard deviation to every B of the adapter, the same in every call and on every rank."""
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in policy.model.named_parameters():
+        if parameter.requires_grad and "lora_B" in name:
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(scale * noise.to(parameter.device, parameter.dtype))

@@ -1,0 +1,239 @@
+"""Several servers as one: rows go to the least busy, servers that fail are left out, and come back when they answer.
+
+A row is never given up: it is asked for elsewhere, or waits. Only when no server is left, and none comes back in time,
+does the work end, with an error that says so.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from paint import PaintError
+from paint.display import Display
+from paint.engines.protocol import Completion, Finished, Sampling
+from paint.engines.server import ATTEMPTS, EngineError, Server, TooSlow, Unreachable, attempts
+
+HEARTBEAT_SECONDS = 5.0
+SAY_SECONDS = 10.0
+STRIKES = 3
+
+T = TypeVar("T")
+
+
+class Fleet:
+    """The servers of an engine, and which of them can be used now.
+
+    Args:
+        in_flight: requests that a server is given at once.
+        patience: seconds to wait for a server when there is no other.
+        wakes: a server that comes back may be asleep.
+    """
+
+    def __init__(
+        self, servers: Sequence[Server], display: Display, *, in_flight: int, patience: float, wakes: bool = False
+    ) -> None:
+        self.servers, self.display = list(servers), display
+        self.in_flight, self.patience, self.wakes = in_flight, patience, wakes
+        self.adapter = Path()
+        self.changed = asyncio.Condition()
+        self.silent_since = time.monotonic()
+
+    async def connect(self, folder: Path) -> None:
+        """Wait until every server answers, and drop what an earlier run left there from ``folder``.
+
+        Raises:
+            EngineError: one does not, or is no vLLM server, or ours ended (with the end of its log).
+        """
+        await together(self._connect(server, folder) for server in self.servers)
+
+    async def each(self, ask: Callable[[Server], Coroutine[Any, Any, None]]) -> None:
+        """Ask all live servers at once; one that does not answer, also not when asked again, is left out."""
+
+        async def one(server: Server) -> None:
+            try:
+                async for attempt in attempts():
+                    with attempt:
+                        await ask(server)
+            except Unreachable as error:
+                self._leave_out(server, str(error))
+
+        await together(one(server) for server in self.servers if server.live)
+
+    async def complete(
+        self,
+        adapter: Path,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        end_ids: Sequence[int],
+        finished: Finished,
+    ) -> None:
+        """One completion by base + adapter for every prompt, handed to ``finished`` as soon as it is there.
+
+        Raises:
+            EngineError: no server is left, or a row cannot be done anywhere.
+        """
+        count = 0
+
+        async def row(number: int, prompt: Sequence[int], seed: int) -> None:
+            nonlocal count
+            finished(number, await self._complete(prompt, sampling, seed, end_ids))
+            count += 1
+            self.display.phase(f"rollout {count}/{len(prompts)}")
+
+        self.adapter = adapter
+        self.silent_since = time.monotonic()
+        for server in self.servers:
+            server.strikes = 0
+        tending = [asyncio.ensure_future(self._tend(server)) for server in self.servers]
+        numbered = zip(range(len(prompts)), prompts, seeds, strict=True)
+        rows = asyncio.ensure_future(together(row(*each) for each in numbered))
+        try:
+            # Tending never ends by itself: what ends first is the work, or a failure.
+            await asyncio.wait([rows, *tending], return_when=asyncio.FIRST_COMPLETED)
+            for tender in tending:
+                if tender.done():
+                    tender.result()
+            await rows
+        finally:
+            for task in (rows, *tending):
+                task.cancel()
+            await asyncio.gather(rows, *tending, return_exceptions=True)
+
+    async def _complete(
+        self, prompt: Sequence[int], sampling: Sampling, seed: int, end_ids: Sequence[int]
+    ) -> Completion:
+        """On the least busy server; on another one, or later, where that fails."""
+        late = 0
+        while True:
+            async with self.changed:
+                while not (free := [s for s in self.servers if s.live and len(s.requests) < self.in_flight]):
+                    await self.changed.wait()
+            server = min(free, key=lambda s: len(s.requests))
+            request = asyncio.create_task(server.complete(self.adapter, prompt, sampling, seed, end_ids))
+            server.requests.add(request)
+            try:
+                completion = await request
+                server.strikes = 0
+                return completion
+            except TooSlow as error:
+                late += 1
+                if late == ATTEMPTS:
+                    raise EngineError(
+                        f"a completion of at most {sampling.max_new_tokens} tokens was asked for {late} times without "
+                        f"an answer in time ({error}); raise rollout.timeout, or look at that server's load"
+                    ) from error
+            except Unreachable as error:
+                self._leave_out(server, str(error))
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise  # this row itself is cancelled, and not only its request with the server that was left out
+            finally:
+                server.requests.discard(request)
+                async with self.changed:
+                    self.changed.notify_all()
+
+    async def _tend(self, server: Server) -> None:
+        """Leave a server out when it stops answering, take it back when it answers again."""
+        while True:
+            if server.live:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(server.left_out.wait(), HEARTBEAT_SECONDS)
+                if server.live and not (await server.healthy() or await server.healthy()):
+                    self._leave_out(server, "no answer to /health")
+            elif not await self._take_back(server):
+                self._require_hope(server)
+                await asyncio.sleep(0.5)
+
+    def _leave_out(self, server: Server, reason: str) -> None:
+        if not server.live:
+            return
+        server.left_out.set()
+        server.adapter, server.reason = None, reason
+        server.strikes += 1
+        for request in server.requests:
+            request.cancel()
+        left = [s for s in self.servers if s.live]
+        if not left:
+            self.silent_since = time.monotonic()
+        where = f"{len(left)} of {len(self.servers)} servers go on" if left else "waiting for it"
+        self.display.note(f"engine: {server.url} is left out ({reason}); {where}")
+
+    async def _take_back(self, server: Server) -> bool:
+        if server.strikes > STRIKES:
+            return False
+        if server.process is not None and server.process.dead:
+            self.display.note(f"engine: starting {server.url} again{_log_of(server)}")
+            server.process.start()
+            await self._until_healthy(server)
+        if not await server.healthy():
+            return False
+        try:
+            if self.wakes:
+                await server.wake()
+            await server.use(self.adapter)
+        except Unreachable:
+            return False
+        server.left_out.clear()
+        self.display.note(f"engine: {server.url} answers again and has the current adapter")
+        async with self.changed:
+            self.changed.notify_all()
+        return True
+
+    def _require_hope(self, server: Server) -> None:
+        """Give up where no server is left, and none will come back."""
+        if any(s.live for s in self.servers):
+            return
+        waited = time.monotonic() - self.silent_since
+        spent = all(s.strikes > STRIKES for s in self.servers)
+        if spent or waited > self.patience:
+            counted = f"failed {STRIKES + 1} times without completing anything"
+            why = counted if spent else f"gave no answer for {waited:.0f} s"
+            raise EngineError(
+                f"every engine {why} ({server.url}: {server.reason}). Start it again, then `paint resume` "
+                f"(--urls where its address changed; rollout.patience sets how long is waited){_log_of(server)}"
+            )
+
+    async def _connect(self, server: Server, folder: Path) -> None:
+        await self._until_healthy(server)
+        try:
+            await server.connect(folder)
+        except Unreachable as error:
+            raise EngineError(f"{server.url} is healthy but does not answer: {error}") from error
+
+    async def _until_healthy(self, server: Server) -> None:
+        began = said = time.monotonic()
+        while not await server.healthy():
+            now, process = time.monotonic(), server.process
+            if process is not None and process.dead:
+                raise EngineError(f"the vLLM server ended before it was ready{_log_of(server)}")
+            if now - began > self.patience:
+                waited = f"within {self.patience:.0f} s (rollout.patience)"
+                raise EngineError(f"{server.url} did not answer {waited}{_log_of(server)}")
+            if now - said > SAY_SECONDS:
+                said = now
+                last = f": {process.tail(1)[:120]}" if process is not None else ""
+                self.display.note(f"engine: waiting for {server.url}, {now - began:.0f} s{last}")
+            await asyncio.sleep(0.2)
+
+
+def _log_of(server: Server) -> str:
+    """How the log of a server that is ours ends."""
+    process = server.process
+    return f"; {process.log} ends with\n{process.tail()}" if process is not None else ""
+
+
+async def together(work: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
+    """All at once; the first error that we know cancels the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(item) for item in work]
+    except* PaintError as errors:
+        failure = errors.exceptions[0]
+    else:
+        return [task.result() for task in tasks]
+    raise failure

@@ -1,0 +1,42 @@
+"""Runs a command, and ends it with all its children when whoever started this is gone.
+
+    python -m paint.engines.watchdog PARENT COMMAND ...
+
+A server that outlives its trainer keeps its GPU's memory, and one whose first process is killed leaves workers behind.
+So the command runs in this process's group, and the whole group ends as soon as the command has ended, the parent has
+(however it did: SIGKILL cannot be caught), or SIGTERM asks for it. Uses nothing outside the standard library.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+GRACE_SECONDS = 5.0
+
+
+def main(parent: int, command: list[str]) -> None:
+    """Never returns: the last thing that it ends is itself."""
+    if os.getpgrp() != os.getpid():
+        os.setsid()  # what is ended below must be this command alone
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    try:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        print(f"{command[0]} cannot be started: {error}", flush=True)
+        return
+    while child.poll() is None and not asked and os.getppid() == parent:
+        time.sleep(0.1)
+    if child.returncode is not None:
+        print(f"the command ended with status {child.returncode}", flush=True)
+    os.killpg(0, signal.SIGTERM)
+    until = time.monotonic() + GRACE_SECONDS
+    while child.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

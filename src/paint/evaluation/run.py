@@ -1,0 +1,165 @@
+"""``paint eval``: which policies are asked, on which benchmarks, and what comes of it.
+
+The base model and what was trained from it answer the same problems with the same seeds; they are
+compared problem by problem. An evaluation is a folder, and the same command goes on with it wherever it
+was stopped.
+
+Left out on purpose: choosing among checkpoints. All that were evaluated are shown.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paint.config import ConfigError, Evaluation, Model
+from paint.data.problem_sets import load_benchmark
+from paint.display import Display
+from paint.engines.protocol import sampling_of
+from paint.evaluation.asking import Protocol, Task, asked, load_asked, untrained
+from paint.evaluation.stages import summarise
+from paint.model.weights import own_dtype, read_adapter_shape, trained_in
+from paint.ranks import require_one_process
+from paint.runs import checkpoints, read_run
+
+ADAPTER_SHAPE = ("lora_rank", "lora_alpha", "lora_targets")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Who answers: a name for tables and folders, and the folder of an adapter or a trained model.
+
+    Without a folder it is the base model.
+    """
+
+    name: str
+    trained: Path | None
+
+
+def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
+    """Evaluate base and trained policies on all benchmarks, print the tables, return their folder.
+
+    Args:
+        targets: runs (all their checkpoints), checkpoints, adapters, or a model; all of one base model.
+
+    Raises:
+        ConfigError, DataError, EngineError, PolicyError, StoreError: with the finding and the way out.
+    """
+    display = Display()
+    require_one_process("paint eval")
+    model, contestants = resolve(evaluation, targets)
+    benchmarks = [load_benchmark(name, limit=evaluation.limit) for name in evaluation.benchmarks]
+    _require_names([benchmark.name for benchmark in benchmarks])
+    if model.tuning == "full" and evaluation.rollout.engine != "local":
+        raise ConfigError(
+            f'rollout.engine must be "local" for runs of model.tuning "full", got '
+            f'"{evaluation.rollout.engine}": servers are given adapters. A checkpoint\'s model/ folder '
+            f"is a model of its own: `paint eval RUN/checkpoints/step-.../model`"
+        )
+
+    folder = Path(evaluation.folder) / (Path(model.path).name or "model")
+    protocol = Protocol(
+        evaluation.samples, evaluation.thinking, sampling_of(evaluation.rollout), evaluation.seed
+    )
+    tasks = [
+        Task(folder / c.name / benchmark.name, benchmark.problems, protocol, c.trained)
+        for c in contestants
+        for benchmark in benchmarks
+    ]
+    policy = load_asked(model, evaluation.rollout)
+    with asked(policy, model, evaluation.rollout, tasks, folder, display) as stores:
+        summarise(stores, folder, display, deadline=evaluation.deadline)
+    return folder
+
+
+def resolve(evaluation: Evaluation, targets: Sequence[str]) -> tuple[Model, list[Contestant]]:
+    """The model and the contestants that the targets name: a run is all its checkpoints.
+
+    Raises:
+        ConfigError: nothing there, or more than one model, shape of adapter or kind of tuning.
+        RunError: a run without a checkpoint or with a damaged run.json.
+    """
+    models: dict[str, Model] = {}
+    contestants: list[Contestant] = []
+    for target in targets:
+        models[target], trained = resolve_target(target)
+        contestants += trained
+    if not models:
+        raise ConfigError(
+            "nothing to evaluate; name a run, a checkpoint, an adapter folder or a model"
+        )
+    _require_same_model(models)
+
+    names = [contestant.name for contestant in contestants]
+    names += ["base"] if evaluation.base else []
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise ConfigError(
+            f"two targets are called {min(twice)}; rename a folder, or evaluate them in two calls"
+        )
+    if evaluation.base or not contestants:
+        contestants = [Contestant("base", None), *contestants]
+
+    shaped = [model for target, model in models.items() if _has_shape(model, target)]
+    if shaped:
+        model, dtype = shaped[0], evaluation.dtype or shaped[0].dtype
+    else:
+        model = untrained(next(iter(models.values())))
+        dtype = evaluation.dtype or own_dtype(model.path)
+    thinking = evaluation.thinking
+    model = replace(model, dtype=dtype, student_thinking=thinking, gradient_checkpointing=False)
+    return model, contestants
+
+
+def resolve_target(target: str) -> tuple[Model, list[Contestant]]:
+    """The base model behind one target, and what was trained from it: nothing, for a model itself."""
+    path = Path(target)
+    if (path / "run.json").exists():
+        model, run = read_run(path).model, path.resolve().name
+        if not checkpoints(path):
+            raise ConfigError(f"{path} has no checkpoint yet")
+        trained = [(c.name, trained_in(c, model.tuning)) for c in checkpoints(path)]
+        return model, [Contestant(f"{run}-{name}", folder) for name, folder in trained]
+
+    run_folder, name = path.resolve().parent.parent, path.resolve().name
+    if (path / "state.json").exists() and (run_folder / "run.json").exists():
+        model = read_run(run_folder).model
+        return model, [Contestant(f"{run_folder.name}-{name}", trained_in(path, model.tuning))]
+    if (path / "adapter" / "adapter_config.json").exists():
+        adapter = path / "adapter"
+        return read_adapter_shape(adapter), [Contestant(f"{run_folder.name}-{name}", adapter)]
+    if (path / "adapter_config.json").exists():
+        return read_adapter_shape(path), [Contestant(name, path)]
+    return Model(path=target), []
+
+
+def _require_names(names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1 or name == "macro":
+            raise ConfigError(
+                f"the name {name} stands for one thing: evaluate each set once, and rename the file"
+            )
+
+
+def _require_same_model(models: Mapping[str, Model]) -> None:
+    """Refuse targets of more than one model, shape of adapter or kind of tuning."""
+    first = next(
+        (model for target, model in models.items() if _has_shape(model, target)),
+        next(iter(models.values())),
+    )
+    for target, model in models.items():
+        names = ["path"]
+        if _has_shape(model, target):
+            names += ["tuning"]
+            names += ADAPTER_SHAPE if model.tuning == first.tuning == "lora" else []
+
+        for name in names:
+            theirs, wanted = getattr(model, name), getattr(first, name)
+            if theirs != wanted and (name != "lora_targets" or set(theirs) != set(wanted)):
+                raise ConfigError(
+                    f"{target}: its {name} is {theirs!r}, another target's is {wanted!r}; "
+                    f"evaluate them in two calls, then compare with `paint grade`"
+                )
+
+
+def _has_shape(model: Model, target: str) -> bool:
+    """Whether something was trained from the model, so that its adapter has a shape."""
+    return model != Model(path=target)

@@ -1,0 +1,217 @@
+"""The stages after generation: grade what is stored, summarise it. Each can be repeated by itself.
+
+Generation is the slow one (paint.evaluation.asking): every sample is stored as soon as it is there.
+Grading reads what is stored, so it can be repeated when a gold answer or the grader changes.
+
+Left out on purpose: figures of half-finished evaluations. Short completions come first, and are more
+often right.
+"""
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paint import files
+from paint.data.problems import Problem
+from paint.display import Display
+from paint.evaluation.metrics import GradedSamples
+from paint.evaluation.store import Store, StoreError, find_stores, reopen_store, write_result
+from paint.evaluation.tables import markdown, print_sheets, sheets, summary_json
+from paint.grading.grader import Grade, Grader, Item
+from paint.latex import normalize
+
+GRADED_AT_ONCE = 256
+"""Samples whose texts are in memory at once."""
+
+LOOP_TAIL, LOOP_WINDOW = 4_000, 40
+"""Characters at the end of a text that are looked at for repetition; characters of one run."""
+
+
+@dataclass(frozen=True)
+class GradedSample:
+    """What is counted of a sample; its text stays on disk."""
+
+    grade: Grade
+    tokens: int
+    truncated: bool
+    looping: bool
+
+
+def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
+    """Verdicts and votes of every stored sample, written to grades.jsonl.
+
+    Raises:
+        StoreError: samples are missing.
+    """
+    rows = [(problem.id, sample) for problem, sample in store.rows]
+    if store.missing:
+        raise StoreError(
+            f"{store.folder}: {len(store.missing)} of {len(rows)} answers are missing; "
+            f"the same `paint eval` command goes on where it stopped"
+        )
+
+    gold = {problem.id: problem.answer for problem in store.problems}
+    graded: dict[tuple[str, int], GradedSample] = {}
+    samples = store.samples()
+    with display.counting(f"grading {store.folder.name}", len(rows), 0) as count:
+        while chunk := list(islice(samples, GRADED_AT_ONCE)):
+            grades = grader.grade([Item(s.text, gold[s.problem], s.truncated) for s in chunk])
+            for s, verdicts in zip(chunk, grades, strict=True):
+                is_looping = loops(s.text)
+                graded[s.problem, s.sample] = GradedSample(
+                    verdicts, s.tokens, s.truncated, is_looping
+                )
+            count.to(len(graded))
+
+    ordered, k = [graded[row] for row in rows], store.asked["samples"]
+    votes = cast_votes([sample.grade for sample in ordered], k, grader)
+    lines = [
+        {
+            "problem": problem,
+            "sample": number,
+            **asdict(sample.grade),
+            "vote": vote,
+            "looping": sample.looping,
+        }
+        for (problem, number), sample, vote in zip(rows, ordered, votes, strict=True)
+    ]
+    write_result(store.folder / "grades.jsonl", files.to_jsonl(lines))
+
+    def table(values: Sequence[Any]) -> Any:
+        return np.array(values).reshape(-1, k)
+
+    return GradedSamples(
+        problems=[_identity(problem) for problem in store.problems],
+        correct=table([sample.grade.strict.correct for sample in ordered]),
+        lenient=table([sample.grade.lenient.correct for sample in ordered]),
+        votes=table(votes),
+        tokens=table([sample.tokens for sample in ordered]),
+        truncated=table([sample.truncated for sample in ordered]),
+        unboxed=table([sample.grade.strict.answer is None for sample in ordered]),
+        looping=table([sample.looping for sample in ordered]),
+    )
+
+
+def summarise(
+    stores: Sequence[Store], folder: Path, display: Display, *, deadline: float = 5.0
+) -> None:
+    """Grade what is stored, write summary.json and summary.md to ``folder``, and print them.
+
+    Args:
+        stores: the first one's policy is what the others are compared with.
+        deadline: processor seconds that the comparison of two answers may take.
+
+    Raises:
+        StoreError: samples are missing, or two policies got different problems under one name.
+    """
+    policies = list(dict.fromkeys(store.folder.parent for store in stores))
+    names = [path.name for path in policies]
+
+    by_policy: dict[str, dict[str, GradedSamples]] = {}
+    with Grader(deadline=deadline) as grader:
+        for store in stores:
+            policy = store.folder.parent
+            name = policy.name if names.count(policy.name) == 1 else str(policy)
+            graded = grade(store, grader, display)
+            by_policy.setdefault(name, {})[store.folder.name] = graded
+
+    tables = sheets(by_policy)
+    write_result(
+        folder / "summary.json", json.dumps(summary_json(by_policy), indent=2) + "\n"
+    )
+    write_result(folder / "summary.md", markdown(tables))
+    print_sheets(display.console, tables)
+    display.note(f"written to {folder}: summary.json, summary.md")
+
+
+def summarise_folders(
+    folders: Sequence[Path], out: Path, display: Display, *, deadline: float = 5.0
+) -> None:
+    """The same for all that is stored in some folders.
+
+    Raises:
+        StoreError: a folder without an evaluation. FolderInUse: another process is at work there.
+    """
+    with ExitStack() as stack:
+        stores = [stack.enter_context(reopen_store(path)) for path in stored_in(folders)]
+        summarise(stores, out, display, deadline=deadline)
+
+
+def stored_in(folders: Sequence[Path]) -> list[Path]:
+    """The evaluations in some folders, at any depth, the base model's first.
+
+    Raises:
+        StoreError: a folder without one.
+    """
+    paths = []
+    for folder in folders:
+        stores = find_stores(folder)
+        if not stores:
+            raise StoreError(f"{folder} holds no evaluation; `paint eval` makes one")
+        paths += sorted(stores, key=lambda path: path.parent.name != "base")
+    return list(dict.fromkeys(paths))
+
+
+def cast_votes(grades: Sequence[Grade], k: int, grader: Grader) -> list[int]:
+    """The vote of each sample: equal numbers are verified equal within a problem's k; -1 is no answer.
+
+    Right answers are equal to each other, because each is equal to the gold answer. A wrong one votes
+    with the first wrong one that it is verified equal to.
+    """
+    pairs = {
+        (grades[i].strict.answer, grades[j].strict.answer)
+        for start in range(0, len(grades), k)
+        for j in range(start, start + k)
+        for i in range(start, j)
+        if not (grades[i].strict.correct or grades[j].strict.correct)
+    }
+    ordered = sorted(
+        (a, b)
+        for a, b in pairs
+        if a is not None and b is not None and normalize(a) != normalize(b)
+    )
+    equal = {pair for pair, same in zip(ordered, grader.equal(ordered), strict=True) if same}
+
+    votes: list[int] = []
+    for start in range(0, len(grades), k):
+        wrong: list[tuple[int, str]] = []  # each wrong answer that is new, with its vote
+        for vote, grade in enumerate(grades[start : start + k], start=1):
+            answer = grade.strict.answer
+            if answer is None:
+                votes.append(-1)
+                continue
+            if grade.strict.correct:
+                votes.append(0)
+                continue
+
+            same = [
+                earlier
+                for earlier, other in wrong
+                if normalize(other) == normalize(answer) or (other, answer) in equal
+            ]
+            votes.append(same[0] if same else vote)
+            if not same:
+                wrong.append((vote, answer))
+    return votes
+
+
+def loops(text: str) -> bool:
+    """Whether a text repeats itself at its end.
+
+    Of the last 4,000 characters' runs of 40, less than half are different. Mathematics of real models
+    has 0.9 and more; a paragraph said three times over has 0.33. (Ours.)
+    """
+    tail = text[-LOOP_TAIL:]
+    runs = [tail[i : i + LOOP_WINDOW] for i in range(len(tail) - LOOP_WINDOW + 1)]
+    return len(runs) >= 10 * LOOP_WINDOW and 2 * len(set(runs)) < len(runs)
+
+
+def _identity(problem: Problem) -> str:
+    """What tells a problem of an evaluation from another: its name, its text, its gold answer."""
+    return files.digest(problem.id, problem.problem, problem.answer)

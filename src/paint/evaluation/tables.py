@@ -1,0 +1,160 @@
+"""The tables of an evaluation: for the terminal, as Markdown and as JSON, from the same figures.
+
+The first policy is what the others are compared with, problem by problem. Nothing is ranked, and no row is left out.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from paint.evaluation.intervals import Comparison, Interval, compare
+from paint.evaluation.metrics import GradedSamples, figures
+from paint.evaluation.store import StoreError
+
+ByPolicy = Mapping[str, Mapping[str, GradedSamples]]
+"""By policy and benchmark."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table: a title, the names of the columns, and the cells row by row."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def sheets(graded: ByPolicy) -> list[Sheet]:
+    """Avg@k of everyone, the other figures, and the paired differences to the first."""
+    tables = tables_of(graded)
+    names = list(dict.fromkeys(name for table in tables.values() for name in table))
+    columns = [name for name in names if name != "macro"] + ["macro"] * ("macro" in names)
+    ks = {answers.correct.shape[1] for benchmarks in graded.values() for answers in benchmarks.values()}
+    k = str(ks.pop()) if len(ks) == 1 else "k"
+    every = [(policy, name, table[name]) for policy, table in tables.items() for name in columns if name in table]
+    averages = [
+        [policy, *(table[name]["avg_at_k"].points() if name in table else "" for name in columns)]
+        for policy, table in tables.items()
+    ]
+    j = max(set.intersection(*(_tries(row) for _, _, row in every)))
+    answers = [[policy, name, *_answers(row, j)] for policy, name, row in every]
+    texts = [[policy, name, *_texts(row)] for policy, name, row in every]
+    pairs = [[policy, name, *_pair(comparison)] for policy, name, comparison in comparisons(graded)]
+    found_sheets = [
+        Sheet(f"Avg@{k}, in % with 95 % interval", ["", *columns], averages),
+        Sheet(
+            "The same answers, counted in other ways", ["", "", f"maj@{k}", f"pass@{j}", f"lenient Avg@{k}"], answers
+        ),
+        Sheet("What was written", ["", "", "tokens an answer", "truncated", "no answer", "looping"], texts),
+    ]
+    if pairs:
+        title = f"Avg@{k} less that of {next(iter(graded))}, on the same problems"
+        heads = ["", "", "difference", "p", "problems to resolve it", f"or k (now {k})"]
+        found_sheets.append(Sheet(title, heads, pairs))
+    return found_sheets
+
+
+def tables_of(graded: ByPolicy) -> dict[str, dict[str, dict[str, Interval]]]:
+    """The figures of every policy; macro averages are over the benchmarks that all of them have."""
+    shared = [name for name in next(iter(graded.values())) if all(name in part for part in graded.values())]
+    return {policy: figures(benchmarks, shared) for policy, benchmarks in graded.items()}
+
+
+def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
+    """Policy, benchmark (or "macro") and the paired difference to the first policy.
+
+    Raises:
+        StoreError: the same benchmark with other problems.
+    """
+    (first, base), *others = graded.items()
+    shared = [name for name in base if all(name in benchmarks for _, benchmarks in others)]
+    for policy, benchmarks in others:
+        for name in (name for name in base if name in benchmarks):
+            if base[name].problems != benchmarks[name].problems:
+                raise StoreError(
+                    f"{name} has other problems or gold answers for {policy} than for {first}; evaluate both alike"
+                )
+            yield policy, name, compare([base[name].correct], [benchmarks[name].correct])
+        if len(shared) > 1:
+            before, after = ([part[name].correct for name in shared] for part in (base, benchmarks))
+            yield policy, "macro", compare(before, after)
+
+
+def print_sheets(console: Console, made: Sequence[Sheet]) -> None:
+    """The tables on a terminal."""
+    for sheet in made:
+        table = Table(title=sheet.title)
+        for column in sheet.columns:
+            table.add_column(column, justify="right" if column else "left", no_wrap=not column)
+        for row in sheet.rows:
+            table.add_row(*row)
+        console.print(table)
+
+
+def markdown(made: Sequence[Sheet]) -> str:
+    """The tables as Markdown."""
+    parts = []
+    for sheet in made:
+        lines = [f"**{sheet.title}**", "", _line(sheet.columns), _line(["---:" if c else "---" for c in sheet.columns])]
+        parts.append("\n".join([*lines, *map(_line, sheet.rows)]))
+    return "\n\n".join(parts) + "\n"
+
+
+def summary_json(graded: ByPolicy) -> dict[str, Any]:
+    """Every figure and every comparison, unrounded; null where an interval has no end or a count no value."""
+    return {
+        "samples": {policy: {n: a.correct.shape[1] for n, a in bs.items()} for policy, bs in graded.items()},
+        "problems": {policy: {n: len(a.problems) for n, a in bs.items()} for policy, bs in graded.items()},
+        "figures": {
+            policy: {
+                name: {figure: interval.table() for figure, interval in row.items()} for name, row in table.items()
+            }
+            for policy, table in tables_of(graded).items()
+        },
+        "compared_with": next(iter(graded)),
+        "comparisons": [
+            {
+                "policy": policy,
+                "benchmark": name,
+                "difference": c.difference.table(),
+                "p_value": c.p_value,
+                "problems_needed": c.problems_needed,
+                "samples_needed": c.samples_needed,
+            }
+            for policy, name, c in comparisons(graded)
+        ],
+    }
+
+
+def _tries(row: Mapping[str, Interval]) -> set[int]:
+    """The j of every pass@j that there is; pass@1 is Avg@k."""
+    return {1} | {int(name.removeprefix("pass_at_")) for name in row if name.startswith("pass_at_")}
+
+
+def _answers(row: Mapping[str, Interval], j: int) -> list[str]:
+    passed = f"pass_at_{j}" if j > 1 else "avg_at_k"
+    return [row[figure].points() for figure in ("maj_at_k", passed, "lenient_avg_at_k")]
+
+
+def _texts(row: Mapping[str, Interval]) -> list[str]:
+    tokens = row["completion_tokens"]
+    length = f"{tokens.mean:,.0f} [{_whole(tokens.low)}, {_whole(tokens.high)}]"
+    return [length, *(row[figure].points() for figure in ("truncated_share", "unboxed_share", "looping_share"))]
+
+
+def _pair(comparison: Comparison) -> list[str]:
+    needed = [comparison.problems_needed, comparison.samples_needed]
+    counts = ["" if value is None else f"{value:,}" for value in needed]
+    return [comparison.difference.points(sign=True), f"{comparison.p_value:.4f}", *counts]
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}" if math.isfinite(value) else str(value)
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

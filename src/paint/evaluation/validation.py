@@ -1,0 +1,161 @@
+"""Every checkpoint on problems of the user's own, as the paper evaluates every 20 steps.
+
+What is stored under RUN/validation is an evaluation like any other, a folder a checkpoint: `paint grade
+RUN` makes the table again. The student before the first step is evaluated, too, and is what the
+checkpoints are compared with.
+
+Left out on purpose: keeping the best checkpoint. The report shows them all.
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, gather_object
+
+from paint.config import Config
+from paint.data.problem_sets import Benchmark, load_benchmark
+from paint.display import Display
+from paint.engines.protocol import Engine, sampling_of
+from paint.evaluation.asking import Protocol, Task, open_task, prompts_of, require_room, sample_of, sample_seeds
+from paint.evaluation.metrics import avg_at_k
+from paint.evaluation.stages import grade
+from paint.evaluation.store import Store, StoreError, find_stores, reopen_store
+from paint.grading.grader import Grader
+from paint.model.policy import Policy
+from paint.model.weights import trained_in
+from paint.ranks import on_first_rank
+from paint.runs import step_folder
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What the checkpoints of a run are evaluated on, and how.
+
+    Attributes:
+        model, engine: as in the config, for the record.
+        at_once: samples that are asked for together: no rank waits longer than for the longest one.
+    """
+
+    benchmark: Benchmark
+    protocol: Protocol
+    run: Path
+    model: str
+    engine: str
+    at_once: int
+
+    def task(self, policy: Policy, step: int) -> Task:
+        """The samples of the checkpoint of a step; 0 is the student as it starts."""
+        name = step_folder(Path(), step).name
+        trained = trained_in(self.run / "checkpoints" / name, policy.tuning) if step else None
+        folder = self.run / "validation" / name / self.benchmark.name
+        return Task(folder, self.benchmark.problems, self.protocol, trained)
+
+
+def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Validation | None:
+    """What ``config.validation`` asks for; None where it names no problems.
+
+    Raises:
+        ConfigError: the longest completion does not fit in the model's positions.
+        DataError: no such problems. StoreError: earlier checkpoints were evaluated on others.
+    """
+    options = config.validation
+    if not options.path:
+        return None
+
+    benchmark = load_benchmark(options.path, limit=options.limit)
+    protocol = Protocol(
+        options.samples, options.thinking, sampling_of(options), config.train.seed
+    )
+    at_once = config.rollout.batch_size * max(ranks, len(config.rollout.urls))
+    validation = Validation(
+        benchmark, protocol, run, config.model.path, config.rollout.engine, at_once
+    )
+    require_room(policy, validation.task(policy, 0))
+    on_first_rank(lambda: _require_same_problems(run, benchmark))
+    return validation
+
+
+def validate(
+    validation: Validation,
+    policy: Policy,
+    engine: Engine,
+    accelerator: Accelerator,
+    grader: Grader,
+    display: Display,
+    step: int,
+    stop: Callable[[], None],
+) -> dict[str, float]:
+    """Evaluate the policy, which is that of the checkpoint of ``step``; what is stored stays.
+
+    Args:
+        step: optimizer steps done; 0 is the student as it starts.
+        stop: is called between batches of samples, and raises when the run is asked to stop.
+
+    Returns:
+        The figures for trackers, on the first rank; nothing where the checkpoint was evaluated before.
+    """
+    task = validation.task(policy, step)
+    prompts, total = prompts_of(policy, task), len(task.problems) * task.protocol.samples
+    with ExitStack() as stack:
+        store: Store | None = None
+        if accelerator.is_main_process:
+            opened = open_task(policy, task, model=validation.model, engine=validation.engine)
+            store = stack.enter_context(opened)
+        [missing] = broadcast_object_list([store.missing if store else None])
+
+        if missing:
+            engine.adopt()
+        title = f"validation after step {step}"
+        with display.counting(title, total, total - len(missing)) as count:
+            for start in range(0, len(missing), validation.at_once):
+                batch = missing[start : start + validation.at_once]
+                with accelerator.split_between_processes(batch) as mine:
+                    completions = engine.generate(
+                        [prompts[problem.id] for problem, _ in mine],
+                        task.protocol.sampling,
+                        sample_seeds(task.protocol, mine),
+                    )
+                    samples = gather_object(
+                        [
+                            sample_of(policy, problem.id, number, prompts[problem.id], completion)
+                            for (problem, number), completion in zip(mine, completions, strict=True)
+                        ]
+                    )
+                if store is not None:
+                    for sample in samples:
+                        store.add(sample)
+                        count.add(sample.tokens)
+                stop()
+
+        if store is None or (not missing and (store.folder / "grades.jsonl").exists()):
+            return {}
+        graded = grade(store, grader, display)
+
+    interval = avg_at_k(graded.correct)
+    display.note(
+        f"validation after step {step}: Avg@{task.protocol.samples} {interval.points()} "
+        f"(95 % interval)"
+    )
+    return {
+        "validation_avg_at_k": interval.mean,
+        "validation_avg_at_k_low": interval.low,
+        "validation_avg_at_k_high": interval.high,
+        "validation_truncated_share": float(graded.truncated.mean()),
+        "validation_completion_tokens": float(graded.tokens.mean()),
+    }
+
+
+def _require_same_problems(run: Path, benchmark: Benchmark) -> None:
+    wanted = [(problem.id, problem.problem, problem.answer) for problem in benchmark.problems]
+    for folder in find_stores(run / "validation"):
+        with reopen_store(folder) as store:
+            stored = [(p.id, p.problem, p.answer) for p in store.problems]
+        if folder.name != benchmark.name or wanted != stored:
+            raise StoreError(
+                f"{folder} has other problems or gold answers than validation.path has now, so "
+                f"checkpoints would not compare; put the file back as it was, or move "
+                f"{run / 'validation'} away"
+            )

@@ -1,0 +1,147 @@
+"""The paper's three ablation tables, for any model: which setting is each row, and what is it compared with?
+
+The grids are the paper's (section 'Ablation Studies'), row by row. A setting that stands in several tables is trained
+once. What is reported is each row with its interval, and its paired difference to the row without what is ablated.
+
+Left out on purpose: the paper's own figures, which are of another model's single run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from paint.config import Config, ConfigError, Evaluation
+from paint.data.problem_sets import load_benchmark
+from paint.display import Display
+from paint.experiments.grid import Cell, Exam, run_cells
+from paint.experiments.lab import lab_exam
+from paint.experiments.reports import Report, publish
+from paint.experiments.results import Result
+from paint.lab.files import NAME
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting of all that the tables vary (names: paint.config); the defaults are what most rows share."""
+
+    correct: float = 0.40
+    wrong: float = 0.30
+    placement: Literal["suffix", "prefix", "middle", "random"] = "suffix"
+    mix: float = 0.0
+    top_fraction: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Such as suffix-0.40-0.30-mix-0.03-0.01: the same setting has the same name in every table."""
+        return f"{self.placement}-{self.correct:.2f}-{self.wrong:.2f}-mix-{self.mix:.2f}-{self.top_fraction:.2f}"
+
+    def of(self, config: Config) -> Config:
+        """The config with this setting in it."""
+        context = replace(config.context, correct=self.correct, wrong=self.wrong, placement=self.placement)
+        objective = replace(config.objective, mix=self.mix, top_fraction=self.top_fraction)
+        return replace(config, context=context, objective=objective)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table of the paper.
+
+    Attributes:
+        points: by label, in the paper's order.
+        baseline: label of the row that the others are compared with.
+    """
+
+    title: str
+    points: dict[str, Point]
+    baseline: str
+
+
+def _ratios(*pairs: tuple[float, float]) -> dict[str, Point]:
+    return {f"{correct:.2f}/{wrong:.2f}": Point(correct=correct, wrong=wrong) for correct, wrong in pairs}
+
+
+def _mixes(*pairs: tuple[float, float]) -> dict[str, Point]:
+    return {f"{mix:.2f}/{share:.2f}": Point(mix=mix, top_fraction=share) for mix, share in pairs}
+
+
+GRIDS = {
+    # Paper: table 'mask_ratio_ablation'.
+    "mask-ratio": Grid(
+        "Mask ratios (correct/wrong): suffix, no interpolation",
+        _ratios((0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (0.5, 0.25), (0.5, 0.3), (0.4, 0.3)),
+        "0.00/0.00",
+    ),
+    # Paper: table 'mask_strategy_ablation'.
+    "mask-placement": Grid(
+        "Mask placement: ratios 0.40 and 0.30, no interpolation",
+        {
+            "prefix": Point(placement="prefix"),
+            "middle": Point(placement="middle"),
+            "random": Point(placement="random"),
+            "suffix": Point(placement="suffix"),
+        },
+        "suffix",
+    ),
+    # Paper: table 'interpolation_ablation'.
+    "interpolation": Grid(
+        "Interpolation (mix/top fraction): suffix, ratios 0.40 and 0.30",
+        _mixes((0.0, 0.0), (0.01, 1.0), (0.03, 1.0), (0.05, 1.0), (0.03, 0.01), (0.03, 0.03), (0.03, 0.05)),
+        "0.00/0.00",
+    ),
+}
+
+
+def ablate(
+    table: str,
+    config: Config,
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    benchmark: str | None,
+    problems: int | None,
+    samples: int,
+) -> list[Result]:
+    """Train and evaluate every row of one of the paper's tables, and print it.
+
+    Args:
+        table: mask-ratio, mask-placement or interpolation.
+        config: what all rows have in common; what the table varies is replaced.
+        benchmark: a set as for `paint eval`; None is the lab's held-out problems for its model, else AIME 2024.
+        problems: the first so many of it; None is all.
+
+    Raises:
+        ConfigError: the config masks nothing. What `paint.experiments.grid.run_cells` raises.
+    """
+    grid, display = GRIDS[table], Display()
+    if config.train.method != "distillation" or config.context.shown != "own":
+        raise ConfigError(
+            f"an ablation varies how the problem's own solution is masked, and this recipe has train.method "
+            f'"{config.train.method}" and context.shown "{config.context.shown}"; take one like paint-qwen3-1.7b'
+        )
+    if config.model.path == NAME:
+        exam = lab_exam(problems, samples, benchmark or NAME)
+    else:
+        exam = paper_exam(config, benchmark or "aime_2024", problems, samples)
+    cells = [Cell(point.name, point.of(config)) for point in grid.points.values()]
+    results = run_cells(cells, seeds, folder, exam, display)
+    labels = {point.name: label for label, point in grid.points.items()}
+    baseline = grid.points[grid.baseline].name
+    pairs = {name: (name, baseline) for name in labels if name != baseline}
+    report = Report(table, grid.title, labels, pairs, f"less that of {grid.baseline}")
+    publish(report, results, folder, display)
+    return results
+
+
+def paper_exam(config: Config, benchmark: str, problems: int | None, samples: int) -> Exam:
+    """The paper's evaluation, with thinking (section 'Experimental Details'), through the recipe's engine."""
+    paper = Evaluation().rollout
+    rollout = replace(
+        config.rollout,
+        temperature=paper.temperature,
+        top_p=paper.top_p,
+        top_k=paper.top_k,
+        max_new_tokens=paper.max_new_tokens,
+        timeout=max(config.rollout.timeout, paper.timeout),
+    )
+    return Exam(load_benchmark(benchmark, limit=problems), samples, thinking=True, rollout=rollout)

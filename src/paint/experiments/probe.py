@@ -1,0 +1,222 @@
+"""``paint probe``: before any training, how much better does the teacher answer than the student?
+
+Both are the same untouched model; the teacher also reads a part of the solution. They answer the same problems with the
+same seeds: those that training takes first, with its prompts and its sampling. What training can gain follows the
+difference, so it is worth knowing first. Every answer is stored, and the same command goes on where it was stopped.
+
+Left out on purpose: the overlap schedule (what is hidden is the same for every answer here), a teacher that writes a
+rationale first, and a choice of mask ratio: all are shown.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paint.config import Config, ConfigError, show
+from paint.context import mask_solution
+from paint.data.problems import Problem, batch_indices, read_problems
+from paint.display import Display
+from paint.engines.protocol import sampling_of, seed_of
+from paint.evaluation.asking import Prompts, Protocol, Task, asked, load_asked, untrained
+from paint.evaluation.intervals import compare
+from paint.evaluation.metrics import GradedSamples, avg_at_k
+from paint.evaluation.stages import grade
+from paint.evaluation.store import write_result
+from paint.evaluation.tables import Sheet, markdown, print_sheets, summary_json
+from paint.grading.equality import boxed
+from paint.grading.grader import Grader
+from paint.latex import contains, normalize
+from paint.model.policy import Policy
+from paint.ranks import require_one_process
+from paint.recipe import require_paths
+from paint.training.prompts import problems_that_fit
+
+STUDENT, PROBLEMS = "student", "problems"
+COLUMNS = ("", "Avg@{k}", "less the student's", "tokens an answer", "truncated", "answer visible")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """The untouched model with what it reads.
+
+    Attributes:
+        name: of its row and of its folder.
+        shown: what it sees of the solutions, for the record; None is nothing.
+        visible: share of the problems of which it sees the answer (`answer_is_visible`).
+    """
+
+    name: str
+    thinking: bool
+    shown: str | None
+    visible: float
+    prompts: Prompts
+
+
+def probe(
+    config: Config, folder: Path, *, problems: int, samples: int, ratios: Sequence[float]
+) -> dict[str, GradedSamples]:
+    """Ask student and teacher, print one table, write summary.json and .md, return the graded samples.
+
+    Args:
+        config: of the training that is considered; its rollout section says how samples are drawn, too.
+        problems: how many, in the order in which training takes them; all where there are fewer.
+        samples: samples a problem, of the student and of the teacher at each ratio.
+        ratios: mask ratios rho of the teacher, each in [0, 1).
+
+    Raises:
+        ConfigError, DataError, EngineError, PolicyError, StoreError: with the finding and the way out.
+    """
+    require_sound(config, problems, samples, ratios)
+    require_one_process("paint probe")
+    display = Display()
+    config = replace(config, model=untrained(config.model))
+
+    policy = load_asked(config.model, config.rollout)
+    trained_on = problems_that_fit(policy, config, read_problems(config.data), display)
+    asked_problems = first_problems(trained_on, problems, config.train.seed)
+    readers = [student(policy, asked_problems)]
+    readers += [teacher(policy, config, asked_problems, ratio) for ratio in ratios]
+
+    graded = ask_readers(policy, config, folder, asked_problems, samples, readers, display)
+    conclude(config, folder, readers, graded, display)
+    return graded
+
+
+def require_sound(config: Config, problems: int, samples: int, ratios: Sequence[float]) -> None:
+    """Refuse what cannot be probed, before the model is loaded. Raises ConfigError."""
+    require_paths(config)
+    for name, value in (("problems", problems), ("samples", samples)):
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1, got {value}")
+    if not all(0 <= ratio < 1 for ratio in ratios) or len(set(map(name_of, ratios))) < max(len(ratios), 1):
+        raise ConfigError(f"ratios must be distinct mask ratios in [0, 1), at least one, got {show(list(ratios))}")
+    if config.train.method != "distillation":
+        raise ConfigError(
+            f"train.method {show(config.train.method)} has no teacher to probe; pass --train.method distillation"
+        )
+    if config.context.shown != "own":
+        raise ConfigError(
+            f"the probe shows each problem's own solution, and context.shown is {show(config.context.shown)}; "
+            f"pass --context.shown own"
+        )
+
+
+def first_problems(problems: Sequence[Problem], count: int, seed: int) -> list[Problem]:
+    """The first ``count`` problems that training takes; all, in that order, where there are fewer."""
+    indices = batch_indices(len(problems), min(count, len(problems)), 0, seed)
+    return [problems[i] for i in indices]
+
+
+def name_of(ratio: float) -> str:
+    """The teacher's name: ``teacher@0.3`` is shown the solution with 30 % hidden."""
+    return f"teacher@{ratio:g}"
+
+
+def student(policy: Policy, problems: Sequence[Problem]) -> Reader:
+    """The deployment prompt, in the student's thinking mode."""
+    prompts = {p.id: policy.student_prompt(p.problem) for p in problems}
+    return Reader(STUDENT, policy.student_thinking, None, 0.0, prompts)
+
+
+def teacher(policy: Policy, config: Config, problems: Sequence[Problem], ratio: float) -> Reader:
+    """The privileged prompt with ``ratio`` of the solution hidden, in the teacher's thinking mode."""
+    placement, seed = config.context.placement, config.train.seed
+    contexts = {p.id: mask_solution(p.solution, ratio, placement=placement, seed=seed_of(seed, p.id)) for p in problems}
+    prompts = {
+        p.id: policy.teacher_prompt(p.problem, contexts[p.id], complete=contexts[p.id] == p.solution) for p in problems
+    }
+    visible = sum(answer_is_visible(p, contexts[p.id]) for p in problems) / len(problems)
+    shown = f"solution, {ratio:g} hidden ({placement})"
+    return Reader(name_of(ratio), policy.teacher_thinking, shown, visible, prompts)
+
+
+def answer_is_visible(problem: Problem, context: str) -> bool:
+    """Whether a context holds what the solution boxes, or the gold answer where it boxes nothing, in any spelling.
+
+    As a whole number or word (`latex.contains`), wherever it stands: a small number may be there by chance.
+    """
+    answer = normalize(boxed(problem.solution) or problem.answer)
+    return answer != "" and contains(normalize(context), answer)
+
+
+def ask_readers(
+    policy: Policy,
+    config: Config,
+    folder: Path,
+    problems: Sequence[Problem],
+    samples: int,
+    readers: Sequence[Reader],
+    display: Display,
+) -> dict[str, GradedSamples]:
+    """The graded samples of every reader; what is stored in ``folder`` is not asked again.
+
+    Raises:
+        StoreError: the folder holds a probe of another setting.
+    """
+    sampling, seed = sampling_of(config.rollout), config.train.seed
+    tasks = [
+        Task(
+            folder / reader.name / PROBLEMS,
+            problems,
+            Protocol(samples, reader.thinking, sampling, seed, reader.shown),
+            prompts=reader.prompts,
+        )
+        for reader in readers
+    ]
+    with (
+        asked(policy, config.model, config.rollout, tasks, folder, display) as stores,
+        Grader() as grader,
+    ):
+        return {
+            reader.name: grade(store, grader, display)
+            for reader, store in zip(readers, stores, strict=True)
+        }
+
+
+def conclude(
+    config: Config, folder: Path, readers: Sequence[Reader], graded: Mapping[str, GradedSamples], display: Display
+) -> None:
+    """Write summary.json and summary.md to ``folder``, and print the table with how to read it."""
+    sheet, reading = table(readers, graded), how_to_read(config)
+    visible = {reader.name: reader.visible for reader in readers}
+    figures = summary_json({name: {PROBLEMS: answers} for name, answers in graded.items()})
+    write_result(folder / "summary.json", json.dumps({**figures, "answer_visible_share": visible}, indent=2) + "\n")
+    write_result(folder / "summary.md", f"{markdown([sheet])}\n{reading}\n")
+    print_sheets(display.console, [sheet])
+    display.note(f"{reading}\nwritten to {folder}: summary.json, summary.md")
+
+
+def table(readers: Sequence[Reader], graded: Mapping[str, GradedSamples]) -> Sheet:
+    """A row for each reader: Avg@k, the paired difference, how long and how often cut, answers in view."""
+    base = graded[STUDENT]
+    rows = []
+    for reader in readers:
+        answers = graded[reader.name]
+        difference = compare([base.correct], [answers.correct]).difference
+        rows.append(
+            [
+                reader.name,
+                avg_at_k(answers.correct).points(),
+                difference.points(sign=True) if answers is not base else "",
+                f"{answers.tokens.mean():,.0f}",
+                f"{100 * answers.truncated.mean():.1f}",
+                f"{100 * reader.visible:.1f}" if answers is not base else "",
+            ]
+        )
+    title = f"Before training: {len(base.problems)} training problems, in % with 95 % interval"
+    return Sheet(title, [column.format(k=base.correct.shape[1]) for column in COLUMNS], rows)
+
+
+def how_to_read(config: Config) -> str:
+    """What the table says, and what would mislead."""
+    options, thinking = config.rollout, {True: "on", False: "off"}
+    return (
+        "Training moves the student towards the teacher: where the teacher answers no better, there is little to "
+        "gain. Where the answer is visible, it may be copied; that difference is no measure of what can be learnt. "
+        f"Answers are drawn as rollouts are (temperature {options.temperature:g}, top-p {options.top_p:g}, "
+        f"top-k {options.top_k}); one that is cut, at {options.max_new_tokens:,} tokens, is wrong: "
+        "where many are cut, raise --rollout.max-new-tokens first. Thinking is "
+        f"{thinking[config.model.student_thinking]} in the student's prompt and "
+        f"{thinking[config.model.teacher_thinking]} in the teacher's."
+    )

@@ -1,0 +1,93 @@
+"""What an experiment found: a line of results.jsonl for every policy that was trained and evaluated."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from paint import files
+from paint.runs import RunError
+
+BASE = "base"
+"""The cell of the model that is not trained."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of results.jsonl: a cell, trained with one seed and evaluated.
+
+    Attributes:
+        config, exam: the settings, as nested plain values.
+        trained_on: what tells the training problems from others; empty for the base model.
+        steps: optimizer steps; rollout_tokens: tokens that were sampled for them; seconds: wall time of them, without
+            what a kill undid, start-up and evaluation. All 0 for the base model.
+        problems: what tells each problem from others; right: its number of right answers, of the exam's samples.
+        answer_tokens: mean length of an answer, in tokens.
+    """
+
+    cell: str
+    seed: int
+    config: dict[str, Any]
+    exam: dict[str, Any]
+    trained_on: str
+    steps: int
+    rollout_tokens: int
+    seconds: float
+    problems: list[str]
+    right: list[int]
+    answer_tokens: float
+
+
+def read_results(folder: Path) -> list[Result]:
+    """The complete lines of results.jsonl; a last one that was cut short is left out, and made again.
+
+    Raises:
+        RunError: a line is damaged.
+    """
+    try:
+        return [Result(**row) for row in files.read_jsonl(folder / "results.jsonl")]
+    except (ValueError, TypeError) as error:
+        raise RunError(
+            f"{error}; delete that line of {folder / 'results.jsonl'}, and the same command makes it "
+            f"again from the run and its samples, which are stored"
+        ) from None
+
+
+def write_results(folder: Path, results: Sequence[Result]) -> None:
+    """Write results.jsonl anew. Raises RunError where that fails."""
+    path = folder / "results.jsonl"
+    with files.explained(path, RunError, "free some space; the same command goes on"):
+        files.write(path, files.to_jsonl(asdict(result) for result in results))
+
+
+def by_cell(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """The results of each cell, by seed.
+
+    Raises:
+        RunError: they were trained on, or asked, different problems, and cannot be compared.
+    """
+    trained = [result for result in results if result.trained_on]
+    for result in trained:
+        if result.trained_on != trained[0].trained_on:
+            raise RunError(
+                f"{result.cell}, seed {result.seed} was trained on other problems than {trained[0].cell}, seed "
+                f"{trained[0].seed} (the file behind data.path has changed); choose another place (--folder)"
+            )
+    for result in results:
+        if result.problems != results[0].problems:
+            raise RunError(
+                f"{result.cell}, seed {result.seed} was asked other problems than {results[0].cell}, seed "
+                f"{results[0].seed} (the file of problems has changed); choose another place (--folder)"
+            )
+    ordered = sorted(results, key=lambda result: (result.cell, result.seed))
+    return {name: list(group) for name, group in groupby(ordered, key=lambda result: result.cell)}
+
+
+def shares(results: Sequence[Result]) -> Float[np.ndarray, "s p"]:
+    """Share of right answers by seed and problem."""
+    samples: int = results[0].exam["samples"]
+    return np.array([result.right for result in results]) / samples

@@ -1,0 +1,259 @@
+r"""Is the final answer of a completion the gold answer, and if not, why?
+
+    completion -> box after the thought (strict), box anywhere (lenient) -> integers -> text -> math-verify
+
+A verdict is for analysis and evaluation only: it never drives the method (paper: section 'Overlap-Adaptive Partial
+Solution Conditioning'). What two answers have in common is paint.grading.equality' business. Where it takes algebra, which may
+take for ever, each pair of answers gets a process of its own, forked from one that holds math-verify, and the kernel
+ends it when its processor time is up. A verdict therefore depends on nothing but the pair: neither on the number of
+workers, nor on other work of the machine, nor on the pairs before it.
+
+Left out: answers without a box, and systems without fork (Windows).
+"""
+
+import contextlib
+import gc
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO, NoReturn
+
+from paint import PaintError
+from paint.grading.equality import Reason, at_sight, boxed, by_algebra
+
+Pair = tuple[str, str]  # the given answer and the gold one
+
+DEADLINES = (0.01, 86_400.0)  # seconds, least and most
+WALL_SECONDS = 20  # for each second of the deadline, before a pair that waits instead of computing is given up
+MEMORY_BYTES = 4 << 30
+
+_WARM_UP = (  # loads what sympy loads late, so that no pair pays for it
+    (r"\frac{x+1}{2}", "0.5 + 0.5x"),
+    (r"\{1, 2\pi\}", r"(1, 2\sqrt{3}]"),
+    ("x<3", "y = x^2"),
+    (r"\frac{1}{7}", "x+1"),
+    (r"\sqrt{2}", r"\frac{3}{5}"),
+)
+_CODES: dict[int, Reason] = {10: "right", 11: "wrong", 12: "unparsable gold"}  # none that an accident leaves behind
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one answer."""
+
+    correct: bool
+    answer: str | None  # what was compared: the content of the box; None without one
+    reason: Reason  # "right" exactly when correct
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """The two readings of a completion."""
+
+    strict: Verdict  # the last box after the last closed think block
+    lenient: Verdict  # the last box anywhere
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A completion as the model wrote it, think tags included, and the answer that it should give."""
+
+    text: str
+    gold: str
+    truncated: bool = False  # cut at its token limit
+
+
+class Grader:
+    """Grades completions; a context manager, whose workers start when a pair first needs algebra.
+
+    ``deadline`` is the processor time of a pair in seconds, from 0.01 to a day; ``workers`` is by default one a core.
+    Raises PaintError when a worker cannot be started. For one thread at a time.
+    """
+
+    def __init__(self, *, workers: int | None = None, deadline: float = 5.0) -> None:
+        if (workers is not None and workers < 1) or not DEADLINES[0] <= deadline <= DEADLINES[1]:
+            raise ValueError(f"{workers} workers with a deadline of {deadline} s")
+        self._most_workers = workers or _cores()
+        self._deadline = deadline
+        self._workers: list[_Worker] = []
+
+    def grade(self, items: Sequence[Item]) -> list[Grade]:
+        """The grades in the order of the items."""
+        answers = [(answer_text(item.text), boxed(item.text)) for item in items]
+        reasons = self._reasons(
+            (given, item.gold)
+            for item, found in zip(items, answers, strict=True)
+            for given in found
+            if given is not None
+        )
+        return [
+            Grade(_verdict(item, strict, reasons, strict=True), _verdict(item, lenient, reasons, strict=False))
+            for item, (strict, lenient) in zip(items, answers, strict=True)
+        ]
+
+    def equal(self, pairs: Sequence[Pair]) -> list[bool]:
+        """Whether two answers are one: each is right where the other is the gold answer.
+
+        False where that is undecidable: an answer that does not parse equals nothing but its own text, and an
+        empty one not even that.
+        """
+        reasons = self._reasons(pair for a, b in pairs for pair in ((a, b), (b, a)))
+        return [reasons[a, b] == reasons[b, a] == "right" for a, b in pairs]
+
+    def close(self) -> None:
+        """End all workers at once, whatever they do; a later grading starts new ones."""
+        while self._workers:
+            self._workers.pop().kill()
+
+    def __enter__(self) -> "Grader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _reasons(self, pairs: Iterable[Pair]) -> dict[Pair, Reason]:
+        """The reason for each pair, which is settled once however often it comes."""
+        seen = {pair: at_sight(*pair) for pair in dict.fromkeys(pairs)}
+        reasons = {pair: reason for pair, reason in seen.items() if reason}
+        hard = [pair for pair, reason in seen.items() if not reason]
+        try:
+            while len(self._workers) < min(self._most_workers, len(hard)):
+                self._workers.append(_Worker(self._deadline))
+            with selectors.DefaultSelector() as selector:
+                todo = iter(hard)
+                for worker, pair in zip(self._workers, todo, strict=False):
+                    selector.register(worker.ask(pair), selectors.EVENT_READ, worker)
+                while selector.get_map():
+                    for key, _ in selector.select():
+                        pair, reason = key.data.answer()
+                        reasons[pair] = reason
+                        if following := next(todo, None):
+                            key.data.ask(following)
+                        else:
+                            selector.unregister(key.fileobj)
+        except BaseException:
+            self.close()  # or an answer that nobody waited for would be taken for that of a later pair
+            raise
+        return reasons
+
+
+class _Worker:
+    """A process that holds math-verify and compares one pair at a time, each in a child of its own."""
+
+    def __init__(self, deadline: float) -> None:
+        self._pair: Pair = ("", "")
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-W", "ignore", "-m", "paint.grading.grader", str(deadline)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                process_group=0,  # Ctrl-C is for us; we end them
+                env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        except OSError as error:  # no such program, or no room for another process
+            raise PaintError(f"A process that compares answers cannot be started: {error}.") from None
+
+    def ask(self, pair: Pair) -> IO[bytes]:
+        """Hands it a pair, and returns what becomes readable when it has an answer."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._pair = pair
+        unsent = json.dumps(pair).encode() + b"\n"
+        with contextlib.suppress(BrokenPipeError):  # whoever waits for its answer notices
+            while unsent:  # a signal may cut it short
+                unsent = unsent[self._process.stdin.write(unsent) :]
+        return self._process.stdout
+
+    def answer(self) -> tuple[Pair, Reason]:
+        assert self._process.stdout
+        code = self._process.stdout.read(1)
+        if not code:
+            raise PaintError(f"A process that compares answers ended with status {self._process.wait()}.")
+        return self._pair, _CODES.get(code[0], "timed out")
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # with the child that compares
+        self._process.__exit__(None, None, None)  # closes the pipes and waits
+
+
+def is_correct(completion: str, answer: str) -> bool:
+    """The strict verdict of a Grader, decided here and without a deadline: for tests and single questions only.
+
+    Raises on no text, but an expression such as 9^{9^{9}} can keep it busy for ever.
+    """
+    given = answer_text(completion)
+    return given is not None and (at_sight(given, answer) or by_algebra(given, answer)) == "right"
+
+
+def answer_text(completion: str) -> str | None:
+    """The boxed answer after the last closed think block; None without one, or with a block left open.
+
+    A completion without think tags is searched as a whole. Where the prompt's template opens the think block,
+    the caller puts its opening tag in front, or an answer in a cut-off thought counts.
+    """
+    final = _after_thought(completion)
+    return None if "<think>" in final else boxed(final)
+
+
+def _after_thought(completion: str) -> str:
+    return completion.rpartition("</think>")[2]
+
+
+def _verdict(item: Item, given: str | None, reasons: Mapping[Pair, Reason], *, strict: bool) -> Verdict:
+    reason: Reason = "no box"
+    if given is not None:
+        reason = reasons[given, item.gold]
+    elif item.truncated:
+        reason = "truncated"
+    elif strict and "<think>" in _after_thought(item.text):
+        reason = "unclosed thought"
+    return Verdict(reason == "right", given, reason)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _work(deadline: float) -> None:
+    """What a worker does until nobody asks any more: reads a pair a line, writes a byte for its reason."""
+    import resource
+
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what a library prints is no answer
+    with contextlib.suppress(ValueError, OSError):  # a stricter limit, or a system without one
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    for number in (signal.SIGPROF, signal.SIGALRM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)  # deadly, and children that can be waited for, whatever the asker ignores
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # or blocks
+    for pair in _WARM_UP:
+        by_algebra(*pair)
+    gc.freeze()
+    for line in sys.stdin.buffer:
+        child = os.fork()
+        if not child:
+            _answer_and_exit(line, deadline)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        with contextlib.suppress(BrokenPipeError):
+            os.write(answers, bytes([code if code in _CODES else 0]))
+
+
+def _answer_and_exit(pair: bytes, deadline: float) -> NoReturn:
+    code = 0
+    try:
+        signal.setitimer(signal.ITIMER_PROF, deadline)
+        signal.setitimer(signal.ITIMER_REAL, deadline * WALL_SECONDS)
+        reason = by_algebra(*json.loads(pair))
+        code = next(code for code, meaning in _CODES.items() if meaning == reason)
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    _work(float(sys.argv[1]))

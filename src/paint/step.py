@@ -1,0 +1,175 @@
+"""PAINT's training step: the paper's Algorithm 1 for one minibatch, top to bottom.
+
+OPSD is the same step with nothing hidden and nothing interpolated (recipes/lab-opsd.toml). SFT and
+GRPO differ in what is learnt from a completion (paint.baselines); what all steps share, and the run
+around them, is paint.training.
+
+Everything random is a pure function of (seed, step, row), so a resumed run repeats what the first one
+would have done.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from paint.context import mask_ratio, mask_solution, overlap
+from paint.data.problems import DataError, Problem
+from paint.display import Clock
+from paint.engines.protocol import LocalEngine, sampling_of, seed_of
+from paint.fused import fused_paint_loss
+from paint.grading.equality import at_sight
+from paint.training.rollouts import Rollout, Scored, View, require_agreement
+from paint.training.update import Batch, Setup, accumulate, completion_ids, generate_rollouts, lengths_of, update
+
+
+def step(
+    setup: Setup, batch: Batch, step_index: int, clock: Clock
+) -> tuple[list[Scored], float]:
+    """One update of the student on this rank's rows of a minibatch (paper: Algorithm 1).
+
+    Returns the rollouts of all ranks with their per-token values, in the order of the minibatch, and
+    the norm of the gradient.
+    """
+    rollouts = generate_rollouts(setup, batch, step_index, clock)
+
+    with clock("context"):
+        rollouts = [add_teacher_view(setup, rollout, step_index) for rollout in rollouts]
+    if setup.config.teacher.reason_first:
+        with clock("rationale"):
+            rollouts = write_rationales(setup, rollouts, step_index)
+
+    with clock("loss"):
+        scored = accumulate(setup, rollouts, partial(score, setup))
+        require_agreement(scored, setup.config.rollout.max_engine_gap, step_index + 1)
+
+    with clock("update"):
+        gradient_norm = update(setup, step_index)
+    return scored, gradient_norm
+
+
+def add_teacher_view(setup: Setup, rollout: Rollout, step_index: int) -> Rollout:
+    """Overlap, mask ratio, masked solution, teacher prompt.
+
+    Source: section 'Overlap-Adaptive Partial Solution Conditioning'.
+    """
+    options, problem = setup.config.context, rollout.problem
+    alpha = overlap(rollout.text, problem.solution)
+    ratio = mask_ratio(alpha, wrong=options.wrong, correct=options.correct)
+
+    seed = seed_of(setup.config.train.seed, step_index, rollout.row)
+    reference = context = reference_shown(setup.problems, problem, options.shown, seed)
+    if reference is not None and options.shown in ("own", "other"):
+        context = mask_solution(reference, ratio, placement=options.placement, seed=seed)
+
+    complete = context == reference
+    prompt = setup.policy.teacher_prompt(problem.problem, context, complete=complete)
+    view = View(context, complete, prompt)
+    return replace(rollout, view=view, figures={"overlap": alpha, "mask_ratio": ratio})
+
+
+def reference_shown(
+    problems: Sequence[Problem], problem: Problem, shown: str, seed: int
+) -> str | None:
+    """What stands for the solution in the teacher's prompt, before anything is masked.
+
+    All but "own" are controls.
+
+    Raises:
+        DataError: another problem, or another answer, is asked for, and there is none.
+    """
+    match shown:
+        case "own":
+            return problem.solution
+        case "none":
+            return None
+        case "answer":
+            return f"The answer is $\\boxed{{{problem.answer}}}$."
+
+    start = random.Random(seed).randrange(len(problems))
+    for i in range(len(problems)):
+        other = problems[(start + i) % len(problems)]
+        if shown == "other" and other.id != problem.id:
+            return other.solution
+        if shown == "wrong_answer" and at_sight(other.answer, problem.answer) == "wrong":
+            return f"The answer is $\\boxed{{{other.answer}}}$."
+
+    wanted = (
+        "a second problem"
+        if shown == "other"
+        else f"a problem with another answer than {problem.answer!r}"
+    )
+    raise DataError(f"context.shown {shown} needs {wanted}, and there is none")
+
+
+def write_rationales(
+    setup: Setup, rollouts: Sequence[Rollout], step_index: int
+) -> list[Rollout]:
+    """The teacher writes a rationale about what it is shown, and will score with it in view.
+
+    Source: appendix 'Training Algorithm', which names reason-first teachers.
+    """
+    policy, config = setup.policy, setup.config
+    shown = [
+        (r, r.view.context, r.view.complete)
+        for r in rollouts
+        if r.view and r.view.context is not None
+    ]
+    prompts = [
+        policy.rationale_prompt(r.problem.problem, context, complete=complete)
+        for r, context, complete in shown
+    ]
+    seeds = [seed_of(config.train.seed, "rationale", step_index, r.row) for r, _, _ in shown]
+    sampling = replace(
+        sampling_of(config.rollout), max_new_tokens=config.teacher.rationale_tokens
+    )
+
+    # In this process also where rollouts come from servers: those hold the student.
+    engine = LocalEngine(policy, batch_size=config.rollout.batch_size)
+    with setup.teacher.view():
+        rationales = engine.generate(prompts, sampling, seeds)
+
+    with_rationales = []
+    for (rollout, context, complete), written in zip(shown, rationales, strict=True):
+        rationale = policy.decode(written.ids).strip()
+        prompt = policy.teacher_prompt(
+            rollout.problem.problem, context, complete=complete, rationale=rationale
+        )
+        view = View(context, complete, prompt, rationale)
+        figures = {**rollout.figures, "rationale_tokens": len(written.ids)}
+        with_rationales.append(replace(rollout, view=view, figures=figures))
+    return with_rationales
+
+
+def score(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Both views of the same completions, and the loss between them.
+
+    Source: section 'Sparse Teacher Energy Interpolation', Eq. main_loss.
+    """
+    policy, options = setup.policy, setup.config.objective
+    completions = [rollout.completion.ids for rollout in rollouts]
+
+    with setup.teacher.view():
+        teacher_prompts = [rollout.view.prompt for rollout in rollouts if rollout.view]
+        teacher_hidden = policy.hidden_states(teacher_prompts, completions)
+    student_hidden = policy.hidden_states([rollout.prompt for rollout in rollouts], completions)
+
+    loss = fused_paint_loss(
+        student_hidden,
+        teacher_hidden,
+        policy.lm_head,
+        lengths_of(rollouts),
+        temperature=options.temperature or setup.config.rollout.temperature,
+        mix=options.mix,
+        top_fraction=options.top_fraction,
+        kind=options.kind,
+        clip=options.clip,
+        clip_mode=options.clip_mode,
+        reduction=options.reduction,
+        tokens=completion_ids(rollouts, student_hidden.device),
+        teacher_lm_head=setup.teacher.lm_head,
+        impl=options.impl,
+    )
+    return loss.value, {"loss": loss.per_token, **loss.stats}

@@ -1,0 +1,128 @@
+"""Which problems fit: no prompt of theirs will ever have to be cut. And what the first prompts are.
+
+Left out on purpose: cutting. A solution that loses its end to a limit would be another experiment.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from paint.config import Config, ConfigError
+from paint.context import MARKER, anchors
+from paint.data.problems import DataError, Problem, ProblemSet
+from paint.display import Display
+from paint.model.policy import Policy
+from paint.training.rollouts import Rollout
+
+LONGEST_TEXT = {
+    "distillation": "teacher prompt",
+    "grpo": "prompt",
+    "sft": "prompt with its solution",
+}
+"""By method, what ``longest_prompt`` measures."""
+
+
+def problems_that_fit(
+    policy: Policy, config: Config, candidates: ProblemSet, display: Display
+) -> list[Problem]:
+    """The problems of which no prompt will ever have to be cut; what was skipped is said.
+
+    Raises:
+        ConfigError: completions as long as the model's positions.
+        DataError: a prompt over ``data.max_prompt_tokens``, unless data.on_bad_row is skip.
+    """
+    limit, reserved = _prompt_limit(policy, config)
+
+    def that_fit(problems: Sequence[Problem], other_tokens: int) -> Iterator[Problem]:
+        for problem in problems:
+            length = longest_prompt(policy, config, problem, other_tokens)
+            if length <= limit:
+                yield problem
+            elif config.data.on_bad_row == "error":
+                raise DataError(
+                    f"{config.data.path}: problem {problem.id} makes a "
+                    f"{LONGEST_TEXT[config.train.method]} of {length} tokens, over the limit of "
+                    f"{limit} (data.max_prompt_tokens, or the model's positions less {reserved}). "
+                    f"Nothing is ever cut: shorten it, raise the limit, or skip such rows with "
+                    f"--data.on-bad-row skip"
+                )
+
+    problems = list(that_fit(candidates.problems, 0))
+    if config.context.shown == "other" and problems:
+        # Another problem's solution must fit as well, and only those that fit themselves are shown.
+        longest = max(len(policy.solution_ids(problem.solution)) for problem in problems)
+        problems = list(that_fit(problems, longest))
+
+    too_long = len(candidates.problems) - len(problems)
+    if not problems:
+        raise DataError(
+            f"{config.data.path}: no problem is left; all {too_long} are over {limit} tokens"
+        )
+    skipped = candidates.skipped | ({"over the token limit": too_long} if too_long else {})
+    for reason, count in skipped.items():
+        display.note(f"skipped {count} rows: {reason}")
+    without_anchors = sum(not anchors(problem.solution) for problem in problems)
+    if without_anchors and config.train.method == "distillation":
+        display.note(
+            f"{without_anchors} of {len(problems)} solutions have no anchors; "
+            f"their overlap counts as 0"
+        )
+    return problems
+
+
+def longest_prompt(
+    policy: Policy, config: Config, problem: Problem, other_tokens: int
+) -> int:
+    """Tokens of the longest text that will ever stand before a completion of this problem.
+
+    With sft, the completion is part of it.
+
+    Args:
+        other_tokens: length of the longest solution of another problem that may be shown; 0: none.
+    """
+    student = len(policy.student_prompt(problem.problem))
+    if config.train.method == "grpo":
+        return student
+    if config.train.method == "sft":
+        return student + len(policy.solution_ids(problem.solution))
+
+    rationale = "" if config.teacher.reason_first else None
+    rationale_tokens = config.teacher.rationale_tokens if config.teacher.reason_first else 0
+
+    def teacher(context: str) -> int:
+        prompt = policy.teacher_prompt(
+            problem.problem, context, complete=False, rationale=rationale
+        )
+        return len(prompt)
+
+    # The longest view hides next to nothing, and has the marker on top.
+    longest = teacher(f"{problem.solution} {MARKER}")
+    if other_tokens:
+        longest = max(longest, teacher(MARKER) + other_tokens)
+    return longest + rationale_tokens
+
+
+def show_first_prompts(display: Display, policy: Policy, rollout: Rollout) -> None:
+    """Show what student and teacher really read: a template that differs is seen at a glance."""
+    prompts = {"student": rollout.prompt}
+    if rollout.view:
+        prompts["teacher"] = rollout.view.prompt
+
+    for role, ids in prompts.items():
+        text = policy.decode(ids, special=True)
+        display.note(f"--- first {role} prompt, {len(ids)} tokens ---\n{text}")
+    display.note(f"--- completion, {len(rollout.completion.ids)} tokens ---")
+    display.note(policy.decode(rollout.completion.ids, special=True) + "\n---")
+
+
+def _prompt_limit(policy: Policy, config: Config) -> tuple[int, int]:
+    """Tokens that a prompt may have, and tokens that are kept free for the completion."""
+    reserved = 0 if config.train.method == "sft" else config.rollout.max_new_tokens
+    positions = getattr(policy.model.config, "max_position_embeddings", None)
+    limit = config.data.max_prompt_tokens
+    if positions is not None:
+        limit = min(limit, positions - reserved)
+    if limit < 1:
+        raise ConfigError(
+            f"rollout.max_new_tokens {config.rollout.max_new_tokens} leaves no room for a prompt: "
+            f"the model has {positions} positions"
+        )
+    return limit, reserved

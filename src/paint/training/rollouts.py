@@ -1,0 +1,86 @@
+"""What a step works on: completions of its problems, what the teacher reads, and what the loss made of them.
+
+The log-probs of sampled tokens are known twice, from the engine that drew them and from the trainer
+that scores them. Where the two differ, training is off-policy, for whatever reason.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from paint.data.problems import Problem
+from paint.engines.canary import CAUSES, EngineGap
+from paint.engines.protocol import Completion
+
+
+@dataclass(frozen=True)
+class View:
+    """What the teacher reads before the completion.
+
+    Attributes:
+        context: what it is shown of a solution; None is nothing.
+        complete: nothing of that is hidden.
+        prompt: token ids of the privileged prompt.
+        rationale: what it wrote itself about the context first; None where it does not.
+    """
+
+    context: str | None
+    complete: bool
+    prompt: list[int]
+    rationale: str | None = None
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One problem, a completion of it, and what a method makes of them before its loss.
+
+    Attributes:
+        row: place in the minibatch.
+        prompt: token ids that the student reads before the completion.
+        text: the completion, decoded.
+        view: the teacher's, in distillation.
+        figures: numbers that belong to the whole completion: overlap, mask_ratio, reward, ... (docs/notation.md).
+    """
+
+    row: int
+    problem: Problem
+    prompt: list[int]
+    completion: Completion
+    text: str
+    view: View | None = None
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A rollout after the loss, with its values at every completion token (names: docs/notation.md)."""
+
+    rollout: Rollout
+    tokens: dict[str, list[float]]
+
+
+def engine_gaps(scored: Sequence[Scored]) -> list[float]:
+    """|log p_engine − log p_trainer| of every sampled token at temperature 1, in nats, sorted."""
+    return sorted(
+        abs(engine - student)
+        for s in scored
+        for engine, student in zip(s.rollout.completion.log_probs, s.tokens["student_log_prob"], strict=True)
+    )
+
+
+def require_agreement(scored: Sequence[Scored], bound: float, step: int) -> None:
+    """Refuse a step if the mean gap |log p_engine − log p_trainer| of any engine's tokens exceeds ``bound`` nats.
+
+    Each source of completions counts for itself: one server of many that is wrong is not averaged away.
+
+    Raises:
+        EngineGap: with the source and the figures, before anything is updated.
+    """
+    for source in sorted({s.rollout.completion.source for s in scored}):
+        gaps = engine_gaps([s for s in scored if s.rollout.completion.source == source])
+        mean = sum(gaps) / len(gaps)
+        if not mean <= bound:
+            raise EngineGap(
+                f"step {step}: engine ({source}) and trainer differ by {mean:.3g} nats on the sampled tokens (99th "
+                f"percentile {gaps[int(0.99 * (len(gaps) - 1))]:.3g}), over rollout.max_engine_gap {bound:g}; nothing "
+                f"was updated. Look at {CAUSES}"
+            )

@@ -1,0 +1,300 @@
+"""A training run: what it sets up, the loop over its steps, and what it leaves behind.
+
+The loop adds the order of the data, checkpoints, resuming and stopping to the steps of paint.step and
+paint.baselines.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from signal import Signals
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs
+
+from paint import Stopped
+from paint.baselines import grpo_step, sft_step
+from paint.config import Config, ConfigError, Teacher, Train
+from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
+from paint.display import Clock, Display
+from paint.engines.open import open_engine
+from paint.engines.protocol import Engine, LocalEngine
+from paint.evaluation.stages import summarise_folders
+from paint.evaluation.validation import Validation, load_validation, validate
+from paint.fused import triton_row_work
+from paint.grading.grader import Grader, Item
+from paint.model.policy import Policy, load_policy
+from paint.model.teacher import open_teacher
+from paint.ranks import agreed_signal, is_same_everywhere, require_all_ranks
+from paint.recipe import require_trainable, to_table
+from paint.runs import RunError, latest_checkpoint
+from paint.step import step
+from paint.training import checkpoint, runlog
+from paint.training.prompts import problems_that_fit, show_first_prompts
+from paint.training.rollouts import Scored
+from paint.training.update import Setup, Step, is_whole_step, learning_rate
+
+STEPS: dict[str, Step] = {"distillation": step, "grpo": grpo_step, "sft": sft_step}
+
+START_SECONDS = 600
+"""What ranks wait for each other beyond what an engine may take."""
+
+
+def train(
+    config: Config, folder: Path, *, resume: bool = False, display: Display | None = None
+) -> Path:
+    """Run (or go on with) a training run in ``folder`` and return its last checkpoint.
+
+    Raises:
+        ConfigError, DataError, ImplError, PolicyError, RunError: before the first step wherever that
+            is possible.
+        Stopped: after SIGINT or SIGTERM, when the step under way is finished and saved.
+    """
+    require_trainable(config)
+    accelerator = _open_accelerator(config, folder)
+    is_main = accelerator.is_main_process
+    display = (is_main and display) or Display(enabled=is_main)
+    if accelerator.num_processes > 1:
+        display.note(f"{accelerator.num_processes} ranks")
+
+    candidates = read_problems(config.data)
+    if config.objective.impl == "triton":
+        triton_row_work(accelerator.device)  # refused now, not after the first rollouts
+    policy = load_policy(config.model, seed=config.train.seed, device=accelerator.device)
+    # The teacher is the policy as it is before a checkpoint is loaded.
+    teacher = open_teacher(policy, config.teacher if _asks_teacher(config) else _NO_TEACHER)
+    problems = problems_that_fit(policy, config, candidates, display)
+    validation = load_validation(policy, config, folder, accelerator.num_processes)
+    optimizer = torch.optim.AdamW(
+        policy.trainable, lr=config.train.learning_rate, weight_decay=config.train.weight_decay
+    )
+
+    if is_main:
+        start = runlog.continue_run if resume else runlog.new_run
+        start(config, folder, problems_digest(problems))
+    accelerator.wait_for_everyone()
+    done = checkpoint.restore(folder, policy, optimizer, teacher) if resume else 0
+    if not is_same_everywhere(accelerator, done):
+        raise RunError(
+            f"not every rank sees the same checkpoints in {folder}; put it on a disk that all share"
+        )
+    if resume and is_main:
+        runlog.forget_after(folder, done)
+        display.note(f"going on after step {done} of {folder}")
+
+    with _open_engine(policy, config, folder, display, problems) as engine, Grader() as grader:
+        if config.log.trackers:
+            accelerator.init_trackers(config.log.project, config=_flat_table(config))
+        setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
+        try:
+            loop(setup, validation, folder, display, done)
+        finally:
+            accelerator.end_training()
+
+    if validation is not None and is_main:
+        summarise_folders([folder / "validation"], folder / "validation", display)
+    last = latest_checkpoint(folder) or folder
+    display.note(f"done: {last}")
+    return last
+
+
+def loop(
+    setup: Setup, validation: Validation | None, folder: Path, display: Display, done: int
+) -> None:
+    """Step after step from ``done`` on, with what each leaves behind."""
+    config, accelerator = setup.config.train, setup.accelerator
+    take_step = STEPS[config.method]
+
+    with runlog.stop_signals() as signals, display.running(config.steps, done):
+        stop_if_asked = partial(_stop_if_asked, accelerator, signals, folder)
+        try:
+            if _is_due(config, done):  # the student as it starts, or what a kill left undone
+                _validate(validation, setup, display, done, stop_if_asked)
+
+            while done < config.steps:
+                clock = Clock(display)
+                with accelerator.split_between_processes(minibatch(setup, done)) as batch:
+                    scored, gradient_norm = take_step(setup, batch, done, clock)
+                done += 1
+
+                if accelerator.is_main_process:
+                    log_step(setup, folder, display, scored, gradient_norm, clock, done)
+                is_due, signal_number = _is_due(config, done), agreed_signal(accelerator, signals)
+                if accelerator.is_main_process and (is_due or signal_number):
+                    checkpoint.save(folder, setup, done)
+                _raise_stopped(signal_number, folder)
+                if is_due:
+                    _validate(validation, setup, display, done, stop_if_asked)
+        except Stopped:
+            raise
+        except Exception:
+            # A failure must not lose whole steps. One between GRPO's updates, or before the teacher
+            # followed the student, left half a step, which must not be kept as a whole one.
+            if accelerator.is_main_process and done and is_whole_step(setup, done):
+                with suppress(RunError):
+                    checkpoint.save(folder, setup, done)
+            raise
+
+
+def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
+    """The rows of a step: one a problem, or with GRPO a group of neighbours on each.
+
+    Source: Algorithm 1, 'Sample a minibatch'.
+    """
+    config, problems = setup.config.train, setup.problems
+    group_size = setup.config.grpo.group_size if config.method == "grpo" else 1
+    indices = batch_indices(
+        len(problems), config.batch_size // group_size, step_index, config.seed
+    )
+    return list(enumerate(problems[i] for i in indices for _ in range(group_size)))
+
+
+def log_step(
+    setup: Setup,
+    folder: Path,
+    display: Display,
+    scored: Sequence[Scored],
+    gradient_norm: float,
+    clock: Clock,
+    step_number: int,
+) -> None:
+    """Show and store a step, counted from 1."""
+    if step_number == 1:
+        show_first_prompts(display, setup.policy, scored[0].rollout)
+
+    is_correct = verdicts(setup, scored)
+    metrics: dict[str, float] = {"step": step_number}
+    metrics |= runlog.step_metrics(scored, is_correct, setup.config.objective.reduction)
+    metrics |= clock.rates(sum(len(s.rollout.completion.ids) for s in scored))
+    metrics["gradient_norm"] = gradient_norm
+    metrics["learning_rate"] = learning_rate(setup.config, step_number - 1)
+    metrics["seconds_left"] = display.seconds_left(step_number)
+
+    if setup.config.log.keep_rollouts:
+        runlog.write_rollouts(folder, step_number, scored, is_correct)
+    runlog.append_metrics(folder, metrics)
+    setup.accelerator.log(metrics, step=step_number)
+    display.step(metrics)
+
+
+def verdicts(setup: Setup, scored: Sequence[Scored]) -> list[bool]:
+    """Whether each completion's answer is right; references are."""
+    rollouts = [item.rollout for item in scored]
+    match setup.config.train.method:
+        case "sft":
+            return [True] * len(rollouts)
+        case "grpo":
+            return [rollout.figures["reward"] == 1 for rollout in rollouts]
+
+    items = [
+        Item(
+            setup.policy.transcript(r.prompt, r.completion.ids),
+            r.problem.answer,
+            r.completion.truncated,
+        )
+        for r in rollouts
+    ]
+    return [grade.strict.correct for grade in setup.grader.grade(items)]
+
+
+_NO_TEACHER = Teacher(weights="live")
+
+
+def _asks_teacher(config: Config) -> bool:
+    """Whether a method asks a teacher; one that does not keeps no copy of the weights for it."""
+    method = config.train.method
+    return method == "distillation" or (method == "grpo" and config.grpo.kl > 0)
+
+
+def _open_accelerator(config: Config, folder: Path) -> Accelerator:
+    # Ranks wait for the first one's engine: while it starts, generates, or is waited for.
+    seconds = START_SECONDS + config.rollout.patience + config.rollout.timeout
+    waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))
+    accelerator = Accelerator(
+        log_with=list(config.log.trackers) or None,
+        project_dir=folder,
+        kwargs_handlers=[waiting],
+    )
+
+    require_all_ranks(accelerator)
+    if config.train.batch_size < accelerator.num_processes:
+        raise ConfigError(
+            f"train.batch_size {config.train.batch_size} is smaller than the "
+            f"{accelerator.num_processes} ranks"
+        )
+    return accelerator
+
+
+@contextmanager
+def _open_engine(
+    policy: Policy, config: Config, folder: Path, display: Display, problems: Sequence[Problem]
+) -> Iterator[Engine]:
+    """The engine of a run; SFT without validation asks none, and starts no server."""
+    if config.train.method == "sft" and not config.validation.path:
+        yield LocalEngine(policy, batch_size=config.rollout.batch_size)
+        return
+
+    validated = config.validation.max_new_tokens if config.validation.path else 0
+    max_tokens = config.data.max_prompt_tokens + max(config.rollout.max_new_tokens, validated)
+    with open_engine(
+        policy,
+        config.model,
+        config.rollout,
+        folder,
+        display,
+        problems=problems,
+        max_tokens=max_tokens,
+    ) as engine:
+        yield engine
+
+
+def _validate(
+    validation: Validation | None,
+    setup: Setup,
+    display: Display,
+    done: int,
+    stop: Callable[[], None],
+) -> None:
+    """Evaluate the checkpoint of this step, where problems were named for it."""
+    if validation is not None:
+        figures = validate(
+            validation,
+            setup.policy,
+            setup.engine,
+            setup.accelerator,
+            setup.grader,
+            display,
+            done,
+            stop,
+        )
+        setup.accelerator.log(figures, step=done)
+
+
+def _is_due(config: Train, done: int) -> bool:
+    """Whether a checkpoint is due after so many steps."""
+    return done % config.checkpoint_every == 0 or done == config.steps
+
+
+def _stop_if_asked(accelerator: Accelerator, signals: Sequence[int], folder: Path) -> None:
+    _raise_stopped(agreed_signal(accelerator, signals), folder)
+
+
+def _raise_stopped(signal_number: int, folder: Path) -> None:
+    if signal_number:
+        raise Stopped(
+            f"stopped by {Signals(signal_number).name}, all is saved; "
+            f"go on with `paint resume {folder}`",
+            signal_number,
+        )
+
+
+def _flat_table(config: Config) -> dict[str, str]:
+    """The config as trackers take it: one level, text."""
+    return {
+        f"{section}.{key}": str(value)
+        for section, keys in to_table(config).items()
+        for key, value in keys.items()
+    }
