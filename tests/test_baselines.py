@@ -18,24 +18,33 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from datasets import Dataset
-from paint.training.run import train
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from conftest import LAB, move
 from paint import baselines
-from paint.baselines import advantages, grpo_terms, reference, reward, score_group, score_reference, sft_loss
+from paint.baselines import (
+    advantages,
+    grpo_terms,
+    reference,
+    reward,
+    score_group,
+    score_reference,
+    sft_loss,
+)
 from paint.config import Config
 from paint.data.problems import DataError, Problem, batch_indices, read_problems
 from paint.display import Display
 from paint.engines.canary import EngineGap
-from paint.engines.protocol import Completion, LocalEngine, Rollout
-from paint.evaluation.stages import summarise
+from paint.engines.protocol import Completion, LocalEngine
 from paint.grading.grader import Grader, is_correct
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
-from paint.preparation.openthoughts import prepare
-from paint.training import runlog
+from paint.runs import latest_checkpoint, read_metrics
+from paint.training.prompts import problems_that_fit
+from paint.training.rollouts import Rollout
+from paint.training.run import train
+from paint.training.runlog import step_metrics
 from paint.training.update import Setup, accumulate, update
 from processes import in_two_processes, train_command
 from runs import adapter, assert_same, assert_same_history, changed, kill_and_resume, stored
@@ -183,7 +192,7 @@ def open_setup(config: Config, policy: Policy, accelerator: Accelerator) -> Iter
     engine = LocalEngine(policy, batch_size=12)
     optimizer = torch.optim.AdamW(policy.trainable)
     with Grader() as grader:
-        yield Setup(config, policy, teacher, [], engine, optimizer, accelerator, grader, None)
+        yield Setup(config, policy, teacher, [], engine, optimizer, accelerator, grader)
 
 
 def gradients(model: Any) -> dict[str, Tensor]:
@@ -238,7 +247,7 @@ def test_the_sft_loss_and_its_gradient_are_trls(
         assert ids[: len(row.prompt)].tolist() == row.prompt
 
     assert len({len(r.completion.ids) for r in references}) > 2
-    figures = summarise(scored, [True] * 12, "token")
+    figures = step_metrics(scored, [True] * 12, "token")
     assert figures["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert figures["student_entropy"] == pytest.approx(trainer._metrics["train"]["entropy"][0], rel=1e-4)
     assert_equal_gradients(gradients(ours.model), gradients(trainer.model))
@@ -328,13 +337,13 @@ def test_the_grpo_loss_its_gradient_and_its_advantages_are_trls(
     assert [r.figures["reward"] for r in rollouts] == [1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
     assert [r.figures["advantage"] for r in rollouts] == pytest.approx(inputs["advantages"].tolist(), abs=1e-6)
     reported = {name: values[0] for name, values in trainer._metrics["train"].items()}
-    by_token = summarise(scored, [False] * 12, "token")
+    by_token = step_metrics(scored, [False] * 12, "token")
     assert reported["clip_ratio/low_mean"] > 0.02
     assert reported["clip_ratio/high_mean"] > 0.02
     assert by_token["clipped_share"] == pytest.approx(reported["clip_ratio/region_mean"])
     assert by_token["student_entropy"] == pytest.approx(reported["entropy"], rel=1e-4)
     assert by_token["flat_group_share"] == pytest.approx(reported["frac_reward_zero_std"]) == pytest.approx(1 / 3)
-    assert summarise(scored, [False] * 12, reduction)["loss"] == pytest.approx(loss.item(), rel=1e-4)
+    assert step_metrics(scored, [False] * 12, reduction)["loss"] == pytest.approx(loss.item(), rel=1e-4)
     if kl:
         assert by_token["base_kl"] == pytest.approx(reported["kl"], rel=1e-4)
         assert by_token["base_kl"] > 0.01
@@ -376,7 +385,7 @@ def test_an_sft_step_makes_the_references_likelier_token_by_token(
     train(config, tmp_path / "run")
     policy = load_policy(config.model, seed=0)
     optimizer = by_adam(policy, config)
-    for number, metrics in enumerate(runs.read_metrics(tmp_path / "run")):
+    for number, metrics in enumerate(read_metrics(tmp_path / "run")):
         rows = stored(tmp_path / "run", number + 1)
         chosen = [problems[i] for i in batch_indices(len(problems), 12, number, config.train.seed)]
         assert [row["problem_id"] for row in rows] == [problem.id for problem in chosen]
@@ -397,7 +406,7 @@ def test_an_sft_step_makes_the_references_likelier_token_by_token(
 
 def test_sft_learns_the_references(tmp_path: Path) -> None:
     train(small("sft", train={"steps": 20, "learning_rate": 3e-3, "checkpoint_every": 20}), tmp_path / "run")
-    losses = [row["loss"] for row in runs.read_metrics(tmp_path / "run")]
+    losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
     assert losses[-1] < losses[0] / 2
 
 
@@ -422,7 +431,7 @@ def test_a_grpo_step_is_the_papers_reward_and_the_clipped_surrogate(
         flat += spread == 0
         gained += [(value - statistics.mean(rewards)) / (spread + 1e-4) for value in rewards]
     assert [row["advantage"] for row in rows] == pytest.approx(gained)
-    [metrics] = runs.read_metrics(tmp_path / "run")
+    [metrics] = read_metrics(tmp_path / "run")
     assert metrics["reward"] == metrics["correct_share"] == pytest.approx(sum(row["reward"] for row in rows) / 12)
     assert metrics["flat_group_share"] == pytest.approx(flat / 3)
     assert 0 < metrics["flat_group_share"] < 1
@@ -459,7 +468,7 @@ def test_a_batch_in_which_every_group_agrees_teaches_nothing(tmp_path: Path, pro
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = small("grpo", data={"path": str(path)}, grpo={"group_size": 4, "iterations": 2})
     train(config, tmp_path / "run")
-    [metrics] = runs.read_metrics(tmp_path / "run")
+    [metrics] = read_metrics(tmp_path / "run")
     assert (metrics["reward"], metrics["flat_group_share"], metrics["loss"]) == (0, 1, 0)
     assert_same(adapter(tmp_path / "run"), weights(load_policy(config.model, seed=0)))
 
@@ -497,7 +506,7 @@ def test_an_engine_that_is_not_the_policy_stops_grpo_before_the_update(
     monkeypatch.setattr(LocalEngine, "generate", drift)
     with pytest.raises(EngineGap, match=r"step 1: engine \(local\) and trainer differ by 0\.1 nats"):
         train(small("grpo"), tmp_path / "run")
-    assert runs.latest_checkpoint(tmp_path / "run") is None
+    assert latest_checkpoint(tmp_path / "run") is None
 
 
 RANKS: list[tuple[str, dict[str, Any]]] = [
@@ -525,9 +534,9 @@ def test_neither_micro_batches_nor_processes_change_the_update(
     assert "2 ranks" in result.stdout
     fresh = weights(load_policy(config(1).model, seed=0))
     assert any(not torch.equal(value, fresh[name]) for name, value in adapter(tmp_path / "8").items())
-    norm = runs.read_metrics(tmp_path / "8")[0]["gradient_norm"]
+    norm = read_metrics(tmp_path / "8")[0]["gradient_norm"]
     for name in ("1", "3", "two"):
-        assert runs.read_metrics(tmp_path / name)[0]["gradient_norm"] == pytest.approx(norm, rel=1e-4)
+        assert read_metrics(tmp_path / name)[0]["gradient_norm"] == pytest.approx(norm, rel=1e-4)
         assert_same(adapter(tmp_path / name), adapter(tmp_path / "8"), tolerance=2 * ADAMS_NOISE * 1e-4)
         for one, other in zip(stored(tmp_path / name), stored(tmp_path / "8"), strict=True):
             assert one["completion_ids"] == other["completion_ids"]
@@ -540,7 +549,7 @@ def test_a_baseline_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(tmp_p
     config = small(method, grpo={"group_size": 4, "iterations": 2}, train=changes)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(config, whole)
-    kill_and_resume(config, killed, lambda: len(runs.read_metrics(killed)) >= 3)
+    kill_and_resume(config, killed, lambda: len(read_metrics(killed)) >= 3)
     assert_same(adapter(killed), adapter(whole))
     assert_same_history(whole, killed)
 
@@ -562,7 +571,7 @@ def test_a_failure_between_two_updates_on_one_batch_leaves_the_last_whole_step(
     monkeypatch.setattr(baselines, "update", fail_at_the_fourth)
     with pytest.raises(MemoryError):
         train(config, tmp_path / "failed")
-    assert runs.latest_checkpoint(tmp_path / "failed") is None  # half a step is no checkpoint
+    assert latest_checkpoint(tmp_path / "failed") is None  # half a step is no checkpoint
     monkeypatch.undo()
     train(config, tmp_path / "failed", resume=True)
     assert_same(adapter(tmp_path / "failed"), adapter(tmp_path / "whole"))
@@ -571,7 +580,7 @@ def test_a_failure_between_two_updates_on_one_batch_leaves_the_last_whole_step(
 def test_sft_starts_no_server_that_it_would_never_ask(tmp_path: Path) -> None:
     config = small("sft", rollout={"engine": "vllm", "server": "no-such-command"})
     train(config, tmp_path / "run")
-    assert len(runs.read_metrics(tmp_path / "run")) == 1
+    assert len(read_metrics(tmp_path / "run")) == 1
 
 
 def test_grpo_counts_what_the_student_reads_and_no_solution(tmp_path: Path) -> None:
@@ -583,7 +592,7 @@ def test_grpo_counts_what_the_student_reads_and_no_solution(tmp_path: Path) -> N
 
     def prepared(limit: int) -> list[Problem]:
         config = small("grpo", data={"path": str(path), "max_prompt_tokens": limit})
-        return prepare(policy, config, read_problems(config.data), Display())
+        return problems_that_fit(policy, config, read_problems(config.data), Display())
 
     assert len(prepared(length)) == 1
     with pytest.raises(DataError, match=f"makes a prompt of {length} tokens, over the limit of {length - 1} "):

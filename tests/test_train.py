@@ -11,24 +11,34 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from paint.training.run import train
 
 from paint import Diverged, fused
 from paint.config import Config
 from paint.context import mask_ratio, mask_solution, overlap
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.engines.canary import EngineGap
-from paint.engines.protocol import Completion, LocalEngine, Rollout
+from paint.engines.protocol import Completion, LocalEngine
 from paint.engines.server import EngineError
-from paint.evaluation.stages import summarise
 from paint.grading.grader import is_correct
 from paint.model.policy import load_policy
 from paint.objective import paint_loss, token_log_probs
+from paint.ranks import sum_gradients
 from paint.recipe import differences, find_recipe, from_table, read_recipe, to_table
-from paint.training import runlog
-from paint.training.rollouts import Scored
+from paint.runs import RunError, latest_checkpoint, read_metrics, read_run
+from paint.training.rollouts import Rollout, Scored
+from paint.training.run import train
+from paint.training.runlog import step_metrics
 from processes import in_two_processes, train_command
-from runs import adapter, assert_same, assert_same_history, changed, kill_and_resume, resume_command, stored, wait_for
+from runs import (
+    adapter,
+    assert_same,
+    assert_same_history,
+    changed,
+    kill_and_resume,
+    resume_command,
+    stored,
+    wait_for,
+)
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
@@ -48,7 +58,7 @@ def test_a_step_is_the_papers_algorithm(tmp_path: Path, problems: list[Problem])
     config = small(train={"steps": 1, "batch_size": 4})
     train(config, tmp_path / "run")
     rows = stored(tmp_path / "run")
-    [metrics] = runs.read_metrics(tmp_path / "run")
+    [metrics] = read_metrics(tmp_path / "run")
     by_id = {p.id: p for p in problems}
     expected = [problems[i].id for i in batch_indices(len(problems), 4, 0, config.train.seed)]
     assert [row["problem_id"] for row in rows] == expected
@@ -111,7 +121,7 @@ def test_micro_batches_do_not_change_the_update(tmp_path: Path, reduction: str) 
         runs[size] = adapter(tmp_path / str(size))
     assert_same(runs[1], runs[8], tolerance=1e-6)
     assert_same(runs[3], runs[8], tolerance=1e-6)
-    norms = [runs.read_metrics(tmp_path / str(size))[0]["gradient_norm"] for size in runs]
+    norms = [read_metrics(tmp_path / str(size))[0]["gradient_norm"] for size in runs]
     assert norms == pytest.approx([norms[0]] * 3, rel=1e-5)
 
 
@@ -135,7 +145,7 @@ def test_opsd_is_the_same_step_with_nothing_hidden_and_nothing_interpolated(
     ]
     config = small(context=to_table(opsd)["context"], objective=to_table(opsd)["objective"], train={"steps": 1})
     train(config, tmp_path / "run")
-    [metrics] = runs.read_metrics(tmp_path / "run")
+    [metrics] = read_metrics(tmp_path / "run")
     assert metrics["mask_ratio"] == metrics["selected_share"] == 0
     policy = load_policy(config.model, seed=0)
     solutions = {p.id: p.solution for p in problems}
@@ -158,7 +168,7 @@ def test_the_figures_of_a_step_are_averaged_as_the_loss_is() -> None:
         scored([1.0, 3.0], [1.0, 0.0], truncated=True, text="no answer"),
         scored([1.0, 1.0, 1.0, 5.0], [0.0, 0.0, 0.0, 1.0], truncated=False, text=r"\boxed{7}"),
     ]
-    by_completion, by_token = (summarise(rows, [False, True], name) for name in ("completion", "token"))
+    by_completion, by_token = (step_metrics(rows, [False, True], name) for name in ("completion", "token"))
     assert by_completion["loss"] == pytest.approx((2 + 2) / 2)
     assert by_token["loss"] == pytest.approx(12 / 6)
     assert by_completion["selected_share"] == pytest.approx((1 / 2 + 1 / 4) / 2)
@@ -177,8 +187,8 @@ def test_a_run_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(tmp_path: 
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(config, whole)
     conditions = {
-        "before the first checkpoint": lambda: len(runs.read_metrics(killed)) >= 1,
-        "after it": lambda: len(runs.read_metrics(killed)) >= 3,
+        "before the first checkpoint": lambda: len(read_metrics(killed)) >= 1,
+        "after it": lambda: len(read_metrics(killed)) >= 3,
         "while one is written": lambda: (killed / "checkpoints/.step-000002.partial").exists(),
     }
     kill_and_resume(config, killed, conditions[when])
@@ -195,13 +205,13 @@ def test_a_run_that_is_asked_to_stop_saves_everything_and_says_how_to_go_on(
     process = subprocess.Popen(
         train_command(config, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    wait_for(lambda: len(runs.read_metrics(folder)) >= 1, process)
+    wait_for(lambda: len(read_metrics(folder)) >= 1, process)
     process.send_signal(number)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert f"paint resume {folder}" in output
-    done = len(runs.read_metrics(folder))
-    checkpoint = runs.latest_checkpoint(folder)
+    done = len(read_metrics(folder))
+    checkpoint = latest_checkpoint(folder)
     assert checkpoint is not None
     assert checkpoint.name == f"step-{done:06d}"
     assert "Traceback" not in output
@@ -219,7 +229,7 @@ def test_two_processes_train_the_adapter_that_one_trains_in_twice_the_micro_batc
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert_same(adapter(tmp_path / "two"), adapter(tmp_path / "one"), tolerance=1e-6)
-    one, two = (runs.read_metrics(tmp_path / name) for name in ("one", "two"))
+    one, two = (read_metrics(tmp_path / name) for name in ("one", "two"))
     for name in ("loss", "gradient_norm"):  # Adam would hide a gradient that is a mean over ranks instead of a sum
         assert [row[name] for row in two] == pytest.approx([row[name] for row in one], rel=1e-5)
     assert len((tmp_path / "two/rollouts/step-000001.jsonl").read_text().splitlines()) == 8
@@ -290,9 +300,9 @@ def test_prompts_that_are_too_long_are_refused_or_counted_never_cut(
 
 def test_going_on_with_another_config_is_refused_with_the_difference(tmp_path: Path) -> None:
     train(small(train={"steps": 1}), tmp_path / "run")
-    with pytest.raises(runs.RunError, match=r"objective\.mix: 0\.03 -> 0\.1"):
+    with pytest.raises(RunError, match=r"objective\.mix: 0\.03 -> 0\.1"):
         train(small(train={"steps": 2}, objective={"mix": 0.1}), tmp_path / "run", resume=True)
-    with pytest.raises(runs.RunError, match="already holds a run"):
+    with pytest.raises(RunError, match="already holds a run"):
         train(small(), tmp_path / "run")
 
 
@@ -304,18 +314,18 @@ def test_going_on_with_other_problems_is_refused(tmp_path: Path, problems: list[
     train(config, tmp_path / "run")
     path.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
     longer = replace(config, train=replace(config.train, steps=3))
-    with pytest.raises(runs.RunError, match=rf"was started with other problems than {path} holds now"):
+    with pytest.raises(RunError, match=rf"was started with other problems than {path} holds now"):
         train(longer, tmp_path / "run", resume=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     train(longer, tmp_path / "run", resume=True)
-    assert len(runs.read_metrics(tmp_path / "run")) == 3
+    assert len(read_metrics(tmp_path / "run")) == 3
 
 
 def test_a_run_that_diverges_ends_in_a_message_and_keeps_its_checkpoints(tmp_path: Path) -> None:
     config = small(train={"steps": 6, "learning_rate": 1e30, "checkpoint_every": 1})
     with pytest.raises(Diverged, match=r"lower train\.learning_rate"):
         train(config, tmp_path / "run")
-    assert runs.latest_checkpoint(tmp_path / "run") is not None
+    assert latest_checkpoint(tmp_path / "run") is not None
 
 
 def test_an_engine_that_fails_between_steps_leaves_a_checkpoint_of_whole_steps(
@@ -332,7 +342,7 @@ def test_an_engine_that_fails_between_steps_leaves_a_checkpoint_of_whole_steps(
     monkeypatch.setattr(LocalEngine, "adopt", fail_at_the_third)
     with pytest.raises(EngineError, match="gone"):
         train(small(train={"steps": 4, "checkpoint_every": 10}), tmp_path / "run")
-    checkpoint = runs.latest_checkpoint(tmp_path / "run")
+    checkpoint = latest_checkpoint(tmp_path / "run")
     assert checkpoint is not None
     assert checkpoint.name == "step-000002"
     assert_same(adapter(tmp_path / "run"), adapter(tmp_path / "two"))
@@ -370,7 +380,7 @@ def test_merged_weights_are_an_engine_for_comparison(tmp_path: Path) -> None:
     assert_same(adapter(tmp_path / "merged"), adapter(tmp_path / "local"), tolerance=1e-4)
     rough = replace(merged, model=replace(merged.model, dtype="bfloat16"))
     train(rough, tmp_path / "rough")
-    gaps = {name: runs.read_metrics(tmp_path / name)[1]["engine_gap_mean"] for name in ("local", "merged", "rough")}
+    gaps = {name: read_metrics(tmp_path / name)[1]["engine_gap_mean"] for name in ("local", "merged", "rough")}
     assert max(gaps["local"], gaps["merged"]) < 1e-5 < gaps["rough"]
 
 
@@ -389,7 +399,7 @@ def test_a_run_folder_holds_what_it_says_and_what_was_asked_for(tmp_path: Path) 
     config = small(train={"steps": 3, "checkpoint_every": 2, "seed": 5})
     train(config, tmp_path / "run")
     facts = json.loads((tmp_path / "run/run.json").read_text())
-    assert from_table(facts["config"]) == runs.read_run(tmp_path / "run") == config
+    assert from_table(facts["config"]) == read_run(tmp_path / "run") == config
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["git"] is None or len(facts["git"].removesuffix("-dirty")) == 40
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
@@ -405,7 +415,7 @@ def test_a_run_folder_holds_what_it_says_and_what_was_asked_for(tmp_path: Path) 
 def test_the_learning_rate_rises_and_then_stays(tmp_path: Path) -> None:
     config = small(train={"steps": 4, "warmup_steps": 3, "learning_rate": 3e-4, "batch_size": 2, "checkpoint_every": 1})
     train(config, tmp_path / "run")
-    rates = [row["learning_rate"] for row in runs.read_metrics(tmp_path / "run")]
+    rates = [row["learning_rate"] for row in read_metrics(tmp_path / "run")]
     assert rates == pytest.approx([1e-4, 2e-4, 3e-4, 3e-4])
     for number, rate in enumerate(rates, start=1):
         [group] = torch.load(tmp_path / f"run/checkpoints/step-{number:06d}/optimizer.pt")["param_groups"]
@@ -416,10 +426,10 @@ def test_a_run_that_was_made_longer_stays_longer_and_ends_as_one_that_always_was
     train(small(train={"steps": 2}), tmp_path / "grown")
     longer = small(train={"steps": 3})
     train(longer, tmp_path / "grown", resume=True)
-    assert runs.read_run(tmp_path / "grown") == longer
+    assert read_run(tmp_path / "grown") == longer
     train(longer, tmp_path / "whole")
     assert_same(adapter(tmp_path / "grown"), adapter(tmp_path / "whole"))
-    with pytest.raises(runs.RunError, match="not shrink to 1"):
+    with pytest.raises(RunError, match="not shrink to 1"):
         train(small(train={"steps": 1}), tmp_path / "grown", resume=True)
 
 
@@ -432,6 +442,6 @@ def test_trackers_get_every_figure(tmp_path: Path) -> None:
     }
     accumulator = EventAccumulator(str(events))
     accumulator.Reload()
-    metrics = runs.read_metrics(tmp_path / "run")
+    metrics = read_metrics(tmp_path / "run")
     assert [e.value for e in accumulator.Scalars("loss")] == pytest.approx([row["loss"] for row in metrics])
     assert set(metrics[0]) - {"step"} <= set(accumulator.Tags()["scalars"])
