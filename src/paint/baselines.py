@@ -25,7 +25,8 @@ from paint.data import Problem
 from paint.display import Clock
 from paint.fused import LogProbs, fused_log_probs
 from paint.grading import Item
-from paint.objective import Reduction, token_weights
+from paint.objective import token_weights
+from paint.options import Reduction
 from paint.rollout import Completion, Rollout, Scored
 from paint.update import Batch, Setup, accumulate, completion_ids, lengths_of, sample, update
 

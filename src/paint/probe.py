@@ -17,10 +17,11 @@ from pathlib import Path
 from accelerate import PartialState
 
 from paint.answers import boxed
-from paint.config import Config, ConfigError, show
+from paint.config import Config, ConfigError
 from paint.context import mask_solution
 from paint.data import Problem, batch_indices, read_problems
 from paint.display import Display
+from paint.errors import show
 from paint.evaluate import Prompts, Protocol, generate, grade, open_evaluation
 from paint.figures import Answers, avg_at_k, compare
 from paint.grading import Grader

@@ -32,7 +32,7 @@ from paint.context import MARKER, anchors, mask_ratio, mask_solution, overlap
 from paint.data import DataError, Problem, ProblemSet, batch_indices, digest, read_problems
 from paint.display import Clock, Display
 from paint.evaluate import summarise_again
-from paint.fused import fused_paint_loss, triton_row_work
+from paint.fused import loss_from_hidden, triton_row_work
 from paint.grading import Grader, Item
 from paint.policy import Policy, load_policy
 from paint.recipe import require_trainable, to_table
@@ -138,26 +138,19 @@ def reason(setup: Setup, rollouts: Sequence[Rollout], number: int) -> list[Rollo
 
 def score(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:
     """Both views of the same completions, and the loss between them (paper: section 'Sparse Teacher Energy ...')."""
-    policy, options = setup.policy, setup.config.objective
+    policy, config = setup.policy, setup.config
     completions = [rollout.completion.ids for rollout in rollouts]
     with setup.teacher.view():
         teacher_hidden = policy.hidden_states([r.view.prompt for r in rollouts if r.view], completions)
     student_hidden = policy.hidden_states([r.prompt for r in rollouts], completions)
-    loss = fused_paint_loss(
+    loss = loss_from_hidden(
         student_hidden,
         teacher_hidden,
         policy.lm_head,
         lengths_of(rollouts),
-        temperature=options.temperature or setup.config.rollout.temperature,
-        mix=options.mix,
-        top_fraction=options.top_fraction,
-        kind=options.kind,
-        clip=options.clip,
-        clip_mode=options.clip_mode,
-        reduction=options.reduction,
+        config.objective.resolve(config.rollout.temperature),
         tokens=completion_ids(rollouts, student_hidden.device),
         teacher_lm_head=setup.teacher.lm_head,
-        impl=options.impl,
     )
     return loss.value, {"loss": loss.per_token, **loss.stats}
 
