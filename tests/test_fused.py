@@ -1,4 +1,4 @@
-"""The fused loss and the reference's agree, gradients included; three products, one chunk of memory."""
+"""The fused loss and the reference agree, gradients included; three products, a chunk of memory."""
 
 import os
 import subprocess
@@ -40,6 +40,8 @@ LOSSES: list[tuple[Kind, ClipMode]] = [
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, or are interpreted
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Triton exists for Linux alone")
 FUSED = ["chunked", pytest.param("triton", marks=linux)]
+# For tests whose interpreted kernels take more than a second.
+FUSED_SLOW = ["chunked", pytest.param("triton", marks=[linux, pytest.mark.slow])]
 
 
 @dataclass
@@ -146,7 +148,7 @@ def assert_same(found: Loss, expected: Loss, this: Case, *, tolerance: float = 1
 # The same as the reference
 
 
-@pytest.mark.parametrize("impl", ["reference", *FUSED])
+@pytest.mark.parametrize("impl", ["reference", *FUSED_SLOW])
 @settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4),
@@ -180,7 +182,7 @@ def test_it_is_the_reference_whatever_the_options_and_the_chunks(
     )
 
 
-@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
 @pytest.mark.parametrize(("kind", "clip_mode"), LOSSES)
 @pytest.mark.parametrize("chunk_tokens", [64, 7])
 def test_every_kind_and_clip_with_all_of_its_cases(
@@ -200,13 +202,13 @@ def test_every_kind_and_clip_with_all_of_its_cases(
     assert_same(of(this, impl, chunk_tokens=chunk_tokens, **options), expected, this)
 
 
-@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
 def test_the_papers_defaults_are_its_defaults(impl: Impl) -> None:
     this = case([40, 70], v=60)
     assert_same(of(this, impl), reference(this), this)
 
 
-@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
 def test_equal_views_cost_exactly_nothing(impl: Impl) -> None:
     this = case([5, 30])
     this.teacher = this.student.detach()
@@ -228,7 +230,7 @@ def test_the_loss_scales_its_gradient_by_what_comes_after_it(impl: Impl) -> None
 # Who gets a gradient
 
 
-@pytest.mark.parametrize("impl", ["reference", *FUSED])
+@pytest.mark.parametrize("impl", ["reference", *FUSED_SLOW])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk_tokens", [64, 7])
 def test_the_teacher_may_have_a_head_of_its_own(impl: Impl, kind: Kind, chunk_tokens: int) -> None:
@@ -374,7 +376,7 @@ def errors(found: Loss, this: Case, exact: Loss, precise: Case) -> dict[str, flo
     return {name: float((x.double() - y).square().mean().sqrt()) for name, (x, y) in pairs.items()}
 
 
-@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_errs_at_most_twice_as_much_as_eager_code(
@@ -395,7 +397,7 @@ def test_it_errs_at_most_twice_as_much_as_eager_code(
         assert error <= 2 * eager[name], f"{name}: {error:.3g}, eager code {eager[name]:.3g}"
 
 
-@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
 def test_half_precision_states_get_float32_logits(impl: Impl) -> None:
     this = case([50, 77], v=300, h=32).to(torch.bfloat16)
     wide = this.to(torch.float32)
@@ -405,7 +407,7 @@ def test_half_precision_states_get_float32_logits(impl: Impl) -> None:
     )
 
 
-@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
 @pytest.mark.parametrize(
     ("states", "head"), [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)]
 )
@@ -424,7 +426,7 @@ def test_states_and_head_may_differ_in_precision(
         torch.testing.assert_close(gradients[name].float(), values, rtol=2e-2, atol=1e-4)
 
 
-@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
 def test_a_float16_head_loses_nothing_to_the_batchs_size(impl: Impl) -> None:
     this = case([50, 77], v=300, h=32).to(torch.float16)
     exact = this.to(torch.float64)
@@ -646,6 +648,7 @@ def test_kernels_take_any_number_of_rows_and_any_vocabulary(rows: int, v: int, k
 
 
 @linux
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_err_at_most_twice_as_much_as_eager_code(kind: Kind) -> None:
     options = replace(OPTIONS, kind=kind, clip_mode=default_clip_mode(kind))
@@ -742,6 +745,7 @@ print("compiled")
 
 
 @linux
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90])
 def test_kernels_compile_for_gpus_that_are_not_here(capability: int, tmp_path: Path) -> None:
     result = subprocess.run(
