@@ -2,16 +2,19 @@
 
     python benchmarks/loss.py           (make bench-loss installs the peers and runs it)
 
-On a CPU: 151,936 tokens of vocabulary and hidden states of 1,024, float32. On a GPU: the heads of Qwen3-1.7B, 4B and
-8B with 8 completions of 1,024 tokens, bfloat16. The head is frozen, and the student's states get their gradient.
+On a CPU: 151,936 tokens of vocabulary and hidden states of 1,024, float32. On a GPU: the heads of
+Qwen3-1.7B, 4B and 8B with 8 completions of 1,024 tokens, bfloat16. The head is frozen, and the
+student's states get their gradient.
 
-    products      two projections onto the vocabulary and one back, into buffers that are there already: the bound
-    paint ...     the paper's whole objective with the sampled tokens' log-probabilities; reference holds all logits
+    products      two projections onto the vocabulary and one back, into buffers that exist already:
+                  the bound
+    paint ...     the paper's whole objective with the sampled tokens' log-probabilities; reference
+                  holds all logits
     liger, trl    plain forward KL at the same temperature, which is all they can do of it
 
-Every contender has a process of its own. Seconds are medians over rounds in which each runs once, so that what else the
-machine does meets all alike. Memory is the peak beside the inputs: on a CPU for 1, 4 and 16 completions.
-The whole took 17 minutes on two cores.
+Every contender has a process of its own. Seconds are medians over rounds in which each runs once,
+so that whatever else the machine does slows all alike. Memory is the peak beside the inputs: on a
+CPU for 1, 4 and 16 completions. The whole took 17 minutes on two cores.
 """
 
 import json
@@ -35,6 +38,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paint import fused
 from paint.fused import fused_paint_loss
+from paint.options import Impl
 
 VOCABULARY = 151_936
 TEMPERATURE = 1.1
@@ -89,7 +93,7 @@ class Inputs:
 
 
 def make(size: Size, completions: int) -> Inputs:
-    """Random inputs, made in place: what is measured afterwards must not hide behind what making them took."""
+    """Random inputs, made in place: a later peak of memory must not hide behind theirs."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     torch.manual_seed(0)
@@ -117,7 +121,9 @@ def products(x: Inputs) -> Callable[[], Any]:
     wide = {} if logits.dtype == x.head.dtype else {"out_dtype": logits.dtype}
 
     def run() -> None:
-        for mine, theirs in zip(student.split(x.lengths[0]), x.teacher.split(x.lengths[0]), strict=True):
+        for mine, theirs in zip(
+            student.split(x.lengths[0]), x.teacher.split(x.lengths[0]), strict=True
+        ):
             torch.mm(mine, x.head.T, out=logits, **wide)
             torch.mm(theirs, x.head.T, out=logits, **wide)
             torch.mm(slope, x.head, out=back, **wide)
@@ -125,13 +131,19 @@ def products(x: Inputs) -> Callable[[], Any]:
     return run
 
 
-def paint(impl: fused.Impl) -> Callable[[Inputs], Callable[[], Any]]:
+def paint(impl: Impl) -> Callable[[Inputs], Callable[[], Any]]:
     """Ours."""
 
     def contender(x: Inputs) -> Callable[[], Any]:
         def run() -> None:
             loss = fused_paint_loss(
-                x.student, x.teacher, x.head, x.lengths, tokens=x.tokens, impl=impl, temperature=TEMPERATURE
+                x.student,
+                x.teacher,
+                x.head,
+                x.lengths,
+                tokens=x.tokens,
+                impl=impl,
+                temperature=TEMPERATURE,
             )
             loss.value.backward()
 
@@ -141,7 +153,7 @@ def paint(impl: fused.Impl) -> Callable[[Inputs], Callable[[], Any]]:
 
 
 def compiled(x: Inputs) -> Callable[[], Any]:
-    """Ours in plain torch with its row work through torch.compile: what the Triton kernels have to beat."""
+    """Ours in plain torch, its row work compiled by torch: the Triton kernels have to beat it."""
     measure, differentiate = torch.compile(fused.measure), torch.compile(fused.differentiate)
     plain = paint("chunked")(x)
 
@@ -157,7 +169,11 @@ def liger(x: Inputs) -> Callable[[], Any]:
     from liger_kernel.chunked_loss import LigerFusedLinearJSDLoss
 
     loss = LigerFusedLinearJSDLoss(
-        weight_hard_loss=0.0, weight_soft_loss=1.0, beta=0.0, temperature=TEMPERATURE, compiled=x.head.is_cuda
+        weight_hard_loss=0.0,
+        weight_soft_loss=1.0,
+        beta=0.0,
+        temperature=TEMPERATURE,
+        compiled=x.head.is_cuda,
     )
     return lambda: loss(x.student, x.head, x.teacher, x.head, x.tokens).backward()
 
@@ -191,12 +207,15 @@ ON_GPU_ALONE = {"paint triton", "paint chunked, compiled"}
 
 
 class Contender:
-    """One contender in a process of its own, as in a training run: nobody else has warmed its memory for it."""
+    """One contender in a process of its own, whose memory nobody else has warmed."""
 
     def __init__(self, name: str, size: Size, completions: int) -> None:
         order = json.dumps([name, asdict(size), completions])
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "worker", order], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, "worker", order],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.first = self.answer()
         """Of a first run: {"peak_bytes"} or {"error"}."""
@@ -219,9 +238,10 @@ class Contender:
 
 
 def work(name: str, size: Size, completions: int) -> None:
-    """The worker: report the peak of a first run, then answer a question a line, with a run each."""
+    """The worker: report the peak of a first run, then run once for each line that it reads."""
     x = make(size, completions)
-    # The C library learns from what is freed how much memory to keep, and every training run frees this much.
+    # The C library learns from what is freed how much memory to keep, and every training run frees
+    # this much.
     torch.ones(2**22)
     try:
         run = CONTENDERS[name](x)
@@ -248,7 +268,7 @@ def seconds_of(run: Callable[[], Any]) -> float:
 
 
 def products_of(run: Callable[[], Any], x: Inputs) -> float:
-    """How many products of tokens, hidden and vocabulary a run takes, by counting multiplications."""
+    """How many products of tokens × hidden × vocabulary a run takes, by its multiplications."""
     in_place = {torch.ops.aten.addmm_: lambda _, a, b, **__: 2 * a[0] * a[1] * b[1]}
     with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
         run()
@@ -257,7 +277,7 @@ def products_of(run: Callable[[], Any], x: Inputs) -> float:
 
 
 def peak_of(run: Callable[[], Any]) -> int:
-    """Most bytes beside the inputs at any time of a run; on a CPU, this must be the process's first."""
+    """Most bytes beside the inputs at any time of a run; on a CPU, of the process's first run."""
     if torch.cuda.is_available():
         run()  # compiles, which takes memory of its own
         before = torch.cuda.memory_allocated()
@@ -274,11 +294,15 @@ def peak_of(run: Callable[[], Any]) -> int:
 
 def memory(name: str, source: str = "/proc/self/status") -> int:
     """One of Linux's figures, in bytes."""
-    line = next(line for line in Path(source).read_text().splitlines() if line.startswith(f"{name}:"))
+    line = next(
+        line for line in Path(source).read_text().splitlines() if line.startswith(f"{name}:")
+    )
     return int(line.split()[1]) * 1024
 
 
-def compare(size: Size, names: Sequence[str], options: Options, console: Console) -> dict[str, dict[str, Any]]:
+def compare(
+    size: Size, names: Sequence[str], options: Options, console: Console
+) -> dict[str, dict[str, Any]]:
     """Figures of every contender for one head."""
     contenders, figures = dict[str, Contender](), dict[str, dict[str, Any]]()
     for name in names:
@@ -295,7 +319,9 @@ def compare(size: Size, names: Sequence[str], options: Options, console: Console
             "peak_bytes": {size.completions: contender.first["peak_bytes"]},
         }
     for number in range(options.repeat):
-        left = sum(found["seconds"][-1] for found in figures.values() if number) * (options.repeat - number)
+        left = sum(found["seconds"][-1] for found in figures.values() if number) * (
+            options.repeat - number
+        )
         estimate = f", {left:.0f} s left for the rounds" if number else ""
         console.print(f"{size.name}: round {number + 1} of {options.repeat}{estimate}", style="dim")
         for name, contender in contenders.items():
@@ -303,8 +329,12 @@ def compare(size: Size, names: Sequence[str], options: Options, console: Console
     bound = figures["products"]["seconds"]
     for name, contender in contenders.items():
         contender.close()
-        figures[name]["ratios"] = [mine / least for mine, least in zip(figures[name]["seconds"], bound, strict=True)]
-    for count in () if torch.cuda.is_available() else sorted({*options.memory} - {size.completions}):
+        figures[name]["ratios"] = [
+            mine / least for mine, least in zip(figures[name]["seconds"], bound, strict=True)
+        ]
+    for count in (
+        () if torch.cuda.is_available() else sorted({*options.memory} - {size.completions})
+    ):
         for name in contenders:
             console.print(f"{size.name}: memory of {name}, {count} completions", style="dim")
             contender = Contender(name, size, count)
@@ -317,7 +347,10 @@ def table(size: Size, figures: dict[str, dict[str, Any]]) -> Table:
     """One head's figures."""
     counts = list(next(iter(figures.values()))["peak_bytes"])
     tokens = size.completions * size.completion
-    result = Table(title=f"{size.name}, V = {size.vocabulary:,}, {tokens:,} tokens, {torch.get_num_threads()} threads")
+    result = Table(
+        title=f"{size.name}, V = {size.vocabulary:,}, {tokens:,} tokens, "
+        f"{torch.get_num_threads()} threads"
+    )
     result.add_column("")
     for heading in ("seconds", "min to max", "ratio to products", "min to max", "products"):
         result.add_column(heading, justify="right")
@@ -342,12 +375,18 @@ def main(options: Options) -> None:
     """Measure, print, store."""
     console = Console(width=140)
     gpu = torch.cuda.is_available()
-    names = [n for n in CONTENDERS if (gpu or n not in ON_GPU_ALONE) and (not options.only or n in options.only)]
+    names = [
+        n
+        for n in CONTENDERS
+        if (gpu or n not in ON_GPU_ALONE) and (not options.only or n in options.only)
+    ]
     names = ["products", *(name for name in names if name != "products")]
     device = torch.cuda.get_device_name() if gpu else "CPU"
     results = {}
     for size in GPU if gpu else CPU:
-        size = replace(size, vocabulary=options.vocabulary, completion=options.completion or size.completion)
+        size = replace(
+            size, vocabulary=options.vocabulary, completion=options.completion or size.completion
+        )
         figures = compare(size, names, options, console)
         console.print(table(size, figures))
         results[size.name] = {**asdict(size), "contenders": figures}

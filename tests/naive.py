@@ -1,6 +1,6 @@
-"""The paper's objective once more, in float64 python loops, as slowly and as literally as its equations read.
+"""The paper's objective once more, in float64 python loops, as literally as its equations read.
 
-It shares nothing with paint.objective and is what that is tested against. Distributions are lists over the
+It shares nothing with paint.objective, which is tested against it. Distributions are lists over the
 vocabulary, a batch is a list of such lists over positions, and −inf is an energy of +inf.
 """
 
@@ -36,7 +36,7 @@ def ratio(teacher_entropy: float, student_entropy: float) -> float:
 
 
 def select(ratios: Vector, top_fraction: float) -> list[bool]:
-    """Take the largest remaining ratio, the earliest of equals, ⌈f |J|⌉ times; f is an exact decimal."""
+    """Take the largest remaining ratio, the earliest of equals, ⌈f |J|⌉ times; f is exact."""
     chosen = [False] * len(ratios)
     for _ in range(math.ceil(Fraction(str(top_fraction)) * len(ratios))):
         best = None
@@ -85,12 +85,20 @@ def summand(energy_p: float, energy_q: float, kind: str) -> float:
 def summands(target: Vector, student: Vector, kind: str, token: int | None) -> list[float]:
     """One a vocabulary entry; of kind sampled_token log p_S − log p̃_T of the token alone."""
     if kind == "sampled_token":
-        return [p - q if v == token else 0.0 for v, (p, q) in enumerate(zip(target, student, strict=True))]
+        return [
+            p - q if v == token else 0.0
+            for v, (p, q) in enumerate(zip(target, student, strict=True))
+        ]
     return [summand(p, q, kind) for p, q in zip(target, student, strict=True)]
 
 
 def divergence(
-    target: Vector, student: Vector, kind: str, clip: float, clip_mode: str, token: int | None = None
+    target: Vector,
+    student: Vector,
+    kind: str,
+    clip: float,
+    clip_mode: str,
+    token: int | None = None,
 ) -> float:
     terms = summands(target, student, kind, token)
     if clip_mode == "pointwise":
@@ -139,7 +147,14 @@ def rollout_loss(
 ) -> tuple[float, list[float]]:
     """The loss for a given target: what is differentiated, since the target carries no gradient."""
     per_token = [
-        divergence(target[n], energies(z, temperature), kind, clip, clip_mode, tokens[n] if tokens else None)
+        divergence(
+            target[n],
+            energies(z, temperature),
+            kind,
+            clip,
+            clip_mode,
+            tokens[n] if tokens else None,
+        )
         for n, z in enumerate(student_logits)
     ]
     return average(per_token, lengths, reduction), per_token
@@ -189,7 +204,12 @@ def paint_loss(
     tokens: Sequence[int] | None = None,
 ) -> Loss:
     target, selected = targets(
-        student_logits, teacher_logits, lengths, temperature=temperature, mix=mix, top_fraction=top_fraction
+        student_logits,
+        teacher_logits,
+        lengths,
+        temperature=temperature,
+        mix=mix,
+        top_fraction=top_fraction,
     )
     value, per_token = rollout_loss(
         target,
@@ -203,7 +223,15 @@ def paint_loss(
         tokens=tokens,
     )
     stats: dict[str, list[float]] = {
-        name: [] for name in ("kl", "clipped", "unclipped_mass", "student_entropy", "teacher_entropy", "entropy_ratio")
+        name: []
+        for name in (
+            "kl",
+            "clipped",
+            "unclipped_mass",
+            "student_entropy",
+            "teacher_entropy",
+            "entropy_ratio",
+        )
     }
     for n, (z_s, z_t) in enumerate(zip(student_logits, teacher_logits, strict=True)):
         student, teacher = energies(z_s, temperature), energies(z_t, temperature)
@@ -217,7 +245,9 @@ def paint_loss(
         stats["kl"].append(math.fsum(terms))
         stats["clipped"].append(float(any(cut)))
         stats["unclipped_mass"].append(
-            math.fsum(math.exp(-p) for p, was_cut in zip(target[n], cut, strict=True) if not was_cut)
+            math.fsum(
+                math.exp(-p) for p, was_cut in zip(target[n], cut, strict=True) if not was_cut
+            )
         )
         stats["student_entropy"].append(entropy(student))
         stats["teacher_entropy"].append(entropy(teacher))

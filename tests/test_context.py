@@ -30,13 +30,28 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real problems are not at {DATA}")
 
 FRAGMENTS = r"""
-$ $$ \( \) \[ \] { } \{ \} ( ) [ ] ^ _ ' \prime ^{\prime} \frac \dfrac \sqrt √ \binom \boxed{ \boxed \fbox{
-\framebox[2cm]{ \text{ \text \mathrm{ \pmod{ \bmod \operatorname*{ \left \right \left. \, \! \; ~ \\ \\[4pt] \ & \%
-\$ \# \_ \not = < <= <=> > -> - + * / ! \cdot × ÷ − ≤ \le \leq \alpha α \foo \a a b xy sin \sin \log 0 1 2 12 000 345
-1,000 1{,}000 1\,000 , {,} . ... … \ldots \circ ^\circ ^{\circ} ° \begin{align} \end{align} \begin \end{
-\begin{array}{cc} \tag{1} \tag \phantom{2} \quad ² é 1/2 3/ ^{2} _{i} ^12 | \mid [asy] [/asy] <img_12> or The x=5 \pmod
+$ $$ \( \) \[ \] { } \{ \} ( ) [ ] ^ _ ' \prime ^{\prime} \frac \dfrac \sqrt √ \binom \boxed{ \boxed
+\fbox{ \framebox[2cm]{ \text{ \text \mathrm{ \pmod{ \bmod \operatorname*{ \left \right \left. \, \!
+\; ~ \\ \\[4pt] \ & \% \$ \# \_ \not = < <= <=> > -> - + * / ! \cdot × ÷ − ≤ \le \leq \alpha α \foo
+\a a b xy sin \sin \log 0 1 2 12 000 345 1,000 1{,}000 1\,000 , {,} . ... … \ldots \circ ^\circ
+^{\circ} ° \begin{align} \end{align} \begin \end{ \begin{array}{cc} \tag{1} \tag \phantom{2} \quad ²
+é 1/2 3/ ^{2} _{i} ^12 | \mid [asy] [/asy] <img_12> or The x=5 \pmod
 """  # noqa: RUF001
-BLANKS = [" ", "\n", "\n\n", "\u00a0", "\x00", "\x01", "\x04", "\ud800", ", ", ". ", r"\text{ or }", "a b", r"\ "]
+BLANKS = [
+    " ",
+    "\n",
+    "\n\n",
+    "\u00a0",
+    "\x00",
+    "\x01",
+    "\x04",
+    "\ud800",
+    ", ",
+    ". ",
+    r"\text{ or }",
+    "a b",
+    r"\ ",
+]
 latex_like = st.lists(st.sampled_from(FRAGMENTS.split() + BLANKS), max_size=14).map("".join)
 any_text = st.text() | latex_like
 many = settings(max_examples=400)
@@ -66,7 +81,12 @@ many = settings(max_examples=400)
         ("x_1 y", "x_{1}y"),
         (r"2 \pi r", r"2\pi r", "2πr"),
         (r"1, 2, \ldots, n", "1,2,...,n", r"1,2,\dots,n", r"1,2,\cdots, n"),
-        (r"k \equiv 1 \pmod{n}", r"k\equiv1\pmod n", r"k \equiv 1(\bmod n)", r"k\equiv1\ (\mathrm{mod}\ n)"),
+        (
+            r"k \equiv 1 \pmod{n}",
+            r"k\equiv1\pmod n",
+            r"k \equiv 1(\bmod n)",
+            r"k\equiv1\ (\mathrm{mod}\ n)",
+        ),
         (r"\operatorname{gcd}(a, b)", r"\gcd(a,b)", "gcd(a,b)"),
         (r"\{1, 2\}", r"\left\{1,2\right\}", r"\lbrace 1,2\rbrace"),
         ("(2,251,252)", "(2, 251, 252)"),
@@ -110,7 +130,8 @@ def test_different_mathematics_stays_different(one: str, other: str) -> None:
 
 
 def test_normalisation_reads_as_one_spelling() -> None:
-    text = r"Thus $\left(\dfrac12\right)^2 \cdot 1{,}000 \leqslant x_1 \sin \theta$, i.e. $\boxed{250\text{ m}}$."
+    formula = r"$\left(\dfrac12\right)^2 \cdot 1{,}000 \leqslant x_1 \sin \theta$"
+    text = rf"Thus {formula}, i.e. $\boxed{{250\text{{ m}}}}$."
     assert normalize(text) == r"Thus(\frac{1}{2})^{2}*1000≤x_{1}sin θ,i.e. 250m."
 
 
@@ -135,7 +156,8 @@ def test_normalising_twice_changes_nothing(text: str) -> None:
             ("2x+3", "11", "2x=8", "4", "x=4"),
         ),
         (
-            "$$\n\\begin{aligned}\n(n+1)^{2} & =n^{2}+2 n+1 \\\\[4pt]\n& \\leq 3 n^{2}\n\\end{aligned}\n$$",
+            "$$\n\\begin{aligned}\n(n+1)^{2} & =n^{2}+2 n+1 \\\\[4pt]\n"
+            "& \\leq 3 n^{2}\n\\end{aligned}\n$$",
             ("(n+1)^{2}", "n^{2}+2n+1", "3n^{2}"),
         ),
         (
@@ -143,17 +165,28 @@ def test_normalising_twice_changes_nothing(text: str) -> None:
             (r"\frac{1}{2}*6*16", r"\frac{1}{2}", "16", "48cm^{2}", "48"),
         ),
         (r"In total \$1,250 and $12{,}500$ people, not (1,250).", ("1250", "12500", "250")),
-        (r"$\angle ABC = 45^\circ$, so $3x + 36^{\circ} = 180^\circ$", ("∠ABC=45°", "45", "3x+36°", "36", "180")),
+        (
+            r"$\angle ABC = 45^\circ$, so $3x + 36^{\circ} = 180^\circ$",
+            ("∠ABC=45°", "45", "3x+36°", "36", "180"),
+        ),
         (r"$x$, $a_{k+1}$, $f(x)$, $=$ and $ABC$ name things; 7 is a digit.", ()),
         (r"pairs $(2,7)$ and $(a,b)$ with $a=1\text{ or }b>2$", ("(2, 7)", "a=1", "b>2")),
-        (r"$\sum_{k=1}^{n} k=\frac{n(n+1)}{2}$ for all $n \geq 1$", (r"\sum_{k=1}^{n}k", r"\frac{n(n+1)}{2}", "n≥1")),
-        ("Then 12 * 3 = 36, and the cost is 4.50 in a 2:30 talk.", ("12*3", "12", "36", "4.50", "30")),
+        (
+            r"$\sum_{k=1}^{n} k=\frac{n(n+1)}{2}$ for all $n \geq 1$",
+            (r"\sum_{k=1}^{n}k", r"\frac{n(n+1)}{2}", "n≥1"),
+        ),
+        (
+            "Then 12 * 3 = 36, and the cost is 4.50 in a 2:30 talk.",
+            ("12*3", "12", "36", "4.50", "30"),
+        ),
         (r"[asy] draw((17,23)--(x+1,y)); label(\"$42$\"); [/asy] See <img_3188>: $17$", ("17",)),
         ("Half of 1/4+1/8 is left.", (r"\frac{1}{4}+\frac{1}{8}", r"\frac{1}{4}", r"\frac{1}{8}")),
         ("It costs $5 and then\n\n$y=3x+1$", ("3x+1",)),
     ],
 )
-def test_anchors_are_what_a_mathematician_would_underline(solution: str, expected: tuple[str, ...]) -> None:
+def test_anchors_are_what_a_mathematician_would_underline(
+    solution: str, expected: tuple[str, ...]
+) -> None:
     assert sorted(anchors(solution)) == sorted(expected)
 
 
@@ -192,10 +225,14 @@ def test_overlap_is_zero_without_anchors() -> None:
 
 @many
 @given(latex_like, latex_like)
-def test_the_overlap_of_a_solution_with_itself_is_exactly_one(solution: str, completion: str) -> None:
+def test_the_overlap_of_a_solution_with_itself_is_exactly_one(
+    solution: str, completion: str
+) -> None:
     wanted = anchors(solution)
     assert overlap(solution, solution) == (1.0 if wanted else 0.0)
-    assert overlap(completion, solution) in {found / max(len(wanted), 1) for found in range(len(wanted) + 1)}
+    assert overlap(completion, solution) in {
+        found / max(len(wanted), 1) for found in range(len(wanted) + 1)
+    }
     assert len(set(wanted)) == len(wanted)
 
 
@@ -210,9 +247,21 @@ def test_the_overlap_of_a_solution_with_itself_is_exactly_one(solution: str, com
         r"\frac{" * 160_000,
         "}$(\ud800\x03=\\ and then some more of it, " * 30_000,
         "".join(f"Let $x_{{{i}}}+{i}=\\frac{{{i}}}{{7}}$. " for i in range(30_000)),
-        " ".join("1" * length for length in range(600, 1, -1)),  # each number stands in all before it
+        " ".join(
+            "1" * length for length in range(600, 1, -1)
+        ),  # each number stands in all before it
     ],
-    ids=["boxes", "dollars", "braces", "powers", "commas", "fractions", "marks", "formulas", "runs"],
+    ids=[
+        "boxes",
+        "dollars",
+        "braces",
+        "powers",
+        "commas",
+        "fractions",
+        "marks",
+        "formulas",
+        "runs",
+    ],
 )
 def test_a_megabyte_of_nonsense_neither_hangs_nor_recurses(text: str) -> None:
     # CPU seconds, a limit that a quadratic step misses by far and a busy machine does not
@@ -248,16 +297,25 @@ def test_mask_ratio_runs_from_wrong_to_correct() -> None:
         (0.5, 0.3, 1.0, "correct=1.0"),
     ],
 )
-def test_mask_ratio_refuses_what_is_no_share(alpha: float, wrong: float, correct: float, value: str) -> None:
+def test_mask_ratio_refuses_what_is_no_share(
+    alpha: float, wrong: float, correct: float, value: str
+) -> None:
     with pytest.raises(ValueError, match=value):
         mask_ratio(alpha, wrong=wrong, correct=correct)
 
 
-SOLID = "".join(chr(ord("a") + i % 26) for i in range(200))  # no blanks: every character can be counted
+SOLID = "".join(
+    chr(ord("a") + i % 26) for i in range(200)
+)  # no blanks: every character can be counted
 PLACEMENTS: tuple[Placement, ...] = ("suffix", "prefix", "middle", "random", "punctuation")
 
 
-@given(st.text("abcdef0123.$", min_size=1, max_size=80), st.floats(0, 0.99), st.sampled_from(PLACEMENTS), st.integers())
+@given(
+    st.text("abcdef0123.$", min_size=1, max_size=80),
+    st.floats(0, 0.99),
+    st.sampled_from(PLACEMENTS),
+    st.integers(),
+)
 def test_a_mask_hides_a_block_of_the_solution_and_nothing_else(
     solution: str, ratio: float, placement: Placement, seed: int
 ) -> None:
@@ -285,9 +343,13 @@ def test_each_placement_hides_its_end_of_the_solution() -> None:
     assert mask_solution(SOLID, 0.4) == f"{SOLID[:120]} {MARKER}"
     assert mask_solution(SOLID, 0.4, placement="prefix") == f"{MARKER} {SOLID[80:]}"
     assert mask_solution(SOLID, 0.4, placement="middle") == f"{SOLID[:60]} {MARKER} {SOLID[140:]}"
-    assert mask_solution(SOLID, 0.29) == f"{SOLID[:142]} {MARKER}"  # 0.29 * 200 is 57.99999... in floats
+    assert (
+        mask_solution(SOLID, 0.29) == f"{SOLID[:142]} {MARKER}"
+    )  # 0.29 * 200 is 57.99999... in floats
     assert mask_solution("one two three four", 0.5) == f"one two t {MARKER}"
-    assert mask_solution("one two three", 0.4) == f"one two {MARKER}"  # the blank beside the block goes
+    assert (
+        mask_solution("one two three", 0.4) == f"one two {MARKER}"
+    )  # the blank beside the block goes
 
 
 @given(st.text("ab. $\n", max_size=60), st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)))
@@ -296,7 +358,10 @@ def test_a_larger_ratio_never_shows_more(solution: str, ratios: tuple[float, flo
     for placement in PLACEMENTS:
         if placement == "random":
             continue
-        shown = [mask_solution(solution, ratio, placement=placement).replace(MARKER, "") for ratio in (less, more)]
+        shown = [
+            mask_solution(solution, ratio, placement=placement).replace(MARKER, "")
+            for ratio in (less, more)
+        ]
         assert len(shown[1].replace(" ", "")) <= len(shown[0].replace(" ", ""))
 
 
@@ -320,18 +385,32 @@ def test_random_masks_follow_the_seed_and_only_the_seed() -> None:
             0.3,
             "We know $a. B$ holds, so it ends there.",
         ),
-        (r"Take \[ x = 1. Y \] and go on with the rest of it, for long.", 0.5, r"Take \[ x = 1. Y \]"),
-        (r"Take $$ x = 1. Y $$ and go on with the rest of it, for long.", 0.5, r"Take $$ x = 1. Y $$"),
+        (
+            r"Take \[ x = 1. Y \] and go on with the rest of it, for long.",
+            0.5,
+            r"Take \[ x = 1. Y \]",
+        ),
+        (
+            r"Take $$ x = 1. Y $$ and go on with the rest of it, for long.",
+            0.5,
+            r"Take $$ x = 1. Y $$",
+        ),
         (
             "It is 2:30 p.m. in the example, and pi is 3.14 or so, they say.",
             0.4,
             "It is 2:30 p.m. in the example, and pi",
         ),
         ("One paragraph\n\nAnother one that is hidden", 0.5, "One paragraph"),
-        (r"\begin{align} a. B \end{align} then some more words", 0.3, r"\begin{align} a. B \end{align}"),
+        (
+            r"\begin{align} a. B \end{align} then some more words",
+            0.3,
+            r"\begin{align} a. B \end{align}",
+        ),
     ],
 )
-def test_punctuation_cuts_no_sentence_or_display_in_two(solution: str, ratio: float, visible: str) -> None:
+def test_punctuation_cuts_no_sentence_or_display_in_two(
+    solution: str, ratio: float, visible: str
+) -> None:
     assert mask_solution(solution, ratio, placement="punctuation") == f"{visible} {MARKER}"
 
 
@@ -349,23 +428,36 @@ def test_an_unknown_placement_is_refused_by_name() -> None:
 
 def test_prompts_are_those_of_the_paper() -> None:
     ask = "Please reason step by step, and put your final answer within \\boxed{}."
-    assert student_messages("What is 1+1?") == [{"role": "user", "content": f"Problem: What is 1+1?\n\n{ask}"}]
-    for complete, opening in ((False, "Here is a part of reference solution"), (True, "Here is a reference solution")):
+    assert student_messages("What is 1+1?") == [
+        {"role": "user", "content": f"Problem: What is 1+1?\n\n{ask}"}
+    ]
+    for complete, opening in (
+        (False, "Here is a part of reference solution"),
+        (True, "Here is a reference solution"),
+    ):
         assert teacher_messages("What is 1+1?", "Add. ...(omitted)...", complete=complete) == [
             {
                 "role": "user",
                 "content": "Problem: What is 1+1?\n\n"
                 f"{opening} to this problem:\n"
-                "=== Reference Solution Begin ===\nAdd. ...(omitted)...\n=== Reference Solution End ===\n\n"
-                "After reading the reference solution above, derive the same final answer in your own words.\n\n"
+                "=== Reference Solution Begin ===\n"
+                "Add. ...(omitted)...\n"
+                "=== Reference Solution End ===\n\n"
+                "After reading the reference solution above, "
+                "derive the same final answer in your own words.\n\n"
                 f"{ask}",
             }
         ]
     [asked] = rationale_messages("What is 1+1?", "Add.", complete=False)
-    first, reply, last = teacher_messages("What is 1+1?", "Add.", complete=False, rationale="It adds.")
+    first, reply, last = teacher_messages(
+        "What is 1+1?", "Add.", complete=False, rationale="It adds."
+    )
     assert (first, ask in asked["content"]) == (asked, False)
     assert reply == {"role": "assistant", "content": "It adds."}
-    assert last == {"role": "user", "content": f"Now derive the same final answer in your own words.\n\n{ask}"}
+    assert last == {
+        "role": "user",
+        "content": f"Now derive the same final answer in your own words.\n\n{ask}",
+    }
 
 
 def rows(name: str) -> list[dict[str, Any]]:
@@ -381,7 +473,9 @@ def test_every_real_solution_has_normalised_anchors_and_overlaps_itself_fully() 
         assert wanted, solution
         assert overlap(solution, solution) == 1.0
         assert [normalize(anchor) for anchor in wanted] == list(wanted)
-        torn = solution[len(solution) // 3 : -len(solution) // 3]  # formulas and braces without their partners
+        torn = solution[
+            len(solution) // 3 : -len(solution) // 3
+        ]  # formulas and braces without their partners
         assert overlap(torn, torn) in (0.0, 1.0)
         for text in (row["problem"], solution, torn, *row.get("completions", [])):
             assert normalize(normalize(text)) == normalize(text)
@@ -420,14 +514,19 @@ def test_the_solution_of_another_problem_hardly_overlaps(
 ) -> None:
     solutions = [row["solution"] for row in rows(name)]
     n = len(solutions)
-    others = [overlap(solutions[(i + shift) % n], solutions[i]) for i, shift in product(range(n), (1, n // 3))]
+    others = [
+        overlap(solutions[(i + shift) % n], solutions[i])
+        for i, shift in product(range(n), (1, n // 3))
+    ]
     assert mean(others) < mean_below
     assert quantiles(others, n=20)[-1] < nineteen_of_twenty_below
 
 
 def test_the_page_of_ten_real_cases_is_true() -> None:
     page = (Path(__file__).parents[1] / "docs" / "anchors.md").read_text(encoding="utf-8")
-    cases = re.findall(r"^```latex\n(.*?)^```\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    cases = re.findall(
+        r"^```latex\n(.*?)^```\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL
+    )
     assert len(cases) == page.count("\n## ") - 1 == 10  # the last section is about weaknesses
     for solution, listed in cases:
         assert anchors(solution) == tuple(listed.splitlines())

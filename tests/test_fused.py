@@ -1,6 +1,5 @@
-"""The fused loss against the reference: the same figures, the same gradients, three products, one chunk of memory."""
+"""The fused loss and the reference agree, gradients included; three products, a chunk of memory."""
 
-import inspect
 import os
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,14 +21,27 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from paint import fused
-from paint.fused import Impl, ImplError, LogProbs, Options, RowWork, fused_log_probs, fused_paint_loss, triton_row_work
-from paint.objective import ClipMode, Divergence, Kind, Loss, paint_loss
+from paint.fused import (
+    ImplError,
+    LogProbs,
+    RowWork,
+    fused_log_probs,
+    fused_paint_loss,
+    triton_row_work,
+)
+from paint.objective import Loss, paint_loss
+from paint.options import ClipMode, Divergence, Impl, Kind, Objective
 
 KINDS, CLIP_MODES = get_args(Kind), get_args(ClipMode)
-LOSSES: list[tuple[Kind, ClipMode]] = [*product(get_args(Divergence), CLIP_MODES), ("sampled_token", "none")]
+LOSSES: list[tuple[Kind, ClipMode]] = [
+    *product(get_args(Divergence), CLIP_MODES),
+    ("sampled_token", "none"),
+]
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, or are interpreted
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Triton exists for Linux alone")
 FUSED = ["chunked", pytest.param("triton", marks=linux)]
+# For tests whose interpreted kernels take more than a second.
+FUSED_SLOW = ["chunked", pytest.param("triton", marks=[linux, pytest.mark.slow])]
 
 
 @dataclass
@@ -46,17 +59,32 @@ class Case:
         head = nn.Linear(self.head.in_features, self.head.out_features, device=DEVICE, dtype=dtype)
         head.load_state_dict(self.head.state_dict())
         student = self.student.detach().to(DEVICE, dtype).requires_grad_()
-        return Case(student, self.teacher.to(DEVICE, dtype), head, self.lengths, self.tokens.to(DEVICE))
+        return Case(
+            student, self.teacher.to(DEVICE, dtype), head, self.lengths, self.tokens.to(DEVICE)
+        )
 
     def gradients(self, loss: Loss) -> dict[str, Tensor]:
         """Of the loss, for whatever requires one."""
         inputs = {"hidden": self.student, "weight": self.head.weight, "bias": self.head.bias}
         inputs = {name: value for name, value in inputs.items() if value.requires_grad}
-        return dict(zip(inputs, torch.autograd.grad(loss.value, list(inputs.values()), retain_graph=True), strict=True))
+        return dict(
+            zip(
+                inputs,
+                torch.autograd.grad(loss.value, list(inputs.values()), retain_graph=True),
+                strict=True,
+            )
+        )
 
 
-def case(lengths: Sequence[int], v: int = 40, h: int = 6, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Case:
-    """Peaked views that agree on a third of the tokens, and disagree enough elsewhere for every clip to cut some."""
+def case(
+    lengths: Sequence[int],
+    v: int = 40,
+    h: int = 6,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> Case:
+    """Peaked views that agree on a third of the tokens; elsewhere every clip cuts some of them."""
     generator = torch.Generator().manual_seed(seed)
     n = sum(lengths)
     student = torch.randn(n, h, generator=generator, dtype=torch.float64)
@@ -69,14 +97,18 @@ def case(lengths: Sequence[int], v: int = 40, h: int = 6, *, seed: int = 0, dtyp
     tokens = torch.randint(0, v, (n,), generator=generator)
     # Rounded once, so that every dtype computes with the same numbers.
     student, teacher = student.bfloat16().double(), teacher.bfloat16().double()
-    head.load_state_dict({name: value.bfloat16().double() for name, value in head.state_dict().items()})
+    head.load_state_dict(
+        {name: value.bfloat16().double() for name, value in head.state_dict().items()}
+    )
     return Case(student.requires_grad_(), teacher, head, lengths, tokens).to(dtype)
 
 
 def reference(this: Case, *, teacher_lm_head: nn.Linear | None = None, **options: Any) -> Loss:
     """The reference on the heads' own logits."""
     teacher_logits = (teacher_lm_head or this.head)(this.teacher)
-    return paint_loss(this.head(this.student), teacher_logits, this.lengths, tokens=this.tokens, **options)
+    return paint_loss(
+        this.head(this.student), teacher_logits, this.lengths, tokens=this.tokens, **options
+    )
 
 
 def default_clip_mode(kind: Kind) -> ClipMode:
@@ -87,13 +119,21 @@ def default_clip_mode(kind: Kind) -> ClipMode:
 def of(this: Case, impl: Impl, **options: Any) -> Loss:
     """The loss under test."""
     return fused_paint_loss(
-        this.student, this.teacher, this.head, this.lengths, tokens=this.tokens, impl=impl, **options
+        this.student,
+        this.teacher,
+        this.head,
+        this.lengths,
+        tokens=this.tokens,
+        impl=impl,
+        **options,
     )
 
 
 def assert_same(found: Loss, expected: Loss, this: Case, *, tolerance: float = 1e-11) -> None:
     """Value, per-token values, every statistic and every gradient."""
-    figures, wanted = ({"value": x.value, "per_token": x.per_token} | x.stats for x in (found, expected))
+    figures, wanted = (
+        {"value": x.value, "per_token": x.per_token} | x.stats for x in (found, expected)
+    )
     if found.value.requires_grad:
         figures, wanted = figures | this.gradients(found), wanted | this.gradients(expected)
     assert set(figures) == set(wanted)
@@ -108,7 +148,7 @@ def assert_same(found: Loss, expected: Loss, this: Case, *, tolerance: float = 1
 # The same as the reference
 
 
-@pytest.mark.parametrize("impl", ["reference", *FUSED])
+@pytest.mark.parametrize("impl", ["reference", *FUSED_SLOW])
 @settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4),
@@ -137,30 +177,38 @@ def test_it_is_the_reference_whatever_the_options_and_the_chunks(
 ) -> None:
     this = case(lengths, v, seed=seed)
     options |= {"kind": loss[0], "clip_mode": loss[1]}
-    assert_same(of(this, impl, chunk_tokens=chunk_tokens, **options), reference(this, **options), this)
+    assert_same(
+        of(this, impl, chunk_tokens=chunk_tokens, **options), reference(this, **options), this
+    )
 
 
-@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
 @pytest.mark.parametrize(("kind", "clip_mode"), LOSSES)
 @pytest.mark.parametrize("chunk_tokens", [64, 7])
 def test_every_kind_and_clip_with_all_of_its_cases(
     impl: Impl, kind: Kind, clip_mode: ClipMode, chunk_tokens: int
 ) -> None:
     this = case([13, 0, 1, 20])
-    options: dict[str, Any] = {"kind": kind, "clip_mode": clip_mode, "clip": 0.05, "top_fraction": 0.3, "mix": 0.3}
+    options: dict[str, Any] = {
+        "kind": kind,
+        "clip_mode": clip_mode,
+        "clip": 0.05,
+        "top_fraction": 0.3,
+        "mix": 0.3,
+    }
     expected = reference(this, **options)
     if clip_mode != "none":
         assert 0 < expected.stats["clipped"].mean() < 1
     assert_same(of(this, impl, chunk_tokens=chunk_tokens, **options), expected, this)
 
 
-@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
 def test_the_papers_defaults_are_its_defaults(impl: Impl) -> None:
     this = case([40, 70], v=60)
     assert_same(of(this, impl), reference(this), this)
 
 
-@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
 def test_equal_views_cost_exactly_nothing(impl: Impl) -> None:
     this = case([5, 30])
     this.teacher = this.student.detach()
@@ -182,12 +230,17 @@ def test_the_loss_scales_its_gradient_by_what_comes_after_it(impl: Impl) -> None
 # Who gets a gradient
 
 
-@pytest.mark.parametrize("impl", ["reference", *FUSED])
+@pytest.mark.parametrize("impl", ["reference", *FUSED_SLOW])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("chunk_tokens", [64, 7])
 def test_the_teacher_may_have_a_head_of_its_own(impl: Impl, kind: Kind, chunk_tokens: int) -> None:
     this, other = case([13, 0, 1, 20]), case([1], seed=1).head
-    options: dict[str, Any] = {"kind": kind, "clip_mode": default_clip_mode(kind), "top_fraction": 0.3, "mix": 0.3}
+    options: dict[str, Any] = {
+        "kind": kind,
+        "clip_mode": default_clip_mode(kind),
+        "top_fraction": 0.3,
+        "mix": 0.3,
+    }
     found = of(this, impl, teacher_lm_head=other, chunk_tokens=chunk_tokens, **options)
     expected = reference(this, teacher_lm_head=other, **options)
     assert abs(expected.value - reference(this, **options).value) > 0.01
@@ -231,7 +284,10 @@ def test_a_weight_tensor_is_a_head_without_bias(impl: Impl) -> None:
     weight = this.head.weight
     expected = paint_loss(this.student @ weight.T, this.teacher @ weight.T, this.lengths)
     found = fused_paint_loss(this.student, this.teacher, weight, this.lengths, impl=impl)
-    for x, y in zip(*(torch.autograd.grad(x.value, [this.student, weight]) for x in (found, expected)), strict=True):
+    for x, y in zip(
+        *(torch.autograd.grad(x.value, [this.student, weight]) for x in (found, expected)),
+        strict=True,
+    ):
         torch.testing.assert_close(x, y)
 
 
@@ -257,7 +313,7 @@ def test_inputs_are_left_as_they_were(impl: Impl) -> None:
 
 
 def products(this: Case, run: Callable[[], Loss]) -> float:
-    """How many products of n × h × v one loss and its backward pass take, by counting multiplications."""
+    """How many products of n × h × v one loss and its backward pass take, counted in flops."""
     with FlopCounterMode(display=False) as counter:
         run().value.backward()
     flops: int = counter.get_total_flops()
@@ -266,13 +322,20 @@ def products(this: Case, run: Callable[[], Loss]) -> float:
 
 @pytest.mark.parametrize(
     ("head_is_trained", "long", "expected"),
-    [(False, False, 3.0), (True, False, 4.0), (False, True, 3.0 + 0.03 * 3), (True, True, 4.0 + 0.03 * 8)],
+    [
+        (False, False, 3.0),
+        (True, False, 4.0),
+        (False, True, 3.0 + 0.03 * 3),
+        (True, True, 4.0 + 0.03 * 8),
+    ],
 )
 def test_three_products_a_token(head_is_trained: bool, long: bool, expected: float) -> None:
     this = case([100, 100], dtype=torch.float32)
     this.head.bias.requires_grad_(False)  # its gradient is a product with one column
     this.head.weight.requires_grad_(head_is_trained)
-    assert products(this, lambda: of(this, "chunked", chunk_tokens=32 if long else 100)) == pytest.approx(expected)
+    assert products(
+        this, lambda: of(this, "chunked", chunk_tokens=32 if long else 100)
+    ) == pytest.approx(expected)
     assert products(this, lambda: reference(this)) == (4 if head_is_trained else 3)
 
 
@@ -313,33 +376,48 @@ def errors(found: Loss, this: Case, exact: Loss, precise: Case) -> dict[str, flo
     return {name: float((x.double() - y).square().mean().sqrt()) for name, (x, y) in pairs.items()}
 
 
-@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_errs_at_most_twice_as_much_as_eager_code(impl: Impl, dtype: torch.dtype, kind: Kind) -> None:
+def test_it_errs_at_most_twice_as_much_as_eager_code(
+    impl: Impl, dtype: torch.dtype, kind: Kind
+) -> None:
     precise = case([50, 77], v=300, h=32)
     with torch.no_grad():
         precise.head.weight /= 4  # a power of two: still exact in bfloat16
     this = precise.to(dtype)
-    options: dict[str, Any] = {"kind": kind, "clip_mode": default_clip_mode(kind), "top_fraction": 0.2}
+    options: dict[str, Any] = {
+        "kind": kind,
+        "clip_mode": default_clip_mode(kind),
+        "top_fraction": 0.2,
+    }
     exact = reference(precise, **options)
     eager = errors(reference(this, **options), this, exact, precise)
     for name, error in errors(of(this, impl, **options), this, exact, precise).items():
         assert error <= 2 * eager[name], f"{name}: {error:.3g}, eager code {eager[name]:.3g}"
 
 
-@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
 def test_half_precision_states_get_float32_logits(impl: Impl) -> None:
     this = case([50, 77], v=300, h=32).to(torch.bfloat16)
     wide = this.to(torch.float32)
     assert of(this, impl).per_token.dtype == torch.float32
-    torch.testing.assert_close(of(this, impl).per_token, reference(wide).per_token, rtol=1e-4, atol=2e-6)
+    torch.testing.assert_close(
+        of(this, impl).per_token, reference(wide).per_token, rtol=1e-4, atol=2e-6
+    )
 
 
-@pytest.mark.parametrize("impl", FUSED)
-@pytest.mark.parametrize(("states", "head"), [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)])
-def test_states_and_head_may_differ_in_precision(impl: Impl, states: torch.dtype, head: torch.dtype) -> None:
-    this, wide = case([50, 77], v=300, h=32).to(states), case([50, 77], v=300, h=32).to(torch.float32)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
+@pytest.mark.parametrize(
+    ("states", "head"), [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)]
+)
+def test_states_and_head_may_differ_in_precision(
+    impl: Impl, states: torch.dtype, head: torch.dtype
+) -> None:
+    this, wide = (
+        case([50, 77], v=300, h=32).to(states),
+        case([50, 77], v=300, h=32).to(torch.float32),
+    )
     this.head.to(head)
     found, expected = of(this, impl), reference(wide)
     torch.testing.assert_close(found.per_token, expected.per_token, rtol=1e-4, atol=2e-6)
@@ -348,7 +426,7 @@ def test_states_and_head_may_differ_in_precision(impl: Impl, states: torch.dtype
         torch.testing.assert_close(gradients[name].float(), values, rtol=2e-2, atol=1e-4)
 
 
-@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("impl", FUSED_SLOW)
 def test_a_float16_head_loses_nothing_to_the_batchs_size(impl: Impl) -> None:
     this = case([50, 77], v=300, h=32).to(torch.float16)
     exact = this.to(torch.float64)
@@ -376,7 +454,9 @@ class Scored:
         dtype = torch.promote_types(self.hidden.dtype, torch.float32)
         logits = self.head(self.hidden).to(dtype)
         log_q, untempered = (logits / temperature).log_softmax(-1), logits.log_softmax(-1)
-        log_prob, log_prob_at_1 = (x.gather(-1, self.tokens[:, None])[:, 0] for x in (log_q, untempered))
+        log_prob, log_prob_at_1 = (
+            x.gather(-1, self.tokens[:, None])[:, 0] for x in (log_q, untempered)
+        )
         return LogProbs(log_prob, -(log_q.exp() * log_q).sum(-1), log_prob_at_1)
 
     def of(self, **options: Any) -> LogProbs:
@@ -407,7 +487,10 @@ def test_log_probs_and_their_gradients_are_those_by_the_book(
     this, precise = scored(33, dtype=dtype), scored(33)
     for name, parameter in [*this.head.named_parameters(), *precise.head.named_parameters()]:
         parameter.requires_grad_(name in trained)
-    found, expected = this.of(temperature=temperature, chunk_tokens=chunk_tokens), precise.eager(temperature)
+    found, expected = (
+        this.of(temperature=temperature, chunk_tokens=chunk_tokens),
+        precise.eager(temperature),
+    )
     assert not found.entropy.requires_grad
     assert not found.untempered.requires_grad
     figures = found._asdict() | this.gradients(found)
@@ -415,7 +498,9 @@ def test_log_probs_and_their_gradients_are_those_by_the_book(
     assert set(figures) == {"log_prob", "entropy", "untempered", "hidden", *trained} == set(wanted)
     for name, values in figures.items():
         assert values.dtype == dtype
-        torch.testing.assert_close(values.double(), wanted[name], rtol=close, atol=close, msg=f"{name}: {{}}".format)
+        torch.testing.assert_close(
+            values.double(), wanted[name], rtol=close, atol=close, msg=f"{name}: {{}}".format
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -440,7 +525,9 @@ def test_log_probs_have_the_derivative_of_their_values() -> None:
     this = scored(5, v=7, h=3)
 
     def weighed(hidden: Tensor, weight: Tensor) -> Tensor:
-        log_prob = fused_log_probs(hidden, weight, this.tokens, temperature=0.8, chunk_tokens=2).log_prob
+        log_prob = fused_log_probs(
+            hidden, weight, this.tokens, temperature=0.8, chunk_tokens=2
+        ).log_prob
         return this.above.double() @ log_prob
 
     assert torch.autograd.gradcheck(weighed, (this.hidden, this.head.weight))
@@ -502,7 +589,9 @@ def test_log_probs_cost_two_products_and_a_chunk_of_memory(
 # The kernels by themselves
 
 
-def logits(rows: int, v: int, dtype: torch.dtype = torch.float32, *, spread: float = 3.0) -> tuple[Tensor, Tensor]:
+def logits(
+    rows: int, v: int, dtype: torch.dtype = torch.float32, *, spread: float = 3.0
+) -> tuple[Tensor, Tensor]:
     """Student's and teacher's; both rule out the first entry of the last row."""
     generator = torch.Generator().manual_seed(rows + v)
     student = spread * torch.randn(rows, v, generator=generator, dtype=torch.float64)
@@ -518,14 +607,20 @@ def kernels() -> RowWork:
     return RowWork(kernels.measure, kernels.differentiate)
 
 
-OPTIONS = Options(temperature=1.1, mix=0.3, top_fraction=0.5, clip=0.06, clip_mode="pointwise", kind="forward_kl")
+OPTIONS = Objective(
+    temperature=1.1, mix=0.3, top_fraction=0.5, clip=0.06, clip_mode="pointwise", kind="forward_kl"
+)
 
 
-def by(work: RowWork, views: tuple[Tensor, Tensor], slope: Tensor, options: Options = OPTIONS) -> dict[str, Tensor]:
-    """The figures of both views' logits, every other row selected, and what is written into slope."""
+def by(
+    work: RowWork, views: tuple[Tensor, Tensor], slope: Tensor, options: Objective = OPTIONS
+) -> dict[str, Tensor]:
+    """The figures of both views' logits, every other row selected, and the slope."""
     student, teacher = (view.clone() for view in views)
     tokens = torch.full((len(student),), student.shape[1] - 1, device=DEVICE)
-    first, second = (work.measure(view, tokens, options.temperature) for view in (student, teacher))
+    first, second = (
+        work.measure(view, tokens, options.loss_temperature) for view in (student, teacher)
+    )
     selected = torch.arange(len(student), device=DEVICE) % 2 == 0
     found = work.differentiate(student, teacher, first, second, selected, tokens, slope, options)
     for view, measured in (("student", first), ("teacher", second)):
@@ -543,12 +638,17 @@ TORCH = RowWork(fused.measure, fused.differentiate)
 def test_kernels_take_any_number_of_rows_and_any_vocabulary(rows: int, v: int, kind: Kind) -> None:
     options = replace(OPTIONS, kind=kind, clip_mode=default_clip_mode(kind))
     views = logits(rows, v, torch.float64)
-    found, expected = (by(work, views, torch.empty_like(views[0]), options) for work in (kernels(), TORCH))
+    found, expected = (
+        by(work, views, torch.empty_like(views[0]), options) for work in (kernels(), TORCH)
+    )
     for name, values in expected.items():
-        torch.testing.assert_close(found[name], values, rtol=1e-11, atol=1e-11, msg=partial("{}: {}".format, name))
+        torch.testing.assert_close(
+            found[name], values, rtol=1e-11, atol=1e-11, msg=partial("{}: {}".format, name)
+        )
 
 
 @linux
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernels_err_at_most_twice_as_much_as_eager_code(kind: Kind) -> None:
     options = replace(OPTIONS, kind=kind, clip_mode=default_clip_mode(kind))
@@ -565,13 +665,15 @@ def test_kernels_err_at_most_twice_as_much_as_eager_code(kind: Kind) -> None:
         stored = by(kernels(), views, torch.empty_like(views[0], dtype=dtype), options)["slope"]
         assert stored.dtype == dtype
         # The interpreter cuts to bfloat16 where a GPU rounds: twice rounding's half a step.
-        torch.testing.assert_close(stored.double(), exact["slope"], rtol=torch.finfo(dtype).eps, atol=smallest)
+        torch.testing.assert_close(
+            stored.double(), exact["slope"], rtol=torch.finfo(dtype).eps, atol=smallest
+        )
 
 
 @pytest.mark.parametrize("impl", FUSED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_extreme_logits(impl: Impl, kind: Kind) -> None:
-    """A token that is all but certain, one that is ruled out, a view without any preference, huge logits."""
+    """A token that is all but certain, one that is ruled out, a flat view, huge logits."""
     v = 2500
     hidden = torch.eye(5, device=DEVICE)
     weight = torch.zeros(v, 5, device=DEVICE)
@@ -582,10 +684,23 @@ def test_extreme_logits(impl: Impl, kind: Kind) -> None:
     weight[:, 4] = torch.linspace(-1, 1, v, device=DEVICE)
     weight[11, 4] = -1e30
     teacher = hidden.roll(1, 0)
-    options: dict[str, Any] = {"kind": kind, "clip_mode": default_clip_mode(kind), "top_fraction": 0.4, "mix": 0.3}
+    options: dict[str, Any] = {
+        "kind": kind,
+        "clip_mode": default_clip_mode(kind),
+        "top_fraction": 0.4,
+        "mix": 0.3,
+    }
     tokens = torch.tensor([7, 3, 0, v - 1, v - 1], device=DEVICE)  # what the student might sample
     found, expected = (
-        fused_paint_loss(hidden.clone().requires_grad_(), teacher, weight, [5], impl=name, tokens=tokens, **options)
+        fused_paint_loss(
+            hidden.clone().requires_grad_(),
+            teacher,
+            weight,
+            [5],
+            impl=name,
+            tokens=tokens,
+            **options,
+        )
         for name in (impl, "reference")
     )
     assert found.value.isfinite()
@@ -603,32 +718,44 @@ from triton.compiler import ASTSource
 from paint import kernels
 
 def build(kernel, capability, types, constants):
-    kind = lambda name: "constexpr" if name in constants else types.get(name, "i32" if "stride" in name else "*fp32")
-    source = ASTSource(kernel, {p.name: kind(p.name) for p in kernel.params}, constants)
+    names = [p.name for p in kernel.params]
+    types = {name: "i32" if "stride" in name else "*fp32" for name in names} | types
+    source = ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constants)
     options = {"num_warps": kernels.WARPS}
     assert triton.compile(source, GPUTarget("cuda", capability, 32), options).asm["cubin"]
 
 measured = {"TEMPERATURE": 1.1, "BLOCK": kernels.BLOCK}
 options = measured | {"MIX": 0.03, "CLIP": 0.06}
 for sampled in (True, False):
-    build(kernels._measure, CAPABILITY, {"tokens": "*i64", "vocabulary": "i32"}, measured | {"SAMPLED": sampled})
+    types = {"tokens": "*i64", "vocabulary": "i32"}
+    build(kernels._measure, CAPABILITY, types, measured | {"SAMPLED": sampled})
 kinds, modes = ("forward_kl", "reverse_kl", "jsd"), ("pointwise", "token", "none")
-cases = [(kind, mode, "*bf16") for kind, mode in [*itertools.product(kinds, modes), ("sampled_token", "none")]]
-for kind, mode, slope in [*cases, ("forward_kl", "pointwise", "*fp16"), ("forward_kl", "pointwise", "*fp32")]:
+losses = [*itertools.product(kinds, modes), ("sampled_token", "none")]
+cases = [(kind, mode, "*bf16") for kind, mode in losses]
+cases += [("forward_kl", "pointwise", "*fp16"), ("forward_kl", "pointwise", "*fp32")]
+for kind, mode, slope in cases:
     types = {"slope": slope, "selected": "*i1", "tokens": "*i64", "vocabulary": "i32"}
-    build(kernels._differentiate, CAPABILITY, types, options | {"KIND": kind, "CLIP_MODE": mode, "GRADIENT": True})
-plain = options | {"KIND": "forward_kl", "CLIP_MODE": "pointwise", "GRADIENT": False, "slope": None, "tokens": None}
-build(kernels._differentiate, CAPABILITY, {"selected": "*i1", "vocabulary": "i32"}, plain)
+    constants = options | {"KIND": kind, "CLIP_MODE": mode, "GRADIENT": True}
+    build(kernels._differentiate, CAPABILITY, types, constants)
+plain = options | {"KIND": "forward_kl", "CLIP_MODE": "pointwise", "GRADIENT": False}
+types = {"selected": "*i1", "vocabulary": "i32"}
+build(kernels._differentiate, CAPABILITY, types, plain | {"slope": None, "tokens": None})
 print("compiled")
 """
 
 
 @linux
+@pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90])
 def test_kernels_compile_for_gpus_that_are_not_here(capability: int, tmp_path: Path) -> None:
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", COMPILE.replace("CAPABILITY", str(capability))],
-        env=os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path), "TRITON_DEFAULT_FP_FUSION": "1"},
+        env=os.environ
+        | {
+            "TRITON_INTERPRET": "0",
+            "TRITON_CACHE_DIR": str(tmp_path),
+            "TRITON_DEFAULT_FP_FUSION": "1",
+        },
         capture_output=True,
         text=True,
     )
@@ -639,51 +766,68 @@ def test_kernels_compile_for_gpus_that_are_not_here(capability: int, tmp_path: P
 # What is refused
 
 
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch the checker of shapes and types off, as it is for users."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.mark.usefixtures("unchecked")
 def test_what_does_not_fit_together_is_refused() -> None:
-    unchecked_loss = inspect.unwrap(fused_paint_loss)  # as for users: without the check of shapes
     this = case([6, 3])
     args = (this.student, this.teacher, this.head)
+    wrong: Any = "fast"
+    no_head: Any = nn.Bilinear(2, 2, 2)
     with pytest.raises(ValueError, match="student has 9 rows, teacher 8"):
-        unchecked_loss(this.student, this.teacher[:8], this.head, [6, 3])
+        fused_paint_loss(this.student, this.teacher[:8], this.head, [6, 3])
     with pytest.raises(ValueError, match="lengths must sum to the 9 rows of each view, got 10"):
-        unchecked_loss(*args, [6, 4])
+        fused_paint_loss(*args, [6, 4])
     with pytest.raises(ValueError, match="one for each of the 9 rows of each view, got 8"):
-        unchecked_loss(*args, [6, 3], tokens=this.tokens[:8])
+        fused_paint_loss(*args, [6, 3], tokens=this.tokens[:8])
     with pytest.raises(ValueError, match="teacher_hidden has 5 entries a row, lm_head takes 6"):
-        unchecked_loss(this.student, this.teacher[:, :5], this.head, [6, 3])
-    with pytest.raises(ValueError, match="teacher_hidden has 6 entries a row, teacher_lm_head takes 5"):
-        unchecked_loss(*args, [6, 3], teacher_lm_head=nn.Linear(5, 40))
-    with pytest.raises(ValueError, match="share one vocabulary: lm_head has 40 entries, teacher_lm_head 39"):
-        unchecked_loss(*args, [6, 3], teacher_lm_head=nn.Linear(6, 39))
+        fused_paint_loss(this.student, this.teacher[:, :5], this.head, [6, 3])
+    with pytest.raises(
+        ValueError, match="teacher_hidden has 6 entries a row, teacher_lm_head takes 5"
+    ):
+        fused_paint_loss(*args, [6, 3], teacher_lm_head=nn.Linear(5, 40))
+    with pytest.raises(
+        ValueError, match="share one vocabulary: lm_head has 40 entries, teacher_lm_head 39"
+    ):
+        fused_paint_loss(*args, [6, 3], teacher_lm_head=nn.Linear(6, 39))
     with pytest.raises(TypeError, match="must be a linear layer or its weight, got Bilinear"):
-        unchecked_loss(*args, [6, 3], teacher_lm_head=nn.Bilinear(2, 2, 2))
-    with pytest.raises(ValueError, match="kind 'sampled_token' needs clip_mode='none', got 'token'"):
-        unchecked_loss(*args, [6, 3], tokens=this.tokens, kind="sampled_token", clip_mode="token")
+        fused_paint_loss(*args, [6, 3], teacher_lm_head=no_head)
+    with pytest.raises(ValueError, match=r'clip_mode must be "none" .* got "token"'):
+        fused_paint_loss(*args, [6, 3], tokens=this.tokens, kind="sampled_token", clip_mode="token")
     with pytest.raises(ValueError, match="kind 'sampled_token' needs tokens"):
-        unchecked_loss(*args, [6, 3], kind="sampled_token", clip_mode="none")
+        fused_paint_loss(*args, [6, 3], kind="sampled_token", clip_mode="none")
     with pytest.raises(ValueError, match="chunk_tokens must be at least 1, got 0"):
-        unchecked_loss(*args, [6, 3], chunk_tokens=0)
-    with pytest.raises(ValueError, match="temperature must be positive and finite, got 0"):
-        unchecked_loss(*args, [6, 3], temperature=0)
-    with pytest.raises(ValueError, match="impl must be one of 'auto', 'reference', 'chunked', 'triton', got 'fast'"):
-        unchecked_loss(*args, [6, 3], impl="fast")
+        fused_paint_loss(*args, [6, 3], chunk_tokens=0)
+    with pytest.raises(ValueError, match=r"temperature must be in \(0, inf\) or None, got 0"):
+        fused_paint_loss(*args, [6, 3], temperature=0)
+    with pytest.raises(
+        ValueError, match='impl must be one of auto, reference, chunked, triton, got "fast"'
+    ):
+        fused_paint_loss(*args, [6, 3], impl=wrong)
     with pytest.raises(TypeError, match="must be a linear layer or its weight, got Bilinear"):
-        unchecked_loss(this.student, this.teacher, nn.Bilinear(2, 2, 2), [6, 3])
+        fused_paint_loss(this.student, this.teacher, no_head, [6, 3])
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_log_probs_of_what_does_not_fit_together_are_refused() -> None:
-    unchecked = inspect.unwrap(fused_log_probs)
     this = scored(9)
+    no_head: Any = nn.Bilinear(2, 2, 2)
     with pytest.raises(ValueError, match="hidden has 5 entries a row, lm_head takes 6"):
-        unchecked(this.hidden[:, :5], this.head, this.tokens)
-    with pytest.raises(ValueError, match="tokens must be one for each of the 9 rows of hidden, got 8"):
-        unchecked(this.hidden, this.head, this.tokens[:8])
-    with pytest.raises(ValueError, match="temperature must be positive and finite, got 0"):
-        unchecked(this.hidden, this.head, this.tokens, temperature=0)
+        fused_log_probs(this.hidden[:, :5], this.head, this.tokens)
+    with pytest.raises(
+        ValueError, match="tokens must be one for each of the 9 rows of hidden, got 8"
+    ):
+        fused_log_probs(this.hidden, this.head, this.tokens[:8])
+    with pytest.raises(ValueError, match=r"temperature must be in \(0, inf\) or None, got 0"):
+        fused_log_probs(this.hidden, this.head, this.tokens, temperature=0)
     with pytest.raises(ValueError, match="chunk_tokens must be at least 1, got 0"):
-        unchecked(this.hidden, this.head, this.tokens, chunk_tokens=0)
+        fused_log_probs(this.hidden, this.head, this.tokens, chunk_tokens=0)
     with pytest.raises(TypeError, match="must be a linear layer or its weight, got Bilinear"):
-        unchecked(this.hidden, nn.Bilinear(2, 2, 2), this.tokens)
+        fused_log_probs(this.hidden, no_head, this.tokens)
 
 
 @linux

@@ -1,4 +1,4 @@
-"""The objective against the paper: values and gradients against tests/naive.py, and properties of its own."""
+"""The objective against the paper: values and gradients against tests/naive.py, and properties."""
 
 import dataclasses
 import inspect
@@ -8,6 +8,7 @@ from fractions import Fraction
 from itertools import pairwise, product
 from typing import Any, get_args
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -17,20 +18,21 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import naive
+from paint.config import Rollout
+from paint.fused import fused_paint_loss
 from paint.objective import (
-    ClipMode,
-    Divergence,
     Loss,
-    Reduction,
     divergence,
     entropy,
     entropy_ratio,
     interpolate,
+    loss_from_logits,
     paint_loss,
     select_positions,
     token_log_probs,
     token_weights,
 )
+from paint.options import ClipMode, Divergence, Objective, Reduction
 
 KINDS: tuple[Divergence, ...] = get_args(Divergence)
 CLIP_MODES: tuple[ClipMode, ...] = get_args(ClipMode)
@@ -51,7 +53,9 @@ BUSY: dict[str, Any] = PAPER | {"mix": 0.3, "top_fraction": 0.4}
 def views(n: int, v: int = 7, *, seed: int = 0, scale: float = 2.0) -> tuple[Tensor, Tensor]:
     """Student and teacher logits that resemble each other, as two views of one model do."""
     generator = torch.Generator().manual_seed(seed)
-    shared, student, teacher = torch.randn(3, n, v, generator=generator, dtype=torch.float64).unbind()
+    shared, student, teacher = torch.randn(
+        3, n, v, generator=generator, dtype=torch.float64
+    ).unbind()
     return scale * (shared + student / 2), scale * (shared + teacher / 2)
 
 
@@ -88,7 +92,9 @@ def student_gradient(loss: Callable[[Tensor], Tensor], student: Tensor) -> Tenso
 def assert_is_naive(loss: Loss, expected: naive.Loss) -> None:
     value = torch.tensor(expected.value, dtype=torch.float64)
     assert_close(loss.value.detach(), value, rtol=1e-8, atol=1e-12)
-    assert_close(loss.per_token, torch.tensor(expected.per_token, dtype=torch.float64), rtol=1e-8, atol=1e-12)
+    assert_close(
+        loss.per_token, torch.tensor(expected.per_token, dtype=torch.float64), rtol=1e-8, atol=1e-12
+    )
     assert loss.stats.keys() == expected.stats.keys()
     for name, figures in expected.stats.items():
         # The floor divides the rounding of a near-zero entropy by 1e-6.
@@ -128,7 +134,9 @@ def test_every_figure_of_the_loss_is_that_of_the_naive_reference(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clip_mode", CLIP_MODES)
-def test_awkward_logits_give_the_naive_reference_s_figures(kind: Divergence, clip_mode: ClipMode) -> None:
+def test_awkward_logits_give_the_naive_reference_s_figures(
+    kind: Divergence, clip_mode: ClipMode
+) -> None:
     student, teacher = awkward_views()
     options = BUSY | {"kind": kind, "clip_mode": clip_mode}
     expected = naive.paint_loss(student.tolist(), teacher.tolist(), [3, 4], **options)
@@ -138,13 +146,17 @@ def test_awkward_logits_give_the_naive_reference_s_figures(kind: Divergence, cli
 def test_the_defaults_are_the_papers() -> None:
     student, teacher = views(70)
     defaults = paint_loss(student, teacher, [40, 30])
-    assert_is_naive(defaults, naive.paint_loss(student.tolist(), teacher.tolist(), [40, 30], **PAPER))
+    assert_is_naive(
+        defaults, naive.paint_loss(student.tolist(), teacher.tolist(), [40, 30], **PAPER)
+    )
     assert torch.split(defaults.stats["selected"], [40, 30])[0].sum() == 2
     assert 0 < defaults.stats["clipped"].mean() < 1
 
 
 def test_entropy_is_zero_when_certain_and_log_v_when_flat() -> None:
-    certain, flat = torch.tensor([[-math.inf, 0.0, -math.inf, -math.inf], [-math.log(4)] * 4]).double()
+    certain, flat = torch.tensor(
+        [[-math.inf, 0.0, -math.inf, -math.inf], [-math.log(4)] * 4]
+    ).double()
     assert entropy(certain) == 0
     assert_close(entropy(flat), torch.tensor(math.log(4)).double())
 
@@ -183,11 +195,21 @@ def test_interpolation_with_unequal_supports_keeps_the_common_one() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mix", [0.0, 0.03, 0.5, 0.97, 1.0])
 def test_equal_views_lose_exactly_nothing(dtype: torch.dtype, kind: Divergence, mix: float) -> None:
-    logits = torch.cat([views(60, 101, scale=5)[0], torch.full((4, 101), -math.inf, dtype=torch.float64)])
+    logits = torch.cat(
+        [views(60, 101, scale=5)[0], torch.full((4, 101), -math.inf, dtype=torch.float64)]
+    )
     logits[60:, :5] = torch.arange(20.0).reshape(4, 5)
     logits = logits.to(dtype)
     for clip_mode in CLIP_MODES:
-        loss = paint_loss(logits, logits.clone(), [50, 14], mix=mix, top_fraction=0.5, kind=kind, clip_mode=clip_mode)
+        loss = paint_loss(
+            logits,
+            logits.clone(),
+            [50, 14],
+            mix=mix,
+            top_fraction=0.5,
+            kind=kind,
+            clip_mode=clip_mode,
+        )
         assert loss.value == 0
         assert not loss.per_token.any()
         assert not loss.stats["kl"].any()
@@ -203,7 +225,9 @@ def slopes(loss: Callable[[list[list[float]]], float], logits: Tensor) -> Tensor
     for place in product(*map(range, logits.shape)):
         moved = torch.zeros_like(logits)
         moved[place] = step
-        found[place] = (loss((logits + moved).tolist()) - loss((logits - moved).tolist())) / (2 * step)
+        found[place] = (loss((logits + moved).tolist()) - loss((logits - moved).tolist())) / (
+            2 * step
+        )
     return found
 
 
@@ -217,10 +241,14 @@ def test_the_gradient_is_that_of_the_naive_loss_with_its_target_held(
     lengths = [3, 0, 2]
     options = BUSY | {"kind": kind, "clip_mode": clip_mode, "reduction": reduction, "clip": 0.1}
     how_to_target = {name: options[name] for name in ("temperature", "mix", "top_fraction")}
-    how_to_lose = {name: options[name] for name in ("temperature", "kind", "clip", "clip_mode", "reduction")}
+    how_to_lose = {
+        name: options[name] for name in ("temperature", "kind", "clip", "clip_mode", "reduction")
+    }
     target, _ = naive.targets(student.tolist(), teacher.tolist(), lengths, **how_to_target)
 
-    expected = slopes(lambda logits: naive.rollout_loss(target, logits, lengths, **how_to_lose)[0], student)
+    expected = slopes(
+        lambda logits: naive.rollout_loss(target, logits, lengths, **how_to_lose)[0], student
+    )
     gradient = student_gradient(lambda z: paint_loss(z, teacher, lengths, **options).value, student)
     assert_close(gradient, expected, rtol=1e-6, atol=1e-9)
     assert gradient.abs().max() > 1e-3
@@ -230,7 +258,9 @@ def test_the_gradient_is_that_of_the_naive_loss_with_its_target_held(
 def test_pointwise_forward_kl_has_the_closed_form_gradient(clip: float) -> None:
     student, teacher = views(40, 30)
     lengths, temperature = [25, 15], 1.1
-    loss = paint_loss(student, teacher, lengths, temperature=temperature, top_fraction=0.2, mix=0.3, clip=clip)
+    loss = paint_loss(
+        student, teacher, lengths, temperature=temperature, top_fraction=0.2, mix=0.3, clip=clip
+    )
     q = (student / temperature).softmax(-1)
     log_p = (teacher / temperature).log_softmax(-1)
     chosen = loss.stats["selected"].bool()
@@ -243,7 +273,8 @@ def test_pointwise_forward_kl_has_the_closed_form_gradient(clip: float) -> None:
     expected = by_token / torch.tensor([2 * 25.0] * 25 + [2 * 15.0] * 15).double()[:, None]
 
     gradient = student_gradient(
-        lambda z: paint_loss(z, teacher, lengths, top_fraction=0.2, mix=0.3, clip=clip).value, student
+        lambda z: paint_loss(z, teacher, lengths, top_fraction=0.2, mix=0.3, clip=clip).value,
+        student,
     )
     assert_close(gradient, expected)
     assert_close(loss.stats["unclipped_mass"], kept_mass[:, 0])
@@ -255,11 +286,19 @@ def test_pointwise_forward_kl_has_the_closed_form_gradient(clip: float) -> None:
 
 @pytest.mark.parametrize("clip_mode", CLIP_MODES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_divergence_passes_gradcheck_in_both_arguments(kind: Divergence, clip_mode: ClipMode) -> None:
+def test_divergence_passes_gradcheck_in_both_arguments(
+    kind: Divergence, clip_mode: ClipMode
+) -> None:
     student, teacher = (logits.requires_grad_() for logits in views(2, 4, seed=1))
 
     def of_logits(teacher: Tensor, student: Tensor) -> Tensor:
-        return divergence(teacher.log_softmax(-1), student.log_softmax(-1), kind=kind, clip_mode=clip_mode, clip=0.1)
+        return divergence(
+            teacher.log_softmax(-1),
+            student.log_softmax(-1),
+            kind=kind,
+            clip_mode=clip_mode,
+            clip=0.1,
+        )
 
     assert torch.autograd.gradcheck(of_logits, (teacher, student))
 
@@ -280,7 +319,9 @@ def test_the_whole_loss_passes_gradcheck_where_the_student_is_not_in_the_target(
     student, teacher = views(3, 4, seed=2)
 
     def value(z: Tensor) -> Tensor:
-        return paint_loss(z, teacher, [2, 1], top_fraction=0.0, kind=kind, clip_mode=clip_mode).value
+        return paint_loss(
+            z, teacher, [2, 1], top_fraction=0.0, kind=kind, clip_mode=clip_mode
+        ).value
 
     assert torch.autograd.gradcheck(value, (student.requires_grad_(),))
 
@@ -288,7 +329,7 @@ def test_the_whole_loss_passes_gradcheck_where_the_student_is_not_in_the_target(
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_target_carries_no_gradient(kind: Divergence) -> None:
     student, teacher = (logits.requires_grad_() for logits in views(6))
-    # With mix and top fraction 1 the target is the student itself, only held still: every gradient path
+    # With mix and top fraction 1 the target is the student itself, held fixed: every gradient path
     # through the target would show, and forward KL to oneself has none of its own.
     loss = paint_loss(student, teacher, [6], mix=1.0, top_fraction=1.0, kind=kind, clip_mode="none")
     torch.autograd.backward(loss.value)
@@ -363,10 +404,14 @@ def test_the_gradient_of_sampled_tokens_is_the_naive_policy_gradient(reduction: 
     assert min(advantages) < -0.1 < 0.1 < max(advantages)
 
     how_to_lose = {"temperature": options["temperature"], "reduction": reduction}
-    expected = slopes(lambda logits: naive.policy_loss(advantages, logits, lengths, tokens, **how_to_lose), student)
+    expected = slopes(
+        lambda logits: naive.policy_loss(advantages, logits, lengths, tokens, **how_to_lose),
+        student,
+    )
     teacher.requires_grad_()
     gradient = student_gradient(
-        lambda z: paint_loss(z, teacher, lengths, **options, tokens=torch.tensor(tokens)).value, student
+        lambda z: paint_loss(z, teacher, lengths, **options, tokens=torch.tensor(tokens)).value,
+        student,
     )
     assert_close(gradient, expected, rtol=1e-6, atol=1e-9)
     assert gradient.abs().max() > 1e-2
@@ -383,7 +428,9 @@ def test_over_the_students_own_tokens_the_policy_gradient_is_that_of_the_reverse
         tokens = torch.full((12,), v)
         loss = paint_loss(student, teacher, lengths, **SAMPLED, tokens=tokens)
         gradient = student_gradient(
-            lambda z, tokens=tokens: paint_loss(z, teacher, lengths, **SAMPLED, tokens=tokens).value,  # type: ignore[misc]
+            lambda z, tokens=tokens: (
+                paint_loss(z, teacher, lengths, **SAMPLED, tokens=tokens).value
+            ),  # type: ignore[misc]
             student,
         )
         mean_gradient += q[:, v, None] * gradient
@@ -415,18 +462,26 @@ def test_sampled_tokens_of_equal_views_lose_exactly_nothing(dtype: torch.dtype, 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("clip_mode", CLIP_MODES)
-def test_entries_ruled_out_in_both_views_change_nothing(kind: Divergence, clip_mode: ClipMode) -> None:
+def test_entries_ruled_out_in_both_views_change_nothing(
+    kind: Divergence, clip_mode: ClipMode
+) -> None:
     student, teacher = views(8)
     options = BUSY | {"kind": kind, "clip_mode": clip_mode}
     wide_student, wide_teacher = (
-        torch.cat([logits, torch.full((8, 3), -math.inf, dtype=torch.float64)], dim=1) for logits in (student, teacher)
+        torch.cat([logits, torch.full((8, 3), -math.inf, dtype=torch.float64)], dim=1)
+        for logits in (student, teacher)
     )
-    plain, wide = (paint_loss(s, t, [5, 3], **options) for s, t in ((student, teacher), (wide_student, wide_teacher)))
+    plain, wide = (
+        paint_loss(s, t, [5, 3], **options)
+        for s, t in ((student, teacher), (wide_student, wide_teacher))
+    )
     assert_close(wide.value, plain.value)
     for name, figures in plain.stats.items():
         assert_close(wide.stats[name], figures)
     gradient = student_gradient(lambda z: paint_loss(z, teacher, [5, 3], **options).value, student)
-    wide_gradient = student_gradient(lambda z: paint_loss(z, wide_teacher, [5, 3], **options).value, wide_student)
+    wide_gradient = student_gradient(
+        lambda z: paint_loss(z, wide_teacher, [5, 3], **options).value, wide_student
+    )
     assert_close(wide_gradient[:, :7], gradient)
     assert not wide_gradient[:, 7:].any()
 
@@ -439,7 +494,9 @@ def test_entries_ruled_out_in_one_view_leave_a_clipped_loss_finite(kind: Diverge
     loss = paint_loss(student, teacher, [5, 3], **BUSY | {"kind": kind})
     expected = naive.paint_loss(student.tolist(), teacher.tolist(), [5, 3], **BUSY | {"kind": kind})
     assert_close(loss.per_token, torch.tensor(expected.per_token, dtype=torch.float64))
-    gradient = student_gradient(lambda z: paint_loss(z, teacher, [5, 3], **BUSY | {"kind": kind}).value, student)
+    gradient = student_gradient(
+        lambda z: paint_loss(z, teacher, [5, 3], **BUSY | {"kind": kind}).value, student
+    )
     assert gradient.isfinite().all()
 
 
@@ -492,7 +549,9 @@ def test_selection_is_per_completion_not_per_batch(lengths: list[int], top_fract
 
 def test_only_selected_positions_are_interpolated() -> None:
     student, teacher = views(20)
-    plain, sparse = (paint_loss(student, teacher, [12, 8], top_fraction=f, mix=0.3) for f in (0.0, 0.3))
+    plain, sparse = (
+        paint_loss(student, teacher, [12, 8], top_fraction=f, mix=0.3) for f in (0.0, 0.3)
+    )
     moved = plain.stats["kl"] != sparse.stats["kl"]
     assert torch.equal(moved, sparse.stats["selected"].bool())
     assert moved.sum() == 4 + 3
@@ -578,7 +637,9 @@ def test_no_tokens_at_all_lose_nothing_and_can_be_backwarded(lengths: list[int])
 
 @pytest.mark.parametrize("clip_mode", ["pointwise", "token"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_larger_clip_never_lowers_the_loss_and_an_infinite_one_is_none(kind: Divergence, clip_mode: ClipMode) -> None:
+def test_a_larger_clip_never_lowers_the_loss_and_an_infinite_one_is_none(
+    kind: Divergence, clip_mode: ClipMode
+) -> None:
     target, student = (logits.log_softmax(-1) for logits in views(30))
     losses = [
         divergence(target, student, kind=kind, clip_mode=clip_mode, clip=clip)
@@ -610,7 +671,10 @@ def test_jsd_is_symmetric_and_bounded_by_log_2() -> None:
     assert (jsd >= 0).all()
     assert (jsd <= math.log(2) + 1e-12).all()
     apart = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64).log()
-    assert_close(divergence(apart[0], apart[1], kind="jsd", clip_mode="none"), torch.tensor(math.log(2)).double())
+    assert_close(
+        divergence(apart[0], apart[1], kind="jsd", clip_mode="none"),
+        torch.tensor(math.log(2)).double(),
+    )
 
 
 # Precision
@@ -626,7 +690,9 @@ def test_half_precision_logits_are_computed_in_float32(dtype: torch.dtype) -> No
         assert figures.dtype == torch.float32
         assert torch.equal(half.stats[name], figures)
     gradient = student_gradient(lambda z: paint_loss(z, teacher, [30, 20], **BUSY).value, student)
-    expected = student_gradient(lambda z: paint_loss(z, teacher.float(), [30, 20], **BUSY).value, student.float())
+    expected = student_gradient(
+        lambda z: paint_loss(z, teacher.float(), [30, 20], **BUSY).value, student.float()
+    )
     assert torch.equal(gradient, expected.to(dtype))
 
 
@@ -638,61 +704,116 @@ def test_float32_stays_close_to_float64() -> None:
     assert_close(single.per_token.double(), double.per_token, rtol=1e-5, atol=2e-6)
 
 
-# Errors. Without the tests' shape checker, as users run it: it would object first, in words of its own.
+# Errors. As users run it: the tests' shape checker would object first, in words of its own.
 
-unchecked_loss = inspect.unwrap(paint_loss)
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch the checker of shapes and types off."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
 STUDENT, TEACHER = views(6)
+# What a type checker refuses: no choice of any option, and a kind that divergence does not have.
+WRONG: Any = "beta"
+NOT_A_DIVERGENCE: Any = "sampled_token"
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: unchecked_loss(STUDENT, TEACHER[:, :5], [6]), "share one vocabulary: .* 7 entries, .* 5"),
-        (lambda: unchecked_loss(STUDENT, TEACHER[:4], [6]), "same tokens: student has 6 rows, teacher 4"),
+        (
+            lambda: paint_loss(STUDENT, TEACHER[:, :5], [6]),
+            "share one vocabulary: .* 7 entries, .* 5",
+        ),
+        (
+            lambda: paint_loss(STUDENT, TEACHER[:4], [6]),
+            "same tokens: student has 6 rows, teacher 4",
+        ),
         (lambda: paint_loss(STUDENT, TEACHER, [3, 2]), "sum to the 6 rows of each view, got 5"),
         (lambda: paint_loss(STUDENT, TEACHER, [7, -1]), r"lengths\[1\] must be .* got -1"),
         (
             lambda: paint_loss(STUDENT, TEACHER, [6], temperature=0.0),
-            "temperature must be positive .* got 0.0",
+            r"temperature must be in \(0, inf\) .* got 0.0",
         ),
-        (lambda: paint_loss(STUDENT, TEACHER, [6], temperature=math.nan), "temperature must be .* got nan"),
-        (lambda: paint_loss(STUDENT, TEACHER, [6], mix=1.5), r"mix must be in \[0, 1\], got 1.5"),
-        (lambda: paint_loss(STUDENT, TEACHER, [6], top_fraction=-0.1), r"top_fraction must be in \[0, 1\]"),
-        (lambda: paint_loss(STUDENT, TEACHER, [6], clip=0.0), "clip must be positive, got 0.0"),
-        (lambda: paint_loss(STUDENT, TEACHER, [6], clip=math.nan, clip_mode="token"), "clip must be .* nan"),
         (
-            lambda: unchecked_loss(STUDENT, TEACHER, [6], kind="beta"),
-            "kind must be one of 'forward_kl', 'reverse_kl', 'jsd', 'sampled_token', got 'beta'",
+            lambda: paint_loss(STUDENT, TEACHER, [6], temperature=math.nan),
+            "temperature must be .* got nan",
+        ),
+        (
+            lambda: loss_from_logits(STUDENT, TEACHER, [6], Objective()),
+            "objective.temperature must be a number in the loss, got None",
+        ),
+        (lambda: paint_loss(STUDENT, TEACHER, [6], mix=1.5), r"mix must be in \[0, 1\], got 1.5"),
+        (
+            lambda: paint_loss(STUDENT, TEACHER, [6], top_fraction=-0.1),
+            r"top_fraction must be in \[0, 1\]",
+        ),
+        (lambda: paint_loss(STUDENT, TEACHER, [6], clip=0.0), "clip must be above 0, got 0.0"),
+        (lambda: divergence(STUDENT, TEACHER, clip=0.0), "clip must be above 0, got 0.0"),
+        (
+            lambda: select_positions(STUDENT[:, 0], 1.5),
+            r"top_fraction must be in \[0, 1\], got 1.5",
+        ),
+        (lambda: interpolate(TEACHER, STUDENT, -0.1), r"mix must be in \[0, 1\], got -0.1"),
+        (
+            lambda: paint_loss(STUDENT, TEACHER, [6], clip=math.nan, clip_mode="token"),
+            "clip must be .* nan",
+        ),
+        (
+            lambda: paint_loss(STUDENT, TEACHER, [6], kind=WRONG),
+            'kind must be one of forward_kl, reverse_kl, jsd, sampled_token, got "beta"',
         ),
         (
             lambda: paint_loss(STUDENT, TEACHER, [6], kind="sampled_token", tokens=torch.arange(6)),
-            "'sampled_token' needs clip_mode='none', got 'pointwise': .* tokens that the teacher disfavours most",
+            'clip_mode must be "none" with objective.kind "sampled_token", got "pointwise" '
+            ".* tokens that the teacher disfavours most",
         ),
         (
             lambda: paint_loss(STUDENT, TEACHER, [6], kind="sampled_token", clip_mode="none"),
             "kind 'sampled_token' needs tokens",
         ),
         (
-            lambda: inspect.unwrap(divergence)(STUDENT, TEACHER, kind="sampled_token", clip_mode="none"),
-            "kind must be one of 'forward_kl', 'reverse_kl', 'jsd', got 'sampled_token'",
+            lambda: divergence(STUDENT, TEACHER, kind=NOT_A_DIVERGENCE, clip_mode="none"),
+            "kind must be one of forward_kl, reverse_kl, jsd, got 'sampled_token'",
         ),
         (
-            lambda: inspect.unwrap(divergence)(STUDENT, TEACHER, kind="beta"),
-            "kind must be one of 'forward_kl', 'reverse_kl', 'jsd', got 'beta'",
+            lambda: divergence(STUDENT, TEACHER, kind=WRONG),
+            "kind must be one of forward_kl, reverse_kl, jsd, sampled_token, got",
         ),
         (
-            lambda: inspect.unwrap(divergence)(STUDENT, TEACHER, clip_mode="entry"),
-            "clip_mode must be one of 'pointwise', 'token', 'none', got 'entry'",
+            lambda: divergence(STUDENT, TEACHER, clip_mode=WRONG),
+            'clip_mode must be one of pointwise, token, none, got "beta"',
         ),
         (
-            lambda: inspect.unwrap(token_weights)([6], reduction="sum"),
-            "reduction must be one of 'completion', 'token', got 'sum'",
+            lambda: token_weights([6], reduction=WRONG),
+            'reduction must be one of completion, token, got "beta"',
         ),
     ],
 )
-def test_errors_name_the_value_and_what_is_allowed(call: Callable[[], object], message: str) -> None:
+@pytest.mark.usefixtures("unchecked")
+def test_errors_name_the_value_and_what_is_allowed(
+    call: Callable[[], object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_signatures_defaults_are_those_of_the_record() -> None:
+    record = dataclasses.asdict(Objective()) | {"temperature": Rollout().temperature}
+    for loss in (paint_loss, fused_paint_loss):
+        parameters = inspect.signature(loss).parameters
+        shared = [name for name in parameters if name in record]
+        assert len(shared) >= len(record) - 1  # the reference has one impl
+        assert {name: parameters[name].default for name in shared} == {n: record[n] for n in shared}
+    defaults = inspect.signature(divergence).parameters
+    assert all(defaults[name].default == record[name] for name in ("kind", "clip", "clip_mode"))
+    assert inspect.signature(token_weights).parameters["reduction"].default == record["reduction"]
+
+
+def test_the_rollouts_temperature_stands_in_for_one_that_is_not_set() -> None:
+    assert Objective(mix=0.5).resolve(0.7) == Objective(mix=0.5, temperature=0.7)
+    assert Objective(temperature=1.3).resolve(0.7) == Objective(temperature=1.3)
 
 
 def test_the_clip_is_ignored_where_nothing_is_clipped() -> None:
@@ -721,6 +842,7 @@ def test_the_log_prob_of_a_sampled_token_is_its_negative_energy(temperature: flo
     tokens = torch.tensor([0, 6, 3, 3, 1])
     found = token_log_probs(logits, tokens, temperature=temperature)
     expected = [
-        -naive.energies(row, temperature)[token] for row, token in zip(logits.tolist(), tokens.tolist(), strict=True)
+        -naive.energies(row, temperature)[token]
+        for row, token in zip(logits.tolist(), tokens.tolist(), strict=True)
     ]
     assert_close(found, torch.tensor(expected, dtype=torch.float64))

@@ -76,7 +76,10 @@ PAPER: dict[str, Told] = {
     "grpo": EVALUATION
     | {
         "grpo.group_size": (8, "Main Results: 8 GRPO rollouts"),
-        "rollout.max_new_tokens": (16_384, "Experimental Setup: maximum generation length 16k, as 38k is 38,912"),
+        "rollout.max_new_tokens": (
+            16_384,
+            "Experimental Setup: maximum generation length 16k, as 38k is 38,912",
+        ),
     },
     "sft": EVALUATION,
 }
@@ -89,7 +92,11 @@ def shipped(method: str, model: str) -> Config:
 
 
 def flat(config: Config) -> dict[str, Any]:
-    return {f"{section}.{key}": value for section, keys in to_table(config).items() for key, value in keys.items()}
+    return {
+        f"{section}.{key}": value
+        for section, keys in to_table(config).items()
+        for key, value in keys.items()
+    }
 
 
 def differing(a: Config, b: Config) -> set[str]:
@@ -99,7 +106,10 @@ def differing(a: Config, b: Config) -> set[str]:
 
 def test_there_is_a_recipe_for_each_method_and_model_of_the_paper_and_for_the_lab() -> None:
     models = [*MODELS, "lab"]
-    names = {f"lab-{method}" if model == "lab" else f"{method}-{model}" for method, model in product(METHODS, models)}
+    names = {
+        f"lab-{method}" if model == "lab" else f"{method}-{model}"
+        for method, model in product(METHODS, models)
+    }
     assert set(shipped_recipes()) == names
 
 
@@ -138,12 +148,21 @@ def test_a_step_of_grpo_has_four_problems_and_no_kl(model: str) -> None:
 )
 def test_opsd_is_paint_with_nothing_hidden_and_nothing_interpolated(pair: tuple[str, str]) -> None:
     paint, opsd = (read_recipe(find_recipe(name)) for name in pair)
-    changed = {line.partition(":")[0] for line in differences(paint, opsd)}  # of memory, too, nothing
-    assert changed == {"context.wrong", "context.correct", "objective.mix", "objective.top_fraction"}
+    changed = {
+        line.partition(":")[0] for line in differences(paint, opsd)
+    }  # of memory, too, nothing
+    assert changed == {
+        "context.wrong",
+        "context.correct",
+        "objective.mix",
+        "objective.top_fraction",
+    }
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_other_baselines_differ_from_paint_in_method_and_in_what_comes_with_it(model: str) -> None:
+def test_the_other_baselines_differ_from_paint_in_method_and_in_what_comes_with_it(
+    model: str,
+) -> None:
     paint = shipped("paint", model)
     assert differing(paint, shipped("grpo", model)) == {"train.method", "rollout.max_new_tokens"}
     assert differing(paint, shipped("sft", model)) == {"train.method", "objective.reduction"}

@@ -11,7 +11,16 @@ import pytest
 
 from paint.config import Data
 from paint.data.problems import read_problems
-from paint.data.readers import BadRow, DataError, HubError, Number, count_rows, data_files, read_hub, read_rows
+from paint.data.readers import (
+    BadRow,
+    DataError,
+    HubError,
+    Number,
+    count_rows,
+    data_files,
+    read_hub,
+    read_rows,
+)
 
 
 def rows_of(path: Path) -> list[tuple[int, Any]]:

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from paint.training.run import train
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -21,7 +20,7 @@ from paint.model.teacher import FILE, open_teacher
 from paint.model.weights import load_adapter, save_adapter
 from paint.objective import paint_loss
 from paint.runs import RunError
-from paint.training import runlog
+from paint.training.run import train
 from runs import assert_same_history, changed, kill_and_resume
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paint.training.run import train
 
 from paint.cli import main
 from paint.config import Config, ConfigError, Validation
@@ -17,6 +16,7 @@ from paint.evaluation.store import StoreError
 from paint.lab.files import MODEL
 from paint.recipe import find_recipe, read_recipe
 from paint.runs import read_run
+from paint.training.run import train
 from processes import in_two_processes, train_command, until
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from paint.training.run import train
 
 from paint.config import Config, ConfigError
 from paint.context import mask_ratio, mask_solution, overlap
@@ -18,7 +17,7 @@ from paint.model.policy import load_policy
 from paint.objective import token_log_probs
 from paint.preparation.openthoughts import prepare
 from paint.step import reference_shown
-from paint.training import runlog
+from paint.training.run import train
 from runs import changed, stored
 
 

@@ -29,7 +29,6 @@ from paint.lab.files import MODEL
 from paint.model.policy import Policy, load_policy
 from paint.model.weights import save_adapter
 from paint.recipe import find_recipe, from_table, read_recipe, to_table
-from paint.training import runlog
 from processes import alive, in_two_processes, train_command, until
 
 ROOT = Path(__file__).parent.parent

@@ -25,9 +25,18 @@ from paint.display import Clock
 from paint.engines.protocol import Completion
 from paint.fused import LogProbs, fused_log_probs
 from paint.grading.grader import Item
-from paint.objective import Reduction, token_weights
+from paint.objective import token_weights
+from paint.options import Reduction
 from paint.training.rollouts import Rollout, Scored, require_agreement
-from paint.training.update import Batch, Setup, accumulate, completion_ids, generate_rollouts, lengths_of, update
+from paint.training.update import (
+    Batch,
+    Setup,
+    accumulate,
+    completion_ids,
+    generate_rollouts,
+    lengths_of,
+    update,
+)
 
 SPREAD_FLOOR = 1e-4
 

@@ -1,10 +1,12 @@
 """How much of the verified solution the teacher sees.
 
-completion -> overlap with the solution's anchors -> mask ratio -> masked solution -> the teacher's prompt
+completion -> overlap with the solution's anchors -> mask ratio -> masked solution
+           -> the teacher's prompt
 (paper: section 'Overlap-Adaptive Partial Solution Conditioning').
 
-Left out on purpose: whether the answer is right. The schedule follows the overlap, never the verdict. How
-mathematics is normalised, and which of its pieces are anchors, is paint.latex's business.
+Left out on purpose: whether the completion's answer is right. The schedule follows the overlap,
+never the verdict. How mathematics is normalised, and which of its pieces are anchors, is
+paint.latex's business.
 """
 
 import random
@@ -32,49 +34,65 @@ Placement = Literal["suffix", "prefix", "middle", "random", "punctuation"]
 
 
 def overlap(completion: str, solution: str) -> float:
-    """The share of the solution's anchors that the normalised completion contains (paper: overlap score).
+    """The share of the solution's anchors that the completion contains (paper: overlap score).
 
         alpha = |{a in A(y*) : a ⊆ Norm(y)}| / |A(y*)|  in [0, 1];  0 without anchors
 
-    An anchor is contained as whole words and numbers: `5` and `12` are neither in 512 nor in 3.12, `ab` is
-    not in cab, `2x` is in x+2x. The overlap of a solution with itself is exactly 1 when it has an anchor.
+    An anchor is contained as whole words and numbers: `5` and `12` are neither in 512 nor in 3.12,
+    `ab` is not in cab, `2x` is in x+2x. The overlap of a solution with itself is exactly 1 when it
+    has an anchor.
     """
-    wanted = anchors(solution)
+    solution_anchors = anchors(solution)
+    if not solution_anchors:
+        return 0.0
     text = normalize(completion)
-    return sum(contains(text, anchor) for anchor in wanted) / len(wanted) if wanted else 0.0
+    return sum(contains(text, anchor) for anchor in solution_anchors) / len(solution_anchors)
 
 
 def mask_ratio(overlap: float, *, wrong: float = 0.30, correct: float = 0.40) -> float:
-    """The hidden share of the solution: rho = wrong + (correct - wrong) alpha (paper: the affine schedule).
+    """The hidden share of the solution (paper: the affine schedule).
 
-    ``overlap`` is alpha in [0, 1]; 0 <= wrong <= correct < 1, and equal ends fix the ratio. Else ValueError.
+        rho = wrong + (correct - wrong) alpha
+
+    ``overlap`` is alpha in [0, 1]; 0 <= wrong <= correct < 1, and equal ends fix the ratio.
+    Raises ValueError for values outside these ranges.
     """
     if not 0 <= overlap <= 1:
         raise ValueError(f"overlap must be in [0, 1], got {overlap}")
     if not 0 <= wrong <= correct < 1:
-        raise ValueError(f"mask ratios need 0 <= wrong <= correct < 1, got wrong={wrong}, correct={correct}")
+        raise ValueError(
+            f"mask ratios need 0 <= wrong <= correct < 1, got wrong={wrong}, correct={correct}"
+        )
     return wrong + (correct - wrong) * overlap
 
 
-def mask_solution(solution: str, ratio: float, *, placement: Placement = "suffix", seed: int | None = None) -> str:
-    """The solution with a contiguous block of int(ratio * length) characters behind the omission marker.
+def mask_solution(
+    solution: str, ratio: float, *, placement: Placement = "suffix", seed: int | None = None
+) -> str:
+    """The solution with an omission marker in place of int(ratio * length) contiguous characters.
 
-    M(y*; rho) (paper: M_tail is "suffix"; 'Mask Placement Strategy' has the others). The block stands at the
-    end ("suffix"), the start ("prefix"), the centre ("middle") or anywhere ("random", drawn with the seed).
-    "punctuation" moves the cut of "suffix" back to the last end of a sentence, paragraph or displayed formula
-    that leaves at least half of the visible part, where there is one. Blanks beside the block go too. A ratio
-    that hides less than one character returns the solution as it is. ValueError for a ratio outside [0, 1),
-    another placement, and "random" without a seed.
+    M(y*; rho) (paper: M_tail is "suffix"; 'Mask Placement Strategy' has the others). The hidden
+    block stands at the end ("suffix"), the start ("prefix"), the centre ("middle") or anywhere
+    ("random", drawn with the seed). "punctuation" moves the cut of "suffix" back to the last end of
+    a sentence, paragraph or displayed formula that leaves at least half of the visible part, where
+    there is one. Blanks beside the block go too. A ratio that hides less than one character returns
+    the solution as it is.
+    Raises ValueError for a ratio outside [0, 1), another placement, and "random" without a seed.
     """
     if not 0 <= ratio < 1:
         raise ValueError(f"mask ratio must be in [0, 1), got {ratio}")
     if placement not in get_args(Placement):
-        raise ValueError(f"placement must be one of {', '.join(get_args(Placement))}, got {placement!r}")
+        raise ValueError(
+            f"placement must be one of {', '.join(get_args(Placement))}, got {placement!r}"
+        )
     if placement == "random" and seed is None:
         raise ValueError("placement 'random' needs a seed, got None")
+
+    # 0.29 * 100 is 28.999999999999996 in floating point, and must still hide 29.
     hidden = int(ratio * len(solution) + 1e-9)
     if hidden == 0:
         return solution
+
     last = len(solution) - hidden
     match placement:
         case "prefix":
@@ -88,38 +106,53 @@ def mask_solution(solution: str, ratio: float, *, placement: Placement = "suffix
             hidden = len(solution) - start
         case "suffix":
             start = last
+
     before, after = solution[:start].rstrip(), solution[start + hidden :].lstrip()
     return " ".join(part for part in (before, MARKER, after) if part)
 
 
+# Where a visible part may end, and what opens and closes the formulas in which it may not.
+_EDGE = r"\\(?P<edge>begin|end)\{[A-Za-z]{1,20}\*?\}"
+_BRACKET = r"\\(?P<bracket>[()\[\]])"
+_ESCAPED = r"\\."
+_DOLLAR = r"(?P<dollar>\$\$?)"
+_SENTENCE_END = r"[.!?][\"'”)\]]*+(?=\s++[A-Z0-9$\\(“])"
+_PARAGRAPH_END = r"\n[ \t\r]*+\n"
 _STOP = re.compile(
-    r"\\(?P<edge>begin|end)\{[A-Za-z]{1,20}\*?\}|\\(?P<bracket>[()\[\]])|\\.|(?P<dollar>\$\$?)"
-    r"|(?P<sentence>[.!?][\"'”)\]]*+(?=\s++[A-Z0-9$\\(“])|\n[ \t\r]*+\n)",
+    f"{_EDGE}|{_BRACKET}|{_ESCAPED}|{_DOLLAR}|(?P<sentence>{_SENTENCE_END}|{_PARAGRAPH_END})",
     re.DOTALL,
 )
 
 
 def _sentence_end(text: str, limit: int) -> int:
-    """The last end of a sentence, paragraph or display in [limit / 2, limit]; limit where there is none."""
-    cut, formula, depth = limit, "", 0
-    for found in _STOP.finditer(text):
-        if found.end() > limit:
+    """The last end of a sentence, paragraph or display in [limit / 2, limit], or else limit."""
+    cut = limit
+    opener = ""  # of the formula that is open: $, $$, \\( or \\[
+    depth = 0  # of environments
+    for stop in _STOP.finditer(text):
+        if stop.end() > limit:
             break
-        sign, kind, ends = found[0], found.lastgroup, False
-        if kind == "edge" and not formula:
-            depth = max(depth + (1 if found["edge"] == "begin" else -1), 0)
-            ends = found["edge"] == "end" and not depth
-        elif kind == "bracket" and not formula and sign in ("\\(", "\\["):
-            formula = sign
-        elif kind == "bracket" and formula == {"\\)": "\\(", "\\]": "\\["}.get(sign):
-            formula, ends = "", sign == "\\]"
-        elif kind == "dollar" and formula in ("", "$", "$$"):
-            formula, ends = ("" if formula else sign), formula == "$$"
+
+        sign, kind = stop[0], stop.lastgroup
+        is_end = False
+        if kind == "edge" and not opener:
+            depth = max(depth + (1 if stop["edge"] == "begin" else -1), 0)
+            is_end = stop["edge"] == "end" and not depth
+        elif kind == "bracket" and not opener and sign in ("\\(", "\\["):
+            opener = sign
+        elif kind == "bracket" and opener == {"\\)": "\\(", "\\]": "\\["}.get(sign):
+            opener = ""
+            is_end = sign == "\\]"
+        elif kind == "dollar" and opener in ("", "$", "$$"):
+            is_end = opener == "$$"
+            opener = "" if opener else sign
         elif kind == "sentence":
-            formula = "" if formula == "$" and sign[0] == "\n" else formula  # a stray dollar sign
-            ends = not formula and not depth
-        if ends and 2 * found.end() >= limit:
-            cut = found.end()
+            if opener == "$" and sign[0] == "\n":
+                opener = ""  # no formula spans paragraphs: that was a stray dollar sign
+            is_end = not opener and not depth
+
+        if is_end and 2 * stop.end() >= limit:
+            cut = stop.end()
     return cut
 
 
@@ -134,25 +167,33 @@ def student_messages(problem: str) -> list[dict[str, str]]:
 def teacher_messages(
     problem: str, context: str, *, complete: bool, rationale: str | None = None
 ) -> list[dict[str, str]]:
-    """The privileged prompt: the same problem with a masked or complete solution before the instruction.
+    """The privileged prompt: the problem, a masked or complete solution, and the instruction.
 
-    With a rationale, what ``rationale_messages`` asks for and the teacher's own reply stand before the instruction
-    (paper: 'reason-first teachers'; the wording is ours).
+    With a rationale, the request of ``rationale_messages`` and the teacher's own reply to it stand
+    before the instruction (paper: 'reason-first teachers'; the wording is ours).
     """
     if rationale is None:
-        asked = "After reading the reference solution above, derive the same final answer in your own words."
-        return [{"role": "user", "content": f"{_reference(problem, context, complete)}{asked}\n\n{INSTRUCTION}"}]
+        reference = _reference(problem, context, complete)
+        request = (
+            "After reading the reference solution above, "
+            "derive the same final answer in your own words."
+        )
+        return [{"role": "user", "content": f"{reference}{request}\n\n{INSTRUCTION}"}]
+    request = "Now derive the same final answer in your own words."
     return [
         *rationale_messages(problem, context, complete=complete),
         {"role": "assistant", "content": rationale},
-        {"role": "user", "content": f"Now derive the same final answer in your own words.\n\n{INSTRUCTION}"},
+        {"role": "user", "content": f"{request}\n\n{INSTRUCTION}"},
     ]
 
 
 def rationale_messages(problem: str, context: str, *, complete: bool) -> list[dict[str, str]]:
-    """What makes a reason-first teacher write about the solution before it scores (the wording is ours)."""
-    asked = "Explain why the reference solution above works: its key ideas, and what must follow from them."
-    return [{"role": "user", "content": f"{_reference(problem, context, complete)}{asked}"}]
+    """The prompt by which a reason-first teacher writes before it scores (the wording is ours)."""
+    request = (
+        "Explain why the reference solution above works: "
+        "its key ideas, and what must follow from them."
+    )
+    return [{"role": "user", "content": f"{_reference(problem, context, complete)}{request}"}]
 
 
 def _reference(problem: str, context: str, complete: bool) -> str:

@@ -1,20 +1,26 @@
 """The same objective from hidden states, at the cost of its matrix products.
 
-    hidden states  ->  a chunk's logits, both views  ->  entropies  ->  selection  ->  loss, dloss/dz  ->  dloss/dhidden
+    hidden states -> a chunk's logits, both views -> entropies -> selection -> loss, dloss/dz
+                  -> dloss/dhidden
 
-A chunk is as many whole completions as fit, since the selection by entropy ratio looks at one completion at a time.
-So one visit to a chunk gives the loss, every statistic and the gradient: three products a token (two onto the
-vocabulary, one back), nothing recomputed, and the logits of one chunk in memory, however large the batch.
+A chunk is as many whole completions as fit, since the selection by entropy ratio looks at one
+completion at a time. So one visit to a chunk gives the loss, every statistic and the gradient:
+three products a token (two onto the vocabulary, one back), nothing recomputed, and the logits of
+one chunk in memory, however large the batch.
 
-A completion that does not fit in a chunk is visited piece by piece as if nothing were selected, then its selected
-tokens once more: f_top of its tokens cost three products more (eight with a trained head), so 3.09 at the paper's 3 %.
+A completion that does not fit in a chunk is visited piece by piece as if nothing were selected,
+then its selected tokens once more. So f_top of its tokens cost three products more (eight with a
+trained head), which makes 3.09 products a token at the paper's 3 %.
 
-Between the products stand two functions, ``measure`` and ``differentiate``, twice: here in plain torch, on blocks of
-rows that stay in a processor's cache, and in paint.kernels for GPUs.
+The work between the products is two functions, ``measure`` and ``differentiate``. Both exist twice:
+here in plain torch, on blocks of rows that stay in a processor's cache, and in paint.kernels for
+GPUs.
 
-What needs the log-probability of the tokens alone, and no teacher, takes fused_log_probs: two products a token.
+A loss that needs no teacher and only the log-probability of the tokens takes fused_log_probs: two
+products a token.
 
-Left out: logits in half precision (a clip at 0.06 nats would see the rounding), second derivatives.
+Left out on purpose: logits in half precision (a clip at 0.06 nats would see the rounding), and
+second derivatives.
 """
 
 import math
@@ -22,10 +28,9 @@ import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -33,51 +38,39 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from paint import PaintError, objective
-from paint.objective import ClipMode, Kind, Lengths, Loss, Reduction
+from paint.objective import Lengths, Loss
+from paint.options import ClipMode, Impl, Kind, Objective, Reduction
 
-Impl = Literal["auto", "reference", "chunked", "triton"]
 Columns = dict[str, Float[Tensor, "n"]]
 
 
 class ImplError(PaintError, RuntimeError):
-    """What is to compute the loss cannot run here; the message says what can."""
+    """The implementation that was asked for cannot run here; the message says which can."""
 
 
 class Head(NamedTuple):
-    """What makes logits of hidden states."""
+    """The linear layer that maps hidden states to logits."""
 
     weight: Float[Tensor, "v h"]
     bias: Float[Tensor, "v"] | None
 
 
 class RowWork(NamedTuple):
-    """What happens between the products, in plain torch below or in paint.kernels.
+    """The work between the products, in plain torch below or in paint.kernels.
 
     measure may leave in the logits whatever its own differentiate reads there.
     """
 
     measure: Callable[[Tensor, Tensor | None, float], Columns]
     differentiate: Callable[
-        [Tensor, Tensor, Columns, Columns, Tensor, Tensor | None, Tensor | None, "Options"], Columns
+        [Tensor, Tensor, Columns, Columns, Tensor, Tensor | None, Tensor | None, Objective], Columns
     ]
 
 
 # Logits in a block of rows: few enough for a processor's cache, enough to keep a GPU busy.
 CPU_BLOCK, GPU_BLOCK = 2**18, 2**25
-# Rows of the head that are converted at a time where no product of these types exists.
+# Rows of the head that are converted at a time where the device cannot multiply the two dtypes.
 SLICE = 2**14
-
-
-@dataclass(frozen=True)
-class Options:
-    """How logits become a loss."""
-
-    temperature: float
-    mix: float
-    top_fraction: float
-    clip: float
-    clip_mode: ClipMode
-    kind: Kind
 
 
 def fused_paint_loss(
@@ -98,51 +91,97 @@ def fused_paint_loss(
     impl: Impl = "auto",
     chunk_tokens: int = 1024,
 ) -> Loss:
-    """paint_loss of lm_head(student_hidden) and lm_head(teacher_hidden), without their logits in memory at once.
+    """paint_loss of lm_head(student_hidden), lm_head(teacher_hidden), a chunk's logits at a time.
 
-    The options, value, per-token values and statistics of paint_loss (paper: Eq. main_loss, Algorithm
-    adaptive_opsd). Its gradient reaches student_hidden, and the head where that is trained; the teacher gets none.
-    teacher_lm_head is the teacher's where it has one of its own, as when the student's is trained and its is not.
+    The options, value, per-token values and statistics are those of paint_loss (paper: Eq.
+    main_loss, Algorithm adaptive_opsd). The gradient reaches student_hidden, and the head where
+    that is trained; the teacher gets none. teacher_lm_head is the teacher's own head, for a
+    teacher whose head is not the one that is trained.
 
-    impl: reference holds all logits; chunked is plain torch; triton needs a GPU (or Triton's interpreter); auto is
-    triton on a GPU and chunked elsewhere. chunk_tokens bounds the memory and changes nothing else: two tensors of
-    chunk_tokens × v in float32 (and one in the head's half precision, on a GPU), besides the gradients.
-    Logits are accumulated and kept in float32, or in float64 for float64 states, whatever the head's dtype.
-    Raises ValueError for views, lengths and a head that do not match and for options out of range; TypeError for a
-    head that is not a linear layer or its weight; ImplError for triton where it cannot run.
+    impl: reference holds all logits; chunked is plain torch; triton needs a GPU (or Triton's
+    interpreter); auto is triton on a GPU and chunked elsewhere. chunk_tokens bounds the memory and
+    changes nothing else: two tensors of chunk_tokens × v in float32 (and one in the head's half
+    precision, on a GPU), besides the gradients. Logits are accumulated and kept in float32, or in
+    float64 for float64 states, whatever the head's dtype.
+
+    Raises ValueError for views, lengths and a head that do not match and for options out of range;
+    TypeError for a head that is not a linear layer or its weight; ImplError for triton where it
+    cannot run.
     """
+    options = Objective(
+        kind=kind,
+        clip=clip,
+        clip_mode=clip_mode,
+        mix=mix,
+        top_fraction=top_fraction,
+        temperature=temperature,
+        reduction=reduction,
+        impl=impl,
+    )
+    return loss_from_hidden(
+        student_hidden,
+        teacher_hidden,
+        lm_head,
+        lengths,
+        options,
+        tokens=tokens,
+        teacher_lm_head=teacher_lm_head,
+        chunk_tokens=chunk_tokens,
+    )
+
+
+def loss_from_hidden(
+    student_hidden: Float[Tensor, "n h"],
+    teacher_hidden: Float[Tensor, "n h"],
+    lm_head: nn.Linear | Float[Tensor, "v h"],
+    lengths: Lengths,
+    options: Objective,
+    *,
+    tokens: Int[Tensor, "n"] | None = None,
+    teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
+    chunk_tokens: int = 1024,
+) -> Loss:
+    """fused_paint_loss with its options in one record, whose temperature must be a number."""
     head = _weight_and_bias(lm_head)
     teacher_head = head if teacher_lm_head is None else _weight_and_bias(teacher_lm_head)
-    rows = objective.check_rows(len(student_hidden), len(teacher_hidden), lengths, tokens)
-    objective.check_options(temperature, mix, top_fraction, clip, clip_mode, kind, reduction, tokens)
-    _check_width("student_hidden", student_hidden, "lm_head", head)
-    _check_width(
-        "teacher_hidden", teacher_hidden, "lm_head" if teacher_head is head else "teacher_lm_head", teacher_head
+    teacher_name = "lm_head" if teacher_head is head else "teacher_lm_head"
+    lengths = objective.check_inputs(
+        len(student_hidden), len(teacher_hidden), lengths, tokens, options
     )
+    _check_width("student_hidden", student_hidden, "lm_head", head)
+    _check_width("teacher_hidden", teacher_hidden, teacher_name, teacher_head)
     if len(head.weight) != len(teacher_head.weight):
         raise ValueError(
-            "student and teacher must share one vocabulary: "
-            f"lm_head has {len(head.weight)} entries, teacher_lm_head {len(teacher_head.weight)}"
+            "student and teacher must share one vocabulary: lm_head has "
+            f"{len(head.weight)} entries, teacher_lm_head {len(teacher_head.weight)}"
         )
     _check_chunk(chunk_tokens)
-    objective.check_choice("impl", impl, Impl)
 
-    if impl == "auto":
-        impl = "triton" if student_hidden.is_cuda and find_spec("triton") else "chunked"
-    options = Options(temperature, mix, top_fraction, clip, clip_mode, kind)
-    if impl == "reference":
-        dtype = _wide(student_hidden)
+    dtype = _wide(student_hidden)
+    if options.impl == "reference":
         student_logits, teacher_logits = (
             nn.functional.linear(hidden.to(dtype), w.to(dtype), None if b is None else b.to(dtype))
             for hidden, (w, b) in ((student_hidden, head), (teacher_hidden, teacher_head))
         )
-        return objective.paint_loss(
-            student_logits, teacher_logits, rows, reduction=reduction, tokens=tokens, **asdict(options)
-        )
-    work = triton_row_work(student_hidden.device) if impl == "triton" else RowWork(measure, differentiate)
-    weights = objective.token_weights(rows, reduction=reduction).to(student_hidden.device, _wide(student_hidden))
+        return objective.loss_from_logits(student_logits, teacher_logits, lengths, options, tokens)
+
+    on_gpu = student_hidden.is_cuda and find_spec("triton")
+    if options.impl == "triton" or (options.impl == "auto" and on_gpu):
+        work = triton_row_work(student_hidden.device)
+    else:
+        work = RowWork(measure, differentiate)
+    weights = objective.token_weights(lengths, reduction=options.reduction)
     return _visit_chunks(
-        student_hidden, teacher_hidden, head, teacher_head, rows, weights, tokens, chunk_tokens, options, work
+        student_hidden,
+        teacher_hidden,
+        head,
+        teacher_head,
+        lengths,
+        weights.to(student_hidden.device, dtype),
+        tokens,
+        chunk_tokens,
+        options,
+        work,
     )
 
 
@@ -151,70 +190,116 @@ def _visit_chunks(
     teacher_hidden: Tensor,
     head: Head,
     teacher_head: Head,
-    rows: Sequence[int],
+    lengths: Sequence[int],
     weights: Tensor,
     tokens: Tensor | None,
     chunk_tokens: int,
-    options: Options,
+    options: Objective,
     work: RowWork,
 ) -> Loss:
-    """The loss and, while the logits are there, the gradients of what requires one."""
+    """The loss and, while the logits are there, the gradients of the inputs that require one."""
     weight, bias = head
-    inputs = {"hidden": student_hidden, "weight": weight} | ({} if bias is None else {"bias": bias})
-    inputs = {name: value for name, value in inputs.items() if value.requires_grad and torch.is_grad_enabled()}
-    gradients = {name: torch.zeros_like(value, dtype=weights.dtype) for name, value in inputs.items()}
+    candidates = {"hidden": student_hidden, "weight": weight, "bias": bias}
+    inputs = {
+        name: value
+        for name, value in candidates.items()
+        if value is not None and value.requires_grad and torch.is_grad_enabled()
+    }
+    gradients = {
+        name: torch.zeros_like(value, dtype=weights.dtype) for name, value in inputs.items()
+    }
+    head_is_trained = bool(inputs.keys() - {"hidden"})
     columns: Columns = {}
     buffers = _buffers(weights, (2, min(chunk_tokens, len(weights)), len(weight)))
 
     def visit(where: slice | Tensor, select: Callable[[Tensor], Tensor], *, sign: int = 1) -> None:
-        """Write these tokens' columns and gradients; add their part to the head's gradient, or take it off."""
+        """Write these tokens' columns and gradients, and add sign × their part of the head's."""
         student = _logits(student_hidden[where], *head, buffers[0])
         teacher = _logits(teacher_hidden[where], *teacher_head, buffers[1])
         sampled = None if tokens is None else tokens[where]
-        student_view = work.measure(student, sampled, options.temperature)
-        teacher_view = work.measure(teacher, sampled, options.temperature)
+
+        student_view = work.measure(student, sampled, options.loss_temperature)
+        teacher_view = work.measure(teacher, sampled, options.loss_temperature)
         ratio = objective.entropy_ratio(teacher_view["entropy"], student_view["entropy"])
         selected = select(ratio)
         slope = _slope_buffer(student, weight) if inputs else None
-        found = work.differentiate(student, teacher, student_view, teacher_view, selected, sampled, slope, options)
+        figures = work.differentiate(
+            student, teacher, student_view, teacher_view, selected, sampled, slope, options
+        )
 
-        found |= {"entropy_ratio": ratio, "selected": selected.to(ratio.dtype)}
+        figures |= {"entropy_ratio": ratio, "selected": selected.to(ratio.dtype)}
         for role, view in (("student", student_view), ("teacher", teacher_view)):
-            found |= {f"{role}_{name}": view[name] for name in ("entropy", "log_prob") if name in view}
-        for name, values in found.items():
+            names = [name for name in ("entropy", "log_prob") if name in view]
+            figures |= {f"{role}_{name}": view[name] for name in names}
+        for name, values in figures.items():
             columns.setdefault(name, torch.empty_like(weights))[where] = values
-        if slope is None:
-            return
-        # Weighed beside the products, not before: in half precision, what a token weighs in a batch may round to 0.
-        if "hidden" in inputs:
-            gradients["hidden"][where] = _times_weight(slope, weight, weights.dtype) * weights[where, None]
-        if "weight" in inputs:
-            _add_outer(gradients["weight"], slope, student_hidden[where] * (sign * weights[where, None]))
-        if "bias" in inputs:
-            gradients["bias"] += slope.to(weights.dtype).T @ (sign * weights[where])
 
+        if slope is not None:
+            _add_gradients(
+                gradients, where, slope, student_hidden[where], weight, weights[where], sign
+            )
+
+    select_none = partial(torch.zeros_like, dtype=torch.bool)
+    select_all = partial(torch.ones_like, dtype=torch.bool)
     with torch.no_grad():
-        for first, group in _chunks(rows, chunk_tokens):
+        for first, group in _chunks(lengths, chunk_tokens):
             span = slice(first, first + sum(group))
             if sum(group) <= chunk_tokens:
-                visit(span, partial(objective.select, lengths=group, top_fraction=options.top_fraction))
+                select = partial(objective.select, lengths=group, top_fraction=options.top_fraction)
+                visit(span, select)
                 continue
-            places = torch.arange(span.start, span.stop, device=weights.device)
-            for piece in places.split(chunk_tokens):
-                visit(piece, partial(torch.zeros_like, dtype=torch.bool))
-            chosen = objective.select_positions(columns["entropy_ratio"][span], options.top_fraction)
-            for piece in places[chosen].split(chunk_tokens):
-                if inputs.keys() - {"hidden"}:
-                    visit(piece, partial(torch.zeros_like, dtype=torch.bool), sign=-1)
-                visit(piece, partial(torch.ones_like, dtype=torch.bool))
+
+            # A completion longer than a chunk: what to select is known only after all its pieces.
+            positions = torch.arange(span.start, span.stop, device=weights.device)
+            for piece in positions.split(chunk_tokens):
+                visit(piece, select_none)
+
+            ratios = columns["entropy_ratio"][span]
+            chosen = objective.select_positions(ratios, options.top_fraction)
+            for piece in positions[chosen].split(chunk_tokens):
+                # The second visit overwrites a token's columns and its hidden state's gradient. The
+                # head's gradient is a sum over tokens: take off what the first visit added to it.
+                if head_is_trained:
+                    visit(piece, select_none, sign=-1)
+                visit(piece, select_all)
+
         per_token = columns.pop("per_token")
         value = (weights * per_token).sum()
-    value = _KnownGradients.apply(value, tuple(gradients.values()), *inputs.values())  # type: ignore[no-untyped-call]
+
+    value = _KnownGradients.apply(  # type: ignore[no-untyped-call]
+        value, tuple(gradients.values()), *inputs.values()
+    )
     return Loss(value, per_token, columns)
 
 
+def _add_gradients(
+    gradients: dict[str, Tensor],
+    where: slice | Tensor,
+    slope: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    weights: Tensor,
+    sign: int,
+) -> None:
+    """Write the gradient of these tokens' states, and add sign × their part of the head's."""
+    # The slope is weighed beside the products, not before them: in half precision, the weight of
+    # one token in a large batch may round to 0.
+    if "hidden" in gradients:
+        back = _times_weight(slope, weight, weights.dtype)
+        gradients["hidden"][where] = back * weights[:, None]
+    if "weight" in gradients:
+        _add_outer(gradients["weight"], slope, hidden * (sign * weights[:, None]))
+    if "bias" in gradients:
+        gradients["bias"] += slope.to(weights.dtype).T @ (sign * weights)
+
+
 class LogProbs(NamedTuple):
-    """Of each row, in nats: log_prob of its token, which alone has a gradient; entropy; log_prob at temperature 1."""
+    """Of each row, in nats. Only log_prob carries a gradient.
+
+    log_prob      of the row's token, at the temperature
+    entropy       of the row's distribution, at the temperature
+    untempered    log_prob at temperature 1
+    """
 
     log_prob: Float[Tensor, "n"]
     entropy: Float[Tensor, "n"]
@@ -233,20 +318,24 @@ def fused_log_probs(
 
         d log q(y) / d hidden = (W[y] − qᵀ W) / T
 
-    depends on one row alone. So it is computed while the logits are there and kept, n × h in float32, and the backward
-    pass only scales its rows: two products a token. A trained head costs two more, as its logits are computed again.
-    One tensor of chunk_tokens × v in memory, and precision, as in fused_paint_loss.
-    Raises ValueError for tokens or a head that do not match and for options out of range; TypeError for a head that is
-    not a linear layer or its weight.
+    depends on one row alone. So it is computed while the logits are there and kept, n × h in
+    float32, and the backward pass only scales its rows: two products a token. A trained head costs
+    two more, as its logits are computed again. One tensor of chunk_tokens × v in memory, and
+    precision, as in fused_paint_loss.
+
+    Raises ValueError for tokens or a head that do not match and for options out of range; TypeError
+    for a head that is not a linear layer or its weight.
     """
     head = _weight_and_bias(lm_head)
     _check_width("hidden", hidden, "lm_head", head)
     if len(tokens) != len(hidden):
-        raise ValueError(f"tokens must be one for each of the {len(hidden)} rows of hidden, got {len(tokens)}")
-    objective.check_temperature(temperature)
+        raise ValueError(
+            f"tokens must be one for each of the {len(hidden)} rows of hidden, got {len(tokens)}"
+        )
+    Objective(temperature=temperature)  # checks the range
     _check_chunk(chunk_tokens)
     if not torch.is_grad_enabled():
-        hidden = hidden.detach()  # or else its derivative would be computed and kept for nothing
+        hidden = hidden.detach()  # or else its derivative would be computed, and kept for nothing
     return LogProbs(*_TokenLogProbs.apply(hidden, *head, tokens, temperature, chunk_tokens))  # type: ignore[no-untyped-call]
 
 
@@ -271,10 +360,13 @@ class _TokenLogProbs(torch.autograd.Function):
             view = measure(logits, tokens[rows], temperature)
             entropy[rows], untempered[rows] = view["entropy"], view["log_prob"]
             log_prob[rows] = logits.gather(-1, tokens[rows, None])[:, 0]
+
             if derivative is not None:
                 slope = _token_slope(logits, tokens[rows], weight, temperature)
                 derivative[rows] = _times_weight(slope, weight, derivative.dtype)
-        ctx.save_for_backward(derivative, *((hidden, weight, bias, tokens) if weight_needs or bias_needs else ()))
+
+        inputs = (hidden, weight, bias, tokens) if weight_needs or bias_needs else ()
+        ctx.save_for_backward(derivative, *inputs)
         ctx.options = temperature, chunk_tokens
         ctx.dtype = hidden.dtype
         ctx.mark_non_differentiable(entropy, untempered)
@@ -288,6 +380,9 @@ class _TokenLogProbs(torch.autograd.Function):
         of_hidden = (derivative * above[:, None]).to(ctx.dtype) if hidden_needs else None
         if not (weight_needs or bias_needs):
             return of_hidden, None, None, None, None, None
+
+        # A derivative of the head would be as large as the head, for each token: compute the logits
+        # again, and only the sum over tokens.
         hidden, weight, bias, tokens = inputs
         temperature, chunk_tokens = ctx.options
         of_weight = torch.zeros_like(weight, dtype=above.dtype) if weight_needs else None
@@ -299,8 +394,10 @@ class _TokenLogProbs(torch.autograd.Function):
                 _add_outer(of_weight, slope, hidden[rows] * above[rows, None])
             if of_bias is not None:
                 of_bias += slope.to(above.dtype).T @ above[rows]
-        of_head = ((of_weight, weight), (of_bias, bias))
-        return of_hidden, *(None if x is None else x.to(like.dtype) for x, like in of_head), None, None, None
+
+        of_weight = None if of_weight is None else of_weight.to(weight.dtype)
+        of_bias = None if of_bias is None else of_bias.to(bias.dtype)
+        return of_hidden, of_weight, of_bias, None, None, None
 
 
 def _chunk_logits(
@@ -324,7 +421,7 @@ def _token_slope(log_q: Tensor, tokens: Tensor, weight: Tensor, temperature: flo
 
 
 def _chunks(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, list[int]]]:
-    """First token and lengths of as many completions as fit in a chunk, or of one that does not fit."""
+    """First token and lengths of the completions of each chunk: as many as fit, at least one."""
     first, group = 0, list[int]()
     for length in lengths:
         if group and sum(group) + length > limit:
@@ -340,16 +437,20 @@ def _chunks(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, list[int]
 def measure(
     logits: Float[Tensor, "r v"], tokens: Int[Tensor, "r"] | None, temperature: float
 ) -> dict[str, Float[Tensor, "r"]]:
-    """Entropy of each row at the temperature, and log_prob of its token at temperature 1; logits become log-probs."""
-    found = {"entropy": logits.new_empty(len(logits))}
+    """The entropy of each row at the temperature; the logits become log-probs at it.
+
+    With tokens, also the log_prob of each row's token, at temperature 1.
+    """
+    figures = {"entropy": logits.new_empty(len(logits))}
     if tokens is not None:
-        found["log_prob"] = logits.new_empty(len(logits))
+        figures["log_prob"] = logits.new_empty(len(logits))
+
     for rows in _blocks(logits):
         if tokens is not None:
-            found["log_prob"][rows] = objective.token_log_probs(logits[rows], tokens[rows])
+            figures["log_prob"][rows] = objective.token_log_probs(logits[rows], tokens[rows])
         logits[rows] = objective.finite((logits[rows] / temperature).log_softmax(-1))
-        found["entropy"][rows] = objective.entropy(logits[rows])
-    return found
+        figures["entropy"][rows] = objective.entropy(logits[rows])
+    return figures
 
 
 def differentiate(
@@ -360,40 +461,48 @@ def differentiate(
     selected: Bool[Tensor, "r"],
     tokens: Int[Tensor, "r"] | None,
     slope: Float[Tensor, "r v"] | None,
-    options: Options,
+    options: Objective,
 ) -> dict[str, Float[Tensor, "r"]]:
-    """Divergence of each row and its statistics from log-probs; dD/dz of the student's logits into slope.
+    """Divergence of each row and its statistics, from log-probs; dD/dz of the student into slope.
 
-        dD/dz_i = (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T,     g = ∂summand / ∂log q,  A the unclipped entries
+        dD/dz_i = (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T,     g = ∂summand / ∂log q,
+                                                           A the unclipped entries
 
-    With kind sampled_token g = summand, and only that of the row's token is not 0; other kinds do not read tokens.
-    slope may be student itself. The target is written over teacher.
+    With kind sampled_token g = summand, and only that of the row's token is not 0; the other kinds
+    do not read tokens. slope may be student itself. The target is written over teacher.
     """
-    found = {name: student.new_empty(len(student)) for name in ("per_token", "kl", "clipped", "unclipped_mass")}
+    names = ("per_token", "kl", "clipped", "unclipped_mass")
+    figures = {name: student.new_empty(len(student)) for name in names}
+
     for rows in _blocks(student):
         log_p, log_q = teacher[rows], student[rows]
         chosen = selected[rows]
         if chosen.any():
             log_p[chosen] = objective.interpolate(log_p[chosen], log_q[chosen], options.mix)
+
         p, q = log_p.exp(), log_q.exp()
         sampled = None if tokens is None else tokens[rows]
-        terms, pull = _terms(p, q, log_p, log_q, sampled, options.kind)
+        summands, g = _summands_and_g(p, q, log_p, log_q, sampled, options.kind)
+        unclipped = objective.unclipped_entries(summands, options.clip, options.clip_mode)
         # As numbers: multiplying by them is several times faster than by truth values.
-        kept = objective.unclipped_entries(terms, options.clip, options.clip_mode).to(terms.dtype)
-        found["per_token"][rows] = objective.clipped_sum(terms, options.clip, options.clip_mode)
-        found["kl"][rows] = terms.sum(-1)
-        found["clipped"][rows] = 1 - kept.amin(-1)
-        found["unclipped_mass"][rows] = (p * kept).sum(-1)
+        kept = unclipped.to(summands.dtype)
+
+        per_token = objective.clipped_sum(summands, options.clip, options.clip_mode)
+        figures["per_token"][rows] = per_token
+        figures["kl"][rows] = summands.sum(-1)
+        figures["clipped"][rows] = 1 - kept.amin(-1)
+        figures["unclipped_mass"][rows] = (p * kept).sum(-1)
+
         if slope is not None:
-            pull = pull * kept
-            slope[rows] = (pull - q * pull.sum(-1, keepdim=True)) / options.temperature
-    return found
+            g = g * kept
+            slope[rows] = (g - q * g.sum(-1, keepdim=True)) / options.loss_temperature
+    return figures
 
 
-def _terms(
+def _summands_and_g(
     p: Tensor, q: Tensor, log_p: Tensor, log_q: Tensor, tokens: Tensor | None, kind: Kind
 ) -> tuple[Tensor, Tensor]:
-    """The summand of every entry (objective.divergence, objective.paint_loss), and g = ∂summand / ∂log q."""
+    """The summand of every entry, as in paint.objective, and g = ∂summand / ∂log q."""
     match kind:
         case "forward_kl":
             return p * (log_p - log_q), -p
@@ -406,9 +515,9 @@ def _terms(
             return p * (log_p - log_m) / 2 + student_part, student_part
         case "sampled_token":
             assert tokens is not None
-            place = tokens[:, None]
-            gap = log_q.gather(-1, place) - log_p.gather(-1, place)
-            summand = torch.zeros_like(log_q).scatter_(-1, place, gap)
+            token = tokens[:, None]
+            gap = log_q.gather(-1, token) - log_p.gather(-1, token)
+            summand = torch.zeros_like(log_q).scatter_(-1, token, gap)
             return summand, summand
 
 
@@ -422,21 +531,28 @@ def triton_row_work(device: torch.device) -> RowWork:
     try:
         from paint import kernels
     except ImportError as error:
-        raise ImplError(f"impl='triton' needs the triton package ({error}); use impl='chunked'") from error
+        raise ImplError(
+            f"impl='triton' needs the triton package ({error}); use impl='chunked'"
+        ) from error
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise ImplError("impl='triton' needs a GPU, or TRITON_INTERPRET=1 to try it without; use impl='chunked'")
+        raise ImplError(
+            "impl='triton' needs a GPU, or TRITON_INTERPRET=1 to try it without; use impl='chunked'"
+        )
     return RowWork(kernels.measure, kernels.differentiate)
 
 
-# The products. Sums are float32 throughout; what differs is who can multiply half precision without rounding them.
+# The products. Sums are float32 throughout. Devices differ in whether they can multiply half
+# precision without rounding those sums.
 
 
 def _buffers(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Uninitialised memory; on Linux CPUs in large pages: first touching 150,000 small ones costs half a product."""
+    """Uninitialised memory of this shape."""
+    # On Linux CPUs in large pages: the first touch of 150,000 small ones costs half a product.
     if not (like.is_cpu and like.numel() and hasattr(mmap, "MADV_HUGEPAGE")):
         return like.new_empty(shape)
-    pages = mmap.mmap(-1, math.prod(shape) * like.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # where they are switched off
+    size = math.prod(shape) * like.itemsize
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # where large pages are switched off
         pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=like.dtype).view(shape)
 
@@ -453,12 +569,11 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor)
 
 
 def _slope_buffer(logits: Tensor, weight: Tensor) -> Tensor:
-    """Where dD/dz goes: over the student's logits, unless a GPU is to multiply it with a half-precision head."""
-    return (
-        logits
-        if _native(logits, weight, logits.dtype) or not weight.is_cuda
-        else torch.empty_like(logits, dtype=weight.dtype)
-    )
+    """Memory for dD/dz: the student's logits, which nothing reads after it."""
+    if weight.is_cuda and not _native(logits, weight, logits.dtype):
+        # A GPU multiplies it with a half-precision head, and takes two factors of one dtype.
+        return torch.empty_like(logits, dtype=weight.dtype)
+    return logits
 
 
 def _times_weight(slope: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -473,10 +588,12 @@ def _times_weight(slope: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _add_outer(total: Tensor, slope: Tensor, hidden: Tensor) -> None:
     """total += slope.T @ hidden, by slices: what is added is never as large as the head."""
-    # float16 would lose most of the weighed states; bfloat16 has float32's range.
+    # float16 would round most of the weighed states to 0; bfloat16 has float32's range.
     dtype = slope.dtype if slope.dtype != torch.float16 else total.dtype
+    hidden = hidden.to(dtype)
     for part in _slices(total):
-        total[part] += _mm(slope[:, part].T.to(dtype), hidden.to(dtype), torch.empty_like(total[part]))
+        out = torch.empty_like(total[part])
+        total[part] += _mm(slope[:, part].T.to(dtype), hidden, out)
 
 
 def _native(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:
@@ -506,7 +623,8 @@ class _KnownGradients(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, *((above * g).to(dtype) for g, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True))
+        pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        return None, None, *((above * gradient).to(dtype) for gradient, dtype in pairs)
 
 
 def _weight_and_bias(lm_head: object) -> Head:
@@ -515,13 +633,16 @@ def _weight_and_bias(lm_head: object) -> Head:
     if isinstance(lm_head, nn.Linear):
         return Head(lm_head.weight, lm_head.bias)
     raise TypeError(
-        f"lm_head must be a linear layer or its weight, got {type(lm_head).__name__}; give it without an adapter"
+        f"lm_head must be a linear layer or its weight, got {type(lm_head).__name__}; "
+        "give it without an adapter"
     )
 
 
 def _check_width(name: str, hidden: Tensor, head_name: str, head: Head) -> None:
     if hidden.shape[1] != head.weight.shape[1]:
-        raise ValueError(f"{name} has {hidden.shape[1]} entries a row, {head_name} takes {head.weight.shape[1]}")
+        raise ValueError(
+            f"{name} has {hidden.shape[1]} entries a row, {head_name} takes {head.weight.shape[1]}"
+        )
 
 
 def _check_chunk(chunk_tokens: int) -> None:

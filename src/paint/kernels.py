@@ -1,40 +1,48 @@
-"""The row work of paint.fused as two Triton kernels: one program a token, logits read where they lie.
+"""The row work of paint.fused as two Triton kernels: one program a token, on logits where they lie.
 
-    measure         one visit to a view's logits: normalisation, entropy, log-probability of the sampled token
-    differentiate   two visits to both views': loss and its statistics, then dD/dz in place (a third, before these, for
-                    the selected few: the normalisation of the interpolated target)
+    measure         one visit to a view's logits: normalisation, entropy, log-probability of the
+                    sampled token
+    differentiate   two visits to both views' logits: the loss and its statistics, then dD/dz in
+                    place; for the selected few, a third visit before these two normalises the
+                    interpolated target
 
-With logits in float32, a token moves 7 v floats in all, whatever the options. Sums are kept a lane, in the logits'
-dtype, and a lane adds v / BLOCK terms: that is more exact than one running sum, and needs one exchange between threads
-a row instead of one a block.
+With logits in float32, a token moves 7 v floats in all, whatever the options. Each lane keeps a sum
+of its own in the logits' dtype, of v / BLOCK terms. That is more exact than one running sum, and
+needs one exchange between threads a row instead of one a block.
 
 This module needs Triton, which comes with PyTorch for GPUs; nothing imports it before it is used.
 """
 
-from typing import Any, no_type_check
+from typing import no_type_check
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from paint.options import Objective
+
 BLOCK = 2048
 WARPS = 8
-# What stands for log 0: still 0 as a probability after any temperature, and finite, so that 0 log 0 is 0.
+# Stands for log 0: still 0 as a probability at any temperature, and finite, so that 0 log 0 is 0.
 LOWEST = tl.constexpr(-1e30)
 
 
 def measure(logits: Tensor, tokens: Tensor | None, temperature: float) -> dict[str, Tensor]:
-    """Of each row of logits (r v): entropy at the temperature, the token's log_prob at temperature 1, and
-    highest and log_sum, with log p = (z − highest) / T − log_sum.
+    """The entropy of each row of logits (r v) at the temperature.
+
+    With tokens, also the log_prob of each row's token, at temperature 1. highest and log_sum
+    normalise a row for differentiate: log p = (z − highest) / T − log_sum.
     """
     rows, vocabulary = logits.shape
-    found = {name: logits.new_empty(rows) for name in ("highest", "log_sum", "entropy", "log_prob")}
+    figures = {
+        name: logits.new_empty(rows) for name in ("highest", "log_sum", "entropy", "log_prob")
+    }
     if rows:
         _measure[(rows,)](
             logits,
             logits.stride(0),
             tokens,
-            *found.values(),
+            *figures.values(),
             vocabulary,
             TEMPERATURE=temperature,
             SAMPLED=tokens is not None,
@@ -42,27 +50,30 @@ def measure(logits: Tensor, tokens: Tensor | None, temperature: float) -> dict[s
             num_warps=WARPS,
         )
     if tokens is None:
-        del found["log_prob"]
-    return found
+        del figures["log_prob"]
+    return figures
 
 
 def differentiate(
     student: Tensor,
     teacher: Tensor,
-    student_measured: dict[str, Tensor],
-    teacher_measured: dict[str, Tensor],
+    student_view: dict[str, Tensor],
+    teacher_view: dict[str, Tensor],
     selected: Tensor,
     tokens: Tensor | None,
     slope: Tensor | None,
-    options: Any,
+    options: Objective,
 ) -> dict[str, Tensor]:
-    """Of each row of both views' logits (r v): per_token, kl, clipped and unclipped_mass of paint.objective.
+    """The figures of each row of both views' logits (r v): per_token, kl, clipped, unclipped_mass.
 
-    tokens, the sampled ones, are read by kind sampled_token alone.
-    Where slope is given, a tensor (r v) that may be student itself, it gets dD/dz of the student's logits z.
+    They mean what they mean in paint.objective. Only kind sampled_token reads tokens, the sampled
+    ones. slope is None, or a tensor (r v) that may be student itself: dD/dz of the student's logits
+    z is written into it.
     """
     rows, vocabulary = student.shape
-    found = {name: student.new_empty(rows) for name in ("per_token", "kl", "clipped", "unclipped_mass")}
+    figures = {
+        name: student.new_empty(rows) for name in ("per_token", "kl", "clipped", "unclipped_mass")
+    }
     if rows:
         _differentiate[(rows,)](
             student,
@@ -71,15 +82,15 @@ def differentiate(
             student.stride(0),
             teacher.stride(0),
             slope.stride(0) if slope is not None else 0,
-            student_measured["highest"],
-            student_measured["log_sum"],
-            teacher_measured["highest"],
-            teacher_measured["log_sum"],
+            student_view["highest"],
+            student_view["log_sum"],
+            teacher_view["highest"],
+            teacher_view["log_sum"],
             selected,
             tokens,
-            *found.values(),
+            *figures.values(),
             vocabulary,
-            TEMPERATURE=options.temperature,
+            TEMPERATURE=options.loss_temperature,
             MIX=options.mix,
             CLIP=options.clip,
             KIND=options.kind,
@@ -88,7 +99,7 @@ def differentiate(
             BLOCK=BLOCK,
             num_warps=WARPS,
         )
-    return found
+    return figures
 
 
 @triton.jit
@@ -109,20 +120,25 @@ def _measure(
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     dtype = logits.dtype.element_ty
+
+    # With d = (z − highest) / T: mass is Σ exp(d), moment is Σ exp(d) d, and
+    # H = log mass − moment / mass. Both are rescaled when the highest logit so far rises.
     highest = tl.full((), LOWEST, dtype)
     mass = tl.zeros((BLOCK,), dtype)
-    moment = tl.zeros((BLOCK,), dtype)  # Σ exp(d) d, of which entropy is made: d = (z − highest) / T
+    moment = tl.zeros((BLOCK,), dtype)
     mass_at_1 = tl.zeros((BLOCK,), dtype)
     for start in range(0, vocabulary, BLOCK):
         z = _load(logits, start, vocabulary, BLOCK)
         higher = tl.maximum(highest, tl.max(z))
         rise = (higher - highest) * (1 / TEMPERATURE)
         highest = higher
+
         d = (z - highest) * (1 / TEMPERATURE)
         moment = tl.exp(-rise) * (moment - rise * mass) + tl.exp(d) * d
         mass = tl.exp(-rise) * mass + tl.exp(d)
         if SAMPLED:
             mass_at_1 = tl.exp(-rise * TEMPERATURE) * mass_at_1 + tl.exp(z - highest)
+
     total = tl.sum(mass)
     log_sum = tl.log(total)
     tl.store(highest_out + row, highest)
@@ -175,11 +191,12 @@ def _differentiate(
     log_z = tl.full((), 0.0, dtype)
     chosen = tl.load(selected + row) & (MIX > 0)
     if chosen:
-        # The teacher's own log Z is 0 up to rounding; dividing it out as well is what makes equal views exact.
+        # The teacher's own log Z is 0 up to rounding. Dividing by it, too, makes equal views exact.
         highest = tl.full((), LOWEST, dtype)
         own_highest = tl.full((), LOWEST, dtype)
         mass = tl.zeros((BLOCK,), dtype)
         own_mass = tl.zeros((BLOCK,), dtype)
+
         for start in range(0, vocabulary, BLOCK):
             log_p = _log_probs(teacher, start, vocabulary, highest_p, log_sum_p, TEMPERATURE, BLOCK)
             log_q = _log_probs(student, start, vocabulary, highest_q, log_sum_q, TEMPERATURE, BLOCK)
@@ -187,28 +204,32 @@ def _differentiate(
             own_highest, own_mass = _add_exp(own_highest, own_mass, log_p)
         log_z = highest + tl.log(tl.sum(mass)) - (own_highest + tl.log(tl.sum(own_mass)))
 
+    # First visit: the loss and its statistics, and Σ g over the unclipped entries.
     clip = tl.full((), CLIP, dtype)  # a bare constant would be rounded to float32
     clipped_sum = tl.zeros((BLOCK,), dtype)
     plain_sum = tl.zeros((BLOCK,), dtype)
     kept_mass = tl.zeros((BLOCK,), dtype)
-    kept_pull = tl.zeros((BLOCK,), dtype)
+    kept_g = tl.zeros((BLOCK,), dtype)
     cut = tl.zeros((BLOCK,), dtype)
+
     for start in range(0, vocabulary, BLOCK):
         log_p = _log_probs(teacher, start, vocabulary, highest_p, log_sum_p, TEMPERATURE, BLOCK)
         log_q = _log_probs(student, start, vocabulary, highest_q, log_sum_q, TEMPERATURE, BLOCK)
         if chosen:
             log_p = _lerp(log_p, log_q, MIX) - log_z
-        summand, pull = _summand(log_p, log_q, start + tl.arange(0, BLOCK) == token, KIND)
+
+        summand, g = _summand(log_p, log_q, start + tl.arange(0, BLOCK) == token, KIND)
         plain_sum += summand
         if CLIP_MODE == "pointwise":
             kept = summand <= CLIP
             clipped_sum += tl.minimum(summand, clip)
             kept_mass += tl.where(kept, tl.exp(log_p), 0.0)
-            kept_pull += tl.where(kept, pull, 0.0)
+            kept_g += tl.where(kept, g, 0.0)
             cut = tl.maximum(cut, tl.where(kept, 0.0, 1.0))
         else:
             kept_mass += tl.exp(log_p)
-            kept_pull += pull
+            kept_g += g
+
     plain = tl.sum(plain_sum)
     if CLIP_MODE == "pointwise":
         per_token = tl.sum(clipped_sum)
@@ -222,12 +243,14 @@ def _differentiate(
         per_token = plain
         row_kept = True
         clipped = 0.0
-    pull_sum = tl.where(row_kept, tl.sum(kept_pull), 0.0)
+
+    g_sum = tl.where(row_kept, tl.sum(kept_g), 0.0)
     tl.store(per_token_out + row, per_token)
     tl.store(kl_out + row, plain)
     tl.store(clipped_out + row, clipped)
     tl.store(unclipped_mass_out + row, tl.where(row_kept, tl.sum(kept_mass), 0.0))
 
+    # Second visit: dD/dz_i = (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T.
     if GRADIENT:
         slope += row * slope_stride
         for start in range(0, vocabulary, BLOCK):
@@ -235,19 +258,24 @@ def _differentiate(
             log_q = _log_probs(student, start, vocabulary, highest_q, log_sum_q, TEMPERATURE, BLOCK)
             if chosen:
                 log_p = _lerp(log_p, log_q, MIX) - log_z
-            places = start + tl.arange(0, BLOCK)
-            summand, pull = _summand(log_p, log_q, places == token, KIND)
+
+            entries = start + tl.arange(0, BLOCK)
+            summand, g = _summand(log_p, log_q, entries == token, KIND)
             kept = row_kept
             if CLIP_MODE == "pointwise":
                 kept = summand <= CLIP
-            steepness = (tl.where(kept, pull, 0.0) - tl.exp(log_q) * pull_sum) / TEMPERATURE
-            tl.store(slope + places, steepness, mask=places < vocabulary)
+
+            dz = (tl.where(kept, g, 0.0) - tl.exp(log_q) * g_sum) / TEMPERATURE
+            tl.store(slope + entries, dz, mask=entries < vocabulary)
 
 
 @triton.jit
 @no_type_check
-def _log_probs(logits, start, vocabulary, highest, log_sum, TEMPERATURE: tl.constexpr, BLOCK: tl.constexpr):
-    """A block of log p. Logits are subtracted before they are divided: the difference is exact, a quotient is not."""
+def _log_probs(
+    logits, start, vocabulary, highest, log_sum, TEMPERATURE: tl.constexpr, BLOCK: tl.constexpr
+):
+    """A block of log p."""
+    # Subtracted before it is divided: the difference of logits is exact, their quotients are not.
     return (_load(logits, start, vocabulary, BLOCK) - highest) * (1 / TEMPERATURE) - log_sum
 
 
@@ -255,8 +283,8 @@ def _log_probs(logits, start, vocabulary, highest, log_sum, TEMPERATURE: tl.cons
 @no_type_check
 def _load(logits, start, vocabulary, BLOCK: tl.constexpr):
     """A block of logits, with log 0 in the lanes beyond the vocabulary."""
-    places = start + tl.arange(0, BLOCK)
-    return tl.maximum(tl.load(logits + places, mask=places < vocabulary, other=LOWEST), LOWEST)
+    entries = start + tl.arange(0, BLOCK)
+    return tl.maximum(tl.load(logits + entries, mask=entries < vocabulary, other=LOWEST), LOWEST)
 
 
 @triton.jit
@@ -277,31 +305,33 @@ def _lerp(a, b, MIX: tl.constexpr):
 @triton.jit
 @no_type_check
 def _summand(log_p, log_q, sampled, KIND: tl.constexpr):
-    """A summand of the divergence, and its derivative with respect to log q (of a policy gradient, what stands for it).
+    """A summand of the divergence, and g, its derivative with respect to log q.
 
-    sampled is true of the sampled token.
+    sampled is true of the sampled token. Its summand is held fixed as a policy gradient's weight,
+    and g is that weight.
     """
     if KIND == "forward_kl":
         p = tl.exp(log_p)
-        summand, pull = p * (log_p - log_q), -p
+        summand, g = p * (log_p - log_q), -p
     elif KIND == "reverse_kl":
         q = tl.exp(log_q)
         summand = q * (log_q - log_p)
-        pull = summand + q
+        g = summand + q
     elif KIND == "sampled_token":
         summand = tl.where(sampled, log_q - log_p, 0.0)
-        pull = summand
+        g = summand
     else:
         log_m = tl.maximum(log_p, log_q) + _log_mean_exp(-tl.abs(log_p - log_q))
         q_term = tl.exp(log_q) * (log_q - log_m) / 2
-        summand, pull = tl.exp(log_p) * (log_p - log_m) / 2 + q_term, q_term
-    return summand, pull
+        summand, g = tl.exp(log_p) * (log_p - log_m) / 2 + q_term, q_term
+    return summand, g
 
 
 @triton.jit
 @no_type_check
 def _log_mean_exp(x):
-    """log ½ (1 + exp x) of x ≤ 0: near 0 by its series, since a GPU's fast log is not relatively exact near log 1."""
+    """log ½ (1 + exp x) of x ≤ 0."""
+    # Near 0 by its series: a GPU's fast log has a large relative error near log 1.
     close = tl.maximum(x, -0.25)
     y = close * close
     near = close / 2 + y * (1 / 8 - y * (1 / 192 - y * (1 / 2880 - y * (17 / 645120))))

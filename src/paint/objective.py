@@ -1,10 +1,13 @@
 """Where the teacher shapes the student, and how hard: the paper's objective in plain torch.
 
-    log p_S, log p_T  ->  H_S, H_T  ->  R = H_T / H_S  ->  top f_top  ->  interpolated target  ->  clipped KL
+    log p_S, log p_T -> H_S, H_T -> R = H_T / H_S -> top f_top -> interpolated target -> clipped KL
 
-This is the reference: exact, full-vocabulary, one equation a line; what computes the same faster is measured
-against it. Left out on purpose: any care for memory (that is paint.fused; here several n × v tensors live at
-once), and the information gain of Eq. entropy_ratio_information_gain (it ranks positions just as the ratio does).
+This is the reference: exact, over the full vocabulary, one equation a line. Whatever computes the
+same faster is measured against it.
+
+Left out on purpose: any care for memory, since several n × v tensors live at once here (paint.fused
+holds one chunk of them); and the information gain of Eq. entropy_ratio_information_gain, which
+ranks positions just as the ratio does.
 
 Axes: b rows (completions), n completion tokens of a batch laid end to end, v vocabulary.
 """
@@ -12,40 +15,44 @@ Axes: b rows (completions), n completion tokens of a batch laid end to end, v vo
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-Divergence = Literal["forward_kl", "reverse_kl", "jsd"]
-Kind = Literal[Divergence, "sampled_token"]
-ClipMode = Literal["pointwise", "token", "none"]
-Reduction = Literal["completion", "token"]
+from paint.options import ClipMode, Divergence, Kind, Objective, Reduction
+
 Lengths = Sequence[int] | Int[Tensor, "b"]
 
-# Nats. Float32 rounds an entropy this small by about a tenth: dividing by less would rank the rounding.
+# Nats. Float32 rounds an entropy this small by about a tenth of it: a ratio over less would rank
+# positions by rounding.
 ENTROPY_FLOOR = 1e-6
 
 
 def entropy(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n"]:
-    """H = −Σ_v p(v) log p(v) in nats, in [0, log v]; 0 log 0 is 0 (paper: above Eq. entropy_ratio)."""
+    """H = −Σ_v p(v) log p(v) in nats, in [0, log v]; 0 log 0 is 0 (paper: Eq. entropy_ratio)."""
     return -(log_probs.exp() * finite(log_probs)).sum(-1)
 
 
-def entropy_ratio(teacher_entropy: Float[Tensor, "*n"], student_entropy: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    """R = H_T / max(H_S, ENTROPY_FLOOR), used only to rank (paper: Eq. entropy_ratio; the floor is ours)."""
+def entropy_ratio(
+    teacher_entropy: Float[Tensor, "*n"], student_entropy: Float[Tensor, "*n"]
+) -> Float[Tensor, "*n"]:
+    """R = H_T / max(H_S, ENTROPY_FLOOR), a rank (paper: Eq. entropy_ratio; the floor is ours)."""
     return teacher_entropy / student_entropy.clamp(min=ENTROPY_FLOOR)
 
 
 def select_positions(entropy_ratio: Float[Tensor, "n"], top_fraction: float) -> Bool[Tensor, "n"]:
-    """Select the S = ⌈f_top n⌉ largest ratios of ONE completion (paper: Eq. sparse_selector_objective).
+    """Select the ⌈f_top n⌉ largest ratios of ONE completion (paper: Eq. sparse_selector_objective).
 
-    The paper leaves ties open; here the earliest wins. Raises ValueError unless top_fraction is in [0, 1].
+    The paper leaves ties open; here the earliest wins.
+    Raises ValueError unless top_fraction is in [0, 1].
     """
-    _check_share("top_fraction", top_fraction)
+    Objective(top_fraction=top_fraction)  # checks the range
+
     # 0.07 * 100 is 7.000000000000001 in floating point, and must still select 7.
     budget = math.ceil(top_fraction * len(entropy_ratio) - 1e-9)
+
     ranking = entropy_ratio.sort(descending=True, stable=True).indices
     selected = torch.zeros_like(entropy_ratio, dtype=torch.bool)
     selected[ranking[:budget]] = True
@@ -55,20 +62,24 @@ def select_positions(entropy_ratio: Float[Tensor, "n"], top_fraction: float) -> 
 def interpolate(
     teacher_log_probs: Float[Tensor, "*n v"], student_log_probs: Float[Tensor, "*n v"], mix: float
 ) -> Float[Tensor, "*n v"]:
-    """Move teacher energies towards the student's (paper: Eqs. sparse_energy_interp, teacher_interp).
+    """Move teacher energies to the student's (paper: Eqs. sparse_energy_interp, teacher_interp).
 
         log p̃_T = (1 − k) log p_T + k log p_S − log Z,     so p̃_T ∝ p_T^(1−k) p_S^k
 
-    Normalised log-probabilities in and out, at every position given: selecting is the caller's. mix is k; 0
-    gives exactly the teacher, and equal views give exactly themselves. In between, what either view rules out
-    (−inf) has probability 0, if a finite logarithm. Raises ValueError unless mix is in [0, 1].
+    An energy is −log p. Normalised log-probabilities in and out, at every position given: the
+    caller selects. mix is k. With 0 the result is exactly the teacher, and equal views give exactly
+    themselves. In between, an entry that either view rules out (−inf) has probability 0, though its
+    logarithm is finite.
+    Raises ValueError unless mix is in [0, 1].
     """
-    _check_share("mix", mix)
+    Objective(mix=mix)  # checks the range
     if mix == 0:
         return teacher_log_probs
+
     log_p = finite(teacher_log_probs)
     mixed = torch.lerp(log_p, finite(student_log_probs), mix)
-    # The teacher's own log Z is 0 up to rounding; dividing it out as well is what makes equal views exact.
+
+    # The teacher's own log Z is 0 up to rounding. Dividing by it, too, makes equal views exact.
     return mixed - (mixed.logsumexp(-1, keepdim=True) - log_p.logsumexp(-1, keepdim=True))
 
 
@@ -90,37 +101,44 @@ def divergence(
         token        min(Σ_v summand(v), clip)
         none         Σ_v summand(v)
 
-    Exactly zero where the two are equal. The pointwise clip is not a divergence: it cuts large summands and
-    keeps the negative ones, so the sum can be negative. With forward_kl, Q = softmax(z / T) and P held fixed,
+    Exactly zero where the two are equal. The pointwise clip is not a divergence: it cuts large
+    summands and keeps the negative ones, so the sum can be negative. With forward_kl,
+    Q = softmax(z / T) and P held fixed,
 
-        d/dz_i = (P_A q_i − p_i [i ∈ A]) / T          A the unclipped entries, P_A = Σ_{v∈A} p_v,
+        d/dz_i = (P_A q_i − p_i [i ∈ A]) / T        A the unclipped entries, P_A = Σ_{v∈A} p_v,
 
-    which on a clipped entry is P_A q_i / T > 0: descent lowers z_i just where the teacher wants it higher.
-    Differentiable in both arguments; paint_loss holds the target fixed.
-    Raises ValueError for an unknown kind or clip_mode (sampled_token, which needs tokens, is paint_loss's), and for a
-    clip that is applied and not positive.
+    which on a clipped entry is P_A q_i / T > 0: descent lowers z_i just where the teacher wants it
+    higher. Differentiable in both arguments; paint_loss holds the target fixed.
+
+    Raises ValueError for an unknown kind or clip_mode, and for a clip that is applied and not
+    positive. The kind sampled_token needs tokens, which only paint_loss takes.
     """
-    check_choice("kind", kind, Divergence)
-    _check_clip(clip, clip_mode)
-    return clipped_sum(_summands(target_log_probs, student_log_probs, kind), clip, clip_mode)
+    Objective(kind=kind, clip=clip, clip_mode=clip_mode)  # checks them
+    if kind not in get_args(Divergence):
+        raise ValueError(f"kind must be one of {', '.join(get_args(Divergence))}, got {kind!r}")
+
+    summands = _summands(target_log_probs, student_log_probs, kind)
+    return clipped_sum(summands, clip, clip_mode)
 
 
 def token_weights(lengths: Lengths, *, reduction: Reduction = "completion") -> Float[Tensor, "n"]:
-    """The weight of each token in the loss: value = Σ_n weight_n per_token_n (paper: Eqs. per-token, opsd).
+    """The weight of each token: value = Σ_n weight_n per_token_n (paper: Eqs. per-token, opsd).
 
-        completion   1 / (b |ŷ|)     mean over the tokens of a completion, then over completions (the paper's)
+        completion   1 / (b |ŷ|)     mean over a completion's tokens, then over completions (paper)
         token        1 / n           mean over all tokens
 
-    An empty completion has no token to weigh and still counts in b. float64 on the CPU: call .to(per_token).
-    The values of micro-batches of b' completions (n' tokens), each times b'/b (n'/n), sum to the batch's.
+    An empty completion has no token to weigh and still counts in b. The values of micro-batches of
+    b' completions (n' tokens), each times b'/b (n'/n), sum to the batch's. float64 on the CPU: call
+    .to(per_token).
     Raises ValueError for a negative length and for an unknown reduction.
     """
-    check_choice("reduction", reduction, Reduction)
-    rows = _row_lengths(lengths)
-    n = sum(rows)
+    Objective(reduction=reduction)  # checks it
+    lengths = _length_list(lengths)
+    b, n = len(lengths), sum(lengths)
+
     match reduction:
         case "completion":
-            weights = [1 / (len(rows) * length) for length in rows for _ in range(length)]
+            weights = [1 / (b * length) for length in lengths for _ in range(length)]
         case "token":
             weights = [1 / n for _ in range(n)]
     return torch.tensor(weights, dtype=torch.float64)
@@ -133,12 +151,15 @@ class Loss:
     value            Σ_n token_weights_n per_token_n, nats
     per_token        the clipped divergence, or its estimate by the sampled token
     stats            floating point, one figure a token
-      kl               the same without the clip: a divergence is never negative then, beside a loss that may be
-      clipped          1 where the clip cut at least one vocabulary entry (clip_mode token: the token)
+      kl               the same without the clip: never negative for a divergence, while the loss
+                       may be
+      clipped          1 where the clip cut at least one vocabulary entry (clip_mode token: the
+                       token)
       unclipped_mass   P_A, the target's probability on the entries that were not cut
       student_entropy, teacher_entropy, entropy_ratio     H_S, H_T before interpolation, and R
       selected         1 where the target is interpolated
-      student_log_prob, teacher_log_prob     of the sampled tokens where these are given, at temperature 1
+      student_log_prob, teacher_log_prob     of the sampled tokens, at temperature 1; only with
+                                             tokens
     """
 
     value: Float[Tensor, ""]
@@ -163,50 +184,81 @@ def paint_loss(
     """The PAINT loss of a batch of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
 
         p = softmax(z / T) for both views,      I the f_top largest R of each completion,
-        target p̃_T on I and p_T elsewhere,      value = mean over completions of mean over n of D(target, p_S)
+        target p̃_T on I and p_T elsewhere,      value = mean over completions of mean over n of
+                                                        D(target, p_S)
 
-    lengths are the tokens of each completion in order; an empty completion adds 0 and still counts. Defaults
-    are the paper's; mix or top_fraction 0 leaves the teacher as it is. The gradient reaches student_logits
-    through D's second argument alone, not through target or selection. Half precision is computed in float32.
-    tokens, the sampled ones, add their log-probabilities to the stats.
+    lengths are the tokens of each completion in order; an empty completion adds 0 and still counts.
+    Defaults are the paper's; mix or top_fraction 0 leaves the teacher as it is. The gradient
+    reaches student_logits through D's second argument alone, not through target or selection. Half
+    precision is computed in float32. tokens, the sampled ones, add their log-probabilities to the
+    stats.
 
-    D is one of divergence or, with kind sampled_token, a policy gradient on the sampled tokens ŷ_n (paper: appendix
-    'Training Algorithm', which names 'sampled-token objectives' and reports none; the form is ours):
+    D is one of divergence or, with kind sampled_token, a policy gradient on the sampled tokens ŷ_n
+    (paper: appendix 'Training Algorithm', which names 'sampled-token objectives' and reports none;
+    the form is ours):
 
-        D_n = −A_n,     dD_n/dz_i = −A_n ([i = ŷ_n] − q_i) / T,     A_n = log p̃_T(ŷ_n) − log q(ŷ_n) held fixed
+        D_n = −A_n,     dD_n/dz_i = −A_n ([i = ŷ_n] − q_i) / T,
+                                                A_n = log p̃_T(ŷ_n) − log q(ŷ_n) held fixed
 
-    Over ŷ_n drawn from q = p_S at temperature T both have the mean of reverse_kl without a clip; one D_n may be
-    negative. It needs tokens, and clip_mode none.
-    Raises ValueError for views that do not match, lengths that do not sum to n, and options out of range.
+    Over ŷ_n drawn from q = p_S at temperature T both have the mean of reverse_kl without a clip;
+    one D_n may be negative. It needs tokens, and clip_mode none.
+
+    Raises ValueError for views that do not match, lengths that do not sum to n, and options out of
+    range.
     """
+    options = Objective(
+        kind=kind,
+        clip=clip,
+        clip_mode=clip_mode,
+        mix=mix,
+        top_fraction=top_fraction,
+        temperature=temperature,
+        reduction=reduction,
+    )
+    return loss_from_logits(student_logits, teacher_logits, lengths, options, tokens)
+
+
+def loss_from_logits(
+    student_logits: Float[Tensor, "n v"],
+    teacher_logits: Float[Tensor, "n v"],
+    lengths: Lengths,
+    options: Objective,
+    tokens: Int[Tensor, "n"] | None = None,
+) -> Loss:
+    """paint_loss with its options in one record, whose temperature must be a number."""
     vocabulary, teacher_vocabulary = student_logits.shape[-1], teacher_logits.shape[-1]
     if vocabulary != teacher_vocabulary:
         raise ValueError(
             "student and teacher must share one vocabulary: "
             f"the student's logits have {vocabulary} entries, the teacher's {teacher_vocabulary}"
         )
-    rows = check_rows(len(student_logits), len(teacher_logits), lengths, tokens)
-    check_options(temperature, mix, top_fraction, clip, clip_mode, kind, reduction, tokens)
+    lengths = check_inputs(len(student_logits), len(teacher_logits), lengths, tokens, options)
 
+    temperature = options.loss_temperature
     dtype = torch.promote_types(student_logits.dtype, torch.float32)
     student_log_probs = (student_logits.to(dtype) / temperature).log_softmax(-1)
+
+    # The target is held fixed, and the selection is no function to differentiate.
     with torch.no_grad():
         teacher_log_probs = (teacher_logits.to(dtype) / temperature).log_softmax(-1)
+
         student_entropy = entropy(student_log_probs)
         teacher_entropy = entropy(teacher_log_probs)
         ratio = entropy_ratio(teacher_entropy, student_entropy)
-        selected = select(ratio, rows, top_fraction)
-        interpolated = interpolate(teacher_log_probs, student_log_probs, mix)
+        selected = select(ratio, lengths, options.top_fraction)
+
+        interpolated = interpolate(teacher_log_probs, student_log_probs, options.mix)
         target_log_probs = torch.where(selected[:, None], interpolated, teacher_log_probs)
 
-    terms = _summands(target_log_probs, student_log_probs, kind, tokens)
-    per_token = clipped_sum(terms, clip, clip_mode)
-    value = (token_weights(rows, reduction=reduction).to(per_token) * per_token).sum()
+    summands = _summands(target_log_probs, student_log_probs, options.kind, tokens)
+    per_token = clipped_sum(summands, options.clip, options.clip_mode)
+    weights = token_weights(lengths, reduction=options.reduction).to(per_token)
+    value = (weights * per_token).sum()
 
     with torch.no_grad():
-        unclipped = unclipped_entries(terms, clip, clip_mode)
+        unclipped = unclipped_entries(summands, options.clip, options.clip_mode)
         stats = {
-            "kl": terms.sum(-1),
+            "kl": summands.sum(-1),
             "clipped": (~unclipped).any(-1).to(dtype),
             "unclipped_mass": (target_log_probs.exp() * unclipped).sum(-1),
             "student_entropy": student_entropy,
@@ -223,29 +275,36 @@ def paint_loss(
 def token_log_probs(
     logits: Float[Tensor, "n v"], tokens: Int[Tensor, "n"], *, temperature: float = 1.0
 ) -> Float[Tensor, "n"]:
-    """log p(ŷ_n) of each sampled token, in nats, at most 0: what engine and trainer are compared by."""
+    """log p(ŷ_n) of each sampled token, in nats, at most 0: engine and trainer must agree on it."""
     dtype = torch.promote_types(logits.dtype, torch.float32)
     log_probs = (logits.to(dtype) / temperature).log_softmax(-1)
     return log_probs.gather(-1, tokens[:, None])[:, 0]
 
 
-# What paint.fused computes the same loss from.
+# The parts of the loss above, which paint.fused takes too.
 
 
-def select(entropy_ratio: Float[Tensor, "n"], lengths: Sequence[int], top_fraction: float) -> Bool[Tensor, "n"]:
+def select(
+    entropy_ratio: Float[Tensor, "n"], lengths: Sequence[int], top_fraction: float
+) -> Bool[Tensor, "n"]:
     """select_positions of each completion by itself."""
     selected = torch.zeros_like(entropy_ratio, dtype=torch.bool)
-    for completion, ratios in zip(selected.split(lengths), entropy_ratio.split(lengths), strict=True):
-        completion.copy_(select_positions(ratios, top_fraction))
+    completions = zip(selected.split(lengths), entropy_ratio.split(lengths), strict=True)
+    for part, ratios in completions:
+        part.copy_(select_positions(ratios, top_fraction))  # part is a view of selected
     return selected
 
 
 def log_mean(log_p: Float[Tensor, "*n v"], log_q: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
-    """log M = log ½ (P + Q) from the larger of the two: unlike logaddexp, exactly log P where P = Q."""
+    """log M = log ½ (P + Q), exactly log P where P = Q."""
+    # With d = |log P − log Q|, log M = max + log(½ (1 + exp −d)) = max + log(1 + ½ (exp(−d) − 1)).
+    # Where d = 0, expm1 and log1p are exactly 0; logaddexp − log 2 would leave a rounding error.
     return torch.maximum(log_p, log_q) + (torch.expm1(-(log_p - log_q).abs()) / 2).log1p()
 
 
-def clipped_sum(summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode) -> Float[Tensor, "*n"]:
+def clipped_sum(
+    summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode
+) -> Float[Tensor, "*n"]:
     """The divergence of each token from its summands (paper: Eq. clipped_fkl)."""
     match clip_mode:
         case "pointwise":
@@ -256,7 +315,9 @@ def clipped_sum(summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMod
             return summands.sum(-1)
 
 
-def unclipped_entries(summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode) -> Bool[Tensor, "*n v"]:
+def unclipped_entries(
+    summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode
+) -> Bool[Tensor, "*n v"]:
     """The set A: entries that the clip leaves alone, and that therefore keep their gradient."""
     match clip_mode:
         case "pointwise":
@@ -267,62 +328,32 @@ def unclipped_entries(summands: Float[Tensor, "*n v"], clip: float, clip_mode: C
             return torch.ones_like(summands, dtype=torch.bool)
 
 
-def check_rows(student_rows: int, teacher_rows: int, lengths: Lengths, tokens: Tensor | None) -> list[int]:
-    """The lengths as a list, or a ValueError that says what does not match."""
+def check_inputs(
+    student_rows: int,
+    teacher_rows: int,
+    lengths: Lengths,
+    tokens: Tensor | None,
+    options: Objective,
+) -> list[int]:
+    """The lengths as a list. Raises ValueError for inputs that do not match, or missing tokens."""
     if student_rows != teacher_rows:
         raise ValueError(
-            f"both views must score the same tokens: student has {student_rows} rows, teacher {teacher_rows}"
+            "both views must score the same tokens: "
+            f"student has {student_rows} rows, teacher {teacher_rows}"
         )
-    rows = _row_lengths(lengths)
-    if sum(rows) != student_rows:
-        raise ValueError(f"lengths must sum to the {student_rows} rows of each view, got {sum(rows)}")
-    if tokens is not None and len(tokens) != student_rows:
-        raise ValueError(f"tokens must be one for each of the {student_rows} rows of each view, got {len(tokens)}")
-    return rows
-
-
-def check_options(
-    temperature: float,
-    mix: float,
-    top_fraction: float,
-    clip: float,
-    clip_mode: str,
-    kind: str,
-    reduction: str,
-    tokens: Tensor | None,
-) -> None:
-    """Raise ValueError for an option of paint_loss that is out of range, or does not go with another."""
-    check_temperature(temperature)
-    _check_share("mix", mix)
-    _check_share("top_fraction", top_fraction)
-    check_choice("kind", kind, Kind)
-    _check_clip(clip, clip_mode)
-    check_choice("reduction", reduction, Reduction)
-    if kind == "sampled_token" and clip_mode != "none":
+    lengths = _length_list(lengths)
+    if sum(lengths) != student_rows:
         raise ValueError(
-            f"kind 'sampled_token' needs clip_mode='none', got {clip_mode!r}: "
-            "a clip would take their gradient from the very tokens that the teacher disfavours most"
+            f"lengths must sum to the {student_rows} rows of each view, got {sum(lengths)}"
         )
-    if kind == "sampled_token" and tokens is None:
+    if tokens is None and options.kind == "sampled_token":
         raise ValueError("kind 'sampled_token' needs tokens, the sampled ones")
-
-
-def check_temperature(temperature: float) -> None:
-    """Raise ValueError for what no logits can be divided by."""
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be positive and finite, got {temperature}")
-
-
-def _check_clip(clip: float, clip_mode: str) -> None:
-    check_choice("clip_mode", clip_mode, ClipMode)
-    if clip_mode != "none" and not clip > 0:
-        raise ValueError(f"clip must be positive, got {clip}; to clip nothing use clip_mode='none'")
-
-
-def check_choice(name: str, choice: str, choices: object) -> None:
-    """Raise ValueError for what is not among a Literal's choices."""
-    if choice not in get_args(choices):
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(choices)))}, got {choice!r}")
+    if tokens is not None and len(tokens) != student_rows:
+        raise ValueError(
+            f"tokens must be one for each of the {student_rows} rows of each view, "
+            f"got {len(tokens)}"
+        )
+    return lengths
 
 
 def _summands(
@@ -345,23 +376,21 @@ def _summands(
             assert tokens is not None
             sampled = torch.arange(log_q.shape[-1], device=log_q.device) == tokens[..., None]
             disadvantage = (sampled * (log_q - log_p)).detach()
-            # Adds exactly 0: the value is the disadvantage, the gradient that times ∇ log q.
+            # The second term is exactly 0, and its gradient is REINFORCE's: disadvantage × ∇ log q.
             return disadvantage + disadvantage * (log_q - log_q.detach())
 
 
 def finite(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
-    """Log 0 as the lowest finite number: its exp is still 0, but 0 log 0 is 0 and not NaN, backward too."""
+    """Log 0 as the lowest finite number: its exp is still 0, but 0 log 0 is 0 and not NaN.
+
+    The same holds in the backward pass.
+    """
     return log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
 
 
-def _row_lengths(lengths: Lengths) -> list[int]:
-    rows: list[int] = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
-    for row, length in enumerate(rows):
+def _length_list(lengths: Lengths) -> list[int]:
+    values: list[int] = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    for row, length in enumerate(values):
         if length < 0:
             raise ValueError(f"lengths[{row}] must be a number of tokens, 0 or more, got {length}")
-    return rows
-
-
-def _check_share(name: str, share: float) -> None:
-    if not 0 <= share <= 1:
-        raise ValueError(f"{name} must be in [0, 1], got {share}")
+    return values

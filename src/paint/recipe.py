@@ -1,9 +1,10 @@
 """How does a recipe become a config, and a config a table?
 
-A recipe is a TOML file with config's sections and names; what it leaves out keeps its default. The resolved config is
-one flat table that is saved with the run.
+A recipe is a TOML file with config's sections and names; a setting that it leaves out keeps its
+default. The resolved config is a table of sections that is saved with the run.
 
-Left out on purpose: recipes that include other recipes, variables from the environment, and any third-party library.
+Left out on purpose: recipes that include other recipes, variables from the environment, and any
+third-party library.
 """
 
 import dataclasses
@@ -14,11 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from paint.config import Config, ConfigError, show
+from paint.config import Config
+from paint.errors import ConfigError, show
 
 _RECIPES = Path(__file__).parent / "recipes"
 _SECTIONS: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(Config)}
-_NAMES = {name: [key.name for key in dataclasses.fields(section)] for name, section in _SECTIONS.items()}
+_NAMES = {
+    name: [key.name for key in dataclasses.fields(section)] for name, section in _SECTIONS.items()
+}
 
 
 def shipped_recipes() -> list[str]:
@@ -27,7 +31,7 @@ def shipped_recipes() -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """The file that is meant: a path where `name` ends in .toml or has a slash, else a shipped recipe's name.
+    """The recipe's file: `name` itself if it ends in .toml or has a slash, else a shipped recipe.
 
     Raises ConfigError for a name that is not shipped, with the nearest one that is.
     """
@@ -38,14 +42,15 @@ def find_recipe(name: str) -> Path:
         close = difflib.get_close_matches(name, shipped, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(shipped)}"
         raise ConfigError(f"unknown recipe {name}; {hint} (a file is named with its ending, .toml)")
+
     return _RECIPES / f"{name}.toml"
 
 
 def read_recipe(path: str | Path) -> Config:
-    """The config that a TOML recipe describes; what the recipe leaves out keeps the paper's setting.
+    """The config that a TOML recipe describes; settings that it leaves out keep the paper's values.
 
-    Raises ConfigError, naming the file, when it cannot be read, is not TOML (with line and column), or holds
-    an unknown name (with the nearest known one), a wrong type or a value out of range.
+    Raises ConfigError, naming the file, when it cannot be read, is not TOML (with line and column),
+    or holds an unknown name (with the nearest known one), a wrong type or a value out of range.
     """
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -56,14 +61,16 @@ def read_recipe(path: str | Path) -> Config:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise ConfigError(
+            f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     return from_table(table, source=str(path))
 
 
 def to_table(config: Config) -> dict[str, dict[str, Any]]:
-    """The config as nested plain dicts and lists, as JSON keeps them; `from_table` is the way back."""
+    """The config as nested dicts and lists, as JSON keeps them; `from_table` is the way back."""
     return {
         name: {
             key: list(value) if isinstance(value, tuple) else value
@@ -74,10 +81,12 @@ def to_table(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def from_table(table: Mapping[str, Any], *, source: str = "config") -> Config:
-    """The config that nested dicts describe; what they leave out keeps its default.
+    """The config that nested dicts describe; settings that they leave out keep their defaults.
 
-    A whole number is taken where a real one is expected, a list where a tuple is; nothing else is converted.
-    Raises ConfigError, starting with `source`, on an unknown name, a wrong type or a value out of range.
+    A whole number is taken where a real one is expected, a list where a tuple is; nothing else is
+    converted.
+    Raises ConfigError, starting with `source`, on an unknown name, a wrong type or a value out of
+    range.
     """
     sections = {}
     for name, values in table.items():
@@ -85,14 +94,18 @@ def from_table(table: Mapping[str, Any], *, source: str = "config") -> Config:
             kind = "section" if isinstance(values, Mapping) else "key"
             raise ConfigError(f"{source}: unknown {kind} {name}{_nearest(name)}")
         if not isinstance(values, Mapping):
-            raise ConfigError(f"{source}: {name} must be a section, got {show(values)}; write [{name}]")
+            raise ConfigError(
+                f"{source}: {name} must be a section, got {show(values)}; write [{name}]"
+            )
         for key in values:
             if key not in _NAMES[name]:
                 raise ConfigError(f"{source}: unknown key {name}.{key}{_nearest(f'{name}.{key}')}")
+
         try:
             sections[name] = _build(_SECTIONS[name], values)
         except ConfigError as error:
             raise ConfigError(f"{source}: {error}") from None
+
     try:
         return Config(**sections)
     except ConfigError as error:
@@ -100,7 +113,7 @@ def from_table(table: Mapping[str, Any], *, source: str = "config") -> Config:
 
 
 def differences(a: Config, b: Config) -> list[str]:
-    """One line for each setting in which two configs differ, such as `train.seed: 0 -> 1`, in tree order."""
+    """A line such as `train.seed: 0 -> 1` for each setting that differs, in the config's order."""
     before, after = to_table(a), to_table(b)
     return [
         f"{name}.{key}: {show(before[name][key])} -> {show(after[name][key])}"
@@ -111,56 +124,65 @@ def differences(a: Config, b: Config) -> list[str]:
 
 
 def require_paths(config: Config) -> None:
-    """Refuse to start without a model and data, the two settings that have no default. Raises ConfigError."""
+    """Require a model and data, the two settings that have no default. Raises ConfigError."""
     for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):
         if not getattr(config, name).path.strip():
             raise ConfigError(
-                f'{name}.path is not set: pass --{name}.path with {what} (or "lab" for the embedded one), '
-                f"or set path under [{name}] in the recipe"
+                f"{name}.path is not set: pass --{name}.path with {what} "
+                f'(or "lab" for the embedded one), or set path under [{name}] in the recipe'
             )
 
 
 def require_trainable(config: Config) -> None:
-    """Refuse to train what has no paths, or what would lose its steps. Raises ConfigError."""
+    """Require paths, and weights and an engine that keep small steps. Raises ConfigError."""
     require_paths(config)
+
     if config.model.tuning == "full" and config.model.dtype != "float32":
         raise ConfigError(
-            f'model.dtype must be "float32" with model.tuning "full", got {show(config.model.dtype)} '
-            f"(a weight of 16 bits loses steps of {config.train.learning_rate:g}: docs/paper.md, D4)"
+            f'model.dtype must be "float32" with model.tuning "full", '
+            f"got {show(config.model.dtype)} (a weight of 16 bits loses steps of "
+            f"{config.train.learning_rate:g}: docs/paper.md, D4)"
         )
     if config.model.tuning == "full" and config.rollout.engine != "local":
         raise ConfigError(
-            f'rollout.engine must be "local" with model.tuning "full", got {show(config.rollout.engine)} '
-            f"(servers are given adapters, and there is none)"
+            f'rollout.engine must be "local" with model.tuning "full", '
+            f"got {show(config.rollout.engine)} (servers are given adapters, and there is none)"
         )
 
 
-def _build(section: Any, values: Mapping[str, Any]) -> Any:
-    converted = {}
-    for key in dataclasses.fields(section):
-        if key.name not in values:
+def _build(section: Any, table: Mapping[str, Any]) -> Any:
+    """A section from its table, or the ConfigError that names the key whose type is wrong."""
+    values = {}
+    for field in dataclasses.fields(section):
+        if field.name not in table:
             continue
-        value = values[key.name]
+        value = table[field.name]
+
+        # TOML has no tuples, and people write 1 for 1.0.
         if isinstance(value, list):
             value = tuple(value)
-        elif type(value) is int and float in (key.type, *get_args(key.type)):
+        elif type(value) is int and float in (field.type, *get_args(field.type)):
             value = float(value)
-        if not _fits(value, key.type):
-            name = f"{section.__name__.lower()}.{key.name}"
-            raise ConfigError(f"{name} must be {_words(key.type)}, got {show(values[key.name])}")
-        converted[key.name] = value
-    return section(**converted)
+
+        if not _fits(value, field.type):
+            name = f"{section.__name__.lower()}.{field.name}"
+            got = show(table[field.name])
+            raise ConfigError(f"{name} must be {_words(field.type)}, got {got}")
+        values[field.name] = value
+    return section(**values)
 
 
 def _nearest(name: str) -> str:
-    """The known name that was probably meant: it stands in another section, or its spelling is close."""
+    """A hint at the name that was probably meant: the same in another section, or a similar one."""
     section, _, key = name.rpartition(".")
-    keys = [(key, f"{section}.{key}") for section, keys in _NAMES.items() for key in keys]
-    meant = [full for other, full in keys if other == key]
+    known = [(key, f"{section}.{key}") for section, keys in _NAMES.items() for key in keys]
+    meant = [full_name for other_key, full_name in known if other_key == key]
     if not meant:
-        known = [(name, name) for name in _NAMES] if not section else []
-        near = dict(known + [(other, full) for other, full in keys if full.startswith(section)])
-        meant = [near[match] for match in difflib.get_close_matches(key, near, n=1)]
+        sections = [(name, name) for name in _NAMES] if not section else []
+        in_section = [(key, full_name) for key, full_name in known if full_name.startswith(section)]
+        candidates = dict(sections + in_section)
+        close = difflib.get_close_matches(key, candidates, n=1)
+        meant = [candidates[match] for match in close]
     if meant:
         return f"; did you mean {' or '.join(meant)}?"
     return f"; there are {', '.join(_NAMES[section] if section else _NAMES)}"
@@ -174,7 +196,7 @@ def _fits(value: object, annotation: Any) -> bool:
         return any(_fits(value, argument) for argument in arguments)
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
-    # bool is a subclass of int, and true is no number of steps.
+    # Not isinstance: bool is a subclass of int, and true is no number of steps.
     return type(value) is annotation
 
 
@@ -185,8 +207,14 @@ def _words(annotation: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(_words(argument) for argument in arguments)
     if origin is tuple:
-        each = _words(arguments[0])
-        return "a list of " + (f"values, each {each}" if get_origin(arguments[0]) is Literal else each)
-    return {bool: "true or false", int: "an integer", float: "a number", str: "text", types.NoneType: "None"}[
-        annotation
-    ]
+        item = _words(arguments[0])
+        is_choice = get_origin(arguments[0]) is Literal
+        return "a list of " + (f"values, each {item}" if is_choice else item)
+    names = {
+        bool: "true or false",
+        int: "an integer",
+        float: "a number",
+        str: "text",
+        types.NoneType: "None",
+    }
+    return names[annotation]

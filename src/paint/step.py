@@ -19,10 +19,18 @@ from paint.context import mask_ratio, mask_solution, overlap
 from paint.data.problems import DataError, Problem
 from paint.display import Clock
 from paint.engines.protocol import LocalEngine, sampling_of, seed_of
-from paint.fused import fused_paint_loss
+from paint.fused import loss_from_hidden
 from paint.grading.equality import at_sight
 from paint.training.rollouts import Rollout, Scored, View, require_agreement
-from paint.training.update import Batch, Setup, accumulate, completion_ids, generate_rollouts, lengths_of, update
+from paint.training.update import (
+    Batch,
+    Setup,
+    accumulate,
+    completion_ids,
+    generate_rollouts,
+    lengths_of,
+    update,
+)
 
 
 def step(
@@ -148,7 +156,7 @@ def score(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, 
 
     Source: section 'Sparse Teacher Energy Interpolation', Eq. main_loss.
     """
-    policy, options = setup.policy, setup.config.objective
+    policy, config = setup.policy, setup.config
     completions = [rollout.completion.ids for rollout in rollouts]
 
     with setup.teacher.view():
@@ -156,20 +164,13 @@ def score(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, 
         teacher_hidden = policy.hidden_states(teacher_prompts, completions)
     student_hidden = policy.hidden_states([rollout.prompt for rollout in rollouts], completions)
 
-    loss = fused_paint_loss(
+    loss = loss_from_hidden(
         student_hidden,
         teacher_hidden,
         policy.lm_head,
         lengths_of(rollouts),
-        temperature=options.temperature or setup.config.rollout.temperature,
-        mix=options.mix,
-        top_fraction=options.top_fraction,
-        kind=options.kind,
-        clip=options.clip,
-        clip_mode=options.clip_mode,
-        reduction=options.reduction,
+        config.objective.resolve(config.rollout.temperature),
         tokens=completion_ids(rollouts, student_hidden.device),
         teacher_lm_head=setup.teacher.lm_head,
-        impl=options.impl,
     )
     return loss.value, {"loss": loss.per_token, **loss.stats}

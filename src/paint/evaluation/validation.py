@@ -19,7 +19,15 @@ from paint.config import Config
 from paint.data.problem_sets import Benchmark, load_benchmark
 from paint.display import Display
 from paint.engines.protocol import Engine, sampling_of
-from paint.evaluation.asking import Protocol, Task, open_task, prompts_of, require_room, sample_of, sample_seeds
+from paint.evaluation.asking import (
+    Protocol,
+    Task,
+    open_task,
+    prompts_of,
+    require_room,
+    sample_of,
+    sample_seeds,
+)
 from paint.evaluation.metrics import avg_at_k
 from paint.evaluation.stages import grade
 from paint.evaluation.store import Store, StoreError, find_stores, reopen_store

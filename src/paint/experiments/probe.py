@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paint.config import Config, ConfigError, show
+from paint.config import Config, ConfigError
 from paint.context import mask_solution
 from paint.data.problems import Problem, batch_indices, read_problems
 from paint.display import Display
 from paint.engines.protocol import sampling_of, seed_of
+from paint.errors import show
 from paint.evaluation.asking import Prompts, Protocol, Task, asked, load_asked, untrained
 from paint.evaluation.intervals import compare
 from paint.evaluation.metrics import GradedSamples, avg_at_k
