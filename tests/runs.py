@@ -35,9 +35,9 @@ def stored(folder: Path, step: int = 1) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"rollouts/step-{step:06d}.jsonl").read_text().splitlines()]
 
 
-def adapter(folder: Path) -> dict[str, torch.Tensor]:
-    """The weights of a run's last checkpoint."""
-    checkpoint = latest_checkpoint(folder)
+def adapter(folder: Path, step: int | None = None) -> dict[str, torch.Tensor]:
+    """The weights of a run's checkpoint, by default its last one."""
+    checkpoint = latest_checkpoint(folder) if step is None else folder / f"checkpoints/step-{step:06d}"
     assert checkpoint is not None
     return load_file(checkpoint / "adapter" / "adapter_model.safetensors")
 

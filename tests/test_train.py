@@ -53,14 +53,20 @@ def small(**sections: dict[str, Any]) -> Config:
     return changed("lab-paint", SMALL, sections)
 
 
-def test_a_step_is_the_papers_algorithm(tmp_path: Path, problems: list[Problem]) -> None:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three steps that nothing disturbs, with checkpoints after the second and the third: to read, never to change."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(small(), folder)
+    return folder
+
+
+def test_a_step_is_the_papers_algorithm(run: Path, problems: list[Problem]) -> None:
     """Recompute a stored step from its parts: the overlap, the ratio, the mask, both views, the loss."""
-    config = small(train={"steps": 1, "batch_size": 4})
-    train(config, tmp_path / "run")
-    rows = stored(tmp_path / "run")
-    [metrics] = read_metrics(tmp_path / "run")
+    config = small()
+    rows, metrics = stored(run), read_metrics(run)[0]
     by_id = {p.id: p for p in problems}
-    expected = [problems[i].id for i in batch_indices(len(problems), 4, 0, config.train.seed)]
+    expected = [problems[i].id for i in batch_indices(len(problems), 8, 0, config.train.seed)]
     assert [row["problem_id"] for row in rows] == expected
 
     policy = load_policy(config.model, seed=config.train.seed)  # step 1 was scored by the fresh student
@@ -84,7 +90,7 @@ def test_a_step_is_the_papers_algorithm(tmp_path: Path, problems: list[Problem])
     loss = paint_loss(torch.cat(student), torch.cat(teacher), lengths, clip=config.objective.clip)
     assert metrics["loss"] == pytest.approx(float(loss.value), rel=1e-4)
     assert metrics["selected_share"] == pytest.approx(
-        float(sum(part.mean() for part in loss.stats["selected"].split(lengths)) / 4)
+        float(sum(part.mean() for part in loss.stats["selected"].split(lengths)) / 8)
     )
     assert metrics["engine_gap_mean"] < 1e-4
     sampled = torch.tensor([i for row in rows for i in row["completion_ids"]])
@@ -114,23 +120,21 @@ def test_triton_without_a_gpu_is_refused_before_anything_is_done(
 
 @pytest.mark.parametrize("reduction", ["completion", "token"])
 def test_micro_batches_do_not_change_the_update(tmp_path: Path, reduction: str) -> None:
-    runs = {}
-    for size in (1, 3, 8):
+    for size in (3, 8):  # eight rows in groups of 3, 3 and 2, or all at once
         config = small(train={"steps": 1, "micro_batch_size": size}, objective={"reduction": reduction})
         train(config, tmp_path / str(size))
-        runs[size] = adapter(tmp_path / str(size))
-    assert_same(runs[1], runs[8], tolerance=1e-6)
-    assert_same(runs[3], runs[8], tolerance=1e-6)
-    norms = [read_metrics(tmp_path / str(size))[0]["gradient_norm"] for size in runs]
-    assert norms == pytest.approx([norms[0]] * 3, rel=1e-5)
+    assert_same(adapter(tmp_path / "3"), adapter(tmp_path / "8"), tolerance=1e-6)
+    norms = [read_metrics(tmp_path / name)[0]["gradient_norm"] for name in ("3", "8")]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path) -> None:
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        train(small(train={"seed": seed, "steps": 2}), tmp_path / name)
-    assert_same(adapter(tmp_path / "a"), adapter(tmp_path / "b"))
-    rollouts = [(tmp_path / name / "rollouts/step-000002.jsonl").read_text() for name in "abc"]
-    assert rollouts[0] == rollouts[1] != rollouts[2]
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path, run: Path) -> None:
+    train(small(), tmp_path / "same")
+    train(small(train={"seed": 1, "steps": 1}), tmp_path / "other")
+    assert_same(adapter(run), adapter(tmp_path / "same"))
+    assert_same_history(run, tmp_path / "same")
+    first = [(folder / "rollouts/step-000001.jsonl").read_text() for folder in (run, tmp_path / "other")]
+    assert first[0] != first[1]
 
 
 def test_opsd_is_the_same_step_with_nothing_hidden_and_nothing_interpolated(
@@ -181,11 +185,23 @@ def test_the_figures_of_a_step_are_averaged_as_the_loss_is() -> None:
     assert by_completion["engine_gap_mean"] == pytest.approx((0.1 + 0.1 + 0.2 + 0.3) / 6)
 
 
+FIVE_STEPS = {"steps": 5, "checkpoint_every": 2}
+
+
+@pytest.fixture(scope="module")
+def five_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run that is killed and resumed must end in."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    train(small(train=FIVE_STEPS), folder)
+    return folder
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before the first checkpoint", "after it", "while one is written"])
-def test_a_run_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(tmp_path: Path, when: str) -> None:
-    config = small(train={"steps": 5, "checkpoint_every": 2})
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    train(config, whole)
+def test_a_run_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(
+    tmp_path: Path, five_steps: Path, when: str
+) -> None:
+    config, whole, killed = small(train=FIVE_STEPS), five_steps, tmp_path / "killed"
     conditions = {
         "before the first checkpoint": lambda: len(read_metrics(killed)) >= 1,
         "after it": lambda: len(read_metrics(killed)) >= 3,
@@ -196,6 +212,7 @@ def test_a_run_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(tmp_path: 
     assert_same_history(whole, killed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_is_asked_to_stop_saves_everything_and_says_how_to_go_on(
     tmp_path: Path, number: signal.Signals
@@ -217,6 +234,7 @@ def test_a_run_that_is_asked_to_stop_saves_everything_and_says_how_to_go_on(
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 def test_two_processes_train_the_adapter_that_one_trains_in_twice_the_micro_batches(tmp_path: Path) -> None:
     config = small(train={"steps": 2, "micro_batch_size": 2})
     train(config, tmp_path / "one")
@@ -257,6 +275,7 @@ def test_a_sum_over_ranks_takes_every_gradient_once_however_many_messages_it_tak
         assert torch.equal(parameter.grad, torch.full_like(parameter, value))
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_a_checkpoint_is_said_and_loses_nothing(tmp_path: Path) -> None:
     config = small(train={"steps": 2, "checkpoint_every": 1})
     folder = tmp_path / "run"
@@ -298,12 +317,11 @@ def test_prompts_that_are_too_long_are_refused_or_counted_never_cut(
     assert '"problem_id": "2"' not in stored
 
 
-def test_going_on_with_another_config_is_refused_with_the_difference(tmp_path: Path) -> None:
-    train(small(train={"steps": 1}), tmp_path / "run")
+def test_going_on_with_another_config_is_refused_with_the_difference(run: Path) -> None:
     with pytest.raises(RunError, match=r"objective\.mix: 0\.03 -> 0\.1"):
-        train(small(train={"steps": 2}, objective={"mix": 0.1}), tmp_path / "run", resume=True)
+        train(small(train={"steps": 4}, objective={"mix": 0.1}), run, resume=True)
     with pytest.raises(RunError, match="already holds a run"):
-        train(small(), tmp_path / "run")
+        train(small(), run)
 
 
 def test_going_on_with_other_problems_is_refused(tmp_path: Path, problems: list[Problem]) -> None:
@@ -329,7 +347,7 @@ def test_a_run_that_diverges_ends_in_a_message_and_keeps_its_checkpoints(tmp_pat
 
 
 def test_an_engine_that_fails_between_steps_leaves_a_checkpoint_of_whole_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     adopted = []
 
@@ -338,18 +356,17 @@ def test_an_engine_that_fails_between_steps_leaves_a_checkpoint_of_whole_steps(
         if len(adopted) == 3:
             raise EngineError("gone")
 
-    train(small(train={"steps": 2}), tmp_path / "two")
     monkeypatch.setattr(LocalEngine, "adopt", fail_at_the_third)
     with pytest.raises(EngineError, match="gone"):
         train(small(train={"steps": 4, "checkpoint_every": 10}), tmp_path / "run")
     checkpoint = latest_checkpoint(tmp_path / "run")
     assert checkpoint is not None
     assert checkpoint.name == "step-000002"
-    assert_same(adapter(tmp_path / "run"), adapter(tmp_path / "two"))
+    assert_same(adapter(tmp_path / "run"), adapter(run, step=2))
 
 
 def test_an_engine_with_another_policy_stops_the_run_before_the_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the third step on the engine adds a tenth of a nat to what it says of each token."""
     generate, calls = LocalEngine.generate, []
@@ -360,28 +377,26 @@ def test_an_engine_with_another_policy_stops_the_run_before_the_update(
         found = generate(engine, prompts, sampling, seeds)
         return [replace(c, log_probs=tuple(x + by for x in c.log_probs)) for c in found]
 
-    train(small(train={"steps": 2}), tmp_path / "two")
     monkeypatch.setattr(LocalEngine, "generate", drift)
     with pytest.raises(
         EngineGap, match=r"step 3: engine \(local\) and trainer differ by 0\.1 nats .* nothing was updated"
     ):
         train(small(train={"steps": 4, "checkpoint_every": 10}), tmp_path / "run")
-    assert_same(adapter(tmp_path / "run"), adapter(tmp_path / "two"))
+    assert_same(adapter(tmp_path / "run"), adapter(run, step=2))
     calls.clear()
-    train(small(train={"steps": 4}, rollout={"max_engine_gap": 0.2}), tmp_path / "wider")
+    train(small(rollout={"max_engine_gap": 0.2}), tmp_path / "wider")  # three steps, the third with the gap
 
 
-def test_merged_weights_are_an_engine_for_comparison(tmp_path: Path) -> None:
+def test_merged_weights_are_an_engine_for_comparison(tmp_path: Path, run: Path) -> None:
     """In float32 merging is harmless; in bfloat16 the run says how far off it is."""
-    config = small(train={"steps": 2})
-    train(config, tmp_path / "local")
-    merged = replace(config, rollout=replace(config.rollout, engine="merged"))
-    train(merged, tmp_path / "merged")
-    assert_same(adapter(tmp_path / "merged"), adapter(tmp_path / "local"), tolerance=1e-4)
-    rough = replace(merged, model=replace(merged.model, dtype="bfloat16"))
-    train(rough, tmp_path / "rough")
-    gaps = {name: read_metrics(tmp_path / name)[1]["engine_gap_mean"] for name in ("local", "merged", "rough")}
-    assert max(gaps["local"], gaps["merged"]) < 1e-5 < gaps["rough"]
+    merged, rough = tmp_path / "merged", tmp_path / "rough"
+    train(small(rollout={"engine": "merged"}, train={"steps": 2}), merged)
+    train(small(rollout={"engine": "merged"}, model={"dtype": "bfloat16"}, train={"steps": 2}), rough)
+    assert_same(adapter(merged), adapter(run, step=2), tolerance=1e-4)
+    local_gap, merged_gap, rough_gap = (
+        read_metrics(folder)[1]["engine_gap_mean"] for folder in (run, merged, rough)
+    )
+    assert max(local_gap, merged_gap) < 1e-5 < rough_gap
 
 
 def test_solutions_without_anchors_are_counted_and_reveal_most(
@@ -395,20 +410,18 @@ def test_solutions_without_anchors_are_counted_and_reveal_most(
     assert (row["overlap"], row["mask_ratio"], row["context"]) == (0.0, 0.3, "It is, as one ...(omitted)...")
 
 
-def test_a_run_folder_holds_what_it_says_and_what_was_asked_for(tmp_path: Path) -> None:
-    config = small(train={"steps": 3, "checkpoint_every": 2, "seed": 5})
-    train(config, tmp_path / "run")
-    facts = json.loads((tmp_path / "run/run.json").read_text())
-    assert from_table(facts["config"]) == read_run(tmp_path / "run") == config
+def test_a_run_folder_holds_what_it_says_and_what_was_asked_for(run: Path) -> None:
+    facts = json.loads((run / "run.json").read_text())
+    assert from_table(facts["config"]) == read_run(run) == small()
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["git"] is None or len(facts["git"].removesuffix("-dirty")) == 40
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+    assert {path.name for path in run.iterdir()} == {
         "run.json",
         "metrics.jsonl",
         "rollouts",
         "checkpoints",
     }
-    checkpoints = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    checkpoints = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert checkpoints == ["step-000002", "step-000003"]
 
 
@@ -422,13 +435,13 @@ def test_the_learning_rate_rises_and_then_stays(tmp_path: Path) -> None:
         assert (group["lr"], group["weight_decay"]) == (rate, 0.0)
 
 
-def test_a_run_that_was_made_longer_stays_longer_and_ends_as_one_that_always_was(tmp_path: Path) -> None:
+def test_a_run_that_was_made_longer_stays_longer_and_ends_as_one_that_always_was(
+    tmp_path: Path, run: Path
+) -> None:
     train(small(train={"steps": 2}), tmp_path / "grown")
-    longer = small(train={"steps": 3})
-    train(longer, tmp_path / "grown", resume=True)
-    assert read_run(tmp_path / "grown") == longer
-    train(longer, tmp_path / "whole")
-    assert_same(adapter(tmp_path / "grown"), adapter(tmp_path / "whole"))
+    train(small(), tmp_path / "grown", resume=True)
+    assert read_run(tmp_path / "grown") == small()
+    assert_same(adapter(tmp_path / "grown"), adapter(run))
     with pytest.raises(RunError, match="not shrink to 1"):
         train(small(train={"steps": 1}), tmp_path / "grown", resume=True)
 
@@ -436,7 +449,7 @@ def test_a_run_that_was_made_longer_stays_longer_and_ends_as_one_that_always_was
 def test_trackers_get_every_figure(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    train(small(train={"steps": 2}, log={"trackers": ["tensorboard"]}), tmp_path / "run")
+    train(small(train={"steps": 1, "batch_size": 2}, log={"trackers": ["tensorboard"]}), tmp_path / "run")
     [events] = {
         path.parent for path in (tmp_path / "run").rglob("events.out.tfevents.*") if path.parent.name == "paint"
     }

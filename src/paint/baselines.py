@@ -132,7 +132,7 @@ def score_group(
     ``old``: log-probs of each row's tokens before the first update on them; empty in that very update.
     """
     config, lengths = setup.config, lengths_of(rollouts)
-    temperature = config.objective.temperature or config.rollout.temperature
+    temperature = config.objective.resolve(config.rollout.temperature).loss_temperature
     base = None
     if config.grpo.kl:
         with setup.teacher.view():
