@@ -214,6 +214,7 @@ def assert_equal_gradients(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -
         torch.testing.assert_close(gradient, theirs[name], rtol=1e-4, atol=3e-5 * float(gradient.abs().max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batch_size", [12, 5])
 def test_the_sft_loss_and_its_gradient_are_trls(
     tmp_path: Path, accelerator: Accelerator, problems: list[Problem], micro_batch_size: int
@@ -306,6 +307,7 @@ def asked(rollouts: Sequence[Rollout]) -> list[dict[str, str]]:
     return [{"prompt": r.problem.problem, "answer": r.problem.answer} for r in rollouts]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:You are using 'rollout_func', which is an experimental feature:UserWarning")
 @pytest.mark.parametrize(("reduction", "loss_type"), [("completion", "grpo"), ("token", "dapo")])
 @pytest.mark.parametrize("kl", [0.0, 0.04])
@@ -473,6 +475,7 @@ def test_a_batch_in_which_every_group_agrees_teaches_nothing(tmp_path: Path, pro
     assert_same(adapter(tmp_path / "run"), weights(load_policy(config.model, seed=0)))
 
 
+@pytest.mark.slow
 def test_a_kl_keeps_the_student_near_the_base(tmp_path: Path) -> None:
     apart = {}
     for kl in (0.0, 1.0):
@@ -515,6 +518,7 @@ RANKS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "options"), RANKS)
 def test_neither_micro_batches_nor_processes_change_the_update(
     tmp_path: Path, method: str, options: dict[str, Any]
@@ -543,6 +547,7 @@ def test_neither_micro_batches_nor_processes_change_the_update(
             assert one.get("advantage") == other.get("advantage")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["sft", "grpo"])
 def test_a_baseline_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(tmp_path: Path, method: str) -> None:
     changes = {"steps": 5, "checkpoint_every": 2, "learning_rate": 1e-3}
@@ -554,6 +559,7 @@ def test_a_baseline_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(tmp_p
     assert_same_history(whole, killed)
 
 
+@pytest.mark.slow
 def test_a_failure_between_two_updates_on_one_batch_leaves_the_last_whole_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,11 +4,11 @@
     metrics.jsonl               one line a step
     rollouts/step-000001.jsonl  every rollout of the step: ids, text, overlap, mask ratio, context
     validation/step-000020/     an evaluation of that checkpoint (paint.evaluation.store)
-    checkpoints/step-000020/    adapter (peft format) or model, optimizer, an averaged teacher, state:
-                                enough to go on bit by bit
+    checkpoints/step-000020/    adapter (peft format) or model, optimizer, an averaged teacher,
+                                state: enough to go on bit by bit
 
-Checkpoints and rollouts appear under their names only when they are complete, so a kill at any moment
-leaves the last good ones. What writes a run is paint.training (runlog, checkpoint).
+Checkpoints and rollouts appear under their names only when they are complete, so a kill at any
+moment leaves the last good ones. What writes a run is paint.training (runlog, checkpoint).
 """
 
 import json

@@ -4,8 +4,8 @@ OPSD is the same step with nothing hidden and nothing interpolated (recipes/lab-
 GRPO differ in what is learnt from a completion (paint.baselines); what all steps share, and the run
 around them, is paint.training.
 
-Everything random is a pure function of (seed, step, row), so a resumed run repeats what the first one
-would have done.
+Everything random is a pure function of (seed, step, row), so a resumed run repeats what the first
+one would have done.
 """
 
 import random
@@ -33,13 +33,11 @@ from paint.training.update import (
 )
 
 
-def step(
-    setup: Setup, batch: Batch, step_index: int, clock: Clock
-) -> tuple[list[Scored], float]:
+def step(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> tuple[list[Scored], float]:
     """One update of the student on this rank's rows of a minibatch (paper: Algorithm 1).
 
-    Returns the rollouts of all ranks with their per-token values, in the order of the minibatch, and
-    the norm of the gradient.
+    Returns the rollouts of all ranks with their per-token values, in the order of the minibatch,
+    and the norm of the gradient.
     """
     rollouts = generate_rollouts(setup, batch, step_index, clock)
 
@@ -112,9 +110,7 @@ def reference_shown(
     raise DataError(f"context.shown {shown} needs {wanted}, and there is none")
 
 
-def write_rationales(
-    setup: Setup, rollouts: Sequence[Rollout], step_index: int
-) -> list[Rollout]:
+def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> list[Rollout]:
     """The teacher writes a rationale about what it is shown, and will score with it in view.
 
     Source: appendix 'Training Algorithm', which names reason-first teachers.
@@ -130,9 +126,7 @@ def write_rationales(
         for r, context, complete in shown
     ]
     seeds = [seed_of(config.train.seed, "rationale", step_index, r.row) for r, _, _ in shown]
-    sampling = replace(
-        sampling_of(config.rollout), max_new_tokens=config.teacher.rationale_tokens
-    )
+    sampling = replace(sampling_of(config.rollout), max_new_tokens=config.teacher.rationale_tokens)
 
     # In this process also where rollouts come from servers: those hold the student.
     engine = LocalEngine(policy, batch_size=config.rollout.batch_size)

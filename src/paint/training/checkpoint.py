@@ -1,4 +1,7 @@
-"""Checkpoints: what is trained, the optimizer, an averaged teacher and the step, enough to go on bit by bit."""
+"""Checkpoints: what is trained, the optimizer, an averaged teacher and the step.
+
+That is enough to go on bit by bit.
+"""
 
 import json
 from pathlib import Path
@@ -14,7 +17,9 @@ from paint.training.update import Setup
 
 
 def save(folder: Path, setup: Setup, step: int) -> Path:
-    """Write a checkpoint; it gets its name when all of it is on disk. One that is there stays as it is.
+    """Write a checkpoint, which gets its name when all of it is on disk.
+
+    One that is there already stays as it is.
 
     Raises:
         RunError: the disk is full or not writable; earlier checkpoints are as they were.

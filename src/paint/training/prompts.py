@@ -68,9 +68,7 @@ def problems_that_fit(
     return problems
 
 
-def longest_prompt(
-    policy: Policy, config: Config, problem: Problem, other_tokens: int
-) -> int:
+def longest_prompt(policy: Policy, config: Config, problem: Problem, other_tokens: int) -> int:
     """Tokens of the longest text that will ever stand before a completion of this problem.
 
     With sft, the completion is part of it.

@@ -1,7 +1,7 @@
-"""What a step works on: completions of its problems, what the teacher reads, and what the loss made of them.
+"""What a step works on: completions, what the teacher reads, and what the loss made of them.
 
-The log-probs of sampled tokens are known twice, from the engine that drew them and from the trainer
-that scores them. Where the two differ, training is off-policy, for whatever reason.
+The log-probs of sampled tokens are known twice, from the engine that drew them and from the
+trainer that scores them. Where the two differ, training is off-policy, for whatever reason.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,8 @@ class Rollout:
         prompt: token ids that the student reads before the completion.
         text: the completion, decoded.
         view: the teacher's, in distillation.
-        figures: numbers that belong to the whole completion: overlap, mask_ratio, reward, ... (docs/notation.md).
+        figures: numbers that belong to the whole completion: overlap, mask_ratio, reward, ...
+            (docs/notation.md).
     """
 
     row: int
@@ -52,7 +53,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Scored:
-    """A rollout after the loss, with its values at every completion token (names: docs/notation.md)."""
+    """A rollout after the loss, with its values at every completion token (docs/notation.md)."""
 
     rollout: Rollout
     tokens: dict[str, list[float]]
@@ -63,24 +64,27 @@ def engine_gaps(scored: Sequence[Scored]) -> list[float]:
     return sorted(
         abs(engine - student)
         for s in scored
-        for engine, student in zip(s.rollout.completion.log_probs, s.tokens["student_log_prob"], strict=True)
+        for engine, student in zip(
+            s.rollout.completion.log_probs, s.tokens["student_log_prob"], strict=True
+        )
     )
 
 
 def require_agreement(scored: Sequence[Scored], bound: float, step: int) -> None:
-    """Refuse a step if the mean gap |log p_engine − log p_trainer| of any engine's tokens exceeds ``bound`` nats.
+    """Refuse a step if the mean gap of any engine's tokens exceeds ``bound`` nats.
 
-    Each source of completions counts for itself: one server of many that is wrong is not averaged away.
+    Each source of completions counts for itself: one wrong server among many is not averaged away.
 
     Raises:
         EngineGap: with the source and the figures, before anything is updated.
     """
     for source in sorted({s.rollout.completion.source for s in scored}):
         gaps = engine_gaps([s for s in scored if s.rollout.completion.source == source])
-        mean = sum(gaps) / len(gaps)
-        if not mean <= bound:
+        mean, p99 = sum(gaps) / len(gaps), gaps[int(0.99 * (len(gaps) - 1))]
+
+        if not mean <= bound:  # also where the mean is not a number
             raise EngineGap(
-                f"step {step}: engine ({source}) and trainer differ by {mean:.3g} nats on the sampled tokens (99th "
-                f"percentile {gaps[int(0.99 * (len(gaps) - 1))]:.3g}), over rollout.max_engine_gap {bound:g}; nothing "
-                f"was updated. Look at {CAUSES}"
+                f"step {step}: engine ({source}) and trainer differ by {mean:.3g} nats on the "
+                f"sampled tokens (99th percentile {p99:.3g}), over rollout.max_engine_gap "
+                f"{bound:g}; nothing was updated. Look at {CAUSES}"
             )

@@ -1,7 +1,7 @@
 """A training run: what it sets up, the loop over its steps, and what it leaves behind.
 
-The loop adds the order of the data, checkpoints, resuming and stopping to the steps of paint.step and
-paint.baselines.
+The loop adds the order of the data, checkpoints, resuming and stopping to the steps of paint.step
+and paint.baselines.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -49,8 +49,8 @@ def train(
     """Run (or go on with) a training run in ``folder`` and return its last checkpoint.
 
     Raises:
-        ConfigError, DataError, ImplError, PolicyError, RunError: before the first step wherever that
-            is possible.
+        ConfigError, DataError, ImplError, PolicyError, RunError: before the first step wherever
+            that is possible.
         Stopped: after SIGINT or SIGTERM, when the step under way is finished and saved.
     """
     require_trainable(config)
@@ -146,9 +146,7 @@ def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
     """
     config, problems = setup.config.train, setup.problems
     group_size = setup.config.grpo.group_size if config.method == "grpo" else 1
-    indices = batch_indices(
-        len(problems), config.batch_size // group_size, step_index, config.seed
-    )
+    indices = batch_indices(len(problems), config.batch_size // group_size, step_index, config.seed)
     return list(enumerate(problems[i] for i in indices for _ in range(group_size)))
 
 

@@ -74,9 +74,7 @@ def continue_run(config: Config, folder: Path, problems: str) -> None:
             f"{folder} was started with other problems than {config.data.path} holds now; "
             f"put the file back as it was, or start a new run"
         )
-    changes = [
-        line for line in differences(before, config) if line.split(":")[0] not in MAY_CHANGE
-    ]
+    changes = [line for line in differences(before, config) if line.split(":")[0] not in MAY_CHANGE]
     if changes:
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(changes))
     if config.train.steps < before.train.steps:

@@ -1,9 +1,7 @@
-"""What the steps of all methods share: completions to learn from, micro-batches, one update over all ranks.
+"""What the steps of all methods share: rollouts, micro-batches, one update over all ranks.
 
-A method's step (``train.step``, ``baselines.grpo_step``, ``baselines.sft_step``) says what is learnt from a completion;
-here stands how that becomes a step of the optimizer: the same loss whatever the micro-batches and ranks.
-
-Left out: gradient hooks and wrappers for data parallelism; gradients are summed over ranks once a step.
+A method's step (``paint.step``, ``paint.baselines``) says what is learnt from a completion. This
+module makes a step of the optimizer of it: the same loss, whatever the micro-batches and ranks.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -44,22 +42,34 @@ Batch = Sequence[tuple[int, Problem]]
 """A rank's rows of a minibatch: place in the minibatch, and problem."""
 
 Step = Callable[[Setup, Batch, int, Clock], tuple[list[Scored], float]]
-"""One update of the student. Returns the rollouts of all ranks with their values, in the order of their rows, and the
-norm of the gradient before it was scaled down."""
+"""One update of the student.
+
+Returns the rollouts of all ranks with their values, in the order of their rows, and the norm of the
+gradient before it was scaled down.
+"""
 
 Score = Callable[[Sequence[Rollout]], tuple[Tensor, dict[str, Tensor]]]
-"""The mean loss of a micro-batch by ``objective.reduction``, and its per-token values, completions laid end to end."""
+"""The mean loss of a micro-batch by ``objective.reduction``, and its values token by token.
+
+The tokens of all completions are laid end to end.
+"""
 
 
 def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> list[Rollout]:
-    """One completion of the current student for every row (paper: Algorithm 1, 'Sample one student rollout')."""
+    """One completion of the current student for every row.
+
+    Source: Algorithm 1, 'Sample one student rollout'.
+    """
     config, policy = setup.config, setup.policy
+
     with clock("adopt"):  # first, so that an engine which fails finds no step half done
         setup.engine.adopt()
+
     with clock("rollout"):
         prompts = [policy.student_prompt(problem.problem) for _, problem in batch]
         seeds = [seed_of(config.train.seed, step_index, row) for row, _ in batch]
         completions = setup.engine.generate(prompts, sampling_of(config.rollout), seeds)
+
     return [
         Rollout(row, problem, prompt, completion, policy.decode(completion.ids))
         for (row, problem), prompt, completion in zip(batch, prompts, completions, strict=True)
@@ -67,23 +77,30 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
 
 
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[Scored]:
-    """The gradient of the whole step's loss, micro-batch by micro-batch; the scored rollouts of all ranks, in order."""
+    """The gradient of the whole step's loss, micro-batch by micro-batch.
+
+    Returns the scored rollouts of all ranks, in the order of their rows.
+    """
     config = setup.config
     total = totals(setup.accelerator, rollouts)
+
     scored: list[Scored] = []
     for micro in micro_batches(rollouts, config.train.micro_batch_size):
         loss, values = score(micro)
         setup.accelerator.backward(loss * share(micro, total, config.objective.reduction))
+
         columns = {name: column.split(lengths_of(micro)) for name, column in values.items()}
-        scored += [
-            Scored(rollout, {name: parts[i].tolist() for name, parts in columns.items()})
-            for i, rollout in enumerate(micro)
-        ]
+        for i, rollout in enumerate(micro):
+            tokens = {name: parts[i].tolist() for name, parts in columns.items()}
+            scored.append(Scored(rollout, tokens))
+
     return sorted(gather_object(scored), key=lambda item: item.rollout.row)
 
 
 def update(setup: Setup, step_index: int) -> float:
-    """One step of the optimizer with the accumulated gradient, whose norm is returned; the teacher follows.
+    """One step of the optimizer with the accumulated gradient; the teacher follows.
+
+    Returns the norm of the gradient before it was scaled down.
 
     Raises:
         Diverged: the gradient is not finite; nothing was updated.
@@ -93,9 +110,11 @@ def update(setup: Setup, step_index: int) -> float:
     norm = torch.nn.utils.clip_grad_norm_(trainable, config.train.max_grad_norm)
     if not torch.isfinite(norm):
         raise Diverged(
-            f"step {step_index + 1}: the gradient is not finite (norm {norm}), and nothing was updated by it; "
-            f"start a new run with a lower train.learning_rate or with model.dtype float32"
+            f"step {step_index + 1}: the gradient is not finite (norm {norm}), and nothing was "
+            f"updated by it; start a new run with a lower train.learning_rate or with "
+            f"model.dtype float32"
         )
+
     for group in setup.optimizer.param_groups:
         group["lr"] = learning_rate(config, step_index)
     setup.optimizer.step()
@@ -105,10 +124,13 @@ def update(setup: Setup, step_index: int) -> float:
 
 
 def is_whole_step(setup: Setup, steps: int) -> bool:
-    """Whether the optimizer has taken what so many whole steps take: GRPO may take several on the same completions."""
+    """Whether the optimizer stands after so many whole steps.
+
+    GRPO may take several updates on the same completions; the optimizer counts each.
+    """
     config, states = setup.config, setup.optimizer.state.values()
-    each = config.grpo.iterations if config.train.method == "grpo" else 1
-    return max((int(state["step"]) for state in states), default=0) == steps * each
+    updates = config.grpo.iterations if config.train.method == "grpo" else 1
+    return max((int(state["step"]) for state in states), default=0) == steps * updates
 
 
 def learning_rate(config: Config, step_index: int) -> float:
@@ -131,7 +153,8 @@ def micro_batches(rollouts: Sequence[Rollout], size: int) -> Iterator[list[Rollo
     """Groups of similar length: little padding, and the same sum whatever the grouping."""
 
     def length(rollout: Rollout) -> int:
-        return len(rollout.view.prompt if rollout.view else rollout.prompt) + len(rollout.completion.ids)
+        prompt = rollout.view.prompt if rollout.view else rollout.prompt
+        return len(prompt) + len(rollout.completion.ids)
 
     ordered = sorted(rollouts, key=length, reverse=True)
     for i in range(0, len(ordered), size):
@@ -146,7 +169,8 @@ def totals(accelerator: Accelerator, rollouts: Sequence[Rollout]) -> tuple[int, 
 
 
 def share(micro: Sequence[Rollout], total: tuple[int, int], reduction: str) -> float:
-    """What a micro-batch's mean loss counts for in the step's: its share of the completions, or of the tokens."""
+    """The weight of a micro-batch's mean loss in the step's: its share of completions or tokens."""
+    completions, tokens = total
     if reduction == "token":
-        return sum(lengths_of(micro)) / total[1]
-    return len(micro) / total[0]
+        return sum(lengths_of(micro)) / tokens
+    return len(micro) / completions
