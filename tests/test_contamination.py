@@ -16,7 +16,9 @@ BOXES = (
     r"$\frac{m}{n}$, where $m$ and $n$ are relatively prime positive integers. Find $m+n$."
 )
 SHORT = r"Compute $\sin 60^\circ + 1$."
-SQUARES = r"Find the number of positive integers $n$ such that $n^2 + 24n + 35$ is a perfect square."
+SQUARES = (
+    r"Find the number of positive integers $n$ such that $n^2 + 24n + 35$ is a perfect square."
+)
 POSITIVE = (
     r"Let $a$, $b$, $c$ be positive real numbers such that $a+b+c=1$. Find the largest $k$ for which the inequality "
     r"$ab+bc+ca+k\,abc(a-b)^2(b-c)^2(c-a)^2 \le \frac{1}{3}$ always holds."
@@ -32,8 +34,13 @@ INDEX = index_of(BOXES, SHORT, SQUARES, POSITIVE)
 
 COPIES = {
     "the problem itself": BOXES,
-    "another spelling of its mathematics": BOXES.replace(r"\frac", r"\dfrac").replace("$a+b+c=", r"\(a + b+c ="),
-    "no dollar signs, no punctuation, upper case": BOXES.replace("$", "").replace(",", "").replace(".", "").upper(),
+    "another spelling of its mathematics": BOXES.replace(r"\frac", r"\dfrac").replace(
+        "$a+b+c=", r"\(a + b+c ="
+    ),
+    "no dollar signs, no punctuation, upper case": BOXES.replace("$", "")
+    .replace(",", "")
+    .replace(".", "")
+    .upper(),
     "a sentence before and two after": f"Solve this problem. {BOXES} Express it as an integer. Show all your work.",
     "without the last sentence": BOXES.removesuffix(" Find $m+n$."),
     "one word changed in the middle": BOXES.replace("guard", "wizard"),
@@ -86,9 +93,7 @@ def test_a_problem_too_short_for_an_ngram_must_be_the_whole_text() -> None:
 
 def test_what_stands_in_two_problems_tells_of_neither() -> None:
     ending = BOXES[BOXES.index("can be") :]
-    other = (
-        "A frog jumps along a line of 20 stones, always to a stone that it has not been on. The probability that it "
-    )
+    other = "A frog jumps along a line of 20 stones, always to a stone that it has not been on. The probability that it "
     short = f"The probability that two random points are near {ending}"
     assert contaminated(short, index_of(BOXES)) is not None
     assert contaminated(short, index_of(BOXES, other + ending)) is None
@@ -109,7 +114,10 @@ def test_a_share_of_zero_takes_any_shared_ngram_for_contamination() -> None:
     assert contaminated(INNOCENT["a stock ending"], strict) is not None
     assert contaminated(INNOCENT["stock inequalities"], strict) is not None
     assert contaminated(INNOCENT["a stock opening"], index_of(SQUARES, share=0.0)) is None
-    assert contaminated(INNOCENT["a stock opening"], index_of(SQUARES, share=0.0, ngram=10)) is not None
+    assert (
+        contaminated(INNOCENT["a stock opening"], index_of(SQUARES, share=0.0, ngram=10))
+        is not None
+    )
 
 
 @pytest.mark.parametrize("options", [{"ngram": 0}, {"share": 1.1}, {"share": -0.1}])
@@ -122,12 +130,17 @@ NUMBERS = st.lists(st.integers(0, 3), min_size=0, max_size=12)
 
 
 @given(NUMBERS, NUMBERS, st.integers(1, 4))
-def test_what_is_shared_agrees_with_the_definition(a: Sequence[int], b: Sequence[int], ngram: int) -> None:
+def test_what_is_shared_agrees_with_the_definition(
+    a: Sequence[int], b: Sequence[int], ngram: int
+) -> None:
     """Against the definition, word for word: positions of `a` in a piece of n words that stands in `b` too."""
     text, problem = (" ".join(map(str, numbers)) for numbers in (a, b))
     pieces = [tuple(b[start : start + ngram]) for start in range(len(b) - ngram + 1)]
     covered = [
-        any(tuple(a[start : start + ngram]) in pieces for start in range(max(i - ngram + 1, 0), i + 1))
+        any(
+            tuple(a[start : start + ngram]) in pieces
+            for start in range(max(i - ngram + 1, 0), i + 1)
+        )
         for i in range(len(a))
     ]
     # A piece that begins near the end of `a` is shorter than n words, and is in no list of n-grams.
