@@ -11,17 +11,18 @@ from paint.contamination import Index, Match, build_index, contaminated, words
 from paint.data import Problem
 
 BOXES = (
-    r"Three boxes hold $a$, $b$ and $c$ coins, where $a+b+c=\frac{1}{2}\cdot 2024$. Each day a guard moves one coin "
-    r"from the fullest box to the emptiest. The probability that all are equal can be written in the form "
-    r"$\frac{m}{n}$, where $m$ and $n$ are relatively prime positive integers. Find $m+n$."
+    r"Three boxes hold $a$, $b$ and $c$ coins, where $a+b+c=\frac{1}{2}\cdot 2024$. Each day a "
+    r"guard moves one coin from the fullest box to the emptiest. The probability that all are equal "
+    r"can be written in the form $\frac{m}{n}$, where $m$ and $n$ are relatively prime positive "
+    r"integers. Find $m+n$."
 )
 SHORT = r"Compute $\sin 60^\circ + 1$."
 SQUARES = (
     r"Find the number of positive integers $n$ such that $n^2 + 24n + 35$ is a perfect square."
 )
 POSITIVE = (
-    r"Let $a$, $b$, $c$ be positive real numbers such that $a+b+c=1$. Find the largest $k$ for which the inequality "
-    r"$ab+bc+ca+k\,abc(a-b)^2(b-c)^2(c-a)^2 \le \frac{1}{3}$ always holds."
+    r"Let $a$, $b$, $c$ be positive real numbers such that $a+b+c=1$. Find the largest $k$ for "
+    r"which the inequality $ab+bc+ca+k\,abc(a-b)^2(b-c)^2(c-a)^2 \le \frac{1}{3}$ always holds."
 )
 
 
@@ -41,7 +42,9 @@ COPIES = {
     .replace(",", "")
     .replace(".", "")
     .upper(),
-    "a sentence before and two after": f"Solve this problem. {BOXES} Express it as an integer. Show all your work.",
+    "a sentence before and two after": (
+        f"Solve this problem. {BOXES} Express it as an integer. Show all your work."
+    ),
     "without the last sentence": BOXES.removesuffix(" Find $m+n$."),
     "one word changed in the middle": BOXES.replace("guard", "wizard"),
     "the first half only": BOXES[: len(BOXES) // 2],
@@ -62,18 +65,21 @@ def test_a_copy_is_found(text: str) -> None:
 INNOCENT = {
     "a stock opening": r"Find the number of positive integers $n$ such that $n^2 + 1$ is prime.",
     "the same opening, a long condition": (
-        r"Find the number of positive integers $n$ such that $n^2 + 24$ divides the product of the first $n$ primes."
+        r"Find the number of positive integers $n$ such that $n^2 + 24$ divides the product of the "
+        r"first $n$ primes."
     ),
     "a stock ending": (
-        r"A fair die is rolled until a six comes up for the third time. The expected number of rolls that show an even "
-        r"number, given that no five was rolled, can be written in the form $\frac{m}{n}$, where $m$ and $n$ are "
-        r"relatively prime positive integers. Find $m+n$."
+        r"A fair die is rolled until a six comes up for the third time. The expected number of "
+        r"rolls that show an even number, given that no five was rolled, can be written in the form "
+        r"$\frac{m}{n}$, where $m$ and $n$ are relatively prime positive integers. Find $m+n$."
     ),
     "stock inequalities": (
         r"Let $a$, $b$, $c$ be positive real numbers such that $a+b+c=1$. Find the minimum of "
         r"$\frac{1}{a}+\frac{4}{b}+\frac{9}{c}$ and all triples for which it is attained."
     ),
-    "a short problem within a longer one": r"Compute $\sin 60^\circ + 1$. Then divide it by the area of the triangle.",
+    "a short problem within a longer one": (
+        r"Compute $\sin 60^\circ + 1$. Then divide it by the area of the triangle."
+    ),
     "a short problem with another sign": r"Compute $\sin 60^\circ - 1$.",
     "nothing": "",
     "no word": "$$ + - $$",
@@ -93,7 +99,10 @@ def test_a_problem_too_short_for_an_ngram_must_be_the_whole_text() -> None:
 
 def test_what_stands_in_two_problems_tells_of_neither() -> None:
     ending = BOXES[BOXES.index("can be") :]
-    other = "A frog jumps along a line of 20 stones, always to a stone that it has not been on. The probability that it "
+    other = (
+        "A frog jumps along a line of 20 stones, always to a stone that it has not been on. "
+        "The probability that it "
+    )
     short = f"The probability that two random points are near {ending}"
     assert contaminated(short, index_of(BOXES)) is not None
     assert contaminated(short, index_of(BOXES, other + ending)) is None
@@ -133,7 +142,7 @@ NUMBERS = st.lists(st.integers(0, 3), min_size=0, max_size=12)
 def test_what_is_shared_agrees_with_the_definition(
     a: Sequence[int], b: Sequence[int], ngram: int
 ) -> None:
-    """Against the definition, word for word: positions of `a` in a piece of n words that stands in `b` too."""
+    """The definition, word by word: a position of `a` counts if n words around it are in `b`."""
     text, problem = (" ".join(map(str, numbers)) for numbers in (a, b))
     pieces = [tuple(b[start : start + ngram]) for start in range(len(b) - ngram + 1)]
     covered = [

@@ -1,4 +1,4 @@
-"""OpenThoughts: what is kept is verified, nothing is drawn twice, and an interruption changes nothing."""
+"""OpenThoughts: kept rows are verified, none is drawn twice, an interruption changes nothing."""
 
 import json
 import random

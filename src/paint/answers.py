@@ -46,13 +46,13 @@ _INTEGER = re.compile(rf"([+\-\u2212]?)\s*([0-9]{{1,3}}(?:{_SEPARATOR}[0-9]{{3}}
 _NAME = re.compile(r"(?:[^0-9=<>!:{}]|\{[^0-9={}]*\})+=(?=[^=]+$)")
 _TUPLE_NAME = re.compile(r"\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])+\s*\)\s*=")
 _CURRENCY_SIGN = r"\\?\$|€|£|\\pounds(?![a-z])|\\text\s*\{\s*\\?\$\s*\}"
-_CURRENCY = re.compile(rf"(-?)\s*({_CURRENCY_SIGN})(?=.*[0-9])")
+_CURRENCY = re.compile(rf"\s*({_CURRENCY_SIGN})")
 
 # What stands after it: one or more units, up to the end.
 _GAP = r"(?:[\s~/]|\\[,;:! ]|\\cdot(?![A-Za-z]))*+"
 _POWER = r"(?:\s*\^\s*(?:\{\s*-?[0-9]\s*\}|[0-9]))?"
 _WRAPPED_UNIT = (  # \mathrm{i} and \mathrm{e} are numbers
-    rf"(?<![_^]){_WRAPPER}(?!\s*[ei]\s*\}})[^{{}}]*\}}{_POWER}"
+    rf"{_WRAPPER}(?!\s*[ei]\s*\}})[^{{}}]*\}}{_POWER}"
 )
 _RAISED_CIRCLE = r"\^\s*(?:\\circ|\{\s*\\circ\s*\})"
 _DEGREE_SIGN = rf"{_RAISED_CIRCLE}(?:\s*[CF](?![A-Za-z]))?|\\degree(?![A-Za-z])|°"
@@ -61,7 +61,7 @@ _PLAIN_WORD = r"(?<![A-Za-z\\])[a-z]{4,}"
 _ABBREVIATION = (  # only after a blank: 2km may be 2 times k times m
     r"(?<=[\s~,;:!])(?:[cmk]m|[km]?g|ft|lb|oz|hr|min|sec|mph|[ap]\.?m)"
 )
-_PLAIN_UNIT = rf"(?:{_PLAIN_WORD}|{_ABBREVIATION})\b{_POWER}\.?"
+_PLAIN_UNIT = rf"(?:{_PLAIN_WORD}|{_ABBREVIATION})\b{_POWER}"
 _BASE = r"(?<=[0-9])_(?:[0-9]|\{[0-9]+\})"  # 52_8: forgiven like a unit
 _ONE_UNIT = rf"(?:{_WRAPPED_UNIT}|{_DEGREE_SIGN}|{_PERCENT_SIGN}|{_PLAIN_UNIT}|{_BASE})"
 _UNIT = re.compile(rf"(?:{_GAP}{_ONE_UNIT})+\s*$")
@@ -102,10 +102,7 @@ _MAGNITUDE = re.compile(
 )
 
 # Prose is compared as text: for math-verify, seat and east are the same product of letters.
-_NOT_WORDS = """
-and or mod inf infinity infty sqrt arcsin arccos arctan sinh cosh tanh matrix pmatrix bmatrix
-vmatrix array cases
-"""
+_NOT_WORDS = "sqrt matrix pmatrix bmatrix vmatrix array cases"
 _NO_WORD = rf"(?!(?:{'|'.join(_NOT_WORDS.split())})(?![A-Za-z]))"
 _WORD = re.compile(rf"(?<![\\A-Za-z]){_NO_WORD}[A-Za-z]{{4,}}")
 _SHORT_WORD = r"(?<![A-Za-z])(?!and(?![A-Za-z]))[A-Za-z]{3}"
@@ -120,32 +117,25 @@ _LONE_TUPLE = re.compile(  # \{(1, 2)\} is (1, 2)
 )
 _OR = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])")
 
-# Spellings that latex2sympy does not know, or takes for something else.
-_PERIOD = r"\\(?:overline|bar|dot(?!.*\\dot))\s*\{\s*([0-9]{1,20})\s*\}"
+# Spellings that latex2sympy does not know, or takes for something else. It knows ≤, ≥, ∪ and ∅.
+_PERIOD = r"\\(?:overline|bar|dot)\s*\{\s*([0-9]{1,20})\s*\}"
 _REPEATING = re.compile(rf"([0-9]*)\.([0-9]*){_PERIOD}")
 _COMMAND_OF_ANGLES = r"\\(?:sin|cos|tan|cot|sec|csc)"
 _PLAIN_FUNCTION = r"(?<![A-Za-z\\])(?:sin|cos|tan)"
 _TRIGONOMETRIC = re.compile(rf"(?:{_COMMAND_OF_ANGLES}|{_PLAIN_FUNCTION})(?![a-z])")
 _NUMBER = r"(?:[0-9]+(?:\.[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\})"
 _VARIABLE = r"(?:[A-Za-z]|\\[A-Za-z]+)"
-_ANGLE = rf"({_NUMBER}{_VARIABLE}?|{_VARIABLE})"
-_DEGREES = re.compile(rf"{_ANGLE}\s*(?:{_RAISED_CIRCLE}|\\degree(?![A-Za-z]))")
+_DEGREES = re.compile(rf"({_NUMBER}|{_VARIABLE})\s*(?:{_RAISED_CIRCLE}|\\degree(?![A-Za-z]))")
 _LATEX_OF_SIGNS = str.maketrans(
     {
         "∞": r"\infty ",
         "√": r"\sqrt ",
-        "≤": r"\le ",
-        "≥": r"\ge ",
-        "\u222a": r"\cup ",
-        "∅": r"\emptyset ",
         "²": "^{2}",
         "³": "^{3}",
         "½": r"\frac{1}{2}",
         "¼": r"\frac{1}{4}",
         "¾": r"\frac{3}{4}",
         "°": r"^{\circ}",
-        "$": " ",
-        "\n": " ",
     }
 )
 _SYNONYMS = [
@@ -386,7 +376,7 @@ def _quantity(text: str) -> tuple[str, frozenset[str]]:
     """A number without its unit, and the unit in one spelling; empty where there is none."""
     text = _MAGNITUDE.sub(lambda word: rf"\cdot {_POWERS[word[2]]}{word[1] or ''}", text)
     currency = _CURRENCY.match(text)
-    number = currency[1] + text[currency.end() :] if currency else text
+    number = text[currency.end() :] if currency else text
 
     written = ""
     unit = _UNIT.search(number)
@@ -399,7 +389,7 @@ def _quantity(text: str) -> tuple[str, frozenset[str]]:
         part.removesuffix("s") if len(part) > 2 else part for part in _UNIT_PART.findall(written)
     ]
     if currency:
-        parts.append(currency[2][-1] if currency[2] in "€£" else "$")
+        parts.append(currency[1] if currency[1] in "€£" else "$")
     return number.strip(), frozenset(_SAME_UNIT.get(part, part) for part in parts) - {"per"}
 
 

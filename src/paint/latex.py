@@ -96,7 +96,6 @@ _BRACKET = r"\\(?P<bracket>[()\[\]])"
 _ESCAPE = r"\\(?P<escape>.?)"  # any other backslash
 _DOLLAR = r"\$(?P<dollar>\$?)"
 _CELL = r"&(?P<cell>)"
-_PARAGRAPH = r"\n[ \t\r]*+\n(?P<paragraph>)"
 
 _LATEX = re.compile(
     "|".join(
@@ -117,7 +116,6 @@ _LATEX = re.compile(
             _ESCAPE,  # after all that begins with a backslash
             _DOLLAR,
             _CELL,
-            _PARAGRAPH,
         )
     ),
     re.DOTALL,
@@ -163,8 +161,6 @@ def _plain(text: str) -> str:
                 new = "{"
             case "command":
                 new = _COMMANDS.get(value, match[0])
-            case "paragraph":  # TeX allows none inside $...$: a stray dollar's formula ends here
-                delimiter = "$"
             case "bracket":
                 delimiter, opens = {")": "(", "]": "["}.get(value, value), value in "(["
             case "escape":
@@ -212,15 +208,13 @@ def _unmark(text: str) -> str:
 _LETTER = r"[^\W\d_]"
 _DIGIT_OR_LETTER = rf"([0-9]|{_LETTER})"
 
-# Blanks are loose but where they part numbers, words, or a one-letter command (\a b) from a letter.
-# The blank in `a b` is loose: this is a product.
+# Blanks are loose but where they part numbers or words. The blank in `a b` is loose: a product.
 _TIGHT_AFTER_BLANK = "|".join(
     (
         r"(?<=[0-9.] )\.?[0-9]",
         r"(?<=[0-9], )[0-9]",
         rf"(?<={_LETTER} ){_LETTER}{{2}}",
         rf"(?<={_LETTER}{_LETTER} ){_LETTER}",
-        rf"(?<=\\{_LETTER} ){_LETTER}",
     )
 )
 _LOOSE_BLANK = re.compile(rf" (?!{_TIGHT_AFTER_BLANK})")
@@ -328,7 +322,8 @@ _PROSE_KINDS = {mark: kind for mark, kind in _KINDS.items() if mark not in ",;:"
 _WORD = rf"(?<!\\)(?<!{_LETTER}){_LETTER}{{2,}}+"
 _ARTICLE = rf"(?<!{_LETTER})[aAI](?=[0-9(\\ ])"  # a, A and I before a number are no factors
 _FORMULA_SEAM = re.compile(f"[{re.escape(''.join(_KINDS))}]")
-_PROSE_SEAM = re.compile(rf"{_FORMULA_SEAM.pattern}|[?!|]|\.(?![0-9])|{_WORD}|{_ARTICLE}")
+_FULL_STOP = r"\.(?![0-9])"
+_PROSE_SEAM = re.compile(rf"{_FORMULA_SEAM.pattern}|[?!|]|{_FULL_STOP}|{_WORD}|{_ARTICLE}")
 
 _JOINED = re.compile(rf"[-+*/^!|±{_RELATIONS}]|\\[a-z]|[0-9],")
 _INDEX = re.compile(r"_\{[^{}]*+\}")
