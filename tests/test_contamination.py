@@ -11,15 +11,18 @@ from paint.data.problems import Problem
 from paint.preparation.contamination import Index, Match, build_index, contaminated, words
 
 BOXES = (
-    r"Three boxes hold $a$, $b$ and $c$ coins, where $a+b+c=\frac{1}{2}\cdot 2024$. Each day a guard moves one coin "
-    r"from the fullest box to the emptiest. The probability that all are equal can be written in the form "
-    r"$\frac{m}{n}$, where $m$ and $n$ are relatively prime positive integers. Find $m+n$."
+    r"Three boxes hold $a$, $b$ and $c$ coins, where $a+b+c=\frac{1}{2}\cdot 2024$. Each day a "
+    r"guard moves one coin from the fullest box to the emptiest. The probability that all are equal "
+    r"can be written in the form $\frac{m}{n}$, where $m$ and $n$ are relatively prime positive "
+    r"integers. Find $m+n$."
 )
 SHORT = r"Compute $\sin 60^\circ + 1$."
-SQUARES = r"Find the number of positive integers $n$ such that $n^2 + 24n + 35$ is a perfect square."
+SQUARES = (
+    r"Find the number of positive integers $n$ such that $n^2 + 24n + 35$ is a perfect square."
+)
 POSITIVE = (
-    r"Let $a$, $b$, $c$ be positive real numbers such that $a+b+c=1$. Find the largest $k$ for which the inequality "
-    r"$ab+bc+ca+k\,abc(a-b)^2(b-c)^2(c-a)^2 \le \frac{1}{3}$ always holds."
+    r"Let $a$, $b$, $c$ be positive real numbers such that $a+b+c=1$. Find the largest $k$ for "
+    r"which the inequality $ab+bc+ca+k\,abc(a-b)^2(b-c)^2(c-a)^2 \le \frac{1}{3}$ always holds."
 )
 
 
@@ -32,9 +35,16 @@ INDEX = index_of(BOXES, SHORT, SQUARES, POSITIVE)
 
 COPIES = {
     "the problem itself": BOXES,
-    "another spelling of its mathematics": BOXES.replace(r"\frac", r"\dfrac").replace("$a+b+c=", r"\(a + b+c ="),
-    "no dollar signs, no punctuation, upper case": BOXES.replace("$", "").replace(",", "").replace(".", "").upper(),
-    "a sentence before and two after": f"Solve this problem. {BOXES} Express it as an integer. Show all your work.",
+    "another spelling of its mathematics": BOXES.replace(r"\frac", r"\dfrac").replace(
+        "$a+b+c=", r"\(a + b+c ="
+    ),
+    "no dollar signs, no punctuation, upper case": BOXES.replace("$", "")
+    .replace(",", "")
+    .replace(".", "")
+    .upper(),
+    "a sentence before and two after": (
+        f"Solve this problem. {BOXES} Express it as an integer. Show all your work."
+    ),
     "without the last sentence": BOXES.removesuffix(" Find $m+n$."),
     "one word changed in the middle": BOXES.replace("guard", "wizard"),
     "the first half only": BOXES[: len(BOXES) // 2],
@@ -55,18 +65,21 @@ def test_a_copy_is_found(text: str) -> None:
 INNOCENT = {
     "a stock opening": r"Find the number of positive integers $n$ such that $n^2 + 1$ is prime.",
     "the same opening, a long condition": (
-        r"Find the number of positive integers $n$ such that $n^2 + 24$ divides the product of the first $n$ primes."
+        r"Find the number of positive integers $n$ such that $n^2 + 24$ divides the product of the "
+        r"first $n$ primes."
     ),
     "a stock ending": (
-        r"A fair die is rolled until a six comes up for the third time. The expected number of rolls that show an even "
-        r"number, given that no five was rolled, can be written in the form $\frac{m}{n}$, where $m$ and $n$ are "
-        r"relatively prime positive integers. Find $m+n$."
+        r"A fair die is rolled until a six comes up for the third time. The expected number of "
+        r"rolls that show an even number, given that no five was rolled, can be written in the form "
+        r"$\frac{m}{n}$, where $m$ and $n$ are relatively prime positive integers. Find $m+n$."
     ),
     "stock inequalities": (
         r"Let $a$, $b$, $c$ be positive real numbers such that $a+b+c=1$. Find the minimum of "
         r"$\frac{1}{a}+\frac{4}{b}+\frac{9}{c}$ and all triples for which it is attained."
     ),
-    "a short problem within a longer one": r"Compute $\sin 60^\circ + 1$. Then divide it by the area of the triangle.",
+    "a short problem within a longer one": (
+        r"Compute $\sin 60^\circ + 1$. Then divide it by the area of the triangle."
+    ),
     "a short problem with another sign": r"Compute $\sin 60^\circ - 1$.",
     "nothing": "",
     "no word": "$$ + - $$",
@@ -87,7 +100,8 @@ def test_a_problem_too_short_for_an_ngram_must_be_the_whole_text() -> None:
 def test_what_stands_in_two_problems_tells_of_neither() -> None:
     ending = BOXES[BOXES.index("can be") :]
     other = (
-        "A frog jumps along a line of 20 stones, always to a stone that it has not been on. The probability that it "
+        "A frog jumps along a line of 20 stones, always to a stone that it has not been on. "
+        "The probability that it "
     )
     short = f"The probability that two random points are near {ending}"
     assert contaminated(short, index_of(BOXES)) is not None
@@ -109,7 +123,10 @@ def test_a_share_of_zero_takes_any_shared_ngram_for_contamination() -> None:
     assert contaminated(INNOCENT["a stock ending"], strict) is not None
     assert contaminated(INNOCENT["stock inequalities"], strict) is not None
     assert contaminated(INNOCENT["a stock opening"], index_of(SQUARES, share=0.0)) is None
-    assert contaminated(INNOCENT["a stock opening"], index_of(SQUARES, share=0.0, ngram=10)) is not None
+    assert (
+        contaminated(INNOCENT["a stock opening"], index_of(SQUARES, share=0.0, ngram=10))
+        is not None
+    )
 
 
 @pytest.mark.parametrize("options", [{"ngram": 0}, {"share": 1.1}, {"share": -0.1}])
@@ -122,12 +139,17 @@ NUMBERS = st.lists(st.integers(0, 3), min_size=0, max_size=12)
 
 
 @given(NUMBERS, NUMBERS, st.integers(1, 4))
-def test_what_is_shared_agrees_with_the_definition(a: Sequence[int], b: Sequence[int], ngram: int) -> None:
-    """Against the definition, word for word: positions of `a` in a piece of n words that stands in `b` too."""
+def test_what_is_shared_agrees_with_the_definition(
+    a: Sequence[int], b: Sequence[int], ngram: int
+) -> None:
+    """The definition, word by word: a position of `a` counts if n words around it are in `b`."""
     text, problem = (" ".join(map(str, numbers)) for numbers in (a, b))
     pieces = [tuple(b[start : start + ngram]) for start in range(len(b) - ngram + 1)]
     covered = [
-        any(tuple(a[start : start + ngram]) in pieces for start in range(max(i - ngram + 1, 0), i + 1))
+        any(
+            tuple(a[start : start + ngram]) in pieces
+            for start in range(max(i - ngram + 1, 0), i + 1)
+        )
         for i in range(len(a))
     ]
     # A piece that begins near the end of `a` is shorter than n words, and is in no list of n-grams.

@@ -23,7 +23,7 @@ from paint.grading.grader import Grade, Grader, Item, Verdict, _Worker, answer_t
 from processes import alive, until
 from verdicts import ROWS
 
-ROLLOUTS = Path(__file__).parents[2] / "shared/data/math_rollouts.jsonl"
+ROLLOUTS = Path(__file__).parent / "samples" / "math_rollouts.jsonl"
 HANG = r"9^{9^{9^{9^9}}}"
 EASY = [Item(rf"\boxed{{\frac{{{n}}}{{14}}}}", rf"\frac{{{n // 2}}}{{7}}") for n in range(1, 51)]
 
@@ -35,10 +35,19 @@ def grader() -> Iterator[Grader]:
 
 
 @pytest.fixture(scope="module")
+def impatient() -> Iterator[Grader]:
+    """One worker, with time for what is not too hard."""
+    with Grader(workers=1, deadline=0.1) as grader:
+        yield grader
+
+
+@pytest.fixture(scope="module")
 def graded(grader: Grader) -> dict[tuple[str, str], Grade]:
     """The table's rows, graded together."""
     items = [Item(rf"It is $\boxed{{{given}}}$.", gold) for gold, given, _, _ in ROWS]
-    return dict(zip([(gold, given) for gold, given, _, _ in ROWS], grader.grade(items), strict=True))
+    return dict(
+        zip([(gold, given) for gold, given, _, _ in ROWS], grader.grade(items), strict=True)
+    )
 
 
 @pytest.fixture
@@ -153,9 +162,12 @@ def test_an_answer_has_the_verdict_of_the_table(
         assert grade.strict == Verdict(reason == "right", given, reason), why  # type: ignore[arg-type]
 
 
-def test_a_single_question_has_the_verdict_of_a_grader(graded: dict[tuple[str, str], Grade]) -> None:
-    for (gold, answer), grade in graded.items():
-        assert is_correct(rf"It is $\boxed{{{answer}}}$.", gold) == grade.strict.correct, (gold, answer)
+def test_a_single_question_has_the_verdict_of_a_grader(
+    graded: dict[tuple[str, str], Grade],
+) -> None:
+    for (gold, answer), grade in list(graded.items())[::4]:
+        completion = rf"It is $\boxed{{{answer}}}$."
+        assert is_correct(completion, gold) == grade.strict.correct, (gold, answer)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +180,12 @@ def test_a_single_question_has_the_verdict_of_a_grader(graded: dict[tuple[str, s
         (r"<think>\boxed{2}", True, (None, "truncated"), ("2", "right")),
         (r"<think> so", True, (None, "truncated"), (None, "truncated")),
         (r"<think> so", False, (None, "unclosed thought"), (None, "no box")),
-        (r"<think>\boxed{1}</think> \boxed{2} <think>", False, (None, "unclosed thought"), ("2", "right")),
+        (
+            r"<think>\boxed{1}</think> \boxed{2} <think>",
+            False,
+            (None, "unclosed thought"),
+            ("2", "right"),
+        ),
         (r"<think></think> \boxed{2", True, (None, "truncated"), (None, "truncated")),
         (r"<think></think> \boxed{2", False, (None, "no box"), (None, "no box")),
         (r"\boxed{2} and on", True, ("2", "right"), ("2", "right")),
@@ -185,37 +202,56 @@ def test_a_failure_has_its_reason(
     grade = Grader().grade([Item(text, "2", truncated)])[0]
     assert (grade.strict.answer, grade.strict.reason) == strict
     assert (grade.lenient.answer, grade.lenient.reason) == lenient
-    assert (grade.strict.correct, grade.lenient.correct) == (strict[1] == "right", lenient[1] == "right")
+    assert (grade.strict.correct, grade.lenient.correct) == (
+        strict[1] == "right",
+        lenient[1] == "right",
+    )
 
 
-def test_equality_is_the_same_from_both_sides(grader: Grader, graded: dict[tuple[str, str], Grade]) -> None:
-    pairs = list(graded)
+@pytest.mark.slow
+def test_equality_is_the_same_from_both_sides(
+    grader: Grader, graded: dict[tuple[str, str], Grade]
+) -> None:
+    # What is not right is not equal either, whatever the other direction says.
+    pairs = [pair for pair, grade in graded.items() if grade.strict.correct]
     both = grader.equal(pairs + [(b, a) for a, b in pairs])
     equal = both[: len(pairs)]
     assert equal == both[len(pairs) :]
-    right = [graded[pair].strict.correct for pair in pairs]
     # Right, but not the other way round: the sum asks for more than its result.
-    assert [pair for pair, a, b in zip(pairs, equal, right, strict=True) if a != b] == [("5", "3 + 2 = 5")]
+    assert [pair for pair, is_equal in zip(pairs, equal, strict=True) if not is_equal] == [
+        ("5", "3 + 2 = 5")
+    ]
 
 
-def test_failures_are_never_equal_but_for_their_text(grader: Grader) -> None:
+def test_failures_are_never_equal_but_for_their_text(grader: Grader, impatient: Grader) -> None:
     empty = ["", " ", "$"]
-    broken = ["{", r"\frac{1}{", r"\frac{2}{", r"\begin{cases}1\end{cases}", "\ud800", "\ud801", "0/0", "1/0", "2/0"]
+    broken = [
+        "{",
+        r"\frac{1}{",
+        r"\frac{2}{",
+        r"\begin{cases}1\end{cases}",
+        "\ud800",
+        "\ud801",
+        "0/0",
+        "1/0",
+        "2/0",
+    ]
     assert not any(grader.equal([(a, b) for a in empty + broken for b in empty + broken if a != b]))
     assert grader.equal([(text, text) for text in empty + broken]) == [False] * 3 + [True] * 9
-    with Grader(workers=1, deadline=0.2) as impatient:  # nor those that time out
-        assert impatient.equal([(HANG, "1"), (HANG, "9^{9^{9^{9}}}"), (HANG, HANG)]) == [False, False, True]
+    # Nor are those that time out.
+    hanging = [(HANG, "1"), (HANG, "9^{9^{9^{9}}}"), (HANG, HANG)]
+    assert impatient.equal(hanging) == [False, False, True]
 
 
-@pytest.mark.parametrize(("workers", "seed"), [(1, 0), (2, 1), (3, 2)])
+@pytest.mark.parametrize(("workers", "seed"), [(1, 0), (3, 2)])  # the table's had two
 def test_verdicts_depend_neither_on_the_number_of_workers_nor_on_the_order(
     graded: dict[tuple[str, str], Grade], workers: int, seed: int
 ) -> None:
-    pairs = random.Random(0).sample(list(graded), 40)
+    pairs = random.Random(0).sample(list(graded), 20)
     random.Random(seed).shuffle(pairs)
     items = [Item(rf"It is $\boxed{{{given}}}$.", gold) for gold, given in pairs]
     items.insert(len(items) // 2, Item(rf"\boxed{{{HANG}}}", "1"))
-    with Grader(workers=workers, deadline=1) as grader:
+    with Grader(workers=workers, deadline=0.5) as grader:
         grades = grader.grade(items)
         assert len(grader._workers) == workers
     hung = grades.pop(len(pairs) // 2)
@@ -223,6 +259,7 @@ def test_verdicts_depend_neither_on_the_number_of_workers_nor_on_the_order(
     assert grades == [graded[pair] for pair in pairs]
 
 
+@pytest.mark.slow
 def test_what_hangs_costs_its_deadline_and_nothing_else() -> None:
     def seconds(items: list[Item]) -> float:
         """The processor time of the workers."""
@@ -237,17 +274,20 @@ def test_what_hangs_costs_its_deadline_and_nothing_else() -> None:
     assert 1.5 < seconds([*EASY[:25], Item(rf"\boxed{{{HANG}}}", "1"), *EASY[25:]]) - easy < 4
 
 
-@pytest.mark.parametrize("text", [r"((100!)!)!", r"10^{10^{10}}", r"\binom{10^9}{5 \cdot 10^8}", r"2^{2^{2^{100}}}"])
-def test_huge_integers_are_no_answer_and_no_hindrance(text: str) -> None:
-    with Grader(workers=1, deadline=0.5) as grader:
-        grades = grader.grade([Item(rf"\boxed{{{text}}}", "1"), Item(r"\boxed{0.5}", "1/2")])
-    assert grades[0].strict.reason in ("timed out", "wrong")  # sympy sees of some that they are far from 1
-    assert grades[1].strict.correct
+def test_huge_integers_are_no_answer_and_no_hindrance(impatient: Grader) -> None:
+    huge = [r"((100!)!)!", r"10^{10^{10}}", r"\binom{10^9}{5 \cdot 10^8}", r"2^{2^{2^{100}}}"]
+    for text in huge:
+        grades = impatient.grade([Item(rf"\boxed{{{text}}}", "1"), Item(r"\boxed{0.5}", "1/2")])
+        # sympy sees of some that they are far from 1.
+        assert grades[0].strict.reason in ("timed out", "wrong")
+        assert grades[1].strict.correct
 
 
 @pytest.mark.usefixtures("no_process")
 def test_integers_need_no_process_and_no_time() -> None:
-    items = [Item(rf"<think>hm</think> It is $\boxed{{{n}}}$.", str(n - n % 2)) for n in range(10_000)]
+    items = [
+        Item(rf"<think>hm</think> It is $\boxed{{{n}}}$.", str(n - n % 2)) for n in range(10_000)
+    ]
     began = time.process_time()
     with Grader() as grader:
         grades = grader.grade(items)
@@ -269,10 +309,11 @@ def test_a_grading_that_is_left_halfway_leaves_no_answer_to_the_next(
 
     monkeypatch.setattr(_Worker, "answer", leave)
     with pytest.raises(KeyboardInterrupt):
-        grader.grade(EASY)
+        grader.grade(EASY[:20])
     assert answered == 11
     monkeypatch.undo()
-    assert [grade.strict.correct for grade in grader.grade(EASY)] == [n % 2 == 0 for n in range(1, 51)]
+    grades = grader.grade(EASY[:20])
+    assert [grade.strict.correct for grade in grades] == [n % 2 == 0 for n in range(1, 21)]
 
 
 def test_a_worker_that_cannot_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,6 +325,7 @@ def test_a_worker_that_cannot_start_is_said(monkeypatch: pytest.MonkeyPatch) -> 
         grader.grade(EASY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [
@@ -315,7 +357,13 @@ with Grader(workers=1, deadline=0.5) as grader:
 
 @pytest.mark.parametrize(
     "options",
-    [{"workers": 0}, {"workers": -1}, {"deadline": 0}, {"deadline": float("nan")}, {"deadline": float("inf")}],
+    [
+        {"workers": 0},
+        {"workers": -1},
+        {"deadline": 0},
+        {"deadline": float("nan")},
+        {"deadline": float("inf")},
+    ],
 )
 def test_a_grader_without_workers_or_time_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="deadline"):
@@ -333,6 +381,7 @@ def descendants(pid: int) -> list[int]:
     return children + [below for child in children for below in descendants(child)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_survives_the_one_that_asked(number: signal.Signals) -> None:
@@ -341,7 +390,9 @@ from paint.grading.grader import *
 with Grader(workers=2, deadline=1.5) as grader:
     grader.grade([Item(r"\\boxed{{{HANG}}}", str(n)) for n in range(9)])
 """
-    asker = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, start_new_session=True)
+    asker = subprocess.Popen(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, start_new_session=True
+    )
     with asker:
         # Two workers, each with a child that hangs.
         family = until(lambda: len(found := descendants(asker.pid)) == 4 and found, seconds=60)
@@ -380,19 +431,31 @@ PIECES = st.sampled_from(
 )
 
 
-@given(st.lists(PIECES | st.text(max_size=3)).map("".join), st.lists(PIECES).map("".join), st.booleans())
-def test_no_text_makes_grading_fail(grader: Grader, completion: str, gold: str, truncated: bool) -> None:
+@given(
+    st.lists(PIECES | st.text(max_size=3)).map("".join),
+    st.lists(PIECES).map("".join),
+    st.booleans(),
+)
+def test_no_text_makes_grading_fail(
+    grader: Grader, completion: str, gold: str, truncated: bool
+) -> None:
     grade = grader.grade([Item(completion, gold, truncated)])[0]
     assert grade.strict.answer == answer_text(completion)
     assert grade.lenient.answer == boxed(completion)
     for verdict in (grade.strict, grade.lenient):
         assert verdict.correct == (verdict.reason == "right")
-        assert (verdict.answer is None) == (verdict.reason in ("no box", "unclosed thought", "truncated"))
+        assert (verdict.answer is None) == (
+            verdict.reason in ("no box", "unclosed thought", "truncated")
+        )
         assert verdict.answer is None or verdict.answer.strip() == verdict.answer != ""
     assert grade.strict.correct <= is_correct(completion, gold)
 
 
-@given(st.text(alphabet="abc12+-{}\\ ,.$", max_size=20).filter(lambda text: boxed(rf"\boxed{{{text}}}") == text))
+@given(
+    st.text(alphabet="abc12+-{}\\ ,.$", max_size=20).filter(
+        lambda text: boxed(rf"\boxed{{{text}}}") == text
+    )
+)
 def test_what_is_put_into_a_box_comes_out_of_it(text: str) -> None:
     assert boxed(rf"\boxed{{1}} then $\boxed{{{text}}}$ and {{more}}") == text
 
@@ -420,11 +483,18 @@ def test_a_megabyte_of_anything_is_graded_in_moments(grader: Grader, text: str) 
     assert not any(grade.lenient.correct for grade in grades)
 
 
-@pytest.mark.parametrize("unit", ["1", "1,000", "$", "{", r"\{", r"\frac", r"\frac{", r"\text{", " ", "\\", "-", "."])
+@pytest.mark.parametrize(
+    "unit", ["1", "1,000", "$", "{", r"\{", r"\frac", r"\frac{", r"\text{", " ", "\\", "-", "."]
+)
 def test_a_long_answer_is_compared_in_time_that_grows_with_its_length(unit: str) -> None:
     def seconds(length: int) -> float:
         content = unit * (length // len(unit))
-        completion = r"\boxed{x" + content + "}" * (1 + content.count("{") - content.count(r"\{")) + r"\boxed{x}"
+        completion = (
+            r"\boxed{x"
+            + content
+            + "}" * (1 + content.count("{") - content.count(r"\{"))
+            + r"\boxed{x}"
+        )
         gold = "x" + content
         began = time.process_time()
         is_correct(completion.removesuffix(r"\boxed{x}"), gold)
@@ -435,29 +505,34 @@ def test_a_long_answer_is_compared_in_time_that_grows_with_its_length(unit: str)
     assert seconds(20 * LONGEST_ANSWER) < 0.5 + 40 * seconds(2 * LONGEST_ANSWER)
 
 
-@pytest.mark.parametrize("unit", ["1 ", "cm ", r"\text{cm}", "a", "$", "=", "^", r"\,", "x=", "{", r"0.\overline{1}"])
-def test_the_longest_answer_that_is_taken_apart_takes_no_time_before_algebra(unit: str) -> None:
+@pytest.mark.parametrize(
+    "unit", ["1 ", "cm ", r"\text{cm}", "a", "$", "=", "^", r"\,", "x=", "{", r"0.\overline{1}"]
+)
+def test_the_longest_answer_that_is_taken_apart_takes_no_time_before_algebra(
+    impatient: Grader, unit: str
+) -> None:
     text = (unit * LONGEST_ANSWER)[: LONGEST_ANSWER - 1] + "#"
     began = time.process_time()
-    with Grader(workers=1, deadline=0.1) as grader:
-        assert grader.equal([(text, "1")]) == [False]
+    assert impatient.equal([(text, "1")]) == [False]
     assert time.process_time() - began < 2
 
 
-@pytest.mark.skipif(not ROLLOUTS.exists(), reason=f"needs the rollouts of a real model in {ROLLOUTS}")
-def test_each_disagreement_with_the_given_verdicts_on_real_rollouts_is_known(grader: Grader) -> None:
+def test_each_disagreement_with_the_given_verdicts_on_real_rollouts_is_known(
+    grader: Grader,
+) -> None:
     rows = [json.loads(line) for line in ROLLOUTS.read_text(encoding="utf-8").splitlines()]
     items = [Item(completion, row["answer"]) for row in rows for completion in row["completions"]]
     verdicts = [grade.strict for grade in grader.grade(items)]
     theirs = [correct for row in rows for correct in row["correct"]]
-    assert len(items) == 320
+    assert len(items) == 80
     disagreements = {
         (item.gold, verdict.answer): verdict.reason
         for item, verdict, correct in zip(items, verdicts, theirs, strict=True)
         if verdict.correct != correct
     }
     assert disagreements == {
-        # The same time; the given verdict stumbles over the hour that stands outside \\text. All eight say so.
+        # The same time; the given verdict stumbles over the hour, which stands outside \text. All
+        # eight completions say so.
         (r"\text{4:30 p.m.}", r"4:30 \text{ p.m.}"): "right",
     }
     assert {verdict.reason for verdict in verdicts} == {"right", "wrong"}

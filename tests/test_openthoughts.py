@@ -1,4 +1,4 @@
-"""OpenThoughts: what is kept is verified, nothing is drawn twice, and an interruption changes nothing."""
+"""OpenThoughts: kept rows are verified, none is drawn twice, an interruption changes nothing."""
 
 import json
 import random
@@ -15,9 +15,20 @@ from paint.data.readers import BadRow
 from paint.display import Display
 from paint.grading.grader import Grader, Item
 from paint.preparation import openthoughts
-from paint.preparation.openthoughts import REASONS, Candidate, Report, decide, prepare, print_report
+from paint.preparation.openthoughts import (
+    REASONS,
+    Candidate,
+    Preparation,
+    decide,
+    make_training_data,
+    print_preparation,
+)
 
-BENCHMARKS = [Benchmark("known", [Problem("How many of the " + "very " * 20 + "old owls sleep?", "", "3", "k1")])]
+BENCHMARKS = [
+    Benchmark(
+        "known", [Problem("How many of the " + "very " * 20 + "old owls sleep?", "", "3", "k1")]
+    )
+]
 
 
 def row(number: int, given: str = "", gold: str = "", **changes: Any) -> dict[str, Any]:
@@ -67,24 +78,24 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def run(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Report:
+def run(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Preparation:
     defaults: dict[str, Any] = {
         "benchmarks": BENCHMARKS,
         "source": str(write(folder / "rows.jsonl", rows)),
         "deadline": 0.5,
         "display": Display(enabled=False),
     }
-    return prepare(folder / "out.jsonl", **(defaults | options))
+    return make_training_data(folder / "out.jsonl", **(defaults | options))
 
 
 def test_every_row_is_kept_or_dropped_for_the_reason_that_it_was_made_for(tmp_path: Path) -> None:
-    report = run(tmp_path, ALL)
-    assert report.dropped == {reason: len(DROPPED.get(reason, [])) for reason in REASONS}
-    assert list(report.dropped) == list(REASONS)
-    assert (report.rows, report.kept, report.sampled) == (len(ALL), 20, 20)
-    assert report.rows == report.kept + sum(report.dropped.values())
-    assert report.contaminated == {"known": 1}
-    assert json.loads((tmp_path / "out.report.json").read_text())["dropped"] == report.dropped
+    preparation = run(tmp_path, ALL)
+    assert preparation.dropped == {reason: len(DROPPED.get(reason, [])) for reason in REASONS}
+    assert list(preparation.dropped) == list(REASONS)
+    assert (preparation.rows, preparation.kept, preparation.sampled) == (len(ALL), 20, 20)
+    assert preparation.rows == preparation.kept + sum(preparation.dropped.values())
+    assert preparation.contaminated == {"known": 1}
+    assert json.loads((tmp_path / "out.report.json").read_text())["dropped"] == preparation.dropped
     (repeated,) = read(tmp_path / "out.contaminated.jsonl")
     assert ALL[repeated["row"] - 1] == DROPPED["contaminated"][0]
     assert (repeated["benchmark"], repeated["id"], repeated["share"]) == ("known", "k1", 1.0)
@@ -95,23 +106,34 @@ def test_what_is_written_is_what_a_run_reads(tmp_path: Path) -> None:
     from paint.config import Data
 
     run(tmp_path, FAST)
-    found = read_problems(Data(path=str(tmp_path / "out.jsonl")))
-    assert found.skipped == {}
-    by_answer = {problem.answer: problem for problem in found.problems}
+    read_back = read_problems(Data(path=str(tmp_path / "out.jsonl")))
+    assert read_back.skipped == {}
+    by_answer = {problem.answer: problem for problem in read_back.problems}
     assert by_answer["6"].problem == "What is $5+1$?"
     assert by_answer["6"].solution == "We add. \\[ \\boxed{6} \\]"
     written = {line["id"]: line for line in read(tmp_path / "out.jsonl")}
-    assert list(written[by_answer["6"].id]) == ["id", "problem", "solution", "answer", "trace", "source"]
+    assert list(written[by_answer["6"].id]) == [
+        "id",
+        "problem",
+        "solution",
+        "answer",
+        "trace",
+        "source",
+    ]
     assert written[by_answer["6"].id]["trace"] == "Okay, so 5 and one."
 
 
 @pytest.mark.parametrize("solution", ["ground_truth_solution", "deepseek_reasoning"])
-def test_another_column_may_be_the_solution_and_the_same_one_is_verified(tmp_path: Path, solution: Any) -> None:
-    report = run(tmp_path, FAST, solution=solution)
-    assert report.dropped["wrong"] == 2
+def test_another_column_may_be_the_solution_and_the_same_one_is_verified(
+    tmp_path: Path, solution: Any
+) -> None:
+    preparation = run(tmp_path, FAST, solution=solution)
+    assert preparation.dropped["wrong"] == 2
     known = {line["problem"]: line[solution] for line in GOOD}
     assert all(
-        line["solution"] == known[line["problem"]] for line in read(tmp_path / "out.jsonl") if line["answer"] > "2"
+        line["solution"] == known[line["problem"]]
+        for line in read(tmp_path / "out.jsonl")
+        if line["answer"] > "2"
     )
 
 
@@ -127,18 +149,21 @@ def test_the_sample_depends_on_the_seed_and_the_problems_alone(tmp_path: Path) -
         assert (folder / "out.jsonl").read_bytes() == first
 
 
-def test_a_smaller_sample_is_a_part_of_a_larger_and_every_problem_is_as_likely(tmp_path: Path) -> None:
+def test_a_smaller_sample_is_a_part_of_a_larger_and_every_problem_is_as_likely(
+    tmp_path: Path,
+) -> None:
     run(tmp_path, FAST, sample=12)
     larger = read(tmp_path / "out.jsonl")
     run(tmp_path, FAST, sample=5)
     assert read(tmp_path / "out.jsonl") == larger[:5]
     drawn: dict[str, int] = {}
-    for seed in range(100):
+    for seed in range(50):
         run(tmp_path, FAST, sample=5, seed=seed)
         for line in read(tmp_path / "out.jsonl"):
             drawn[line["problem"]] = drawn.get(line["problem"], 0) + 1
     assert len(drawn) == 20
-    assert all(10 <= count <= 45 for count in drawn.values())  # 25 expected, standard deviation 4.3
+    # 12.5 are expected, with standard deviation 3.1.
+    assert all(3 <= count <= 25 for count in drawn.values())
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(
@@ -162,7 +187,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     stop = 3
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, FAST, sample=9, source=source, display=Display())
-    assert "12 rows are decided and stored; the same command goes on from there" in capsys.readouterr().out
+    assert (
+        "12 rows are decided and stored; the same command goes on from there"
+        in capsys.readouterr().out
+    )
     assert not (tmp_path / "out.jsonl").exists()
     decided = tmp_path / "out.decided.jsonl"
     decided.write_bytes(decided.read_bytes()[:-10])  # the machine stopped within a line
@@ -177,7 +205,9 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
 
 
 @pytest.mark.parametrize("length", [0, 10])
-def test_a_run_that_stopped_before_its_first_decision_begins_anew(tmp_path: Path, length: int) -> None:
+def test_a_run_that_stopped_before_its_first_decision_begins_anew(
+    tmp_path: Path, length: int
+) -> None:
     run(tmp_path, GOOD)
     decided = tmp_path / "out.decided.jsonl"
     decided.write_bytes(decided.read_bytes()[:length])
@@ -203,20 +233,35 @@ def test_damaged_decisions_are_refused(tmp_path: Path, place: str) -> None:
 def test_decisions_made_with_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     run(tmp_path, GOOD)
     with pytest.raises(
-        DataError, match=r"out\.decided\.jsonl was made with other settings \(ngram, benchmarks\); delete"
+        DataError,
+        match=r"out\.decided\.jsonl was made with other settings \(ngram, benchmarks\); delete",
     ):
         run(tmp_path, GOOD, ngram=8, benchmarks=[load_benchmark("lab", limit=3)])
     with pytest.raises(DataError, match=r"nowhere\.jsonl does not exist"):
-        prepare(tmp_path / "new.jsonl", benchmarks=[], source="nowhere.jsonl", display=Display(enabled=False))
+        make_training_data(
+            tmp_path / "new.jsonl",
+            benchmarks=[],
+            source="nowhere.jsonl",
+            display=Display(enabled=False),
+        )
     assert run(tmp_path, GOOD).kept == 20
-    source = str(tmp_path / "rows.jsonl")  # nothing was decided, so that a slip of the pen can be mended
-    assert prepare(tmp_path / "new.jsonl", benchmarks=[], source=source, display=Display(enabled=False)).kept == 20
+    source = str(
+        tmp_path / "rows.jsonl"
+    )  # nothing was decided, so that a slip of the pen can be mended
+    assert (
+        make_training_data(
+            tmp_path / "new.jsonl", benchmarks=[], source=source, display=Display(enabled=False)
+        ).kept
+        == 20
+    )
     with pytest.raises(DataError, match=r"must end in \.jsonl"):
-        prepare(tmp_path / "out", benchmarks=[])
+        make_training_data(tmp_path / "out", benchmarks=[])
 
 
-def test_the_report_says_what_became_of_the_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    print_report(run(tmp_path, FAST, sample=21), Path("out.jsonl"), Display())
+def test_the_report_says_what_became_of_the_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_preparation(run(tmp_path, FAST, sample=21), Path("out.jsonl"), Display())
     said = capsys.readouterr().out
     assert f"{len(FAST)} rows, 20 kept, 20 drawn to out.jsonl" in said
     assert "        2 dropped: not mathematics" in said
@@ -224,7 +269,7 @@ def test_the_report_says_what_became_of_the_rows(tmp_path: Path, capsys: pytest.
     assert "timed out" not in said  # none did
     assert "fewer than the 21 that were asked for" in said
     (tmp_path / "out.decided.jsonl").unlink()
-    print_report(run(tmp_path, FAST, sample=9, benchmarks=[]), Path("out.jsonl"), Display())
+    print_preparation(run(tmp_path, FAST, sample=9, benchmarks=[]), Path("out.jsonl"), Display())
     said = capsys.readouterr().out
     assert "contamination was not checked" in said
     assert "fewer than" not in said
@@ -237,7 +282,7 @@ def test_shards_of_parquet_are_read_as_one_source(tmp_path: Path) -> None:
         pq.write_table(pa.Table.from_pylist(part), folder / f"train-0000{number}-of-00002.parquet")
     expected = run(tmp_path, FAST, sample=9)
     lines = (tmp_path / "out.jsonl").read_bytes()
-    report = prepare(
+    preparation = make_training_data(
         tmp_path / "parquet.jsonl",
         benchmarks=BENCHMARKS,
         source=str(folder.parent),
@@ -245,20 +290,26 @@ def test_shards_of_parquet_are_read_as_one_source(tmp_path: Path) -> None:
         deadline=0.5,
         display=Display(enabled=False),
     )
-    assert report.dropped == expected.dropped
+    assert preparation.dropped == expected.dropped
     assert (tmp_path / "parquet.jsonl").read_bytes() == lines
 
 
-def test_a_row_that_cannot_be_read_is_counted_and_half_a_surrogate_is_no_text(tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_read_is_counted_and_half_a_surrogate_is_no_text(
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path / "bad.jsonl", GOOD[:3])
     path.write_text(path.read_text() + "{\n" + json.dumps(row(9, problem="\ud800")) + "\n")
-    report = run(tmp_path, [], source=str(path))
-    assert (report.kept, report.dropped["row cannot be read"], report.dropped["no problem"]) == (3, 1, 1)
+    preparation = run(tmp_path, [], source=str(path))
+    assert (
+        preparation.kept,
+        preparation.dropped["row cannot be read"],
+        preparation.dropped["no problem"],
+    ) == (3, 1, 1)
 
 
 def test_decide_looks_at_nothing_but_the_row() -> None:
     assert decide(BadRow("invalid JSON")) == "row cannot be read"
     assert decide({}) == "not mathematics"
-    found = decide(row(4))
-    assert isinstance(found, Candidate)
-    assert (found.answer, found.source) == ("5", "numina_math")
+    candidate = decide(row(4))
+    assert isinstance(candidate, Candidate)
+    assert (candidate.answer, candidate.source) == ("5", "numina_math")

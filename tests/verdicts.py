@@ -1,4 +1,4 @@
-r"""What answers are worth: gold | given | why, in forms that occur in data sets and in what models write."""
+r"""Verdicts on answers in forms that occur in data sets and completions: gold | given | why."""
 
 RIGHT = r"""
 1/2              | \frac{1}{2}                      | a fraction in ASCII
@@ -102,7 +102,7 @@ So the answer is $\boxed{5}$. | 5                   | a boxed gold answer
 \frac34          | ¾                                | Unicode
 \frac{1}{2}      | \cos 60^\circ                    | degrees within a function
 \tan 15^\circ    | 2-\sqrt3                         | the same for a gold answer
-2\sin 20^\circ\cos 40^\circ | 2\sin\frac{\pi}{9}\cos\frac{2\pi}{9} | degrees and radians within functions
+2\sin 20^\circ\cos 40^\circ | 2\sin\frac{\pi}{9}\cos\frac{2\pi}{9} | degrees, radians within functions
 30^\circ         | \frac{\pi}{6}                    | degrees and radians
 0                | \sin \pi                         | zero that is not seen at once
 \lg 2            | \log_{10} 2                      | a name of the logarithm

@@ -391,21 +391,22 @@ def _run(config: Config, folder: Path, *, resume: bool) -> int:
 def _openthoughts(out: Path, benchmarks: list[str], **options: Any) -> int:
     from paint.data.problem_sets import load_benchmark
     from paint.display import Display
-    from paint.preparation.openthoughts import prepare, print_report
+    from paint.preparation.openthoughts import make_training_data, print_preparation
 
     display = Display()
-    report = prepare(out, benchmarks=[load_benchmark(name) for name in benchmarks], display=display, **options)
-    print_report(report, out, display)
+    problem_sets = [load_benchmark(name) for name in benchmarks]
+    preparation = make_training_data(out, benchmarks=problem_sets, display=display, **options)
+    print_preparation(preparation, out, display)
     return 0
 
 
 def _check(file: str, model: str, teacher_thinking: bool, **options: Any) -> int:
     from paint.config import Data
-    from paint.preparation.check import print_survey, survey
+    from paint.preparation.check import check_file, print_check
 
-    found = survey(Data(path=file, **options), model, teacher_thinking=teacher_thinking)
-    print_survey(found)
-    return 1 if found.bad or found.too_long.count else 0
+    check = check_file(Data(path=file, **options), model, teacher_thinking=teacher_thinking)
+    print_check(check)
+    return 1 if check.bad or check.too_long.count else 0
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
 r"""Is the final answer of a completion the gold answer, and if not, why?
 
-    completion -> box after the thought (strict), box anywhere (lenient) -> integers -> text -> math-verify
+    completion -> box after the thought (strict), box anywhere (lenient)
+    box, gold answer -> integers -> text -> math-verify -> verdict
 
-A verdict is for analysis and evaluation only: it never drives the method (paper: section 'Overlap-Adaptive Partial
-Solution Conditioning'). What two answers have in common is paint.grading.equality' business. Where it takes algebra, which may
-take for ever, each pair of answers gets a process of its own, forked from one that holds math-verify, and the kernel
-ends it when its processor time is up. A verdict therefore depends on nothing but the pair: neither on the number of
-workers, nor on other work of the machine, nor on the pairs before it.
+A verdict is for analysis and evaluation only: it never drives the method (paper: section
+'Overlap-Adaptive Partial Solution Conditioning'). When two answers are equal is the business of
+paint.grading.equality.
+
+Where that takes algebra, which may take for ever, each pair of answers gets a process of its own,
+forked from one that has imported math-verify, and the kernel ends it when its processor time is up.
+A verdict therefore depends on nothing but the pair: neither on the number of workers, nor on other
+work of the machine, nor on earlier pairs.
 
 Left out: answers without a box, and systems without fork (Windows).
 """
@@ -29,22 +33,24 @@ from paint.grading.equality import Reason, at_sight, boxed, by_algebra
 Pair = tuple[str, str]  # the given answer and the gold one
 
 DEADLINES = (0.01, 86_400.0)  # seconds, least and most
-WALL_SECONDS = 20  # for each second of the deadline, before a pair that waits instead of computing is given up
+# Wall time for each second of the deadline: a pair that waits instead of computing ends too.
+WALL_SECONDS = 20
 MEMORY_BYTES = 4 << 30
 
-_WARM_UP = (  # loads what sympy loads late, so that no pair pays for it
+_WARM_UP = (  # sympy loads some modules late; with these pairs it does so before the first fork
     (r"\frac{x+1}{2}", "0.5 + 0.5x"),
     (r"\{1, 2\pi\}", r"(1, 2\sqrt{3}]"),
     ("x<3", "y = x^2"),
     (r"\frac{1}{7}", "x+1"),
     (r"\sqrt{2}", r"\frac{3}{5}"),
 )
-_CODES: dict[int, Reason] = {10: "right", 11: "wrong", 12: "unparsable gold"}  # none that an accident leaves behind
+# Exit codes that no accident leaves behind.
+_CODES: dict[int, Reason] = {10: "right", 11: "wrong", 12: "unparsable gold"}
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one answer."""
+    """Whether one answer is right, and why not."""
 
     correct: bool
     answer: str | None  # what was compared: the content of the box; None without one
@@ -61,7 +67,7 @@ class Grade:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A completion as the model wrote it, think tags included, and the answer that it should give."""
+    """A completion as the model wrote it, think tags included, and its gold answer."""
 
     text: str
     gold: str
@@ -71,8 +77,9 @@ class Item:
 class Grader:
     """Grades completions; a context manager, whose workers start when a pair first needs algebra.
 
-    ``deadline`` is the processor time of a pair in seconds, from 0.01 to a day; ``workers`` is by default one a core.
-    Raises PaintError when a worker cannot be started. For one thread at a time.
+    ``deadline`` is the processor time of a pair in seconds, from 0.01 to a day. ``workers`` is by
+    default the number of cores. Raises PaintError when a worker cannot be started. For one thread
+    at a time.
     """
 
     def __init__(self, *, workers: int | None = None, deadline: float = 5.0) -> None:
@@ -87,20 +94,24 @@ class Grader:
         answers = [(answer_text(item.text), boxed(item.text)) for item in items]
         reasons = self._reasons(
             (given, item.gold)
-            for item, found in zip(items, answers, strict=True)
-            for given in found
+            for item, strict_and_lenient in zip(items, answers, strict=True)
+            for given in strict_and_lenient
             if given is not None
         )
+
         return [
-            Grade(_verdict(item, strict, reasons, strict=True), _verdict(item, lenient, reasons, strict=False))
+            Grade(
+                strict=_verdict(item, strict, reasons, is_strict=True),
+                lenient=_verdict(item, lenient, reasons, is_strict=False),
+            )
             for item, (strict, lenient) in zip(items, answers, strict=True)
         ]
 
     def equal(self, pairs: Sequence[Pair]) -> list[bool]:
-        """Whether two answers are one: each is right where the other is the gold answer.
+        """Whether two answers are equal: each is right where the other is the gold answer.
 
-        False where that is undecidable: an answer that does not parse equals nothing but its own text, and an
-        empty one not even that.
+        False where that is undecidable: an answer that does not parse equals nothing but its own
+        text, and an empty answer not even that.
         """
         reasons = self._reasons(pair for a, b in pairs for pair in ((a, b), (b, a)))
         return [reasons[a, b] == reasons[b, a] == "right" for a, b in pairs]
@@ -117,64 +128,75 @@ class Grader:
         self.close()
 
     def _reasons(self, pairs: Iterable[Pair]) -> dict[Pair, Reason]:
-        """The reason for each pair, which is settled once however often it comes."""
-        seen = {pair: at_sight(*pair) for pair in dict.fromkeys(pairs)}
-        reasons = {pair: reason for pair, reason in seen.items() if reason}
-        hard = [pair for pair, reason in seen.items() if not reason]
+        """The reason for each pair; a pair that comes twice is compared once."""
+        at_once = {pair: at_sight(*pair) for pair in dict.fromkeys(pairs)}
+        reasons = {pair: reason for pair, reason in at_once.items() if reason}
+        hard = [pair for pair, reason in at_once.items() if not reason]
+
         try:
             while len(self._workers) < min(self._most_workers, len(hard)):
                 self._workers.append(_Worker(self._deadline))
+
             with selectors.DefaultSelector() as selector:
-                todo = iter(hard)
-                for worker, pair in zip(self._workers, todo, strict=False):
+                waiting = iter(hard)
+                for worker, pair in zip(self._workers, waiting, strict=False):
                     selector.register(worker.ask(pair), selectors.EVENT_READ, worker)
+
                 while selector.get_map():
                     for key, _ in selector.select():
                         pair, reason = key.data.answer()
                         reasons[pair] = reason
-                        if following := next(todo, None):
+                        if following := next(waiting, None):
                             key.data.ask(following)
                         else:
                             selector.unregister(key.fileobj)
+
         except BaseException:
-            self.close()  # or an answer that nobody waited for would be taken for that of a later pair
+            # A worker's late answer would be taken for that of a later pair.
+            self.close()
             raise
+
         return reasons
 
 
 class _Worker:
-    """A process that holds math-verify and compares one pair at a time, each in a child of its own."""
+    """A process with math-verify; it compares one pair at a time, each in a child of its own."""
 
     def __init__(self, deadline: float) -> None:
         self._pair: Pair = ("", "")
+        path = os.pathsep.join(filter(None, sys.path))
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-W", "ignore", "-m", "paint.grading.grader", str(deadline)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,
-                process_group=0,  # Ctrl-C is for us; we end them
-                env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                process_group=0,  # Ctrl-C reaches this process only, which then ends the worker
+                env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": path},
             )
         except OSError as error:  # no such program, or no room for another process
-            raise PaintError(f"A process that compares answers cannot be started: {error}.") from None
+            raise PaintError(
+                f"A process that compares answers cannot be started: {error}."
+            ) from None
 
     def ask(self, pair: Pair) -> IO[bytes]:
-        """Hands it a pair, and returns what becomes readable when it has an answer."""
+        """Hand a pair to the worker. The pipe that is returned is readable once it has answered."""
         assert self._process.stdin
         assert self._process.stdout
         self._pair = pair
         unsent = json.dumps(pair).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError):  # whoever waits for its answer notices
-            while unsent:  # a signal may cut it short
+        with contextlib.suppress(BrokenPipeError):  # a worker that has ended: answer() says so
+            while unsent:  # a signal may cut a write short
                 unsent = unsent[self._process.stdin.write(unsent) :]
         return self._process.stdout
 
     def answer(self) -> tuple[Pair, Reason]:
+        """The pair that the worker was asked about, and its reason; waits for it."""
         assert self._process.stdout
         code = self._process.stdout.read(1)
         if not code:
-            raise PaintError(f"A process that compares answers ended with status {self._process.wait()}.")
+            status = self._process.wait()
+            raise PaintError(f"A process that compares answers ended with status {status}.")
         return self._pair, _CODES.get(code[0], "timed out")
 
     def kill(self) -> None:
@@ -184,19 +206,23 @@ class _Worker:
 
 
 def is_correct(completion: str, answer: str) -> bool:
-    """The strict verdict of a Grader, decided here and without a deadline: for tests and single questions only.
+    """The strict verdict of a Grader, in this process and without a deadline.
 
-    Raises on no text, but an expression such as 9^{9^{9}} can keep it busy for ever.
+    For tests and single questions only. Raises on no text, but an expression such as 9^{9^{9}} can
+    keep it busy for ever.
     """
     given = answer_text(completion)
-    return given is not None and (at_sight(given, answer) or by_algebra(given, answer)) == "right"
+    if given is None:
+        return False
+    return (at_sight(given, answer) or by_algebra(given, answer)) == "right"
 
 
 def answer_text(completion: str) -> str | None:
-    """The boxed answer after the last closed think block; None without one, or with a block left open.
+    """The boxed answer after the last closed think block.
 
-    A completion without think tags is searched as a whole. Where the prompt's template opens the think block,
-    the caller puts its opening tag in front, or an answer in a cut-off thought counts.
+    None without a boxed answer, or with a think block left open. A completion without think tags is
+    searched as a whole. Where the prompt's template opens the think block, the caller must put the
+    opening tag in front; otherwise an answer in a cut-off thought counts.
     """
     final = _after_thought(completion)
     return None if "<think>" in final else boxed(final)
@@ -206,35 +232,47 @@ def _after_thought(completion: str) -> str:
     return completion.rpartition("</think>")[2]
 
 
-def _verdict(item: Item, given: str | None, reasons: Mapping[Pair, Reason], *, strict: bool) -> Verdict:
+def _verdict(
+    item: Item, given: str | None, reasons: Mapping[Pair, Reason], *, is_strict: bool
+) -> Verdict:
     reason: Reason = "no box"
     if given is not None:
         reason = reasons[given, item.gold]
     elif item.truncated:
         reason = "truncated"
-    elif strict and "<think>" in _after_thought(item.text):
+    elif is_strict and "<think>" in _after_thought(item.text):
         reason = "unclosed thought"
     return Verdict(reason == "right", given, reason)
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _work(deadline: float) -> None:
-    """What a worker does until nobody asks any more: reads a pair a line, writes a byte for its reason."""
+    """The life of a worker: read a pair a line, write a byte for its reason, end with the input."""
     import resource
 
     answers = os.dup(1)
-    os.dup2(2, 1)  # what a library prints is no answer
-    with contextlib.suppress(ValueError, OSError):  # a stricter limit, or a system without one
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    os.dup2(2, 1)  # a library that prints must not write among the answers
+
+    # A stricter limit may be in force, and a system may have none.
+    with contextlib.suppress(ValueError, OSError):
+        hard_limit = resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, hard_limit))
+
+    # The asker may ignore or block signals, and children inherit that. Here timers must be deadly,
+    # and children must stay to be waited for.
     for number in (signal.SIGPROF, signal.SIGALRM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)  # deadly, and children that can be waited for, whatever the asker ignores
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # or blocks
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
     for pair in _WARM_UP:
         by_algebra(*pair)
-    gc.freeze()
+    gc.freeze()  # a child shares these objects' memory as long as no collection touches them
+
     for line in sys.stdin.buffer:
         child = os.fork()
         if not child:
@@ -245,6 +283,7 @@ def _work(deadline: float) -> None:
 
 
 def _answer_and_exit(pair: bytes, deadline: float) -> NoReturn:
+    """Compare the pair in this child, and leave the reason as the exit code."""
     code = 0
     try:
         signal.setitimer(signal.ITIMER_PROF, deadline)

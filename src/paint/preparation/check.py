@@ -1,7 +1,8 @@
-"""What does a training file hold, and what would a run make of it?
+"""What does a training file hold, and what would a run make of it? (`paint data check`)
 
-The whole file is read and every bad row counted, whatever `data.on_bad_row` says: this is where one looks before a
-run. The checks are the run's own (paint.data.problems), and so are the prompts (paint.model.policy.encode).
+The whole file is read and every bad row counted, whatever `data.on_bad_row` says: one looks here
+before a run. The checks are the run's own (paint.data.problems), and so are the prompts
+(paint.policy.encode).
 
 Left out on purpose: mending. Nothing is written.
 """
@@ -31,7 +32,7 @@ CHUNK = 256
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Of texts, in tokens."""
+    """Lengths of texts, in tokens."""
 
     median: float
     p95: float
@@ -47,16 +48,17 @@ class BadRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
-    """What a file holds. Rows are good or bad; of the good ones, those over the token limit are named too.
+class FileCheck:
+    """What a file holds. A row is good or bad; good ones over the token limit are counted apart.
 
     Attributes:
-        columns: how many rows have the column.
-        bad: by reason.
+        columns: the number of rows that have each column.
+        bad: the bad rows by reason.
         lengths: of problem, solution and the longest prompt that the teacher may read.
         too_long: good rows whose teacher prompt is over `limit` tokens.
         without_anchors: good rows whose overlap will always count as 0.
-        boxed: verdicts on the solutions as if they were completions: "right" where the box holds the answer.
+        boxed: number of solutions by verdict, graded as if they were completions: "right" where the
+            box holds the answer.
     """
 
     path: str
@@ -70,14 +72,14 @@ class Survey:
     boxed: dict[str, int]
 
 
-def survey(
+def check_file(
     data: Data,
     tokenizer: str,
     *,
     teacher_thinking: bool = True,
     workers: int | None = None,
     display: Display | None = None,
-) -> Survey:
+) -> FileCheck:
     """Go over all rows of `data.path`, or up to `data.limit` good ones.
 
     Args:
@@ -86,19 +88,22 @@ def survey(
         workers: processes that compare answers, by default one for each core.
 
     Raises:
-        DataError: a source that cannot be read or is empty, a tokenizer that cannot be loaded or has no chat template.
+        DataError: a source that cannot be read or is empty, a tokenizer that cannot be loaded or
+            has no chat template.
     """
     display = display or Display()
-    tokens = load_tokenizer(tokenizer)
+    loaded = load_tokenizer(tokenizer)
     source = problems_path(data.path)
+
     columns: dict[str, int] = {}
     bad: dict[str, BadRows] = {}
     too_long = BadRows()
     lengths: dict[str, list[int]] = {"problem": [], "solution": [], "teacher prompt": []}
     without_anchors = 0
     boxed: dict[str, int] = {}
+
     total = count_rows(Path(source)) if Path(source).is_file() else 0
-    judged = _first(judge(_noting(read_rows(source), columns), data), data.limit)
+    judged = _up_to(judge(_count_columns(read_rows(source), columns), data), data.limit)
     with Grader(workers=workers) as grader, display.counting("rows", total) as counter:
         while chunk := list(islice(judged, CHUNK)):
             good = []
@@ -107,23 +112,28 @@ def survey(
                     _add(bad.setdefault(problem.reason, BadRows()), row, str(problem))
                     continue
                 good.append(problem)
-                found = prompt_lengths(tokens, problem, teacher_thinking)
-                for name, length in found.items():
+
+                tokens = prompt_lengths(loaded, problem, teacher_thinking)
+                for name, length in tokens.items():
                     lengths[name].append(length)
-                if found["teacher prompt"] > data.max_prompt_tokens:
-                    _add(too_long, row, f"a teacher prompt of {found['teacher prompt']} tokens")
+                if tokens["teacher prompt"] > data.max_prompt_tokens:
+                    message = f"a teacher prompt of {tokens['teacher prompt']} tokens"
+                    _add(too_long, row, message)
+
             without_anchors += sum(not anchors(problem.solution) for problem in good)
-            for grade in grader.grade([Item(problem.solution, problem.answer) for problem in good]):
+            items = [Item(problem.solution, problem.answer) for problem in good]
+            for grade in grader.grade(items):
                 boxed[grade.strict.reason] = boxed.get(grade.strict.reason, 0) + 1
             counter.to(chunk[-1][0])
+
     if not columns and not bad:
         raise DataError(f"{source} is empty; it must hold one problem a row")
-    return Survey(
+    return FileCheck(
         path=source,
         columns=columns,
         good=len(lengths["problem"]),
         bad=bad,
-        lengths={name: summary(found) for name, found in lengths.items() if found},
+        lengths={name: length_quantiles(tokens) for name, tokens in lengths.items() if tokens},
         limit=data.max_prompt_tokens,
         too_long=too_long,
         without_anchors=without_anchors,
@@ -132,19 +142,35 @@ def survey(
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model's folder or hub name, or of "lab". DataError when it has none or no chat template."""
+    """The tokenizer of a model's folder or hub name, or of "lab".
+
+    Raises:
+        DataError: the model has no tokenizer, or its tokenizer has no chat template.
+    """
+    path = model_path(name)
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model_path(name))
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).partition("\n")[0]
-        raise DataError(f"no tokenizer at {name!r} ({reason}); name the folder or hub name of a model") from None
+        raise DataError(
+            f"no tokenizer at {name!r} ({reason}); name the folder or hub name of a model"
+        ) from None
+
     if tokenizer.chat_template is None:
-        raise DataError(f"the tokenizer of {name!r} has no chat template; take that of an instruction-tuned model")
+        raise DataError(
+            f"the tokenizer of {name!r} has no chat template; "
+            "take that of an instruction-tuned model"
+        )
     return tokenizer
 
 
-def prompt_lengths(tokenizer: PreTrainedTokenizerBase, problem: Problem, teacher_thinking: bool) -> dict[str, int]:
-    """Tokens of problem, solution and teacher prompt; the last with the whole solution and the omission marker."""
+def prompt_lengths(
+    tokenizer: PreTrainedTokenizerBase, problem: Problem, teacher_thinking: bool
+) -> dict[str, int]:
+    """Tokens of problem, solution and teacher prompt.
+
+    The teacher prompt holds the whole solution and the omission marker: no mask makes it longer.
+    """
     messages = teacher_messages(problem.problem, f"{problem.solution} {MARKER}", complete=False)
     return {
         "problem": len(tokenizer.encode(problem.problem, add_special_tokens=False)),
@@ -153,55 +179,70 @@ def prompt_lengths(tokenizer: PreTrainedTokenizerBase, problem: Problem, teacher
     }
 
 
-def summary(lengths: Sequence[int]) -> Lengths:
-    """Median, 95th percentile (the smallest length that 95 % do not exceed) and maximum of at least one length."""
+def length_quantiles(lengths: Sequence[int]) -> Lengths:
+    """Median, 95th percentile and maximum of at least one length.
+
+    The 95th percentile is the smallest of the lengths that 95 % do not exceed.
+    """
     ordered = sorted(lengths)
-    return Lengths(statistics.median(ordered), ordered[-(-95 * len(ordered) // 100) - 1], ordered[-1])
+    p95 = ordered[-(-95 * len(ordered) // 100) - 1]
+    return Lengths(statistics.median(ordered), p95, ordered[-1])
 
 
-def print_survey(found: Survey, console: Console | None = None) -> None:
-    """Show a survey: what is there, what is wrong and where, how long the texts are."""
+def print_check(check: FileCheck, console: Console | None = None) -> None:
+    """Print the counts, the first bad rows with their reasons, and the lengths."""
     console = console or Console(highlight=False, soft_wrap=True)
-    count = found.good + sum(rows.count for rows in found.bad.values())
-    console.print(f"{found.path}: {count:,} rows, {found.good:,} good", markup=False)
-    columns = (name if rows == count else f"{name} (in {rows:,} rows)" for name, rows in found.columns.items())
+    count = check.good + sum(rows.count for rows in check.bad.values())
+    console.print(f"{check.path}: {count:,} rows, {check.good:,} good", markup=False)
+    columns = (
+        name if rows == count else f"{name} (in {rows:,} rows)"
+        for name, rows in check.columns.items()
+    )
     console.print(f"columns: {', '.join(columns)}", markup=False)
-    notes = {f"bad: {reason}": rows for reason, rows in found.bad.items()}
-    if found.too_long.count:
-        notes[f"over data.max_prompt_tokens, {found.limit:,}"] = found.too_long
+
+    notes = {f"bad: {reason}": rows for reason, rows in check.bad.items()}
+    if check.too_long.count:
+        notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
     for title, rows in notes.items():
         console.print(f"{title}: {rows.count:,} rows", markup=False)
         for row, message in rows.first:
             console.print(f"  row {row}: {message}", markup=False)
         if rows.count > len(rows.first):
             console.print("  ...")
-    if not found.good:
+
+    if not check.good:
         return
+
+    right = check.boxed.get("right", 0) / check.good
+    verdicts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(check.boxed.items()))
+    without_anchors = check.without_anchors / check.good
     console.print(
-        f"solutions whose box holds the answer: {found.boxed.get('right', 0) / found.good:.1%} "
-        f"({', '.join(f'{count:,} {reason}' for reason, count in sorted(found.boxed.items()))})",
-        f"solutions without anchors (their overlap counts as 0): {found.without_anchors / found.good:.1%}",
+        f"solutions whose box holds the answer: {right:.1%} ({verdicts})",
+        f"solutions without anchors (their overlap counts as 0): {without_anchors:.1%}",
         sep="\n",
         markup=False,
     )
-    table = Table("tokens", *(("median", "95 %", "longest")))
+
+    table = Table("tokens", "median", "95 %", "longest")
     for column in table.columns[1:]:
         column.justify = "right"
-    for name, length in found.lengths.items():
+    for name, length in check.lengths.items():
         table.add_row(name, f"{length.median:,.0f}", f"{length.p95:,}", f"{length.longest:,}")
     console.print(table)
 
 
-def _noting(rows: Iterable[Row], columns: dict[str, int]) -> Iterator[Row]:
-    """The rows as they are; on their way, which columns they have is counted."""
+def _count_columns(rows: Iterable[Row], columns: dict[str, int]) -> Iterator[Row]:
+    """Pass the rows on, and count in `columns` how many have each column."""
     for row, fields in rows:
         for name in () if isinstance(fields, BadRow) else fields:
             columns[name] = columns.get(name, 0) + 1
         yield row, fields
 
 
-def _first(judged: Iterable[tuple[int, Problem | BadRow]], limit: int | None) -> Iterator[tuple[int, Problem | BadRow]]:
-    """All items up to the one that holds the last good row of the limit."""
+def _up_to(
+    judged: Iterable[tuple[int, Problem | BadRow]], limit: int | None
+) -> Iterator[tuple[int, Problem | BadRow]]:
+    """Pass on all rows up to the last good one that the limit allows."""
     good = 0
     for row, problem in judged:
         yield row, problem
