@@ -12,9 +12,9 @@ from paint.preparation.contamination import Index, Match, build_index, contamina
 
 BOXES = (
     r"Three boxes hold $a$, $b$ and $c$ coins, where $a+b+c=\frac{1}{2}\cdot 2024$. Each day a "
-    r"guard moves one coin from the fullest box to the emptiest. The probability that all are equal "
-    r"can be written in the form $\frac{m}{n}$, where $m$ and $n$ are relatively prime positive "
-    r"integers. Find $m+n$."
+    r"guard moves one coin from the fullest box to the emptiest. The probability that all are "
+    r"equal can be written in the form $\frac{m}{n}$, where $m$ and $n$ are relatively prime "
+    r"positive integers. Find $m+n$."
 )
 SHORT = r"Compute $\sin 60^\circ + 1$."
 SQUARES = (
@@ -70,8 +70,8 @@ INNOCENT = {
     ),
     "a stock ending": (
         r"A fair die is rolled until a six comes up for the third time. The expected number of "
-        r"rolls that show an even number, given that no five was rolled, can be written in the form "
-        r"$\frac{m}{n}$, where $m$ and $n$ are relatively prime positive integers. Find $m+n$."
+        r"rolls that show an even number, given that no five was rolled, can be written in the "
+        r"form $\frac{m}{n}$, where $m$ and $n$ are relatively prime positive integers. Find $m+n$."
     ),
     "stock inequalities": (
         r"Let $a$, $b$, $c$ be positive real numbers such that $a+b+c=1$. Find the minimum of "

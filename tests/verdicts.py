@@ -102,7 +102,7 @@ So the answer is $\boxed{5}$. | 5                   | a boxed gold answer
 \frac34          | ¾                                | Unicode
 \frac{1}{2}      | \cos 60^\circ                    | degrees within a function
 \tan 15^\circ    | 2-\sqrt3                         | the same for a gold answer
-2\sin 20^\circ\cos 40^\circ | 2\sin\frac{\pi}{9}\cos\frac{2\pi}{9} | degrees, radians within functions
+2\sin 20^\circ\cos 40^\circ | 2\sin\frac{\pi}{9}\cos\frac{2\pi}{9} | degrees, radians in functions
 30^\circ         | \frac{\pi}{6}                    | degrees and radians
 0                | \sin \pi                         | zero that is not seen at once
 \lg 2            | \log_{10} 2                      | a name of the logarithm
@@ -158,7 +158,7 @@ AB               | ab                               | lengths
 \text{June 20}   | 20                               | half a date
 52_8             | 52_7                             | another base
 x_1              | x_2                              | another index
-1                | x^2+y^2=1                        | math-verify takes the right side of an equation
+1                | x^2+y^2=1                        | math-verify takes an equation's right side
 x^2+y^2=1        | 1                                | the other way round
 2                | x \ne 2                          | the opposite
 2i               | 2                                | real
