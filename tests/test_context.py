@@ -26,8 +26,7 @@ from paint.context import (
     teacher_messages,
 )
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real problems are not at {DATA}")
+SAMPLES = Path(__file__).parent / "samples"
 
 FRAGMENTS = r"""
 $ $$ \( \) \[ \] { } \{ \} ( ) [ ] ^ _ ' \prime ^{\prime} \frac \dfrac \sqrt √ \binom \boxed{ \boxed
@@ -461,11 +460,10 @@ def test_prompts_are_those_of_the_paper() -> None:
 
 
 def rows(name: str) -> list[dict[str, Any]]:
-    with (DATA / name).open(encoding="utf-8") as lines:
+    with (SAMPLES / name).open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 
 
-@needs_data
 def test_every_real_solution_has_normalised_anchors_and_overlaps_itself_fully() -> None:
     for row in rows("olympiad_solutions.jsonl") + rows("math_rollouts.jsonl"):
         solution = row["solution"]
@@ -481,32 +479,26 @@ def test_every_real_solution_has_normalised_anchors_and_overlaps_itself_fully() 
             assert normalize(normalize(text)) == normalize(text)
 
 
-@needs_data
 def test_the_boxed_answer_of_a_real_solution_is_an_anchor() -> None:
     for row in rows("math_rollouts.jsonl"):
         answer = normalize(row["answer"]).rstrip(".")
         assert answer in [anchor.rstrip(".") for anchor in anchors(row["solution"])]
 
 
-@needs_data
-def test_correct_completions_overlap_more_than_wrong_ones() -> None:
-    pooled: dict[bool, list[float]] = {True: [], False: []}
-    paired = []
+def test_right_completions_overlap_more_than_wrong_ones_of_the_same_problem() -> None:
+    differences = []
     for row in rows("math_rollouts.jsonl"):
-        own: dict[bool, list[float]] = {True: [], False: []}
-        for completion, correct in zip(row["completions"], row["correct"], strict=True):
-            own[correct].append(overlap(completion, row["solution"]))
-        for correct in own:
-            pooled[correct] += own[correct]
-        if own[True] and own[False]:
-            paired.append(mean(own[True]) - mean(own[False]))
-    assert mean(pooled[True]) > mean(pooled[False]) + 0.1
-    assert mean(paired) > 0.1
+        shares: dict[bool, list[float]] = {True: [], False: []}
+        for completion, is_right in zip(row["completions"], row["correct"], strict=True):
+            shares[is_right].append(overlap(completion, row["solution"]))
+        if shares[True] and shares[False]:
+            differences.append(mean(shares[True]) - mean(shares[False]))
+    assert len(differences) > 1
+    assert mean(differences) > 0.1  # measured: 0.24 on the sample
 
 
-@needs_data
 @pytest.mark.parametrize(
-    ("name", "mean_below", "nineteen_of_twenty_below"),  # measured: 0.016 and 0.10; 0.044 and 0.25
+    ("name", "mean_below", "nineteen_of_twenty_below"),  # measured on the sample: 0.007 and 0.07; 0.034 and 0.20
     [("olympiad_solutions.jsonl", 0.03, 0.2), ("math_rollouts.jsonl", 0.08, 0.4)],
 )
 def test_the_solution_of_another_problem_hardly_overlaps(

@@ -16,10 +16,8 @@ and mathematics without a boxed ground truth, such as proofs.
 """
 
 import dataclasses
-import hashlib
 import heapq
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +27,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from paint import files
 from paint.data.problem_sets import Benchmark
 from paint.data.readers import BadRow, DataError, count_rows, data_files, read_rows
 from paint.display import Display
@@ -138,7 +137,7 @@ def make_training_data(
         "share": share,
         "deadline": deadline,
         "benchmarks": {
-            benchmark.name: _hash_texts(*(problem.problem for problem in benchmark.problems))
+            benchmark.name: files.digest(*(problem.problem for problem in benchmark.problems))
             for benchmark in benchmarks
         },
     }
@@ -258,7 +257,7 @@ def _decide_chunk(
         if not grade.strict.correct:
             decisions[number] = {"dropped": WRONG[grade.strict.reason]}
             continue
-        fingerprint = _hash_texts(normalize(candidate.problem))
+        fingerprint = files.digest(normalize(candidate.problem))
         row = {"id": f"openthoughts-{fingerprint[:16]}"} | dataclasses.asdict(candidate)
         del row["checked"]
         decisions[number] = {"kept": row, "fingerprint": fingerprint}
@@ -283,7 +282,7 @@ def _write_sample(
             decision = _decision(line, decided)
 
             if "kept" in decision:
-                candidate = (_hash_texts(json.dumps(decision["kept"])), offset)
+                candidate = (files.digest(json.dumps(decision["kept"])), offset)
                 known = best.get(decision["fingerprint"])
                 dropped["duplicate problem"] += known is not None
                 best[decision["fingerprint"]] = min(candidate, known or candidate)
@@ -295,9 +294,9 @@ def _write_sample(
                 repeated.append(_line({"row": rows + 1, **decision["contaminated"]}))
             offset += len(line)
 
-        chosen = heapq.nsmallest(sample, best, key=lambda problem: _hash_texts(str(seed), problem))
+        chosen = heapq.nsmallest(sample, best, key=lambda problem: files.digest(str(seed), problem))
         lines = (_line(_decision_at(file, best[problem][1])["kept"]) for problem in chosen)
-        _write_whole(out, lines)
+        files.write(out, lines)
 
     preparation = Preparation(
         rows=rows,
@@ -313,9 +312,9 @@ def _write_sample(
             for name in ("paint", "math-verify", "latex2sympy2_extended", "sympy")
         },
     )
-    _write_whole(out.with_suffix(".contaminated.jsonl"), repeated)
+    files.write(out.with_suffix(".contaminated.jsonl"), repeated)
     report = json.dumps(dataclasses.asdict(preparation), indent=2).encode() + b"\n"
-    _write_whole(out.with_suffix(".report.json"), [report])
+    files.write(out.with_suffix(".report.json"), [report])
     return preparation
 
 
@@ -376,10 +375,6 @@ def _count(source: str) -> int:
     return sum(map(count_rows, data_files(Path(source)))) if Path(source).exists() else HUB_ROWS
 
 
-def _hash_texts(*texts: str) -> str:
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
-
-
 def _line(value: dict[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode() + b"\n"
 
@@ -388,13 +383,3 @@ def _decision_at(file: Any, offset: int) -> dict[str, Any]:
     file.seek(offset)
     decision: dict[str, Any] = json.loads(file.readline())
     return decision
-
-
-def _write_whole(path: Path, lines: Iterable[bytes]) -> None:
-    """Write all or nothing: the file is whole even if the machine stops meanwhile."""
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        file.writelines(lines)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
