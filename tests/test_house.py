@@ -1,124 +1,102 @@
-"""The house's own rules: who imports what, recipes that load, words that are documented."""
+"""The house's own rules: what each room may lean on, recipes that load, words that are documented."""
 
 import ast
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from paint.config import Config
 from paint.display import LINE, SHOWN
-from paint.recipe import find_recipe, read_recipe, shipped_recipes
+from paint.recipe import find_recipe, read_recipe, shipped_recipes, to_table
 
-SOURCE = Path(__file__).parent.parent / "src" / "paint"
-DOCS = Path(__file__).parent.parent / "docs"
-STANDARD = set(sys.stdlib_module_names)
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "paint"
 
-# What each module may import beside the standard library and other modules of paint.
-ALLOWED = {
-    "context": set(),
-    "latex": set(),
-    "errors": set(),
-    "options": set(),
-    "config": set(),
-    "recipe": set(),
-    "update": {"torch", "accelerate"},
-    "baselines": {"torch", "jaxtyping", "accelerate"},
-    "teacher": {"torch", "safetensors"},
-    "experiment": {"rich", "numpy", "accelerate", "jaxtyping"},
-    "probe": {"accelerate"},
-    "ablate": {"rich"},
-    "plot": {"matplotlib"},
-    "data": set(),
-    "answers": {"math_verify", "latex2sympy2_extended", "sympy"},
-    "grading": set(),
-    "chains": set(),
-    "objective": {"torch", "jaxtyping"},
-    "fused": {"torch", "jaxtyping"},
-    "kernels": {"torch", "triton"},
-    "display": {"rich", "torch"},
-    "runlog": {"torch"},
-    "rows": {"datasets", "pyarrow"},
-    "benchmarks": set(),
-    "contamination": set(),
-    "openthoughts": set(),
-    "survey": {"rich", "transformers"},
-    "figures": {"numpy", "jaxtyping"},
-    "store": set(),
-    "summary": {"rich"},
-    "evaluate": {"numpy", "torch"},
-    "contest": {"accelerate"},
-    "validation": {"accelerate"},
-    "train": {"torch", "accelerate"},
-    "lab": {"rich"},
-    "cli": {"tyro"},
-    "policy": {"torch", "jaxtyping", "peft", "safetensors", "transformers"},
-    "rollout": {"torch", "jaxtyping", "transformers"},
-    "canary": {"torch", "jaxtyping"},
-    "vllm": {"torch", "accelerate"},
-    "fleet": set(),
-    "server": {"httpx2", "psutil", "tenacity"},
-    "watchdog": set(),
-    "pretrain": {"torch", "tokenizers", "transformers"},
-    "__init__": set(),
+# From the ground up: a module imports from its own room and from those above it in this table. Files that
+# do not lie in a folder are named beside their room.
+ROOMS = {
+    "ground": ["errors", "options", "config", "recipe", "files", "runs", "display", "ranks"],
+    "method": ["context", "latex", "objective", "fused", "kernels"],
+    "lab": [],
+    "grading": [],
+    "data": [],
+    "model": [],
+    "preparation": [],
+    "engines": [],
+    "evaluation": [],
+    "training": ["step", "baselines"],
+    "experiments": [],
+    "door": ["__init__", "cli"],
 }
-# Modules of paint that a pure module may lean on.
-PURE = {
-    "context": {"latex"},
-    "latex": set(),
-    "errors": set(),
-    "options": {"errors"},
-    "objective": {"options"},
-    "fused": {"__init__", "objective", "kernels", "options"},
-    "kernels": {"options"},
-    "config": {"errors", "options"},
-    "recipe": {"config", "errors"},
-    "chains": set(),
-    "data": {"config", "rows"},
-    "rows": {"__init__"},
-    "benchmarks": {"config", "data", "rows"},
-    "contamination": {"benchmarks", "latex"},
-    "figures": set(),
-    "store": {"__init__", "data"},
-    "answers": {"latex"},
-    "grading": {"__init__", "answers"},
-    "watchdog": set(),
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts): path
+    for path in sorted(SOURCE.rglob("*.py"))
+    if path.name != "__init__.py" or path.parent == SOURCE
 }
 
 
-def imports(module: str) -> tuple[set[str], set[str]]:
-    """What a module imports: packages from outside, and modules of paint."""
-    outside, inside = set(), set()
-    for node in ast.walk(ast.parse((SOURCE / f"{module}.py").read_text())):
+def room_of(module: str) -> str:
+    folder, _, _ = module.rpartition(".")
+    [room] = [folder] if folder else [room for room, names in ROOMS.items() if module in names]
+    return room
+
+
+def imports(module: str) -> set[str]:
+    """The modules of paint that a module imports, wherever in its file."""
+    imported = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module]
-            if node.module == "paint":
-                modules = {path.stem for path in SOURCE.glob("*.py")}
-                names = [f"paint.{a.name}" if a.name in modules else "paint.__init__" for a in node.names]
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
-            root, _, rest = name.partition(".")
-            if root == "paint":
-                inside.add(rest)
-            elif root not in STANDARD:
-                outside.add(root)
-    return outside, inside
+            if name.split(".")[0] == "paint":
+                parts = name.split(".")[1:]
+                module_parts = [parts[:n] for n in (1, 2) if ".".join(parts[:n]) in MODULES]
+                imported.add(".".join(module_parts[0]) if module_parts else "__init__")
+    return imported - {module}
 
 
-@pytest.mark.parametrize("module", sorted(path.stem for path in SOURCE.glob("*.py")))
-def test_every_module_keeps_to_the_import_rule(module: str) -> None:
-    outside, inside = imports(module)
-    assert outside <= ALLOWED[module], f"{module} imports {outside - ALLOWED[module]}"
-    if module in PURE:
-        assert inside <= PURE[module], f"{module} leans on {inside - PURE[module]}"
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_run_downwards(module: str) -> None:
+    floors = list(ROOMS)
+    for other in imports(module):
+        assert floors.index(room_of(other)) <= floors.index(room_of(module)), f"{module} imports {other}"
 
 
-def test_asking_for_help_does_not_wait_for_torch() -> None:
+def test_no_module_leans_on_itself_through_others() -> None:
+    def floor(module: str, above: tuple[str, ...] = ()) -> int:
+        assert module not in above, f"a circle of imports: {' -> '.join([*above, module])}"
+        return 1 + max((floor(other, (*above, module)) for other in imports(module)), default=0)
+
+    assert max(floor(module) for module in MODULES if module != "__init__") <= 15
+
+
+def test_rooms_are_folders_and_folders_are_rooms() -> None:
+    folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert folders == {room for room in ROOMS if room not in ("ground", "method", "door")}
+
+
+def test_the_method_reads_without_the_rest_of_the_house() -> None:
+    for module in ROOMS["method"]:
+        outside = {room_of(other) for other in imports(module)} - {"method", "ground"}
+        assert not outside, f"{module} leans on {outside}"
+    assert imports("context") == {"latex"}
+    assert imports("latex") == set()
+
+
+# What must be there at once: help, settings, problems and verdicts do not wait for torch.
+LIGHT = ["paint", "paint.cli", "paint.recipe", "paint.context", "paint.data.problem_sets", "paint.grading.grader"]
+
+
+def test_what_must_be_quick_does_not_wait_for_torch() -> None:
     code = (
-        "import sys, paint.cli; assert paint.cli.main(['--help']) == 0; "
+        f"import sys, {', '.join(LIGHT)}; assert paint.cli.main(['--help']) == 0; "
         "assert not {'torch', 'transformers'} & set(sys.modules), 'torch was imported'"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -130,11 +108,6 @@ def test_asking_for_help_does_not_wait_for_torch() -> None:
 def test_every_recipe_loads_and_says_only_what_differs(name: str) -> None:
     path = find_recipe(name)
     read_recipe(path)
-    import tomllib
-
-    from paint.config import Config
-    from paint.recipe import to_table
-
     defaults = to_table(Config())
     for section, values in tomllib.loads(path.read_text()).items():
         for key, value in values.items():
@@ -142,10 +115,8 @@ def test_every_recipe_loads_and_says_only_what_differs(name: str) -> None:
 
 
 def test_the_defaults_are_the_papers() -> None:
-    from paint.config import Config
-
     config = Config()
-    found = {
+    defaults = {
         "rank": config.model.lora_rank,
         "alpha": config.model.lora_alpha,
         "targets": len(config.model.lora_targets),
@@ -162,7 +133,7 @@ def test_the_defaults_are_the_papers() -> None:
         ),
     }
     # Paper, section 'Experimental Details'.
-    assert found == {
+    assert defaults == {
         "rank": 64,
         "alpha": 128,
         "targets": 7,
@@ -177,15 +148,39 @@ def test_the_defaults_are_the_papers() -> None:
 
 
 def test_every_figure_that_is_shown_is_documented() -> None:
-    notation = (DOCS / "notation.md").read_text()
+    notation = (ROOT / "docs/notation.md").read_text()
     for name in {*SHOWN, *LINE}:
         base, _, rest = name.partition("_per_second_")
         assert name in notation or (rest and f"{base}_per_second_" in notation), name
 
 
+def test_the_page_about_the_house_names_every_file_once() -> None:
+    tree = (ROOT / "docs/house.md").read_text()
+    for module in MODULES:
+        name = f"{module.rpartition('.')[2]}.py"
+        assert re.search(rf"^ +{re.escape(name)} ", tree, re.MULTILINE), f"docs/house.md: {name}"
+
+
+DOCUMENTS = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md"]
+
+
 def test_links_between_documents_lead_somewhere() -> None:
-    root = DOCS.parent
-    for document in [*DOCS.glob("*.md"), root / "README.md"]:
+    for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
             if "://" not in target:
                 assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_files_that_documents_name_are_there() -> None:
+    for document in DOCUMENTS:
+        for path in re.findall(r"\b(?:tests|benchmarks|src)/[\w/]+\.py\b", document.read_text()):
+            assert (ROOT / path).exists(), f"{document.name}: {path}"
+
+
+def test_prose_is_wrapped_at_100_columns() -> None:
+    for document in DOCUMENTS:
+        is_code = False
+        for number, line in enumerate(document.read_text().splitlines(), start=1):
+            is_code ^= line.lstrip().startswith("```")
+            if not is_code and not line.lstrip().startswith("|") and " " in line.strip("- "):
+                assert len(line) <= 100, f"{document.name}:{number}"

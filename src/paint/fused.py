@@ -37,7 +37,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from paint import PaintError, objective
+from paint import objective
+from paint.errors import PaintError
 from paint.objective import Lengths, Loss
 from paint.options import ClipMode, Impl, Kind, Objective, Reduction
 

@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paint import PaintError
+from paint.errors import PaintError
 from paint.config import Config
 from paint.files import read_jsonl
 from paint.recipe import from_table

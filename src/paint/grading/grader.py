@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, NoReturn
 
-from paint import PaintError
+from paint.errors import PaintError
 from paint.grading.equality import Reason, at_sight, boxed, by_algebra
 
 Pair = tuple[str, str]  # the given answer and the gold one

@@ -15,7 +15,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 
-from paint import Stopped
+from paint.errors import Stopped
 from paint.baselines import grpo_step, sft_step
 from paint.config import Config, ConfigError, Teacher, Train
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from paint import Diverged
+from paint.errors import Diverged
 from paint.config import Config
 from paint.data.problems import Problem
 from paint.display import Clock
