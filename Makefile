@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup vllm lab results test lint check bench-loss bench-update bench-merged clean
+.PHONY: setup vllm lab results test test-all lint check bench-loss bench-update bench-merged clean
 
 setup: .venv/ready
 
@@ -31,15 +31,21 @@ results: setup  ## the paper's tables on the lab (docs/results.md); stopped, it 
 	$(BIN)/paint lab --methods sft,grpo,opsd,paint --seeds 5
 	for table in mask-ratio mask-placement interpolation; do $(BIN)/paint ablate $$table lab-paint --seeds 5 || exit; done
 
-test: setup  ## all tests
-	$(BIN)/pytest
+# A file's tests share what they run, so a file stays with one worker.
+PYTEST = $(BIN)/pytest -n auto --dist loadfile
+
+test: setup  ## what covers every module in a few minutes
+	$(PYTEST) -m "not slow"
+
+test-all: setup  ## the slow tests, too: kills, real servers, TRL, the kernels' interpreter and compilation
+	$(PYTEST)
 
 lint: setup
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-check: lint test  ## what CI runs
+check: lint test-all  ## what CI runs
 
 bench-loss: setup  ## the loss beside its matrix products, Liger and TRL
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
