@@ -21,13 +21,13 @@ from paint.data.problems import Problem
 from paint.display import Display
 from paint.engines import fleet, server, vllm
 from paint.engines.canary import EngineGap, canary
-from paint.engines.protocol import Completion, LocalEngine, MergedEngine, Rollout, Sampling
+from paint.engines.protocol import Completion, LocalEngine, MergedEngine, Sampling
 from paint.engines.server import EngineError, Server, ServerProcess, free_port
 from paint.engines.vllm import VllmEngine, open_vllm
 from paint.model.policy import Policy
 from paint.model.weights import load_adapter
 from paint.recipe import find_recipe, read_recipe
-from paint.training.rollouts import Scored, require_agreement
+from paint.training.rollouts import Rollout, Scored, require_agreement
 from processes import alive, until
 from stand_in import END, StandIn
 
@@ -137,7 +137,9 @@ def test_runs_of_one_name_keep_their_adapters_apart_in_a_folder_for_all(
     rollout = replace(Config().rollout, engine="vllm", urls=(stand_ins().url,), adapter_folder=str(shared))
     found = []
     for run in ("a/seed-0", "b/seed-0", "a/seed-0"):
-        engine = open_vllm(policy, replace(Config(), rollout=rollout), tmp_path / run, Display(), PROMPTS, SHORT)
+        engine = open_vllm(
+            policy, Config().model, rollout, tmp_path / run, Display(), PROMPTS, SHORT, max_tokens=1024
+        )
         with pytest.raises(EngineGap), engine:  # a stand-in has no model, but the folder is made
             pytest.fail("the canary passed")
         found.append(sorted(path.name for path in shared.iterdir()))
@@ -459,7 +461,7 @@ def test_a_server_of_ours_is_started_for_the_model_and_the_adapter(policy: Polic
     config = read_recipe(find_recipe("paint-qwen3-1.7b"))
     rollout = replace(config.rollout, server="env A=1 vllm serve", server_args="--dtype half -x 'a b'", sleep=True)
     config = replace(config, rollout=rollout, model=replace(config.model, lora_rank=40))
-    line = vllm.server_command(policy, config, 8123)
+    line = vllm.server_command(policy, config.model, config.rollout, 8123, max_tokens=8192 + 1024)
     assert line[:5] == ["env", "A=1", "vllm", "serve", config.model.path]
     flags = dict(zip(line[5:17:2], line[6:17:2], strict=True))
     assert flags == {

@@ -29,7 +29,7 @@ from paint.lab.files import MODEL
 from paint.model.policy import Policy, load_policy
 from paint.model.weights import save_adapter
 from paint.recipe import find_recipe, from_table, read_recipe, to_table
-from paint.training import runlog
+from paint.runs import latest_checkpoint, read_metrics
 from processes import alive, in_two_processes, train_command, until
 
 ROOT = Path(__file__).parent.parent
@@ -219,7 +219,7 @@ def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle
     folder = tmp_path / "run"
     config = recipe(server=" ".join(SERVER), server_args="--enforce-eager")
     process = popen(train_command(config, folder))
-    until(lambda: process.poll() is not None or len(runs.read_metrics(folder)) >= 10, 240)
+    until(lambda: process.poll() is not None or len(read_metrics(folder)) >= 10, 240)
     assert process.poll() is None, process.communicate()
     served = of_server(folder)
     [main] = [pid for pid in served if "api_server" in command_line(pid) and "watchdog" not in command_line(pid)]
@@ -229,7 +229,7 @@ def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle
     assert "engine: a changed adapter moved its log-probs by" in output
     assert "is left out" in output
     assert "answers again and has the current adapter" in output
-    metrics = runs.read_metrics(folder)
+    metrics = read_metrics(folder)
     assert [row["step"] for row in metrics] == list(range(1, 21))
     assert [rows(folder, step) for step in range(1, 21)] == [32] * 20
     assert max(row["engine_gap_mean"] for row in metrics) < 1e-4
@@ -241,7 +241,7 @@ def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle
     # What vLLM trained is what the training process alone trains, up to a rare token that rounding decides.
     local = dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, engine="local"))
     subprocess.run(train_command(local, tmp_path / "local"), check=True, capture_output=True, env=os.environ | SMALL)
-    assert sum(row["correct_share"] for row in runs.read_metrics(tmp_path / "local")[10:]) / 10 == pytest.approx(
+    assert sum(row["correct_share"] for row in read_metrics(tmp_path / "local")[10:]) / 10 == pytest.approx(
         sum(row["correct_share"] for row in metrics[10:]) / 10, abs=0.1
     )
 
@@ -272,21 +272,21 @@ def test_foreign_servers_may_die_one_by_one_and_the_run_goes_on_at_a_new_address
         config = recipe(urls=[other_url], patience=3.0)
         config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=12, checkpoint_every=100))
         process = popen(train_command(config, folder))
-        until(lambda: process.poll() is not None or len(runs.read_metrics(folder)) >= 2, 120)
+        until(lambda: process.poll() is not None or len(read_metrics(folder)) >= 2, 120)
         assert process.poll() is None, process.communicate()
         other.stop()
         output, _ = process.communicate(timeout=120)
         assert process.returncode == 2, output
-        done = len(runs.read_metrics(folder))
+        done = len(read_metrics(folder))
         assert "every engine gave no answer for" in output
         assert "paint resume" in output
-        checkpoint = runs.latest_checkpoint(folder)
+        checkpoint = latest_checkpoint(folder)
         assert checkpoint is not None
         assert checkpoint.name == f"step-{done:06d}"
 
         wait_until_healthy(third, third_url)
         process = popen([sys.executable, "-m", "paint.cli", "resume", str(folder), "--urls", url, third_url])
-        until(lambda: process.poll() is not None or len(runs.read_metrics(folder)) >= done + 2, 120)
+        until(lambda: process.poll() is not None or len(read_metrics(folder)) >= done + 2, 120)
         assert process.poll() is None, process.communicate()
         third.stop()
         output, _ = process.communicate(timeout=120)
@@ -294,7 +294,7 @@ def test_foreign_servers_may_die_one_by_one_and_the_run_goes_on_at_a_new_address
         assert f"{third_url} is left out" in output
         assert "1 of 2 servers go on" in output
         assert [rows(folder, step) for step in range(1, 13)] == [32] * 12
-        assert max(row["engine_gap_mean"] for row in runs.read_metrics(folder)) < 1e-4
+        assert max(row["engine_gap_mean"] for row in read_metrics(folder)) < 1e-4
     finally:
         other.stop()
         third.stop()
@@ -308,7 +308,7 @@ def test_two_processes_train_through_the_server_what_one_trains(url: str, tmp_pa
     result = subprocess.run(line, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
     subprocess.run(train_command(config, tmp_path / "one"), check=True, capture_output=True, env=os.environ | SMALL)
-    one, two = (runs.read_metrics(tmp_path / name) for name in ("one", "two"))
+    one, two = (read_metrics(tmp_path / name) for name in ("one", "two"))
     assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], rel=1e-4)
     stored = [(tmp_path / name / "rollouts/step-000002.jsonl").read_text().splitlines() for name in ("one", "two")]
     ids = [[json.loads(line)["completion_ids"] for line in lines] for lines in stored]
