@@ -18,8 +18,8 @@ from paint.config import Config
 from paint.context import mask_ratio, mask_solution, overlap
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.engines.canary import EngineGap
-from paint.engines.protocol import Completion, LocalEngine, Rollout
-from paint.engines.server import EngineError
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import Completion, EngineError, Rollout
 from paint.evaluation.stages import summarise
 from paint.grading.grader import is_correct
 from paint.model.policy import load_policy
