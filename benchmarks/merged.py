@@ -34,8 +34,9 @@ from paint import config as cfg
 from paint.data.problems import read_problems
 from paint.display import Display
 from paint.engines.canary import trainer_log_probs
-from paint.engines.protocol import Completion, Engine, LocalEngine, MergedEngine, sampling_of
-from paint.engines.vllm import open_vllm
+from paint.engines.local import LocalEngine, MergedEngine
+from paint.engines.open import open_vllm
+from paint.engines.protocol import Completion, Engine, sampling_of
 from paint.fused import fused_paint_loss
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paint.config import Config
-from paint.engines.server import free_port
+from paint.engines.launch import free_port
 from paint.recipe import to_table
 
 

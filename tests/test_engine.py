@@ -19,11 +19,14 @@ from peft.utils import load_peft_weights
 from paint.config import Config
 from paint.data.problems import Problem
 from paint.display import Display
-from paint.engines import fleet, server, vllm
+from paint.engines import adapters, fleet, server
 from paint.engines.canary import EngineGap, canary
-from paint.engines.protocol import Completion, LocalEngine, MergedEngine, Sampling
-from paint.engines.server import EngineError, Server, ServerProcess, free_port
-from paint.engines.vllm import VllmEngine, open_vllm
+from paint.engines.launch import ServerProcess, free_port, server_command
+from paint.engines.local import LocalEngine, MergedEngine
+from paint.engines.open import open_vllm
+from paint.engines.protocol import Completion, EngineError, Sampling
+from paint.engines.server import Server
+from paint.engines.vllm import VllmEngine
 from paint.model.policy import Policy
 from paint.model.weights import load_adapter
 from paint.recipe import find_recipe, read_recipe
@@ -124,7 +127,7 @@ def test_every_version_of_an_adapter_has_a_name_of_its_own_also_across_runs(
             engine.adopt()
             assert engine.adapter is not None
             assert stand_in.adapters[engine.adapter.name] == str(engine.adapter)
-            assert sorted(p.name for p in engine.folder.glob(f"*{engine.run}*")) == [engine.adapter.name]
+            assert sorted(p.name for p in engine.adapters.folder.glob(f"*{engine.adapters.run}*")) == [engine.adapter.name]
             seen.append(engine.adapter.name)
     assert len(set(seen)) == 6
     assert list(stand_in.adapters) == [seen[2], seen[5]]  # each replaced the one before, and nobody else's
@@ -165,7 +168,7 @@ def test_an_engine_leaves_the_servers_as_it_found_them(stand_ins: Any, opened: O
     generate(engine)
     engine.close()
     assert stand_in.adapters == {}
-    assert not list(engine.folder.glob("*paint-*"))
+    assert not list(engine.adapters.folder.glob("*paint-*"))
 
 
 def test_what_a_killed_run_left_on_a_server_is_dropped_when_it_goes_on(stand_ins: Any, opened: Open) -> None:
@@ -312,8 +315,8 @@ def test_a_folder_that_the_server_cannot_read_is_named(
     stand_ins: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = opened(stand_ins())
-    monkeypatch.setattr(vllm, "_write", lambda *_: None)
-    with pytest.raises(EngineError, match=rf"cannot read {engine.folder}/paint-.*--rollout\.adapter-folder"):
+    monkeypatch.setattr(adapters, "save_adapter", lambda *_: None)
+    with pytest.raises(EngineError, match=rf"cannot read {engine.adapters.folder}/paint-.*--rollout\.adapter-folder"):
         engine.adopt()
 
 
@@ -384,7 +387,7 @@ def test_the_disk_being_full_is_said(stand_ins: Any, opened: Open, monkeypatch: 
         raise OSError("no space left")
 
     engine = opened(stand_ins())
-    monkeypatch.setattr(vllm, "save_adapter", full)
+    monkeypatch.setattr(adapters, "save_adapter", full)
     with pytest.raises(EngineError, match=r"could not be written to .*no space left; free some space"):
         engine.adopt()
 
@@ -456,19 +459,21 @@ def test_a_server_that_does_not_start_shows_the_end_of_its_log(
     engine.close()
 
 
-def test_a_server_of_ours_is_started_for_the_model_and_the_adapter(policy: Policy) -> None:
+def test_a_server_of_ours_is_started_for_the_model_and_the_adapter() -> None:
     """``vllm serve`` takes the model without a flag; the user's arguments come last, so they win."""
     config = read_recipe(find_recipe("paint-qwen3-1.7b"))
     rollout = replace(config.rollout, server="env A=1 vllm serve", server_args="--dtype half -x 'a b'", sleep=True)
     config = replace(config, rollout=rollout, model=replace(config.model, lora_rank=40))
-    line = vllm.server_command(policy, config.model, config.rollout, 8123, max_tokens=8192 + 1024)
+    line = server_command(
+        config.model, config.rollout, 8123, max_tokens=8192 + 1024, positions=1024
+    )
     assert line[:5] == ["env", "A=1", "vllm", "serve", config.model.path]
     flags = dict(zip(line[5:17:2], line[6:17:2], strict=True))
     assert flags == {
         "--host": "127.0.0.1",
         "--port": "8123",
         "--dtype": "bfloat16",
-        "--max-model-len": "1024",  # the lab's positions, fewer than 8,192 and 1,024 tokens
+        "--max-model-len": "1024",  # the positions, fewer than 8,192 and 1,024 tokens
         "--max-lora-rank": "64",
         "--max-loras": "1",
     }

@@ -11,7 +11,8 @@ from transformers import GenerationConfig
 
 from conftest import LAB
 from paint.data.problems import Problem
-from paint.engines.protocol import LocalEngine, Sampling, invert
+from paint.engines.local import LocalEngine, invert
+from paint.engines.protocol import Sampling
 from paint.model.policy import Policy, load_policy
 from paint.objective import token_log_probs
 

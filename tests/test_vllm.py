@@ -22,8 +22,10 @@ from paint.config import Config
 from paint.data.problems import Problem
 from paint.display import Display
 from paint.engines.canary import trainer_log_probs
-from paint.engines.protocol import LocalEngine, Sampling
-from paint.engines.server import EngineError, Server, ServerProcess, free_port
+from paint.engines.launch import ServerProcess, free_port
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import EngineError, Sampling
+from paint.engines.server import Server
 from paint.engines.vllm import VllmEngine
 from paint.lab.files import MODEL
 from paint.model.policy import Policy, load_policy

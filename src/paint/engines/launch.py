@@ -1,7 +1,7 @@
 """What a vLLM server of ours is started with, and that it ends with us.
 
-Servers of somebody else are never started or stopped. The process that ends ours even when the
-trainer is killed is paint.engines.watchdog, which runs by itself.
+The process that ends our server even when the trainer is killed is paint.engines.watchdog, which
+runs by itself. Left out on purpose: servers of somebody else, which are never started or stopped.
 """
 
 import os
@@ -19,7 +19,6 @@ import psutil
 
 from paint import config as cfg
 from paint.lab.files import model_path
-from paint.model.policy import Policy
 
 STOP_SECONDS = 20.0
 """How long to wait for the watchdog to end, and then again for what it has killed."""
@@ -40,15 +39,24 @@ LAUNCHER = (
 
 
 def server_command(
-    policy: Policy, model: cfg.Model, options: cfg.Rollout, port: int, *, max_tokens: int
+    model: cfg.Model,
+    options: cfg.Rollout,
+    port: int,
+    *,
+    max_tokens: int,
+    positions: int | None,
 ) -> list[str]:
-    """The command line of our server; ``rollout.server_args`` come last, so they win."""
+    """The command line of our server; ``rollout.server_args`` come last, so they win.
+
+    Args:
+        max_tokens: the longest prompt and completion together.
+        positions: the longest sequence that the model takes; None where it has no limit.
+    """
     path = model_path(model.path)
     start = shlex.split(options.server)
     # ``vllm serve MODEL``, but ``python -m vllm.entrypoints.openai.api_server --model MODEL``.
     model_arguments = [path] if start[-1] == "serve" else ["--model", path]
 
-    positions = getattr(policy.model.config, "max_position_embeddings", None)
     settings = {
         "--host": "127.0.0.1",
         "--port": port,

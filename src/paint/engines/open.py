@@ -118,7 +118,10 @@ def _connected(
     servers = [Server(url, timeout=options.timeout) for url in options.urls]
     if not servers:
         port = free_port()
-        command = server_command(policy, model, options, port, max_tokens=max_tokens)
+        positions = getattr(policy.model.config, "max_position_embeddings", None)
+        command = server_command(
+            model, options, port, max_tokens=max_tokens, positions=positions
+        )
         process = ServerProcess(command, server_environment(options), folder / "server.log")
         display.note(f"engine: starting a vLLM server; its log is {process.log}")
         process.start()
