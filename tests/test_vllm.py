@@ -185,7 +185,7 @@ def test_log_probs_are_before_temperature_top_k_and_top_p(
 def test_no_prefix_of_an_earlier_adapter_is_ever_used(
     engine: VllmEngine, url: str, trained: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
-    """A prompt of several hundred tokens after every change; and what a name that is used twice does."""
+    """A prompt of several hundred tokens after every change; and what a name used twice does."""
     prompt = [i for p in problems[:24] for i in trained.student_prompt(p.problem)]
     assert len(prompt) > 400
 
@@ -272,7 +272,7 @@ def command_line(pid: int) -> str:
 
 
 def of_server(folder: Path) -> list[int]:
-    """The processes of the server that a run started: all in the group of the one that has its port."""
+    """The processes of a run's own server: all in the group of the one that has its port."""
     port = (folder / "engine/server.log").read_text().split("--port ")[1].split()[0]
     groups: dict[int, list[int]] = {}
     of_port = set()
@@ -291,7 +291,7 @@ def rows(folder: Path, step: int) -> int:
 def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle(
     popen: Popen, tmp_path: Path
 ) -> None:
-    """20 steps; SIGKILL at step 10; every step has all its completions, from the policy that is trained."""
+    """20 steps; SIGKILL at step 10; every step has all its completions, of the trained policy."""
     folder = tmp_path / "run"
     config = recipe(server=" ".join(SERVER), server_args="--enforce-eager")
     process = popen(train_command(config, folder))
@@ -318,7 +318,7 @@ def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle
     assert not list((folder / "engine").glob("*paint-*"))
     until(lambda: not [pid for pid in served if alive(pid)], 20)
 
-    # What vLLM trained is what the training process alone trains, up to a rare token that rounding decides.
+    # The training process alone trains the same, up to a rare token that rounding decides.
     local = dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, engine="local"))
     subprocess.run(
         train_command(local, tmp_path / "local"),
@@ -335,7 +335,7 @@ def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle
 def test_whatever_ends_the_trainer_ends_its_server(
     popen: Popen, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """A real server and its engine core with SIGKILL; what the others reach is the trainer alone."""
+    """With SIGKILL a real server and its engine core; the other signals reach the trainer alone."""
     is_real = number == signal.SIGKILL
     server = " ".join(SERVER) if is_real else f"{sys.executable} -c 'import time; time.sleep(600)'"
     sign = "Initializing a V1 LLM engine" if is_real else "--enforce-eager"
@@ -355,7 +355,7 @@ def test_whatever_ends_the_trainer_ends_its_server(
 def test_foreign_servers_may_die_one_by_one_and_the_run_goes_on_at_a_new_address(
     popen: Popen, url: str, address: Callable[[], Address], tmp_path: Path
 ) -> None:
-    """The only server dies, the run ends with a checkpoint; one of two dies, and every step is whole."""
+    """The only server dies: the run ends with a checkpoint. One of two dies: no step is cut."""
     folder, only, third = tmp_path / "run", address(), address()
     config = recipe(urls=[only.url], patience=3.0)
     train = dataclasses.replace(config.train, steps=12, checkpoint_every=100)
@@ -462,7 +462,7 @@ def test_a_killed_evaluation_goes_on_through_the_server_to_the_same_figures(
     assert killed == whole
     assert samples("killed", "mine") == samples("whole", "mine")
     assert {row["source"] for row in samples("whole", "base")} == {url}
-    # The engines draw from one distribution with different random numbers: no more than noise between them.
+    # The engines draw from one distribution with different random numbers: only noise differs.
     for policy in ("base", "mine"):
         one, other = (
             summary["figures"][policy]["lab"]["avg_at_k"]["mean"] for summary in (whole, local)
