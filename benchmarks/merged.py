@@ -1,14 +1,19 @@
-"""What it costs to generate with merged weights: merged into bf16 against base + adapter, after 20, 50 and 100 steps.
+"""What it costs to generate with merged weights: merged into bf16 against base + adapter.
 
-    python benchmarks/merged.py --server ".venv-vllm/bin/python -m vllm.entrypoints.openai.api_server"
+    python benchmarks/merged.py \\
+        --server ".venv-vllm/bin/python -m vllm.entrypoints.openai.api_server"
 
-Two models, trained in bf16 by the PAINT loss: the lab's (at the lab's and at the paper's learning rate), and a random
-one of Qwen3-1.7B's width (two of its layers, a small vocabulary; the paper's learning rate and rank).
+Two models, trained in bf16 by the PAINT loss for 20, 50 and 100 steps: the lab's (at the lab's and
+at the paper's learning rate), and a random one of Qwen3-1.7B's width (two of its layers, a small
+vocabulary; the paper's learning rate and rank).
 
-Weights:  how much of the update survives in bf16(W + dW) - W: its cosine with dW, and the share of entries that moved.
-KL:       KL(true || engine) on sampled tokens, in float32 arithmetic, so that only the weights differ. ``base`` is how
-          far training has moved the policy at all: an engine at that distance has lost the training.
-Gap:      |log p_engine - log p_trainer| of these tokens: by the weights alone, and of the engines as they run in bf16.
+Weights:  how much of the update survives in bf16(W + dW) - W: its cosine with dW, and the share of
+          entries that moved.
+KL:       KL(true || engine) on sampled tokens, in float32 arithmetic, so that only the weights
+          differ. ``base`` is how far training has moved the policy at all: an engine at that
+          distance has lost the training.
+Gap:      |log p_engine - log p_trainer| of these tokens: by the weights alone, and of the engines
+          as they run in bf16.
 """
 
 import dataclasses
@@ -23,7 +28,6 @@ from typing import Any
 
 import torch
 import tyro
-from paint.training.run import train
 from peft.tuners.lora import LoraLayer
 from rich.console import Console
 from rich.table import Table
@@ -34,13 +38,15 @@ from paint import config as cfg
 from paint.data.problems import read_problems
 from paint.display import Display
 from paint.engines.canary import trainer_log_probs
-from paint.engines.protocol import Completion, Engine, LocalEngine, MergedEngine, sampling_of
-from paint.engines.vllm import open_vllm
+from paint.engines.local import LocalEngine, MergedEngine
+from paint.engines.open import open_vllm
+from paint.engines.protocol import Completion, Engine, sampling_of
 from paint.fused import fused_paint_loss
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
 from paint.model.weights import load_adapter, save_adapter
 from paint.recipe import find_recipe, read_recipe
+from paint.training.run import train
 
 PROMPTS = 64
 VOCABULARY = 4096
@@ -53,7 +59,7 @@ class Options:
     steps: tuple[int, ...] = (20, 50, 100)
     """Steps after which is measured."""
     server: str = ""
-    """Command that starts a vLLM server; empty: base + adapter are measured in this process only."""
+    """Command that starts a vLLM server; empty: base + adapter are measured in this process."""
     server_args: str = "--enforce-eager"
     """Further arguments of the server."""
     lab_rates: tuple[float, ...] = (6e-4, 5e-6)
@@ -89,18 +95,22 @@ def stored_as(policy: Policy, how: str) -> Iterator[None]:
 
 
 @torch.no_grad()
-def log_probs(policy: Policy, prompts: Sequence[list[int]], completions: Sequence[Sequence[int]]) -> Tensor:
+def log_probs(
+    policy: Policy, prompts: Sequence[list[int]], completions: Sequence[Sequence[int]]
+) -> Tensor:
     """Full distributions, tokens by vocabulary."""
     return torch.cat(
         [
-            policy.lm_head(policy.hidden_states(prompts[i : i + 8], completions[i : i + 8])).double().log_softmax(-1)
+            policy.lm_head(policy.hidden_states(prompts[i : i + 8], completions[i : i + 8]))
+            .double()
+            .log_softmax(-1)
             for i in range(0, len(prompts), 8)
         ]
     )
 
 
 def survival(policy: Policy) -> dict[str, float]:
-    """Cosine of what merging does to the weights with what it should do, and the share of entries that it moves."""
+    """What merging keeps of the update: the cosine of both, and the share of entries that move."""
     wanted, done = [], []
     with torch.no_grad():
         for layer in layers(policy):
@@ -108,7 +118,10 @@ def survival(policy: Policy) -> dict[str, float]:
             wanted.append(delta.flatten())
             done.append(((weight + delta).bfloat16().float() - weight).flatten())
     a, b = torch.cat(wanted), torch.cat(done)
-    return {"cosine": float(torch.cosine_similarity(a, b, dim=0)), "moved": float((b != 0).float().mean())}
+    return {
+        "cosine": float(torch.cosine_similarity(a, b, dim=0)),
+        "moved": float((b != 0).float().mean()),
+    }
 
 
 def weights_and_kl(
@@ -126,11 +139,18 @@ def weights_and_kl(
     return figures
 
 
-def gaps(policy: Policy, prompts: Sequence[list[int]], completions: Sequence[Completion]) -> dict[str, float]:
+def gaps(
+    policy: Policy, prompts: Sequence[list[int]], completions: Sequence[Completion]
+) -> dict[str, float]:
     """Mean and 99th percentile of an engine's gap."""
-    found = torch.tensor([x for c in completions for x in c.log_probs])
-    parts = [trainer_log_probs(policy, prompts[i : i + 8], completions[i : i + 8]) for i in range(0, len(prompts), 8)]
-    gap = (found - torch.cat(parts)).abs()
+    engine = torch.tensor([x for c in completions for x in c.log_probs])
+    trainer = torch.cat(
+        [
+            trainer_log_probs(policy, prompts[i : i + 8], completions[i : i + 8])
+            for i in range(0, len(prompts), 8)
+        ]
+    )
+    gap = (engine - trainer).abs()
     return {"mean": float(gap.mean()), "p99": float(gap.quantile(0.99))}
 
 
@@ -150,17 +170,26 @@ def lab(rate: float, options: Options, folder: Path, console: Console) -> list[d
     config = dataclasses.replace(
         recipe,
         model=dataclasses.replace(recipe.model, dtype="bfloat16"),
-        train=dataclasses.replace(recipe.train, steps=max(options.steps), learning_rate=rate, checkpoint_every=10),
+        train=dataclasses.replace(
+            recipe.train, steps=max(options.steps), learning_rate=rate, checkpoint_every=10
+        ),
         log=dataclasses.replace(recipe.log, keep_rollouts=False),
-        rollout=dataclasses.replace(recipe.rollout, server=options.server or "none", server_args=options.server_args),
+        rollout=dataclasses.replace(
+            recipe.rollout, server=options.server or "none", server_args=options.server_args
+        ),
     )
-    console.print(f"training the lab's model for {max(options.steps)} steps at {rate:g}", style="dim")
+    console.print(
+        f"training the lab's model for {max(options.steps)} steps at {rate:g}", style="dim"
+    )
     with redirect_stdout(StringIO()):
         train(config, folder / "run")
+
     policy, exact = load_policy(config.model, seed=0), exact_copy(config.model)
     problems = read_problems(config.data).problems[-PROMPTS:]
     prompts = [policy.student_prompt(p.problem) for p in problems]
-    sampling, rows = sampling_of(config), []
+    sampling, rows = sampling_of(config.rollout), []
+    max_tokens = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+
     with ExitStack() as stack:
         engines: dict[str, Engine] = {
             "merged": MergedEngine(policy, batch_size=PROMPTS),
@@ -169,8 +198,18 @@ def lab(rate: float, options: Options, folder: Path, console: Console) -> list[d
         if options.server:
             display = Display(enabled=False)
             engines["swapped, vLLM"] = stack.enter_context(
-                open_vllm(policy, config, folder, display, prompts[:4], sampling)
+                open_vllm(
+                    policy,
+                    config.model,
+                    config.rollout,
+                    folder,
+                    display,
+                    prompts[:4],
+                    sampling,
+                    max_tokens=max_tokens,
+                )
             )
+
         for step in options.steps:
             checkpoint = folder / f"run/checkpoints/step-{step:06d}/adapter"
             load_adapter(policy, checkpoint)
@@ -185,7 +224,7 @@ def lab(rate: float, options: Options, folder: Path, console: Console) -> list[d
 
 
 def random_model(options: Options, folder: Path, console: Console) -> list[dict[str, Any]]:
-    """Train two layers of Qwen3-1.7B's width, random, on random text, and measure what becomes of the update."""
+    """Train two random layers of Qwen3-1.7B's width on random text, and measure the update."""
     path = random_qwen3_1_7b(folder / "model", layers=2, vocabulary=VOCABULARY)
     model = cfg.Model(path=path, dtype="bfloat16")
     policy = load_policy(model, seed=0)
@@ -195,11 +234,15 @@ def random_model(options: Options, folder: Path, console: Console) -> list[dict[
     def texts(count: int, length: int) -> list[list[int]]:
         return torch.randint(VOCABULARY, (count, length), generator=generator).tolist()
 
-    # As in training, every step brings other problems; what a teacher prompt shows is the completion's beginning.
+    # As in training, every step brings other problems. A teacher prompt shows the beginning of the
+    # completion.
     for step in range(1, max(options.steps) + 1):
         console.print(f"random model: step {step}/{max(options.steps)}", end="\r", style="dim")
         prompts, completions = texts(8, 24), texts(8, 48)
-        shown = [completion[:24] + prompt for prompt, completion in zip(prompts, completions, strict=True)]
+        shown = [
+            completion[:24] + prompt
+            for prompt, completion in zip(prompts, completions, strict=True)
+        ]
         with open_teacher(policy, cfg.Teacher()).view():
             teacher = policy.hidden_states(shown, completions)
         student = policy.hidden_states(prompts, completions)
@@ -209,6 +252,7 @@ def random_model(options: Options, folder: Path, console: Console) -> list[dict[
         optimizer.zero_grad()
         if step in options.steps:
             save_adapter(policy, folder / f"adapter-{step}")
+
     exact = exact_copy(model)
     rows: list[dict[str, Any]] = []
     prompts, completions = texts(16, 24), texts(16, 48)
@@ -239,15 +283,30 @@ def show(console: Console, rows: Sequence[dict[str, Any]]) -> None:
     """One line a measurement."""
     console = Console(width=max(console.width, 170))
     table = Table(
-        caption="KL, gap: by the weights alone; runs: gap of the engines as they run, mean and 99th percentile",
+        caption="KL, gap: by the weights alone; "
+        "runs: gap of the engines as they run, mean and 99th percentile",
         title="generating with merged bf16 weights",
     )
-    columns = ("model", "step", "cosine", "moved", "KL base", "KL merged", "KL swapped", "gap base", "gap merged")
+    columns = (
+        "model",
+        "step",
+        "cosine",
+        "moved",
+        "KL base",
+        "KL merged",
+        "KL swapped",
+        "gap base",
+        "gap merged",
+    )
     for column in (*columns, "gap swapped", "runs merged", "runs here", "runs vLLM"):
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     for row in rows:
         cells = [row["model"], str(row["step"]), f"{row['cosine']:.2f}", f"{row['moved']:.1%}"]
-        cells += [f"{row[f'{kind}_{how}']:.1e}" for kind in ("kl", "gap") for how in ("base", "merged", "swapped")]
+        cells += [
+            f"{row[f'{kind}_{how}']:.1e}"
+            for kind in ("kl", "gap")
+            for how in ("base", "merged", "swapped")
+        ]
         for name in ("merged", "swapped, this process", "swapped, vLLM"):
             gap = row.get(f"gap {name}")
             cells.append(f"{gap['mean']:.4f}, {gap['p99']:.3f}" if gap else "-")

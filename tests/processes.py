@@ -1,4 +1,4 @@
-"""Real processes in tests: the command that trains, waiting for something to happen, who is alive."""
+"""Real processes in tests: the command that trains, waiting for a condition, who is alive."""
 
 import json
 import sys
@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from paint.config import Config
-from paint.engines.server import free_port
+from paint.engines.launch import free_port
 from paint.recipe import to_table
 
 
 def train_command(config: Config, folder: Path) -> list[str]:
-    """The command line that trains ``config`` in a process of its own, with all it says in a recipe beside the run."""
+    """The command line that trains ``config``, which is written to a recipe beside the run."""
     recipe = folder.with_suffix(".toml")
     recipe.parent.mkdir(parents=True, exist_ok=True)
     lines = []
     for section, values in to_table(config).items():
         lines += [f"[{section}]"]
-        lines += [f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None]
+        lines += [
+            f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None
+        ]
     recipe.write_text("\n".join(lines))
     flags = ["--log.folder", str(folder.parent), "--log.name", folder.name]
     return [sys.executable, "-m", "paint.cli", "train", str(recipe), *flags]
@@ -28,7 +30,15 @@ def train_command(config: Config, folder: Path) -> list[str]:
 def in_two_processes(line: list[str]) -> list[str]:
     """The same command on two ranks."""
     # ``accelerate launch --cpu --num_processes 2`` starts one process, and says nothing.
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port())]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(free_port()),
+    ]
     return ["env", "ACCELERATE_USE_CPU=true", *launch, *line[1:]]
 
 

@@ -1,7 +1,8 @@
-"""A stand-in for somebody else's program, a vLLM server: it answers as vLLM 0.32.0 does and fails when it is told to.
+"""A stand-in for a vLLM server: it responds as vLLM 0.32.0 does, and fails when it is told to.
 
-The answers to what goes wrong are those that the real server gave. What our engine does with a real one is tested in
-test_vllm.py; this one can be made to hang, to die and to come back within milliseconds.
+Its responses to what goes wrong are those that the real server gave. What our engine does with a
+real one is tested in test_vllm.py; this one can be made to hang, to die and to come back within
+milliseconds.
 """
 
 import json
@@ -20,11 +21,13 @@ class StandIn:
     Attributes:
         adapters: loaded adapters, name to path.
         max_rank, max_loras, max_tokens: as the flags of the same names.
-        lora, runtime, sleeps: started with --enable-lora; with runtime updates allowed; with sleep mode.
+        lora, runtime, sleeps: started with --enable-lora; with runtime updates; with sleep mode.
         seconds: time that a completion takes.
-        broken: completions are answered with status 500; ``silent``: nothing is answered at all.
-        forgetful: completions to answer before all adapters are forgotten, as after a restart.
-        spoil: changes an answer before it is sent.
+        broken: a request for a completion gets status 500.
+        hiccups: so many requests get status 500 before all is well.
+        silent: no request gets a response.
+        forgetful: so many requests are served before all adapters are forgotten, as in a restart.
+        spoil: changes a completion before it is sent.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -34,6 +37,7 @@ class StandIn:
         self.lora = self.runtime = self.sleeps = True
         self.seconds = 0.0
         self.broken = self.silent = self.asleep = False
+        self.hiccups, self.lock = 0, threading.Lock()
         self.forgetful: int | None = None
         self.spoil: Any = None
         self.__dict__.update(settings)
@@ -49,14 +53,16 @@ class StandIn:
         return [path for path, _ in self.calls if path != "/health"]
 
     def start(self) -> None:
-        """Listen, on the same port as before, knowing nothing of before."""
+        """Listen on the same port as before, without the adapters of before."""
         self.adapters.clear()
         self.server = ThreadingHTTPServer(("127.0.0.1", self.port), _handler(self))
         self.server.daemon_threads = True
         self.server.block_on_close = False
         self.port = self.server.server_address[1]
         self.alive = True
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
+        self.thread = threading.Thread(
+            target=self.server.serve_forever, kwargs={"poll_interval": 0.01}
+        )
         self.thread.start()
 
     def stop(self) -> None:
@@ -67,13 +73,19 @@ class StandIn:
             self.server.server_close()
             self.thread.join()
 
-    def answer(self, path: str, body: Any) -> tuple[int, Any]:
+    def respond(self, path: str, body: Any) -> tuple[int, Any]:
+        """Status and content of the response to a request."""
         route = path.split("?")[0]
         if route == "/health":
             return 200, ""
         if route == "/v1/models":
             base = {"id": "base", "parent": None, "max_model_len": self.max_tokens}
-            return 200, {"data": [base, *({"id": n, "parent": "base", "root": p} for n, p in self.adapters.items())]}
+            return 200, {
+                "data": [
+                    base,
+                    *({"id": n, "parent": "base", "root": p} for n, p in self.adapters.items()),
+                ]
+            }
         if route == "/metrics":
             return 200, f'vllm:lora_requests_info{{max_lora="{self.max_loras}"}} 1.0\n'
         if self.sleeps and route in ("/sleep", "/wake_up"):
@@ -89,18 +101,25 @@ class StandIn:
         return 404, {"detail": "Not Found"}
 
     def load(self, name: str, path: Path) -> tuple[int, Any]:
-        worker = "Call to add_lora method failed: Worker failed with error '{}', please check the stack trace above"
+        worker = (
+            "Call to add_lora method failed: Worker failed with error '{}', "
+            "please check the stack trace above"
+        )
         if not self.lora:
-            return 500, _error(worker.format("LoRA is not enabled. Use --enable-lora to enable LoRA."))
+            return 500, _error(
+                worker.format("LoRA is not enabled. Use --enable-lora to enable LoRA.")
+            )
         if name in self.adapters:
             return 400, _error(
-                f"The lora adapter '{name}' has already been loaded. If you want to load the adapter ..."
+                f"The lora adapter '{name}' has already been loaded. If you want to ..."
             )
         if not (path / "adapter_model.safetensors").exists():
             return 404, _error(f"Loading lora {name} failed: No adapter found for <path>")
         rank = json.loads((path / "adapter_config.json").read_text())["r"]
         if rank > self.max_rank:
-            return 500, _error(worker.format(f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}."))
+            return 500, _error(
+                worker.format(f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}.")
+            )
         self.adapters[name] = str(path)
         return 200, "loaded"
 
@@ -112,8 +131,13 @@ class StandIn:
                 self.forgetful = None
         if body["model"] not in self.adapters:
             return 404, _error(f"The model `{body['model']}` does not exist.")
-        if self.broken:
-            return 500, _error("EngineCore encountered an issue. See stack trace (above) for the root cause.")
+        with self.lock:
+            has_hiccup = self.hiccups > 0
+            self.hiccups -= has_hiccup
+        if self.broken or has_hiccup:
+            return 500, _error(
+                "EngineCore encountered an issue. See stack trace (above) for the root cause."
+            )
         time.sleep(self.seconds)
         ids = [body["seed"] % 500 + 3, *body["prompt"][:2], END][: body["max_tokens"]]
         choice = {
@@ -140,14 +164,14 @@ def _handler(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
             length = int(self.headers.get("Content-Length", 0))
             body = json.loads(self.rfile.read(length)) if length else None
             stand_in.calls.append((self.path, body))
-            status, answer = stand_in.answer(self.path, body)
+            status, content = stand_in.respond(self.path, body)
             while stand_in.silent:
                 time.sleep(0.01)
             if not stand_in.alive:
                 self.close_connection = True
                 self.connection.close()
                 return
-            text = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+            text = (content if isinstance(content, str) else json.dumps(content)).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()

@@ -36,7 +36,8 @@ from paint.config import Config
 from paint.data.problems import DataError, Problem, batch_indices, read_problems
 from paint.display import Display
 from paint.engines.canary import EngineGap
-from paint.engines.protocol import Completion, LocalEngine
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import Completion
 from paint.grading.grader import Grader, is_correct
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher

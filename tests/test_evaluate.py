@@ -17,7 +17,8 @@ from paint.cli import main
 from paint.config import ConfigError, Evaluation
 from paint.data.problems import Problem
 from paint.display import Display
-from paint.engines.protocol import Completion, LocalEngine, Sampling
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import Completion, Sampling
 from paint.evaluation.asking import Protocol, generate, require_room
 from paint.evaluation.run import enter
 from paint.evaluation.stages import answer_of, cast_votes, grade, loops, open_evaluation, stored_in

@@ -21,10 +21,10 @@ from paint.config import Config, ConfigError, Model
 from paint.display import Display
 from paint.evaluation.intervals import Interval, compare_seeds, over_seeds
 from paint.experiments.ablations import GRIDS, ablate, paper_exam
-from paint.experiments.grid import Cell, Report, run_cells
+from paint.experiments.grid import Cell, run_cells
 from paint.experiments.lab import lab_exam
 from paint.experiments.plots import FAINT, INK, Panel, draw
-from paint.experiments.reports import picture
+from paint.experiments.reports import Report, picture
 from paint.experiments.results import Result, by_cell, read_results
 from paint.recipe import find_recipe, read_recipe
 from paint.runs import RunError

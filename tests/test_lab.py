@@ -11,7 +11,8 @@ from paint.cli import main
 from paint.config import Config
 from paint.context import mask_solution
 from paint.data.problems import Problem
-from paint.engines.protocol import LocalEngine, Sampling
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import Sampling
 from paint.evaluation.intervals import compare_seeds, over_seeds
 from paint.experiments.lab import run_lab
 from paint.experiments.results import shares

@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemm
 
 from conftest import LAB, move
 from paint.data.problems import Problem
-from paint.engines.protocol import LocalEngine, Sampling
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import Sampling
 from paint.model.policy import Policy, PolicyError, load_policy
 from paint.model.weights import load_adapter, load_trained, merge, save_adapter, save_trained
 

@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from conftest import LAB, move
 from paint.config import Config, Teacher
-from paint.engines.protocol import LocalEngine, Sampling
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import Sampling
 from paint.fused import fused_paint_loss
 from paint.lab.files import MODEL
 from paint.model.policy import Policy, PolicyError, load_policy

@@ -17,8 +17,8 @@ from paint.config import Config
 from paint.context import mask_ratio, mask_solution, overlap
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.engines.canary import EngineGap
-from paint.engines.protocol import Completion, LocalEngine
-from paint.engines.server import EngineError
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import Completion, EngineError
 from paint.grading.grader import is_correct
 from paint.model.policy import load_policy
 from paint.objective import paint_loss, token_log_probs

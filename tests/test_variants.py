@@ -11,11 +11,11 @@ from paint.config import Config, ConfigError
 from paint.context import mask_ratio, mask_solution, overlap
 from paint.data.problems import DataError, Problem, batch_indices, read_problems
 from paint.display import Display
-from paint.engines.protocol import LocalEngine, sampling_of, seed_of
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import sampling_of, seed_of
 from paint.latex import normalize
 from paint.model.policy import load_policy
 from paint.objective import token_log_probs
-from paint.preparation.openthoughts import prepare
 from paint.step import reference_shown
 from paint.training.run import train
 from runs import changed, stored

@@ -1,12 +1,18 @@
-"""Training through a real vLLM 0.32.0 server on the CPU: the same policy, token for token, whatever is killed."""
+"""Training through a real vLLM 0.32.0 server on the CPU: the same policy, whatever is killed.
+
+One server is shared by all tests but one; where a server of somebody else must die, what dies is an
+address of the shared one.
+"""
 
 import dataclasses
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,13 +28,16 @@ from paint.config import Config
 from paint.data.problems import Problem
 from paint.display import Display
 from paint.engines.canary import trainer_log_probs
-from paint.engines.protocol import LocalEngine, Sampling
-from paint.engines.server import EngineError, Server, ServerProcess, free_port
+from paint.engines.launch import ServerProcess, free_port
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import EngineError, Sampling
+from paint.engines.server import Server
 from paint.engines.vllm import VllmEngine
 from paint.lab.files import MODEL
 from paint.model.policy import Policy, load_policy
 from paint.model.weights import save_adapter
 from paint.recipe import find_recipe, from_table, read_recipe, to_table
+from paint.runs import latest_checkpoint, read_metrics
 from processes import alive, in_two_processes, train_command, until
 
 ROOT = Path(__file__).parent.parent
@@ -40,41 +49,86 @@ SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
 GREEDY = dataclasses.replace(SAMPLING, temperature=0.0)
 Popen = Callable[[list[str]], "subprocess.Popen[str]"]
 
-pytestmark = pytest.mark.skipif(
-    not (ROOT / ".venv-vllm/ready").exists(), reason="no CPU engine here; `make vllm` installs it"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (ROOT / ".venv-vllm/ready").exists(),
+        reason="no CPU engine here; `make vllm` installs it",
+    ),
+]
 
 
-def start_server(folder: Path, *arguments: str) -> tuple[ServerProcess, str]:
-    """A vLLM server of somebody else: it takes adapters up to rank 8."""
+@pytest.fixture(scope="session")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of somebody else's server, which takes adapters up to rank 8."""
     port = free_port()
+    url = f"http://127.0.0.1:{port}"
     flags = ["--model", str(MODEL), "--dtype", "float32", "--enforce-eager", "--port", str(port)]
-    flags += ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "2", *arguments]
-    process = ServerProcess([*SERVER, *flags], SMALL | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}, folder / "log")
-    process.start()
-    return process, f"http://127.0.0.1:{port}"
+    flags += ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "2"]
+    environment = SMALL | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    log = tmp_path_factory.mktemp("server") / "log"
+    process = ServerProcess([*SERVER, *flags], environment, log)
 
-
-def wait_until_healthy(process: ServerProcess, url: str) -> None:
-    def healthy() -> bool:
+    def is_healthy() -> bool:
         assert not process.dead, process.tail(40)
         try:
             return httpx2.get(f"{url}/health").status_code == 200
         except httpx2.TransportError:
             return False
 
-    until(healthy, 180)
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server that the tests of this module share."""
-    process, url = start_server(tmp_path_factory.mktemp("server"))
+    process.start()
     try:
-        wait_until_healthy(process, url)
+        until(is_healthy, 180)
         yield url
     finally:
         process.stop()
+
+
+class Address:
+    """Another address of a server, which can die: connections are cut, and new ones refused."""
+
+    def __init__(self, url: str) -> None:
+        self.server = ("127.0.0.1", int(url.rpartition(":")[2]))
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.sockets = [self.listener]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        with suppress(OSError):  # the listener is closed
+            while True:
+                client, _ = self.listener.accept()
+                server = socket.create_connection(self.server)
+                self.sockets += [client, server]
+                for pair in ((client, server), (server, client)):
+                    threading.Thread(target=self.forward, args=pair, daemon=True).start()
+
+    def forward(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):  # either side is closed
+            while content := source.recv(65536):
+                target.sendall(content)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_RDWR)
+
+    def die(self) -> None:
+        for each in self.sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
+            each.close()
+
+
+@pytest.fixture
+def address(url: str) -> Iterator[Callable[[], Address]]:
+    """Makes addresses of the shared server."""
+    made: list[Address] = []
+
+    def make() -> Address:
+        made.append(Address(url))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.die()
 
 
 @pytest.fixture
@@ -82,7 +136,9 @@ def engine(url: str, trained: Policy, tmp_path: Path) -> Iterator[VllmEngine]:
     """An engine on the shared server, for an adapter that changes the model's answers."""
     (tmp_path / "engine").mkdir()
     servers = [Server(url, timeout=60.0)]
-    engine = VllmEngine(trained, servers, tmp_path / "engine", Display(), in_flight=32, patience=30.0)
+    engine = VllmEngine(
+        trained, servers, tmp_path / "engine", Display(), in_flight=32, patience=30.0
+    )
     engine.connect()
     engine.adopt()
     yield engine
@@ -99,12 +155,17 @@ def test_both_engines_write_the_same_greedy_rollouts_token_for_token(
     local = LocalEngine(trained, batch_size=48).generate(prompts, GREEDY, range(48))
     assert [c.ids for c in remote] == [c.ids for c in local]
     assert [c.truncated for c in remote] == [c.truncated for c in local]
-    a, b = (torch.tensor([x for c in found for x in c.log_probs]) for found in (remote, local))
-    torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
+    of_remote, of_local = (
+        torch.tensor([x for c in completions for x in c.log_probs])
+        for completions in (remote, local)
+    )
+    torch.testing.assert_close(of_remote, of_local, rtol=0, atol=1e-4)
     assert len({c.ids for c in local}) > 10
     base = load_policy(LAB, seed=0)
     plain = LocalEngine(base, batch_size=48).generate(prompts, GREEDY, range(48))
-    assert sum(a.ids != b.ids for a, b in zip(plain, remote, strict=True)) > 12  # the adapter was in it
+    assert (
+        sum(a.ids != b.ids for a, b in zip(plain, remote, strict=True)) > 12
+    )  # the adapter was in it
 
 
 def test_log_probs_are_before_temperature_top_k_and_top_p(
@@ -113,8 +174,9 @@ def test_log_probs_are_before_temperature_top_k_and_top_p(
     prompts = [trained.student_prompt(p.problem) for p in problems[:16]]
     sampling = Sampling(temperature=2.0, top_p=0.9, top_k=5, max_new_tokens=30)
     completions = engine.generate(prompts, sampling, range(16))
-    found = torch.tensor([x for c in completions for x in c.log_probs])
-    torch.testing.assert_close(found, trainer_log_probs(trained, prompts, completions), rtol=0, atol=1e-4)
+    log_probs = torch.tensor([x for c in completions for x in c.log_probs])
+    expected = trainer_log_probs(trained, prompts, completions)
+    torch.testing.assert_close(log_probs, expected, rtol=0, atol=1e-4)
     assert engine.generate(prompts, sampling, range(16)) == completions
     others = engine.generate(prompts, sampling, range(100, 116))
     assert [c.ids for c in others] != [c.ids for c in completions]
@@ -123,7 +185,7 @@ def test_log_probs_are_before_temperature_top_k_and_top_p(
 def test_no_prefix_of_an_earlier_adapter_is_ever_used(
     engine: VllmEngine, url: str, trained: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
-    """The same prompt of several hundred tokens after every change; and what happens to those who use a name twice."""
+    """A prompt of several hundred tokens after every change; and what a name used twice does."""
     prompt = [i for p in problems[:24] for i in trained.student_prompt(p.problem)]
     assert len(prompt) > 400
 
@@ -150,19 +212,26 @@ def test_no_prefix_of_an_earlier_adapter_is_ever_used(
             f"{url}/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(folder)}
         ).raise_for_status()
         body = {"model": name, "prompt": prompt, "max_tokens": 20, "temperature": 0, "logprobs": 0}
-        answer = httpx2.post(f"{url}/v1/completions", json=body | {"return_token_ids": True}, timeout=60).json()
-        [choice] = answer["choices"]
+        body["return_token_ids"] = True
+        response = httpx2.post(f"{url}/v1/completions", json=body, timeout=60)
+        [choice] = response.json()["choices"]
         gaps.append(gap(choice["token_ids"], choice["logprobs"]["token_logprobs"]))
         httpx2.post(f"{url}/v1/unload_lora_adapter", json={"lora_name": name}).raise_for_status()
     assert gaps[0] < 1e-3
     assert gaps[1] > 0.05  # vLLM issue 42125, in the version that we run
 
 
-def test_an_adapter_over_the_servers_rank_is_refused_with_the_flag(url: str, tmp_path: Path) -> None:
+def test_an_adapter_over_the_servers_rank_is_refused_with_the_flag(
+    url: str, tmp_path: Path
+) -> None:
     policy = load_policy(dataclasses.replace(LAB, lora_rank=12), seed=0)
-    engine = VllmEngine(policy, [Server(url, timeout=60.0)], tmp_path, Display(), in_flight=4, patience=30.0)
+    engine = VllmEngine(
+        policy, [Server(url, timeout=60.0)], tmp_path, Display(), in_flight=4, patience=30.0
+    )
     engine.connect()
-    with pytest.raises(EngineError, match=r"up to rank 8, this one has 12 .*start it with --max-lora-rank 16"):
+    with pytest.raises(
+        EngineError, match=r"up to rank 8, this one has 12 .*start it with --max-lora-rank 16"
+    ):
         engine.adopt()
     engine.close()
 
@@ -182,7 +251,13 @@ def popen() -> Iterator[Popen]:
 
     def start(line: list[str]) -> "subprocess.Popen[str]":
         started.append(
-            subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | SMALL)
+            subprocess.Popen(
+                line,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=os.environ | SMALL,
+            )
         )
         return started[-1]
 
@@ -197,7 +272,7 @@ def command_line(pid: int) -> str:
 
 
 def of_server(folder: Path) -> list[int]:
-    """The processes of the server that a run started: all in the group of the one that has its port."""
+    """The processes of a run's own server: all in the group of the one that has its port."""
     port = (folder / "engine/server.log").read_text().split("--port ")[1].split()[0]
     groups: dict[int, list[int]] = {}
     of_port = set()
@@ -213,22 +288,28 @@ def rows(folder: Path, step: int) -> int:
     return len((folder / f"rollouts/step-{step:06d}.jsonl").read_text().splitlines())
 
 
-def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle(popen: Popen, tmp_path: Path) -> None:
-    """20 steps; SIGKILL at step 10; every step has all its completions, from the policy that is trained."""
+def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle(
+    popen: Popen, tmp_path: Path
+) -> None:
+    """20 steps; SIGKILL at step 10; every step has all its completions, of the trained policy."""
     folder = tmp_path / "run"
     config = recipe(server=" ".join(SERVER), server_args="--enforce-eager")
     process = popen(train_command(config, folder))
-    until(lambda: process.poll() is not None or len(runs.read_metrics(folder)) >= 10, 240)
+    until(lambda: process.poll() is not None or len(read_metrics(folder)) >= 10, 240)
     assert process.poll() is None, process.communicate()
     served = of_server(folder)
-    [main] = [pid for pid in served if "api_server" in command_line(pid) and "watchdog" not in command_line(pid)]
+    [main] = [
+        pid
+        for pid in served
+        if "api_server" in command_line(pid) and "watchdog" not in command_line(pid)
+    ]
     os.kill(main, signal.SIGKILL)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert "engine: a changed adapter moved its log-probs by" in output
     assert "is left out" in output
     assert "answers again and has the current adapter" in output
-    metrics = runs.read_metrics(folder)
+    metrics = read_metrics(folder)
     assert [row["step"] for row in metrics] == list(range(1, 21))
     assert [rows(folder, step) for step in range(1, 21)] == [32] * 20
     assert max(row["engine_gap_mean"] for row in metrics) < 1e-4
@@ -237,22 +318,34 @@ def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle
     assert not list((folder / "engine").glob("*paint-*"))
     until(lambda: not [pid for pid in served if alive(pid)], 20)
 
-    # What vLLM trained is what the training process alone trains, up to a rare token that rounding decides.
+    # The training process alone trains the same, up to a rare token that rounding decides.
     local = dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, engine="local"))
-    subprocess.run(train_command(local, tmp_path / "local"), check=True, capture_output=True, env=os.environ | SMALL)
-    assert sum(row["correct_share"] for row in runs.read_metrics(tmp_path / "local")[10:]) / 10 == pytest.approx(
-        sum(row["correct_share"] for row in metrics[10:]) / 10, abs=0.1
+    subprocess.run(
+        train_command(local, tmp_path / "local"),
+        check=True,
+        capture_output=True,
+        env=os.environ | SMALL,
     )
+    assert sum(
+        row["correct_share"] for row in read_metrics(tmp_path / "local")[10:]
+    ) / 10 == pytest.approx(sum(row["correct_share"] for row in metrics[10:]) / 10, abs=0.1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_whatever_ends_the_trainer_ends_its_server(popen: Popen, tmp_path: Path, number: signal.Signals) -> None:
+def test_whatever_ends_the_trainer_ends_its_server(
+    popen: Popen, tmp_path: Path, number: signal.Signals
+) -> None:
+    """With SIGKILL a real server and its engine core; the other signals reach the trainer alone."""
+    is_real = number == signal.SIGKILL
+    server = " ".join(SERVER) if is_real else f"{sys.executable} -c 'import time; time.sleep(600)'"
+    sign = "Initializing a V1 LLM engine" if is_real else "--enforce-eager"
+
     folder = tmp_path / "run"
-    process = popen(train_command(recipe(server=" ".join(SERVER), server_args="--enforce-eager"), folder))
+    process = popen(train_command(recipe(server=server, server_args="--enforce-eager"), folder))
     log = folder / "engine/server.log"
-    until(lambda: log.exists() and "Initializing a V1 LLM engine" in log.read_text(), 120)
-    served = of_server(folder)
-    assert len(served) >= 3  # watchdog, server, engine core
+    until(lambda: log.exists() and sign in log.read_text(), 120)
+    served = until(lambda: len(pids := of_server(folder)) >= (3 if is_real else 2) and pids)
+
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     until(lambda: not [pid for pid in served if alive(pid)], 30)
@@ -260,56 +353,61 @@ def test_whatever_ends_the_trainer_ends_its_server(popen: Popen, tmp_path: Path,
 
 
 def test_foreign_servers_may_die_one_by_one_and_the_run_goes_on_at_a_new_address(
-    popen: Popen, url: str, tmp_path: Path
+    popen: Popen, url: str, address: Callable[[], Address], tmp_path: Path
 ) -> None:
-    """Two servers: one is killed, the step is whole; then the other, the run ends with a checkpoint; it goes on."""
-    other, other_url = start_server(tmp_path)
-    try:
-        wait_until_healthy(other, other_url)
-        third, third_url = start_server(tmp_path)
-        folder = tmp_path / "run"
-        config = recipe(urls=[other_url], patience=3.0)
-        config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=12, checkpoint_every=100))
-        process = popen(train_command(config, folder))
-        until(lambda: process.poll() is not None or len(runs.read_metrics(folder)) >= 2, 120)
-        assert process.poll() is None, process.communicate()
-        other.stop()
-        output, _ = process.communicate(timeout=120)
-        assert process.returncode == 2, output
-        done = len(runs.read_metrics(folder))
-        assert "every engine gave no answer for" in output
-        assert "paint resume" in output
-        checkpoint = runs.latest_checkpoint(folder)
-        assert checkpoint is not None
-        assert checkpoint.name == f"step-{done:06d}"
+    """The only server dies: the run ends with a checkpoint. One of two dies: no step is cut."""
+    folder, only, third = tmp_path / "run", address(), address()
+    config = recipe(urls=[only.url], patience=3.0)
+    train = dataclasses.replace(config.train, steps=12, checkpoint_every=100)
+    config = dataclasses.replace(config, train=train)
+    process = popen(train_command(config, folder))
+    until(lambda: process.poll() is not None or len(read_metrics(folder)) >= 2, 120)
+    assert process.poll() is None, process.communicate()
 
-        wait_until_healthy(third, third_url)
-        process = popen([sys.executable, "-m", "paint.cli", "resume", str(folder), "--urls", url, third_url])
-        until(lambda: process.poll() is not None or len(runs.read_metrics(folder)) >= done + 2, 120)
-        assert process.poll() is None, process.communicate()
-        third.stop()
-        output, _ = process.communicate(timeout=120)
-        assert process.returncode == 0, output
-        assert f"{third_url} is left out" in output
-        assert "1 of 2 servers go on" in output
-        assert [rows(folder, step) for step in range(1, 13)] == [32] * 12
-        assert max(row["engine_gap_mean"] for row in runs.read_metrics(folder)) < 1e-4
-    finally:
-        other.stop()
-        third.stop()
+    only.die()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 2, output
+    done = len(read_metrics(folder))
+    assert "every engine gave no answer for" in output
+    assert "paint resume" in output
+    checkpoint = latest_checkpoint(folder)
+    assert checkpoint is not None
+    assert checkpoint.name == f"step-{done:06d}"
+
+    resume = [sys.executable, "-m", "paint.cli", "resume", str(folder), "--urls", url, third.url]
+    process = popen(resume)
+    until(lambda: process.poll() is not None or len(read_metrics(folder)) >= done + 2, 120)
+    assert process.poll() is None, process.communicate()
+    third.die()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert f"{third.url} is left out" in output
+    assert "1 of 2 servers go on" in output
+    assert [rows(folder, step) for step in range(1, 13)] == [32] * 12
+    assert max(row["engine_gap_mean"] for row in read_metrics(folder)) < 1e-4
 
 
 def test_two_processes_train_through_the_server_what_one_trains(url: str, tmp_path: Path) -> None:
     config = recipe(urls=[url])
-    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=2, batch_size=8))
+    config = dataclasses.replace(
+        config, train=dataclasses.replace(config.train, steps=2, batch_size=8)
+    )
     line = in_two_processes(train_command(config, tmp_path / "two"))
     environment = os.environ | SMALL | {"MASTER_PORT": "29517"}
     result = subprocess.run(line, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stdout + result.stderr
-    subprocess.run(train_command(config, tmp_path / "one"), check=True, capture_output=True, env=os.environ | SMALL)
-    one, two = (runs.read_metrics(tmp_path / name) for name in ("one", "two"))
+    subprocess.run(
+        train_command(config, tmp_path / "one"),
+        check=True,
+        capture_output=True,
+        env=os.environ | SMALL,
+    )
+    one, two = (read_metrics(tmp_path / name) for name in ("one", "two"))
     assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], rel=1e-4)
-    stored = [(tmp_path / name / "rollouts/step-000002.jsonl").read_text().splitlines() for name in ("one", "two")]
+    stored = [
+        (tmp_path / name / "rollouts/step-000002.jsonl").read_text().splitlines()
+        for name in ("one", "two")
+    ]
     ids = [[json.loads(line)["completion_ids"] for line in lines] for lines in stored]
     assert ids[0] == ids[1]
     models = httpx2.get(f"{url}/v1/models").json()["data"]
@@ -330,11 +428,19 @@ def test_a_killed_evaluation_goes_on_through_the_server_to_the_same_figures(
     save_adapter(trained, tmp_path / "mine")
 
     def command(folder: str, *more: str) -> list[str]:
-        flags = ["--benchmarks", "lab", "--limit", "20", "--no-thinking", "--rollout.max-new-tokens", "96"]
+        flags = [
+            "--benchmarks",
+            "lab",
+            "--limit",
+            "20",
+            "--no-thinking",
+            "--rollout.max-new-tokens",
+            "96",
+        ]
         flags += ["--folder", str(tmp_path / folder), "--dtype", "float32", *more]
         return [sys.executable, "-m", "paint.cli", "eval", "lab", str(tmp_path / "mine"), *flags]
 
-    def answers(folder: str, policy: str) -> list[dict[str, Any]]:
+    def samples(folder: str, policy: str) -> list[dict[str, Any]]:
         path = tmp_path / folder / "lab" / policy / "lab" / "completions.jsonl"
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
@@ -350,14 +456,17 @@ def test_a_killed_evaluation_goes_on_through_the_server_to_the_same_figures(
     subprocess.run(command("whole", *served), check=True, stdout=subprocess.DEVNULL)
     subprocess.run(command("local"), check=True, stdout=subprocess.DEVNULL)
     killed, whole, local = (
-        json.loads((tmp_path / n / "lab/summary.json").read_text()) for n in ("killed", "whole", "local")
+        json.loads((tmp_path / n / "lab/summary.json").read_text())
+        for n in ("killed", "whole", "local")
     )
     assert killed == whole
-    assert answers("killed", "mine") == answers("whole", "mine")
-    assert {row["source"] for row in answers("whole", "base")} == {url}
-    # The engines draw from one distribution with different random numbers: no more than noise between them.
+    assert samples("killed", "mine") == samples("whole", "mine")
+    assert {row["source"] for row in samples("whole", "base")} == {url}
+    # The engines draw from one distribution with different random numbers: only noise differs.
     for policy in ("base", "mine"):
-        one, other = (found["figures"][policy]["lab"]["avg_at_k"]["mean"] for found in (whole, local))
+        one, other = (
+            summary["figures"][policy]["lab"]["avg_at_k"]["mean"] for summary in (whole, local)
+        )
         assert one == pytest.approx(other, abs=0.12), policy
     before = (tmp_path / "whole/lab/summary.json").read_text()
     line = [sys.executable, "-m", "paint.cli", "grade", str(tmp_path / "whole/lab")]

@@ -1,4 +1,4 @@
-"""What concerns several ranks: who works for all of them, what all of them agree on, how gradients add up.
+"""What concerns several ranks: who works for all, what all agree on, how gradients add up.
 
 Left out on purpose: gradient hooks and wrappers for data parallelism. Every rank holds the whole
 model, and gradients are summed over the ranks once a step.
@@ -22,7 +22,9 @@ MESSAGE_NUMBERS = 2**26
 
 
 def require_all_ranks(accelerator: Accelerator) -> None:
-    """Refuse launched processes that do not know of each other: each would train alone, in one folder.
+    """Refuse launched processes that do not know of each other.
+
+    Each would train alone, and all in one folder.
 
     Raises:
         ConfigError: with the commands that launch them together.
@@ -44,7 +46,8 @@ def require_one_process(verb: str) -> None:
     """
     if max(PartialState().num_processes, int(os.environ.get("WORLD_SIZE", "1"))) > 1:
         raise ConfigError(
-            f"{verb} is one process; for many GPUs, start vLLM servers and name them: --rollout.urls"
+            f"{verb} is one process; for many GPUs, start vLLM servers and name them: "
+            f"--rollout.urls"
         )
 
 

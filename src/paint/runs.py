@@ -15,8 +15,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from paint.errors import PaintError
 from paint.config import Config
+from paint.errors import PaintError
 from paint.files import read_jsonl
 from paint.recipe import from_table
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from paint.context import mask_ratio, mask_solution, overlap
 from paint.data.problems import DataError, Problem
 from paint.display import Clock
-from paint.engines.protocol import LocalEngine, sampling_of, seed_of
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import sampling_of, seed_of
 from paint.fused import loss_from_hidden
 from paint.grading.equality import at_sight
 from paint.training.rollouts import Rollout, Scored, View, require_agreement

@@ -1,7 +1,8 @@
-"""Proof that the engine generates with the policy that is trained: once at the start, and in every step.
+"""Proof that the engine generates with the policy that is trained: once, before the first step.
 
-The log-probs of sampled tokens are known twice, from the engine that drew them and from the trainer that scores them.
-Where they differ, training is off-policy, for whatever reason: a stale adapter, merged weights, another model, ...
+The log-probs of sampled tokens are known twice, from the engine that drew them and from the trainer
+that scores them. Where they differ, training is off-policy, for whatever reason: a stale adapter,
+merged weights, another model, ... Every step compares them again (paint.training.rollouts).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,27 +18,33 @@ from paint.model.policy import Policy
 from paint.objective import token_log_probs
 
 CAUSES = (
-    "the model and number format that the engine loaded (model.path, model.dtype; vLLM: --model, --dtype), its "
-    "--logprobs-mode (raw_logprobs), its version, and who else loads adapters there"
+    "the model and number format that the engine loaded (model.path, model.dtype; vLLM: --model, "
+    "--dtype), its --logprobs-mode (raw_logprobs), its version, and who else loads adapters there"
 )
 
 
 class EngineGap(PaintError, RuntimeError):
-    """The engine does not generate with the policy that is trained; the message says what to look at."""
+    """The engine does not generate with the policy that is trained; the message says why."""
 
 
 def canary(
-    policy: Policy, engine: Engine, prompts: Sequence[Sequence[int]], sampling: Sampling, bound: float
+    policy: Policy,
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    bound: float,
 ) -> dict[str, float]:
-    """Change the adapter, see the engine's log-probs follow the trainer's, change it back, and see it again.
+    """Change the adapter, see the engine's log-probs follow the trainer's, and change it back.
 
-    The adapter's B is perturbed until the trainer's own log-probs of the engine's tokens move by twice the bound (and
-    0.1 nats), so that an engine which kept its adapter cannot pass; not by more, because a policy far from its weights
-    rounds more. Then policy and engine are as before.
+    The adapter's B is perturbed until the trainer's own log-probs of the engine's tokens move by
+    twice the bound (and 0.1 nats), so that an engine which kept its adapter cannot pass; not by
+    more, because a policy far from its weights rounds more. Then policy and engine are as before,
+    which is checked, too.
 
     Returns:
-        Mean gaps in nats, of the source with the largest: ``before``, ``perturbed`` and ``restored``; and ``moved``,
-        how far the engine with the perturbed adapter is from the policy without it, of the source with the smallest.
+        Mean gaps in nats, of the source with the largest: ``before``, ``perturbed`` and
+        ``restored``; and ``moved``, how far the engine with the perturbed adapter is from the
+        policy without it, of the source with the smallest.
 
     Raises:
         EngineGap: which of the three does not fit, and what to look at.
@@ -47,53 +54,72 @@ def canary(
         engine.adopt()
         return engine.generate(prompts, sampling, range(len(prompts)))
 
-    def gaps(completions: Sequence[Completion]) -> Float[Tensor, " s"]:
-        """By source; a tensor, because its largest value is not a number where one is not."""
-        found: dict[str, list[float]] = {}
-        trainer = iter(trainer_log_probs(policy, prompts, completions).tolist())
-        for completion in completions:
-            found.setdefault(completion.source, []).extend(abs(x - next(trainer)) for x in completion.log_probs)
-        return torch.tensor([sum(values) / len(values) for values in found.values()])
-
     completions = generate()
-    before = float(gaps(completions).max())
+    before = float(_gaps(policy, prompts, completions).max())
     if not before <= bound:
-        raise EngineGap(f"before the first step, engine and trainer differ by {before:.3g} nats. Look at {CAUSES}")
-    true = trainer_log_probs(policy, prompts, completions)
+        raise EngineGap(
+            f"before the first step, engine and trainer differ by {before:.3g} nats. "
+            f"Look at {CAUSES}"
+        )
+
+    unperturbed = trainer_log_probs(policy, prompts, completions)
     wanted, reached, scale = max(2 * min(bound, 1.0), 0.1), 0.0, 1e-4
     with restoring(policy):
         while reached < wanted and scale < 1e3:
             perturb(policy, scale)
             scale *= 1.2
-            reached = float((trainer_log_probs(policy, prompts, completions) - true).abs().mean())
+            current = trainer_log_probs(policy, prompts, completions)
+            reached = float((current - unperturbed).abs().mean())
         changed = generate()
-        perturbed = gaps(changed)
-    unchanged = gaps(changed)
-    restored = float(gaps(generate()).max())
+        perturbed = _gaps(policy, prompts, changed)
+
+    unchanged = _gaps(policy, prompts, changed)
+    restored = float(_gaps(policy, prompts, generate()).max())
     for follows, moved in zip(perturbed.tolist(), unchanged.tolist(), strict=True):
         if not follows <= min(bound, moved / 2):
             raise EngineGap(
-                f"with a changed adapter the engine's log-probs are {follows:.3g} nats away from the changed policy's "
-                f"and {moved:.3g} from those without the change: the engine does not serve the adapter that it is "
-                f"given. Look at its log, at --enable-lora, and at {CAUSES}"
+                f"with a changed adapter the engine's log-probs are {follows:.3g} nats away from "
+                f"the changed policy's and {moved:.3g} from those without the change: the engine "
+                f"does not serve the adapter that it is given. Look at its log, at --enable-lora, "
+                f"and at {CAUSES}"
             )
     if not restored <= bound:
         raise EngineGap(
-            f"after the adapter was changed and restored, the engine is {restored:.3g} nats away ({before:.3g} "
-            f"before): it answers from an older version. Look at {CAUSES}"
+            f"after the adapter was changed and restored, the engine is {restored:.3g} nats away "
+            f"({before:.3g} before): it answers from an older version. Look at {CAUSES}"
         )
+
     moved, worst = float(unchanged.min()), float(perturbed.max())
     return {"before": before, "moved": moved, "perturbed": worst, "restored": restored}
+
+
+def _gaps(
+    policy: Policy, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
+) -> Float[Tensor, " s"]:
+    """Mean |log p_engine − log p_trainer| in nats of each source of completions.
+
+    A tensor, because its largest value is NaN where any value is.
+    """
+    gaps: dict[str, list[float]] = {}
+    trainer = iter(trainer_log_probs(policy, prompts, completions).tolist())
+    for completion in completions:
+        of_source = gaps.setdefault(completion.source, [])
+        of_source.extend(abs(log_prob - next(trainer)) for log_prob in completion.log_probs)
+    return torch.tensor([sum(values) / len(values) for values in gaps.values()])
 
 
 @torch.no_grad()
 def trainer_log_probs(
     policy: Policy, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
 ) -> Float[Tensor, " n"]:
-    """The trainer's log p(id | prefix) at temperature 1 of every completion token, in nats, on the CPU."""
+    """The trainer's log p(id | prefix) of every completion token, in nats, on the CPU.
+
+    At temperature 1, as an engine's.
+    """
     ids = [completion.ids for completion in completions]
     logits = policy.lm_head(policy.hidden_states(prompts, ids))
-    return token_log_probs(logits.float(), torch.tensor([i for row in ids for i in row], device=logits.device)).cpu()
+    tokens = torch.tensor([token for row in ids for token in row], device=logits.device)
+    return token_log_probs(logits.float(), tokens).cpu()
 
 
 @contextmanager
@@ -110,7 +136,10 @@ def restoring(policy: Policy) -> Iterator[None]:
 
 @torch.no_grad()
 def perturb(policy: Policy, scale: float) -> None:
-    """Add noise of this standard deviation to every B of the adapter, the same in every call and on every rank."""
+    """Add noise of this standard deviation to every B of the adapter.
+
+    It is the same in every call and on every rank.
+    """
     generator = torch.Generator().manual_seed(0)
     for name, parameter in policy.model.named_parameters():
         if parameter.requires_grad and "lora_B" in name:

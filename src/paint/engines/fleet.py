@@ -1,7 +1,8 @@
-"""Several servers as one: rows go to the least busy, servers that fail are left out, and come back when they answer.
+"""Several servers as one: rows go to the least busy server, and a server that fails is left out.
 
-A row is never given up: it is asked for elsewhere, or waits. Only when no server is left, and none comes back in time,
-does the work end, with an error that says so.
+A server that was left out is taken back when it responds again. A row is never given up: it is
+asked for elsewhere, or waits. Only when no server is left, and none comes back in time, does the
+work end, with an error that says so.
 """
 
 import asyncio
@@ -13,10 +14,15 @@ from typing import Any, TypeVar
 
 from paint import PaintError
 from paint.display import Display
-from paint.engines.protocol import Completion, Finished, Sampling
-from paint.engines.server import ATTEMPTS, EngineError, Server, TooSlow, Unreachable, attempts
+from paint.engines.protocol import Completion, EngineError, Finished, Sampling
+from paint.engines.server import ATTEMPTS, Server, TooSlow, Unreachable, attempts
 
 HEARTBEAT_SECONDS = 5.0
+"""Time between two health checks of a server that works."""
+
+RETRY_SECONDS = 0.5
+"""Time between two attempts to take a server back."""
+
 SAY_SECONDS = 10.0
 STRIKES = 3
 
@@ -33,7 +39,13 @@ class Fleet:
     """
 
     def __init__(
-        self, servers: Sequence[Server], display: Display, *, in_flight: int, patience: float, wakes: bool = False
+        self,
+        servers: Sequence[Server],
+        display: Display,
+        *,
+        in_flight: int,
+        patience: float,
+        wakes: bool = False,
     ) -> None:
         self.servers, self.display = list(servers), display
         self.in_flight, self.patience, self.wakes = in_flight, patience, wakes
@@ -42,17 +54,18 @@ class Fleet:
         self.silent_since = time.monotonic()
 
     async def connect(self, folder: Path) -> None:
-        """Wait until every server answers, and drop what an earlier run left there from ``folder``.
+        """Wait until every server responds, and unload what a killed run left there of ``folder``.
 
         Raises:
-            EngineError: one does not, or is no vLLM server, or ours ended (with the end of its log).
+            EngineError: a server does not respond, or is no vLLM server, or ours ended (with the
+                end of its log).
         """
         await together(self._connect(server, folder) for server in self.servers)
 
     async def each(self, ask: Callable[[Server], Coroutine[Any, Any, None]]) -> None:
-        """Ask all live servers at once; one that does not answer, also not when asked again, is left out."""
+        """Ask all live servers at once; one that fails every attempt is left out."""
 
-        async def one(server: Server) -> None:
+        async def ask_or_leave_out(server: Server) -> None:
             try:
                 async for attempt in attempts():
                     with attempt:
@@ -60,7 +73,7 @@ class Fleet:
             except Unreachable as error:
                 self._leave_out(server, str(error))
 
-        await together(one(server) for server in self.servers if server.live)
+        await together(ask_or_leave_out(server) for server in self.servers if server.live)
 
     async def complete(
         self,
@@ -71,16 +84,16 @@ class Fleet:
         end_ids: Sequence[int],
         finished: Finished,
     ) -> None:
-        """One completion by base + adapter for every prompt, handed to ``finished`` as soon as it is there.
+        """One completion by base + adapter per prompt, handed over as soon as it is there.
 
         Raises:
             EngineError: no server is left, or a row cannot be done anywhere.
         """
         count = 0
 
-        async def row(number: int, prompt: Sequence[int], seed: int) -> None:
+        async def row(index: int, prompt: Sequence[int], seed: int) -> None:
             nonlocal count
-            finished(number, await self._complete(prompt, sampling, seed, end_ids))
+            finished(index, await self._complete(prompt, sampling, seed, end_ids))
             count += 1
             self.display.phase(f"rollout {count}/{len(prompts)}")
 
@@ -88,9 +101,10 @@ class Fleet:
         self.silent_since = time.monotonic()
         for server in self.servers:
             server.strikes = 0
+
         tending = [asyncio.ensure_future(self._tend(server)) for server in self.servers]
-        numbered = zip(range(len(prompts)), prompts, seeds, strict=True)
-        rows = asyncio.ensure_future(together(row(*each) for each in numbered))
+        indexed = zip(range(len(prompts)), prompts, seeds, strict=True)
+        rows = asyncio.ensure_future(together(row(*arguments) for arguments in indexed))
         try:
             # Tending never ends by itself: what ends first is the work, or a failure.
             await asyncio.wait([rows, *tending], return_when=asyncio.FIRST_COMPLETED)
@@ -106,14 +120,13 @@ class Fleet:
     async def _complete(
         self, prompt: Sequence[int], sampling: Sampling, seed: int, end_ids: Sequence[int]
     ) -> Completion:
-        """On the least busy server; on another one, or later, where that fails."""
+        """One completion on the least busy server; on another one, or later, where that fails."""
         late = 0
         while True:
-            async with self.changed:
-                while not (free := [s for s in self.servers if s.live and len(s.requests) < self.in_flight]):
-                    await self.changed.wait()
-            server = min(free, key=lambda s: len(s.requests))
-            request = asyncio.create_task(server.complete(self.adapter, prompt, sampling, seed, end_ids))
+            server = await self._free_server()
+            request = asyncio.create_task(
+                server.complete(self.adapter, prompt, sampling, seed, end_ids)
+            )
             server.requests.add(request)
             try:
                 completion = await request
@@ -123,22 +136,34 @@ class Fleet:
                 late += 1
                 if late == ATTEMPTS:
                     raise EngineError(
-                        f"a completion of at most {sampling.max_new_tokens} tokens was asked for {late} times without "
-                        f"an answer in time ({error}); raise rollout.timeout, or look at that server's load"
+                        f"a completion of at most {sampling.max_new_tokens} tokens was asked for "
+                        f"{late} times without an answer in time ({error}); raise "
+                        f"rollout.timeout, or look at that server's load"
                     ) from error
             except Unreachable as error:
                 self._leave_out(server, str(error))
             except asyncio.CancelledError:
+                # Two cases look the same: the row is cancelled, or only its request is, because
+                # its server was left out. The second one goes on elsewhere.
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
-                    raise  # this row itself is cancelled, and not only its request with the server that was left out
+                    raise
             finally:
                 server.requests.discard(request)
                 async with self.changed:
                     self.changed.notify_all()
 
+    async def _free_server(self) -> Server:
+        """The least busy server, as soon as one takes another request."""
+        async with self.changed:
+            while True:
+                live = [server for server in self.servers if server.live]
+                if free := [s for s in live if len(s.requests) < self.in_flight]:
+                    return min(free, key=lambda server: len(server.requests))
+                await self.changed.wait()
+
     async def _tend(self, server: Server) -> None:
-        """Leave a server out when it stops answering, take it back when it answers again."""
+        """Leave a server out when it stops responding, take it back when it responds again."""
         while True:
             if server.live:
                 with suppress(TimeoutError):
@@ -146,26 +171,30 @@ class Fleet:
                 if server.live and not (await server.healthy() or await server.healthy()):
                     self._leave_out(server, "no answer to /health")
             elif not await self._take_back(server):
-                self._require_hope(server)
-                await asyncio.sleep(0.5)
+                self._raise_if_all_are_lost(server)
+                await asyncio.sleep(RETRY_SECONDS)
 
     def _leave_out(self, server: Server, reason: str) -> None:
         if not server.live:
             return
+
         server.left_out.set()
         server.adapter, server.reason = None, reason
         server.strikes += 1
         for request in server.requests:
             request.cancel()
+
         left = [s for s in self.servers if s.live]
         if not left:
             self.silent_since = time.monotonic()
-        where = f"{len(left)} of {len(self.servers)} servers go on" if left else "waiting for it"
-        self.display.note(f"engine: {server.url} is left out ({reason}); {where}")
+        what_now = f"{len(left)} of {len(self.servers)} servers go on" if left else "waiting for it"
+        self.display.note(f"engine: {server.url} is left out ({reason}); {what_now}")
 
     async def _take_back(self, server: Server) -> bool:
+        """Whether a server that was left out works again, with the current adapter."""
         if server.strikes > STRIKES:
             return False
+
         if server.process is not None and server.process.dead:
             self.display.note(f"engine: starting {server.url} again{_log_of(server)}")
             server.process.start()
@@ -175,28 +204,38 @@ class Fleet:
         try:
             if self.wakes:
                 await server.wake()
-            await server.use(self.adapter)
+            await server.load(self.adapter)
         except Unreachable:
             return False
+
         server.left_out.clear()
         self.display.note(f"engine: {server.url} answers again and has the current adapter")
         async with self.changed:
             self.changed.notify_all()
         return True
 
-    def _require_hope(self, server: Server) -> None:
-        """Give up where no server is left, and none will come back."""
+    def _raise_if_all_are_lost(self, server: Server) -> None:
+        """Give up where no server is left, and none will come back.
+
+        Raises:
+            EngineError: with why, and how to go on.
+        """
         if any(s.live for s in self.servers):
             return
+
         waited = time.monotonic() - self.silent_since
-        spent = all(s.strikes > STRIKES for s in self.servers)
-        if spent or waited > self.patience:
-            counted = f"failed {STRIKES + 1} times without completing anything"
-            why = counted if spent else f"gave no answer for {waited:.0f} s"
-            raise EngineError(
-                f"every engine {why} ({server.url}: {server.reason}). Start it again, then `paint resume` "
-                f"(--urls where its address changed; rollout.patience sets how long is waited){_log_of(server)}"
-            )
+        all_struck_out = all(s.strikes > STRIKES for s in self.servers)
+        if all_struck_out:
+            why = f"failed {STRIKES + 1} times without completing anything"
+        elif waited > self.patience:
+            why = f"gave no answer for {waited:.0f} s"
+        else:
+            return
+        raise EngineError(
+            f"every engine {why} ({server.url}: {server.reason}). Start it again, then "
+            f"`paint resume` (--urls where its address changed; rollout.patience sets how long "
+            f"is waited){_log_of(server)}"
+        )
 
     async def _connect(self, server: Server, folder: Path) -> None:
         await self._until_healthy(server)
@@ -206,18 +245,19 @@ class Fleet:
             raise EngineError(f"{server.url} is healthy but does not answer: {error}") from error
 
     async def _until_healthy(self, server: Server) -> None:
-        began = said = time.monotonic()
+        start = last_note = time.monotonic()
         while not await server.healthy():
             now, process = time.monotonic(), server.process
             if process is not None and process.dead:
                 raise EngineError(f"the vLLM server ended before it was ready{_log_of(server)}")
-            if now - began > self.patience:
+            if now - start > self.patience:
                 waited = f"within {self.patience:.0f} s (rollout.patience)"
                 raise EngineError(f"{server.url} did not answer {waited}{_log_of(server)}")
-            if now - said > SAY_SECONDS:
-                said = now
-                last = f": {process.tail(1)[:120]}" if process is not None else ""
-                self.display.note(f"engine: waiting for {server.url}, {now - began:.0f} s{last}")
+
+            if now - last_note > SAY_SECONDS:
+                last_note = now
+                line = f": {process.tail(1)[:120]}" if process is not None else ""
+                self.display.note(f"engine: waiting for {server.url}, {now - start:.0f} s{line}")
             await asyncio.sleep(0.2)
 
 
@@ -228,7 +268,7 @@ def _log_of(server: Server) -> str:
 
 
 async def together(work: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
-    """All at once; the first error that we know cancels the others and is raised."""
+    """Run all of it at once; the first PaintError cancels the rest and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(item) for item in work]

@@ -1,16 +1,27 @@
-"""The engine that a config asks for: this process, or vLLM servers that have proved what they serve."""
+"""The engine that a config asks for: in this process, or on vLLM servers that passed the canary.
 
+Where no servers are named, one is started.
+"""
+
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from paint import config as cfg
 from paint.data.problems import Problem
 from paint.display import Display
-from paint.engines.protocol import Engine, LocalEngine, MergedEngine, sampling_of
-from paint.engines.vllm import open_vllm
+from paint.engines import adapters
+from paint.engines.canary import canary
+from paint.engines.first_rank import FirstRankEngine
+from paint.engines.launch import ServerProcess, free_port, server_command, server_environment
+from paint.engines.local import LocalEngine, MergedEngine
+from paint.engines.protocol import Engine, Sampling, sampling_of
+from paint.engines.server import Server
+from paint.engines.vllm import VllmEngine
 from paint.model.policy import Policy
+from paint.ranks import on_first_rank
 
 CANARY_TOKENS = 64
 
@@ -30,7 +41,7 @@ def open_engine(
 
     Args:
         model: what the policy was loaded from, which a server loads, too.
-        folder: where an owned server's log goes, and adapters on their way to the servers.
+        folder: where our server's log goes, and adapters on their way to the servers.
         problems: some that will be asked; servers prove themselves on them.
         max_tokens: the longest prompt and completion together.
 
@@ -51,3 +62,86 @@ def open_engine(
         policy, model, rollout, folder, display, prompts, sampling, max_tokens=max_tokens
     ) as engine:
         yield engine
+
+
+@contextmanager
+def open_vllm(
+    policy: Policy,
+    model: cfg.Model,
+    options: cfg.Rollout,
+    folder: Path,
+    display: Display,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    *,
+    max_tokens: int,
+) -> Iterator[Engine]:
+    """The engine on the servers at ``options.urls``, or on one that is started and owned.
+
+    It has passed the canary with these prompts. Whatever ends the block ends our server, too.
+
+    Raises:
+        EngineError: a server cannot be reached or started, or lacks room for the adapter.
+        EngineGap: it does not serve the adapters that it is given.
+    """
+    with ExitStack() as stack:
+        engine: VllmEngine | None = None
+
+        def start() -> None:
+            nonlocal engine
+            engine = stack.enter_context(
+                _connected(policy, model, options, folder, display, max_tokens)
+            )
+            gaps = canary(policy, engine, prompts, sampling, options.max_engine_gap)
+            engine.require_slots()
+            display.note(
+                f"engine: a changed adapter moved its log-probs by {gaps['moved']:.3g} nats, "
+                f"within {gaps['perturbed']:.2g} of the trainer's; restored, they agree within "
+                f"{gaps['restored']:.2g}"
+            )
+
+        on_first_rank(start)
+        yield FirstRankEngine(engine, frees_memory=options.sleep)
+
+
+@contextmanager
+def _connected(
+    policy: Policy,
+    model: cfg.Model,
+    options: cfg.Rollout,
+    folder: Path,
+    display: Display,
+    max_tokens: int,
+) -> Iterator[VllmEngine]:
+    """An engine on servers that respond."""
+    folder = adapters.open_folder(folder, options.adapter_folder)
+    servers = [Server(url, timeout=options.timeout) for url in options.urls]
+    if not servers:
+        port = free_port()
+        positions = getattr(policy.model.config, "max_position_embeddings", None)
+        command = server_command(
+            model, options, port, max_tokens=max_tokens, positions=positions
+        )
+        process = ServerProcess(command, server_environment(options), folder / "server.log")
+        display.note(f"engine: starting a vLLM server; its log is {process.log}")
+        process.start()
+        url = f"http://127.0.0.1:{port}"
+        servers = [Server(url, timeout=options.timeout, process=process)]
+
+    engine = VllmEngine(
+        policy,
+        servers,
+        folder,
+        display,
+        in_flight=options.batch_size,
+        patience=options.patience,
+        sleeps=options.sleep,
+    )
+    try:
+        start = time.monotonic()
+        engine.connect()
+        urls, seconds = ", ".join(server.url for server in servers), time.monotonic() - start
+        display.note(f"engine: {urls} ready after {seconds:.0f} s")
+        yield engine
+    finally:
+        engine.close()

@@ -2,9 +2,12 @@
 
     python -m paint.engines.watchdog PARENT COMMAND ...
 
-A server that outlives its trainer keeps its GPU's memory, and one whose first process is killed leaves workers behind.
-So the command runs in this process's group, and the whole group ends as soon as the command has ended, the parent has
-(however it did: SIGKILL cannot be caught), or SIGTERM asks for it. Uses nothing outside the standard library.
+A server that outlives its trainer keeps its GPU's memory, and one whose first process is killed
+leaves workers behind. So the command runs in this process's group, and the whole group ends as soon
+as the command has ended, the parent has (however it did: SIGKILL cannot be caught), or SIGTERM asks
+for it.
+
+Left out on purpose: everything outside the standard library, so that the watchdog starts at once.
 """
 
 import os
@@ -17,23 +20,25 @@ GRACE_SECONDS = 5.0
 
 
 def main(parent: int, command: list[str]) -> None:
-    """Never returns: the last thing that it ends is itself."""
+    """Run the command until it ends or must end; never returns, as it ends its own group."""
     if os.getpgrp() != os.getpid():
-        os.setsid()  # what is ended below must be this command alone
-    asked: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+        os.setsid()  # the group that is ended below must be this command's alone
+    signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
+
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     except OSError as error:
         print(f"{command[0]} cannot be started: {error}", flush=True)
         return
-    while child.poll() is None and not asked and os.getppid() == parent:
+    while child.poll() is None and not signals and os.getppid() == parent:
         time.sleep(0.1)
     if child.returncode is not None:
         print(f"the command ended with status {child.returncode}", flush=True)
+
     os.killpg(0, signal.SIGTERM)
-    until = time.monotonic() + GRACE_SECONDS
-    while child.poll() is None and time.monotonic() < until:
+    deadline = time.monotonic() + GRACE_SECONDS
+    while child.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     os.killpg(0, signal.SIGKILL)
 

@@ -15,13 +15,14 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 
-from paint.errors import Stopped
 from paint.baselines import grpo_step, sft_step
 from paint.config import Config, ConfigError, Teacher, Train
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
 from paint.display import Clock, Display
+from paint.engines.local import LocalEngine
 from paint.engines.open import open_engine
-from paint.engines.protocol import Engine, LocalEngine
+from paint.engines.protocol import Engine
+from paint.errors import Stopped
 from paint.evaluation.stages import summarise_folders
 from paint.evaluation.validation import Validation, load_validation, validate
 from paint.fused import triton_row_work

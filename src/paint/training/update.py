@@ -12,11 +12,11 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from paint.errors import Diverged
 from paint.config import Config
 from paint.data.problems import Problem
 from paint.display import Clock
 from paint.engines.protocol import Engine, sampling_of, seed_of
+from paint.errors import Diverged
 from paint.grading.grader import Grader
 from paint.model.policy import Policy
 from paint.model.teacher import Teacher
