@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from paint.config import Config
 from paint.recipe import find_recipe, from_table, read_recipe, to_table
-from paint.training import runlog
+from paint.runs import latest_checkpoint, read_metrics
 from processes import train_command
 
 Sections = Mapping[str, Mapping[str, Any]]
@@ -37,7 +37,7 @@ def stored(folder: Path, step: int = 1) -> list[dict[str, Any]]:
 
 def adapter(folder: Path) -> dict[str, torch.Tensor]:
     """The weights of a run's last checkpoint."""
-    checkpoint = runs.latest_checkpoint(folder)
+    checkpoint = latest_checkpoint(folder)
     assert checkpoint is not None
     return load_file(checkpoint / "adapter" / "adapter_model.safetensors")
 
@@ -72,13 +72,13 @@ def kill_and_resume(config: Config, folder: Path, when: Callable[[], Any]) -> No
     wait_for(when, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert len(runs.read_metrics(folder)) < config.train.steps
+    assert len(read_metrics(folder)) < config.train.steps
     subprocess.run(resume_command(folder), check=True, capture_output=True, env=environment)
 
 
 def assert_same_history(one: Path, other: Path) -> None:
     """The losses and the rollouts of two runs, step by step."""
-    losses = [[row["loss"] for row in runs.read_metrics(run)] for run in (one, other)]
+    losses = [[row["loss"] for row in read_metrics(run)] for run in (one, other)]
     assert losses[0] == losses[1]
     for path in (one / "rollouts").iterdir():
         assert path.read_text() == (other / "rollouts" / path.name).read_text()
