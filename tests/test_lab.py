@@ -57,7 +57,9 @@ def test_the_models_own_style_is_longer_than_the_references_and_slips_carry_on()
         assert results[0] != chain.values[1]
 
 
-def test_the_shipped_problems_are_made_by_the_shipped_code_and_the_held_out_ones_are(tmp_path: Path) -> None:
+def test_the_shipped_problems_are_made_by_the_shipped_code_and_the_held_out_ones_are(
+    tmp_path: Path,
+) -> None:
     write_problems(tmp_path)
     for name in ("train.jsonl", "held_out.jsonl"):
         assert (tmp_path / name).read_text() == (MODEL / name).read_text()
@@ -79,22 +81,33 @@ def test_the_shipped_tokenizer_is_made_by_the_shipped_code(policy: Policy) -> No
     assert policy.decode(made(text)["input_ids"], special=True) == text
 
 
-def test_the_model_solves_half_alone_and_clearly_more_with_a_reference(policy: Policy, problems: list[Problem]) -> None:
+def test_the_model_solves_half_alone_and_clearly_more_with_a_reference(
+    policy: Policy, problems: list[Problem]
+) -> None:
     def accuracy(prompts: list[list[int]]) -> float:
-        completions = LocalEngine(policy, batch_size=len(prompts)).generate(prompts, EVALUATION, range(len(prompts)))
+        completions = LocalEngine(policy, batch_size=len(prompts)).generate(
+            prompts, EVALUATION, range(len(prompts))
+        )
         texts = [policy.decode(c.ids) for c in completions]
         return sum(is_correct(t, p.answer) for t, p in zip(texts, some, strict=True)) / len(some)
 
     some = problems[:300]
     alone = accuracy([policy.student_prompt(p.problem) for p in some])
-    partial = accuracy([policy.teacher_prompt(p.problem, mask_solution(p.solution, 0.4), complete=False) for p in some])
+    partial = accuracy(
+        [
+            policy.teacher_prompt(p.problem, mask_solution(p.solution, 0.4), complete=False)
+            for p in some
+        ]
+    )
     whole = accuracy([policy.teacher_prompt(p.problem, p.solution, complete=True) for p in some])
     assert 0.4 < alone < 0.7
     assert partial > alone + 0.2
     assert whole > 0.95
 
 
-def test_the_model_thinks_when_asked_to_and_closes_its_thought(policy: Policy, problems: list[Problem]) -> None:
+def test_the_model_thinks_when_asked_to_and_closes_its_thought(
+    policy: Policy, problems: list[Problem]
+) -> None:
     prompts = [policy.student_prompt(p.problem, thinking=True) for p in problems[:40]]
     completions = LocalEngine(policy, batch_size=40).generate(prompts, EVALUATION, range(40))
     texts = [policy.decode(c.ids, special=True) for c in completions]
@@ -109,19 +122,36 @@ def test_paint_raises_the_lab_by_fifteen_points(tmp_path: Path) -> None:
     assert gain.mean >= 0.15
     assert gain.low > 0
     assert over_seeds(shares([after])).low > over_seeds(shares([base])).high
-    stored = (tmp_path / "evaluation/seed-0/lab-paint/lab/completions.jsonl").read_text().splitlines()
+    stored = (
+        (tmp_path / "evaluation/seed-0/lab-paint/lab/completions.jsonl").read_text().splitlines()
+    )
     assert len(stored) == 360
     assert not any(json.loads(line)["truncated"] for line in stored)
 
 
-@pytest.mark.parametrize("place", ["lab-sft/seed-3", "lab-grpo/seed-3", "lab-opsd/seed-4", "lab-paint/seed-4"])
+@pytest.mark.parametrize(
+    "place", ["lab-sft/seed-3", "lab-grpo/seed-3", "lab-opsd/seed-4", "lab-paint/seed-4"]
+)
 def test_methods_are_the_labs_recipes_and_seeds_count_from_the_first(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new_run(Config(), tmp_path / place, "")  # another setting, which the experiment must meet
-    command = ["lab", "--methods", "sft,grpo,opsd,paint", "--seeds", "2", "--seed", "3", "--folder", str(tmp_path)]
+    command = [
+        "lab",
+        "--methods",
+        "sft,grpo,opsd,paint",
+        "--seeds",
+        "2",
+        "--seed",
+        "3",
+        "--folder",
+        str(tmp_path),
+    ]
     assert main(command) == 2
-    assert f"{tmp_path} holds {place.replace('/seed-', ', seed ')}, in another setting" in capsys.readouterr().err
+    assert (
+        f"{tmp_path} holds {place.replace('/seed-', ', seed ')}, in another setting"
+        in capsys.readouterr().err
+    )
 
 
 def test_an_unknown_method_is_one_clear_message(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,11 +163,29 @@ def test_an_unknown_method_is_one_clear_message(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("verb", "parts"),
     [
-        ("lab", ["default: runs/lab", "among sft, grpo, opsd, paint", "held-out problems", "paper: Experimental Det"]),
-        ("ablate", ["default: runs/ablate-RECIPE", "default: 3", "mask_ratio_ablation", "Ablation Studies, aime_2024"]),
+        (
+            "lab",
+            [
+                "default: runs/lab",
+                "among sft, grpo, opsd, paint",
+                "held-out problems",
+                "paper: Experimental Det",
+            ],
+        ),
+        (
+            "ablate",
+            [
+                "default: runs/ablate-RECIPE",
+                "default: 3",
+                "mask_ratio_ablation",
+                "Ablation Studies, aime_2024",
+            ],
+        ),
     ],
 )
-def test_help_explains_the_options(verb: str, parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_explains_the_options(
+    verb: str, parts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main([verb, "--help"])
     text = "".join(capsys.readouterr().out.split())  # lines also end at hyphens

@@ -60,7 +60,12 @@ class Display:
         if not self.console.is_terminal:
             self.console.width = LOG_WIDTH
         self.live: Live | None = None
-        self.bar = Progress(TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[status]}"))
+        self.bar = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[status]}"),
+        )
         self.task: TaskID | None = None
         self.metrics: Mapping[str, float] = {}
         self.steps = self.first = 0
@@ -86,7 +91,12 @@ class Display:
         """Show how far a long count is, its speed and the time that is left; a line now and then without a terminal."""
         counter = Counter(self, title, total, done)
         if self.console.is_terminal and not self.console.quiet and self.live is None:
-            columns = (TextColumn(title), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[status]}"))
+            columns = (
+                TextColumn(title),
+                MofNCompleteColumn(),
+                BarColumn(),
+                TextColumn("{task.fields[status]}"),
+            )
             with Progress(*columns, console=self.console, transient=True) as counter.bar:
                 counter.task = counter.bar.add_task(title, total=total, completed=done, status="")
                 yield counter
@@ -117,8 +127,12 @@ class Display:
             self.bar.update(self.task, completed=number)
             self.live.update(self._picture())
         else:
-            figures = "  ".join(form.format(metrics[name]) for name, form in LINE.items() if name in metrics)
-            self.note(f"step {number}/{self.steps}  {figures}  {_duration(metrics['seconds_left'])} left")
+            figures = "  ".join(
+                form.format(metrics[name]) for name, form in LINE.items() if name in metrics
+            )
+            self.note(
+                f"step {number}/{self.steps}  {figures}  {_duration(metrics['seconds_left'])} left"
+            )
 
     def seconds_left(self, done: int) -> float:
         """An estimate from the steps so far."""
@@ -138,7 +152,13 @@ class Counter:
     """How far a count is. ``add`` counts one more, ``to`` says how many there are."""
 
     def __init__(self, display: Display, title: str, total: int, done: int) -> None:
-        self.display, self.title, self.total, self.first, self.done = display, title, total, done, done
+        self.display, self.title, self.total, self.first, self.done = (
+            display,
+            title,
+            total,
+            done,
+            done,
+        )
         self.tokens = 0
         self.began = time.monotonic()
         self.bar: Progress | None = None
@@ -199,10 +219,18 @@ class Clock:
         """Seconds by phase, and completion tokens a second (of all ranks) where the phase works on tokens."""
         rates = {f"seconds_{phase}": seconds for phase, seconds in self.seconds.items()}
         on_tokens = [phase for phase in ("rollout", "loss") if phase in self.seconds]
-        return rates | {f"tokens_per_second_{phase}": tokens / self.seconds[phase] for phase in on_tokens}
+        return rates | {
+            f"tokens_per_second_{phase}": tokens / self.seconds[phase] for phase in on_tokens
+        }
 
 
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    return (
+        f"{hours} h {minutes:02d} min"
+        if hours
+        else f"{minutes} min {rest:02d} s"
+        if minutes
+        else f"{rest} s"
+    )

@@ -67,7 +67,9 @@ def load_benchmark(spec: str, *, limit: int | None = None) -> Benchmark:
     if _is_plain_name(spec) or (local and _is_plain_name(name) and not Path(spec).exists()):
         near = difflib.get_close_matches(name.lower().replace("-", "_"), PUBLISHED, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PUBLISHED)}"
-        raise DataError(f"unknown evaluation set {name}; {hint} (a file is named with its ending, such as .jsonl)")
+        raise DataError(
+            f"unknown evaluation set {name}; {hint} (a file is named with its ending, such as .jsonl)"
+        )
     columns = _COLUMNS.fullmatch(spec)
     source = columns["path"] if columns else spec
     data = Data(path=source, limit=limit)
@@ -87,10 +89,14 @@ def _published(name: str, copy: str | None, limit: int | None) -> Benchmark:
             raise DataError(f"{copy} holds {len(others) + 1} shards; {name} is one file")
     try:
         found = read_problems(
-            Data(path=source, id_field=known.id_field, limit=limit), solutions=False, way_out=OTHER_COLUMNS
+            Data(path=source, id_field=known.id_field, limit=limit),
+            solutions=False,
+            way_out=OTHER_COLUMNS,
         )
     except HubError as error:
-        raise DataError(f"{name}: {error}; with a copy on this machine, write {name}=PATH") from None
+        raise DataError(
+            f"{name}: {error}; with a copy on this machine, write {name}=PATH"
+        ) from None
     count = len(found.problems)
     if count != known.size if limit is None else count < min(limit, known.size):
         raise DataError(

@@ -18,7 +18,15 @@ from paint.data.readers import BadRow, DataError, Number, Row, kind_of, read_row
 from paint.files import digest
 from paint.lab.files import problems_path
 
-__all__ = ["DataError", "Problem", "ProblemSet", "batch_indices", "judge", "problems_digest", "read_problems"]
+__all__ = [
+    "DataError",
+    "Problem",
+    "ProblemSet",
+    "batch_indices",
+    "judge",
+    "problems_digest",
+    "read_problems",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +140,9 @@ def _permutation(count: int, seed: str) -> list[int]:
     return sorted(range(count), key=keys.__getitem__)
 
 
-def _problem(fields: dict[str, object], row: int, data: Data, solutions: bool, way_out: str) -> Problem:
+def _problem(
+    fields: dict[str, object], row: int, data: Data, solutions: bool, way_out: str
+) -> Problem:
     # The default name is optional; a name that was chosen and is not there is a slip of the pen.
     numbered = data.id_field == "id" and _column(fields, "id") is None
     unsolved = not solutions and _blank(fields.get(_column(fields, data.solution_field) or ""))
@@ -159,12 +169,17 @@ def _blank(value: object) -> bool:
 def _text(fields: dict[str, object], wanted: str, role: str, way_out: str) -> str:
     name = _column(fields, wanted)
     if name is None:
-        there = ", ".join(column if len(column) <= 60 else shorten(column) for column in fields) or "none"
+        there = (
+            ", ".join(column if len(column) <= 60 else shorten(column) for column in fields)
+            or "none"
+        )
         detail = f" (fields of the row: {there}); {way_out.format(role=role)}"
         raise BadRow(f'field "{wanted}" is missing', detail)
     value = fields[name]
     if not isinstance(value, str) or (isinstance(value, Number) and role not in ("answer", "id")):
-        raise BadRow(f'field "{name}" is not text', f" but {kind_of(value)} (value {shorten(value)})")
+        raise BadRow(
+            f'field "{name}" is not text', f" but {kind_of(value)} (value {shorten(value)})"
+        )
     if not value.strip():
         raise BadRow(f'field "{name}" is empty', f" (value {shorten(value)})")
     try:

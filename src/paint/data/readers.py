@@ -67,10 +67,14 @@ def read_rows(source: str | Path) -> Iterator[Row]:
     try:
         with path.open("rb") as file:
             if path.suffix.lower() not in _READERS:
-                raise DataError(f"{path} is of no known kind; its name must end in {', '.join(_READERS)}")
+                raise DataError(
+                    f"{path} is of no known kind; its name must end in {', '.join(_READERS)}"
+                )
             yield from _READERS[path.suffix.lower()](file, path)
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist; name a file, or a data set of the hub (owner/name)") from None
+        raise DataError(
+            f"{path} does not exist; name a file, or a data set of the hub (owner/name)"
+        ) from None
     except IsADirectoryError:
         raise DataError(f"{path} is a folder; name the file in it that holds the rows") from None
     except OSError as error:
@@ -90,10 +94,14 @@ def data_files(path: Path) -> list[Path]:
         files = sorted(file for file in folder.glob("*") if file.suffix.lower() in kinds)
         wholes = {re.sub(r"-\d{5}-of-\d{5}(?=\.)", "", file.name) for file in files}
         if len(wholes) > 1:
-            raise DataError(f"{folder} holds several data files ({', '.join(sorted(wholes))}); name one of them")
+            raise DataError(
+                f"{folder} holds several data files ({', '.join(sorted(wholes))}); name one of them"
+            )
         if files:
             return files
-    raise DataError(f"{path} holds no data file ({', '.join(sorted(kinds))}), nor does its folder data")
+    raise DataError(
+        f"{path} holds no data file ({', '.join(sorted(kinds))}), nor does its folder data"
+    )
 
 
 def count_rows(path: Path) -> int:
@@ -116,7 +124,9 @@ def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
     except Exception as error:  # what a hub, a network and a parser raise has no common base
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         where = f"{name}{f':{config}' if config else ''}@{split}"
-        raise HubError(f"{where} cannot be read from the hub, and is no file here: {reason}") from None
+        raise HubError(
+            f"{where} cannot be read from the hub, and is no file here: {reason}"
+        ) from None
 
 
 def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:
@@ -136,7 +146,9 @@ def _object(line: bytes) -> dict[str, object]:
     except UnicodeDecodeError as error:
         raise BadRow("invalid UTF-8", f" at byte {error.start + 1}: {error.reason}") from None
     try:
-        fields = json.loads(text, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant)
+        fields = json.loads(
+            text, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant
+        )
     except json.JSONDecodeError as error:
         raise BadRow("invalid JSON", f" at column {error.colno}: {error.msg}") from None
     except RecursionError:
@@ -153,7 +165,9 @@ def _refuse_constant(name: str) -> NoReturn:
 def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
     csv.field_size_limit(2**31 - 1)  # of the process; the default refuses cells over 128 KiB
     with io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-        reader = csv.reader(text, strict=True)  # else a quote that never closes swallows the rest in silence
+        reader = csv.reader(
+            text, strict=True
+        )  # else a quote that never closes swallows the rest in silence
         yield from _csv_rows(reader, path)
 
 
@@ -168,14 +182,22 @@ def _csv_rows(reader: Any, path: Path) -> Iterator[Row]:
             if not any(cells):
                 continue
             if names and len(cells) != len(names):
-                raise BadRow("wrong number of cells", f": {len(cells)}, and the first line names {len(names)} columns")
+                raise BadRow(
+                    "wrong number of cells",
+                    f": {len(cells)}, and the first line names {len(names)} columns",
+                )
             for name, cell in zip(names or cells, cells, strict=True):
                 if found := _ESCAPED_BYTE.search(cell):
-                    raise BadRow("invalid UTF-8", f" in column {shorten(name)}: byte 0x{ord(found[0]) - 0xDC00:02X}")
+                    raise BadRow(
+                        "invalid UTF-8",
+                        f" in column {shorten(name)}: byte 0x{ord(found[0]) - 0xDC00:02X}",
+                    )
         except (csv.Error, BadRow) as error:
             bad = error if isinstance(error, BadRow) else BadRow("invalid CSV", f": {error}")
             if not names:
-                raise DataError(f"{path} row {row}: {bad}; the first line must name the columns, in UTF-8") from None
+                raise DataError(
+                    f"{path} row {row}: {bad}; the first line must name the columns, in UTF-8"
+                ) from None
             yield row, bad
             continue
         if names:
@@ -183,7 +205,9 @@ def _csv_rows(reader: Any, path: Path) -> Iterator[Row]:
             continue
         names = cells
         if twice := {name for name in names if name and names.count(name) > 1}:
-            raise DataError(f"{path} row {row}: two columns are named {shorten(min(twice))}; rename one of them")
+            raise DataError(
+                f"{path} row {row}: two columns are named {shorten(min(twice))}; rename one of them"
+            )
 
 
 def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:
@@ -193,7 +217,11 @@ def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:
     try:
         table = pyarrow.parquet.ParquetFile(file, page_checksum_verification=True, pre_buffer=False)
         yield from _arrow_rows(table.iter_batches(batch_size=256))
-    except (pyarrow.ArrowException, KeyError, OSError) as error:  # KeyError: two columns of one name
+    except (
+        pyarrow.ArrowException,
+        KeyError,
+        OSError,
+    ) as error:  # KeyError: two columns of one name
         reason = str(error).strip().partition("\n")[0]
         raise DataError(f"{path} is no Parquet file, or was cut or damaged: {reason}") from None
 
@@ -212,15 +240,26 @@ def _cells(name: str, column: Any) -> list[object]:
     import pyarrow
 
     kind = column.type
-    if pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_decimal(kind):
+    if (
+        pyarrow.types.is_integer(kind)
+        or pyarrow.types.is_floating(kind)
+        or pyarrow.types.is_decimal(kind)
+    ):
         # Arrow writes the fewest digits that give the same number back, for 32-bit floats too.
         digits = column.cast(pyarrow.string()).to_pylist()
-        return [text if text is None else Number(text) if text[-1].isdigit() else float(text) for text in digits]
+        return [
+            text if text is None else Number(text) if text[-1].isdigit() else float(text)
+            for text in digits
+        ]
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:  # Parquet promises UTF-8, and not every writer keeps the promise
         return [_cell(name, cell) for cell in column]
-    except (OverflowError, ValueError, pyarrow.ArrowException):  # a time that Python has no words for
+    except (
+        OverflowError,
+        ValueError,
+        pyarrow.ArrowException,
+    ):  # a time that Python has no words for
         return [kind if valid else None for valid in column.is_valid().to_pylist()]
 
 
@@ -228,7 +267,9 @@ def _cell(name: str, cell: Any) -> object:
     try:
         return cell.as_py()
     except UnicodeDecodeError as error:
-        return BadRow("invalid UTF-8", f" in column {shorten(name)} at byte {error.start + 1}: {error.reason}")
+        return BadRow(
+            "invalid UTF-8", f" in column {shorten(name)} at byte {error.start + 1}: {error.reason}"
+        )
 
 
 _READERS: dict[str, Callable[[IO[bytes], Path], Iterator[Row]]] = {
@@ -243,7 +284,13 @@ def kind_of(value: object) -> str:
     """What a cell holds, in words: a number, a list, null, ..."""
     if isinstance(value, Number):
         return "a number"
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "text",
+        bool: "true or false",
+        type(None): "null",
+    }
     return names.get(type(value), f"a value of type {type(value).__name__}")
 
 

@@ -105,7 +105,9 @@ def build_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(corpus, trainer)
     state = json.loads(tokenizer.to_str())
     for token in state["added_tokens"]:
-        token["special"] = "think" not in token["content"]  # as in Qwen3: a think block is text and is decoded
+        token["special"] = (
+            "think" not in token["content"]
+        )  # as in Qwen3: a think block is text and is decoded
     return PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(json.dumps(state)),
         eos_token="<|im_end|>",
@@ -146,12 +148,16 @@ def encode(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> tuple[list
     return ids[0], ids[1]
 
 
-def batches(tokenizer: PreTrainedTokenizerFast, *, rows: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(
+    tokenizer: PreTrainedTokenizerFast, *, rows: int, seed: int
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless batches of right-padded rows of similar length, labels on completions only."""
     rng = random.Random(seed)
     pad = tokenizer.pad_token_id
     while True:
-        pool = sorted((encode(tokenizer, rng) for _ in range(rows * 16)), key=lambda row: len(row[0] + row[1]))
+        pool = sorted(
+            (encode(tokenizer, rng) for _ in range(rows * 16)), key=lambda row: len(row[0] + row[1])
+        )
         groups = [pool[i : i + rows] for i in range(0, len(pool), rows)]
         rng.shuffle(groups)
         for group in groups:
@@ -175,13 +181,17 @@ def arithmetic_accuracy(
                     case "alone":
                         messages = student_messages(chain.problem)
                     case "masked":
-                        messages = teacher_messages(chain.problem, mask_solution(chain.solution, 0.4), complete=False)
+                        messages = teacher_messages(
+                            chain.problem, mask_solution(chain.solution, 0.4), complete=False
+                        )
                     case _:
                         messages = teacher_messages(chain.problem, chain.solution, complete=True)
                 prompt = tokenizer.apply_chat_template(
                     messages, add_generation_prompt=True, enable_thinking=False, tokenize=False
                 )
-                rows.append((tokenizer(prompt)["input_ids"], tokenizer(chain.worked())["input_ids"], chain))
+                rows.append(
+                    (tokenizer(prompt)["input_ids"], tokenizer(chain.worked())["input_ids"], chain)
+                )
             width = max(len(p) + len(c) for p, c, _ in rows)
             ids = torch.tensor([p + c + [0] * (width - len(p) - len(c)) for p, c, _ in rows])
             with torch.no_grad():
@@ -198,14 +208,19 @@ def arithmetic_accuracy(
 def pretrain(out: Path, *, steps: int, rows: int, learning_rate: float, seed: int) -> None:
     tokenizer = build_tokenizer()
     model = build_model(tokenizer, seed)
-    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary {len(tokenizer)}", flush=True)
+    print(
+        f"{sum(p.numel() for p in model.parameters()):,} parameters, vocabulary {len(tokenizer)}",
+        flush=True,
+    )
     decay = [p for p in model.parameters() if p.ndim > 1]
     plain = [p for p in model.parameters() if p.ndim <= 1]
     groups = [{"params": decay, "weight_decay": 0.05}, {"params": plain, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.98))
 
     def schedule(step: int) -> float:
-        return min((step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01)  # warm-up, then cosine
+        return min(
+            (step + 1) / 100, 0.5 * (1 + math.cos(math.pi * step / steps)) + 0.01
+        )  # warm-up, then cosine
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
     chains = draw_chains(200, seed=1, held_out_split=True)
@@ -213,7 +228,9 @@ def pretrain(out: Path, *, steps: int, rows: int, learning_rate: float, seed: in
     began = time.monotonic()
     for step in range(1, steps + 1):
         ids, labels = next(stream)
-        hidden = model.model(ids, attention_mask=(ids != tokenizer.pad_token_id).long()).last_hidden_state
+        hidden = model.model(
+            ids, attention_mask=(ids != tokenizer.pad_token_id).long()
+        ).last_hidden_state
         predicts = labels[:, 1:] != -100
         loss = F.cross_entropy(model.lm_head(hidden[:, :-1][predicts]), labels[:, 1:][predicts])
         loss.backward()
@@ -224,7 +241,9 @@ def pretrain(out: Path, *, steps: int, rows: int, learning_rate: float, seed: in
         if step % 100 == 0 or step == steps:
             elapsed = time.monotonic() - began
             left = elapsed / step * (steps - step)
-            line = f"step {step}/{steps}  loss {loss.item():.4f}  {elapsed:.0f} s, {left:.0f} s left"
+            line = (
+                f"step {step}/{steps}  loss {loss.item():.4f}  {elapsed:.0f} s, {left:.0f} s left"
+            )
             if step % 250 == 0 or step == steps:
                 shares = arithmetic_accuracy(model, tokenizer, chains)
                 line += "  " + "  ".join(f"{name} {share:.1%}" for name, share in shares.items())
@@ -232,7 +251,9 @@ def pretrain(out: Path, *, steps: int, rows: int, learning_rate: float, seed: in
             print(line, flush=True)
 
 
-def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path, facts: dict[str, float]) -> None:
+def save(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path, facts: dict[str, float]
+) -> None:
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     (out / "pretraining.json").write_text(json.dumps(facts, indent=2) + "\n")
@@ -240,18 +261,30 @@ def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path,
 
 def write_problems(out: Path) -> None:
     """The lab's problems as files in the format of ``paint.data.problems``: to train on, and held out."""
-    for name, count, held_out_split in (("train.jsonl", 1000, False), ("held_out.jsonl", 200, True)):
+    for name, count, held_out_split in (
+        ("train.jsonl", 1000, False),
+        ("held_out.jsonl", 200, True),
+    ):
         chains = draw_chains(count, seed=2, held_out_split=held_out_split)
         rows = (
-            {"id": f"chain-{i}", "problem": chain.problem, "solution": chain.solution, "answer": chain.answer}
+            {
+                "id": f"chain-{i}",
+                "problem": chain.problem,
+                "solution": chain.solution,
+                "answer": chain.answer,
+            }
             for i, chain in enumerate(chains)
         )
         (out / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("lab_model"), help="folder that the model is written to")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("lab_model"), help="folder that the model is written to"
+    )
     parser.add_argument("--steps", type=int, default=1800, help="optimizer steps")
     parser.add_argument("--rows", type=int, default=64, help="sequences a step")
     parser.add_argument("--learning-rate", type=float, default=3e-3)
@@ -259,4 +292,6 @@ if __name__ == "__main__":
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     write_problems(args.out)
-    pretrain(args.out, steps=args.steps, rows=args.rows, learning_rate=args.learning_rate, seed=args.seed)
+    pretrain(
+        args.out, steps=args.steps, rows=args.rows, learning_rate=args.learning_rate, seed=args.seed
+    )

@@ -52,7 +52,9 @@ class Chain:
     @property
     def solution(self) -> str:
         """The reference: shorter than the model's own style, since it skips steps."""
-        return f"We find {', then '.join(self.formulas)}, so the result is $\\boxed{{{self.answer}}}$."
+        return (
+            f"We find {', then '.join(self.formulas)}, so the result is $\\boxed{{{self.answer}}}$."
+        )
 
     def known(self, context: str) -> int:
         """How many operations, from the first on, have their result in a partly hidden reference."""
@@ -72,7 +74,9 @@ class Chain:
             result = apply(value, sign, operand)
             if rng is not None and rng.random() < slip_rates[i]:
                 result = (result + rng.choice(SLIPS)) % MODULUS
-            lines.append(rf"{_WORDS[sign]} ${operand}$: ${value}{_SIGNS[sign]}{operand} \equiv {result}$.")
+            lines.append(
+                rf"{_WORDS[sign]} ${operand}$: ${value}{_SIGNS[sign]}{operand} \equiv {result}$."
+            )
             value = result
         lines.append(f"The answer is $\\boxed{{{value}}}$.")
         return "\n".join(lines)

@@ -72,7 +72,11 @@ class Policy:
     @property
     def adapted(self) -> dict[str, LoraLayer]:
         """The layers that have an adapter, by name; none where every weight is trained."""
-        return {name: module for name, module in self.base.named_modules() if isinstance(module, LoraLayer)}
+        return {
+            name: module
+            for name, module in self.base.named_modules()
+            if isinstance(module, LoraLayer)
+        }
 
     @property
     def trainable(self) -> list[nn.Parameter]:
@@ -102,11 +106,16 @@ class Policy:
 
     def rationale_prompt(self, problem: str, context: str, *, complete: bool) -> list[int]:
         """Token ids of what a reason-first teacher replies to, without thinking: its reply is the thought."""
-        return encode(self.tokenizer, rationale_messages(problem, context, complete=complete), thinking=False)
+        return encode(
+            self.tokenizer, rationale_messages(problem, context, complete=complete), thinking=False
+        )
 
     def solution_ids(self, solution: str) -> list[int]:
         """Token ids of a solution as a completion, its end token included."""
-        return [*self.tokenizer.encode(solution, add_special_tokens=False), self.tokenizer.eos_token_id]
+        return [
+            *self.tokenizer.encode(solution, add_special_tokens=False),
+            self.tokenizer.eos_token_id,
+        ]
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of token ids, with or without special tokens."""
@@ -139,7 +148,9 @@ class Policy:
             finally:
                 self.model.unmerge_adapter()
                 for layer, weight in zip(layers, before, strict=True):
-                    layer.get_base_layer().weight.copy_(weight)  # what was subtracted again was rounded, too
+                    layer.get_base_layer().weight.copy_(
+                        weight
+                    )  # what was subtracted again was rounded, too
 
     def hidden_states(
         self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
@@ -149,7 +160,9 @@ class Policy:
         Row i contributes the states at positions len(prompt) - 1 ... len(prompt) + len(completion) - 2, so that
         ``lm_head`` of state n gives the logits z^n of the paper's prefix ŷ_{<n} (paper: Eq. entropy_ratio and above).
         """
-        rows = [[*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)]
+        rows = [
+            [*prompt, *completion] for prompt, completion in zip(prompts, completions, strict=True)
+        ]
         width = max(map(len, rows))
         pad = self.tokenizer.pad_token_id or 0
         ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=self.device)
@@ -164,10 +177,16 @@ class Policy:
         return selected
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *, thinking: bool) -> list[int]:
+def encode(
+    tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *, thinking: bool
+) -> list[int]:
     """Token ids of a chat prompt, up to where the assistant begins to write."""
     ids = tokenizer.apply_chat_template(
-        messages, add_generation_prompt=True, enable_thinking=thinking, tokenize=True, return_dict=False
+        messages,
+        add_generation_prompt=True,
+        enable_thinking=thinking,
+        tokenize=True,
+        return_dict=False,
     )
     assert isinstance(ids, list)
     return [int(i) for i in ids]
@@ -194,7 +213,9 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
             path, dtype=getattr(torch, config.dtype), attn_implementation=config.attention
         )
     except (OSError, ValueError, KeyError) as error:
-        raise PolicyError(f"model.path {config.path!r} cannot be loaded as a causal language model: {error}") from error
+        raise PolicyError(
+            f"model.path {config.path!r} cannot be loaded as a causal language model: {error}"
+        ) from error
     _check(base, tokenizer, config)
     # A repetition penalty or a temperature that came with the model would bend the policy that is trained.
     base.generation_config = GenerationConfig(eos_token_id=base.generation_config.eos_token_id)
@@ -236,7 +257,9 @@ def _with_adapter(base: PreTrainedModel, config: cfg.Model, seed: int) -> peft.P
 def _check(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.Model) -> None:
     head = base.get_output_embeddings()
     if head is None:
-        raise PolicyError(f"model.path {config.path!r} has no lm_head; a causal language model is needed")
+        raise PolicyError(
+            f"model.path {config.path!r} has no lm_head; a causal language model is needed"
+        )
     if tokenizer.chat_template is None:
         raise PolicyError(
             f"model.path {config.path!r} has no chat template; take an instruction-tuned model or add "

@@ -82,10 +82,14 @@ class Teacher:
         try:
             stored = load_file(path)
         except (OSError, SafetensorError) as error:
-            raise PolicyError(f"{path} does not hold the average that teacher.weights ema needs: {error}") from error
+            raise PolicyError(
+                f"{path} does not hold the average that teacher.weights ema needs: {error}"
+            ) from error
         shapes = {name: value.shape for name, value in self.own.items()}
         if shapes != {name: value.shape for name, value in stored.items()}:
-            raise PolicyError(f"{path} holds the average of another model, or of other model.lora_targets")
+            raise PolicyError(
+                f"{path} holds the average of another model, or of other model.lora_targets"
+            )
         for name, value in self.own.items():
             value.copy_(stored[name])
 
@@ -110,7 +114,9 @@ def open_teacher(policy: Policy, config: cfg.Teacher) -> Teacher:
         return Teacher(policy, config, {}, policy.lm_head)
     with torch.no_grad():
         own = {name: value.clone() for name, value in student_weights(policy)}
-    return Teacher(policy, config, own, _head(policy, own) if policy.tuning == "full" else policy.lm_head)
+    return Teacher(
+        policy, config, own, _head(policy, own) if policy.tuning == "full" else policy.lm_head
+    )
 
 
 def student_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
@@ -132,14 +138,18 @@ def student_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
 def _head(policy: Policy, own: Mapping[str, Tensor]) -> nn.Linear:
     """The policy's head with the teacher's weights, which it shares with ``own``."""
     names = {id(value): name for name, value in policy.model.named_parameters()}
-    head = nn.Linear(policy.lm_head.in_features, policy.lm_head.out_features, bias=False, device="meta")
+    head = nn.Linear(
+        policy.lm_head.in_features, policy.lm_head.out_features, bias=False, device="meta"
+    )
     for part, value in policy.lm_head.named_parameters():
         setattr(head, part, nn.Parameter(own[names[id(value)]], requires_grad=False))
     return head
 
 
 @contextmanager
-def _swapped(parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]) -> Iterator[None]:
+def _swapped(
+    parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]
+) -> Iterator[None]:
     """Within this block the parameters have these values; tied ones are one parameter, and stay tied."""
     before = {name: parameter.data for name, parameter in parameters.items()}
     try:

@@ -24,7 +24,9 @@ def own_dtype(path: str) -> cfg.Dtype:
     try:
         found = AutoConfig.from_pretrained(model_path(path)).dtype
     except (OSError, ValueError, KeyError) as error:
-        raise PolicyError(f"model {path!r} cannot be loaded as a causal language model: {error}") from error
+        raise PolicyError(
+            f"model {path!r} cannot be loaded as a causal language model: {error}"
+        ) from error
     names: dict[torch.dtype, cfg.Dtype] = {torch.float32: "float32", torch.float16: "float16"}
     return names.get(found, "bfloat16")
 
@@ -42,7 +44,9 @@ def read_adapter_shape(folder: Path) -> cfg.Model:
             if found.get(name):
                 raise ValueError(f"{name} is {found[name]!r}, which this evaluation does not model")
         if found.get("bias", "none") != "none" or not isinstance(found["target_modules"], list):
-            raise ValueError(f"bias is {found.get('bias')!r}, target_modules {found['target_modules']!r}")
+            raise ValueError(
+                f"bias is {found.get('bias')!r}, target_modules {found['target_modules']!r}"
+            )
         model = found["base_model_name_or_path"]
         return cfg.Model(
             path=model_name(model),
@@ -70,7 +74,9 @@ def save_adapter(policy: Policy, folder: Path) -> None:
     stored = load_peft_weights(str(folder), device="cpu")
     for name, value in trained.items():
         if name not in stored or not torch.equal(stored[name], value.detach().cpu()):
-            raise PolicyError(f"{folder}: {name} was not saved as it was trained; do not use this checkpoint")
+            raise PolicyError(
+                f"{folder}: {name} was not saved as it was trained; do not use this checkpoint"
+            )
 
 
 def load_adapter(policy: Policy, folder: Path) -> None:
@@ -103,7 +109,9 @@ def save_model(policy: Policy, folder: Path) -> None:
     stored = _read_model(policy, folder)
     for name, value in policy.model.named_parameters():
         if not torch.equal(stored[name], value.detach().cpu()):
-            raise PolicyError(f"{folder}: {name} was not saved as it was trained; do not use this checkpoint")
+            raise PolicyError(
+                f"{folder}: {name} was not saved as it was trained; do not use this checkpoint"
+            )
 
 
 def load_model(policy: Policy, folder: Path) -> None:
@@ -162,5 +170,7 @@ def _read_model(policy: Policy, folder: Path) -> dict[str, Tensor]:
     wanted = {name: value.shape for name, value in policy.model.named_parameters()}
     made_up = set(found["missing_keys"]) | {name for name, *_ in found["mismatched_keys"]}
     if made_up or wanted != {name: value.shape for name, value in stored.items()}:
-        raise PolicyError(f"{folder}: a model of another shape than the policy's, or without {sorted(made_up)[:3]}")
+        raise PolicyError(
+            f"{folder}: a model of another shape than the policy's, or without {sorted(made_up)[:3]}"
+        )
     return stored
