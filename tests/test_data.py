@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paint.config import Data
-from paint.data.problems import DataError, Problem, ProblemSet, batch_indices, read_problems
+from paint.data.problems import DataError, Problem, GoodRows, batch_indices, read_problems
 from paint.lab.files import MODEL
 
 GOOD: dict[str, Any] = {"problem": "1 + 1?", "solution": "We add.", "answer": "2"}
@@ -30,7 +30,7 @@ def write(folder: Path, *rows: dict[str, Any] | bytes) -> Path:
     return path
 
 
-def read(path: Path, **options: Any) -> ProblemSet:
+def read(path: Path, **options: Any) -> GoodRows:
     return read_problems(Data(path=str(path), **options))
 
 
@@ -44,7 +44,7 @@ def test_texts_arrive_exactly_as_they_were_written(tmp_path: Path) -> None:
     row = GOOD | {"problem": "  é\u2028ü\r\n ", "solution": "x\ty ", "unused": [1]}
     path = write(tmp_path, json.dumps(row, ensure_ascii=False).encode(), OTHER | {"id": "b"})
     found = read(path)
-    assert found == ProblemSet(
+    assert found == GoodRows(
         [
             Problem("  é\u2028ü\r\n ", "x\ty ", "2", id="1"),
             Problem("2 + 2?", "We add.", "4", id="b"),
@@ -231,7 +231,7 @@ def test_the_same_rows_give_the_same_problems_whatever_the_kind_of_file(
     ]
     with TemporaryDirectory() as folder:
         for path in write_all_kinds(Path(folder), named):
-            assert read(path) == ProblemSet([Problem(**row) for row in named], {}), path.suffix
+            assert read(path) == GoodRows([Problem(**row) for row in named], {}), path.suffix
 
 
 def write_all_kinds(folder: Path, rows: list[dict[str, str]]) -> list[Path]:

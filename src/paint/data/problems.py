@@ -21,7 +21,7 @@ from paint.lab.files import problems_path
 __all__ = [
     "DataError",
     "Problem",
-    "ProblemSet",
+    "GoodRows",
     "batch_indices",
     "judge",
     "problems_digest",
@@ -40,7 +40,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class ProblemSet:
+class GoodRows:
     """The good rows in file order, and how many rows were skipped for each reason."""
 
     problems: list[Problem]
@@ -50,7 +50,7 @@ class ProblemSet:
 DATA_FIELD = "set --data.{role}-field to the one that holds the {role}"
 
 
-def read_problems(data: Data, *, solutions: bool = True, way_out: str = DATA_FIELD) -> ProblemSet:
+def read_problems(data: Data, *, solutions: bool = True, way_out: str = DATA_FIELD) -> GoodRows:
     """The problems of `data.path`: a JSONL, CSV or Parquet file, a data set of the hub (paint.data.readers), or "lab".
 
     A good row has its problem, its solution and its answer as text that is not blank (an answer or an id may
@@ -65,7 +65,7 @@ def read_problems(data: Data, *, solutions: bool = True, way_out: str = DATA_FIE
     at the first bad row.
     """
     source = problems_path(data.path)
-    found = ProblemSet([], {})
+    found = GoodRows([], {})
     for row, problem in judge(read_rows(source), data, solutions=solutions, way_out=way_out):
         if isinstance(problem, Problem):
             found.problems.append(problem)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from paint.config import Config, ConfigError
 from paint.context import MARKER, anchors
-from paint.data.problems import DataError, Problem, ProblemSet
+from paint.data.problems import DataError, Problem, GoodRows
 from paint.display import Display
 from paint.model.policy import Policy
 from paint.training.rollouts import Rollout
@@ -21,7 +21,7 @@ LONGEST_TEXT = {
 
 
 def problems_that_fit(
-    policy: Policy, config: Config, candidates: ProblemSet, display: Display
+    policy: Policy, config: Config, candidates: GoodRows, display: Display
 ) -> list[Problem]:
     """The problems of which no prompt will ever have to be cut; what was skipped is said.
 
@@ -68,9 +68,7 @@ def problems_that_fit(
     return problems
 
 
-def longest_prompt(
-    policy: Policy, config: Config, problem: Problem, other_tokens: int
-) -> int:
+def longest_prompt(policy: Policy, config: Config, problem: Problem, other_tokens: int) -> int:
     """Tokens of the longest text that will ever stand before a completion of this problem.
 
     With sft, the completion is part of it.
