@@ -1,19 +1,70 @@
-"""PAINT: Partial-solution Adaptive INterpolated Training for self-distilled reasoners."""
+"""PAINT: Partial-solution Adaptive INterpolated Training for self-distilled reasoners.
+
+The method's functions can be imported from here by name. Each comes from its module (paint.context,
+paint.objective, paint.fused) when it is first used, so that ``import paint`` does not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from paint.errors import Diverged, PaintError, Stopped
+
+if TYPE_CHECKING:
+    from paint.context import (
+        anchors,
+        mask_ratio,
+        mask_solution,
+        normalize,
+        overlap,
+        student_messages,
+        teacher_messages,
+    )
+    from paint.fused import fused_paint_loss
+    from paint.objective import (
+        Loss,
+        divergence,
+        entropy,
+        interpolate,
+        paint_loss,
+        select_positions,
+    )
 
 __version__ = "0.1.0"
 
+__all__ = [
+    "Diverged",
+    "Loss",
+    "PaintError",
+    "Stopped",
+    "anchors",
+    "divergence",
+    "entropy",
+    "fused_paint_loss",
+    "interpolate",
+    "mask_ratio",
+    "mask_solution",
+    "normalize",
+    "overlap",
+    "paint_loss",
+    "select_positions",
+    "student_messages",
+    "teacher_messages",
+]
 
-class PaintError(Exception):
-    """Something that the user can mend; the message says what is wrong, where, and the way out."""
+if not TYPE_CHECKING:  # a type checker would take any name for one that this function knows
+
+    def __getattr__(name: str) -> Any:
+        if name in __all__:
+            for module_name in (
+                "context",
+                "objective",
+                "fused",
+            ):  # context first: it needs no torch
+                module = import_module(f"paint.{module_name}")
+                if hasattr(module, name):
+                    return getattr(module, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class Diverged(PaintError):
-    """The policy's numbers are no longer finite."""
-
-
-class Stopped(Exception):
-    """The run was asked to stop by a signal and has saved what it had; the message says how to go on."""
-
-    def __init__(self, message: str, signal_number: int) -> None:
-        super().__init__(message)
-        self.signal_number = signal_number
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
