@@ -18,7 +18,7 @@ from paint.experiments.results import shares
 from paint.grading.grader import is_correct
 from paint.lab.files import MODEL
 from paint.lab.pretraining import build_tokenizer, write_problems
-from paint.lab.problems import Chain, draw_chain, draw_chains, held_out
+from paint.lab.problems import Chain, is_held_out, random_chain, random_chains
 from paint.model.policy import Policy
 from paint.training.runlog import new_run
 
@@ -39,14 +39,14 @@ def test_a_chain_is_worked_and_solved_by_the_rules_of_arithmetic() -> None:
         r"Subtract $59$: $55-59 \equiv 96$.",
         r"The answer is $\boxed{96}$.",
     ]
-    assert chain.known(chain.solution) == 3
-    assert chain.known(mask_solution(chain.solution, 0.8)) == 0
-    assert chain.known(r"We find $(47+38)\times 3 \equiv 55$, then $55 ...(omitted)...") == 2
+    assert chain.known_results(chain.solution) == 3
+    assert chain.known_results(mask_solution(chain.solution, 0.8)) == 0
+    assert chain.known_results(r"We find $(47+38)\times 3 \equiv 55$, then $55 ...(omitted)...") == 2
 
 
 def test_the_models_own_style_is_longer_than_the_references_and_slips_carry_on() -> None:
     rng = random.Random(0)
-    for chain in [draw_chain(rng) for _ in range(200)]:
+    for chain in [random_chain(rng) for _ in range(200)]:
         assert len(chain.worked()) > len(chain.solution)
         assert is_correct(chain.worked(), chain.answer)
         assert is_correct(chain.solution, chain.answer)
@@ -70,7 +70,7 @@ def test_the_shipped_problems_are_made_by_the_shipped_code_and_the_held_out_ones
     assert not train & test
     assert len(train) == 1000
     assert len(test) == 200
-    assert all(held_out(chain) for chain in draw_chains(50, seed=9, held_out_split=True))
+    assert all(is_held_out(chain) for chain in random_chains(50, seed=9, held_out=True))
 
 
 def test_the_shipped_tokenizer_is_made_by_the_shipped_code(policy: Policy) -> None:
