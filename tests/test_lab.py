@@ -1,4 +1,4 @@
-"""The embedded lab is what it says: half known alone, known better with a reference, and improved by PAINT."""
+"""The embedded lab: half known alone, known better with a reference, and improved by PAINT."""
 
 import json
 import random
@@ -30,7 +30,8 @@ def test_a_chain_is_worked_and_solved_by_the_rules_of_arithmetic() -> None:
     assert chain.values == [47, 85, 55, 96]
     assert chain.problem == r"Start at $47$ and apply $+38$, $\times 3$, $-59$ modulo $100$."
     assert chain.solution == (
-        r"We find $(47+38)\times 3 \equiv 55$, then $55-59 \equiv 96$, so the result is $\boxed{96}$."
+        r"We find $(47+38)\times 3 \equiv 55$, then $55-59 \equiv 96$, "
+        r"so the result is $\boxed{96}$."
     )
     assert chain.worked().splitlines() == [
         "We start at $47$.",
@@ -41,7 +42,9 @@ def test_a_chain_is_worked_and_solved_by_the_rules_of_arithmetic() -> None:
     ]
     assert chain.known_results(chain.solution) == 3
     assert chain.known_results(mask_solution(chain.solution, 0.8)) == 0
-    assert chain.known_results(r"We find $(47+38)\times 3 \equiv 55$, then $55 ...(omitted)...") == 2
+
+    partly_hidden = r"We find $(47+38)\times 3 \equiv 55$, then $55 ...(omitted)..."
+    assert chain.known_results(partly_hidden) == 2
 
 
 def test_the_models_own_style_is_longer_than_the_references_and_slips_carry_on() -> None:
@@ -81,27 +84,29 @@ def test_the_shipped_tokenizer_is_made_by_the_shipped_code(policy: Policy) -> No
     assert policy.decode(made(text)["input_ids"], special=True) == text
 
 
+@pytest.mark.parametrize(
+    ("count", "gain"), [(100, 0.1), pytest.param(300, 0.2, marks=pytest.mark.slow)]
+)
 def test_the_model_solves_half_alone_and_clearly_more_with_a_reference(
-    policy: Policy, problems: list[Problem]
+    policy: Policy, problems: list[Problem], count: int, gain: float
 ) -> None:
-    def accuracy(prompts: list[list[int]]) -> float:
-        completions = LocalEngine(policy, batch_size=len(prompts)).generate(
-            prompts, EVALUATION, range(len(prompts))
-        )
-        texts = [policy.decode(c.ids) for c in completions]
-        return sum(is_correct(t, p.answer) for t, p in zip(texts, some, strict=True)) / len(some)
+    some = problems[:count]
 
-    some = problems[:300]
+    def accuracy(prompts: list[list[int]]) -> float:
+        engine = LocalEngine(policy, batch_size=count)
+        completions = engine.generate(prompts, EVALUATION, range(count))
+        texts = [policy.decode(c.ids) for c in completions]
+        return sum(is_correct(t, p.answer) for t, p in zip(texts, some, strict=True)) / count
+
+    def teacher_prompt(problem: Problem) -> list[int]:
+        context = mask_solution(problem.solution, 0.4)
+        return policy.teacher_prompt(problem.problem, context, complete=False)
+
     alone = accuracy([policy.student_prompt(p.problem) for p in some])
-    partial = accuracy(
-        [
-            policy.teacher_prompt(p.problem, mask_solution(p.solution, 0.4), complete=False)
-            for p in some
-        ]
-    )
+    partial = accuracy([teacher_prompt(p) for p in some])
     whole = accuracy([policy.teacher_prompt(p.problem, p.solution, complete=True) for p in some])
     assert 0.4 < alone < 0.7
-    assert partial > alone + 0.2
+    assert partial > alone + gain
     assert whole > 0.95
 
 
@@ -115,6 +120,7 @@ def test_the_model_thinks_when_asked_to_and_closes_its_thought(
     assert sum("\n</think>\n\nThe answer is" in text for text in texts) == 40
 
 
+@pytest.mark.slow
 def test_paint_raises_the_lab_by_fifteen_points(tmp_path: Path) -> None:
     recipe = Path(__file__).parent.parent / "recipes/lab-paint.toml"
     base, after = run_lab([recipe], tmp_path, seeds=[0], problems=60, samples=6)
@@ -122,9 +128,9 @@ def test_paint_raises_the_lab_by_fifteen_points(tmp_path: Path) -> None:
     assert gain.mean >= 0.15
     assert gain.low > 0
     assert over_seeds(shares([after])).low > over_seeds(shares([base])).high
-    stored = (
-        (tmp_path / "evaluation/seed-0/lab-paint/lab/completions.jsonl").read_text().splitlines()
-    )
+
+    path = tmp_path / "evaluation/seed-0/lab-paint/lab/completions.jsonl"
+    stored = path.read_text().splitlines()
     assert len(stored) == 360
     assert not any(json.loads(line)["truncated"] for line in stored)
 
@@ -136,22 +142,10 @@ def test_methods_are_the_labs_recipes_and_seeds_count_from_the_first(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new_run(Config(), tmp_path / place, "")  # another setting, which the experiment must meet
-    command = [
-        "lab",
-        "--methods",
-        "sft,grpo,opsd,paint",
-        "--seeds",
-        "2",
-        "--seed",
-        "3",
-        "--folder",
-        str(tmp_path),
-    ]
-    assert main(command) == 2
-    assert (
-        f"{tmp_path} holds {place.replace('/seed-', ', seed ')}, in another setting"
-        in capsys.readouterr().err
-    )
+    flags = ["--methods", "sft,grpo,opsd,paint", "--seeds", "2", "--seed", "3"]
+    assert main(["lab", *flags, "--folder", str(tmp_path)]) == 2
+    run_name = place.replace("/seed-", ", seed ")
+    assert f"{tmp_path} holds {run_name}, in another setting" in capsys.readouterr().err
 
 
 def test_an_unknown_method_is_one_clear_message(capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,27 +154,25 @@ def test_an_unknown_method_is_one_clear_message(capsys: pytest.CaptureFixture[st
     assert error.startswith("paint lab: unknown recipe lab-opsdd; did you mean lab-opsd?")
 
 
+LAB_HELP = [
+    "default: runs/lab",
+    "among sft, grpo, opsd, paint",
+    "held-out problems",
+    "paper: Experimental Det",
+]
+ABLATE_HELP = [
+    "default: runs/ablate-RECIPE",
+    "default: 3",
+    "mask_ratio_ablation",
+    "Ablation Studies, aime_2024",
+]
+
+
 @pytest.mark.parametrize(
     ("verb", "parts"),
     [
-        (
-            "lab",
-            [
-                "default: runs/lab",
-                "among sft, grpo, opsd, paint",
-                "held-out problems",
-                "paper: Experimental Det",
-            ],
-        ),
-        (
-            "ablate",
-            [
-                "default: runs/ablate-RECIPE",
-                "default: 3",
-                "mask_ratio_ablation",
-                "Ablation Studies, aime_2024",
-            ],
-        ),
+        ("lab", LAB_HELP),
+        ("ablate", ABLATE_HELP),
     ],
 )
 def test_help_explains_the_options(
