@@ -8,7 +8,9 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 from paint.lab.files import MODEL
 
 
-def random_qwen3_1_7b(folder: Path, *, layers: int = 28, vocabulary: int = 151_936, device: str = "cpu") -> str:
+def random_qwen3_1_7b(
+    folder: Path, *, layers: int = 28, vocabulary: int = 151_936, device: str = "cpu"
+) -> str:
     """Write Qwen3-1.7B with random weights in bf16, and a tokenizer that it covers, into the folder; its path."""
     config = Qwen3Config(
         vocab_size=vocabulary,

@@ -45,13 +45,17 @@ class Options:
     """File for the figures."""
 
 
-def update(policy: Policy, optimizer: torch.optim.Optimizer, options: Options, phase: Clock) -> None:
+def update(
+    policy: Policy, optimizer: torch.optim.Optimizer, options: Options, phase: Clock
+) -> None:
     """What train.step does between rollouts, phase by phase."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = policy.lm_head.out_features
 
     def texts(length: int) -> list[list[int]]:
-        return torch.randint(vocabulary, (options.micro_batch_size, length), generator=generator).tolist()
+        return torch.randint(
+            vocabulary, (options.micro_batch_size, length), generator=generator
+        ).tolist()
 
     for _ in range(0, options.batch_size, options.micro_batch_size):
         prompts, teacher_prompts = texts(options.prompt), texts(options.teacher_prompt)
@@ -62,7 +66,9 @@ def update(policy: Policy, optimizer: torch.optim.Optimizer, options: Options, p
         with phase("student forward"):
             student = policy.hidden_states(prompts, completions)
         with phase("loss"):
-            loss = fused_paint_loss(student, teacher, policy.lm_head, [len(c) for c in completions], tokens=sampled)
+            loss = fused_paint_loss(
+                student, teacher, policy.lm_head, [len(c) for c in completions], tokens=sampled
+            )
         with phase("backward"):
             (loss.value * options.micro_batch_size / options.batch_size).backward()
     with phase("update"):
@@ -96,9 +102,13 @@ def main(options: Options) -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        path = random_qwen3_1_7b(Path(folder), device="cuda") if torch.cuda.is_available() else "lab"
+        path = (
+            random_qwen3_1_7b(Path(folder), device="cuda") if torch.cuda.is_available() else "lab"
+        )
         for checkpointing in (True, False):
-            console.print(f"gradient checkpointing {'on' if checkpointing else 'off'} ...", style="dim")
+            console.print(
+                f"gradient checkpointing {'on' if checkpointing else 'off'} ...", style="dim"
+            )
             try:
                 found["on" if checkpointing else "off"] = measure(path, checkpointing, options)
             except torch.OutOfMemoryError as error:

@@ -15,7 +15,10 @@ from paint.data.problems import DataError, Problem
 
 def aime(count: int) -> list[dict[str, Any]]:
     """Rows with the columns and types of MathArena's AIME sets."""
-    return [{"problem_idx": n, "answer": 100 + n, "problem": f"Problem {n}?"} for n in range(1, count + 1)]
+    return [
+        {"problem_idx": n, "answer": 100 + n, "problem": f"Problem {n}?"}
+        for n in range(1, count + 1)
+    ]
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -39,12 +42,20 @@ def test_a_downloaded_folder_of_a_known_set_is_read_with_its_columns(tmp_path: P
     assert found.name == "aime_2025"
     assert found.problems[0] == Problem("Problem 1?", "", "101", id="1")
     assert len({problem.id for problem in found.problems}) == 30
-    assert load_benchmark(f"aime_2025={tmp_path}", limit=7) == Benchmark("aime_2025", found.problems[:7])
+    assert load_benchmark(f"aime_2025={tmp_path}", limit=7) == Benchmark(
+        "aime_2025", found.problems[:7]
+    )
 
 
 def test_solutions_are_kept_where_a_set_has_them(tmp_path: Path) -> None:
     rows = [
-        {"unique_id": f"test/{n}.json", "problem": f"{n}?", "solution": f"It is {n}.", "answer": f"{n}", "level": 1}
+        {
+            "unique_id": f"test/{n}.json",
+            "problem": f"{n}?",
+            "solution": f"It is {n}.",
+            "answer": f"{n}",
+            "level": 1,
+        }
         for n in range(500)
     ]
     found = load_benchmark(f"math_500={write(tmp_path / 'test.jsonl', rows)}")
@@ -88,7 +99,10 @@ def test_an_unknown_name_that_is_near_to_none_is_answered_with_all() -> None:
 
 
 def test_a_file_of_ones_own_is_named_by_its_stem(tmp_path: Path) -> None:
-    path = write(tmp_path / "my=set.v2.jsonl", [{"problem": "p", "answer": 1}, {"problem": "q", "answer": "x"}])
+    path = write(
+        tmp_path / "my=set.v2.jsonl",
+        [{"problem": "p", "answer": 1}, {"problem": "q", "answer": "x"}],
+    )
     found = load_benchmark(str(path))
     assert found == Benchmark("my=set.v2", [Problem("p", "", "1", "1"), Problem("q", "", "x", "2")])
 
@@ -96,7 +110,9 @@ def test_a_file_of_ones_own_is_named_by_its_stem(tmp_path: Path) -> None:
 def test_other_columns_follow_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "own.parquet", [{"the question": "p", "gold": 1, "key": "k"}])
     assert load_benchmark(f"{path}:the question,gold").problems == [Problem("p", "", "1", "1")]
-    assert load_benchmark(f"{path}:the question,gold,key") == Benchmark("own", [Problem("p", "", "1", "k")])
+    assert load_benchmark(f"{path}:the question,gold,key") == Benchmark(
+        "own", [Problem("p", "", "1", "k")]
+    )
     assert (
         'row 1: field "problem" is missing (fields of the row: the question, gold, key); name a file with other '
         "columns as FILE:problem,answer or FILE:problem,answer,id"
@@ -105,4 +121,6 @@ def test_other_columns_follow_the_file(tmp_path: Path) -> None:
 
 def test_ids_are_unique(tmp_path: Path) -> None:
     rows = [{"id": "a", "problem": "p", "answer": "1"}, {"id": "a", "problem": "q", "answer": "2"}]
-    assert "row 2: same id as an earlier row, row 1" in refusal(str(write(tmp_path / "own.jsonl", rows)))
+    assert "row 2: same id as an earlier row, row 1" in refusal(
+        str(write(tmp_path / "own.jsonl", rows))
+    )

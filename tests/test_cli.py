@@ -34,7 +34,9 @@ def test_a_mistake_is_one_clear_message(
     assert "Traceback" not in error
 
 
-def test_help_explains_every_option_with_its_place_in_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_explains_every_option_with_its_place_in_the_paper(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit):
         main(["train", "lab-paint", "--help"])
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
@@ -67,9 +69,18 @@ def test_a_wrong_flag_is_named_with_what_is_right(
     ("arguments", "message"),
     [
         (["grade", "x", "--deadline", "0"], "argument --deadline: must be in [0.01, 86400], got 0"),
-        (["data", "openthoughts", "x.jsonl", "--share", "2"], "argument --share: must be in [0, 1], got 2"),
-        (["data", "openthoughts", "x.jsonl", "--sample", "0"], "argument --sample: must be at least 1, got 0"),
-        (["data", "openthoughts", "x.jsonl", "--sample", "ten"], "argument --sample: invalid int value: 'ten'"),
+        (
+            ["data", "openthoughts", "x.jsonl", "--share", "2"],
+            "argument --share: must be in [0, 1], got 2",
+        ),
+        (
+            ["data", "openthoughts", "x.jsonl", "--sample", "0"],
+            "argument --sample: must be at least 1, got 0",
+        ),
+        (
+            ["data", "openthoughts", "x.jsonl", "--sample", "ten"],
+            "argument --sample: invalid int value: 'ten'",
+        ),
         (["data", "check", "x.jsonl"], "--model.path"),
         (["lab", "--problems", "201"], "argument --problems: must be in [1, 200], got 201"),
         (["eval", "lab", "--samples", "0"], "samples must be at least 1, got 0"),
@@ -85,7 +96,11 @@ def test_a_number_out_of_range_is_refused_with_the_range(
 
 
 def test_data_verbs_do_what_they_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    row = {"problem": "What is 1+2?", "deepseek_reasoning": "hm", "deepseek_solution": "It is \\boxed{6/2}."}
+    row = {
+        "problem": "What is 1+2?",
+        "deepseek_reasoning": "hm",
+        "deepseek_solution": "It is \\boxed{6/2}.",
+    }
     row |= {"ground_truth_solution": "\\boxed{3}", "domain": "math", "source": "mine"}
     source = tmp_path / "source.jsonl"
     source.write_text(json.dumps(row) + "\n" + json.dumps(row | {"domain": "code"}) + "\n")
@@ -134,7 +149,9 @@ def test_settings_that_an_ablation_would_ignore_are_refused(
     assert "--folder, --seed and --seeds say which" in capsys.readouterr().err
 
 
-def test_the_lab_takes_recipes_of_its_own_model_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_lab_takes_recipes_of_its_own_model_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["lab", "opsd-qwen3-1.7b", "--folder", str(tmp_path / "x")]) == 2
     assert "opsd-qwen3-1.7b trains 'Qwen/Qwen3-1.7B'" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paint.config import Data
-from paint.data.problems import DataError, Problem, ProblemSet, batch_indices, read_problems
+from paint.data.problems import DataError, GoodRows, Problem, batch_indices, read_problems
 from paint.lab.files import MODEL
 
 GOOD: dict[str, Any] = {"problem": "1 + 1?", "solution": "We add.", "answer": "2"}
@@ -30,7 +30,7 @@ def write(folder: Path, *rows: dict[str, Any] | bytes) -> Path:
     return path
 
 
-def read(path: Path, **options: Any) -> ProblemSet:
+def read(path: Path, **options: Any) -> GoodRows:
     return read_problems(Data(path=str(path), **options))
 
 
@@ -44,7 +44,7 @@ def test_texts_arrive_exactly_as_they_were_written(tmp_path: Path) -> None:
     row = GOOD | {"problem": "  é\u2028ü\r\n ", "solution": "x\ty ", "unused": [1]}
     path = write(tmp_path, json.dumps(row, ensure_ascii=False).encode(), OTHER | {"id": "b"})
     found = read(path)
-    assert found == ProblemSet(
+    assert found == GoodRows(
         [
             Problem("  é\u2028ü\r\n ", "x\ty ", "2", id="1"),
             Problem("2 + 2?", "We add.", "4", id="b"),
@@ -62,7 +62,9 @@ def test_a_byte_order_mark_blank_lines_windows_line_ends_and_a_missing_last_line
     assert [problem.id for problem in read(path).problems] == ["1", "4"]
 
 
-def test_a_number_as_an_answer_or_id_becomes_the_text_that_stands_in_the_file(tmp_path: Path) -> None:
+def test_a_number_as_an_answer_or_id_becomes_the_text_that_stands_in_the_file(
+    tmp_path: Path,
+) -> None:
     path = write(
         tmp_path,
         b'{"problem": "a", "solution": "s", "answer": 0.10, "id": 7}',
@@ -86,8 +88,9 @@ def test_fields_may_have_other_names(tmp_path: Path) -> None:
         "id_field": "uuid",
     }
     assert read(path, **options).problems == [Problem("q", "r", "g", "u")]
-    assert 'row 1: field "solution" is missing (fields of the row: question, reference, gold, uuid)' in refusal(
-        path, problem_field="question"
+    assert (
+        'row 1: field "solution" is missing (fields of the row: question, reference, gold, uuid)'
+        in refusal(path, problem_field="question")
     )
 
 
@@ -131,15 +134,21 @@ def test_a_bad_row_stops_with_its_number_and_the_way_out_or_is_skipped_and_count
     way_out = "; fix the row or pass --data.on-bad-row skip"
     assert refusal(path) == f"p.jsonl row 3: {reason}{detail}{way_out}"
     found = read(path, on_bad_row="skip")
-    assert [(problem.problem, problem.id) for problem in found.problems] == [("1 + 1?", "1"), ("last", "4")]
+    assert [(problem.problem, problem.id) for problem in found.problems] == [
+        ("1 + 1?", "1"),
+        ("last", "4"),
+    ]
     assert found.skipped == {reason: 1}
 
 
-def test_a_chosen_id_field_must_be_there_and_only_the_default_one_is_optional(tmp_path: Path) -> None:
+def test_a_chosen_id_field_must_be_there_and_only_the_default_one_is_optional(
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path, GOOD)
     assert read(path).problems[0].id == "1"
-    assert 'field "uuid" is missing (fields of the row: problem, solution, answer); set --data.id-field' in refusal(
-        path, id_field="uuid"
+    assert (
+        'field "uuid" is missing (fields of the row: problem, solution, answer); set --data.id-field'
+        in refusal(path, id_field="uuid")
     )
 
 
@@ -149,8 +158,9 @@ def test_a_column_may_differ_from_its_name_in_case_if_it_is_the_only_one(tmp_pat
     exact = row | {"answer": "exact"}
     assert read(write(tmp_path, exact)).problems == [Problem("p", "s", "exact", "i")]
     two = {"problem": "p", "solution": "s", "Answer": "a", "ANSWER": "b"}
-    assert 'field "answer" is missing (fields of the row: problem, solution, Answer, ANSWER)' in refusal(
-        write(tmp_path, two)
+    assert (
+        'field "answer" is missing (fields of the row: problem, solution, Answer, ANSWER)'
+        in refusal(write(tmp_path, two))
     )
 
 
@@ -163,15 +173,33 @@ def test_an_evaluation_set_needs_no_solutions_and_is_taken_as_it_is(tmp_path: Pa
     ]
     path = write(tmp_path, *rows)
     found = read_problems(Data(path=str(path)), solutions=False)
-    assert [(p.problem, p.solution) for p in found.problems] == [("p", ""), ("p", ""), ("q", ""), ("r", "s")]
+    assert [(p.problem, p.solution) for p in found.problems] == [
+        ("p", ""),
+        ("p", ""),
+        ("q", ""),
+        ("r", "s"),
+    ]
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"problem": "p", "answer": "1", "solution": 3}, 'field "solution" is not text but a number (value 3)'),
-        ({"problem": "p", "answer": "1", "id": "4"}, "same id as an earlier row, row 4 (value '4')"),
-        ({"problem": "p"}, 'field "answer" is missing (fields of the row: problem); say which answer'),
+        (
+            {"problem": "p", "answer": "1", "solution": 3},
+            'field "solution" is not text but a number (value 3)',
+        ),
+        (
+            {"problem": "p", "answer": "1", "id": "4"},
+            "same id as an earlier row, row 4 (value '4')",
+        ),
+        (
+            {"problem": "p"},
+            'field "answer" is missing (fields of the row: problem); say which answer',
+        ),
     ]
     for bad, message in refused:
         with pytest.raises(DataError) as caught:
-            read_problems(Data(path=str(write(tmp_path, *rows, bad))), solutions=False, way_out="say which {role}")
+            read_problems(
+                Data(path=str(write(tmp_path, *rows, bad))),
+                solutions=False,
+                way_out="say which {role}",
+            )
         assert str(caught.value) == f"{path} row 5: {message}; fix the row"
 
 
@@ -181,15 +209,29 @@ def test_a_long_solution_is_read_whole_from_every_kind_of_file(tmp_path: Path) -
         assert read(path).problems == [Problem(**row)]
 
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(lambda text: text.strip())
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(
+    lambda text: text.strip()
+)
 
 
-@given(st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=8, unique_by=lambda row: " ".join(row[0].split())))
-def test_the_same_rows_give_the_same_problems_whatever_the_kind_of_file(rows: list[tuple[str, str, str]]) -> None:
-    named = [{"problem": p, "solution": s, "answer": a, "id": f"row {number}"} for number, (p, s, a) in enumerate(rows)]
+@given(
+    st.lists(
+        st.tuples(TEXT, TEXT, TEXT),
+        min_size=1,
+        max_size=8,
+        unique_by=lambda row: " ".join(row[0].split()),
+    )
+)
+def test_the_same_rows_give_the_same_problems_whatever_the_kind_of_file(
+    rows: list[tuple[str, str, str]],
+) -> None:
+    named = [
+        {"problem": p, "solution": s, "answer": a, "id": f"row {number}"}
+        for number, (p, s, a) in enumerate(rows)
+    ]
     with TemporaryDirectory() as folder:
         for path in write_all_kinds(Path(folder), named):
-            assert read(path) == ProblemSet([Problem(**row) for row in named], {}), path.suffix
+            assert read(path) == GoodRows([Problem(**row) for row in named], {}), path.suffix
 
 
 def write_all_kinds(folder: Path, rows: list[dict[str, str]]) -> list[Path]:
@@ -232,7 +274,10 @@ def test_a_file_without_a_usable_row_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    assert refusal(tmp_path / "gone") == "gone does not exist; name a file, or a data set of the hub (owner/name)"
+    assert (
+        refusal(tmp_path / "gone")
+        == "gone does not exist; name a file, or a data set of the hub (owner/name)"
+    )
     (tmp_path / "sub").mkdir()
     assert refusal(tmp_path / "sub") == "sub is a folder; name the file in it that holds the rows"
     (tmp_path / "p.txt").touch()
@@ -246,12 +291,16 @@ def test_the_lab_has_problems_to_train_on_and_holds_others_out() -> None:
     trained = read_problems(Data(path="lab"))
     held_out = read_problems(Data(path=str(MODEL / "held_out.jsonl")))
     assert min(len(trained.problems), len(held_out.problems)) >= 100
-    assert not {problem.problem for problem in trained.problems} & {p.problem for p in held_out.problems}
+    assert not {problem.problem for problem in trained.problems} & {
+        p.problem for p in held_out.problems
+    }
     assert trained.skipped == held_out.skipped == {}
 
 
 @given(st.integers(1, 30), st.integers(1, 70), st.integers(0, 9), st.integers(0, 5))
-def test_steps_are_cut_from_epochs_laid_end_to_end(count: int, batch_size: int, last: int, seed: int) -> None:
+def test_steps_are_cut_from_epochs_laid_end_to_end(
+    count: int, batch_size: int, last: int, seed: int
+) -> None:
     steps = [batch_indices(count, batch_size, step, seed) for step in range(last + 1)]
     assert {len(batch) for batch in steps} == {batch_size}
     stream = [index for batch in steps for index in batch]
@@ -269,7 +318,9 @@ def test_the_order_is_the_same_on_every_machine_and_in_every_process() -> None:
     assert [batch_indices(10, 3, step, seed=0) for step in range(4)] == expected
     code = "from paint.data.problems import batch_indices; print([batch_indices(10, 3, step, 0) for step in range(4)])"
     environment = {"PYTHONHASHSEED": "1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
     assert json.loads(done.stdout) == expected
 
 
@@ -277,10 +328,14 @@ def test_seeds_and_epochs_have_orders_of_their_own() -> None:
     orders = [batch_indices(50, 50, step, seed) for seed in range(20) for step in range(20)]
     assert len({tuple(order) for order in orders}) == 400
     first = Counter(batch_indices(4, 4, 0, seed)[0] for seed in range(2000))
-    assert all(430 < first[index] < 570 for index in range(4))  # 500 expected, standard deviation 19
+    assert all(
+        430 < first[index] < 570 for index in range(4)
+    )  # 500 expected, standard deviation 19
 
 
 @pytest.mark.parametrize("arguments", [(0, 1, 0), (1, 0, 0), (1, 1, -1)])
 def test_an_impossible_batch_is_refused(arguments: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="count and batch_size must be at least 1 and step at least 0"):
+    with pytest.raises(
+        ValueError, match="count and batch_size must be at least 1 and step at least 0"
+    ):
         batch_indices(*arguments, seed=0)

@@ -1,4 +1,4 @@
-"""The embedded lab is what it says: half known alone, known better with a reference, and improved by PAINT."""
+"""The embedded lab: half known alone, known better with a reference, and improved by PAINT."""
 
 import json
 import random
@@ -19,7 +19,7 @@ from paint.experiments.results import shares
 from paint.grading.grader import is_correct
 from paint.lab.files import MODEL
 from paint.lab.pretraining import build_tokenizer, write_problems
-from paint.lab.problems import Chain, draw_chain, draw_chains, held_out
+from paint.lab.problems import Chain, is_held_out, random_chain, random_chains
 from paint.model.policy import Policy
 from paint.training.runlog import new_run
 
@@ -31,7 +31,8 @@ def test_a_chain_is_worked_and_solved_by_the_rules_of_arithmetic() -> None:
     assert chain.values == [47, 85, 55, 96]
     assert chain.problem == r"Start at $47$ and apply $+38$, $\times 3$, $-59$ modulo $100$."
     assert chain.solution == (
-        r"We find $(47+38)\times 3 \equiv 55$, then $55-59 \equiv 96$, so the result is $\boxed{96}$."
+        r"We find $(47+38)\times 3 \equiv 55$, then $55-59 \equiv 96$, "
+        r"so the result is $\boxed{96}$."
     )
     assert chain.worked().splitlines() == [
         "We start at $47$.",
@@ -40,14 +41,16 @@ def test_a_chain_is_worked_and_solved_by_the_rules_of_arithmetic() -> None:
         r"Subtract $59$: $55-59 \equiv 96$.",
         r"The answer is $\boxed{96}$.",
     ]
-    assert chain.known(chain.solution) == 3
-    assert chain.known(mask_solution(chain.solution, 0.8)) == 0
-    assert chain.known(r"We find $(47+38)\times 3 \equiv 55$, then $55 ...(omitted)...") == 2
+    assert chain.known_results(chain.solution) == 3
+    assert chain.known_results(mask_solution(chain.solution, 0.8)) == 0
+
+    partly_hidden = r"We find $(47+38)\times 3 \equiv 55$, then $55 ...(omitted)..."
+    assert chain.known_results(partly_hidden) == 2
 
 
 def test_the_models_own_style_is_longer_than_the_references_and_slips_carry_on() -> None:
     rng = random.Random(0)
-    for chain in [draw_chain(rng) for _ in range(200)]:
+    for chain in [random_chain(rng) for _ in range(200)]:
         assert len(chain.worked()) > len(chain.solution)
         assert is_correct(chain.worked(), chain.answer)
         assert is_correct(chain.solution, chain.answer)
@@ -58,7 +61,9 @@ def test_the_models_own_style_is_longer_than_the_references_and_slips_carry_on()
         assert results[0] != chain.values[1]
 
 
-def test_the_shipped_problems_are_made_by_the_shipped_code_and_the_held_out_ones_are(tmp_path: Path) -> None:
+def test_the_shipped_problems_are_made_by_the_shipped_code_and_the_held_out_ones_are(
+    tmp_path: Path,
+) -> None:
     write_problems(tmp_path)
     for name in ("train.jsonl", "held_out.jsonl"):
         assert (tmp_path / name).read_text() == (MODEL / name).read_text()
@@ -69,7 +74,7 @@ def test_the_shipped_problems_are_made_by_the_shipped_code_and_the_held_out_ones
     assert not train & test
     assert len(train) == 1000
     assert len(test) == 200
-    assert all(held_out(chain) for chain in draw_chains(50, seed=9, held_out_split=True))
+    assert all(is_held_out(chain) for chain in random_chains(50, seed=9, held_out=True))
 
 
 def test_the_shipped_tokenizer_is_made_by_the_shipped_code(policy: Policy) -> None:
@@ -80,22 +85,35 @@ def test_the_shipped_tokenizer_is_made_by_the_shipped_code(policy: Policy) -> No
     assert policy.decode(made(text)["input_ids"], special=True) == text
 
 
-def test_the_model_solves_half_alone_and_clearly_more_with_a_reference(policy: Policy, problems: list[Problem]) -> None:
-    def accuracy(prompts: list[list[int]]) -> float:
-        completions = LocalEngine(policy, batch_size=len(prompts)).generate(prompts, EVALUATION, range(len(prompts)))
-        texts = [policy.decode(c.ids) for c in completions]
-        return sum(is_correct(t, p.answer) for t, p in zip(texts, some, strict=True)) / len(some)
+@pytest.mark.parametrize(
+    ("count", "gain"), [(100, 0.1), pytest.param(300, 0.2, marks=pytest.mark.slow)]
+)
+def test_the_model_solves_half_alone_and_clearly_more_with_a_reference(
+    policy: Policy, problems: list[Problem], count: int, gain: float
+) -> None:
+    some = problems[:count]
 
-    some = problems[:300]
+    def accuracy(prompts: list[list[int]]) -> float:
+        engine = LocalEngine(policy, batch_size=count)
+        completions = engine.generate(prompts, EVALUATION, range(count))
+        texts = [policy.decode(c.ids) for c in completions]
+        return sum(is_correct(t, p.answer) for t, p in zip(texts, some, strict=True)) / count
+
+    def teacher_prompt(problem: Problem) -> list[int]:
+        context = mask_solution(problem.solution, 0.4)
+        return policy.teacher_prompt(problem.problem, context, complete=False)
+
     alone = accuracy([policy.student_prompt(p.problem) for p in some])
-    partial = accuracy([policy.teacher_prompt(p.problem, mask_solution(p.solution, 0.4), complete=False) for p in some])
+    partial = accuracy([teacher_prompt(p) for p in some])
     whole = accuracy([policy.teacher_prompt(p.problem, p.solution, complete=True) for p in some])
     assert 0.4 < alone < 0.7
-    assert partial > alone + 0.2
+    assert partial > alone + gain
     assert whole > 0.95
 
 
-def test_the_model_thinks_when_asked_to_and_closes_its_thought(policy: Policy, problems: list[Problem]) -> None:
+def test_the_model_thinks_when_asked_to_and_closes_its_thought(
+    policy: Policy, problems: list[Problem]
+) -> None:
     prompts = [policy.student_prompt(p.problem, thinking=True) for p in problems[:40]]
     completions = LocalEngine(policy, batch_size=40).generate(prompts, EVALUATION, range(40))
     texts = [policy.decode(c.ids, special=True) for c in completions]
@@ -103,6 +121,7 @@ def test_the_model_thinks_when_asked_to_and_closes_its_thought(policy: Policy, p
     assert sum("\n</think>\n\nThe answer is" in text for text in texts) == 40
 
 
+@pytest.mark.slow
 def test_paint_raises_the_lab_by_fifteen_points(tmp_path: Path) -> None:
     recipe = Path(__file__).parent.parent / "recipes/lab-paint.toml"
     base, after = run_lab([recipe], tmp_path, seeds=[0], problems=60, samples=6)
@@ -110,19 +129,24 @@ def test_paint_raises_the_lab_by_fifteen_points(tmp_path: Path) -> None:
     assert gain.mean >= 0.15
     assert gain.low > 0
     assert over_seeds(shares([after])).low > over_seeds(shares([base])).high
-    stored = (tmp_path / "evaluation/seed-0/lab-paint/lab/completions.jsonl").read_text().splitlines()
+
+    path = tmp_path / "evaluation/seed-0/lab-paint/lab/completions.jsonl"
+    stored = path.read_text().splitlines()
     assert len(stored) == 360
     assert not any(json.loads(line)["truncated"] for line in stored)
 
 
-@pytest.mark.parametrize("place", ["lab-sft/seed-3", "lab-grpo/seed-3", "lab-opsd/seed-4", "lab-paint/seed-4"])
+@pytest.mark.parametrize(
+    "place", ["lab-sft/seed-3", "lab-grpo/seed-3", "lab-opsd/seed-4", "lab-paint/seed-4"]
+)
 def test_methods_are_the_labs_recipes_and_seeds_count_from_the_first(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new_run(Config(), tmp_path / place, "")  # another setting, which the experiment must meet
-    command = ["lab", "--methods", "sft,grpo,opsd,paint", "--seeds", "2", "--seed", "3", "--folder", str(tmp_path)]
-    assert main(command) == 2
-    assert f"{tmp_path} holds {place.replace('/seed-', ', seed ')}, in another setting" in capsys.readouterr().err
+    flags = ["--methods", "sft,grpo,opsd,paint", "--seeds", "2", "--seed", "3"]
+    assert main(["lab", *flags, "--folder", str(tmp_path)]) == 2
+    run_name = place.replace("/seed-", ", seed ")
+    assert f"{tmp_path} holds {run_name}, in another setting" in capsys.readouterr().err
 
 
 def test_an_unknown_method_is_one_clear_message(capsys: pytest.CaptureFixture[str]) -> None:
@@ -131,14 +155,30 @@ def test_an_unknown_method_is_one_clear_message(capsys: pytest.CaptureFixture[st
     assert error.startswith("paint lab: unknown recipe lab-opsdd; did you mean lab-opsd?")
 
 
+LAB_HELP = [
+    "default: runs/lab",
+    "among sft, grpo, opsd, paint",
+    "held-out problems",
+    "paper: Experimental Det",
+]
+ABLATE_HELP = [
+    "default: runs/ablate-RECIPE",
+    "default: 3",
+    "mask_ratio_ablation",
+    "Ablation Studies, aime_2024",
+]
+
+
 @pytest.mark.parametrize(
     ("verb", "parts"),
     [
-        ("lab", ["default: runs/lab", "among sft, grpo, opsd, paint", "held-out problems", "paper: Experimental Det"]),
-        ("ablate", ["default: runs/ablate-RECIPE", "default: 3", "mask_ratio_ablation", "Ablation Studies, aime_2024"]),
+        ("lab", LAB_HELP),
+        ("ablate", ABLATE_HELP),
     ],
 )
-def test_help_explains_the_options(verb: str, parts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_explains_the_options(
+    verb: str, parts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main([verb, "--help"])
     text = "".join(capsys.readouterr().out.split())  # lines also end at hyphens

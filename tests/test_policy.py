@@ -45,10 +45,14 @@ def test_hidden_states_are_those_that_predict_the_completion_whatever_padding_an
     torch.testing.assert_close(batch, torch.cat(rows), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # peft's, before our error
+@pytest.mark.filterwarnings(
+    "ignore:Model has `tie_word_embeddings=True`:UserWarning"
+)  # peft's, before our error
 def test_a_head_with_an_adapter_is_refused() -> None:
     targets = (*LAB.lora_targets, "lm_head")
-    with pytest.raises(PolicyError, match=r"needs a plain linear lm_head.*model\.lora_targets must leave it out"):
+    with pytest.raises(
+        PolicyError, match=r"needs a plain linear lm_head.*model\.lora_targets must leave it out"
+    ):
         load_policy(replace(LAB, lora_targets=targets), seed=0)
 
 
@@ -78,7 +82,10 @@ def test_gradient_checkpointing_changes_no_gradient(tuning: Literal["lora", "ful
         return [p.grad.clone() for p in policy.trainable if p.grad is not None]
 
     config = replace(LAB, tuning=tuning)
-    plain, other = load_policy(config, seed=0), load_policy(replace(config, gradient_checkpointing=True), seed=0)
+    plain, other = (
+        load_policy(config, seed=0),
+        load_policy(replace(config, gradient_checkpointing=True), seed=0),
+    )
     move(plain, by=0.02)
     other.model.load_state_dict(plain.model.state_dict())
     expected, found = gradients(plain), gradients(other)
@@ -87,7 +94,9 @@ def test_gradient_checkpointing_changes_no_gradient(tuning: Literal["lora", "ful
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-7)
 
 
-def test_prompts_are_the_papers_in_the_models_chat_format(policy: Policy, problems: list[Problem]) -> None:
+def test_prompts_are_the_papers_in_the_models_chat_format(
+    policy: Policy, problems: list[Problem]
+) -> None:
     problem = problems[0]
     student = policy.decode(policy.student_prompt(problem.problem), special=True)
     assert student == (
@@ -97,12 +106,18 @@ def test_prompts_are_the_papers_in_the_models_chat_format(policy: Policy, proble
     )
     thinking = policy.decode(policy.student_prompt(problem.problem, thinking=True), special=True)
     assert thinking == student.removesuffix("<think>\n\n</think>\n\n")
-    teacher = policy.decode(policy.teacher_prompt(problem.problem, "a hint", complete=False), special=True)
+    teacher = policy.decode(
+        policy.teacher_prompt(problem.problem, "a hint", complete=False), special=True
+    )
     assert "=== Reference Solution Begin ===\na hint\n=== Reference Solution End ===" in teacher
     assert teacher.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
     thinker = replace(policy, teacher_thinking=True)
-    asked = thinker.decode(thinker.rationale_prompt(problem.problem, "a hint", complete=False), special=True)
-    assert asked.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")  # its reply is the thought
+    asked = thinker.decode(
+        thinker.rationale_prompt(problem.problem, "a hint", complete=False), special=True
+    )
+    assert asked.endswith(
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )  # its reply is the thought
 
 
 def test_a_saved_adapter_comes_back_bit_by_bit(trained: Policy, tmp_path: Path) -> None:
@@ -123,11 +138,15 @@ def test_an_adapter_of_another_rank_is_refused(trained: Policy, tmp_path: Path) 
         load_adapter(other, tmp_path / "nowhere")
 
 
-def test_a_merged_model_answers_as_the_student_did_and_the_student_stays(trained: Policy, tmp_path: Path) -> None:
+def test_a_merged_model_answers_as_the_student_did_and_the_student_stays(
+    trained: Policy, tmp_path: Path
+) -> None:
     before = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
     merge(trained, tmp_path / "merged")
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="float32")
-    expected = torch.cat([logits_alone(merged, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)])
+    expected = torch.cat(
+        [logits_alone(merged, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
+    )
     torch.testing.assert_close(before, expected, rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(
         trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS)), before, rtol=1e-4, atol=1e-4
@@ -135,7 +154,9 @@ def test_a_merged_model_answers_as_the_student_did_and_the_student_stays(trained
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_merging_is_undone_exactly_whatever_it_rounded(dtype: Literal["float32", "bfloat16"], tmp_path: Path) -> None:
+def test_merging_is_undone_exactly_whatever_it_rounded(
+    dtype: Literal["float32", "bfloat16"], tmp_path: Path
+) -> None:
     policy = load_policy(replace(LAB, dtype=dtype), seed=0)
     with torch.no_grad():
         for parameter in policy.trainable:
@@ -143,30 +164,40 @@ def test_merging_is_undone_exactly_whatever_it_rounded(dtype: Literal["float32",
     before = {name: value.clone() for name, value in policy.model.state_dict().items()}
     hidden = policy.hidden_states(PROMPTS, COMPLETIONS)
     with policy.merged():
-        changed = [not torch.equal(v, before[name]) for name, v in policy.model.state_dict().items()]
+        changed = [
+            not torch.equal(v, before[name]) for name, v in policy.model.state_dict().items()
+        ]
     merge(policy, tmp_path / "merged")
     assert sum(changed) == len(policy.trainable) // 2  # one weight for each A and B
-    assert all(torch.equal(value, before[name]) for name, value in policy.model.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in policy.model.state_dict().items()
+    )
     assert torch.equal(policy.hidden_states(PROMPTS, COMPLETIONS), hidden)
 
 
 def test_without_an_adapter_every_weight_is_trained_in_float32(full: Policy) -> None:
     assert {id(p) for p in full.trainable} == {id(p) for p in full.model.parameters()}
     assert {p.dtype for p in full.trainable} == {torch.float32}
-    assert full.lm_head.weight is full.base.get_input_embeddings().weight  # tied, as the model comes
+    assert (
+        full.lm_head.weight is full.base.get_input_embeddings().weight
+    )  # tied, as the model comes
     states = full.lm_head(full.hidden_states(PROMPTS, COMPLETIONS))
     rows = [logits_alone(full.model, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
     torch.testing.assert_close(states, torch.cat(rows), rtol=1e-4, atol=1e-4)
     states.square().mean().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in full.trainable)
-    [completion] = LocalEngine(full, batch_size=1).generate([PROMPTS[0]], Sampling(1.0, 1.0, -1, 8), [0])
+    [completion] = LocalEngine(full, batch_size=1).generate(
+        [PROMPTS[0]], Sampling(1.0, 1.0, -1, 8), [0]
+    )
     with torch.no_grad():
         log_probs = logits_alone(full.model, PROMPTS[0], list(completion.ids)).log_softmax(-1)
     chosen = [float(row[i]) for row, i in zip(log_probs, completion.ids, strict=True)]
     assert completion.log_probs == pytest.approx(chosen, abs=1e-4)
 
 
-def test_a_saved_model_comes_back_bit_by_bit_and_any_tool_loads_it(full: Policy, tmp_path: Path) -> None:
+def test_a_saved_model_comes_back_bit_by_bit_and_any_tool_loads_it(
+    full: Policy, tmp_path: Path
+) -> None:
     save_trained(full, tmp_path / "model")
     fresh = load_policy(replace(LAB, tuning="full"), seed=5)
     places = [p.data_ptr() for p in fresh.trainable]
@@ -183,7 +214,10 @@ def test_a_saved_model_comes_back_bit_by_bit_and_any_tool_loads_it(full: Policy,
     # Served elsewhere or evaluated as a model of its own, it is the same.
     alone = load_policy(replace(LAB, path=str(tmp_path / "model")), seed=0)
     torch.testing.assert_close(
-        alone.hidden_states(PROMPTS, COMPLETIONS), full.hidden_states(PROMPTS, COMPLETIONS), rtol=1e-6, atol=1e-6
+        alone.hidden_states(PROMPTS, COMPLETIONS),
+        full.hidden_states(PROMPTS, COMPLETIONS),
+        rtol=1e-6,
+        atol=1e-6,
     )
 
 
@@ -193,20 +227,34 @@ def test_a_model_that_was_not_saved_as_it_was_trained_is_said(
     write = type(full.model).save_pretrained
 
     def zeroed(model: Any, folder: Path, state_dict: dict[str, Tensor]) -> None:
-        write(model, folder, state_dict={name: torch.zeros_like(value) for name, value in state_dict.items()})
+        write(
+            model,
+            folder,
+            state_dict={name: torch.zeros_like(value) for name, value in state_dict.items()},
+        )
 
     monkeypatch.setattr(type(full.model), "save_pretrained", zeroed)
-    with pytest.raises(PolicyError, match="was not saved as it was trained; do not use this checkpoint"):
+    with pytest.raises(
+        PolicyError, match="was not saved as it was trained; do not use this checkpoint"
+    ):
         save_trained(full, tmp_path / "model")
 
 
-def test_weights_that_are_not_all_there_are_refused_and_not_made_up(full: Policy, tmp_path: Path) -> None:
+def test_weights_that_are_not_all_there_are_refused_and_not_made_up(
+    full: Policy, tmp_path: Path
+) -> None:
     save_trained(full, tmp_path)
     before = [p.detach().clone() for p in full.trainable]
     path = tmp_path / "model.safetensors"
     weights = load_file(path)
-    save_file({name: value for name, value in weights.items() if "layers.0" not in name}, path, {"format": "pt"})
-    with pytest.raises(PolicyError, match=r"of another shape than the policy's, or without \['model\.layers\.0"):
+    save_file(
+        {name: value for name, value in weights.items() if "layers.0" not in name},
+        path,
+        {"format": "pt"},
+    )
+    with pytest.raises(
+        PolicyError, match=r"of another shape than the policy's, or without \['model\.layers\.0"
+    ):
         load_trained(full, tmp_path)
     path.write_bytes(b"nothing")
     with pytest.raises(PolicyError, match="does not hold a model that can be loaded"):

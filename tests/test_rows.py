@@ -24,7 +24,9 @@ from paint.data.readers import (
 
 
 def rows_of(path: Path) -> list[tuple[int, Any]]:
-    return [(row, str(found) if isinstance(found, BadRow) else found) for row, found in read_rows(path)]
+    return [
+        (row, str(found) if isinstance(found, BadRow) else found) for row, found in read_rows(path)
+    ]
 
 
 def refusal(source: Path | str) -> str:
@@ -60,12 +62,16 @@ def test_csv_rows_are_numbered_by_the_line_that_they_start_in(tmp_path: Path) ->
         (b'1,"2"3', "invalid CSV: ',' expected after '\"'"),
     ],
 )
-def test_a_bad_csv_row_is_named_and_the_next_one_is_read(tmp_path: Path, line: bytes, message: str) -> None:
+def test_a_bad_csv_row_is_named_and_the_next_one_is_read(
+    tmp_path: Path, line: bytes, message: str
+) -> None:
     path = write(tmp_path / "p.csv", b"a,b\n0,0\n" + line + b"\n9,9\n")
     assert rows_of(path) == [(2, {"a": "0", "b": "0"}), (3, message), (4, {"a": "9", "b": "9"})]
 
 
-def test_a_quote_that_never_closes_is_an_error_and_swallows_nothing_in_silence(tmp_path: Path) -> None:
+def test_a_quote_that_never_closes_is_an_error_and_swallows_nothing_in_silence(
+    tmp_path: Path,
+) -> None:
     path = write(tmp_path / "p.csv", b'a,b\n0,0\n1,"2\n9,9\n')
     assert rows_of(path) == [(2, {"a": "0", "b": "0"}), (3, "invalid CSV: unexpected end of data")]
 
@@ -78,16 +84,24 @@ def test_a_quote_that_never_closes_is_an_error_and_swallows_nothing_in_silence(t
             b"caf\xe9,b\n",
             "row 1: invalid UTF-8 in column 'caf\\udce9': byte 0xE9; the first line must name the columns",
         ),
-        (b'a,"b\n', "row 1: invalid CSV: unexpected end of data; the first line must name the columns"),
+        (
+            b'a,"b\n',
+            "row 1: invalid CSV: unexpected end of data; the first line must name the columns",
+        ),
     ],
 )
-def test_a_csv_header_that_names_no_columns_is_refused(tmp_path: Path, header: bytes, message: str) -> None:
+def test_a_csv_header_that_names_no_columns_is_refused(
+    tmp_path: Path, header: bytes, message: str
+) -> None:
     assert message in refusal(write(tmp_path / "p.csv", header + b"1,2\n"))
 
 
 def test_csv_without_a_header_is_refused_with_what_its_first_line_holds(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", b"What is 1 + 1?,We add.,2\nWhat is 2 + 2?,We add.,4\n")
-    with pytest.raises(DataError, match=r"row 2: field .problem. is missing \(fields of the row: What is 1 \+ 1\?, We"):
+    with pytest.raises(
+        DataError,
+        match=r"row 2: field .problem. is missing \(fields of the row: What is 1 \+ 1\?, We",
+    ):
         read_problems(Data(path=str(path)))
 
 
@@ -112,7 +126,9 @@ def test_parquet_numbers_keep_their_digits_and_null_is_null(tmp_path: Path) -> N
         "true": True,
         "list": [1],
     }
-    assert [type(first[name]) for name in ("integer", "decimal", "real", "small", "text")] == [Number] * 4 + [str]
+    assert [type(first[name]) for name in ("integer", "decimal", "real", "small", "text")] == [
+        Number
+    ] * 4 + [str]
     assert (second["integer"], second["text"], second["real"]) == (None, None, "0.1")
     assert second["small"] != second["small"]  # not a number, so no Number
 
@@ -124,10 +140,15 @@ def test_parquet_numbers_keep_their_digits_and_null_is_null(tmp_path: Path) -> N
         ([["p"], ["q"]], "row 1: field \"problem\" is not text but a list (value ['p'])"),
         ([{"a": 1}, None], "row 1: field \"problem\" is not text but an object (value {'a': 1})"),
         ([1, 2], 'row 1: field "problem" is not text but a number (value 1)'),
-        ([b"p", b"q"], "row 1: field \"problem\" is not text but a value of type bytes (value b'p')"),
+        (
+            [b"p", b"q"],
+            "row 1: field \"problem\" is not text but a value of type bytes (value b'p')",
+        ),
     ],
 )
-def test_a_parquet_column_of_another_type_is_named(tmp_path: Path, column: list[Any], message: str) -> None:
+def test_a_parquet_column_of_another_type_is_named(
+    tmp_path: Path, column: list[Any], message: str
+) -> None:
     path = parquet(tmp_path / "p.parquet", problem=column, solution=["s", "s"], answer=[1, 2])
     with pytest.raises(DataError) as caught:
         read_problems(Data(path=str(path)))
@@ -144,11 +165,19 @@ def test_parquet_rows_that_are_no_utf8_are_bad_and_the_others_good(tmp_path: Pat
     ]
 
 
-@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", "Mars/Olympus"), pa.duration("s")])
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("us"), pa.timestamp("us", "Mars/Olympus"), pa.duration("s")]
+)
 def test_a_time_that_python_cannot_say_is_no_hindrance_in_a_column_that_nobody_asks_for(
     tmp_path: Path, kind: pa.DataType
 ) -> None:
-    path = parquet(tmp_path / "p.parquet", problem=["p"], solution=["s"], answer=["1"], at=pa.array([2**62], kind))
+    path = parquet(
+        tmp_path / "p.parquet",
+        problem=["p"],
+        solution=["s"],
+        answer=["1"],
+        at=pa.array([2**62], kind),
+    )
     assert [problem.problem for problem in read_problems(Data(path=str(path))).problems] == ["p"]
     with pytest.raises(DataError, match='row 1: field "at" is not text but a value of type'):
         read_problems(Data(path=str(path), answer_field="at"))
@@ -161,7 +190,9 @@ def test_parquet_that_was_cut_or_damaged_anywhere_is_refused_or_read_right(tmp_p
     whole = path.read_bytes()
     expected = rows_of(path)
     for length in range(0, len(whole), 37):
-        assert refusal(write(path, whole[:length])).startswith(f"{path} is no Parquet file, or was cut or damaged: ")
+        assert refusal(write(path, whole[:length])).startswith(
+            f"{path} is no Parquet file, or was cut or damaged: "
+        )
     flipped = bytearray(whole)
     flipped[whole.index(b"text 7")] ^= 1
     assert "was cut or damaged" in refusal(write(path, bytes(flipped)))
@@ -173,8 +204,15 @@ def test_parquet_that_was_cut_or_damaged_anywhere_is_refused_or_read_right(tmp_p
 def hub_folder(folder: Path) -> Path:
     """What the hub holds of a data set with two splits."""
     (folder / "data").mkdir(parents=True)
-    parquet(folder / "data" / "train-00000-of-00001.parquet", problem=["a", "b"], Answer=[7, 8], solution=["s", "t"])
-    parquet(folder / "data" / "test-00000-of-00001.parquet", problem=["c"], Answer=[9], solution=["u"])
+    parquet(
+        folder / "data" / "train-00000-of-00001.parquet",
+        problem=["a", "b"],
+        Answer=[7, 8],
+        solution=["s", "t"],
+    )
+    parquet(
+        folder / "data" / "test-00000-of-00001.parquet", problem=["c"], Answer=[9], solution=["u"]
+    )
     return folder
 
 
@@ -193,23 +231,34 @@ def test_a_data_set_of_the_hub_is_streamed_like_any_other_source(
 
     monkeypatch.setattr(datasets, "load_dataset", from_folder)
     found = read_problems(Data(path="owner/some.name-1"))
-    assert [(p.id, p.problem, p.answer) for p in found.problems] == [("1", "a", "7"), ("2", "b", "8")]
+    assert [(p.id, p.problem, p.answer) for p in found.problems] == [
+        ("1", "a", "7"),
+        ("2", "b", "8"),
+    ]
     assert len(read_problems(Data(path="owner/name:config@test")).problems) == 1
     assert asked == [
         ("owner/some.name-1", None, {"split": "train", "streaming": True}),
         ("owner/name", "config", {"split": "test", "streaming": True}),
     ]
-    with pytest.raises(HubError, match=r"owner/name@nowhere cannot be read from the hub, and is no file here: .*split"):
+    with pytest.raises(
+        HubError,
+        match=r"owner/name@nowhere cannot be read from the hub, and is no file here: .*split",
+    ):
         read_problems(Data(path="owner/name@nowhere"))
 
 
-def test_a_hub_that_cannot_be_reached_is_said_to_be_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_cannot_be_reached_is_said_to_be_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(
-        HubError, match=r"nobody/nothing@train cannot be read from the hub, and is no file here: .*reach"
+        HubError,
+        match=r"nobody/nothing@train cannot be read from the hub, and is no file here: .*reach",
     ):
         list(read_rows("nobody/nothing"))
     monkeypatch.chdir(tmp_path)
-    assert refusal("folder/p.jsonl").startswith("folder/p.jsonl does not exist")  # an ending makes it a file
+    assert refusal("folder/p.jsonl").startswith(
+        "folder/p.jsonl does not exist"
+    )  # an ending makes it a file
     (tmp_path / "owner" / "name").mkdir(parents=True)
     assert refusal("owner/name").startswith("owner/name is a folder")
 
@@ -221,14 +270,18 @@ def test_a_folder_stands_for_its_one_data_file_or_all_shards_of_one(tmp_path: Pa
     (folder / "data").mkdir(parents=True)
     for name in ("README.md", "dataset_infos.json"):
         (folder / name).touch()
-    with pytest.raises(DataError, match=r"snapshot holds no data file \(\.csv, \.jsonl, \.parquet\)"):
+    with pytest.raises(
+        DataError, match=r"snapshot holds no data file \(\.csv, \.jsonl, \.parquet\)"
+    ):
         data_files(folder)
     shards = [folder / "data" / f"train-0000{number}-of-00003.parquet" for number in (2, 0, 1)]
     for shard in shards:
         shard.touch()
     assert data_files(folder) == sorted(shards)
     (folder / "data" / "test-00000-of-00001.parquet").touch()
-    with pytest.raises(DataError, match=r"several data files \(test\.parquet, train\.parquet\); name one"):
+    with pytest.raises(
+        DataError, match=r"several data files \(test\.parquet, train\.parquet\); name one"
+    ):
         data_files(folder)
     (folder / "own.jsonl").touch()
     assert data_files(folder) == [folder / "own.jsonl"]

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
@@ -15,13 +16,16 @@ from paint.config import Config, Teacher
 from paint.engines.local import LocalEngine
 from paint.engines.protocol import Sampling
 from paint.fused import fused_paint_loss
+from paint.grading.grader import Grader
 from paint.lab.files import MODEL
 from paint.model.policy import Policy, PolicyError, load_policy
 from paint.model.teacher import FILE, open_teacher
 from paint.model.weights import load_adapter, save_adapter
 from paint.objective import paint_loss
-from paint.runs import RunError
+from paint.runs import RunError, read_metrics
+from paint.training import checkpoint
 from paint.training.run import train
+from paint.training.update import Setup
 from runs import assert_same_history, changed, kill_and_resume
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
@@ -37,14 +41,21 @@ def hidden(policy: Policy) -> Tensor:
 
 def library_logits(model: torch.nn.Module) -> Tensor:
     """The library's own logits of each row alone, at the positions that predict the completions."""
-    rows = [model(input_ids=torch.tensor([p + c])).logits[0] for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
+    rows = [
+        model(input_ids=torch.tensor([p + c])).logits[0]
+        for p, c in zip(PROMPTS, COMPLETIONS, strict=True)
+    ]
     return torch.cat([row[len(p) - 1 : -1] for row, p in zip(rows, PROMPTS, strict=True)])
 
 
 def factors(policy: Policy) -> dict[str, tuple[Tensor, Tensor]]:
     """A and B of every adapted layer in float64, by the name of the layer's weight in the base model."""
     found = policy.model.state_dict()
-    layers = [name.removesuffix(".lora_A.default.weight") for name in found if name.endswith("lora_A.default.weight")]
+    layers = [
+        name.removesuffix(".lora_A.default.weight")
+        for name in found
+        if name.endswith("lora_A.default.weight")
+    ]
     assert len(layers) == 7 * policy.model.config.num_hidden_layers
     return {
         f"{layer.removeprefix('base_model.model.')}.weight": (
@@ -87,7 +98,9 @@ def untied(lab_copy: Path) -> Policy:
     return load_policy(replace(FULL, path=str(lab_copy)), seed=0)
 
 
-def test_the_frozen_teacher_is_the_base_model_however_the_adapter_is_trained(policy: Policy) -> None:
+def test_the_frozen_teacher_is_the_base_model_however_the_adapter_is_trained(
+    policy: Policy,
+) -> None:
     teacher = open_teacher(policy, Teacher())
     torch.testing.assert_close(
         library_logits(policy.model), library_logits(base_with({})).float(), rtol=1e-4, atol=1e-4
@@ -113,7 +126,10 @@ def test_the_average_of_adapters_is_that_of_their_updates_and_not_of_their_facto
         teacher.follow()
         path.append(factors(policy))
     scale = LAB.lora_alpha / LAB.lora_rank
-    updates = {name: averaged([scale * step[name][1] @ step[name][0] for step in path], 0.75) for name in path[0]}
+    updates = {
+        name: averaged([scale * step[name][1] @ step[name][0] for step in path], 0.75)
+        for name in path[0]
+    }
     expected = library_logits(base_with(updates))
     with teacher.view():
         found = teacher.lm_head(hidden(policy)).double()
@@ -123,7 +139,9 @@ def test_the_average_of_adapters_is_that_of_their_updates_and_not_of_their_facto
     assert {value.dtype for value in teacher.own.values()} == {dtype}
 
     apart = {
-        name: scale * averaged([step[name][1] for step in path], 0.75) @ averaged([s[name][0] for s in path], 0.75)
+        name: scale
+        * averaged([step[name][1] for step in path], 0.75)
+        @ averaged([s[name][0] for s in path], 0.75)
         for name in path[0]
     }
     assert (library_logits(base_with(apart)) - expected).abs().max() > 0.05
@@ -183,7 +201,9 @@ def test_an_average_is_applied_beside_rounded_weights_and_never_written_into_the
     update = torch.nn.functional.linear(x, teacher.own[name].bfloat16())
     with teacher.view():
         assert torch.equal(layer(x), plain + update)
-        assert all(torch.equal(value, before[name]) for name, value in policy.base.named_parameters())
+        assert all(
+            torch.equal(value, before[name]) for name, value in policy.base.named_parameters()
+        )
     assert teacher.own[name].dtype == torch.float32
     # Most of so small an update would be lost in the weights.
     weight = layer.get_base_layer().weight
@@ -193,11 +213,16 @@ def test_an_average_is_applied_beside_rounded_weights_and_never_written_into_the
     assert (rounded - exact).norm() > 0.5 * exact.norm()
 
 
-@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # peft's, before our error
+@pytest.mark.filterwarnings(
+    "ignore:Model has `tie_word_embeddings=True`:UserWarning"
+)  # peft's, before our error
 def test_an_average_over_an_embedding_is_refused_and_a_frozen_one_is_not() -> None:
     policy = load_policy(replace(LAB, lora_targets=("q_proj", "embed_tokens")), seed=0)
     open_teacher(policy, Teacher())
-    with pytest.raises(PolicyError, match=r"model\.embed_tokens is a Embedding; leave it out of model\.lora_targets"):
+    with pytest.raises(
+        PolicyError,
+        match=r"model\.embed_tokens is a Embedding; leave it out of model\.lora_targets",
+    ):
         open_teacher(policy, EMA)
 
 
@@ -226,7 +251,9 @@ def test_after_a_view_and_after_an_error_in_it_the_student_is_as_it_was(
     assert torch.equal(hidden(policy), student)
     assert hidden(policy).requires_grad
     assert [parameter.data_ptr() for parameter in policy.trainable] == places
-    assert all(torch.equal(value, before[name]) for name, value in policy.model.state_dict().items())
+    assert all(
+        torch.equal(value, before[name]) for name, value in policy.model.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize("config", [LAB, FULL, replace(FULL, gradient_checkpointing=True)])
@@ -258,7 +285,9 @@ def test_what_is_generated_in_a_view_the_teacher_wrote(config: Any) -> None:
     before = engine.generate(PROMPTS, sampling, range(3))
     move(policy, 1)
     with teacher.view():
-        assert [c.ids for c in engine.generate(PROMPTS, sampling, range(3))] == [c.ids for c in before]
+        assert [c.ids for c in engine.generate(PROMPTS, sampling, range(3))] == [
+            c.ids for c in before
+        ]
     assert [c.ids for c in engine.generate(PROMPTS, sampling, range(3))] != [c.ids for c in before]
 
 
@@ -269,7 +298,9 @@ def test_where_every_weight_is_trained_the_frozen_teacher_is_the_untouched_model
     policy: Policy = request.getfixturevalue(head)
     teacher = open_teacher(policy, Teacher())
     assert (policy.lm_head.weight is policy.base.get_input_embeddings().weight) == (head == "full")
-    untouched = library_logits(AutoModelForCausalLM.from_pretrained(policy.base.name_or_path, dtype="float32")).detach()
+    untouched = library_logits(
+        AutoModelForCausalLM.from_pretrained(policy.base.name_or_path, dtype="float32")
+    ).detach()
     copies = {name: value.clone() for name, value in teacher.own.items()}
     move(policy, 1, by=0.02)
     with teacher.view():
@@ -280,10 +311,17 @@ def test_where_every_weight_is_trained_the_frozen_teacher_is_the_untouched_model
 
     student_hidden = hidden(policy)
     loss = fused_paint_loss(
-        student_hidden, teacher_hidden, policy.lm_head, LENGTHS, teacher_lm_head=teacher.lm_head, clip=10.0
+        student_hidden,
+        teacher_hidden,
+        policy.lm_head,
+        LENGTHS,
+        teacher_lm_head=teacher.lm_head,
+        clip=10.0,
     )
     loss.value.backward()
-    found = {name: p.grad.clone() for name, p in policy.model.named_parameters() if p.grad is not None}
+    found = {
+        name: p.grad.clone() for name, p in policy.model.named_parameters() if p.grad is not None
+    }
     assert found.keys() == dict(policy.model.named_parameters()).keys()
     assert all(value.abs().max() > 0 for value in found.values())
 
@@ -294,7 +332,9 @@ def test_where_every_weight_is_trained_the_frozen_teacher_is_the_untouched_model
     for name, parameter in policy.model.named_parameters():
         assert parameter.grad is not None
         torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6)
-    assert not any(value.requires_grad for value in [*teacher.own.values(), *teacher.lm_head.parameters()])
+    assert not any(
+        value.requires_grad for value in [*teacher.own.values(), *teacher.lm_head.parameters()]
+    )
     torch.optim.SGD(policy.trainable, lr=0.1).step()
     assert all(torch.equal(value, copies[name]) for name, value in teacher.own.items())
 
@@ -310,7 +350,9 @@ def test_where_every_weight_is_trained_the_average_is_that_of_every_weight(
     for seed in range(3):
         move(policy, seed, by=0.02)
         teacher.follow()
-        path.append({name: value.detach().double() for name, value in policy.model.named_parameters()})
+        path.append(
+            {name: value.detach().double() for name, value in policy.model.named_parameters()}
+        )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(averaged([step[name] for step in path], 0.75))
@@ -328,8 +370,10 @@ def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: 
     for seed in range(2):
         move(policy, seed, by=0.02)
         teacher.follow()
-    (tmp_path / "checkpoints").mkdir()
-    checkpoint = checkpoint.save(tmp_path, policy, optimizer, 2, teacher)
+    with Grader() as grader:
+        engine, accelerator = LocalEngine(policy, batch_size=1), Accelerator()
+        setup = Setup(small(), policy, teacher, [], engine, optimizer, accelerator, grader)
+        saved = checkpoint.save(tmp_path, setup, 2)
 
     other = load_policy(config, seed=7)
     again = open_teacher(other, EMA)
@@ -339,25 +383,31 @@ def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: 
         assert torch.equal(again.lm_head(hidden(other)), teacher.lm_head(hidden(policy)))
     assert torch.equal(hidden(other), hidden(policy))
 
-    stored = (checkpoint / FILE).read_bytes()
-    (checkpoint / FILE).write_bytes(stored[: len(stored) // 2])
-    with pytest.raises(RunError, match=r"does not hold the average that .* ema needs.*delete it to go on from the one"):
+    refusal = r"does not hold the average that .* ema needs.*delete it to go on from the one"
+    stored = (saved / FILE).read_bytes()
+    (saved / FILE).write_bytes(stored[: len(stored) // 2])
+    with pytest.raises(RunError, match=refusal):
         checkpoint.restore(tmp_path, other, optimizer, again)
-    (checkpoint / FILE).unlink()
-    with pytest.raises(RunError, match=r"does not hold the average that .* ema needs.*delete it to go on from the one"):
+
+    (saved / FILE).unlink()
+    with pytest.raises(RunError, match=refusal):
         checkpoint.restore(tmp_path, other, optimizer, again)
 
 
 def test_the_average_of_another_model_is_refused(policy: Policy, tmp_path: Path) -> None:
     open_teacher(policy, EMA).save(tmp_path)
     other = load_policy(replace(LAB, lora_targets=("q_proj",)), seed=0)
-    with pytest.raises(PolicyError, match=r"average of another model, or of other model\.lora_targets"):
+    with pytest.raises(
+        PolicyError, match=r"average of another model, or of other model\.lora_targets"
+    ):
         open_teacher(other, EMA).load(tmp_path)
 
 
 @pytest.mark.parametrize("config", [LAB, FULL])
 @pytest.mark.parametrize("kind", ["frozen", "live"])
-def test_what_can_be_made_again_is_not_saved(config: Any, kind: Literal["frozen", "live"], tmp_path: Path) -> None:
+def test_what_can_be_made_again_is_not_saved(
+    config: Any, kind: Literal["frozen", "live"], tmp_path: Path
+) -> None:
     policy = load_policy(config, seed=0)
     teacher = open_teacher(policy, Teacher(weights=kind))
     teacher.save(tmp_path)
@@ -368,7 +418,13 @@ def test_what_can_be_made_again_is_not_saved(config: Any, kind: Literal["frozen"
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
     "rollout": {"max_new_tokens": 60, "batch_size": 4},
-    "train": {"steps": 5, "batch_size": 4, "micro_batch_size": 2, "checkpoint_every": 2, "learning_rate": 1e-3},
+    "train": {
+        "steps": 5,
+        "batch_size": 4,
+        "micro_batch_size": 2,
+        "checkpoint_every": 2,
+        "learning_rate": 1e-3,
+    },
 }
 
 
@@ -377,17 +433,21 @@ def small(**sections: dict[str, Any]) -> Config:
     return changed("lab-paint", SMALL, sections)
 
 
-@pytest.mark.parametrize(("tuning", "weights"), [("lora", "ema"), ("full", "frozen"), ("full", "ema")])
+@pytest.mark.parametrize(
+    ("tuning", "weights"), [("lora", "ema"), ("full", "frozen"), ("full", "ema")]
+)
 def test_a_run_killed_and_resumed_ends_as_an_undisturbed_one_whoever_its_teacher_is(
     tuning: str, weights: str, tmp_path: Path
 ) -> None:
     config = small(model={"tuning": tuning}, teacher={"weights": weights, "decay": 0.5})
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(config, whole)
-    kill_and_resume(config, killed, lambda: len(runs.read_metrics(killed)) >= 3)
+    kill_and_resume(config, killed, lambda: len(read_metrics(killed)) >= 3)
     last = whole / "checkpoints" / "step-000005"
     files = sorted(path.relative_to(last) for path in last.rglob("*.safetensors"))
-    trained = Path("model/model.safetensors" if tuning == "full" else "adapter/adapter_model.safetensors")
+    trained = Path(
+        "model/model.safetensors" if tuning == "full" else "adapter/adapter_model.safetensors"
+    )
     assert files == sorted([trained, *([Path(FILE)] if weights == "ema" else [])])
     for path in files:
         one, other = (load_file(run / "checkpoints" / last.name / path) for run in (whole, killed))
@@ -403,7 +463,7 @@ def test_the_teacher_that_is_named_is_the_one_that_scores(tuning: str, tmp_path:
         teacher = {"weights": weights, "decay": decay}
         folder = tmp_path / f"{weights}-{decay}"
         train(small(model={"tuning": tuning}, teacher=teacher, train={"steps": 2}), folder)
-        losses[weights, decay] = [row["loss"] for row in runs.read_metrics(folder)]
+        losses[weights, decay] = [row["loss"] for row in read_metrics(folder)]
     assert len({first for first, _ in losses.values()}) == 1  # all start at the student
     # An average without memory is the student of this step, up to the order of its sums.
     assert losses["ema", 0.0][1] == pytest.approx(losses["live", 0.99][1], rel=1e-3)

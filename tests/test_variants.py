@@ -16,7 +16,9 @@ from paint.engines.protocol import sampling_of, seed_of
 from paint.latex import normalize
 from paint.model.policy import load_policy
 from paint.objective import token_log_probs
+from paint.runs import read_metrics
 from paint.step import reference_shown
+from paint.training.prompts import problems_that_fit
 from paint.training.run import train
 from runs import changed, stored
 
@@ -31,7 +33,7 @@ def tiny(**sections: dict[str, Any]) -> Config:
 def run(folder: Path, config: Config) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """The rollouts and the figures of a run's first step."""
     train(config, folder)
-    return stored(folder), runs.read_metrics(folder)[0]
+    return stored(folder), read_metrics(folder)[0]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,9 @@ def test_the_teacher_is_shown_what_the_control_says_and_nothing_else(
     solutions = {p.solution: p for p in by_id.values()}
     for row in rows:
         problem, context = by_id[row["problem_id"]], row["context"]
-        assert row["overlap"] == overlap(row["text"], problem.solution)  # of its own solution, whatever is shown
+        assert row["overlap"] == overlap(
+            row["text"], problem.solution
+        )  # of its own solution, whatever is shown
         ratio = mask_ratio(row["overlap"], wrong=0.3, correct=0.4)
         prompt = policy.teacher_prompt(problem.problem, context, complete="answer" in shown)
         match shown:
@@ -69,7 +73,9 @@ def test_the_teacher_is_shown_what_the_control_says_and_nothing_else(
                 assert normalize(answer) != normalize(problem.answer)
         assert row["teacher_prompt_ids"] == prompt
     if shown == "none":
-        assert metrics["kl"] == pytest.approx(0, abs=1e-6)  # two views of one model that read the same
+        assert metrics["kl"] == pytest.approx(
+            0, abs=1e-6
+        )  # two views of one model that read the same
     else:
         assert metrics["kl"] > 1e-3
 
@@ -78,24 +84,33 @@ def test_controls_are_drawn_by_the_seed_and_refused_where_there_is_nothing_to_dr
     problems = [Problem(f"p{i}", f"s{i}", str(i % 3), str(i)) for i in range(30)]
     drawn = {reference_shown(problems, problems[0], "other", seed) for seed in range(200)}
     assert drawn == {f"s{i}" for i in range(1, 30)}
-    assert reference_shown(problems, problems[4], "other", 7) == reference_shown(problems, problems[4], "other", 7)
+    assert reference_shown(problems, problems[4], "other", 7) == reference_shown(
+        problems, problems[4], "other", 7
+    )
     wrong = {reference_shown(problems, problems[0], "wrong_answer", seed) for seed in range(50)}
     assert wrong == {f"The answer is $\\boxed{{{i}}}$." for i in (1, 2)}
     with pytest.raises(DataError, match=r"^context\.shown other needs a second problem"):
         reference_shown(problems[:1], problems[0], "other", 0)
-    with pytest.raises(DataError, match=r"^context\.shown wrong_answer needs .* another answer than '0'"):
+    with pytest.raises(
+        DataError, match=r"^context\.shown wrong_answer needs .* another answer than '0'"
+    ):
         reference_shown(problems[::3], problems[0], "wrong_answer", 0)
 
 
 def test_another_answer_that_is_the_same_number_is_not_a_wrong_one() -> None:
-    problems = [Problem("p", "s", answer, str(i)) for i, answer in enumerate(("12", "12.0", "$12$", "13"))]
+    problems = [
+        Problem("p", "s", answer, str(i)) for i, answer in enumerate(("12", "12.0", "$12$", "13"))
+    ]
     assert {reference_shown(problems, problems[0], "wrong_answer", seed) for seed in range(20)} == {
         "The answer is $\\boxed{13}$."
     }
 
 
 def test_one_long_solution_does_not_stand_in_the_way_of_another_problems(tmp_path: Path) -> None:
-    rows = [{"problem": f"What is {i}?", "solution": f"It is $\\boxed{{{i}}}$.", "answer": str(i)} for i in range(8)]
+    rows = [
+        {"problem": f"What is {i}?", "solution": f"It is $\\boxed{{{i}}}$.", "answer": str(i)}
+        for i in range(8)
+    ]
     rows.append({"problem": "And this?", "solution": "so " * 600, "answer": "9"})
     path = tmp_path / "problems.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -108,24 +123,35 @@ def test_one_long_solution_does_not_stand_in_the_way_of_another_problems(tmp_pat
 def test_a_reason_first_teacher_writes_about_what_it_is_shown_and_scores_with_that_in_view(
     tmp_path: Path, by_id: dict[str, Problem]
 ) -> None:
-    config = tiny(teacher={"reason_first": True, "rationale_tokens": 12}, train={"steps": 3, "learning_rate": 3e-3})
+    config = tiny(
+        teacher={"reason_first": True, "rationale_tokens": 12},
+        train={"steps": 3, "learning_rate": 3e-3},
+    )
     train(config, tmp_path / "run")
-    policy = load_policy(config.model, seed=0)  # with a fresh adapter: the teacher, whatever the student became
+    policy = load_policy(
+        config.model, seed=0
+    )  # with a fresh adapter: the teacher, whatever the student became
     for step in (1, 3):
         for number, row in enumerate(stored(tmp_path / "run", step)):
             problem, context = by_id[row["problem_id"]].problem, row["context"]
             asked = policy.rationale_prompt(problem, context, complete=False)
             seed = seed_of(3, "rationale", step - 1, number)
-            sampling = sampling_of(config)
+            sampling = sampling_of(config.rollout)
             [reply] = LocalEngine(policy, batch_size=1).generate(
-                [asked], type(sampling)(sampling.temperature, sampling.top_p, sampling.top_k, 12), [seed]
+                [asked],
+                type(sampling)(sampling.temperature, sampling.top_p, sampling.top_k, 12),
+                [seed],
             )
             assert row["rationale"] == policy.decode(reply.ids).strip() != ""
             assert row["rationale_tokens"] == len(reply.ids)
-            prompt = policy.teacher_prompt(problem, context, complete=False, rationale=row["rationale"])
+            prompt = policy.teacher_prompt(
+                problem, context, complete=False, rationale=row["rationale"]
+            )
             assert row["teacher_prompt_ids"] == prompt
             read = policy.decode(prompt, special=True)
-            assert read.count("<|im_start|>") == 4  # it is asked, replies, is asked to solve, and the student's text
+            assert (
+                read.count("<|im_start|>") == 4
+            )  # it is asked, replies, is asked to solve, and the student's text
             assert context in read
             assert f"assistant\n{row['rationale']}<|im_end|>" in read
             assert row["rationale"] not in policy.decode(row["prompt_ids"], special=True)
@@ -142,16 +168,22 @@ def test_another_problems_solution_counts_for_the_longest_prompt(tmp_path: Path)
 
     def prepared(shown: str) -> list[Problem]:
         config = tiny(context={"shown": shown}, data={"path": str(path), "max_prompt_tokens": 300})
-        return prepare(policy, config, read_problems(config.data), Display())
+        return problems_that_fit(policy, config, read_problems(config.data), Display())
 
     assert len(prepared("own")) == 2
-    with pytest.raises(DataError, match=r"problem 1 makes a teacher prompt of \d+ tokens, over the limit of 300"):
+    with pytest.raises(
+        DataError, match=r"problem 1 makes a teacher prompt of \d+ tokens, over the limit of 300"
+    ):
         prepared("other")
 
 
 def test_a_rationale_counts_for_the_longest_prompt(tmp_path: Path) -> None:
-    config = tiny(teacher={"reason_first": True, "rationale_tokens": 600}, data={"max_prompt_tokens": 650})
-    with pytest.raises(DataError, match=r"makes a teacher prompt of \d+ tokens, over the limit of 650"):
+    config = tiny(
+        teacher={"reason_first": True, "rationale_tokens": 600}, data={"max_prompt_tokens": 650}
+    )
+    with pytest.raises(
+        DataError, match=r"makes a teacher prompt of \d+ tokens, over the limit of 650"
+    ):
         train(config, tmp_path / "run")
     with pytest.raises(ConfigError, match="there is nothing to reason about"):
         tiny(teacher={"reason_first": True}, context={"shown": "none"})
@@ -170,7 +202,9 @@ def test_the_sampled_token_objective_is_the_mean_log_ratio_of_the_sampled_tokens
         values = []
         for prompt in ("prompt_ids", "teacher_prompt_ids"):
             with torch.no_grad():
-                logits = policy.model(input_ids=torch.tensor([row[prompt] + row["completion_ids"]])).logits[0]
+                logits = policy.model(
+                    input_ids=torch.tensor([row[prompt] + row["completion_ids"]])
+                ).logits[0]
             values.append(token_log_probs(logits[len(row[prompt]) - 1 : -1], ids, temperature=1.1))
         means.append(float((values[0] - values[1]).mean()))
     assert metrics["loss"] == pytest.approx(sum(means) / 4, rel=1e-4)
@@ -179,7 +213,8 @@ def test_the_sampled_token_objective_is_the_mean_log_ratio_of_the_sampled_tokens
 
 def test_interpolation_everywhere_and_a_fixed_mask_ratio_are_plain_options(tmp_path: Path) -> None:
     rows, metrics = run(
-        tmp_path / "run", tiny(objective={"top_fraction": 1.0}, context={"wrong": 0.25, "correct": 0.25})
+        tmp_path / "run",
+        tiny(objective={"top_fraction": 1.0}, context={"wrong": 0.25, "correct": 0.25}),
     )
     assert metrics["selected_share"] == 1
     assert metrics["selected_kl"] > 0
@@ -187,7 +222,10 @@ def test_interpolation_everywhere_and_a_fixed_mask_ratio_are_plain_options(tmp_p
 
 
 def test_each_clip_mode_bounds_what_it_says(tmp_path: Path) -> None:
-    losses = {mode: run(tmp_path / mode, tiny(objective={"clip_mode": mode, "clip": 0.05}))[1] for mode in MODES}
+    losses = {
+        mode: run(tmp_path / mode, tiny(objective={"clip_mode": mode, "clip": 0.05}))[1]
+        for mode in MODES
+    }
     assert losses["none"]["loss"] == losses["none"]["kl"]
     assert losses["none"]["clipped_share"] == 0
     assert losses["token"]["loss"] <= 0.05
@@ -206,5 +244,7 @@ def test_placements_hide_what_they_say_in_a_step(tmp_path: Path, by_id: dict[str
         problems = [list(by_id.values())[i] for i in order]
         for number, (row, problem) in enumerate(zip(rows, problems, strict=True)):
             seed = seed_of(3, 0, number)
-            expected = mask_solution(problem.solution, row["mask_ratio"], placement=placement, seed=seed)
+            expected = mask_solution(
+                problem.solution, row["mask_ratio"], placement=placement, seed=seed
+            )
             assert row["context"] == expected

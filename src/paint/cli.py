@@ -59,7 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(USAGE + "".join(f"  {name}\n" for name in shipped_recipes()), end="")
         return 0
     if verb not in verbs:
-        print(f"paint: unknown verb {verb!r}; there are {', '.join(verbs)} (see paint --help)", file=sys.stderr)
+        print(
+            f"paint: unknown verb {verb!r}; there are {', '.join(verbs)} (see paint --help)",
+            file=sys.stderr,
+        )
         return 2
     try:
         return verbs[verb](rest)
@@ -78,7 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def train(arguments: list[str]) -> int:
     """Train by a recipe; flags override its values."""
-    recipe = find_recipe(arguments.pop(0)) if arguments and not arguments[0].startswith("-") else None
+    recipe = (
+        find_recipe(arguments.pop(0)) if arguments and not arguments[0].startswith("-") else None
+    )
     config = tyro.cli(
         Config,
         prog=f"paint train {recipe or 'RECIPE'}",
@@ -95,20 +100,30 @@ def train(arguments: list[str]) -> int:
 
 def resume(arguments: list[str]) -> int:
     """Go on with a run."""
-    parser = argparse.ArgumentParser(prog="paint resume", description="Go on with a run, bit by bit as it was.")
+    parser = argparse.ArgumentParser(
+        prog="paint resume", description="Go on with a run, bit by bit as it was."
+    )
     parser.add_argument("run", type=Path, help="the run's folder (it holds run.json)")
     parser.add_argument(
-        "--steps", type=_within(int, 1), help="optimizer steps in all, if more than the run was started with"
+        "--steps",
+        type=_within(int, 1),
+        help="optimizer steps in all, if more than the run was started with",
     )
-    parser.add_argument("--urls", nargs="+", help="addresses of the vLLM servers, where they have changed")
+    parser.add_argument(
+        "--urls", nargs="+", help="addresses of the vLLM servers, where they have changed"
+    )
     options = parser.parse_args(arguments)
     from paint.runs import read_run  # torch takes seconds to import: not for --help
 
     config = read_run(options.run)
     if options.urls is not None:
-        config = dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, urls=tuple(options.urls)))
+        config = dataclasses.replace(
+            config, rollout=dataclasses.replace(config.rollout, urls=tuple(options.urls))
+        )
     if options.steps is not None:
-        config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=options.steps))
+        config = dataclasses.replace(
+            config, train=dataclasses.replace(config.train, steps=options.steps)
+        )
     return _run(config, options.run, resume=True)
 
 
@@ -141,10 +156,17 @@ def grade(arguments: list[str]) -> int:
         prog="paint grade",
         description="Grade stored answers again, without generating, and compare the policies; the first is the base.",
     )
-    parser.add_argument("folders", nargs="+", type=Path, help="what `paint eval` made, or parts of it, or runs")
-    parser.add_argument("--out", type=Path, help="where summary.json and summary.md go (default: the first folder)")
     parser.add_argument(
-        "--deadline", type=SECONDS, default=5.0, help="processor seconds for the comparison of two answers (default: 5)"
+        "folders", nargs="+", type=Path, help="what `paint eval` made, or parts of it, or runs"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="where summary.json and summary.md go (default: the first folder)"
+    )
+    parser.add_argument(
+        "--deadline",
+        type=SECONDS,
+        default=5.0,
+        help="processor seconds for the comparison of two answers (default: 5)",
     )
     options = parser.parse_args(arguments)
     from paint.display import Display
@@ -157,7 +179,9 @@ def grade(arguments: list[str]) -> int:
 
 def data(arguments: list[str]) -> int:
     """Make training data, or say what a file of problems holds."""
-    parser = argparse.ArgumentParser(prog="paint data", description="Make and check training data (docs/data.md).")
+    parser = argparse.ArgumentParser(
+        prog="paint data", description="Make and check training data (docs/data.md)."
+    )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     make = verbs.add_parser(
@@ -167,9 +191,16 @@ def data(arguments: list[str]) -> int:
         "benchmark problem (paper: Experimental Setup). Interrupted, the same command goes on where it stopped.",
         argument_default=argparse.SUPPRESS,
     )
-    make.add_argument("out", type=Path, help="file to write, OUT.jsonl; OUT.report.json and others go beside it")
-    make.add_argument("--source", help="hub data set, or local file or folder with its columns (default: the hub's)")
-    make.add_argument("--sample", type=_within(int, 1), help="problems to draw (default: 30000, the paper's)")
+    make.add_argument(
+        "out", type=Path, help="file to write, OUT.jsonl; OUT.report.json and others go beside it"
+    )
+    make.add_argument(
+        "--source",
+        help="hub data set, or local file or folder with its columns (default: the hub's)",
+    )
+    make.add_argument(
+        "--sample", type=_within(int, 1), help="problems to draw (default: 30000, the paper's)"
+    )
     make.add_argument("--seed", type=int, help="of the draw (default: 0)")
     make.add_argument(
         "--solution",
@@ -180,15 +211,30 @@ def data(arguments: list[str]) -> int:
         "--benchmarks",
         nargs="*",
         metavar="NAME[=PATH]",
-        default=["aime_2024", "aime_2025", "aime_2026", "hmmt_feb_2025", "hmmt_feb_2026", "math_500"],
+        default=[
+            "aime_2024",
+            "aime_2025",
+            "aime_2026",
+            "hmmt_feb_2025",
+            "hmmt_feb_2026",
+            "math_500",
+        ],
         help="evaluation sets whose problems must not be trained on, as in paint eval (default: all six of the hub)",
     )
-    make.add_argument("--ngram", type=_within(int, 1), help="words of a shared piece that counts (default: 13)")
     make.add_argument(
-        "--share", type=_within(float, 0, 1), help="share of a problem that is repeated, in [0, 1] (default: 0.6)"
+        "--ngram", type=_within(int, 1), help="words of a shared piece that counts (default: 13)"
     )
-    make.add_argument("--workers", type=_within(int, 1), help="processes that verify (default: one for each core)")
-    make.add_argument("--deadline", type=SECONDS, help="processor seconds for one answer (default: 5)")
+    make.add_argument(
+        "--share",
+        type=_within(float, 0, 1),
+        help="share of a problem that is repeated, in [0, 1] (default: 0.6)",
+    )
+    make.add_argument(
+        "--workers", type=_within(int, 1), help="processes that verify (default: one for each core)"
+    )
+    make.add_argument(
+        "--deadline", type=SECONDS, help="processor seconds for one answer (default: 5)"
+    )
 
     look = verbs.add_parser(
         "check",
@@ -196,9 +242,14 @@ def data(arguments: list[str]) -> int:
         description="Read all rows of a file and count what is good, bad, long, doubled or without a verified answer. "
         "Exit status 1 when a run would refuse the file.",
     )
-    look.add_argument("file", help="JSONL, CSV or Parquet file, a hub data set (owner/name), or lab")
     look.add_argument(
-        "--model.path", dest="model", required=True, help="model whose tokenizer counts: folder, hub name or lab"
+        "file", help="JSONL, CSV or Parquet file, a hub data set (owner/name), or lab"
+    )
+    look.add_argument(
+        "--model.path",
+        dest="model",
+        required=True,
+        help="model whose tokenizer counts: folder, hub name or lab",
     )
     look.add_argument(
         "--model.no-teacher-thinking",
@@ -207,7 +258,9 @@ def data(arguments: list[str]) -> int:
         help="thinking mode off in the teacher's prompt (default: on)",
     )
     for name in ("problem", "solution", "answer", "id"):
-        look.add_argument(f"--data.{name}-field", dest=f"{name}_field", default=name, help=f"default: {name}")
+        look.add_argument(
+            f"--data.{name}-field", dest=f"{name}_field", default=name, help=f"default: {name}"
+        )
     look.add_argument(
         "--data.max-prompt-tokens",
         dest="max_prompt_tokens",
@@ -216,7 +269,10 @@ def data(arguments: list[str]) -> int:
         help="longest prompt of the teacher, in tokens (default: 8192)",
     )
     look.add_argument(
-        "--data.limit", dest="limit", type=_within(int, 1), help="stop after so many good rows (default: all)"
+        "--data.limit",
+        dest="limit",
+        type=_within(int, 1),
+        help="stop after so many good rows (default: all)",
     )
 
     options = vars(parser.parse_args(arguments))
@@ -255,14 +311,18 @@ def probe(arguments: list[str]) -> int:
         help="mask ratios of the teacher, each in [0, 1); 0 is the whole solution (paper: those of table "
         "mask_ratio_ablation; default: all of them, 0 0.25 0.3 0.4 0.5 0.75)",
     )
-    parser.add_argument("--folder", type=Path, help="where answers and tables go (default: probes/RECIPE)")
+    parser.add_argument(
+        "--folder", type=Path, help="where answers and tables go (default: probes/RECIPE)"
+    )
     options, flags = parser.parse_known_args(arguments)
     recipe = find_recipe(options.recipe)
     config = _override(recipe, flags, "probe")
     from paint.experiments import probe as before  # torch takes seconds to import: not for --help
 
     folder = options.folder or Path("probes") / recipe.stem
-    before.probe(config, folder, problems=options.problems, samples=options.samples, ratios=options.ratios)
+    before.probe(
+        config, folder, problems=options.problems, samples=options.samples, ratios=options.ratios
+    )
     return 0
 
 
@@ -299,7 +359,9 @@ def lab(arguments: list[str]) -> int:
     from paint.experiments.lab import run_lab
 
     seeds = range(options.seed, options.seed + options.seeds)
-    run_lab(recipes, options.folder, seeds=seeds, problems=options.problems, samples=options.samples)
+    run_lab(
+        recipes, options.folder, seeds=seeds, problems=options.problems, samples=options.samples
+    )
     return 0
 
 
@@ -319,7 +381,9 @@ def ablate(arguments: list[str]) -> int:
         help="mask-ratio: rho_correct and rho_wrong; mask-placement: which part is hidden; interpolation: k_base and "
         "f_top (paper: tables mask_ratio_ablation, mask_strategy_ablation, interpolation_ablation)",
     )
-    parser.add_argument("recipe", help="recipe to start from (paper: paint-qwen3-1.7b), or lab-paint on any laptop")
+    parser.add_argument(
+        "recipe", help="recipe to start from (paper: paint-qwen3-1.7b), or lab-paint on any laptop"
+    )
     _add_experiment(parser, seeds=3)
     parser.add_argument(
         "--folder",
@@ -333,14 +397,18 @@ def ablate(arguments: list[str]) -> int:
         "the embedded model its held-out problems)",
     )
     parser.add_argument(
-        "--problems", type=_within(int, 1), help="evaluate on the first so many of these problems (default: all)"
+        "--problems",
+        type=_within(int, 1),
+        help="evaluate on the first so many of these problems (default: all)",
     )
     options, flags = parser.parse_known_args(arguments)
     recipe = find_recipe(options.recipe)
     config = _override(recipe, flags, f"ablate {options.table}")
     read = read_recipe(recipe)
     if (config.log, config.train.seed) != (read.log, read.train.seed):
-        raise ConfigError("rows have folders and seeds of their own: --folder, --seed and --seeds say which")
+        raise ConfigError(
+            "rows have folders and seeds of their own: --folder, --seed and --seeds say which"
+        )
     from paint.experiments.ablations import ablate as run
 
     run(

@@ -1,4 +1,7 @@
-"""What a person sees while a run goes on: a live table in a terminal, one line a step elsewhere."""
+"""What a person sees while a run goes on: a live table in a terminal, elsewhere a line a step.
+
+Left out on purpose: files and trackers, which get the same figures (paint.training.runlog and run).
+"""
 
 import threading
 import time
@@ -8,7 +11,14 @@ from contextlib import contextmanager
 import torch
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+)
 from rich.table import Table
 
 SHOWN = {
@@ -34,8 +44,8 @@ SHOWN = {
     "tokens_per_second_rollout": "tokens/s, rollout",
     "tokens_per_second_loss": "tokens/s, loss and gradient",
 }
-SAY_SECONDS = 20.0
-LOG_WIDTH = 200  # characters of a table where there is no terminal
+"""The live table: figures of a step, and what they are called."""
+
 LINE = {
     "loss": "loss {:.4f}",
     "kl": "kl {:.4f}",
@@ -50,6 +60,13 @@ LINE = {
     "tokens_per_second_rollout": "{:,.0f} tok/s rollout",
     "tokens_per_second_loss": "{:,.0f} tok/s loss",
 }
+"""The line of a step where there is no terminal."""
+
+SAY_SECONDS = 20.0
+"""How often a long count says how far it is, where there is no terminal."""
+
+LOG_WIDTH = 200
+"""Characters of a table where there is no terminal."""
 
 
 class Display:
@@ -59,8 +76,9 @@ class Display:
         self.console = Console(quiet=not enabled, highlight=False, soft_wrap=True)
         if not self.console.is_terminal:
             self.console.width = LOG_WIDTH
+
         self.live: Live | None = None
-        self.bar = Progress(TextColumn("step"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[status]}"))
+        self.bar = Progress(*_columns("step"))
         self.task: TaskID | None = None
         self.metrics: Mapping[str, float] = {}
         self.steps = self.first = 0
@@ -77,17 +95,20 @@ class Display:
         if not self.console.is_terminal or self.console.quiet:
             yield
             return
+
         self.task = self.bar.add_task("train", total=steps, completed=done, status="")
         with Live(self._picture(), console=self.console, refresh_per_second=4) as self.live:
             yield
 
     @contextmanager
     def counting(self, title: str, total: int, done: int = 0) -> Iterator["Counter"]:
-        """Show how far a long count is, its speed and the time that is left; a line now and then without a terminal."""
+        """Show how far a long count is, its speed and the time left.
+
+        Without a terminal, that is a line now and then.
+        """
         counter = Counter(self, title, total, done)
         if self.console.is_terminal and not self.console.quiet and self.live is None:
-            columns = (TextColumn(title), MofNCompleteColumn(), BarColumn(), TextColumn("{task.fields[status]}"))
-            with Progress(*columns, console=self.console, transient=True) as counter.bar:
+            with Progress(*_columns(title), console=self.console, transient=True) as counter.bar:
                 counter.task = counter.bar.add_task(title, total=total, completed=done, status="")
                 yield counter
         else:
@@ -99,6 +120,7 @@ class Display:
             finally:
                 over.set()
                 speaker.join()
+
         if counter.done > counter.first:
             self.note(counter.line())
 
@@ -117,8 +139,12 @@ class Display:
             self.bar.update(self.task, completed=number)
             self.live.update(self._picture())
         else:
-            figures = "  ".join(form.format(metrics[name]) for name, form in LINE.items() if name in metrics)
-            self.note(f"step {number}/{self.steps}  {figures}  {_duration(metrics['seconds_left'])} left")
+            figures = "  ".join(
+                form.format(metrics[name]) for name, form in LINE.items() if name in metrics
+            )
+            self.note(
+                f"step {number}/{self.steps}  {figures}  {_duration(metrics['seconds_left'])} left"
+            )
 
     def seconds_left(self, done: int) -> float:
         """An estimate from the steps so far."""
@@ -128,6 +154,7 @@ class Display:
         table = Table(box=None, show_header=False)
         table.add_column(justify="right")
         table.add_column()
+
         for name, words in SHOWN.items():
             if name in self.metrics:
                 table.add_row(f"{self.metrics[name]:,.4g}", words)
@@ -138,7 +165,13 @@ class Counter:
     """How far a count is. ``add`` counts one more, ``to`` says how many there are."""
 
     def __init__(self, display: Display, title: str, total: int, done: int) -> None:
-        self.display, self.title, self.total, self.first, self.done = display, title, total, done, done
+        self.display, self.title, self.total, self.first, self.done = (
+            display,
+            title,
+            total,
+            done,
+            done,
+        )
         self.tokens = 0
         self.began = time.monotonic()
         self.bar: Progress | None = None
@@ -167,6 +200,7 @@ class Counter:
         """Speed, and an estimate of what is left."""
         seconds = time.monotonic() - self.began
         rate = f"{self.tokens / max(seconds, 1e-9):,.0f} tok/s, " if self.tokens else ""
+
         if self.done >= self.total:
             return f"{rate}{_duration(seconds)}"
         if self.done == self.first:
@@ -196,13 +230,30 @@ class Clock:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
 
     def rates(self, tokens: int) -> dict[str, float]:
-        """Seconds by phase, and completion tokens a second (of all ranks) where the phase works on tokens."""
+        """Seconds by phase, and tokens a second of the phases that work on tokens.
+
+        ``tokens`` are the completion tokens of all ranks.
+        """
         rates = {f"seconds_{phase}": seconds for phase, seconds in self.seconds.items()}
         on_tokens = [phase for phase in ("rollout", "loss") if phase in self.seconds]
-        return rates | {f"tokens_per_second_{phase}": tokens / self.seconds[phase] for phase in on_tokens}
+        return rates | {
+            f"tokens_per_second_{phase}": tokens / self.seconds[phase] for phase in on_tokens
+        }
+
+
+def _columns(title: str) -> list[ProgressColumn]:
+    return [
+        TextColumn(title),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.fields[status]}"),
+    ]
 
 
 def _duration(seconds: float) -> str:
+    """A duration in its two largest units."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

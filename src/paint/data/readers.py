@@ -1,12 +1,14 @@
-"""Which rows does a source hold? One dict of named cells for each, from JSONL, CSV, Parquet or the hub.
+"""Which rows does a source hold? A dict of named cells each, from JSONL, CSV, Parquet or the hub.
 
-    "problems.jsonl" -> (1, {"problem": "...", "answer": Number("0.10")}), (2, BadRow("invalid JSON")), ...
+    problems.jsonl -> (1, {"problem": "...", "answer": Number("0.10")}),
+                      (2, BadRow("invalid JSON")), ...
 
-A row that cannot be read is an item like any other, so that whoever reads decides whether to stop, to count
-or to list. Numbers stay the digits that stand in the file. No source is ever held in memory as a whole.
+A row that cannot be read is an item like any other: the caller decides whether to stop, to count or
+to list. Numbers keep the digits that stand in the file. No source is ever held in memory as a
+whole.
 
-Left out on purpose: which cells are needed and what makes a problem good (paint.data.problems); compressed files;
-JSON files that hold one list; CSV that is not UTF-8.
+Left out on purpose: which cells are needed and what makes a problem good (paint.data.problems);
+compressed files; JSON files that hold one list; CSV that is not UTF-8.
 """
 
 import csv
@@ -23,7 +25,7 @@ Row = tuple[int, "dict[str, object] | BadRow"]
 
 
 class DataError(PaintError, ValueError):
-    """A file or a row that cannot be used; the message names the file, the row, the field and the way out."""
+    """A file or a row that cannot be used; the message names file, row, field and the way out."""
 
 
 class HubError(DataError):
@@ -31,7 +33,7 @@ class HubError(DataError):
 
 
 class BadRow(Exception):
-    """Why a row cannot be used: `reason` is the same text for all rows of its kind, str() adds the detail."""
+    """Why a row cannot be used: `reason` is the same for all rows of a kind, str() adds detail."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason + detail)
@@ -49,28 +51,36 @@ _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 
 
 def read_rows(source: str | Path) -> Iterator[Row]:
-    """The rows of a source, in order, each with its number from 1: a line of JSONL and CSV, a row elsewhere.
+    """The rows of a source, in order, each with its number from 1.
+
+    The number is that of the line where the row starts, in JSONL and CSV, and else that of the row.
 
     Args:
-        source: a file whose ending says what it is (.jsonl or .json: one object a line; .csv: the first line
-            names the columns; .parquet), or a data set of the hub, streamed: owner/name, owner/name:config,
-            with @split for another split than train.
+        source: a file whose ending says what it is (.jsonl or .json: one object a line; .csv: the
+            first line names the columns; .parquet), or a data set of the hub, streamed: owner/name
+            or owner/name:config, with @split for another split than train.
 
     Raises:
-        DataError: nothing that can be read; HubError where the hub does not deliver it.
+        DataError: nothing that can be read.
+        HubError: the hub does not deliver the data set.
     """
     path = Path(source)
     hub = _HUB.fullmatch(str(source))
     if hub and path.suffix.lower() not in _READERS and not path.exists():
         yield from read_hub(hub["name"], hub["config"], hub["split"] or "train")
         return
+
     try:
         with path.open("rb") as file:
             if path.suffix.lower() not in _READERS:
-                raise DataError(f"{path} is of no known kind; its name must end in {', '.join(_READERS)}")
+                raise DataError(
+                    f"{path} is of no known kind; its name must end in {', '.join(_READERS)}"
+                )
             yield from _READERS[path.suffix.lower()](file, path)
     except FileNotFoundError:
-        raise DataError(f"{path} does not exist; name a file, or a data set of the hub (owner/name)") from None
+        raise DataError(
+            f"{path} does not exist; name a file, or a data set of the hub (owner/name)"
+        ) from None
     except IsADirectoryError:
         raise DataError(f"{path} is a folder; name the file in it that holds the rows") from None
     except OSError as error:
@@ -78,26 +88,34 @@ def read_rows(source: str | Path) -> Iterator[Row]:
 
 
 def data_files(path: Path) -> list[Path]:
-    """The file itself; of a folder, the one data file in it or in its `data`, or all shards of the one split.
+    """The file itself; of a folder, its one data file, or all shards of its one split.
 
-    A folder is what a download from the hub leaves, such as data/train-00000-of-00006.parquet beside a
-    README. Raises DataError for a folder with no data file, or with several that are no shards of one.
+    A folder is what a download from the hub leaves, such as a README beside
+    data/train-00000-of-00006.parquet. The data lie in the folder itself or in its folder `data`.
+
+    Raises:
+        DataError: a folder with no data file, or with several that are not shards of one.
     """
     if not path.is_dir():
         return [path]
+
     kinds = set(_READERS) - {".json"}  # beside the data, hub folders hold JSON that describes it
     for folder in (path, path / "data"):
         files = sorted(file for file in folder.glob("*") if file.suffix.lower() in kinds)
         wholes = {re.sub(r"-\d{5}-of-\d{5}(?=\.)", "", file.name) for file in files}
         if len(wholes) > 1:
-            raise DataError(f"{folder} holds several data files ({', '.join(sorted(wholes))}); name one of them")
+            raise DataError(
+                f"{folder} holds several data files ({', '.join(sorted(wholes))}); name one of them"
+            )
         if files:
             return files
-    raise DataError(f"{path} holds no data file ({', '.join(sorted(kinds))}), nor does its folder data")
+    raise DataError(
+        f"{path} holds no data file ({', '.join(sorted(kinds))}), nor does its folder data"
+    )
 
 
 def count_rows(path: Path) -> int:
-    """How many rows a file holds, for estimates: blank lines, and line ends inside CSV cells, are counted too."""
+    """About how many rows a file holds: blank lines and line ends in CSV cells count, too."""
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
@@ -107,16 +125,22 @@ def count_rows(path: Path) -> int:
 
 
 def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
-    """The rows of a data set of the hub, streamed by `datasets`. Raises HubError when anything fails."""
+    """The rows of a data set of the hub, streamed by `datasets`.
+
+    Raises:
+        HubError: anything fails.
+    """
     try:
-        import datasets  # takes a second
+        import datasets  # takes a second to import
 
         stream = datasets.load_dataset(name, config, split=split, streaming=True)
         yield from _arrow_rows(stream.with_format("arrow").iter(batch_size=256))
     except Exception as error:  # what a hub, a network and a parser raise has no common base
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         where = f"{name}{f':{config}' if config else ''}@{split}"
-        raise HubError(f"{where} cannot be read from the hub, and is no file here: {reason}") from None
+        raise HubError(
+            f"{where} cannot be read from the hub, and is no file here: {reason}"
+        ) from None
 
 
 def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:
@@ -131,16 +155,21 @@ def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:
 
 
 def _object(line: bytes) -> dict[str, object]:
+    """The JSON object in a line. Raises BadRow."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadRow("invalid UTF-8", f" at byte {error.start + 1}: {error.reason}") from None
+
     try:
-        fields = json.loads(text, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant)
+        fields = json.loads(
+            text, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant
+        )
     except json.JSONDecodeError as error:
         raise BadRow("invalid JSON", f" at column {error.colno}: {error.msg}") from None
     except RecursionError:
         raise BadRow("invalid JSON", ": nested too deeply") from None
+
     if not isinstance(fields, dict):
         raise BadRow("not a JSON object", f" but {kind_of(fields)}; write one object a line")
     return fields
@@ -153,37 +182,58 @@ def _refuse_constant(name: str) -> NoReturn:
 def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
     csv.field_size_limit(2**31 - 1)  # of the process; the default refuses cells over 128 KiB
     with io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-        reader = csv.reader(text, strict=True)  # else a quote that never closes swallows the rest in silence
-        yield from _csv_rows(reader, path)
+        # Unless it is strict, a quote that never closes swallows the rest in silence.
+        yield from _csv_rows(csv.reader(text, strict=True), path)
 
 
 def _csv_rows(reader: Any, path: Path) -> Iterator[Row]:
     names: list[str] = []
+    for row, cells in _csv_cells(reader):
+        try:
+            if isinstance(cells, BadRow):
+                raise cells
+            if names and len(cells) != len(names):
+                detail = f": {len(cells)}, and the first line names {len(names)} columns"
+                raise BadRow("wrong number of cells", detail)
+            _require_utf8(names or cells, cells)
+        except BadRow as bad:
+            if not names:
+                must = "the first line must name the columns, in UTF-8"
+                raise DataError(f"{path} row {row}: {bad}; {must}") from None
+            yield row, bad
+            continue
+
+        if names:
+            yield row, dict(zip(names, cells, strict=True))
+            continue
+
+        names = cells
+        if doubled := {name for name in names if name and names.count(name) > 1}:
+            name = shorten(min(doubled))
+            raise DataError(f"{path} row {row}: two columns are named {name}; rename one of them")
+
+
+def _csv_cells(reader: Any) -> Iterator[tuple[int, list[str] | BadRow]]:
+    """The rows that are not blank, each with the line that it starts in."""
     while True:
         row = reader.line_num + 1
         try:
             cells = next(reader, None)
-            if cells is None:
-                return
-            if not any(cells):
-                continue
-            if names and len(cells) != len(names):
-                raise BadRow("wrong number of cells", f": {len(cells)}, and the first line names {len(names)} columns")
-            for name, cell in zip(names or cells, cells, strict=True):
-                if found := _ESCAPED_BYTE.search(cell):
-                    raise BadRow("invalid UTF-8", f" in column {shorten(name)}: byte 0x{ord(found[0]) - 0xDC00:02X}")
-        except (csv.Error, BadRow) as error:
-            bad = error if isinstance(error, BadRow) else BadRow("invalid CSV", f": {error}")
-            if not names:
-                raise DataError(f"{path} row {row}: {bad}; the first line must name the columns, in UTF-8") from None
-            yield row, bad
+        except csv.Error as error:
+            yield row, BadRow("invalid CSV", f": {error}")
             continue
-        if names:
-            yield row, dict(zip(names, cells, strict=True))
-            continue
-        names = cells
-        if twice := {name for name in names if name and names.count(name) > 1}:
-            raise DataError(f"{path} row {row}: two columns are named {shorten(min(twice))}; rename one of them")
+
+        if cells is None:
+            return
+        if any(cells):
+            yield row, cells
+
+
+def _require_utf8(names: list[str], cells: list[str]) -> None:
+    for name, cell in zip(names, cells, strict=True):
+        if escaped := _ESCAPED_BYTE.search(cell):
+            byte = ord(escaped[0]) - 0xDC00
+            raise BadRow("invalid UTF-8", f" in column {shorten(name)}: byte 0x{byte:02X}")
 
 
 def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:
@@ -193,7 +243,8 @@ def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:
     try:
         table = pyarrow.parquet.ParquetFile(file, page_checksum_verification=True, pre_buffer=False)
         yield from _arrow_rows(table.iter_batches(batch_size=256))
-    except (pyarrow.ArrowException, KeyError, OSError) as error:  # KeyError: two columns of one name
+    # KeyError: two columns of one name.
+    except (pyarrow.ArrowException, KeyError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise DataError(f"{path} is no Parquet file, or was cut or damaged: {reason}") from None
 
@@ -209,26 +260,38 @@ def _arrow_rows(batches: Iterable[Any]) -> Iterator[Row]:
 
 
 def _cells(name: str, column: Any) -> list[object]:
+    """The cells of an Arrow column as Python's values, numbers as their digits."""
     import pyarrow
+    from pyarrow.types import is_decimal, is_floating, is_integer
 
     kind = column.type
-    if pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind) or pyarrow.types.is_decimal(kind):
+    if is_integer(kind) or is_floating(kind) or is_decimal(kind):
         # Arrow writes the fewest digits that give the same number back, for 32-bit floats too.
-        digits = column.cast(pyarrow.string()).to_pylist()
-        return [text if text is None else Number(text) if text[-1].isdigit() else float(text) for text in digits]
+        return [_number(digits) for digits in column.cast(pyarrow.string()).to_pylist()]
+
     try:
         return list(column.to_pylist())
-    except UnicodeDecodeError:  # Parquet promises UTF-8, and not every writer keeps the promise
+    # Parquet promises UTF-8, and not every writer keeps the promise.
+    except UnicodeDecodeError:
         return [_cell(name, cell) for cell in column]
-    except (OverflowError, ValueError, pyarrow.ArrowException):  # a time that Python has no words for
+    # A time that Python cannot represent: its type stands for it.
+    except (OverflowError, ValueError, pyarrow.ArrowException):
         return [kind if valid else None for valid in column.is_valid().to_pylist()]
+
+
+def _number(digits: str | None) -> Number | float | None:
+    """None for null, and a float for what has no digits, such as nan."""
+    if digits is None:
+        return None
+    return Number(digits) if digits[-1].isdigit() else float(digits)
 
 
 def _cell(name: str, cell: Any) -> object:
     try:
         return cell.as_py()
     except UnicodeDecodeError as error:
-        return BadRow("invalid UTF-8", f" in column {shorten(name)} at byte {error.start + 1}: {error.reason}")
+        where = f" in column {shorten(name)} at byte {error.start + 1}"
+        return BadRow("invalid UTF-8", f"{where}: {error.reason}")
 
 
 _READERS: dict[str, Callable[[IO[bytes], Path], Iterator[Row]]] = {
@@ -243,7 +306,13 @@ def kind_of(value: object) -> str:
     """What a cell holds, in words: a number, a list, null, ..."""
     if isinstance(value, Number):
         return "a number"
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "text",
+        bool: "true or false",
+        type(None): "null",
+    }
     return names.get(type(value), f"a value of type {type(value).__name__}")
 
 

@@ -1,4 +1,10 @@
-"""The lab's problems: chains of operations modulo 100, with a reference that skips steps and a style that does not."""
+"""The lab's problems: chains of operations modulo 100.
+
+Each has a reference solution, which skips intermediate results. The model works in a style of its
+own, which skips none.
+
+Left out on purpose: torch. The lab's model is made by paint.lab.pretraining.
+"""
 
 import hashlib
 import random
@@ -51,20 +57,24 @@ class Chain:
 
     @property
     def solution(self) -> str:
-        """The reference: shorter than the model's own style, since it skips steps."""
-        return f"We find {', then '.join(self.formulas)}, so the result is $\\boxed{{{self.answer}}}$."
+        """The reference: shorter than the model's own style, since it skips results."""
+        return (
+            f"We find {', then '.join(self.formulas)}, so the result is $\\boxed{{{self.answer}}}$."
+        )
 
-    def known(self, context: str) -> int:
-        """How many operations, from the first on, have their result in a partly hidden reference."""
+    def known_results(self, context: str) -> int:
+        """How many operations, from the first on, have their result in a masked reference."""
         if f"\\boxed{{{self.answer}}}" in context:
             return len(self.operations)
+
         seen = [i for i, formula in enumerate(self.formulas) if formula in context]
         return min(2 * (max(seen, default=-1) + 1), len(self.operations))
 
     def worked(self, slip_rates: Sequence[float] = (), rng: random.Random | None = None) -> str:
         """The model's own style: one line an operation; a slip is carried on, as in real life.
 
-        ``slip_rates`` holds the probability of a slip for each operation; without it none slips.
+        ``slip_rates`` holds the probability of a slip for each operation, and ``rng`` decides.
+        Without ``rng`` there are no slips.
         """
         value = self.start
         lines = [f"We start at ${value}$."]
@@ -72,13 +82,18 @@ class Chain:
             result = apply(value, sign, operand)
             if rng is not None and rng.random() < slip_rates[i]:
                 result = (result + rng.choice(SLIPS)) % MODULUS
-            lines.append(rf"{_WORDS[sign]} ${operand}$: ${value}{_SIGNS[sign]}{operand} \equiv {result}$.")
+
+            lines.append(
+                rf"{_WORDS[sign]} ${operand}$: ${value}{_SIGNS[sign]}{operand} \equiv {result}$."
+            )
             value = result
+
         lines.append(f"The answer is $\\boxed{{{value}}}$.")
         return "\n".join(lines)
 
 
 def apply(value: int, sign: str, operand: int) -> int:
+    """The result of one operation modulo 100."""
     match sign:
         case "+":
             return (value + operand) % MODULUS
@@ -88,7 +103,8 @@ def apply(value: int, sign: str, operand: int) -> int:
             return (value * operand) % MODULUS
 
 
-def draw_chain(rng: random.Random) -> Chain:
+def random_chain(rng: random.Random) -> Chain:
+    """A chain of three to five operations: small operands, and one multiplication in five."""
     operations = []
     for _ in range(rng.randint(3, 5)):
         sign = rng.choice("++--*")
@@ -96,16 +112,17 @@ def draw_chain(rng: random.Random) -> Chain:
     return Chain(rng.randint(0, MODULUS - 1), tuple(operations))
 
 
-def held_out(chain: Chain) -> bool:
-    """One chain in ten, by the hash of its text, is never trained on: neither here nor in pretraining."""
+def is_held_out(chain: Chain) -> bool:
+    """Whether a chain is never trained on, not in pretraining either: one in ten, by its hash."""
     return hashlib.sha256(chain.problem.encode()).digest()[0] % 10 == 0
 
 
-def draw_chains(count: int, *, seed: int, held_out_split: bool) -> list[Chain]:
+def random_chains(count: int, *, seed: int, held_out: bool) -> list[Chain]:
+    """So many different chains, all held out or all to train on; a function of the seed alone."""
     rng = random.Random(seed)
     chains: dict[Chain, None] = {}
     while len(chains) < count:
-        chain = draw_chain(rng)
-        if held_out(chain) == held_out_split:
+        chain = random_chain(rng)
+        if is_held_out(chain) == held_out:
             chains[chain] = None
     return list(chains)

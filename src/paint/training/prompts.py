@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from paint.config import Config, ConfigError
 from paint.context import MARKER, anchors
-from paint.data.problems import DataError, Problem, ProblemSet
+from paint.data.problems import DataError, GoodRows, Problem
 from paint.display import Display
 from paint.model.policy import Policy
 from paint.training.rollouts import Rollout
@@ -21,7 +21,7 @@ LONGEST_TEXT = {
 
 
 def problems_that_fit(
-    policy: Policy, config: Config, candidates: ProblemSet, display: Display
+    policy: Policy, config: Config, candidates: GoodRows, display: Display
 ) -> list[Problem]:
     """The problems of which no prompt will ever have to be cut; what was skipped is said.
 

@@ -1,0 +1,58 @@
+"""The package itself: its functions by name, and no torch until one of them needs it."""
+
+import subprocess
+import sys
+
+import pytest
+
+import paint
+from paint import context, fused, objective
+
+HOMES = {
+    context: [
+        "anchors",
+        "mask_ratio",
+        "mask_solution",
+        "normalize",
+        "overlap",
+        "student_messages",
+        "teacher_messages",
+    ],
+    objective: [
+        "Loss",
+        "divergence",
+        "entropy",
+        "interpolate",
+        "paint_loss",
+        "select_positions",
+    ],
+    fused: ["fused_paint_loss"],
+}
+ERRORS = {"Diverged", "PaintError", "Stopped"}
+
+
+def test_every_public_name_is_the_one_of_its_module() -> None:
+    public = {name: getattr(module, name) for module, names in HOMES.items() for name in names}
+    for name, value in public.items():
+        assert getattr(paint, name) is value, name
+    assert set(paint.__all__) == public.keys() | ERRORS
+    assert set(paint.__all__) <= set(dir(paint))
+    assert all(issubclass(getattr(paint, name), Exception) for name in ERRORS)
+
+
+@pytest.mark.parametrize("name", ["paint_lost", "import_modules", "token_log_probs"])
+def test_no_other_name_is_there(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"module 'paint' has no attribute '{name}'"):
+        getattr(paint, name)
+
+
+def test_only_what_needs_torch_imports_it() -> None:
+    code = """
+import sys
+import paint
+from paint import PaintError, anchors, mask_solution, student_messages
+assert mask_solution("one two", 0.5) and not {"torch", "transformers"} & set(sys.modules)
+from paint import paint_loss
+assert "torch" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
