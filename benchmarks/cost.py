@@ -31,7 +31,11 @@ METHODS = ("paint", "opsd", "grpo", "sft")
 BYTES = 2  # of a bfloat16
 PROBLEMS = 30  # AIME 2024, AIME 2025, HMMT February 2025: each
 CHUNK = 1024  # tokens; a longer completion's selected positions are visited twice (paint.fused)
-FLOP_SHARE, BANDWIDTH_SHARE, MEMORY_SHARE = 0.40, 0.70, 0.90  # of what the machine's data sheet promises
+FLOP_SHARE, BANDWIDTH_SHARE, MEMORY_SHARE = (
+    0.40,
+    0.70,
+    0.90,
+)  # of what the machine's data sheet promises
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,9 @@ class Lengths:
 
 
 LOW = Lengths(problem=150, solution=400, trace=4_000, brief=600, thought=5_000, contest=12_000)
-HIGH = Lengths(problem=250, solution=1_000, trace=10_000, brief=2_000, thought=12_000, contest=22_000)
+HIGH = Lengths(
+    problem=250, solution=1_000, trace=10_000, brief=2_000, thought=12_000, contest=22_000
+)
 LIMIT = replace(HIGH, brief=math.inf, thought=math.inf, contest=math.inf)
 
 
@@ -213,7 +219,9 @@ def training(config: Config, lengths: Lengths) -> Work:
     plain = not config.teacher.reason_first and config.teacher.weights == "frozen"
     if model.path not in SHAPES or model.tuning != "lora" or model.dtype != "bfloat16" or not plain:
         known = f"LoRA on {', '.join(SHAPES)} in bfloat16, with a frozen teacher that does not reason first"
-        raise ConfigError(f"model.path {model.path}: this arithmetic knows only {known}; leave the rest at that")
+        raise ConfigError(
+            f"model.path {model.path}: this arithmetic knows only {known}; leave the rest at that"
+        )
     shape = SHAPES[model.path]
     adapters = shape.adapters(model.lora_rank, model.lora_targets)
     if train.method == "sft":
@@ -223,7 +231,10 @@ def training(config: Config, lengths: Lengths) -> Work:
         completion = min(wanted, config.rollout.max_new_tokens)
 
     read = lengths.problem + completion
-    tokens, flops = read, forward_flops(shape, adapters, read) + backward_flops(shape, adapters, read)
+    tokens, flops = (
+        read,
+        forward_flops(shape, adapters, read) + backward_flops(shape, adapters, read),
+    )
     if model.gradient_checkpointing:
         flops += forward_flops(shape, adapters, read)
     products = 2.0  # onto the vocabulary, and back
@@ -238,7 +249,9 @@ def training(config: Config, lengths: Lengths) -> Work:
     flops += products * 2 * shape.head * completion
 
     if train.method == "sft":
-        return Work(shape, adapters, scorings=(Scoring(train.steps, train.batch_size, tokens, flops),))
+        return Work(
+            shape, adapters, scorings=(Scoring(train.steps, train.batch_size, tokens, flops),)
+        )
     rounds = train.steps * (config.grpo.iterations if train.method == "grpo" else 1)
     at_once = config.rollout.batch_size
     generation = Generation(train.steps, train.batch_size, at_once, lengths.problem, completion)
@@ -250,7 +263,9 @@ def evaluation(config: Config, lengths: Lengths, *, policies: int, sets: int, at
     options, model = Evaluation(), config.model
     shape = SHAPES[model.path]
     length = min(lengths.contest, options.rollout.max_new_tokens)
-    asked = Generation(policies * sets, PROBLEMS * options.samples, at_once, lengths.problem, length)
+    asked = Generation(
+        policies * sets, PROBLEMS * options.samples, at_once, lengths.problem, length
+    )
     return Work(shape, shape.adapters(model.lora_rank, model.lora_targets), (asked,))
 
 
@@ -263,7 +278,9 @@ def ablations(paint: Config) -> list[Config]:
 def seconds(work: Work, machine: Machine, gpus: int) -> float:
     """Generation and scoring one after the other, rows dealt out to GPUs that each hold the model."""
     peak = FLOP_SHARE * machine.flops
-    total = sum(part.rounds * math.ceil(part.rows / gpus) * part.flops / peak for part in work.scorings)
+    total = sum(
+        part.rounds * math.ceil(part.rows / gpus) * part.flops / peak for part in work.scorings
+    )
     for part in work.generations:
         mine = math.ceil(part.answers / gpus)
         prompts = mine * prefill_flops(work, part) / peak
@@ -290,14 +307,24 @@ def decode_seconds(work: Work, part: Generation, machine: Machine, answers: int)
 def plan(model: str, lengths: Lengths) -> dict[str, list[Work]]:
     """What is done with a model, by title: `paint train` and `paint eval` for each recipe, `paint ablate` for 1.7B."""
     recipes = {method: read_recipe(find_recipe(f"{method}-{model}")) for method in METHODS}
-    found = {f"{method}: {config.train.steps} steps": [training(config, lengths)] for method, config in recipes.items()}
+    found = {
+        f"{method}: {config.train.steps} steps": [training(config, lengths)]
+        for method, config in recipes.items()
+    }
     paint, at_once = recipes["paint"], Evaluation().rollout.batch_size
-    left = sum(math.ceil(config.train.steps / config.train.checkpoint_every) for config in recipes.values())
-    for title, policies in ((f"their {left} checkpoints: three benchmarks", left), ("base: three benchmarks", 1)):
+    left = sum(
+        math.ceil(config.train.steps / config.train.checkpoint_every) for config in recipes.values()
+    )
+    for title, policies in (
+        (f"their {left} checkpoints: three benchmarks", left),
+        ("base: three benchmarks", 1),
+    ):
         found[title] = [evaluation(paint, lengths, policies=policies, sets=3, at_once=at_once)]
     if model == "qwen3-1.7b":
         cells, at_once = ablations(paint), paint.rollout.batch_size
-        found[f"ablations: {len(cells)} cells, one seed"] = [training(cell, lengths) for cell in cells]
+        found[f"ablations: {len(cells)} cells, one seed"] = [
+            training(cell, lengths) for cell in cells
+        ]
         found["their last checkpoints, base: AIME 2024"] = [
             evaluation(paint, lengths, policies=len(cells) + 1, sets=1, at_once=at_once)
         ]
@@ -313,19 +340,26 @@ def figures(cases: Sequence[Sequence[Work]]) -> list[str]:
     ]
     for machine in MACHINES.values():
         for gpus in (1, 8):
-            cells.append(span([sum(seconds(work, machine, gpus) for work in case) / 3600 for case in cases]))
+            cells.append(
+                span([sum(seconds(work, machine, gpus) for work in case) / 3600 for case in cases])
+            )
     return cells
 
 
 def span(values: Sequence[float]) -> str:
     """Low, high and limit as "1.0 to 2.0 (3.0)", in two digits or whole numbers; a dash where there is nothing."""
-    low, high, limit = ("<0.01" if x < 0.01 else f"{x:#.2g}".rstrip(".") if x < 99.5 else f"{x:,.0f}" for x in values)
+    low, high, limit = (
+        "<0.01" if x < 0.01 else f"{x:#.2g}".rstrip(".") if x < 99.5 else f"{x:,.0f}"
+        for x in values
+    )
     return f"{low} to {high} ({limit})" if values[-1] else "-"
 
 
 def main() -> None:
     """Print a table for each model."""
-    parser = argparse.ArgumentParser(description="Tokens, FLOPs and hours of the paper's runs: arithmetic, not run.")
+    parser = argparse.ArgumentParser(
+        description="Tokens, FLOPs and hours of the paper's runs: arithmetic, not run."
+    )
     parser.add_argument("--markdown", action="store_true", help="print tables for docs/results.md")
     markdown = parser.parse_args().markdown
     console = Console(width=200)
@@ -334,7 +368,9 @@ def main() -> None:
     for path in SHAPES:
         plans = [plan(path.split("/")[1].lower(), lengths) for lengths in (LOW, HIGH, LIMIT)]
         rows = [[title, *figures([plan[title] for plan in plans])] for title in plans[0]]
-        table = Table(*headings, title=f"{path}: low to high (at the limit). Not run: a floor, by arithmetic")
+        table = Table(
+            *headings, title=f"{path}: low to high (at the limit). Not run: a floor, by arithmetic"
+        )
         for row in rows:
             table.add_row(*row, end_section=row is rows[-2])
         if markdown:

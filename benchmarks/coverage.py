@@ -19,7 +19,13 @@ from jaxtyping import Float
 from rich.console import Console
 from rich.table import Table
 
-from paint.evaluation.intervals import bootstrap, compare_seeds, over_seeds, resampled_means, sign_flip
+from paint.evaluation.intervals import (
+    bootstrap,
+    compare_seeds,
+    over_seeds,
+    resampled_means,
+    sign_flip,
+)
 from paint.evaluation.intervals import SHARE
 from paint.evaluation.metrics import pass_at_k
 
@@ -46,7 +52,14 @@ def plain(values: Float[np.ndarray, " p"]) -> tuple[float, float]:
 
 def over_problems() -> Table:
     """Coverage by kind of benchmark, and the size of the sign-flip test."""
-    table = Table("", "Avg@12", "Avg@12, plain", "pass@4", "paired difference", "sign flip p ≤ 0.05, no difference")
+    table = Table(
+        "",
+        "Avg@12",
+        "Avg@12, plain",
+        "pass@4",
+        "paired difference",
+        "sign flip p ≤ 0.05, no difference",
+    )
     rng = np.random.default_rng(0)
     for problems, a, b, name in SETS:
         hits = np.zeros(5)
@@ -56,11 +69,15 @@ def over_problems() -> Table:
         for _ in range(RUNS):
             skill = rng.beta(a, b, size=problems)
             better = skill + 0.2 * skill * (1 - skill)
-            base, same, after = (rng.random((problems, K)) < p[:, None] for p in (skill, skill, better))
+            base, same, after = (
+                rng.random((problems, K)) < p[:, None] for p in (skill, skill, better)
+            )
             average = bootstrap([base.mean(axis=1)], bounds=SHARE)
             low, high = plain(base.mean(axis=1))
             passed = bootstrap([pass_at_k(base, 4)], bounds=SHARE)
-            paired = bootstrap([after.mean(axis=1) - base.mean(axis=1)], bounds=(-1, 1), skewed=False)
+            paired = bootstrap(
+                [after.mean(axis=1) - base.mean(axis=1)], bounds=(-1, 1), skewed=False
+            )
             nothing = sign_flip([same.mean(axis=1) - base.mean(axis=1)])
             hits += [
                 average.low <= truth <= average.high,
@@ -74,7 +91,11 @@ def over_problems() -> Table:
 
 
 def trained(
-    rng: np.random.Generator, skill: Float[np.ndarray, " p"], seeds: int, spread: float, gain: float = 0.0
+    rng: np.random.Generator,
+    skill: Float[np.ndarray, " p"],
+    seeds: int,
+    spread: float,
+    gain: float = 0.0,
 ) -> Float[np.ndarray, "s p"]:
     """Shares of right answers after trainings that move skills p, of Beta(0.5, 0.5), by c p (1−p).
 
@@ -88,14 +109,25 @@ def trained(
 
 def over_trainings() -> Table:
     """Coverage of figures and paired differences over several seeds, with the width of the latter in points."""
-    table = Table("problems", "seeds", "spread", "Avg@12", "problems only", "difference", "problems only", "width")
+    table = Table(
+        "problems",
+        "seeds",
+        "spread",
+        "Avg@12",
+        "problems only",
+        "difference",
+        "problems only",
+        "width",
+    )
     rng = np.random.default_rng(0)
     for problems, seeds, spread in product((30, 100), (1, 3, 5), (0.0, 0.01, 0.02)):
         hits, width = np.zeros(4), 0.0
         for _ in range(SEED_RUNS):
             skill = rng.beta(0.5, 0.5, size=problems)
             one = trained(rng, skill, seeds, spread)
-            before, after = (trained(rng, skill, seeds, spread / math.sqrt(2), gain) for gain in (0.0, 0.2))
+            before, after = (
+                trained(rng, skill, seeds, spread / math.sqrt(2), gain) for gain in (0.0, 0.2)
+            )
             paired = compare_seeds(before, after)
             found = [
                 (over_seeds(one), 0.5),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paint.evaluation.intervals import (
+    SHARE,
     bootstrap,
     compare,
     compare_seeds,
@@ -17,7 +18,14 @@ from paint.evaluation.intervals import (
     sign_flip,
     students_t,
 )
-from paint.evaluation.metrics import SHARE, avg_at_k, figures, maj_at_k, pass_at_k, per_problem
+from paint.evaluation.metrics import (
+    GradedSamples,
+    avg_at_k,
+    figures,
+    maj_at_k,
+    pass_at_k,
+    per_problem,
+)
 
 RUNS = 1000
 ANY = (-math.inf, math.inf)
@@ -48,7 +56,16 @@ def simulated(rng: np.random.Generator, skills: np.ndarray, k: int) -> np.ndarra
 
 @pytest.mark.parametrize(
     ("problems", "a", "b"),
-    [(30, 0.5, 0.5), (30, 0.3, 0.6), (30, 2, 2), (30, 4, 1), (30, 0.3, 2), (60, 0.5, 0.5), (60, 0.2, 2), (500, 2, 1)],
+    [
+        (30, 0.5, 0.5),
+        (30, 0.3, 0.6),
+        (30, 2, 2),
+        (30, 4, 1),
+        (30, 0.3, 2),
+        (60, 0.5, 0.5),
+        (60, 0.2, 2),
+        (500, 2, 1),
+    ],
 )
 def test_the_interval_of_avg_at_k_covers_the_truth(problems: int, a: float, b: float) -> None:
     rng, truth, hits = np.random.default_rng(11), a / (a + b), 0
@@ -62,7 +79,9 @@ def test_the_interval_of_pass_at_4_covers_the_truth() -> None:
     rng, hits = np.random.default_rng(12), 0
     truth = 1 - math.prod((0.7 + i) / (1.0 + i) for i in range(4))  # E[(1-p)^4] of Beta(0.3, 0.7)
     for _ in range(RUNS):
-        found = bootstrap([pass_at_k(simulated(rng, rng.beta(0.3, 0.7, size=30), 12), 4)], bounds=SHARE)
+        found = bootstrap(
+            [pass_at_k(simulated(rng, rng.beta(0.3, 0.7, size=30), 12), 4)], bounds=SHARE
+        )
         hits += found.low <= truth <= found.high
     assert 0.93 <= hits / RUNS <= 0.97
 
@@ -71,7 +90,10 @@ def test_the_interval_of_the_macro_average_covers_the_truth() -> None:
     rng, hits, shapes = np.random.default_rng(13), 0, [(0.5, 0.5), (0.3, 0.6), (0.5, 1.0)]
     truth = sum(a / (a + b) for a, b in shapes) / len(shapes)
     for _ in range(RUNS):
-        found = bootstrap([simulated(rng, rng.beta(a, b, size=30), 12).mean(axis=1) for a, b in shapes], bounds=SHARE)
+        found = bootstrap(
+            [simulated(rng, rng.beta(a, b, size=30), 12).mean(axis=1) for a, b in shapes],
+            bounds=SHARE,
+        )
         hits += found.low <= truth <= found.high
     assert 0.93 <= hits / RUNS <= 0.97
 
@@ -121,10 +143,18 @@ def test_the_numbers_that_are_needed_give_the_power_that_they_promise() -> None:
     def power(problems: int, k: int, fixed: bool) -> float:
         found = 0
         for run in range(300):
-            chosen = np.arange(problems) if fixed else np.random.default_rng(run).integers(3000, size=problems)
+            chosen = (
+                np.arange(problems)
+                if fixed
+                else np.random.default_rng(run).integers(3000, size=problems)
+            )
             a, b = simulated(rng, skills[chosen], k), simulated(rng, better[chosen], k)
             d = b.mean(axis=1) - a.mean(axis=1)
-            variance = (a.var(axis=1, ddof=1) + b.var(axis=1, ddof=1)).sum() / k / problems**2 if fixed else None
+            variance = (
+                (a.var(axis=1, ddof=1) + b.var(axis=1, ddof=1)).sum() / k / problems**2
+                if fixed
+                else None
+            )
             error = math.sqrt(variance if variance is not None else d.var(ddof=1) / problems)
             found += d.mean() > 1.96 * error
         return found / 300
@@ -133,7 +163,9 @@ def test_the_numbers_that_are_needed_give_the_power_that_they_promise() -> None:
     # On 300 of these problems alone, more answers a problem resolve what the problems are.
     few = compare([before[:300]], [after[:300]])
     assert few.samples_needed is not None
-    wanted = few.difference.mean / (better[:300] - skills[:300]).mean()  # its own estimate is what it plans for
+    wanted = (
+        few.difference.mean / (better[:300] - skills[:300]).mean()
+    )  # its own estimate is what it plans for
     assert 0.65 <= power(300, max(2, round(few.samples_needed * wanted**2)), fixed=True) <= 0.92
 
 
@@ -202,14 +234,24 @@ def test_an_interval_holds_its_mean_however_small_and_skewed_the_groups_are() ->
     lone = np.zeros(30)
     lone[0] = 1.0
     two, alike, three = np.array([0.25, 0.5]), np.array([0.5, 0.51]), np.array([0.0, 0.0, 1.0])
-    for groups in ([two], [two, lone], [alike, lone], [alike, 1 - lone], [lone], [three], [alike, 1 - three]):
+    for groups in (
+        [two],
+        [two, lone],
+        [alike, lone],
+        [alike, 1 - lone],
+        [lone],
+        [three],
+        [alike, 1 - three],
+    ):
         found = bootstrap(groups, bounds=SHARE)
         assert 0 <= found.low < found.mean < found.high <= 1
 
 
 @pytest.mark.parametrize(("problems", "t"), [(10, 2.262157), (30, 2.045230), (100, 1.984217)])
 def test_an_interval_reaches_as_far_as_students_t(problems: int, t: float) -> None:
-    assert expanded_reach(problems) == pytest.approx(t * math.sqrt(problems / (problems - 1)), rel=0.001)
+    assert expanded_reach(problems) == pytest.approx(
+        t * math.sqrt(problems / (problems - 1)), rel=0.001
+    )
 
 
 def test_problems_that_are_all_alike_do_not_make_sure() -> None:
@@ -231,9 +273,13 @@ def test_problems_that_are_all_alike_do_not_make_sure() -> None:
 # Coverage over seeds: a training moves all problems its own way (``sd`` in Avg@k), and each problem a little besides.
 
 
-def trained(rng: np.random.Generator, skills: np.ndarray, seeds: int, sd: float, gain: float = 0.0) -> np.ndarray:
+def trained(
+    rng: np.random.Generator, skills: np.ndarray, seeds: int, sd: float, gain: float = 0.0
+) -> np.ndarray:
     own = rng.normal(size=(seeds, 1)) * sd / (1 / 8) + rng.normal(size=(seeds, len(skills))) * 0.2
-    moved = skills + np.clip(gain + own, -0.8, 0.8) * skills * (1 - skills)  # E[p(1-p)] of Beta(0.5, 0.5) is 1/8
+    moved = skills + np.clip(gain + own, -0.8, 0.8) * skills * (
+        1 - skills
+    )  # E[p(1-p)] of Beta(0.5, 0.5) is 1/8
     return np.asarray(rng.binomial(12, moved) / 12)
 
 
@@ -253,7 +299,9 @@ def test_the_interval_of_a_difference_over_seeds_covers_the_truth_where_that_ove
     rng, hits, alone, runs = np.random.default_rng(19), 0, 0, RUNS // 2
     for _ in range(runs):
         skills = rng.beta(0.5, 0.5, size=100)
-        before, after = (trained(rng, skills, seeds, sd / math.sqrt(2), gain) for gain in (0.0, 0.2))
+        before, after = (
+            trained(rng, skills, seeds, sd / math.sqrt(2), gain) for gain in (0.0, 0.2)
+        )
         found = compare_seeds(before, after)
         problems = bootstrap([(after - before).mean(axis=0)], bounds=(-1, 1), skewed=False)
         hits += found.low <= 0.2 / 8 <= found.high
@@ -281,7 +329,9 @@ def test_where_problems_hardly_differ_the_interval_over_seeds_is_students() -> N
     found = over_seeds(x)
     reach = 4.302653 * means.std(ddof=1) / math.sqrt(3)
     assert found.mean == pytest.approx(means.mean())
-    assert (found.low, found.high) == pytest.approx((means.mean() - reach, means.mean() + reach), abs=1e-4)
+    assert (found.low, found.high) == pytest.approx(
+        (means.mean() - reach, means.mean() + reach), abs=1e-4
+    )
 
 
 @pytest.mark.parametrize(
@@ -306,10 +356,14 @@ def test_a_difference_over_seeds_is_paired_and_turns_with_its_sign() -> None:
     after = np.clip(before + rng.integers(0, 3, size=(3, 60)) / 12, 0, 1)
     forth, back = compare_seeds(before, after), compare_seeds(after, before)
     assert forth.mean == pytest.approx((after - before).mean())
-    assert (back.mean, back.low, back.high) == pytest.approx((-forth.mean, -forth.high, -forth.low), abs=2e-4)
+    assert (back.mean, back.low, back.high) == pytest.approx(
+        (-forth.mean, -forth.high, -forth.low), abs=2e-4
+    )
     assert forth.low > 0
     alone = over_seeds(after)
-    assert forth.high - forth.low < (alone.high - alone.low) / 3  # what makes problems hard has cancelled
+    assert (
+        forth.high - forth.low < (alone.high - alone.low) / 3
+    )  # what makes problems hard has cancelled
     itself = compare_seeds(before, before)
     assert itself.mean == 0.0
     assert itself.low == -itself.high
@@ -340,7 +394,9 @@ def test_seeds_that_are_all_alike_do_not_make_sure() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=7), st.data())
-def test_pass_at_k_is_the_share_of_k_answers_with_a_right_one(row: list[bool], data: st.DataObject) -> None:
+def test_pass_at_k_is_the_share_of_k_answers_with_a_right_one(
+    row: list[bool], data: st.DataObject
+) -> None:
     k = data.draw(st.integers(1, len(row)))
     chosen = list(combinations(row, k))
     assert pass_at_k(np.array([row]), k)[0] == pytest.approx(sum(map(any, chosen)) / len(chosen))

@@ -13,8 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paint.data.problems import Problem
-from paint.evaluation.store import Store, StoreError, find_stores, open_store, reopen_store
-from paint.files import digest
+from paint.evaluation.store import (
+    Sample,
+    Store,
+    StoreError,
+    find_stores,
+    open_store,
+    prompt_digest,
+    reopen_store,
+)
 
 PROBLEMS = [Problem(f"What is {i}+{i}?", "", str(2 * i), str(i)) for i in range(3)]
 PROMPTS = [[1, 2, i] for i in range(3)]
@@ -25,14 +32,14 @@ def fresh(folder: Path, **changes: Any) -> AbstractContextManager[Store]:
     return open_store(folder, ASKED | changes, PROBLEMS, PROMPTS)
 
 
-def answer(problem: str = "0", sample: int = 0, text: str = "\\boxed{0}") -> Sample:
-    return Sample(problem, sample, digest(PROMPTS[int(problem)]), text, 5, False, "local")
+def sample_of(problem: str = "0", sample: int = 0, text: str = "\\boxed{0}") -> Sample:
+    return Sample(problem, sample, prompt_digest(PROMPTS[int(problem)]), text, 5, False, "local")
 
 
 def fill(opened: AbstractContextManager[Store]) -> None:
     with opened as store:
         for problem, sample in store.missing:
-            store.add(answer(problem.id, sample, f"It is\u2028\\boxed{{{problem.answer}}} é"))
+            store.add(sample_of(problem.id, sample, f"It is\u2028\\boxed{{{problem.answer}}} é"))
 
 
 def missing(opened: AbstractContextManager[Store]) -> list[tuple[str, int]]:
@@ -49,15 +56,21 @@ def refusal(opened: AbstractContextManager[Store]) -> str:
 def test_what_is_added_is_found_again_and_the_rest_is_missing(tmp_path: Path) -> None:
     with fresh(tmp_path) as store:
         assert [(p.id, k) for p, k in store.missing] == [(i, k) for i in "012" for k in (0, 1)]
-        store.add(answer("1", 1))
-        assert list(store.samples()) == [answer("1", 1)]  # at once, not at the end
-        assert [(p.id, k) for p, k in store.missing] == [("0", 0), ("0", 1), ("1", 0), ("2", 0), ("2", 1)]
+        store.add(sample_of("1", 1))
+        assert list(store.samples()) == [sample_of("1", 1)]  # at once, not at the end
+        assert [(p.id, k) for p, k in store.missing] == [
+            ("0", 0),
+            ("0", 1),
+            ("1", 0),
+            ("2", 0),
+            ("2", 1),
+        ]
     fill(fresh(tmp_path))
     with reopen_store(tmp_path) as again:
         assert not again.missing
         assert not again.dropped
-        answers = {(a.problem, a.sample): a for a in again.answers()}
-        assert answers["1", 1] == answer("1", 1)
+        answers = {(a.problem, a.sample): a for a in again.samples()}
+        assert answers["1", 1] == sample_of("1", 1)
         assert answers["2", 0].text == "It is\u2028\\boxed{4} é"
         assert again.problems == PROBLEMS
 
@@ -96,7 +109,9 @@ def test_a_store_cut_anywhere_loses_only_the_lines_that_were_cut(
     ],
     ids=range(8),
 )
-def test_a_damaged_line_anywhere_is_dropped_counted_and_asked_for_again(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_line_anywhere_is_dropped_counted_and_asked_for_again(
+    tmp_path: Path, damage: bytes
+) -> None:
     fill(fresh(tmp_path))
     path = tmp_path / "completions.jsonl"
     first, *rest = path.read_bytes().splitlines(keepends=True)
@@ -153,7 +168,7 @@ def test_answers_and_problems_may_become_more_or_less(tmp_path: Path) -> None:
     fill(fresh(tmp_path, samples=3))
     with fresh(tmp_path, samples=1) as less:
         assert not less.missing
-        assert [(a.problem, a.sample) for a in less.answers()] == [("0", 0), ("1", 0), ("2", 0)]
+        assert [(a.problem, a.sample) for a in less.samples()] == [("0", 0), ("1", 0), ("2", 0)]
         assert len(less.written) == 9
 
 
@@ -169,18 +184,22 @@ def test_every_version_that_wrote_answers_is_kept(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     fill(fresh(tmp_path, versions={"paint": "2"}))
     fill(fresh(tmp_path))
-    assert json.loads((tmp_path / "asked.json").read_text())["versions"] == [{"paint": "1"}, {"paint": "2"}]
+    assert json.loads((tmp_path / "asked.json").read_text())["versions"] == [
+        {"paint": "1"},
+        {"paint": "2"},
+    ]
 
 
 def test_one_process_at_a_time_works_on_a_store(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from paint.evaluation.store import StoreError, reopen_store
+        from paint.evaluation.store import reopen_store
+        from paint.files import FolderInUse
         try:
             with reopen_store(Path(sys.argv[1])):
                 print("opened")
-        except StoreError as error:
+        except FolderInUse as error:
             print(error)
     """)
     line = [sys.executable, "-c", code, str(tmp_path)]
@@ -225,7 +244,9 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
         ("problems.jsonl", '{"id": "0"}\n', "problems.jsonl line 1 is damaged"),
     ],
 )
-def test_a_damaged_setting_is_one_clear_message(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_a_damaged_setting_is_one_clear_message(
+    tmp_path: Path, name: str, content: str, message: str
+) -> None:
     fill(fresh(tmp_path))
     (tmp_path / name).write_text(content)
     assert message in refusal(reopen_store(tmp_path))
@@ -244,4 +265,6 @@ def test_a_folder_without_an_evaluation_says_so(tmp_path: Path) -> None:
 
 def test_what_is_asked_is_kept_in_plain_sight(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
-    assert json.loads((tmp_path / "asked.json").read_text()) == ASKED | {"versions": [ASKED["versions"]]}
+    assert json.loads((tmp_path / "asked.json").read_text()) == ASKED | {
+        "versions": [ASKED["versions"]]
+    }

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from paint.training.run import train
 
 from paint.cli import main
 from paint.config import Config, ConfigError, Validation
@@ -17,6 +16,7 @@ from paint.evaluation.store import StoreError
 from paint.lab.files import MODEL
 from paint.recipe import find_recipe, read_recipe
 from paint.runs import read_run
+from paint.training.run import train
 from processes import in_two_processes, train_command, until
 
 
@@ -25,7 +25,9 @@ def mine(tmp_path: Path) -> Path:
     """A user's own file: eight held-out problems, without solutions."""
     rows = [json.loads(line) for line in (MODEL / "held_out.jsonl").read_text().splitlines()[:8]]
     path = tmp_path / "mine.jsonl"
-    path.write_text("".join(json.dumps({key: row[key] for key in ("problem", "answer")}) + "\n" for row in rows))
+    path.write_text(
+        "".join(json.dumps({key: row[key] for key in ("problem", "answer")}) + "\n" for row in rows)
+    )
     return path
 
 
@@ -34,7 +36,9 @@ def config(mine: Path, **changes: Any) -> Config:
     options = {"steps": 3, "batch_size": 4, "checkpoint_every": 2} | changes
     validation = Validation(path=str(mine), samples=2, thinking=False, max_new_tokens=96)
     rollout = replace(recipe.rollout, batch_size=6)
-    return replace(recipe, train=replace(recipe.train, **options), validation=validation, rollout=rollout)
+    return replace(
+        recipe, train=replace(recipe.train, **options), validation=validation, rollout=rollout
+    )
 
 
 def figures(run: Path) -> Any:
@@ -54,7 +58,10 @@ def test_every_checkpoint_is_evaluated_and_compared_with_the_start(
     out = capsys.readouterr().out
     assert "validation after step 2: Avg@2" in out
     assert "Avg@2 less that of step-000000" in out
-    asked = [json.loads((run / "validation" / f"step-00000{i}/mine/asked.json").read_text()) for i in (0, 2, 3)]
+    asked = [
+        json.loads((run / "validation" / f"step-00000{i}/mine/asked.json").read_text())
+        for i in (0, 2, 3)
+    ]
     assert len({one["adapter"] for one in asked}) == 3
     assert (asked[0]["temperature"], asked[0]["top_p"], asked[0]["top_k"]) == (1.0, 0.95, -1)
     # The table can be made again from the run alone.
@@ -78,7 +85,9 @@ def test_validation_does_not_change_the_training(mine: Path, tmp_path: Path) -> 
     assert one == other
 
 
-def test_a_run_killed_while_it_validates_goes_on_to_the_same_figures(mine: Path, tmp_path: Path) -> None:
+def test_a_run_killed_while_it_validates_goes_on_to_the_same_figures(
+    mine: Path, tmp_path: Path
+) -> None:
     train(config(mine), tmp_path / "whole")
     run = tmp_path / "killed"
     stored = run / "validation/step-000002/mine/completions.jsonl"
@@ -91,7 +100,9 @@ def test_a_run_killed_while_it_validates_goes_on_to_the_same_figures(mine: Path,
     assert figures(run) == figures(tmp_path / "whole")
 
 
-def test_a_run_that_is_stopped_while_it_validates_ends_soon_and_goes_on(mine: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_while_it_validates_ends_soon_and_goes_on(
+    mine: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     stored = run / "validation/step-000000/mine/completions.jsonl"
     process = subprocess.Popen(train_command(config(mine), run), stdout=subprocess.DEVNULL)

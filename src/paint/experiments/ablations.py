@@ -38,7 +38,9 @@ class Point:
 
     def of(self, config: Config) -> Config:
         """The config with this setting in it."""
-        context = replace(config.context, correct=self.correct, wrong=self.wrong, placement=self.placement)
+        context = replace(
+            config.context, correct=self.correct, wrong=self.wrong, placement=self.placement
+        )
         objective = replace(config.objective, mix=self.mix, top_fraction=self.top_fraction)
         return replace(config, context=context, objective=objective)
 
@@ -58,7 +60,10 @@ class Grid:
 
 
 def _ratios(*pairs: tuple[float, float]) -> dict[str, Point]:
-    return {f"{correct:.2f}/{wrong:.2f}": Point(correct=correct, wrong=wrong) for correct, wrong in pairs}
+    return {
+        f"{correct:.2f}/{wrong:.2f}": Point(correct=correct, wrong=wrong)
+        for correct, wrong in pairs
+    }
 
 
 def _mixes(*pairs: tuple[float, float]) -> dict[str, Point]:
@@ -69,7 +74,9 @@ GRIDS = {
     # Paper: table 'mask_ratio_ablation'.
     "mask-ratio": Grid(
         "Mask ratios (correct/wrong): suffix, no interpolation",
-        _ratios((0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (0.5, 0.25), (0.5, 0.3), (0.4, 0.3)),
+        _ratios(
+            (0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (0.5, 0.25), (0.5, 0.3), (0.4, 0.3)
+        ),
         "0.00/0.00",
     ),
     # Paper: table 'mask_strategy_ablation'.
@@ -86,7 +93,15 @@ GRIDS = {
     # Paper: table 'interpolation_ablation'.
     "interpolation": Grid(
         "Interpolation (mix/top fraction): suffix, ratios 0.40 and 0.30",
-        _mixes((0.0, 0.0), (0.01, 1.0), (0.03, 1.0), (0.05, 1.0), (0.03, 0.01), (0.03, 0.03), (0.03, 0.05)),
+        _mixes(
+            (0.0, 0.0),
+            (0.01, 1.0),
+            (0.03, 1.0),
+            (0.05, 1.0),
+            (0.03, 0.01),
+            (0.03, 0.03),
+            (0.03, 0.05),
+        ),
         "0.00/0.00",
     ),
 }

@@ -32,7 +32,7 @@ from paint.data.problem_sets import Benchmark
 from paint.data.problems import problems_digest
 from paint.display import LOG_WIDTH, Counter, Display
 from paint.engines.protocol import Sampling, sampling_of
-from paint.evaluation.asking import Protocol, Task, asked, load_asked
+from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.stages import grade
 from paint.experiments.results import BASE, Result, by_cell, read_results, write_results
@@ -91,12 +91,18 @@ class Exam:
     def table(self) -> dict[str, Any]:
         """What two results must have in common, as JSON keeps it."""
         problems = self.benchmark.problems
-        facts = {"benchmark": self.benchmark.name, "problems": len(problems), "problems_digest": problems_digest(problems)}
+        facts = {
+            "benchmark": self.benchmark.name,
+            "problems": len(problems),
+            "problems_digest": problems_digest(problems),
+        }
         facts |= {"samples": self.samples, "thinking": self.thinking, **asdict(self.sampling)}
         return facts | {"engine": self.rollout.engine}
 
 
-def run_cells(cells: Sequence[Cell], seeds: Sequence[int], folder: Path, exam: Exam, display: Display) -> list[Result]:
+def run_cells(
+    cells: Sequence[Cell], seeds: Sequence[int], folder: Path, exam: Exam, display: Display
+) -> list[Result]:
     """Train and evaluate every cell with every seed, and the base model; return a result for each.
 
     What results.jsonl holds is not done again, and a run or an evaluation that was begun goes on.
@@ -118,11 +124,15 @@ def run_cells(cells: Sequence[Cell], seeds: Sequence[int], folder: Path, exam: E
                 f"anew, name another --folder"
             )
         elif len(missing) < len(tasks):
-            display.note(f"{len(tasks) - len(missing)} of {len(tasks)} are in {folder / 'results.jsonl'} already")
+            display.note(
+                f"{len(tasks) - len(missing)} of {len(tasks)} are in {folder / 'results.jsonl'} already"
+            )
         spent: dict[str, list[float]] = {}
         for task in missing:
             rest = [other.name for other in missing[missing.index(task) :]]
-            display.note(f"{tasks.index(task) + 1} of {len(tasks)}: {task.label}{_words_left(spent, rest)}")
+            display.note(
+                f"{tasks.index(task) + 1} of {len(tasks)}: {task.label}{_words_left(spent, rest)}"
+            )
             began = monotonic()
             results[task.key] = _run(task, folder, exam, display)
             by_cell(list(results.values()))  # refuses what cannot be compared, before it is written
@@ -159,7 +169,10 @@ def _run(task: Cell, folder: Path, exam: Exam, display: Display) -> Result:
         steps=len(metrics),
         rollout_tokens=round(sum(row["rollout_tokens"] for row in metrics)),
         seconds=sum(
-            row[name] for row in metrics for name in row if name.startswith("seconds_") and name != "seconds_left"
+            row[name]
+            for row in metrics
+            for name in row
+            if name.startswith("seconds_") and name != "seconds_left"
         ),
         problems=graded.problems,
         right=graded.correct.sum(axis=1).tolist(),
@@ -175,8 +188,16 @@ def _train(task: Cell, run: Path, display: Display) -> Path:
         return before
     run.mkdir(parents=True, exist_ok=True)
     try:
-        with (run / "log.txt").open("a") as log, display.counting(f"training {task.label}", steps, done) as counter:
-            return train(task.config, run, resume=(run / "run.json").exists(), display=RunDisplay(log, counter))
+        with (
+            (run / "log.txt").open("a") as log,
+            display.counting(f"training {task.label}", steps, done) as counter,
+        ):
+            return train(
+                task.config,
+                run,
+                resume=(run / "run.json").exists(),
+                display=RunDisplay(log, counter),
+            )
     except Stopped as stopped:
         message = f"stopped in {task.label}, all is saved; the same command goes on"
         raise Stopped(message, stopped.signal_number) from None
@@ -186,15 +207,15 @@ def _examine(
     cell: Cell, checkpoint: Path | None, folder: Path, exam: Exam, display: Display
 ) -> GradedSamples:
     """The graded samples of the checkpoint, or of the base model; those that are missing are asked for."""
-    model = replace(
-        cell.config.model, student_thinking=exam.thinking, gradient_checkpointing=False
-    )
+    model = replace(cell.config.model, student_thinking=exam.thinking, gradient_checkpointing=False)
     protocol = Protocol(exam.samples, exam.thinking, exam.sampling, cell.seed)
     store_folder = folder / "evaluation" / f"seed-{cell.seed}" / cell.name / exam.benchmark.name
     trained = trained_in(checkpoint, model.tuning) if checkpoint else None
-    task = Task(store_folder, exam.benchmark.problems, protocol, trained)
+    problems = exam.benchmark.problems
 
     policy = load_asked(model, exam.rollout, seed=cell.seed)
+    prompts = deployment_prompts(policy, problems, thinking=exam.thinking)
+    task = Task(store_folder, problems, prompts, protocol, trained)
     with (
         asked(policy, model, exam.rollout, [task], store_folder.parent, display) as [store],
         Grader() as grader,
@@ -205,12 +226,16 @@ def _examine(
 def _require_comparable(cells: Sequence[Cell]) -> Cell:
     """The cell of the base model, which all others are trained from."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("an experiment is one process; for many GPUs, start vLLM servers and name them: rollout.urls")
+        raise ConfigError(
+            "an experiment is one process; for many GPUs, start vLLM servers and name them: rollout.urls"
+        )
     names = [cell.name for cell in cells]
     for cell in cells:
         require_trainable(cell.config)
         if names.count(cell.name) > 1 or cell.name in (BASE, "evaluation"):
-            raise ConfigError(f"{cell.name} is the name of one thing in an experiment; rename the recipe")
+            raise ConfigError(
+                f"{cell.name} is the name of one thing in an experiment; rename the recipe"
+            )
         for key in ("path", "dtype"):
             mine, first = getattr(cell.config.model, key), getattr(cells[0].config.model, key)
             if mine != first:
@@ -220,10 +245,18 @@ def _require_comparable(cells: Sequence[Cell]) -> Cell:
                 )
     model = cells[0].config.model
     # As small an adapter as there can be, which changes nothing.
-    return Cell(BASE, Config(model=Model(path=model.path, dtype=model.dtype, lora_rank=1, lora_alpha=1), train=Train()))
+    return Cell(
+        BASE,
+        Config(
+            model=Model(path=model.path, dtype=model.dtype, lora_rank=1, lora_alpha=1),
+            train=Train(),
+        ),
+    )
 
 
-def _require_same(folder: Path, tasks: Sequence[Cell], results: Mapping[tuple[str, int], Result], exam: Exam) -> None:
+def _require_same(
+    folder: Path, tasks: Sequence[Cell], results: Mapping[tuple[str, int], Result], exam: Exam
+) -> None:
     """Refuse to mix results, or runs that were begun, with those of other settings."""
     for task in tasks:
         lines, result = [], results.get(task.key)
@@ -239,7 +272,11 @@ def _require_same(folder: Path, tasks: Sequence[Cell], results: Mapping[tuple[st
             before = read_run(run)
         else:
             continue
-        lines += [line for line in differences(before, task.config) if line.split(":")[0] not in MAY_CHANGE]
+        lines += [
+            line
+            for line in differences(before, task.config)
+            if line.split(":")[0] not in MAY_CHANGE
+        ]
         if lines:
             raise RunError(
                 f"{folder} holds {task.label}, in another setting:\n  "

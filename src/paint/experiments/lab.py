@@ -36,7 +36,10 @@ def run_lab(
             )
     results = run_cells(cells, seeds, folder, lab_exam(problems, samples), display)
     *others, last = [cell.name for cell in cells]
-    labels, pairs = {cell.name: cell.name for cell in cells}, {other: (last, other) for other in others or [BASE]}
+    labels, pairs = (
+        {cell.name: cell.name for cell in cells},
+        {other: (last, other) for other in others or [BASE]},
+    )
     report = Report("results", "The lab", labels, pairs, f"{last} less the row's")
     publish(report, results, folder, display)
     return results

@@ -43,7 +43,9 @@ def save_plot(path: Path, title: str, labels: Sequence[str], panels: Sequence[Pa
         OSError: they cannot be written.
     """
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paint", "font.size": 9}):
-        figure = Figure(figsize=(4.2 * len(panels) + 1.5, 0.36 * len(labels) + 1.6), layout="constrained")
+        figure = Figure(
+            figsize=(4.2 * len(panels) + 1.5, 0.36 * len(labels) + 1.6), layout="constrained"
+        )
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for place, panel in zip(axes, panels, strict=True):
             _add_panel(place, panel)
@@ -58,11 +60,15 @@ def save_plot(path: Path, title: str, labels: Sequence[str], panels: Sequence[Pa
 
 def _add_panel(place: Axes, panel: Panel) -> None:
     for row, (interval, seeds) in enumerate(zip(panel.intervals, panel.seeds, strict=True)):
-        place.plot([100 * x for x in seeds], [row + 0.22] * len(seeds), "|", color=FAINT, markersize=6)
+        place.plot(
+            [100 * x for x in seeds], [row + 0.22] * len(seeds), "|", color=FAINT, markersize=6
+        )
         if interval is not None:
             mean, low, high = (100 * x for x in (interval.mean, interval.low, interval.high))
             reach = [[mean - low], [high - mean]]
-            place.errorbar(mean, row, xerr=reach, fmt="o", color=INK, markersize=5, capsize=3, linewidth=1.2)
+            place.errorbar(
+                mean, row, xerr=reach, fmt="o", color=INK, markersize=5, capsize=3, linewidth=1.2
+            )
     if panel.zero:
         place.axvline(0, color=INK, linewidth=0.8, linestyle=":")
     place.set_xlabel(panel.axis)

@@ -89,8 +89,12 @@ def require_sound(config: Config, problems: int, samples: int, ratios: Sequence[
     for name, value in (("problems", problems), ("samples", samples)):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}")
-    if not all(0 <= ratio < 1 for ratio in ratios) or len(set(map(name_of, ratios))) < max(len(ratios), 1):
-        raise ConfigError(f"ratios must be distinct mask ratios in [0, 1), at least one, got {show(list(ratios))}")
+    if not all(0 <= ratio < 1 for ratio in ratios) or len(set(map(name_of, ratios))) < max(
+        len(ratios), 1
+    ):
+        raise ConfigError(
+            f"ratios must be distinct mask ratios in [0, 1), at least one, got {show(list(ratios))}"
+        )
     if config.train.method != "distillation":
         raise ConfigError(
             f"train.method {show(config.train.method)} has no teacher to probe; pass --train.method distillation"
@@ -122,9 +126,15 @@ def student(policy: Policy, problems: Sequence[Problem]) -> Reader:
 def teacher(policy: Policy, config: Config, problems: Sequence[Problem], ratio: float) -> Reader:
     """The privileged prompt with ``ratio`` of the solution hidden, in the teacher's thinking mode."""
     placement, seed = config.context.placement, config.train.seed
-    contexts = {p.id: mask_solution(p.solution, ratio, placement=placement, seed=seed_of(seed, p.id)) for p in problems}
+    contexts = {
+        p.id: mask_solution(p.solution, ratio, placement=placement, seed=seed_of(seed, p.id))
+        for p in problems
+    }
     prompts = {
-        p.id: policy.teacher_prompt(p.problem, contexts[p.id], complete=contexts[p.id] == p.solution) for p in problems
+        p.id: policy.teacher_prompt(
+            p.problem, contexts[p.id], complete=contexts[p.id] == p.solution
+        )
+        for p in problems
     }
     visible = sum(answer_is_visible(p, contexts[p.id]) for p in problems) / len(problems)
     shown = f"solution, {ratio:g} hidden ({placement})"
@@ -159,8 +169,8 @@ def ask_readers(
         Task(
             folder / reader.name / PROBLEMS,
             problems,
+            reader.prompts,
             Protocol(samples, reader.thinking, sampling, seed, reader.shown),
-            prompts=reader.prompts,
         )
         for reader in readers
     ]
@@ -175,13 +185,20 @@ def ask_readers(
 
 
 def conclude(
-    config: Config, folder: Path, readers: Sequence[Reader], graded: Mapping[str, GradedSamples], display: Display
+    config: Config,
+    folder: Path,
+    readers: Sequence[Reader],
+    graded: Mapping[str, GradedSamples],
+    display: Display,
 ) -> None:
     """Write summary.json and summary.md to ``folder``, and print the table with how to read it."""
     sheet, reading = table(readers, graded), how_to_read(config)
     visible = {reader.name: reader.visible for reader in readers}
     figures = summary_json({name: {PROBLEMS: answers} for name, answers in graded.items()})
-    write_result(folder / "summary.json", json.dumps({**figures, "answer_visible_share": visible}, indent=2) + "\n")
+    write_result(
+        folder / "summary.json",
+        json.dumps({**figures, "answer_visible_share": visible}, indent=2) + "\n",
+    )
     write_result(folder / "summary.md", f"{markdown([sheet])}\n{reading}\n")
     print_sheets(display.console, [sheet])
     display.note(f"{reading}\nwritten to {folder}: summary.json, summary.md")

@@ -57,20 +57,39 @@ def result_sheets(report: Report, results: Sequence[Result]) -> list[Sheet]:
     score, seeds = f"Avg@{results[0].exam['samples']}", [result.seed for result in rows[BASE]]
     columns = ["", score, "gain over base", "rollout tokens", "training time", "tokens an answer"]
     main = [
-        [label, over_seeds(scores[name], bounds=SHARE).points(), *_gain(name, scores), *_cost(name, rows[name])]
+        [
+            label,
+            over_seeds(scores[name], bounds=SHARE).points(),
+            *_gain(name, scores),
+            *_cost(name, rows[name]),
+        ]
         for name, label in labels.items()
     ]
-    tables = [Sheet(f"{report.title}: {score} on {_asked(results)}, in % with 95 % interval", columns, main)]
+    tables = [
+        Sheet(
+            f"{report.title}: {score} on {_asked(results)}, in % with 95 % interval", columns, main
+        )
+    ]
     if any(other != BASE for _, other in report.pairs.values()):
         pairs = [
-            [f"{labels[cell]} less {labels[other]}", compare_seeds(scores[other], scores[cell]).points(sign=True)]
+            [
+                f"{labels[cell]} less {labels[other]}",
+                compare_seeds(scores[other], scores[cell]).points(sign=True),
+            ]
             for cell, other in report.pairs.values()
         ]
-        title = f"Differences of {score} on the same seeds and problems, in points with 95 % interval"
+        title = (
+            f"Differences of {score} on the same seeds and problems, in points with 95 % interval"
+        )
         tables.append(Sheet(title, ["", "difference"], pairs))
     if len(seeds) > 1:
-        each = [[label, *(f"{100 * x:.1f}" for x in scores[name].mean(axis=1))] for name, label in labels.items()]
-        tables.append(Sheet(f"{score} of each seed, in %", ["", *(f"seed {seed}" for seed in seeds)], each))
+        each = [
+            [label, *(f"{100 * x:.1f}" for x in scores[name].mean(axis=1))]
+            for name, label in labels.items()
+        ]
+        tables.append(
+            Sheet(f"{score} of each seed, in %", ["", *(f"seed {seed}" for seed in seeds)], each)
+        )
     return tables
 
 
@@ -81,7 +100,9 @@ def picture(report: Report, results: Sequence[Result]) -> tuple[str, list[str], 
     score, several = f"Avg@{results[0].exam['samples']}", len(rows[BASE]) > 1
     levels: list[Interval | None] = [over_seeds(scores[name], bounds=SHARE) for name in labels]
     differences: list[Interval | None] = [None] * len(labels)
-    means: list[Sequence[float]] = [scores[name].mean(axis=1).tolist() if several else () for name in labels]
+    means: list[Sequence[float]] = [
+        scores[name].mean(axis=1).tolist() if several else () for name in labels
+    ]
     gaps: list[Sequence[float]] = [()] * len(labels)
     for place, name in enumerate(labels):
         if name in report.pairs:
@@ -93,7 +114,11 @@ def picture(report: Report, results: Sequence[Result]) -> tuple[str, list[str], 
         Panel(f"{score}: {report.pairing}, points", differences, gaps, zero=True),
     ]
     marks = "; ticks: single seeds" if several else ""
-    return f"{report.title}\n{_asked(results)}; bars: 95 % intervals{marks}", list(labels.values()), panels
+    return (
+        f"{report.title}\n{_asked(results)}; bars: 95 % intervals{marks}",
+        list(labels.values()),
+        panels,
+    )
 
 
 def _gain(name: str, scores: Mapping[str, Float[np.ndarray, "s p"]]) -> list[str]:

@@ -48,13 +48,24 @@ def read_results(folder: Path) -> list[Result]:
     Raises:
         RunError: a line is damaged.
     """
+    path = folder / "results.jsonl"
+    results: list[Result] = []
     try:
-        return [Result(**row) for row in files.read_jsonl(folder / "results.jsonl")]
-    except (ValueError, TypeError) as error:
+        for row in files.read_jsonl(path):
+            results.append(_result(row, f"{path} line {len(results) + 1}"))
+    except ValueError as error:
         raise RunError(
-            f"{error}; delete that line of {folder / 'results.jsonl'}, and the same command makes it "
-            f"again from the run and its samples, which are stored"
+            f"{error}; delete that line, and the same command makes it again from the run and its "
+            f"samples, which are stored"
         ) from None
+    return results
+
+
+def _result(row: Any, line: str) -> Result:
+    try:
+        return Result(**row)
+    except TypeError as error:
+        raise ValueError(f"{line} is damaged: {error}") from None
 
 
 def write_results(folder: Path, results: Sequence[Result]) -> None:
