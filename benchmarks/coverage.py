@@ -20,13 +20,13 @@ from rich.console import Console
 from rich.table import Table
 
 from paint.evaluation.intervals import (
+    SHARE,
     bootstrap,
     compare_seeds,
     over_seeds,
     resampled_means,
     sign_flip,
 )
-from paint.evaluation.intervals import SHARE
 from paint.evaluation.metrics import pass_at_k
 
 RUNS, SEED_RUNS, K = 2_000, 1_000, 12

@@ -1,7 +1,6 @@
 """The arithmetic of what the paper's runs would cost: against published counts, a real model's FLOPs, and hand."""
 
 import math
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -245,9 +244,12 @@ def test_a_plan_counts_every_policy_that_is_evaluated_and_the_ablations_on_the_s
     assert len(small["all"]) == 4 + 2 + 16 + 1
 
 
-def test_the_tables_are_printed_as_markdown_one_for_each_model() -> None:
-    command = [sys.executable, cost.__file__, "--markdown"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def test_the_tables_are_printed_as_markdown_one_for_each_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [cost.__file__, "--markdown"])
+    cost.main()
+    printed = capsys.readouterr().out
     assert [line for line in printed.splitlines() if line.startswith("**")] == [
         f"**{path}**" for path in SHAPES
     ]

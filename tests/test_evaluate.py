@@ -41,12 +41,28 @@ from processes import until
 PROTOCOL = Protocol(3, thinking=False, sampling=Sampling(1.0, 0.95, -1, 80))
 QUIET = Display(enabled=False)
 FLAGS = ["--benchmarks", "lab", "--no-thinking", "--rollout.max-new-tokens", "96"]
+FEW = [*FLAGS, "--limit", "4", "--samples", "2"]
 
 
 @pytest.fixture(scope="module")
 def grader() -> Any:
     with Grader(workers=2) as grader:
         yield grader
+
+
+def train_lab(run: Path, *flags: str) -> None:
+    """Two steps of the lab's recipe, with a checkpoint after each."""
+    options = ["--train.steps", "2", "--train.batch-size", "4", "--train.checkpoint-every", "1"]
+    place = ["--log.folder", str(run.parent), "--log.name", run.name]
+    assert main(["train", "lab-paint", *options, *place, *flags]) == 0
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that trained adapters."""
+    run = tmp_path_factory.mktemp("runs") / "mine"
+    train_lab(run, "--train.learning-rate", "0.01")
+    return run
 
 
 def task_of(
@@ -177,6 +193,7 @@ def test_other_weights_under_the_same_path_are_another_model(
         pass
 
 
+@pytest.mark.slow
 def test_a_killed_paint_eval_goes_on_to_the_figures_of_an_undisturbed_one(tmp_path: Path) -> None:
     def command(folder: str) -> list[str]:
         flags = [
@@ -190,19 +207,12 @@ def test_a_killed_paint_eval_goes_on_to_the_figures_of_an_undisturbed_one(tmp_pa
         ]
         return [sys.executable, "-m", "paint.cli", "eval", "lab", *flags]
 
-    stored = tmp_path / "killed" / "lab" / "base" / "lab"
+    stored = tmp_path / "killed/lab/base/lab/completions.jsonl"
     process = subprocess.Popen(command("killed"), stdout=subprocess.DEVNULL)
-    until(
-        lambda: (
-            (stored / "completions.jsonl").exists()
-            and (stored / "completions.jsonl").stat().st_size
-        ),
-        120,
-    )
+    until(lambda: stored.exists() and stored.read_bytes().count(b"\n") >= 20, 120)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    answers = len((stored / "completions.jsonl").read_bytes().splitlines())
-    assert 20 <= answers < 240
+    assert 20 <= stored.read_bytes().count(b"\n") < 240
     subprocess.run(command("killed"), check=True, stdout=subprocess.DEVNULL)
     subprocess.run(command("undisturbed"), check=True, stdout=subprocess.DEVNULL)
     one, other = (tmp_path / name / "lab" for name in ("killed", "undisturbed"))
@@ -215,103 +225,73 @@ def test_a_killed_paint_eval_goes_on_to_the_figures_of_an_undisturbed_one(tmp_pa
 
 
 def test_run_checkpoints_are_compared_with_their_base(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = tmp_path / "runs" / "mine"
-    options = ["--train.steps", "2", "--train.batch-size", "4", "--train.checkpoint-every", "1"]
-    options += ["--train.learning-rate", "0.01"]
-    assert (
-        main(
-            ["train", "lab-paint", *options, "--log.folder", str(run.parent), "--log.name", "mine"]
-        )
-        == 0
-    )
-    flags = [*FLAGS, "--limit", "4", "--samples", "2", "--folder", str(tmp_path / "evals")]
-    assert main(["eval", str(run), *flags]) == 0
-    out = capsys.readouterr().out
-    found = json.loads((tmp_path / "evals/lab/summary.json").read_text())
-    assert list(found["figures"]) == ["base", "mine-step-000001", "mine-step-000002"]
-    assert [row["policy"] for row in found["comparisons"]] == [
-        "mine-step-000001",
-        "mine-step-000002",
-    ]
-    assert "Avg@2 less that of base" in out
-    # One checkpoint of it is the same policy, and its answers are there.
-    assert main(["eval", str(run / "checkpoints/step-000002"), *flags]) == 0
+    flags = [*FEW, "--folder", str(tmp_path)]
+    assert main(["eval", str(adapted), *flags]) == 0
+    said = capsys.readouterr().out
+    summary = json.loads((tmp_path / "lab/summary.json").read_text())
+    names = ["base", "mine-step-000001", "mine-step-000002"]
+    assert list(summary["figures"]) == names
+    assert [row["policy"] for row in summary["comparisons"]] == names[1:]
+    assert "Avg@2 less that of base" in said
+    # One checkpoint of it is the same policy, and its samples are there.
+    assert main(["eval", str(adapted / "checkpoints/step-000002"), *flags]) == 0
     assert "tok/s" not in capsys.readouterr().out
-    names = ("base", "mine-step-000001", "mine-step-000002")
-    asked = [
-        json.loads((tmp_path / "evals/lab" / name / "lab/asked.json").read_text()) for name in names
-    ]
+    asked = [json.loads((tmp_path / "lab" / name / "lab/asked.json").read_text()) for name in names]
     assert asked[0]["adapter"] is None
-    assert len({one["adapter"] for one in asked}) == 3
-    # The adapters were in the answers.
-    texts = [
-        [row["text"] for row in lines_of(tmp_path / "evals/lab" / name / "lab")] for name in names
-    ]
+    assert len({setting["adapter"] for setting in asked}) == 3
+    # The adapters wrote the samples.
+    texts = [[row["text"] for row in lines_of(tmp_path / "lab" / name / "lab")] for name in names]
     assert texts[0] != texts[1] != texts[2] != texts[0]
     # The adapter alone, whose file names its layers in another order, is as good.
-    assert (
-        main(["eval", str(run), str(run / "checkpoints/step-000001/adapter"), *flags, "--no-base"])
-        == 0
-    )
+    alone = str(adapted / "checkpoints/step-000001/adapter")
+    assert main(["eval", str(adapted), alone, *flags, "--no-base"]) == 0
     # Another setting does not mix with it.
     capsys.readouterr()
-    assert main(["eval", str(run), *flags, "--rollout.temperature", "0.6"]) == 2
+    assert main(["eval", str(adapted), *flags, "--rollout.temperature", "0.6"]) == 2
     assert "temperature: 1.0 -> 0.6" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_checkpoints_of_whole_models_are_compared_with_the_base_that_adapters_are_compared_with(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs, evals = tmp_path / "runs", tmp_path / "evals"
-    options = ["--train.steps", "2", "--train.batch-size", "4", "--train.checkpoint-every", "1"]
-    for name, rate, more in (
-        ("whole", "0.003", ["--model.tuning", "full"]),
-        ("adapted", "0.01", []),
-    ):
-        place = ["--log.folder", str(runs), "--log.name", name]
-        assert (
-            main(["train", "lab-paint", *options, "--train.learning-rate", rate, *place, *more])
-            == 0
-        )
-    flags = [*FLAGS, "--limit", "4", "--samples", "2", "--folder", str(evals)]
-    assert main(["eval", str(runs / "whole"), *flags]) == 0
-    found = json.loads((evals / "lab/summary.json").read_text())
+    run, evals = tmp_path / "runs/whole", tmp_path / "evals"
+    train_lab(run, "--train.learning-rate", "0.003", "--model.tuning", "full")
+    flags = [*FEW, "--folder", str(evals)]
+    assert main(["eval", str(run), *flags]) == 0
+    summary = json.loads((evals / "lab/summary.json").read_text())
     names = ["base", "whole-step-000001", "whole-step-000002"]
-    assert list(found["figures"]) == names
+    assert list(summary["figures"]) == names
     texts = [[row["text"] for row in lines_of(evals / "lab" / name / "lab")] for name in names]
     assert texts[0] != texts[1] != texts[2] != texts[0]
     asked = [json.loads((evals / "lab" / name / "lab/asked.json").read_text()) for name in names]
-    assert len({one["weights"] for one in asked}) == 3
-    assert {one["adapter"] for one in asked} == {None}
-    # Each was asked as itself: the checkpoint's model, evaluated alone, gives the same answers.
-    folder = runs / "whole/checkpoints/step-000002"
+    assert len({setting["weights"] for setting in asked}) == 3
+    assert {setting["adapter"] for setting in asked} == {None}
+    # Each was asked as itself: the checkpoint's model, evaluated alone, gives the same samples.
+    folder = run / "checkpoints/step-000002"
     assert main(["eval", str(folder / "model"), *flags]) == 0
     assert [row["text"] for row in lines_of(evals / "model/base/lab")] == texts[2]
     # The base is that of the adapters, too, and one checkpoint is a policy that was asked before.
     before = (evals / "lab/base/lab/completions.jsonl").read_bytes()
     capsys.readouterr()
-    assert main(["eval", str(runs / "adapted/checkpoints/step-000001"), *flags]) == 0
+    assert main(["eval", str(adapted / "checkpoints/step-000001"), *flags]) == 0
     assert main(["eval", str(folder), *flags]) == 0
     assert capsys.readouterr().out.count("tok/s") <= 1
     assert (evals / "lab/base/lab/completions.jsonl").read_bytes() == before
     # Samples of other weights under a checkpoint's name are not taken over.
     (folder / "model").rename(folder / "kept")
-    shutil.copytree(runs / "whole/checkpoints/step-000001/model", folder / "model")
+    shutil.copytree(run / "checkpoints/step-000001/model", folder / "model")
     assert main(["eval", str(folder), *flags]) == 2
     assert "weights: " in capsys.readouterr().err
     # What does not go together is refused before anything is loaded or stored.
+    nothing = ["--folder", str(tmp_path / "nothing")]
     for more, message in (
-        ([str(runs / "adapted")], "its tuning is 'lora', another target's is 'full'"),
+        ([str(adapted)], "its tuning is 'lora', another target's is 'full'"),
         (["--rollout.engine", "vllm"], "A checkpoint's model/ folder is a model of its own"),
     ):
-        assert (
-            main(
-                ["eval", str(runs / "whole"), *more, *flags, "--folder", str(tmp_path / "nothing")]
-            )
-            == 2
-        )
+        assert main(["eval", str(run), *more, *flags, *nothing]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "nothing").exists()
 

@@ -58,13 +58,13 @@ def simulated(rng: np.random.Generator, skills: np.ndarray, k: int) -> np.ndarra
     ("problems", "a", "b"),
     [
         (30, 0.5, 0.5),
-        (30, 0.3, 0.6),
-        (30, 2, 2),
         (30, 4, 1),
-        (30, 0.3, 2),
         (60, 0.5, 0.5),
-        (60, 0.2, 2),
-        (500, 2, 1),
+        pytest.param(30, 0.3, 0.6, marks=pytest.mark.slow),
+        pytest.param(30, 2, 2, marks=pytest.mark.slow),
+        pytest.param(30, 0.3, 2, marks=pytest.mark.slow),
+        pytest.param(60, 0.2, 2, marks=pytest.mark.slow),
+        pytest.param(500, 2, 1, marks=pytest.mark.slow),
     ],
 )
 def test_the_interval_of_avg_at_k_covers_the_truth(problems: int, a: float, b: float) -> None:

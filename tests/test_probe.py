@@ -40,8 +40,11 @@ PROBE = [
 
 @pytest.fixture(scope="module")
 def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished probe of 24 problems, two answers each."""
+    """A finished probe of 24 problems, two samples each, which was begun with fewer of both."""
     folder = tmp_path_factory.mktemp("probe")
+    probe(LAB, folder, problems=5, samples=1, ratios=(0.5,))
+    path = folder / "teacher@0.5/problems/completions.jsonl"
+    path.with_name("begun.jsonl").write_bytes(path.read_bytes())
     probe(LAB, folder, problems=24, samples=2, ratios=RATIOS)
     return folder
 
@@ -128,14 +131,13 @@ def test_the_prompts_are_those_of_training(
         assert stored == {name: prompt_digest(prompt) for name, prompt in prompts.items()}
 
 
-def test_more_problems_or_answers_are_added_to_what_is_stored(probed: Path, tmp_path: Path) -> None:
-    probe(LAB, tmp_path, problems=5, samples=1, ratios=(0.5,))
-    path = tmp_path / "teacher@0.5/problems/completions.jsonl"
-    before = path.read_bytes()
-    probe(LAB, tmp_path, problems=24, samples=2, ratios=(0.5,))
-    assert path.read_bytes().startswith(before)
-    for reader in ("student", "teacher@0.5"):
-        assert lines_of(tmp_path, reader) == lines_of(probed, reader)
+def test_more_problems_or_samples_are_added_to_what_is_stored(probed: Path) -> None:
+    folder = probed / "teacher@0.5/problems"
+    begun = (folder / "begun.jsonl").read_bytes()
+    assert begun.count(b"\n") == 5
+    assert (folder / "completions.jsonl").read_bytes().startswith(begun)
+    rows = [(row["problem"], row["sample"]) for row in lines_of(probed, "teacher@0.5")]
+    assert len(rows) == len(set(rows)) == 48
 
 
 def test_a_finished_probe_is_told_again_and_another_setting_is_refused(
@@ -157,11 +159,12 @@ def test_a_finished_probe_is_told_again_and_another_setting_is_refused(
         probe(elsewhere, probed, problems=24, samples=2, ratios=(0.5,))
 
 
+@pytest.mark.slow
 def test_a_killed_probe_goes_on_to_the_figures_of_an_undisturbed_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "paint.cli", *PROBE, "--folder", str(tmp_path / "killed")]
     stored = tmp_path / "killed/teacher@0/problems/completions.jsonl"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    until(lambda: stored.exists() and stored.stat().st_size, 120)
+    until(lambda: stored.exists() and stored.read_bytes().count(b"\n") >= 32, 120)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert 32 <= len(stored.read_bytes().splitlines()) < 96

@@ -1,7 +1,8 @@
 """How files are written, read and told apart: whole or not at all, by one process at a time.
 
-Writing and reading raise OSError where the file system does. A caller that can say what to do about it
-wraps them in ``explained``, which turns the OSError into an error with the path, the reason and advice.
+Writing and reading raise OSError where the file system does. A caller that can say what to do about
+it wraps them in ``explained``, which turns the OSError into an error with the path, the reason and
+advice.
 """
 
 import fcntl
@@ -116,7 +117,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def explained(path: Path, kind: type[PaintError], advice: str) -> Iterator[None]:
-    """Turn an OSError of this block into an error of this kind: the path, the reason, the advice."""
+    """Turn an OSError of the block into an error of ``kind``: path, reason and advice."""
     try:
         yield
     except OSError as error:

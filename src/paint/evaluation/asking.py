@@ -1,7 +1,8 @@
 """One way to ask a policy: open its stores, open an engine, generate what is missing.
 
-`paint eval`, experiments and the probe list their tasks and call ``asked``. Validation asks the policy
-that is being trained, through the engine that training holds, on all ranks: it takes the parts.
+`paint eval`, experiments and the probe list their tasks and call ``asked``. Validation asks the
+policy that is being trained, through the engine that training holds, on all ranks: it takes the
+parts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -61,7 +62,8 @@ class Task:
     Attributes:
         folder: of the store; its name is the problem set's, its parent's name the policy's.
         prompts: what is read of each problem.
-        trained: folder of an adapter or, where every weight was trained, of a model; None is the base.
+        trained: folder of an adapter or, where every weight was trained, of a model; None is the
+            base.
     """
 
     folder: Path
@@ -249,7 +251,7 @@ def _generate_all(
 
 
 def _weights_digest(policy: Policy) -> str:
-    """The identity of the base model, whatever its path: a digest of some of every weight's numbers."""
+    """The identity of the base model, whatever its path: a digest of a part of every weight."""
 
     def parts() -> Iterator[bytes]:
         for name, value in policy.base.named_parameters():

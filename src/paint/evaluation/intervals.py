@@ -1,13 +1,13 @@
 """How sure is a figure? Intervals over problems and over seeds, and paired differences.
 
-The samples of one problem resemble each other, so problems are resampled, not samples: every interval
-is a problem-clustered bootstrap, and two policies are compared on the same problems, pair by pair. Over
-several benchmarks, each benchmark's problems are resampled by themselves, and every benchmark counts the
-same (the paper's macro average). Where a method was trained with several seeds, the interval of its
-figure is widened by how much the seeds differ.
+The samples of one problem resemble each other, so problems are resampled, not samples: every
+interval is a problem-clustered bootstrap, and two policies are compared on the same problems. Over
+several benchmarks, each benchmark's problems are resampled by themselves, and every benchmark
+counts the same (the paper's macro average). Where a method was trained with several seeds, the
+interval of its figure is widened by how much the seeds differ.
 
-An interval says how much the figure would move on other problems like these and, over seeds, in other
-trainings like these.
+An interval says how much the figure would move on other problems like these and, over seeds, in
+other trainings like these.
 
 Left out on purpose: intervals for problems that were not drawn at random.
 """
@@ -62,11 +62,12 @@ class Comparison:
     Attributes:
         difference: of Avg@k, in [-1, 1].
         p_value: share of sign flips with a difference at least as large; two-sided.
-        problems_needed: problems like these, with as many samples each, that would show a difference
-            of this size with 80 % power at the 5 % level; None where there is no difference, or the
-            same one on every problem.
-        samples_needed: samples a problem, of each policy, that would show it on these very problems;
-            None also where there is one sample a problem, which does not tell noise from difficulty.
+        problems_needed: problems like these, with as many samples each, that would show a
+            difference of this size with 80 % power at the 5 % level; None where there is no
+            difference, or the same one on every problem.
+        samples_needed: samples a problem, of each policy, that would show it on these very
+            problems; None also where there is one sample a problem, which does not tell noise from
+            difficulty.
     """
 
     difference: Interval
@@ -132,9 +133,11 @@ def over_seeds(
 ) -> Interval:
     """The mean over s trainings with different seeds and over p problems, with its 95 % interval.
 
-    An end of ``bootstrap``'s interval lies t(p − 1) √V_p from the mean, but for its skew. It is moved
-    out to t(ν) √(V_p + V_s), where V_p is the variance of the problems' means divided by p, V_s that of
-    the seeds' means divided by s, and ν = (V_p + V_s)² / (V_p² / (p − 1) + V_s² / (s − 1)).
+    An end of ``bootstrap``'s interval lies t(p − 1) √V_p from the mean, but for its skew. It is
+    moved out to t(ν) √(V_p + V_s), where V_p is the variance of the problems' means divided by p,
+    V_s that of the seeds' means divided by s, and
+    ν = (V_p + V_s)² / (V_p² / (p − 1) + V_s² / (s − 1)).
+
     Source: Welch 1947, "The Generalization of 'Student's' Problem when Several Different Population
     Variances are Involved".
 
@@ -213,8 +216,8 @@ def compare(
 def sign_flip(groups: Sequence[Float[np.ndarray, " _"]]) -> float:
     """Two-sided p-value of paired differences: how often random signs give a mean as far from zero.
 
-    (1 + hits) / (1 + flips) over 10,000 random flips, so never 0; exact under the hypothesis that the
-    two policies are exchangeable on every problem.
+    (1 + hits) / (1 + flips) over 10,000 random flips, so never 0; exact under the hypothesis that
+    the two policies are exchangeable on every problem.
     """
     scaled = np.concatenate([group / (len(group) * len(groups)) for group in groups])
     rng = np.random.default_rng(0)
@@ -247,7 +250,7 @@ def resampled_means(values: Float[np.ndarray, " p"], seed: int = 0) -> Float[np.
 
 
 def expanded_reach(problems: int) -> float:
-    """Half the width of an interval in standard errors of the resamples: t(n − 1) √(n / (n − 1))."""
+    """Half an interval's width, in standard errors of the resamples: t(n − 1) √(n / (n − 1))."""
     return students_t(problems - 1) * math.sqrt(problems / (problems - 1))
 
 

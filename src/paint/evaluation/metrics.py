@@ -39,7 +39,7 @@ class GradedSamples:
 
 
 def avg_at_k(correct: Bool[np.ndarray, "p k"]) -> Interval:
-    """Share of right samples, averaged over k and then over problems, in [0, 1] (paper: 'Avg@12')."""
+    """Mean share of right samples of a problem, over problems, in [0, 1] (paper: 'Avg@12')."""
     return bootstrap([correct.mean(axis=1)], bounds=SHARE)
 
 
@@ -80,7 +80,7 @@ def maj_at_k(
 
 
 def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
-    """Every figure of every problem; the mean over problems is the figure (names: docs/notation.md)."""
+    """Every figure, problem by problem; the figure itself is the mean (names: docs/notation.md)."""
     k = graded.correct.shape[1]
     passes = {
         f"pass_at_{j}": pass_at_k(graded.correct, j) for j in sorted({2, 4, 8, k}) if 1 < j <= k

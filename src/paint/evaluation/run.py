@@ -1,8 +1,8 @@
-"""``paint eval``: the policies that the targets name are asked, graded and compared on all benchmarks.
+"""``paint eval``: ask, grade and compare the policies that the targets name, on all benchmarks.
 
-The base model and the policies that were trained from it get the same problems and the same seeds, and
-are compared problem by problem. An evaluation is a folder; the same command goes on with it wherever it
-was stopped.
+The base model and the policies that were trained from it get the same problems and the same seeds,
+and are compared problem by problem. An evaluation is a folder; the same command goes on with it
+wherever it was stopped.
 
 Left out on purpose: choosing among checkpoints. All that were evaluated are shown.
 """
@@ -48,11 +48,12 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     """Evaluate base and trained policies on all benchmarks, print the tables, return their folder.
 
     Args:
-        targets: runs (all their checkpoints), checkpoints, adapters, or a model; all of one base model.
+        targets: runs (all their checkpoints), checkpoints, adapters, or a model; all of one base
+            model.
 
     Raises:
-        ConfigError, DataError, EngineError, PolicyError, RunError, StoreError: the message says what
-            is wrong and the way out.
+        ConfigError, DataError, EngineError, PolicyError, RunError, StoreError: the message says
+            what is wrong and the way out.
         FolderInUse: another process works on the evaluation.
     """
     display = Display()
@@ -63,8 +64,8 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     if model.tuning == "full" and evaluation.rollout.engine != "local":
         raise ConfigError(
             f'rollout.engine must be "local" for runs of model.tuning "full", got '
-            f'"{evaluation.rollout.engine}": servers are given adapters. A checkpoint\'s model/ folder '
-            f"is a model of its own: `paint eval RUN/checkpoints/step-.../model`"
+            f'"{evaluation.rollout.engine}": servers are given adapters. A checkpoint\'s model/ '
+            f"folder is a model of its own: `paint eval RUN/checkpoints/step-.../model`"
         )
 
     folder = Path(evaluation.folder) / (Path(model.path).name or "model")

@@ -1,9 +1,10 @@
 """The stages after generation: grade the stored samples, then summarise the grades.
 
-Generation (paint.evaluation.asking) is slow, and stores every sample as soon as it is there. Grading reads
-the stored samples, so it can be repeated when a gold answer or the grader changes.
+Generation (paint.evaluation.asking) is slow, and stores every sample as soon as it is there.
+Grading reads the stored samples, so it can be repeated when a gold answer or the grader changes.
 
-Left out on purpose: figures of half-finished evaluations. Short completions come first, and are more
+Left out on purpose: figures of half-finished evaluations. Short completions come first, and are
+    more
 often right.
 """
 
@@ -30,7 +31,7 @@ GRADED_AT_ONCE = 256
 """Samples whose texts are in memory at once."""
 
 LOOP_TAIL, LOOP_WINDOW = 4_000, 40
-"""Characters at the end of a text that are searched for repetition; length of a run in characters."""
+"""Characters at the end of a text that are searched for repetition; characters of a run."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,8 @@ def stored_in(folders: Sequence[Path]) -> list[Path]:
 def cast_votes(grades: Sequence[Grade], k: int, grader: Grader) -> list[int]:
     """The vote of each sample: within a problem's k, the same number for answers verified equal.
 
-    Right answers vote 0: each is equal to the gold answer, hence to all others. A wrong answer votes
-    with the first wrong one that it is verified equal to. No answer is -1.
+    Right answers vote 0: each is equal to the gold answer, hence to all others. A wrong answer
+    votes with the first wrong one that it is verified equal to. No answer is -1.
     """
     pairs = {
         (grades[i].strict.answer, grades[j].strict.answer)
@@ -201,9 +202,9 @@ def cast_votes(grades: Sequence[Grade], k: int, grader: Grader) -> list[int]:
 def loops(text: str) -> bool:
     """Whether a text repeats itself at its end.
 
-    It does where fewer than half of the 40-character runs in its last 4,000 characters are distinct.
-    In mathematics of real models that share is 0.9 and more; a paragraph written three times over has
-    0.33. The measure is ours.
+    It does where fewer than half of the 40-character runs in its last 4,000 characters are
+    distinct. In mathematics of real models that share is 0.9 and more; a paragraph written three
+    times over has 0.33. The measure is ours.
     """
     tail = text[-LOOP_TAIL:]
     runs = [tail[i : i + LOOP_WINDOW] for i in range(len(tail) - LOOP_WINDOW + 1)]

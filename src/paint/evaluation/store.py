@@ -1,4 +1,4 @@
-"""What an evaluation leaves on disk: each sample as soon as it is there, and all that grading needs.
+"""What an evaluation leaves on disk: every sample at once, and all that grading them again needs.
 
     evals/Qwen3-1.7B/base/aime_2024/
       asked.json          who was asked, and how: model, adapter, sampling, seed, k
@@ -6,9 +6,10 @@
       completions.jsonl   one line a sample, in the order in which they came
       grades.jsonl        one line a sample: both verdicts with their reasons, and its vote
 
-A store belongs to one setting. Opened in another, it refuses and says what differs; only the numbers of
-problems and of samples a problem may change. A line that a crash cut short is dropped, counted, and asked
-for again. One process at a time works on a store, and it never holds all texts in memory.
+A store belongs to one setting. Opened in another, it refuses and says what differs; only the
+numbers of problems and of samples a problem may change. A line that a crash cut short is dropped,
+counted, and asked for again. One process at a time works on a store, and it never holds all texts
+in memory.
 """
 
 import errno
@@ -90,7 +91,7 @@ class Store:
         ]
 
     def add(self, sample: Sample) -> None:
-        """Write a sample, which survives a kill after this call. Raises StoreError where that fails."""
+        """Write a sample; a kill after this call keeps it. Raises StoreError where that fails."""
         line = files.to_jsonl([asdict(sample)]).encode("utf-8", "replace")
         with _or_store_error(self.folder / "completions.jsonl"):
             # The file is not buffered, and a full disk takes a part of the line without an error.
@@ -116,8 +117,8 @@ def open_store(
     """The store of these problems in this setting: a new one, or the one in the folder.
 
     Raises:
-        StoreError: the folder's is of another setting (the message has every difference), is damaged,
-            or cannot be written.
+        StoreError: the folder's is of another setting (the message has every difference), is
+            damaged, or cannot be written.
         FolderInUse: another process works on it.
     """
     with _or_store_error(folder):

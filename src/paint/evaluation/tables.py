@@ -1,7 +1,7 @@
 """The tables of an evaluation: for the terminal, as Markdown and as JSON, from the same figures.
 
-The others are compared with the first policy, problem by problem. Nothing is ranked, and no row is left
-out.
+The others are compared with the first policy, problem by problem. Nothing is ranked, and no row is
+left out.
 """
 
 import math
@@ -74,7 +74,7 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
 
 
 def tables_of(graded: ByPolicy) -> dict[str, dict[str, dict[str, Interval]]]:
-    """The figures of every policy; macro averages are over the benchmarks that all policies have."""
+    """The figures of every policy; macro averages are over the benchmarks that all have."""
     shared = [
         name
         for name in next(iter(graded.values()))

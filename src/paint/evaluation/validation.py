@@ -1,7 +1,8 @@
 """Evaluate every checkpoint on the user's own problems, as the paper evaluates every 20 steps.
 
-RUN/validation is an evaluation like any other, with a folder for each checkpoint: `paint grade RUN` makes
-its table again. The student before the first step is evaluated too; checkpoints are compared with it.
+RUN/validation is an evaluation like any other, with a folder for each checkpoint: `paint grade RUN`
+makes its table again. The student before the first step is evaluated too; checkpoints are compared
+with it.
 
 Left out on purpose: keeping the best checkpoint. The table shows them all.
 """
@@ -109,7 +110,8 @@ def validate(
         stop: called between batches of samples; raises when the run is asked to stop.
 
     Returns:
-        The figures for trackers, on the first rank; nothing where the checkpoint was evaluated before.
+        The figures for trackers, on the first rank; nothing where the checkpoint was evaluated
+        before.
     """
     task = validation.task(policy, step)
     total = len(task.problems) * task.protocol.samples
