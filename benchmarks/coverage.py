@@ -1,14 +1,15 @@
-"""How often do the 95 % intervals of an evaluation hold the truth? Simulated graders whose accuracy is known.
+"""How often do the 95 % intervals of an evaluation hold the truth? In simulations, it is known.
 
     python benchmarks/coverage.py
 
-Every problem has a chance of being solved, drawn from a Beta distribution; every answer is right with that chance. The
-truth is known, so the share of 2,000 simulated evaluations whose interval holds it is the coverage. Its own standard
-error is 0.5 points. "plain" is the percentile interval of the same resamples, as it stands in textbooks.
+Every problem has a chance of being solved, drawn from a Beta distribution; every sample is right
+with that chance. The share of 2,000 simulated evaluations whose interval holds the truth is the
+coverage; its own standard error is 0.5 points. "plain" is the percentile interval of the same
+resamples, as it stands in textbooks.
 
-The second table is of several trainings, alike but for their seed: each moves all problems its own way, by a spread of
-so many points of Avg@12 (of the difference, for pairs), and each problem a little besides; 1,000 evaluations a row.
-"problems only" is the interval that takes the seeds as given.
+The second table is of several trainings with different seeds. Each moves all problems its own way,
+by a spread of so many points of Avg@12 (of the difference, for pairs), and each problem a little
+besides; 1,000 evaluations a row. "problems only" is the interval that takes the seeds as given.
 """
 
 import math
@@ -97,7 +98,7 @@ def trained(
     spread: float,
     gain: float = 0.0,
 ) -> Float[np.ndarray, "s p"]:
-    """Shares of right answers after trainings that move skills p, of Beta(0.5, 0.5), by c p (1−p).
+    """Shares of right samples after trainings that move skills p, of Beta(0.5, 0.5), by c p (1−p).
 
     E[p (1−p)] is 1/8. The factor c is a gain, plus what the seed does to all problems
     (with the given spread in Avg@12), plus what it does to each.
@@ -108,7 +109,7 @@ def trained(
 
 
 def over_trainings() -> Table:
-    """Coverage of figures and paired differences over several seeds, with the width of the latter in points."""
+    """Coverage of figures and paired differences over seeds; the differences' width in points."""
     table = Table(
         "problems",
         "seeds",
@@ -129,13 +130,13 @@ def over_trainings() -> Table:
                 trained(rng, skill, seeds, spread / math.sqrt(2), gain) for gain in (0.0, 0.2)
             )
             paired = compare_seeds(before, after)
-            found = [
+            cases = [
                 (over_seeds(one), 0.5),
                 (bootstrap([one.mean(axis=0)], bounds=SHARE), 0.5),
                 (paired, 0.2 / 8),
                 (bootstrap([(after - before).mean(axis=0)], bounds=(-1, 1), skewed=False), 0.2 / 8),
             ]
-            hits += [interval.low <= truth <= interval.high for interval, truth in found]
+            hits += [interval.low <= truth <= interval.high for interval, truth in cases]
             width += paired.high - paired.low
         shares = [f"{100 * share:.1f}" for share in [*hits / SEED_RUNS, width / SEED_RUNS]]
         table.add_row(str(problems), str(seeds), f"{100 * spread:.0f}", *shares)

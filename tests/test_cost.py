@@ -1,4 +1,4 @@
-"""The arithmetic of what the paper's runs would cost: against published counts, a real model's FLOPs, and hand."""
+"""What the paper's runs would cost: against published counts, a real model's FLOPs, and by hand."""
 
 import math
 import sys
@@ -84,7 +84,8 @@ def test_parameters_and_flops_are_those_of_a_real_model_with_adapters() -> None:
     )
     assert sum(p.numel() for p in model.parameters()) == TINY.parameters
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=list(config.lora_targets)))
-    adapted.enable_input_require_grads()  # else the first block's input needs no gradient: a little less
+    # Else the first block's input needs no gradient, and the pass costs a little less.
+    adapted.enable_input_require_grads()
     adapters = TINY.adapters(2, config.lora_targets)
     assert sum(p.numel() for p in adapted.parameters() if p.requires_grad) == adapters
 
@@ -136,7 +137,7 @@ def test_eight_gpus_are_faster_and_at_most_eight_times(path: str, lengths: Lengt
                 assert 1 < gain <= 8 * (1 + 1e-9)
 
 
-def test_answers_are_cut_at_the_limit_and_never_longer() -> None:
+def test_completions_are_cut_at_the_limit_and_never_longer() -> None:
     endless = replace(HIGH, brief=math.inf, thought=math.inf, contest=math.inf)
     assert training(PAINT, endless).generated == 100 * 32 * 1024
     assert training(GRPO, endless).generated == 100 * 32 * 16_384
@@ -170,7 +171,8 @@ def test_a_step_of_each_method_costs_what_it_costs_by_hand() -> None:
     of_300 = forward_flops(shape, adapters, 300) + backward_flops(shape, adapters, 300)
     assert row(SFT) == (300, of_300 + 2 * head * 200)
     assert row(replace(SFT, data=Data(solution_field="trace")))[0] == 3100
-    # In two chunks, the selected positions are visited twice; checkpointing runs the blocks once more.
+    # In two chunks, the selected positions are visited twice; checkpointing runs the blocks once
+    # more.
     long = replace(
         PAINT,
         rollout=Rollout(max_new_tokens=2000),
@@ -182,10 +184,10 @@ def test_a_step_of_each_method_costs_what_it_costs_by_hand() -> None:
     assert scoring.flops == pytest.approx(passes + 3 * 1.03 * head * 2000, rel=1e-12)
 
 
-def test_one_answer_takes_the_time_to_read_the_weights_for_each_token() -> None:
+def test_one_completion_takes_the_time_to_read_the_weights_for_each_token() -> None:
     work, part = (
         Work(TINY, adapters=0),
-        Generation(rounds=1, answers=1, at_once=64, prompt=10, length=20),
+        Generation(rounds=1, completions=1, at_once=64, prompt=10, length=20),
     )
     endless = Machine(flops=math.inf, bandwidth=1e6, memory=1e9)
     cache = 2 * 3 * 2 * 8 * 2
@@ -229,9 +231,7 @@ def test_the_recipe_of_each_method_and_model_has_a_cost(method: str, path: str) 
     assert training(config, LOW).flops > 0
 
 
-def test_a_plan_counts_every_policy_that_is_evaluated_and_the_ablations_on_the_small_model_alone() -> (
-    None
-):
+def test_a_plan_counts_every_evaluated_policy_and_ablates_the_small_model_alone() -> None:
     small, large = plan("qwen3-1.7b", LOW), plan("qwen3-8b", LOW)
 
     def rounds(works: list[Work]) -> int:

@@ -78,30 +78,30 @@ def opened(policy: Policy, task: Task) -> AbstractContextManager[Store]:
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """The answers of a store without regard to the order in which they came."""
+    """The samples of a store without regard to the order in which they came."""
     rows = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
     return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
 
 
-def test_an_evaluation_holds_k_answers_a_problem_in_order(
+def test_an_evaluation_holds_k_samples_a_problem_in_order(
     policy: Policy, problems: list[Problem], tmp_path: Path, grader: Grader
 ) -> None:
     engine = LocalEngine(policy, batch_size=10)
     five = task_of(policy, tmp_path / "five", problems[:5])
     with opened(policy, five) as store:
         generate(policy, engine, five, store, QUIET)
-        found = grade(store, grader, QUIET)
+        graded = grade(store, grader, QUIET)
         texts = {(a.problem, a.sample): a.text for a in store.samples()}
-    assert found.correct.shape == (5, 3)
-    assert found.correct.any()
-    for problem, row in zip(problems[:5], found.correct, strict=True):
+    assert graded.correct.shape == (5, 3)
+    assert graded.correct.any()
+    for problem, row in zip(problems[:5], graded.correct, strict=True):
         mine = [texts[problem.id, k] for k in range(3)]
         assert row.tolist() == [rf"\boxed{{{problem.answer}}}" in text for text in mine]
         assert all(text.startswith("We start at") and text.endswith("}$.") for text in mine)
     assert any(
         len({texts[problem.id, k] for k in range(3)}) > 1 for problem in problems[:5]
-    )  # k answers, not one
-    # An answer depends on its problem and its number alone.
+    )  # k samples, not one
+    # A sample depends on its problem and its number alone.
     one = task_of(policy, tmp_path / "one", problems[3:4])
     with opened(policy, one) as store:
         generate(policy, engine, one, store, QUIET)
@@ -112,11 +112,11 @@ def test_an_evaluation_holds_k_answers_a_problem_in_order(
     kept = [
         json.loads(line) for line in (tmp_path / "five" / "grades.jsonl").read_text().splitlines()
     ]
-    assert [row["strict"]["correct"] for row in kept] == found.correct.flatten().tolist()
+    assert [row["strict"]["correct"] for row in kept] == graded.correct.flatten().tolist()
     assert {row["strict"]["reason"] for row in kept} <= {"right", "wrong"}
 
 
-def test_every_kind_of_answer_is_counted_where_it_belongs(
+def test_every_kind_of_sample_is_counted_where_it_belongs(
     policy: Policy, tmp_path: Path, grader: Grader
 ) -> None:
     problems = [
@@ -134,14 +134,14 @@ def test_every_kind_of_answer_is_counted_where_it_belongs(
     with opened(policy, task_of(policy, tmp_path, problems)) as store:
         for row, (text, truncated) in reversed(texts.items()):
             store.add(Sample(*row, "", text, len(text), truncated, "local"))
-        found = grade(store, grader, QUIET)
-    assert found.correct.tolist() == [[True, False, False], [True, False, False]]
-    assert found.lenient.tolist() == [[True, True, True], [True, False, False]]
-    assert found.unboxed.tolist() == [[False, True, True], [False, False, True]]
-    assert found.truncated.tolist() == [[False, False, True], [False, True, False]]
-    assert found.looping.tolist() == [[False, False, True], [False, False, False]]
-    assert found.votes.tolist() == [[0, -1, -1], [0, 2, -1]]
-    assert found.tokens.tolist() == [
+        graded = grade(store, grader, QUIET)
+    assert graded.correct.tolist() == [[True, False, False], [True, False, False]]
+    assert graded.lenient.tolist() == [[True, True, True], [True, False, False]]
+    assert graded.unboxed.tolist() == [[False, True, True], [False, False, True]]
+    assert graded.truncated.tolist() == [[False, False, True], [False, True, False]]
+    assert graded.looping.tolist() == [[False, False, True], [False, False, False]]
+    assert graded.votes.tolist() == [[0, -1, -1], [0, 2, -1]]
+    assert graded.tokens.tolist() == [
         [len(texts[name, k][0]) for k in range(3)] for name in ("sum", "half")
     ]
     rows = [
@@ -151,7 +151,7 @@ def test_every_kind_of_answer_is_counted_where_it_belongs(
     assert rows == ["right", "unclosed thought", "truncated", "right", "wrong", "no box"]
 
 
-def test_an_interrupted_generation_goes_on_and_ends_in_the_same_answers(
+def test_an_interrupted_generation_goes_on_and_ends_in_the_same_samples(
     policy: Policy, problems: list[Problem], tmp_path: Path, grader: Grader
 ) -> None:
     whole, cut = (task_of(policy, tmp_path / name, problems[:8]) for name in ("whole", "cut"))
@@ -359,7 +359,7 @@ def test_targets_of_two_models_or_two_shapes_are_refused(policy: Policy, tmp_pat
         resolve(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "one")])
 
 
-def test_what_the_prompt_opened_is_part_of_the_answer(policy: Policy) -> None:
+def test_what_the_prompt_opened_is_part_of_the_sample(policy: Policy) -> None:
     ids = policy.tokenizer("The answer is $\\boxed{7}$.")["input_ids"]
     opening = policy.tokenizer("<|im_start|>assistant\n<think>\n")["input_ids"]
     completion = Completion((*ids, policy.end_ids[0]), (0.0,) * (len(ids) + 1), truncated=False)
@@ -434,7 +434,7 @@ def test_real_completions_do_not_loop() -> None:
 
 
 def test_real_rows_of_the_tables(tmp_path: Path) -> None:
-    def answers(correct: list[list[bool]], names: str = "ab") -> GradedSamples:
+    def graded(correct: list[list[bool]], names: str = "ab") -> GradedSamples:
         table = np.array(correct)
         nothing = np.zeros_like(table)
         return GradedSamples(
@@ -448,44 +448,44 @@ def test_real_rows_of_the_tables(tmp_path: Path) -> None:
             nothing,
         )
 
-    found = {
+    by_policy = {
         "base": {
-            "x": answers([[True, False], [False, False]]),
-            "y": answers([[True, True], [False, True]]),
+            "x": graded([[True, False], [False, False]]),
+            "y": graded([[True, True], [False, True]]),
         },
         "new": {
-            "x": answers([[True, True], [False, True]]),
-            "y": answers([[True, True], [True, True]]),
+            "x": graded([[True, True], [False, True]]),
+            "y": graded([[True, True], [True, True]]),
         },
     }
-    main_sheet, _, _, pairs = sheets(found)
+    main_sheet, _, _, pairs = sheets(by_policy)
     assert main_sheet.columns == ["", "x", "y", "macro"]
     assert [row[0] for row in main_sheet.rows] == ["base", "new"]
     assert main_sheet.rows[0][3].startswith("50.0 [")
     assert [row[:2] for row in pairs.rows] == [["new", "x"], ["new", "y"], ["new", "macro"]]
     assert pairs.rows[2][2].startswith("+37.5 [")
-    text = markdown(sheets(found))
+    text = markdown(sheets(by_policy))
     assert text.count("| base | x |") == 2
     assert "| new | macro | +37.5" in text
-    table = summary_json(found)
+    table = summary_json(by_policy)
     assert table["figures"]["new"]["macro"]["avg_at_k"]["mean"] == 0.875
     assert table["compared_with"] == "base"
     json.dumps(table, allow_nan=False)
-    # Of policies with different k, what all have: pass@4 of 12 and 6 answers, pass@1 of 12 and 1.
+    # Of policies with different k, what all have: pass@4 of 12 and 6 samples, pass@1 of 12 and 1.
     for k, shown in ((6, 4), (1, 1)):
         mixed = {
-            "base": {"x": answers([[True] * 12, [False] * 12])},
-            "new": {"x": answers([[True] * k, [False] * k])},
+            "base": {"x": graded([[True] * 12, [False] * 12])},
+            "new": {"x": graded([[True] * k, [False] * k])},
         }
         assert sheets(mixed)[1].columns[3] == f"pass@{shown}"
         assert [row[3].split()[0] for row in sheets(mixed)[1].rows] == ["50.0", "50.0"]
     # Macro averages are over the benchmarks that all have, or a column would hold two things.
-    apart = found | {"new": {"x": found["new"]["x"], "z": found["new"]["y"]}}
+    apart = by_policy | {"new": {"x": by_policy["new"]["x"], "z": by_policy["new"]["y"]}}
     assert sheets(apart)[0].columns == ["", "x", "y", "z"]
     with pytest.raises(
         StoreError, match="x has other problems or gold answers for new than for base"
     ):
-        list(comparisons(found | {"new": {"x": answers([[True, True], [False, True]], "ac")}}))
+        list(comparisons(by_policy | {"new": {"x": graded([[True, True], [False, True]], "ac")}}))
 
 
 def test_stored_evaluations_of_several_folders_are_told_apart(

@@ -106,7 +106,7 @@ def test_every_cell_and_seed_is_one_line_with_what_it_cost_and_got_right(
     for result in results:
         place = folder / "evaluation" / f"seed-{result.seed}" / result.cell / "lab"
         grades = [json.loads(line) for line in (place / "grades.jsonl").read_text().splitlines()]
-        answers = [
+        samples = [
             json.loads(line) for line in (place / "completions.jsonl").read_text().splitlines()
         ]
         correct = np.array([grade["strict"]["correct"] for grade in grades]).reshape(
@@ -114,7 +114,7 @@ def test_every_cell_and_seed_is_one_line_with_what_it_cost_and_got_right(
         )
         assert result.right == correct.sum(axis=1).tolist()
         assert result.answer_tokens == pytest.approx(
-            np.mean([answer["tokens"] for answer in answers])
+            np.mean([sample["tokens"] for sample in samples])
         )
         if result.cell == "base":
             assert (result.steps, result.rollout_tokens, result.seconds) == (0, 0, 0)
@@ -174,14 +174,14 @@ def test_the_plot_has_the_figures_of_the_tables(finished: tuple[Path, list[str],
     scores = {
         name: np.array([r.right for r in results if r.cell == name]) / SAMPLES for name in names
     }
-    found = Report(
+    report = Report(
         "results",
         "The lab",
         {"tight": "A", "loose": "B"},
         {"tight": ("loose", "tight")},
         "B less A",
     )
-    _, labels, (level, gap) = picture(found, results)
+    _, labels, (level, gap) = picture(report, results)
     assert labels == ["base", "A", "B"]
     assert level.intervals == [over_seeds(score) for score in scores.values()]
     assert level.seeds == [score.mean(axis=1).tolist() for score in scores.values()]
@@ -445,7 +445,8 @@ def test_the_grids_are_the_papers() -> None:
             tuple(getattr(point, key) for key in keys) for point in GRIDS[table].points.values()
         ]
 
-    # Paper, section 'Ablation Studies': tables mask_ratio_ablation, mask_strategy_ablation, interpolation_ablation.
+    # Paper, section 'Ablation Studies': tables mask_ratio_ablation, mask_strategy_ablation,
+    # interpolation_ablation.
     assert varied("mask-ratio", "correct", "wrong") == [
         (0.00, 0.00),
         (0.25, 0.25),
@@ -585,11 +586,11 @@ def test_a_plot_has_its_points_and_the_ends_of_its_intervals_where_the_figures_a
     for x, y, colour in marks:
         if colour in (INK, FAINT):
             rows.setdefault(float(y), []).append(float(x))
-    found = [sorted(rows[y]) for y in sorted(rows)]
+    drawn = [sorted(rows[y]) for y in sorted(rows)]
     wanted = [[0.1, 0.2, 0.5], [0.3, 0.4], [0.55, 0.6, 0.9]]
-    assert [len(row) for row in found] == [3, 2, 3]
-    slope, start = np.polyfit(np.concatenate(wanted), np.concatenate(found), 1)
+    assert [len(row) for row in drawn] == [3, 2, 3]
+    slope, start = np.polyfit(np.concatenate(wanted), np.concatenate(drawn), 1)
     np.testing.assert_allclose(
-        np.concatenate(found), start + slope * np.concatenate(wanted), atol=1e-3
+        np.concatenate(drawn), start + slope * np.concatenate(wanted), atol=1e-3
     )
     assert slope > 0

@@ -1,4 +1,4 @@
-"""The probe before training: its figures are those of the stored answers, its prompts those of training."""
+"""The probe before training: figures of the stored samples, prompts of training."""
 
 import dataclasses
 import json
@@ -63,13 +63,13 @@ def right(folder: Path, reader: str) -> np.ndarray:
     ).reshape(-1, 2)
 
 
-def test_every_figure_is_that_of_the_stored_answers(probed: Path) -> None:
+def test_every_figure_is_that_of_the_stored_samples(probed: Path) -> None:
     summary = json.loads((probed / "summary.json").read_text())
     assert list(summary["figures"]) == READERS
     asked = [
         json.loads((probed / reader / "problems/asked.json").read_text()) for reader in READERS
     ]
-    assert {one["seed"] for one in asked} == {LAB.train.seed}
+    assert {setting["seed"] for setting in asked} == {LAB.train.seed}
     table = {
         cells[1]: cells[2:-1]
         for line in (probed / "summary.md").read_text().splitlines()
@@ -77,12 +77,12 @@ def test_every_figure_is_that_of_the_stored_answers(probed: Path) -> None:
     }
     assert table[""][0] == "Avg@2"
     for reader in READERS:
-        answers, correct = lines_of(probed, reader), right(probed, reader)
-        assert len(answers) == 48
+        samples, correct = lines_of(probed, reader), right(probed, reader)
+        assert len(samples) == 48
         figures = summary["figures"][reader]["problems"]
         tokens, cut = (
-            np.mean([row["tokens"] for row in answers]),
-            np.mean([row["truncated"] for row in answers]),
+            np.mean([row["tokens"] for row in samples]),
+            np.mean([row["truncated"] for row in samples]),
         )
         assert figures["avg_at_k"]["mean"] == pytest.approx(correct.mean())
         assert figures["completion_tokens"]["mean"] == pytest.approx(tokens)
@@ -184,7 +184,8 @@ def test_problems_without_answers_are_refused_with_the_way_out(tmp_path: Path) -
     row = {"problem": "What is 3+4?", "solution": "It is $\\boxed{7}$.", "final": "7"}
     data.write_text(json.dumps(row) + "\n")
     recipe.write_text(
-        f'[model]\npath = "lab"\ndtype = "float32"\n[data]\npath = "{data}"\n[rollout]\nmax_new_tokens = 32'
+        f'[model]\npath = "lab"\ndtype = "float32"\n[data]\npath = "{data}"\n'
+        "[rollout]\nmax_new_tokens = 32"
     )
     with pytest.raises(
         DataError, match=r'problems.jsonl row 1: field "answer" is missing .*--data.answer-field'
@@ -195,8 +196,8 @@ def test_problems_without_answers_are_refused_with_the_way_out(tmp_path: Path) -
     recipe.write_text(
         recipe.read_text().replace(f'path = "{data}"', f'path = "{data}"\nanswer_field = "final"')
     )
-    found = probe(read_recipe(recipe), tmp_path / "probe", problems=100, samples=2, ratios=(0.25,))
-    assert {name: answers.correct.shape for name, answers in found.items()} == {
+    graded = probe(read_recipe(recipe), tmp_path / "probe", problems=100, samples=2, ratios=(0.25,))
+    assert {name: samples.correct.shape for name, samples in graded.items()} == {
         "student": (1, 2),
         "teacher@0.25": (1, 2),
     }

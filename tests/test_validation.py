@@ -59,18 +59,18 @@ def test_every_checkpoint_is_evaluated_and_compared_with_the_start(
     finished: tuple[Path, str], tmp_path: Path
 ) -> None:
     run, said = finished
-    found = figures(run)
+    summary = figures(run)
     # Every second step, the last one, and the student as it starts.
-    assert list(found["figures"]) == ["step-000000", "step-000002", "step-000003"]
-    assert [row["policy"] for row in found["comparisons"]] == ["step-000002", "step-000003"]
-    assert found["problems"] == {name: {"mine": 8} for name in found["figures"]}
+    assert list(summary["figures"]) == ["step-000000", "step-000002", "step-000003"]
+    assert [row["policy"] for row in summary["comparisons"]] == ["step-000002", "step-000003"]
+    assert summary["problems"] == {name: {"mine": 8} for name in summary["figures"]}
     assert "validation after step 2: Avg@2" in said
     assert "Avg@2 less that of step-000000" in said
     asked = [
         json.loads((run / "validation" / f"step-00000{i}/mine/asked.json").read_text())
         for i in (0, 2, 3)
     ]
-    assert len({one["adapter"] for one in asked}) == 3
+    assert len({setting["adapter"] for setting in asked}) == 3
     assert (asked[0]["temperature"], asked[0]["top_p"], asked[0]["top_k"]) == (1.0, 0.95, -1)
     # The table can be made again from the run alone.
     before = (run / "validation" / "summary.json").read_text()
