@@ -1,18 +1,21 @@
-"""What would the paper's runs cost? Arithmetic on the shipped recipes; nothing here was run, or measured.
+"""What would the paper's runs cost? Arithmetic on the shipped recipes; nothing was run or measured.
 
     python benchmarks/cost.py [--markdown]
 
-For each Qwen3 model: its recipes' training, the evaluation of their checkpoints, for 1.7B the paper's ablations. Tokens
-and FLOPs follow from the recipe, the model's shape and the lengths below, which are assumptions. Hours follow from a
-roofline: passes over whole sequences are bound by FLOPs; decoding by FLOPs or by the bytes that each token moves.
+For each Qwen3 model: the training of its recipes, the evaluation of their checkpoints and, for
+1.7B, the paper's ablations. Tokens and FLOPs follow from the recipe, the model's shape and the
+lengths below, which are assumptions. Hours follow from a roofline: passes over whole sequences are
+bound by FLOPs, decoding by FLOPs or by the bytes that each token moves.
 
-Lengths are means, and their spread is left out: decoding reads a cache in proportion to the square of an answer's
-length, so evaluation is dearer the more answers differ; and completions that are cut at a limit are taken to be as
-long as the smaller of mean and limit, which their own mean never exceeds.
+Lengths are means, and their spread is left out. Decoding reads a cache in proportion to the square
+of a completion's length, so evaluation costs more the more lengths differ. Completions that are cut
+at a limit are taken to be as long as the smaller of mean and limit, which their own mean never
+exceeds.
 
-Left out, so that every other time is a floor: scheduling, kernel launches and sampling, the longest answer that all
-others wait for (of that, the figures at the limit are a bound), padding, sums over ranks, optimizer, grading, start-up,
-the trainer's share of the engine's memory. Also variants of the teacher and full tuning, which no recipe here uses.
+Left out, so that every other time is a floor: scheduling, kernel launches and sampling, the longest
+completion, for which all others wait (the figures at the limit bound it), padding, sums over ranks,
+optimizer, grading, start-up, the trainer's share of the engine's memory. Also variants of the
+teacher and full tuning, which no recipe here uses.
 """
 
 import argparse
@@ -31,7 +34,11 @@ METHODS = ("paint", "opsd", "grpo", "sft")
 BYTES = 2  # of a bfloat16
 PROBLEMS = 30  # AIME 2024, AIME 2025, HMMT February 2025: each
 CHUNK = 1024  # tokens; a longer completion's selected positions are visited twice (paint.fused)
-FLOP_SHARE, BANDWIDTH_SHARE, MEMORY_SHARE = 0.40, 0.70, 0.90  # of what the machine's data sheet promises
+FLOP_SHARE, BANDWIDTH_SHARE, MEMORY_SHARE = (
+    0.40,
+    0.70,
+    0.90,
+)  # of what the machine's data sheet promises
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """All of them: matrices, norms (two of a block, of queries, of keys, the last), embedding, head."""
+        """Matrices, norms (two a block, of queries, of keys, the last), embedding and head."""
         norms = self.layers * 2 * (self.hidden + self.head_size) + self.hidden
         return self.weights + norms + self.head * (1 if self.tied else 2)
 
@@ -108,7 +115,10 @@ MACHINES = {"H100": Machine(989e12, 3.35e12, 80e9), "H200": Machine(989e12, 4.8e
 
 @dataclass(frozen=True)
 class Lengths:
-    """Mean lengths in tokens. Assumptions: a run measures its own (metrics.jsonl, `paint data check`)."""
+    """Mean lengths in tokens: assumptions.
+
+    A run measures its own (metrics.jsonl, `paint data check`).
+    """
 
     problem: float
     """The student's prompt."""
@@ -117,26 +127,28 @@ class Lengths:
     trace: float
     """The reasoning trace that led to it, which SFT can imitate instead."""
     brief: float
-    """A completion of a training problem without thinking; as all answers, cut at its limit."""
+    """A completion of a training problem without thinking; cut at its limit, as all completions."""
     thought: float
     """The same with thinking."""
     contest: float
-    """An answer to a benchmark problem."""
+    """A completion of a benchmark problem."""
 
 
 LOW = Lengths(problem=150, solution=400, trace=4_000, brief=600, thought=5_000, contest=12_000)
-HIGH = Lengths(problem=250, solution=1_000, trace=10_000, brief=2_000, thought=12_000, contest=22_000)
+HIGH = Lengths(
+    problem=250, solution=1_000, trace=10_000, brief=2_000, thought=12_000, contest=22_000
+)
 LIMIT = replace(HIGH, brief=math.inf, thought=math.inf, contest=math.inf)
 
 
 @dataclass(frozen=True)
 class Generation:
-    """GradedSamples that are asked for together, and that again and again."""
+    """Completions that are asked for together, in so many rounds."""
 
     rounds: int
-    answers: int
+    completions: int
     at_once: int
-    """GradedSamples that a GPU is given at a time."""
+    """Completions that a GPU is given at a time."""
     prompt: float
     length: float
 
@@ -163,7 +175,7 @@ class Work:
     @property
     def generated(self) -> float:
         """Tokens that are sampled."""
-        return sum(part.rounds * part.answers * part.length for part in self.generations)
+        return sum(part.rounds * part.completions * part.length for part in self.generations)
 
     @property
     def scored(self) -> float:
@@ -176,32 +188,38 @@ class Work:
         total = sum(part.rounds * part.rows * part.flops for part in self.scorings)
         for part in self.generations:
             one = prefill_flops(self, part) + decode_flops(self, part) * part.length
-            total += part.rounds * part.answers * one
+            total += part.rounds * part.completions * one
         return total
 
 
 def attention_flops(shape: Shape, length: float) -> float:
-    """Of a causal pass over a sequence: 4 L heads head_size s for a token that sees s others, q·k and p·v."""
+    """Attention in a causal pass over a sequence, q·k and p·v.
+
+    A token that sees s others costs 4 L heads head_size s.
+    """
     return 4 * shape.layers * shape.heads * shape.head_size * length**2 / 2
 
 
 def forward_flops(shape: Shape, adapters: int, length: float) -> float:
-    """Of all blocks, without the head: 2 (N + A) a token, and attention."""
+    """A forward pass through all blocks, without the head: 2 (N + A) a token, and attention."""
     return 2 * (shape.weights + adapters) * length + attention_flops(shape, length)
 
 
 def backward_flops(shape: Shape, adapters: int, length: float) -> float:
-    """2 N a token, since frozen matrices get no gradient, only what flows through them; 4 A; attention twice."""
+    """A backward pass: 2 N + 4 A a token, and attention twice.
+
+    Frozen matrices get no gradient; they only pass it on.
+    """
     return (2 * shape.weights + 4 * adapters) * length + 2 * attention_flops(shape, length)
 
 
 def prefill_flops(work: Work, part: Generation) -> float:
-    """Of reading one prompt."""
+    """Reading one prompt."""
     return forward_flops(work.shape, work.adapters, part.prompt)
 
 
 def decode_flops(work: Work, part: Generation) -> float:
-    """Of one token, at the mean context: 2 (N + A + head), and attention."""
+    """Decoding one token at the mean context: 2 (N + A + head), and attention."""
     shape, context = work.shape, part.prompt + part.length / 2
     attention = 4 * shape.layers * shape.heads * shape.head_size * context
     return 2 * (shape.weights + work.adapters + shape.head) + attention
@@ -212,8 +230,11 @@ def training(config: Config, lengths: Lengths) -> Work:
     model, train = config.model, config.train
     plain = not config.teacher.reason_first and config.teacher.weights == "frozen"
     if model.path not in SHAPES or model.tuning != "lora" or model.dtype != "bfloat16" or not plain:
-        known = f"LoRA on {', '.join(SHAPES)} in bfloat16, with a frozen teacher that does not reason first"
-        raise ConfigError(f"model.path {model.path}: this arithmetic knows only {known}; leave the rest at that")
+        raise ConfigError(
+            f"model.path {model.path}: this arithmetic knows only LoRA on {', '.join(SHAPES)} in "
+            f"bfloat16, with a frozen teacher that does not reason first; leave the rest at that"
+        )
+
     shape = SHAPES[model.path]
     adapters = shape.adapters(model.lora_rank, model.lora_targets)
     if train.method == "sft":
@@ -223,7 +244,10 @@ def training(config: Config, lengths: Lengths) -> Work:
         completion = min(wanted, config.rollout.max_new_tokens)
 
     read = lengths.problem + completion
-    tokens, flops = read, forward_flops(shape, adapters, read) + backward_flops(shape, adapters, read)
+    tokens, flops = (
+        read,
+        forward_flops(shape, adapters, read) + backward_flops(shape, adapters, read),
+    )
     if model.gradient_checkpointing:
         flops += forward_flops(shape, adapters, read)
     products = 2.0  # onto the vocabulary, and back
@@ -238,7 +262,9 @@ def training(config: Config, lengths: Lengths) -> Work:
     flops += products * 2 * shape.head * completion
 
     if train.method == "sft":
-        return Work(shape, adapters, scorings=(Scoring(train.steps, train.batch_size, tokens, flops),))
+        return Work(
+            shape, adapters, scorings=(Scoring(train.steps, train.batch_size, tokens, flops),)
+        )
     rounds = train.steps * (config.grpo.iterations if train.method == "grpo" else 1)
     at_once = config.rollout.batch_size
     generation = Generation(train.steps, train.batch_size, at_once, lengths.problem, completion)
@@ -246,62 +272,81 @@ def training(config: Config, lengths: Lengths) -> Work:
 
 
 def evaluation(config: Config, lengths: Lengths, *, policies: int, sets: int, at_once: int) -> Work:
-    """So many checkpoints of a recipe on so many benchmarks, one after the other as `paint eval` asks them."""
+    """Checkpoints of a recipe on benchmarks, one after the other as `paint eval` asks them."""
     options, model = Evaluation(), config.model
     shape = SHAPES[model.path]
     length = min(lengths.contest, options.rollout.max_new_tokens)
-    asked = Generation(policies * sets, PROBLEMS * options.samples, at_once, lengths.problem, length)
+    asked = Generation(
+        policies * sets, PROBLEMS * options.samples, at_once, lengths.problem, length
+    )
     return Work(shape, shape.adapters(model.lora_rank, model.lora_targets), (asked,))
 
 
 def ablations(paint: Config) -> list[Config]:
-    """The cells of the paper's three tables (section 'Ablation Studies'): 7 + 4 + 7, a repeated one once."""
+    """The cells of the paper's tables (section 'Ablation Studies'), each once: 16 of 18."""
     points = [point for grid in GRIDS.values() for point in grid.points.values()]
     return list(dict.fromkeys(point.of(paint) for point in points))
 
 
 def seconds(work: Work, machine: Machine, gpus: int) -> float:
-    """Generation and scoring one after the other, rows dealt out to GPUs that each hold the model."""
+    """Generation, then scoring, with the rows dealt out to GPUs that each hold the model."""
     peak = FLOP_SHARE * machine.flops
-    total = sum(part.rounds * math.ceil(part.rows / gpus) * part.flops / peak for part in work.scorings)
+    total = sum(
+        part.rounds * math.ceil(part.rows / gpus) * part.flops / peak for part in work.scorings
+    )
     for part in work.generations:
-        mine = math.ceil(part.answers / gpus)
+        mine = math.ceil(part.completions / gpus)
         prompts = mine * prefill_flops(work, part) / peak
         total += part.rounds * (prompts + decode_seconds(work, part, machine, mine))
     return total
 
 
-def decode_seconds(work: Work, part: Generation, machine: Machine, answers: int) -> float:
-    """Of one GPU's answers, as many at once as asked for and as its memory holds; a finished one makes room.
+def decode_seconds(work: Work, part: Generation, machine: Machine, completions: int) -> float:
+    """Decoding all completions of one GPU; a finished one makes room for the next.
 
-    One token of each takes max(bytes / bandwidth, FLOPs / peak). Bytes: all weights once, and each answer's cache.
+    As many are decoded at once as are asked for and as the memory holds. One token of each takes
+    max(bytes / bandwidth, FLOPs / peak), where bytes are all weights once and every completion's
+    cache.
     """
     shape, context = work.shape, part.prompt + part.length / 2
     free = MEMORY_SHARE * machine.memory - BYTES * (shape.parameters + work.adapters)
-    batch = min(answers, part.at_once, max(1, math.floor(free / (shape.cache * context))))
+    batch = min(completions, part.at_once, max(1, math.floor(free / (shape.cache * context))))
     moved = BYTES * (shape.weights + work.adapters + shape.head) + batch * shape.cache * context
     bound = max(
         moved / (BANDWIDTH_SHARE * machine.bandwidth),
         batch * decode_flops(work, part) / (FLOP_SHARE * machine.flops),
     )
-    return bound * part.length * answers / batch
+    return bound * part.length * completions / batch
 
 
 def plan(model: str, lengths: Lengths) -> dict[str, list[Work]]:
-    """What is done with a model, by title: `paint train` and `paint eval` for each recipe, `paint ablate` for 1.7B."""
+    """What is done with a model, by title.
+
+    `paint train` and `paint eval` for each recipe, and `paint ablate` for 1.7B.
+    """
     recipes = {method: read_recipe(find_recipe(f"{method}-{model}")) for method in METHODS}
-    found = {f"{method}: {config.train.steps} steps": [training(config, lengths)] for method, config in recipes.items()}
+    works = {
+        f"{method}: {config.train.steps} steps": [training(config, lengths)]
+        for method, config in recipes.items()
+    }
     paint, at_once = recipes["paint"], Evaluation().rollout.batch_size
-    left = sum(math.ceil(config.train.steps / config.train.checkpoint_every) for config in recipes.values())
-    for title, policies in ((f"their {left} checkpoints: three benchmarks", left), ("base: three benchmarks", 1)):
-        found[title] = [evaluation(paint, lengths, policies=policies, sets=3, at_once=at_once)]
+    left = sum(
+        math.ceil(config.train.steps / config.train.checkpoint_every) for config in recipes.values()
+    )
+    for title, policies in (
+        (f"their {left} checkpoints: three benchmarks", left),
+        ("base: three benchmarks", 1),
+    ):
+        works[title] = [evaluation(paint, lengths, policies=policies, sets=3, at_once=at_once)]
     if model == "qwen3-1.7b":
         cells, at_once = ablations(paint), paint.rollout.batch_size
-        found[f"ablations: {len(cells)} cells, one seed"] = [training(cell, lengths) for cell in cells]
-        found["their last checkpoints, base: AIME 2024"] = [
+        works[f"ablations: {len(cells)} cells, one seed"] = [
+            training(cell, lengths) for cell in cells
+        ]
+        works["their last checkpoints, base: AIME 2024"] = [
             evaluation(paint, lengths, policies=len(cells) + 1, sets=1, at_once=at_once)
         ]
-    return found | {"all": [work for row in found.values() for work in row]}
+    return works | {"all": [work for row in works.values() for work in row]}
 
 
 def figures(cases: Sequence[Sequence[Work]]) -> list[str]:
@@ -313,19 +358,26 @@ def figures(cases: Sequence[Sequence[Work]]) -> list[str]:
     ]
     for machine in MACHINES.values():
         for gpus in (1, 8):
-            cells.append(span([sum(seconds(work, machine, gpus) for work in case) / 3600 for case in cases]))
+            cells.append(
+                span([sum(seconds(work, machine, gpus) for work in case) / 3600 for case in cases])
+            )
     return cells
 
 
 def span(values: Sequence[float]) -> str:
-    """Low, high and limit as "1.0 to 2.0 (3.0)", in two digits or whole numbers; a dash where there is nothing."""
-    low, high, limit = ("<0.01" if x < 0.01 else f"{x:#.2g}".rstrip(".") if x < 99.5 else f"{x:,.0f}" for x in values)
+    """Low, high and limit as "1.0 to 2.0 (3.0)", in two digits or whole numbers; a dash for 0."""
+    low, high, limit = (
+        "<0.01" if x < 0.01 else f"{x:#.2g}".rstrip(".") if x < 99.5 else f"{x:,.0f}"
+        for x in values
+    )
     return f"{low} to {high} ({limit})" if values[-1] else "-"
 
 
 def main() -> None:
     """Print a table for each model."""
-    parser = argparse.ArgumentParser(description="Tokens, FLOPs and hours of the paper's runs: arithmetic, not run.")
+    parser = argparse.ArgumentParser(
+        description="Tokens, FLOPs and hours of the paper's runs: arithmetic, not run."
+    )
     parser.add_argument("--markdown", action="store_true", help="print tables for docs/results.md")
     markdown = parser.parse_args().markdown
     console = Console(width=200)
@@ -334,7 +386,9 @@ def main() -> None:
     for path in SHAPES:
         plans = [plan(path.split("/")[1].lower(), lengths) for lengths in (LOW, HIGH, LIMIT)]
         rows = [[title, *figures([plan[title] for plan in plans])] for title in plans[0]]
-        table = Table(*headings, title=f"{path}: low to high (at the limit). Not run: a floor, by arithmetic")
+        table = Table(
+            *headings, title=f"{path}: low to high (at the limit). Not run: a floor, by arithmetic"
+        )
         for row in rows:
             table.add_row(*row, end_section=row is rows[-2])
         if markdown:

@@ -1,14 +1,15 @@
-"""How often do the 95 % intervals of an evaluation hold the truth? Simulated graders whose accuracy is known.
+"""How often do the 95 % intervals of an evaluation hold the truth? In simulations, it is known.
 
     python benchmarks/coverage.py
 
-Every problem has a chance of being solved, drawn from a Beta distribution; every answer is right with that chance. The
-truth is known, so the share of 2,000 simulated evaluations whose interval holds it is the coverage. Its own standard
-error is 0.5 points. "plain" is the percentile interval of the same resamples, as it stands in textbooks.
+Every problem has a chance of being solved, drawn from a Beta distribution; every sample is right
+with that chance. The share of 2,000 simulated evaluations whose interval holds the truth is the
+coverage; its own standard error is 0.5 points. "plain" is the percentile interval of the same
+resamples, as it stands in textbooks.
 
-The second table is of several trainings, alike but for their seed: each moves all problems its own way, by a spread of
-so many points of Avg@12 (of the difference, for pairs), and each problem a little besides; 1,000 evaluations a row.
-"problems only" is the interval that takes the seeds as given.
+The second table is of several trainings with different seeds. Each moves all problems its own way,
+by a spread of so many points of Avg@12 (of the difference, for pairs), and each problem a little
+besides; 1,000 evaluations a row. "problems only" is the interval that takes the seeds as given.
 """
 
 import math
@@ -52,7 +53,14 @@ def plain(values: Float[np.ndarray, " p"]) -> tuple[float, float]:
 
 def over_problems() -> Table:
     """Coverage by kind of benchmark, and the size of the sign-flip test."""
-    table = Table("", "Avg@12", "Avg@12, plain", "pass@4", "paired difference", "sign flip p ≤ 0.05, no difference")
+    table = Table(
+        "",
+        "Avg@12",
+        "Avg@12, plain",
+        "pass@4",
+        "paired difference",
+        "sign flip p ≤ 0.05, no difference",
+    )
     rng = np.random.default_rng(0)
     for problems, a, b, name in SETS:
         hits = np.zeros(5)
@@ -62,11 +70,15 @@ def over_problems() -> Table:
         for _ in range(RUNS):
             skill = rng.beta(a, b, size=problems)
             better = skill + 0.2 * skill * (1 - skill)
-            base, same, after = (rng.random((problems, K)) < p[:, None] for p in (skill, skill, better))
+            base, same, after = (
+                rng.random((problems, K)) < p[:, None] for p in (skill, skill, better)
+            )
             average = bootstrap([base.mean(axis=1)], bounds=SHARE)
             low, high = plain(base.mean(axis=1))
             passed = bootstrap([pass_at_k(base, 4)], bounds=SHARE)
-            paired = bootstrap([after.mean(axis=1) - base.mean(axis=1)], bounds=(-1, 1), skewed=False)
+            paired = bootstrap(
+                [after.mean(axis=1) - base.mean(axis=1)], bounds=(-1, 1), skewed=False
+            )
             nothing = sign_flip([same.mean(axis=1) - base.mean(axis=1)])
             hits += [
                 average.low <= truth <= average.high,
@@ -80,9 +92,13 @@ def over_problems() -> Table:
 
 
 def trained(
-    rng: np.random.Generator, skill: Float[np.ndarray, " p"], seeds: int, spread: float, gain: float = 0.0
+    rng: np.random.Generator,
+    skill: Float[np.ndarray, " p"],
+    seeds: int,
+    spread: float,
+    gain: float = 0.0,
 ) -> Float[np.ndarray, "s p"]:
-    """Shares of right answers after trainings that move skills p, of Beta(0.5, 0.5), by c p (1−p).
+    """Shares of right samples after trainings that move skills p, of Beta(0.5, 0.5), by c p (1−p).
 
     E[p (1−p)] is 1/8. The factor c is a gain, plus what the seed does to all problems
     (with the given spread in Avg@12), plus what it does to each.
@@ -93,23 +109,34 @@ def trained(
 
 
 def over_trainings() -> Table:
-    """Coverage of figures and paired differences over several seeds, with the width of the latter in points."""
-    table = Table("problems", "seeds", "spread", "Avg@12", "problems only", "difference", "problems only", "width")
+    """Coverage of figures and paired differences over seeds; the differences' width in points."""
+    table = Table(
+        "problems",
+        "seeds",
+        "spread",
+        "Avg@12",
+        "problems only",
+        "difference",
+        "problems only",
+        "width",
+    )
     rng = np.random.default_rng(0)
     for problems, seeds, spread in product((30, 100), (1, 3, 5), (0.0, 0.01, 0.02)):
         hits, width = np.zeros(4), 0.0
         for _ in range(SEED_RUNS):
             skill = rng.beta(0.5, 0.5, size=problems)
             one = trained(rng, skill, seeds, spread)
-            before, after = (trained(rng, skill, seeds, spread / math.sqrt(2), gain) for gain in (0.0, 0.2))
+            before, after = (
+                trained(rng, skill, seeds, spread / math.sqrt(2), gain) for gain in (0.0, 0.2)
+            )
             paired = compare_seeds(before, after)
-            found = [
+            cases = [
                 (over_seeds(one), 0.5),
                 (bootstrap([one.mean(axis=0)], bounds=SHARE), 0.5),
                 (paired, 0.2 / 8),
                 (bootstrap([(after - before).mean(axis=0)], bounds=(-1, 1), skewed=False), 0.2 / 8),
             ]
-            hits += [interval.low <= truth <= interval.high for interval, truth in found]
+            hits += [interval.low <= truth <= interval.high for interval, truth in cases]
             width += paired.high - paired.low
         shares = [f"{100 * share:.1f}" for share in [*hits / SEED_RUNS, width / SEED_RUNS]]
         table.add_row(str(problems), str(seeds), f"{100 * spread:.0f}", *shares)

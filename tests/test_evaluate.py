@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,19 @@ from paint.data.problems import Problem
 from paint.display import Display
 from paint.engines.local import LocalEngine
 from paint.engines.protocol import Completion, Sampling
-from paint.evaluation.asking import Protocol, generate, require_room
-from paint.evaluation.run import enter
-from paint.evaluation.stages import answer_of, cast_votes, grade, loops, open_evaluation, stored_in
-from paint.evaluation.store import Store, StoreError, reopen_store
+from paint.evaluation.asking import (
+    Protocol,
+    Task,
+    deployment_prompts,
+    generate,
+    open_task,
+    require_room,
+    sample_of,
+)
+from paint.evaluation.metrics import GradedSamples
+from paint.evaluation.run import resolve
+from paint.evaluation.stages import cast_votes, grade, loops, stored_in, summarise_folders
+from paint.evaluation.store import Sample, Store, StoreError, reopen_store
 from paint.evaluation.tables import comparisons, markdown, sheets, summary_json
 from paint.grading.grader import Grade, Grader, Verdict
 from paint.model.policy import Policy, PolicyError
@@ -32,6 +42,7 @@ from processes import until
 PROTOCOL = Protocol(3, thinking=False, sampling=Sampling(1.0, 0.95, -1, 80))
 QUIET = Display(enabled=False)
 FLAGS = ["--benchmarks", "lab", "--no-thinking", "--rollout.max-new-tokens", "96"]
+FEW = [*FLAGS, "--limit", "4", "--samples", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -40,45 +51,79 @@ def grader() -> Any:
         yield grader
 
 
-def opened(
+def train_lab(run: Path, *flags: str) -> None:
+    """Two steps of the lab's recipe, with a checkpoint after each."""
+    options = ["--train.steps", "2", "--train.batch-size", "4", "--train.checkpoint-every", "1"]
+    place = ["--log.folder", str(run.parent), "--log.name", run.name]
+    assert main(["train", "lab-paint", *options, *place, *flags]) == 0
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that trained adapters."""
+    run = tmp_path_factory.mktemp("runs") / "mine"
+    train_lab(run, "--train.learning-rate", "0.01")
+    return run
+
+
+def task_of(
     policy: Policy, folder: Path, problems: list[Problem], protocol: Protocol = PROTOCOL
-) -> AbstractContextManager[Store]:
-    return open_evaluation(policy, folder, "lab", None, problems, protocol, "local")
+) -> Task:
+    """The base model's samples of these problems."""
+    prompts = deployment_prompts(policy, problems, thinking=protocol.thinking)
+    return Task(folder, problems, prompts, protocol)
+
+
+def opened(policy: Policy, task: Task) -> AbstractContextManager[Store]:
+    return open_task(policy, task, model="lab", engine="local")
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """The answers of a store without regard to the order in which they came."""
+    """The samples of a store without regard to the order in which they came."""
     rows = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
     return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
 
 
-def test_an_evaluation_holds_k_answers_a_problem_in_order(
+def test_an_evaluation_holds_k_samples_a_problem_in_order(
     policy: Policy, problems: list[Problem], tmp_path: Path, grader: Grader
 ) -> None:
     engine = LocalEngine(policy, batch_size=10)
-    with opened(policy, tmp_path / "five", problems[:5]) as store:
-        generate(policy, engine, store, PROTOCOL, QUIET)
-        found = grade(store, grader, QUIET)
+    five = task_of(policy, tmp_path / "five", problems[:5])
+    with opened(policy, five) as store:
+        generate(policy, engine, five, store, QUIET)
+        graded = grade(store, grader, QUIET)
         texts = {(a.problem, a.sample): a.text for a in store.samples()}
-    assert found.correct.shape == (5, 3)
-    assert found.correct.any()
-    for problem, row in zip(problems[:5], found.correct, strict=True):
+    assert graded.correct.shape == (5, 3)
+    assert graded.correct.any()
+    for problem, row in zip(problems[:5], graded.correct, strict=True):
         mine = [texts[problem.id, k] for k in range(3)]
         assert row.tolist() == [rf"\boxed{{{problem.answer}}}" in text for text in mine]
         assert all(text.startswith("We start at") and text.endswith("}$.") for text in mine)
-    assert any(len({texts[problem.id, k] for k in range(3)}) > 1 for problem in problems[:5])  # k answers, not one
-    # An answer depends on its problem and its number alone.
-    with opened(policy, tmp_path / "one", problems[3:4]) as one:
-        generate(policy, engine, one, PROTOCOL, QUIET)
-        assert {a.sample: a.text for a in one.answers()} == {k: texts[problems[3].id, k] for k in range(3)}
+    assert any(
+        len({texts[problem.id, k] for k in range(3)}) > 1 for problem in problems[:5]
+    )  # k samples, not one
+    # A sample depends on its problem and its number alone.
+    one = task_of(policy, tmp_path / "one", problems[3:4])
+    with opened(policy, one) as store:
+        generate(policy, engine, one, store, QUIET)
+        assert {sample.sample: sample.text for sample in store.samples()} == {
+            k: texts[problems[3].id, k] for k in range(3)
+        }
     # The verdicts are kept with their reasons.
-    kept = [json.loads(line) for line in (tmp_path / "five" / "grades.jsonl").read_text().splitlines()]
-    assert [row["strict"]["correct"] for row in kept] == found.correct.flatten().tolist()
+    kept = [
+        json.loads(line) for line in (tmp_path / "five" / "grades.jsonl").read_text().splitlines()
+    ]
+    assert [row["strict"]["correct"] for row in kept] == graded.correct.flatten().tolist()
     assert {row["strict"]["reason"] for row in kept} <= {"right", "wrong"}
 
 
-def test_every_kind_of_answer_is_counted_where_it_belongs(policy: Policy, tmp_path: Path, grader: Grader) -> None:
-    problems = [Problem("What is 3+4?", "", "7", "sum"), Problem("What is 1/2?", "", "\\frac{1}{2}", "half")]
+def test_every_kind_of_sample_is_counted_where_it_belongs(
+    policy: Policy, tmp_path: Path, grader: Grader
+) -> None:
+    problems = [
+        Problem("What is 3+4?", "", "7", "sum"),
+        Problem("What is 1/2?", "", "\\frac{1}{2}", "half"),
+    ]
     texts = {
         ("sum", 0): ("<think>so</think> \\boxed{7}", False),
         ("sum", 1): ("<think>it is \\boxed{7}, but", False),
@@ -87,43 +132,49 @@ def test_every_kind_of_answer_is_counted_where_it_belongs(policy: Policy, tmp_pa
         ("half", 1): ("\\boxed{2}", True),
         ("half", 2): ("a half", False),
     }
-    with opened(policy, tmp_path, problems) as store:
+    with opened(policy, task_of(policy, tmp_path, problems)) as store:
         for row, (text, truncated) in reversed(texts.items()):
             store.add(Sample(*row, "", text, len(text), truncated, "local"))
-        found = grade(store, grader, QUIET)
-    assert found.correct.tolist() == [[True, False, False], [True, False, False]]
-    assert found.lenient.tolist() == [[True, True, True], [True, False, False]]
-    assert found.unboxed.tolist() == [[False, True, True], [False, False, True]]
-    assert found.truncated.tolist() == [[False, False, True], [False, True, False]]
-    assert found.looping.tolist() == [[False, False, True], [False, False, False]]
-    assert found.votes.tolist() == [[0, -1, -1], [0, 2, -1]]
-    assert found.tokens.tolist() == [[len(texts[name, k][0]) for k in range(3)] for name in ("sum", "half")]
-    rows = [json.loads(line)["strict"]["reason"] for line in (tmp_path / "grades.jsonl").read_text().splitlines()]
+        graded = grade(store, grader, QUIET)
+    assert graded.correct.tolist() == [[True, False, False], [True, False, False]]
+    assert graded.lenient.tolist() == [[True, True, True], [True, False, False]]
+    assert graded.unboxed.tolist() == [[False, True, True], [False, False, True]]
+    assert graded.truncated.tolist() == [[False, False, True], [False, True, False]]
+    assert graded.looping.tolist() == [[False, False, True], [False, False, False]]
+    assert graded.votes.tolist() == [[0, -1, -1], [0, 2, -1]]
+    assert graded.tokens.tolist() == [
+        [len(texts[name, k][0]) for k in range(3)] for name in ("sum", "half")
+    ]
+    rows = [
+        json.loads(line)["strict"]["reason"]
+        for line in (tmp_path / "grades.jsonl").read_text().splitlines()
+    ]
     assert rows == ["right", "unclosed thought", "truncated", "right", "wrong", "no box"]
 
 
-def test_an_interrupted_generation_goes_on_and_ends_in_the_same_answers(
+def test_an_interrupted_generation_goes_on_and_ends_in_the_same_samples(
     policy: Policy, problems: list[Problem], tmp_path: Path, grader: Grader
 ) -> None:
-    with opened(policy, tmp_path / "whole", problems[:8]) as whole:
-        generate(policy, LocalEngine(policy, batch_size=4), whole, PROTOCOL, QUIET)
+    whole, cut = (task_of(policy, tmp_path / name, problems[:8]) for name in ("whole", "cut"))
+    with opened(policy, whole) as store:
+        generate(policy, LocalEngine(policy, batch_size=4), whole, store, QUIET)
 
     class Interrupted(LocalEngine):
-        def _generate(self, *arguments: Any) -> list[Completion]:
+        def _generate_batch(self, *arguments: Any) -> list[Completion]:
             if (tmp_path / "cut/completions.jsonl").read_bytes().count(b"\n") >= 10:
                 raise KeyboardInterrupt
-            return super()._generate(*arguments)
+            return super()._generate_batch(*arguments)
 
-    with pytest.raises(KeyboardInterrupt), opened(policy, tmp_path / "cut", problems[:8]) as cut:
-        generate(policy, Interrupted(policy, batch_size=5), cut, PROTOCOL, QUIET)
+    with pytest.raises(KeyboardInterrupt), opened(policy, cut) as store:
+        generate(policy, Interrupted(policy, batch_size=5), cut, store, QUIET)
     path = tmp_path / "cut" / "completions.jsonl"
     path.write_bytes(path.read_bytes()[:-7])
-    with opened(policy, tmp_path / "cut", problems[:8]) as cut:
-        assert (len(cut.written), cut.dropped) == (9, 1)
+    with opened(policy, cut) as store:
+        assert (len(store.written), store.dropped) == (9, 1)
         with pytest.raises(StoreError, match="15 of 24 answers are missing"):
-            grade(cut, grader, QUIET)
-        generate(policy, LocalEngine(policy, batch_size=7), cut, PROTOCOL, QUIET)
-        before = grade(cut, grader, QUIET)
+            grade(store, grader, QUIET)
+        generate(policy, LocalEngine(policy, batch_size=7), cut, store, QUIET)
+        before = grade(store, grader, QUIET)
     assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
     with reopen_store(tmp_path / "cut") as stored:
         again = grade(stored, grader, QUIET)
@@ -134,26 +185,35 @@ def test_an_interrupted_generation_goes_on_and_ends_in_the_same_answers(
 def test_other_weights_under_the_same_path_are_another_model(
     policy: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
-    with opened(policy, tmp_path, problems[:2]):
+    task = task_of(policy, tmp_path, problems[:2])
+    with opened(policy, task):
         pass
     with torch.no_grad():
         next(iter(policy.model.get_base_model().parameters())).mul_(1.01)
-    with pytest.raises(StoreError, match="weights: "), opened(policy, tmp_path, problems[:2]):
+    with pytest.raises(StoreError, match="weights: "), opened(policy, task):
         pass
 
 
+@pytest.mark.slow
 def test_a_killed_paint_eval_goes_on_to_the_figures_of_an_undisturbed_one(tmp_path: Path) -> None:
     def command(folder: str) -> list[str]:
-        flags = [*FLAGS, "--limit", "20", "--rollout.batch-size", "20", "--folder", str(tmp_path / folder)]
+        flags = [
+            *FLAGS,
+            "--limit",
+            "20",
+            "--rollout.batch-size",
+            "20",
+            "--folder",
+            str(tmp_path / folder),
+        ]
         return [sys.executable, "-m", "paint.cli", "eval", "lab", *flags]
 
-    stored = tmp_path / "killed" / "lab" / "base" / "lab"
+    stored = tmp_path / "killed/lab/base/lab/completions.jsonl"
     process = subprocess.Popen(command("killed"), stdout=subprocess.DEVNULL)
-    until(lambda: (stored / "completions.jsonl").exists() and (stored / "completions.jsonl").stat().st_size, 120)
+    until(lambda: stored.exists() and stored.read_bytes().count(b"\n") >= 20, 120)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    answers = len((stored / "completions.jsonl").read_bytes().splitlines())
-    assert 20 <= answers < 240
+    assert 20 <= stored.read_bytes().count(b"\n") < 240
     subprocess.run(command("killed"), check=True, stdout=subprocess.DEVNULL)
     subprocess.run(command("undisturbed"), check=True, stdout=subprocess.DEVNULL)
     one, other = (tmp_path / name / "lab" for name in ("killed", "undisturbed"))
@@ -165,76 +225,74 @@ def test_a_killed_paint_eval_goes_on_to_the_figures_of_an_undisturbed_one(tmp_pa
     assert (one / "summary.json").read_text() == before
 
 
-def test_run_checkpoints_are_compared_with_their_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = tmp_path / "runs" / "mine"
-    options = ["--train.steps", "2", "--train.batch-size", "4", "--train.checkpoint-every", "1"]
-    options += ["--train.learning-rate", "0.01"]
-    assert main(["train", "lab-paint", *options, "--log.folder", str(run.parent), "--log.name", "mine"]) == 0
-    flags = [*FLAGS, "--limit", "4", "--samples", "2", "--folder", str(tmp_path / "evals")]
-    assert main(["eval", str(run), *flags]) == 0
-    out = capsys.readouterr().out
-    found = json.loads((tmp_path / "evals/lab/summary.json").read_text())
-    assert list(found["figures"]) == ["base", "mine-step-000001", "mine-step-000002"]
-    assert [row["policy"] for row in found["comparisons"]] == ["mine-step-000001", "mine-step-000002"]
-    assert "Avg@2 less that of base" in out
-    # One checkpoint of it is the same policy, and its answers are there.
-    assert main(["eval", str(run / "checkpoints/step-000002"), *flags]) == 0
+def test_run_checkpoints_are_compared_with_their_base(
+    adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [*FEW, "--folder", str(tmp_path)]
+    assert main(["eval", str(adapted), *flags]) == 0
+    said = capsys.readouterr().out
+    summary = json.loads((tmp_path / "lab/summary.json").read_text())
+    names = ["base", "mine-step-000001", "mine-step-000002"]
+    assert list(summary["figures"]) == names
+    assert [row["policy"] for row in summary["comparisons"]] == names[1:]
+    assert "Avg@2 less that of base" in said
+    # One checkpoint of it is the same policy, and its samples are there.
+    assert main(["eval", str(adapted / "checkpoints/step-000002"), *flags]) == 0
     assert "tok/s" not in capsys.readouterr().out
-    names = ("base", "mine-step-000001", "mine-step-000002")
-    asked = [json.loads((tmp_path / "evals/lab" / name / "lab/asked.json").read_text()) for name in names]
+    asked = [json.loads((tmp_path / "lab" / name / "lab/asked.json").read_text()) for name in names]
     assert asked[0]["adapter"] is None
-    assert len({one["adapter"] for one in asked}) == 3
-    # The adapters were in the answers.
-    texts = [[row["text"] for row in lines_of(tmp_path / "evals/lab" / name / "lab")] for name in names]
+    assert len({setting["adapter"] for setting in asked}) == 3
+    # The adapters wrote the samples.
+    texts = [[row["text"] for row in lines_of(tmp_path / "lab" / name / "lab")] for name in names]
     assert texts[0] != texts[1] != texts[2] != texts[0]
     # The adapter alone, whose file names its layers in another order, is as good.
-    assert main(["eval", str(run), str(run / "checkpoints/step-000001/adapter"), *flags, "--no-base"]) == 0
+    alone = str(adapted / "checkpoints/step-000001/adapter")
+    assert main(["eval", str(adapted), alone, *flags, "--no-base"]) == 0
     # Another setting does not mix with it.
     capsys.readouterr()
-    assert main(["eval", str(run), *flags, "--rollout.temperature", "0.6"]) == 2
+    assert main(["eval", str(adapted), *flags, "--rollout.temperature", "0.6"]) == 2
     assert "temperature: 1.0 -> 0.6" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_checkpoints_of_whole_models_are_compared_with_the_base_that_adapters_are_compared_with(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs, evals = tmp_path / "runs", tmp_path / "evals"
-    options = ["--train.steps", "2", "--train.batch-size", "4", "--train.checkpoint-every", "1"]
-    for name, rate, more in (("whole", "0.003", ["--model.tuning", "full"]), ("adapted", "0.01", [])):
-        place = ["--log.folder", str(runs), "--log.name", name]
-        assert main(["train", "lab-paint", *options, "--train.learning-rate", rate, *place, *more]) == 0
-    flags = [*FLAGS, "--limit", "4", "--samples", "2", "--folder", str(evals)]
-    assert main(["eval", str(runs / "whole"), *flags]) == 0
-    found = json.loads((evals / "lab/summary.json").read_text())
+    run, evals = tmp_path / "runs/whole", tmp_path / "evals"
+    train_lab(run, "--train.learning-rate", "0.003", "--model.tuning", "full")
+    flags = [*FEW, "--folder", str(evals)]
+    assert main(["eval", str(run), *flags]) == 0
+    summary = json.loads((evals / "lab/summary.json").read_text())
     names = ["base", "whole-step-000001", "whole-step-000002"]
-    assert list(found["figures"]) == names
+    assert list(summary["figures"]) == names
     texts = [[row["text"] for row in lines_of(evals / "lab" / name / "lab")] for name in names]
     assert texts[0] != texts[1] != texts[2] != texts[0]
     asked = [json.loads((evals / "lab" / name / "lab/asked.json").read_text()) for name in names]
-    assert len({one["weights"] for one in asked}) == 3
-    assert {one["adapter"] for one in asked} == {None}
-    # Each was asked as itself: the checkpoint's model, evaluated alone, gives the same answers.
-    folder = runs / "whole/checkpoints/step-000002"
+    assert len({setting["weights"] for setting in asked}) == 3
+    assert {setting["adapter"] for setting in asked} == {None}
+    # Each was asked as itself: the checkpoint's model, evaluated alone, gives the same samples.
+    folder = run / "checkpoints/step-000002"
     assert main(["eval", str(folder / "model"), *flags]) == 0
     assert [row["text"] for row in lines_of(evals / "model/base/lab")] == texts[2]
     # The base is that of the adapters, too, and one checkpoint is a policy that was asked before.
     before = (evals / "lab/base/lab/completions.jsonl").read_bytes()
     capsys.readouterr()
-    assert main(["eval", str(runs / "adapted/checkpoints/step-000001"), *flags]) == 0
+    assert main(["eval", str(adapted / "checkpoints/step-000001"), *flags]) == 0
     assert main(["eval", str(folder), *flags]) == 0
     assert capsys.readouterr().out.count("tok/s") <= 1
     assert (evals / "lab/base/lab/completions.jsonl").read_bytes() == before
     # Samples of other weights under a checkpoint's name are not taken over.
     (folder / "model").rename(folder / "kept")
-    shutil.copytree(runs / "whole/checkpoints/step-000001/model", folder / "model")
+    shutil.copytree(run / "checkpoints/step-000001/model", folder / "model")
     assert main(["eval", str(folder), *flags]) == 2
     assert "weights: " in capsys.readouterr().err
     # What does not go together is refused before anything is loaded or stored.
+    nothing = ["--folder", str(tmp_path / "nothing")]
     for more, message in (
-        ([str(runs / "adapted")], "its tuning is 'lora', another target's is 'full'"),
+        ([str(adapted)], "its tuning is 'lora', another target's is 'full'"),
         (["--rollout.engine", "vllm"], "A checkpoint's model/ folder is a model of its own"),
     ):
-        assert main(["eval", str(runs / "whole"), *more, *flags, "--folder", str(tmp_path / "nothing")]) == 2
+        assert main(["eval", str(run), *more, *flags, *nothing]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "nothing").exists()
 
@@ -260,20 +318,25 @@ def test_a_mistake_is_one_clear_message(
     assert "Traceback" not in error
 
 
-def test_grading_what_is_not_there_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_grading_what_is_not_there_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["grade", str(tmp_path)]) == 2
     assert "holds no evaluation" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "changes", [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 160}}, {"target_modules": "all-linear"}]
+    "changes",
+    [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 160}}, {"target_modules": "all-linear"}],
 )
-def test_an_adapter_of_another_kind_is_refused(policy: Policy, tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_an_adapter_of_another_kind_is_refused(
+    policy: Policy, tmp_path: Path, changes: dict[str, Any]
+) -> None:
     save_adapter(policy, tmp_path)
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(PolicyError, match="plain LoRA adapter"):
-        enter(Evaluation(), [str(tmp_path)])
+        resolve(Evaluation(), [str(tmp_path)])
 
 
 def test_targets_of_two_models_or_two_shapes_are_refused(policy: Policy, tmp_path: Path) -> None:
@@ -281,45 +344,53 @@ def test_targets_of_two_models_or_two_shapes_are_refused(policy: Policy, tmp_pat
     config = json.loads((tmp_path / "one" / "adapter_config.json").read_text())
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "adapter_config.json").write_text(json.dumps(config | {"r": 4}))
-    model, contestants = enter(Evaluation(), ["lab", str(tmp_path / "one")])
+    model, contestants = resolve(Evaluation(), ["lab", str(tmp_path / "one")])
     assert (model.path, model.lora_rank, model.dtype) == ("lab", 8, "float32")
     assert [(c.name, c.trained) for c in contestants] == [("base", None), ("one", tmp_path / "one")]
-    assert [c.name for c in enter(Evaluation(base=False), [str(tmp_path / "one")])[1]] == ["one"]
+    assert [c.name for c in resolve(Evaluation(base=False), [str(tmp_path / "one")])[1]] == ["one"]
     with pytest.raises(ConfigError, match=r"its lora_rank is 4, another target's is 8"):
-        enter(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "two")])
+        resolve(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "two")])
     with pytest.raises(ConfigError, match=r"its path is 'other'"):
-        enter(Evaluation(), ["other", str(tmp_path / "one")])
+        resolve(Evaluation(), ["other", str(tmp_path / "one")])
     (tmp_path / "one").rename(tmp_path / "base")
     with pytest.raises(ConfigError, match="two targets are called base"):
-        enter(Evaluation(), [str(tmp_path / "base")])
+        resolve(Evaluation(), [str(tmp_path / "base")])
     (tmp_path / "base").rename(tmp_path / "one")
     with pytest.raises(ConfigError, match="two targets are called one"):
-        enter(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "one")])
+        resolve(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "one")])
 
 
-def test_what_the_prompt_opened_is_part_of_the_answer(policy: Policy) -> None:
+def test_what_the_prompt_opened_is_part_of_the_sample(policy: Policy) -> None:
     ids = policy.tokenizer("The answer is $\\boxed{7}$.")["input_ids"]
     opening = policy.tokenizer("<|im_start|>assistant\n<think>\n")["input_ids"]
     completion = Completion((*ids, policy.end_ids[0]), (0.0,) * (len(ids) + 1), truncated=False)
-    plain = answer_of(policy, "1", 0, policy.student_prompt("x", thinking=True), completion)
+    problem = Problem("x", "", "7", "1")
+    task = task_of(policy, Path(), [problem], Protocol())
+    plain = sample_of(policy, task, problem, 0, completion)
     assert plain.text == "The answer is $\\boxed{7}$."
     assert plain.tokens == len(ids) + 1
     # Thought that was never closed is no answer.
-    assert answer_of(policy, "1", 0, opening, completion).text == "<think>\nThe answer is $\\boxed{7}$."
+    thought = replace(task, prompts={"1": opening})
+    stored = sample_of(policy, thought, problem, 0, completion)
+    assert stored.text == "<think>\nThe answer is $\\boxed{7}$."
 
 
 def test_nothing_is_ever_cut_to_fit(policy: Policy, problems: list[Problem]) -> None:
-    longest = require_room(policy, problems[:20], PROTOCOL)
-    assert longest == max(len(policy.student_prompt(p.problem, thinking=False)) for p in problems[:20])
-    fits = Protocol(1, False, Sampling(1.0, 1.0, -1, 1024 - longest))
-    assert require_room(policy, problems[:20], fits) == longest
+    def room(max_new_tokens: int) -> int:
+        protocol = Protocol(1, False, Sampling(1.0, 1.0, -1, max_new_tokens))
+        return require_room(policy, task_of(policy, Path(), problems[:20], protocol))
+
+    longest = max(len(policy.student_prompt(p.problem, thinking=False)) for p in problems[:20])
+    assert room(80) == longest + 80
+    assert room(1024 - longest) == 1024
     with pytest.raises(ConfigError, match=f"at most {1024 - longest}"):
-        require_room(policy, problems[:20], Protocol(1, False, Sampling(1.0, 1.0, -1, 1025 - longest)))
+        room(1025 - longest)
 
 
 def voted(answers: list[tuple[str | None, bool]], grader: Grader) -> list[int]:
     verdicts = [
-        Verdict(right, answer, "right" if right else "wrong" if answer else "no box") for answer, right in answers
+        Verdict(right, answer, "right" if right else "wrong" if answer else "no box")
+        for answer, right in answers
     ]
     return cast_votes([Grade(verdict, verdict) for verdict in verdicts], len(answers), grader)
 
@@ -355,60 +426,92 @@ def test_a_text_that_repeats_itself_at_its_end_loops(text: str, expected: bool) 
     assert loops(text) == expected
 
 
-ROLLOUTS = Path(__file__).parents[2] / "shared/data/math_rollouts.jsonl"
-
-
-@pytest.mark.skipif(not ROLLOUTS.exists(), reason=f"needs the rollouts of a real model in {ROLLOUTS}")
 def test_real_completions_do_not_loop() -> None:
-    rows = map(json.loads, ROLLOUTS.read_text(encoding="utf-8").splitlines())
-    assert not [text[-80:] for row in rows for text in row["completions"] if loops(text)]
+    path = Path(__file__).parent / "samples/math_rollouts.jsonl"
+    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    texts = [text for row in rows for text in row["completions"]]
+    assert len(texts) >= 80
+    assert not [text[-80:] for text in texts if loops(text)]
 
 
 def test_real_rows_of_the_tables(tmp_path: Path) -> None:
-    def answers(correct: list[list[bool]], names: str = "ab") -> GradedSamples:
+    def graded(correct: list[list[bool]], names: str = "ab") -> GradedSamples:
         table = np.array(correct)
         nothing = np.zeros_like(table)
-        return GradedSamples(list(names), table, table, np.where(table, 0, 1), 100 + nothing, nothing, nothing, nothing)
+        return GradedSamples(
+            list(names),
+            table,
+            table,
+            np.where(table, 0, 1),
+            100 + nothing,
+            nothing,
+            nothing,
+            nothing,
+        )
 
-    found = {
-        "base": {"x": answers([[True, False], [False, False]]), "y": answers([[True, True], [False, True]])},
-        "new": {"x": answers([[True, True], [False, True]]), "y": answers([[True, True], [True, True]])},
+    by_policy = {
+        "base": {
+            "x": graded([[True, False], [False, False]]),
+            "y": graded([[True, True], [False, True]]),
+        },
+        "new": {
+            "x": graded([[True, True], [False, True]]),
+            "y": graded([[True, True], [True, True]]),
+        },
     }
-    main_sheet, _, _, pairs = sheets(found)
+    main_sheet, _, _, pairs = sheets(by_policy)
     assert main_sheet.columns == ["", "x", "y", "macro"]
     assert [row[0] for row in main_sheet.rows] == ["base", "new"]
     assert main_sheet.rows[0][3].startswith("50.0 [")
     assert [row[:2] for row in pairs.rows] == [["new", "x"], ["new", "y"], ["new", "macro"]]
     assert pairs.rows[2][2].startswith("+37.5 [")
-    text = markdown(sheets(found))
+    text = markdown(sheets(by_policy))
     assert text.count("| base | x |") == 2
     assert "| new | macro | +37.5" in text
-    table = summary_json(found)
+    table = summary_json(by_policy)
     assert table["figures"]["new"]["macro"]["avg_at_k"]["mean"] == 0.875
     assert table["compared_with"] == "base"
     json.dumps(table, allow_nan=False)
-    # Of policies with different k, what all have: pass@4 of 12 and 6 answers, pass@1 of 12 and 1.
+    # Of policies with different k, what all have: pass@4 of 12 and 6 samples, pass@1 of 12 and 1.
     for k, shown in ((6, 4), (1, 1)):
-        mixed = {"base": {"x": answers([[True] * 12, [False] * 12])}, "new": {"x": answers([[True] * k, [False] * k])}}
+        mixed = {
+            "base": {"x": graded([[True] * 12, [False] * 12])},
+            "new": {"x": graded([[True] * k, [False] * k])},
+        }
         assert sheets(mixed)[1].columns[3] == f"pass@{shown}"
         assert [row[3].split()[0] for row in sheets(mixed)[1].rows] == ["50.0", "50.0"]
     # Macro averages are over the benchmarks that all have, or a column would hold two things.
-    apart = found | {"new": {"x": found["new"]["x"], "z": found["new"]["y"]}}
+    apart = by_policy | {"new": {"x": by_policy["new"]["x"], "z": by_policy["new"]["y"]}}
     assert sheets(apart)[0].columns == ["", "x", "y", "z"]
-    with pytest.raises(StoreError, match="x has other problems or gold answers for new than for base"):
-        list(comparisons(found | {"new": {"x": answers([[True, True], [False, True]], "ac")}}))
+    with pytest.raises(
+        StoreError, match="x has other problems or gold answers for new than for base"
+    ):
+        list(comparisons(by_policy | {"new": {"x": graded([[True, True], [False, True]], "ac")}}))
 
 
 def test_stored_evaluations_of_several_folders_are_told_apart(
     policy: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
     for name in ("a/base/mine", "b/base/mine", "b/after/mine"):
-        with opened(policy, tmp_path / name, problems[:2], Protocol(1, False, PROTOCOL.sampling)) as store:
+        task = task_of(policy, tmp_path / name, problems[:2], replace(PROTOCOL, samples=1))
+        with opened(policy, task) as store:
             for problem, sample in store.missing:
-                store.add(Sample(problem.id, sample, "", rf"\boxed{{{problem.answer}}}", 3, False, "local"))
+                store.add(
+                    Sample(
+                        problem.id, sample, "", rf"\boxed{{{problem.answer}}}", 3, False, "local"
+                    )
+                )
     stores = stored_in([tmp_path / "b", tmp_path / "a", tmp_path / "b/.."])
-    assert [str(path.relative_to(tmp_path)) for path in stores] == ["b/base/mine", "b/after/mine", "a/base/mine"]
+    assert [str(path.relative_to(tmp_path)) for path in stores] == [
+        "b/base/mine",
+        "b/after/mine",
+        "a/base/mine",
+    ]
     summarise_folders([tmp_path / "b", tmp_path / "a"], tmp_path / "new" / "place", QUIET)
     table = json.loads((tmp_path / "new/place/summary.json").read_text())
     assert list(table["figures"]) == [str(tmp_path / "b/base"), "after", str(tmp_path / "a/base")]
-    assert (tmp_path / "new/place/summary.md").read_text().startswith("**Avg@1, in % with 95 % interval**")
+    assert (
+        (tmp_path / "new/place/summary.md")
+        .read_text()
+        .startswith("**Avg@1, in % with 95 % interval**")
+    )

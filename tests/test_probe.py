@@ -1,4 +1,4 @@
-"""The probe before training: its figures are those of the stored answers, its prompts those of training."""
+"""The probe before training: figures of the stored samples, prompts of training."""
 
 import dataclasses
 import json
@@ -13,9 +13,8 @@ import pytest
 
 from paint.config import Config, ConfigError, Context, Data, Train
 from paint.data.problems import DataError, Problem, batch_indices
-from paint.evaluation.store import StoreError
-from paint.experiments.probe import answer_is_visible, draw, probe, require_sound, teacher
-from paint.files import digest
+from paint.evaluation.store import StoreError, prompt_digest
+from paint.experiments.probe import answer_is_visible, first_problems, probe, require_sound, teacher
 from paint.model.policy import Policy
 from paint.recipe import read_recipe
 from processes import until
@@ -24,13 +23,28 @@ from runs import changed
 LAB = changed("lab-paint", {"train": {"seed": 3}})
 RATIOS = (0.0, 0.5)
 READERS = ["student", "teacher@0", "teacher@0.5"]
-PROBE = ["probe", "lab-paint", "--problems", "48", "--samples", "2", "--ratios", "0", "0.5", "--train.seed", "3"]
+PROBE = [
+    "probe",
+    "lab-paint",
+    "--problems",
+    "48",
+    "--samples",
+    "2",
+    "--ratios",
+    "0",
+    "0.5",
+    "--train.seed",
+    "3",
+]
 
 
 @pytest.fixture(scope="module")
 def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished probe of 24 problems, two answers each."""
+    """A finished probe of 24 problems, two samples each, which was begun with fewer of both."""
     folder = tmp_path_factory.mktemp("probe")
+    probe(LAB, folder, problems=5, samples=1, ratios=(0.5,))
+    path = folder / "teacher@0.5/problems/completions.jsonl"
+    path.with_name("begun.jsonl").write_bytes(path.read_bytes())
     probe(LAB, folder, problems=24, samples=2, ratios=RATIOS)
     return folder
 
@@ -44,14 +58,18 @@ def lines_of(folder: Path, reader: str, name: str = "completions") -> list[dict[
 
 def right(folder: Path, reader: str) -> np.ndarray:
     """The stored verdicts, a row a problem."""
-    return np.array([row["strict"]["correct"] for row in lines_of(folder, reader, "grades")]).reshape(-1, 2)
+    return np.array(
+        [row["strict"]["correct"] for row in lines_of(folder, reader, "grades")]
+    ).reshape(-1, 2)
 
 
-def test_every_figure_is_that_of_the_stored_answers(probed: Path) -> None:
+def test_every_figure_is_that_of_the_stored_samples(probed: Path) -> None:
     summary = json.loads((probed / "summary.json").read_text())
     assert list(summary["figures"]) == READERS
-    asked = [json.loads((probed / reader / "problems/asked.json").read_text()) for reader in READERS]
-    assert {one["seed"] for one in asked} == {LAB.train.seed}
+    asked = [
+        json.loads((probed / reader / "problems/asked.json").read_text()) for reader in READERS
+    ]
+    assert {setting["seed"] for setting in asked} == {LAB.train.seed}
     table = {
         cells[1]: cells[2:-1]
         for line in (probed / "summary.md").read_text().splitlines()
@@ -59,10 +77,13 @@ def test_every_figure_is_that_of_the_stored_answers(probed: Path) -> None:
     }
     assert table[""][0] == "Avg@2"
     for reader in READERS:
-        answers, correct = lines_of(probed, reader), right(probed, reader)
-        assert len(answers) == 48
+        samples, correct = lines_of(probed, reader), right(probed, reader)
+        assert len(samples) == 48
         figures = summary["figures"][reader]["problems"]
-        tokens, cut = np.mean([row["tokens"] for row in answers]), np.mean([row["truncated"] for row in answers])
+        tokens, cut = (
+            np.mean([row["tokens"] for row in samples]),
+            np.mean([row["truncated"] for row in samples]),
+        )
         assert figures["avg_at_k"]["mean"] == pytest.approx(correct.mean())
         assert figures["completion_tokens"]["mean"] == pytest.approx(tokens)
         assert table[reader][0].startswith(f"{100 * correct.mean():.1f} [")
@@ -76,7 +97,9 @@ def test_every_figure_is_that_of_the_stored_answers(probed: Path) -> None:
         assert table[reader][4] == f"{100 * summary['answer_visible_share'][reader]:.1f}"
 
 
-def test_a_teacher_that_reads_the_whole_solution_is_far_better_than_the_student(probed: Path) -> None:
+def test_a_teacher_that_reads_the_whole_solution_is_far_better_than_the_student(
+    probed: Path,
+) -> None:
     summary = json.loads((probed / "summary.json").read_text())
     whole, half = (row["difference"] for row in summary["comparisons"])
     assert whole["low"] > 0.2
@@ -86,7 +109,9 @@ def test_a_teacher_that_reads_the_whole_solution_is_far_better_than_the_student(
     assert shares["teacher@0.5"] < 0.5
 
 
-def test_the_prompts_are_those_of_training(probed: Path, policy: Policy, problems: list[Problem]) -> None:
+def test_the_prompts_are_those_of_training(
+    probed: Path, policy: Policy, problems: list[Problem]
+) -> None:
     first = [problems[i] for i in batch_indices(len(problems), 24, 0, LAB.train.seed)]
 
     def half(solution: str) -> str:
@@ -94,22 +119,25 @@ def test_the_prompts_are_those_of_training(probed: Path, policy: Policy, problem
 
     wanted = {
         "student": {p.id: policy.student_prompt(p.problem) for p in first},
-        "teacher@0": {p.id: policy.teacher_prompt(p.problem, p.solution, complete=True) for p in first},
-        "teacher@0.5": {p.id: policy.teacher_prompt(p.problem, half(p.solution), complete=False) for p in first},
+        "teacher@0": {
+            p.id: policy.teacher_prompt(p.problem, p.solution, complete=True) for p in first
+        },
+        "teacher@0.5": {
+            p.id: policy.teacher_prompt(p.problem, half(p.solution), complete=False) for p in first
+        },
     }
     for reader, prompts in wanted.items():
         stored = {row["problem"]: row["prompt"] for row in lines_of(probed, reader)}
-        assert stored == {name: digest(prompt) for name, prompt in prompts.items()}
+        assert stored == {name: prompt_digest(prompt) for name, prompt in prompts.items()}
 
 
-def test_more_problems_or_answers_are_added_to_what_is_stored(probed: Path, tmp_path: Path) -> None:
-    probe(LAB, tmp_path, problems=5, samples=1, ratios=(0.5,))
-    path = tmp_path / "teacher@0.5/problems/completions.jsonl"
-    before = path.read_bytes()
-    probe(LAB, tmp_path, problems=24, samples=2, ratios=(0.5,))
-    assert path.read_bytes().startswith(before)
-    for reader in ("student", "teacher@0.5"):
-        assert lines_of(tmp_path, reader) == lines_of(probed, reader)
+def test_more_problems_or_samples_are_added_to_what_is_stored(probed: Path) -> None:
+    folder = probed / "teacher@0.5/problems"
+    begun = (folder / "begun.jsonl").read_bytes()
+    assert begun.count(b"\n") == 5
+    assert (folder / "completions.jsonl").read_bytes().startswith(begun)
+    rows = [(row["problem"], row["sample"]) for row in lines_of(probed, "teacher@0.5")]
+    assert len(rows) == len(set(rows)) == 48
 
 
 def test_a_finished_probe_is_told_again_and_another_setting_is_refused(
@@ -125,15 +153,18 @@ def test_a_finished_probe_is_told_again_and_another_setting_is_refused(
     with pytest.raises(StoreError, match=r"temperature: 1.1 -> 0.7"):
         probe(cooler, probed, problems=24, samples=2, ratios=RATIOS)
     elsewhere = dataclasses.replace(LAB, context=Context(placement="prefix"))
-    with pytest.raises(StoreError, match=r"0.5 hidden \(suffix\)' -> 'solution, 0.5 hidden \(prefix\)"):
+    with pytest.raises(
+        StoreError, match=r"0.5 hidden \(suffix\)' -> 'solution, 0.5 hidden \(prefix\)"
+    ):
         probe(elsewhere, probed, problems=24, samples=2, ratios=(0.5,))
 
 
+@pytest.mark.slow
 def test_a_killed_probe_goes_on_to_the_figures_of_an_undisturbed_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "paint.cli", *PROBE, "--folder", str(tmp_path / "killed")]
     stored = tmp_path / "killed/teacher@0/problems/completions.jsonl"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    until(lambda: stored.exists() and stored.stat().st_size, 120)
+    until(lambda: stored.exists() and stored.read_bytes().count(b"\n") >= 32, 120)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert 32 <= len(stored.read_bytes().splitlines()) < 96
@@ -143,7 +174,9 @@ def test_a_killed_probe_goes_on_to_the_figures_of_an_undisturbed_one(tmp_path: P
     for reader in READERS:
         assert lines_of(tmp_path / "killed", reader) == lines_of(tmp_path / "undisturbed", reader)
     for name in ("summary.json", "summary.md"):
-        assert (tmp_path / "killed" / name).read_text() == (tmp_path / "undisturbed" / name).read_text()
+        assert (tmp_path / "killed" / name).read_text() == (
+            tmp_path / "undisturbed" / name
+        ).read_text()
 
 
 def test_problems_without_answers_are_refused_with_the_way_out(tmp_path: Path) -> None:
@@ -151,33 +184,46 @@ def test_problems_without_answers_are_refused_with_the_way_out(tmp_path: Path) -
     row = {"problem": "What is 3+4?", "solution": "It is $\\boxed{7}$.", "final": "7"}
     data.write_text(json.dumps(row) + "\n")
     recipe.write_text(
-        f'[model]\npath = "lab"\ndtype = "float32"\n[data]\npath = "{data}"\n[rollout]\nmax_new_tokens = 32'
+        f'[model]\npath = "lab"\ndtype = "float32"\n[data]\npath = "{data}"\n'
+        "[rollout]\nmax_new_tokens = 32"
     )
-    with pytest.raises(DataError, match=r'problems.jsonl row 1: field "answer" is missing .*--data.answer-field'):
+    with pytest.raises(
+        DataError, match=r'problems.jsonl row 1: field "answer" is missing .*--data.answer-field'
+    ):
         probe(read_recipe(recipe), tmp_path / "probe", problems=100, samples=2, ratios=(0.25,))
     assert not (tmp_path / "probe").exists()
     # The way out is one; of fewer problems than asked for, all are taken.
-    recipe.write_text(recipe.read_text().replace(f'path = "{data}"', f'path = "{data}"\nanswer_field = "final"'))
-    found = probe(read_recipe(recipe), tmp_path / "probe", problems=100, samples=2, ratios=(0.25,))
-    assert {name: answers.correct.shape for name, answers in found.items()} == {
+    recipe.write_text(
+        recipe.read_text().replace(f'path = "{data}"', f'path = "{data}"\nanswer_field = "final"')
+    )
+    graded = probe(read_recipe(recipe), tmp_path / "probe", problems=100, samples=2, ratios=(0.25,))
+    assert {name: samples.correct.shape for name, samples in graded.items()} == {
         "student": (1, 2),
         "teacher@0.25": (1, 2),
     }
 
 
-def test_a_random_block_is_hidden_where_it_was_hidden_before(policy: Policy, problems: list[Problem]) -> None:
+def test_a_random_block_is_hidden_where_it_was_hidden_before(
+    policy: Policy, problems: list[Problem]
+) -> None:
     config = dataclasses.replace(LAB, context=Context(placement="random"))
-    one, again = (teacher(policy, config, draw(problems, count, 0), 0.5) for count in (40, 20))
+    one, again = (
+        teacher(policy, config, first_problems(problems, count, 0), 0.5) for count in (40, 20)
+    )
     assert all(one.prompts[name] == prompt for name, prompt in again.prompts.items())
     texts = [policy.decode(prompt) for prompt in one.prompts.values()]
-    starts = {text.split("Reference Solution Begin ===\n")[1].index("...(omitted)...") for text in texts}
+    starts = {
+        text.split("Reference Solution Begin ===\n")[1].index("...(omitted)...") for text in texts
+    }
     assert len(starts) > 10  # not one place for all
 
 
 def test_an_answer_is_seen_in_any_spelling_and_only_as_a_whole() -> None:
     def seen(answer: str, context: str, boxed: bool = True) -> bool:
         solution = rf"So it is $\boxed{{{answer}}}$." if boxed else "So it is."
-        return answer_is_visible(Problem("?", solution, answer if not boxed else "99", "1"), context)
+        return answer_is_visible(
+            Problem("?", solution, answer if not boxed else "99", "1"), context
+        )
 
     assert seen("12", "we get $x = 12$ ...(omitted)...")
     assert not seen("12", "we get $x = 312$, or 12.5 ...(omitted)...")
@@ -194,14 +240,24 @@ def test_an_answer_is_seen_in_any_spelling_and_only_as_a_whole() -> None:
         ({"data": Data()}, {}, "data.path is not set"),
         ({}, {"problems": 0}, "problems must be at least 1, got 0"),
         ({}, {"samples": 0}, "samples must be at least 1, got 0"),
-        ({}, {"ratios": (0.3, 1.0)}, r"distinct mask ratios in \[0, 1\), at least one, got \[0.3, 1.0\]"),
+        (
+            {},
+            {"ratios": (0.3, 1.0)},
+            r"distinct mask ratios in \[0, 1\), at least one, got \[0.3, 1.0\]",
+        ),
         ({}, {"ratios": (0.3, 0.3)}, "distinct mask ratios"),
         ({}, {"ratios": ()}, r"at least one, got \[\]"),
         ({"train": Train(method="sft")}, {}, 'train.method "sft" has no teacher to probe'),
-        ({"context": Context(shown="answer")}, {}, 'context.shown is "answer"; pass --context.shown own'),
+        (
+            {"context": Context(shown="answer")},
+            {},
+            'context.shown is "answer"; pass --context.shown own',
+        ),
     ],
 )
-def test_what_cannot_be_probed_is_refused_first(changes: dict[str, Any], options: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_probed_is_refused_first(
+    changes: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
     config: Config = dataclasses.replace(LAB, **changes)
     with pytest.raises(ConfigError, match=message):
         require_sound(config, **{"problems": 100, "samples": 4, "ratios": (0.3,), **options})

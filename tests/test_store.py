@@ -13,8 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paint.data.problems import Problem
-from paint.evaluation.store import Store, StoreError, find_stores, open_store, reopen_store
-from paint.files import digest
+from paint.evaluation.store import (
+    Sample,
+    Store,
+    StoreError,
+    find_stores,
+    open_store,
+    prompt_digest,
+    reopen_store,
+)
 
 PROBLEMS = [Problem(f"What is {i}+{i}?", "", str(2 * i), str(i)) for i in range(3)]
 PROMPTS = [[1, 2, i] for i in range(3)]
@@ -25,14 +32,14 @@ def fresh(folder: Path, **changes: Any) -> AbstractContextManager[Store]:
     return open_store(folder, ASKED | changes, PROBLEMS, PROMPTS)
 
 
-def answer(problem: str = "0", sample: int = 0, text: str = "\\boxed{0}") -> Sample:
-    return Sample(problem, sample, digest(PROMPTS[int(problem)]), text, 5, False, "local")
+def sample_of(problem: str = "0", sample: int = 0, text: str = "\\boxed{0}") -> Sample:
+    return Sample(problem, sample, prompt_digest(PROMPTS[int(problem)]), text, 5, False, "local")
 
 
 def fill(opened: AbstractContextManager[Store]) -> None:
     with opened as store:
         for problem, sample in store.missing:
-            store.add(answer(problem.id, sample, f"It is\u2028\\boxed{{{problem.answer}}} é"))
+            store.add(sample_of(problem.id, sample, f"It is\u2028\\boxed{{{problem.answer}}} é"))
 
 
 def missing(opened: AbstractContextManager[Store]) -> list[tuple[str, int]]:
@@ -49,16 +56,22 @@ def refusal(opened: AbstractContextManager[Store]) -> str:
 def test_what_is_added_is_found_again_and_the_rest_is_missing(tmp_path: Path) -> None:
     with fresh(tmp_path) as store:
         assert [(p.id, k) for p, k in store.missing] == [(i, k) for i in "012" for k in (0, 1)]
-        store.add(answer("1", 1))
-        assert list(store.samples()) == [answer("1", 1)]  # at once, not at the end
-        assert [(p.id, k) for p, k in store.missing] == [("0", 0), ("0", 1), ("1", 0), ("2", 0), ("2", 1)]
+        store.add(sample_of("1", 1))
+        assert list(store.samples()) == [sample_of("1", 1)]  # at once, not at the end
+        assert [(p.id, k) for p, k in store.missing] == [
+            ("0", 0),
+            ("0", 1),
+            ("1", 0),
+            ("2", 0),
+            ("2", 1),
+        ]
     fill(fresh(tmp_path))
     with reopen_store(tmp_path) as again:
         assert not again.missing
         assert not again.dropped
-        answers = {(a.problem, a.sample): a for a in again.answers()}
-        assert answers["1", 1] == answer("1", 1)
-        assert answers["2", 0].text == "It is\u2028\\boxed{4} é"
+        samples = {(s.problem, s.sample): s for s in again.samples()}
+        assert samples["1", 1] == sample_of("1", 1)
+        assert samples["2", 0].text == "It is\u2028\\boxed{4} é"
         assert again.problems == PROBLEMS
 
 
@@ -87,8 +100,10 @@ def test_a_store_cut_anywhere_loses_only_the_lines_that_were_cut(
     [
         b"not json\n",
         b'{"problem": "0"}\n',
-        b'{"problem": 0, "sample": 0, "prompt": "x", "text": "x", "tokens": 1, "truncated": false, "source": "x"}\n',
-        b'{"problem": "0", "sample": true, "prompt": "", "text": "", "tokens": 1, "truncated": false, "source": "x"}\n',
+        b'{"problem": 0, "sample": 0, "prompt": "x", "text": "x", "tokens": 1, '
+        b'"truncated": false, "source": "x"}\n',
+        b'{"problem": "0", "sample": true, "prompt": "", "text": "", "tokens": 1, '
+        b'"truncated": false, "source": "x"}\n',
         b"\xff\xfe\n",
         b"[1, 2]\n",
         b"[" * 100_000 + b"\n",
@@ -96,7 +111,9 @@ def test_a_store_cut_anywhere_loses_only_the_lines_that_were_cut(
     ],
     ids=range(8),
 )
-def test_a_damaged_line_anywhere_is_dropped_counted_and_asked_for_again(tmp_path: Path, damage: bytes) -> None:
+def test_a_damaged_line_anywhere_is_dropped_counted_and_asked_for_again(
+    tmp_path: Path, damage: bytes
+) -> None:
     fill(fresh(tmp_path))
     path = tmp_path / "completions.jsonl"
     first, *rest = path.read_bytes().splitlines(keepends=True)
@@ -108,7 +125,7 @@ def test_a_damaged_line_anywhere_is_dropped_counted_and_asked_for_again(tmp_path
     assert path.read_bytes() == b"".join(rest) + first
 
 
-def test_an_answer_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+def test_a_sample_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     path = tmp_path / "completions.jsonl"
     whole = path.read_bytes()
@@ -131,7 +148,7 @@ def test_another_setting_is_refused_with_every_difference(tmp_path: Path) -> Non
     assert not missing(fresh(tmp_path))
 
 
-def test_answers_to_a_problem_that_has_changed_are_known_by_their_prompt_however_long_it_was_left_out(
+def test_samples_of_a_problem_that_has_changed_are_known_by_their_prompt_also_after_a_pause(
     tmp_path: Path,
 ) -> None:
     fill(fresh(tmp_path))
@@ -141,19 +158,19 @@ def test_answers_to_a_problem_that_has_changed_are_known_by_their_prompt_however
     )
 
 
-def test_answers_without_a_setting_are_nobodys(tmp_path: Path) -> None:
+def test_samples_without_a_setting_are_nobodys(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     (tmp_path / "asked.json").unlink()
     assert "nothing says in which setting" in refusal(fresh(tmp_path))
 
 
-def test_answers_and_problems_may_become_more_or_less(tmp_path: Path) -> None:
+def test_samples_and_problems_may_become_more_or_less(tmp_path: Path) -> None:
     fill(open_store(tmp_path, ASKED, PROBLEMS[:2], PROMPTS[:2]))
     assert missing(fresh(tmp_path, samples=3)) == [("0", 2), ("1", 2), ("2", 0), ("2", 1), ("2", 2)]
     fill(fresh(tmp_path, samples=3))
     with fresh(tmp_path, samples=1) as less:
         assert not less.missing
-        assert [(a.problem, a.sample) for a in less.answers()] == [("0", 0), ("1", 0), ("2", 0)]
+        assert [(s.problem, s.sample) for s in less.samples()] == [("0", 0), ("1", 0), ("2", 0)]
         assert len(less.written) == 9
 
 
@@ -165,22 +182,26 @@ def test_a_corrected_gold_answer_is_taken_over(tmp_path: Path) -> None:
         assert not store.missing
 
 
-def test_every_version_that_wrote_answers_is_kept(tmp_path: Path) -> None:
+def test_every_version_that_wrote_samples_is_kept(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     fill(fresh(tmp_path, versions={"paint": "2"}))
     fill(fresh(tmp_path))
-    assert json.loads((tmp_path / "asked.json").read_text())["versions"] == [{"paint": "1"}, {"paint": "2"}]
+    assert json.loads((tmp_path / "asked.json").read_text())["versions"] == [
+        {"paint": "1"},
+        {"paint": "2"},
+    ]
 
 
 def test_one_process_at_a_time_works_on_a_store(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import sys
         from pathlib import Path
-        from paint.evaluation.store import StoreError, reopen_store
+        from paint.evaluation.store import reopen_store
+        from paint.files import FolderInUse
         try:
             with reopen_store(Path(sys.argv[1])):
                 print("opened")
-        except StoreError as error:
+        except FolderInUse as error:
             print(error)
     """)
     line = [sys.executable, "-c", code, str(tmp_path)]
@@ -200,7 +221,8 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         asked = {"model": "lab", "temperature": 1.0, "samples": 2, "versions": {"paint": "1"}}
         try:
-            with open_store(Path(sys.argv[1]), asked, [Problem("What is 0+0?", "", "0", "0")], [[1, 2, 0]]) as store:
+            problems = [Problem("What is 0+0?", "", "0", "0")]
+            with open_store(Path(sys.argv[1]), asked, problems, [[1, 2, 0]]) as store:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
                 for sample in (0, 1):
                     store.add(Sample("0", sample, "x", "y" * 300, 5, False, "local"))
@@ -225,7 +247,9 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
         ("problems.jsonl", '{"id": "0"}\n', "problems.jsonl line 1 is damaged"),
     ],
 )
-def test_a_damaged_setting_is_one_clear_message(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_a_damaged_setting_is_one_clear_message(
+    tmp_path: Path, name: str, content: str, message: str
+) -> None:
     fill(fresh(tmp_path))
     (tmp_path / name).write_text(content)
     assert message in refusal(reopen_store(tmp_path))
@@ -244,4 +268,6 @@ def test_a_folder_without_an_evaluation_says_so(tmp_path: Path) -> None:
 
 def test_what_is_asked_is_kept_in_plain_sight(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
-    assert json.loads((tmp_path / "asked.json").read_text()) == ASKED | {"versions": [ASKED["versions"]]}
+    assert json.loads((tmp_path / "asked.json").read_text()) == ASKED | {
+        "versions": [ASKED["versions"]]
+    }

@@ -1,7 +1,8 @@
 """How files are written, read and told apart: whole or not at all, by one process at a time.
 
-Everything here raises OSError where the file system does; ``explained`` turns that into the error of
-whoever asked, with the file, the reason and the way out.
+Writing and reading raise OSError where the file system does. A caller that can say what to do about
+it wraps them in ``explained``, which turns the OSError into an error with the path, the reason and
+advice.
 """
 
 import fcntl
@@ -22,7 +23,7 @@ class FolderInUse(PaintError, RuntimeError):
 
 
 def write(path: Path, content: str | bytes | Iterable[bytes]) -> None:
-    """Write a file so that it is either the old one or the whole new one, also after a power cut.
+    """Replace a file: it holds all of the old content or all of the new, also after a power cut.
 
     Missing folders are made. Half of a surrogate pair, which JSON can spell and UTF-8 cannot hold,
     becomes a question mark.
@@ -41,9 +42,9 @@ def write(path: Path, content: str | bytes | Iterable[bytes]) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """An empty folder to fill, which gets its name when the block is left and all is on disk.
+    """An empty folder to fill; it gets its name once the block is over and its files are on disk.
 
-    Whatever ends the block early leaves nothing behind.
+    An exception in the block leaves nothing behind.
     """
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -65,47 +66,44 @@ def to_jsonl(rows: Iterable[Any]) -> str:
 
 
 def read_jsonl(path: Path) -> Iterator[Any]:
-    """The values of all complete lines; no file has no lines.
+    """The values of all complete lines; a file that does not exist has none.
 
-    A last line without an end was cut short by a kill, and is left out.
+    A last line without its end was cut short by a kill, and is left out.
 
     Raises:
         ValueError: another line is not JSON; the message names the file and the line.
     """
-    for number, line in enumerate(complete_lines(path), start=1):
+    for number, line in enumerate(_complete_lines(path), start=1):
         try:
             yield json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} line {number} is damaged: {error}") from error
 
 
-def complete_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file that have their end.
-
-    Only "\\n" ends a line: text may hold U+2028 and its like, at which str.splitlines would cut.
-    """
-    if path.exists():
-        with path.open("rb") as file:
-            yield from (line for line in file if line.endswith(b"\n"))
-
-
 def digest(*parts: str) -> str:
-    """What tells some texts, in this order, from others: 64 hexadecimal digits."""
+    """The SHA-256 of texts in this order, as 64 hexadecimal digits."""
     return digest_of_bytes(["\0".join(parts).encode("utf-8", "replace")])
 
 
 def digest_of_bytes(parts: Iterable[bytes]) -> str:
-    """The same of bytes, which are read one part after the other."""
-    total = hashlib.sha256()
+    """The SHA-256 of bytes, which are read part by part."""
+    sha = hashlib.sha256()
     for part in parts:
-        total.update(part)
-    return total.hexdigest()
+        sha.update(part)
+    return sha.hexdigest()
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder. Raises FolderInUse where one is at work there."""
-    with (folder / ".lock").open("wb") as lock:
+    """Keep other processes out of a folder.
+
+    Raises:
+        FolderInUse: another process is at work there.
+        PaintError: the folder cannot be written.
+    """
+    with explained(folder, PaintError, "nothing that was stored before is lost"):
+        lock = (folder / ".lock").open("wb")
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -113,18 +111,25 @@ def locked(folder: Path) -> Iterator[None]:
                 f"{folder}: another process is at work there; wait, or name another folder"
             ) from None
         except OSError:
-            pass  # a file system without locks
+            pass  # Some file systems have no locks: better to work there than to refuse.
         yield
 
 
 @contextmanager
 def explained(path: Path, kind: type[PaintError], advice: str) -> Iterator[None]:
-    """Turn an OSError of this block into an error of this kind: the path, the reason, the advice."""
+    """Turn an OSError of the block into an error of ``kind``: path, reason and advice."""
     try:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise kind(f"{path}: {reason}; {advice}") from error
+
+
+def _complete_lines(path: Path) -> Iterator[bytes]:
+    # Only "\n" ends a line: text may hold U+2028 and its like, at which str.splitlines would cut.
+    if path.exists():
+        with path.open("rb") as file:
+            yield from (line for line in file if line.endswith(b"\n"))
 
 
 def _sync(path: Path) -> None:

@@ -1,13 +1,15 @@
 """One way to ask a policy: open its stores, open an engine, generate what is missing.
 
-`paint eval`, experiments and the probe differ in whom they ask, and in what is read. Validation asks
-the policy that is being trained, on all ranks, and shares everything here but the engine.
+`paint eval`, experiments and the probe list their tasks and call ``asked``. Validation asks the
+policy that is being trained, through the engine that training holds, on all ranks: it takes the
+parts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -25,7 +27,7 @@ from paint.model.policy import Policy, load_policy
 from paint.model.weights import load_trained
 
 WEIGHTS_READ = 1_000
-"""Numbers of each parameter that tell a base model from others, at least."""
+"""How many numbers of each parameter, at least, enter the digest of a base model."""
 
 READ_BYTES = 2**24
 """Bytes of a file that are in memory at once."""
@@ -33,7 +35,7 @@ READ_BYTES = 2**24
 PAPER_SAMPLING = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=38_912)
 
 Prompts = Mapping[str, list[int]]
-"""Token ids to be answered, by problem."""
+"""The token ids that the policy reads, by problem."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Protocol:
     """How samples are drawn; the defaults are the paper's (section 'Experimental Details').
 
     Attributes:
+        samples: k, a problem.
         shown: what the prompts show beside the problem, for the record; None is nothing, as in the
             deployment prompt.
     """
@@ -58,15 +61,16 @@ class Task:
 
     Attributes:
         folder: of the store; its name is the problem set's, its parent's name the policy's.
-        trained: folder of an adapter or, where every weight was trained, of a model; None is the base.
-        prompts: what is read instead of the deployment prompts, as ``protocol.shown`` names it.
+        prompts: what is read of each problem.
+        trained: folder of an adapter or, where every weight was trained, of a model; None is the
+            base.
     """
 
     folder: Path
     problems: Sequence[Problem]
+    prompts: Prompts
     protocol: Protocol
     trained: Path | None = None
-    prompts: Prompts | None = None
 
     @property
     def title(self) -> str:
@@ -74,15 +78,20 @@ class Task:
 
 
 def untrained(model: cfg.Model) -> cfg.Model:
-    """The model as it is: under an adapter as small as there can be, which changes nothing."""
+    """The base model as a policy: under the smallest adapter, which changes nothing untrained."""
     return replace(model, tuning="lora", lora_rank=1, lora_alpha=1, gradient_checkpointing=False)
 
 
 def load_asked(model: cfg.Model, rollout: cfg.Rollout, *, seed: int = 0) -> Policy:
-    """The policy that is asked, on the device where ``rollout.engine`` wants it."""
+    """The policy that is asked, on the device that ``rollout.engine`` leaves to it."""
     # With servers, this process only writes adapters and checks log-probs: the GPU is theirs.
     device = "cpu" if rollout.engine == "vllm" else PartialState().device
     return load_policy(model, seed=seed, device=device)
+
+
+def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking: bool) -> Prompts:
+    """What the student reads: the problem alone."""
+    return {p.id: policy.student_prompt(p.problem, thinking=thinking) for p in problems}
 
 
 @contextmanager
@@ -97,9 +106,9 @@ def asked(
     """The stores of all tasks, with every sample that was asked for.
 
     Args:
-        policy: the base under an adapter that changes nothing, as it was loaded from ``model``.
-        rollout: the engine that answers.
-        tasks: those of the base model first.
+        policy: the base model, as it was loaded from ``model``.
+        rollout: the engine that generates.
+        tasks: those of the base model first, and those of one policy side by side.
         folder: where an engine keeps its log and its adapters.
 
     Raises:
@@ -128,35 +137,21 @@ def asked(
         yield stores
 
 
-def generate(
-    policy: Policy, engine: Engine, task: Task, store: Store, display: Display
-) -> None:
+def generate(policy: Policy, engine: Engine, task: Task, store: Store, display: Display) -> None:
     """Ask for every sample that is missing, and store each as soon as it is there."""
-    missing = store.missing
-    prompts = prompts_of(policy, task)
-    total = len(store.rows)
-
+    missing, total = store.missing, len(store.rows)
     with display.counting(task.title, total, total - len(missing)) as count:
 
-        def keep(number: int, completion: Completion) -> None:
-            problem, sample = missing[number]
-            store.add(sample_of(policy, problem.id, sample, prompts[problem.id], completion))
+        def keep(index: int, completion: Completion) -> None:
+            store.add(sample_of(policy, task, *missing[index], completion))
             count.add(len(completion.ids))
 
         engine.stream(
-            [prompts[problem.id] for problem, _ in missing],
+            [task.prompts[problem.id] for problem, _ in missing],
             task.protocol.sampling,
             sample_seeds(task.protocol, missing),
             keep,
         )
-
-
-def prompts_of(policy: Policy, task: Task) -> Prompts:
-    """What is read: the deployment prompts in the protocol's thinking mode, if nothing else is given."""
-    if task.prompts is not None:
-        return task.prompts
-    thinking = task.protocol.thinking
-    return {p.id: policy.student_prompt(p.problem, thinking=thinking) for p in task.problems}
 
 
 def sample_seeds(protocol: Protocol, rows: Sequence[tuple[Problem, int]]) -> list[int]:
@@ -165,11 +160,12 @@ def sample_seeds(protocol: Protocol, rows: Sequence[tuple[Problem, int]]) -> lis
 
 
 def sample_of(
-    policy: Policy, problem: str, number: int, prompt: Sequence[int], completion: Completion
+    policy: Policy, task: Task, problem: Problem, number: int, completion: Completion
 ) -> Sample:
     """What is stored of a completion."""
+    prompt = task.prompts[problem.id]
     return Sample(
-        problem,
+        problem.id,
         number,
         prompt_digest(prompt),
         policy.transcript(prompt, completion.ids),
@@ -182,23 +178,23 @@ def sample_of(
 def open_task(
     policy: Policy, task: Task, *, model: str, engine: str
 ) -> AbstractContextManager[Store]:
-    """The store of a task: what an earlier, interrupted call left counts.
+    """The store of a task, with the samples that an earlier, interrupted call left in it.
 
     Args:
         model: name of the base model, for the record; models are known by their weights.
-        engine: kind of the engine (local, vllm, merged): their completions for one seed may differ.
+        engine: local, vllm or merged, whose completions for one seed may differ.
 
     Raises:
         StoreError: the folder holds an evaluation in another setting.
     """
     protocol, trained = task.protocol, task.trained
+    is_whole_model = trained is not None and policy.tuning == "full"
+    trained_digest = _files_digest(trained) if trained else None
     setting = {
         "model": model,
-        "weights": _files_digest(trained)
-        if trained and policy.tuning == "full"
-        else _weights_digest(policy),
+        "weights": trained_digest if is_whole_model else _weights_digest(policy),
         "dtype": str(policy.model.dtype).removeprefix("torch."),
-        "adapter": _files_digest(trained) if trained and policy.tuning == "lora" else None,
+        "adapter": None if is_whole_model else trained_digest,
         "end_ids": policy.end_ids,
         "thinking": protocol.thinking,
         "shown": protocol.shown,
@@ -210,18 +206,17 @@ def open_task(
             name: version(name) for name in ("paint", "torch", "transformers", "math-verify")
         },
     }
-    prompts = prompts_of(policy, task)
-    ordered = [prompts[problem.id] for problem in task.problems]
-    return open_store(task.folder, setting, task.problems, ordered)
+    prompts = [task.prompts[problem.id] for problem in task.problems]
+    return open_store(task.folder, setting, task.problems, prompts)
 
 
 def require_room(policy: Policy, task: Task) -> int:
-    """The tokens of the longest prompt and a completion.
+    """The tokens of the longest prompt and the longest completion together.
 
     Raises:
         ConfigError: they do not fit in the model's positions; nothing is ever cut.
     """
-    longest = max(map(len, prompts_of(policy, task).values()))
+    longest = max(map(len, task.prompts.values()))
     new = task.protocol.sampling.max_new_tokens
     positions = getattr(policy.model.config, "max_position_embeddings", None)
     if positions is not None and longest + new > positions:
@@ -239,36 +234,38 @@ def _generate_all(
     stores: Sequence[Store],
     display: Display,
 ) -> None:
-    loaded: Path | None = None
-    engine.adopt()
-    for task, store in zip(tasks, stores, strict=True):
-        if not store.missing:
+    is_base = True
+    for trained, group in groupby(zip(tasks, stores, strict=True), key=lambda row: row[0].trained):
+        unfinished = [(task, store) for task, store in group if store.missing]
+        if not unfinished:
             continue
-        if task.trained != loaded:
-            if task.trained is None:
-                raise ValueError("the base model is asked before what was trained from it")
-            load_trained(policy, task.trained)
-            engine.adopt()
-            loaded = task.trained
-        generate(policy, engine, task, store, display)
+
+        if trained is not None:
+            load_trained(policy, trained)
+            is_base = False
+        elif not is_base:
+            raise ValueError("the base model is asked before what was trained from it")
+        engine.adopt()
+        for task, store in unfinished:
+            generate(policy, engine, task, store, display)
 
 
 def _weights_digest(policy: Policy) -> str:
-    """What tells the base model from others under its path: some numbers of every parameter."""
+    """The identity of the base model, whatever its path: a digest of a part of every weight."""
 
     def parts() -> Iterator[bytes]:
         for name, value in policy.base.named_parameters():
             if "lora_" not in name:
                 flat = value.detach().flatten()
-                sample = flat[:: max(1, len(flat) // WEIGHTS_READ)].cpu().contiguous()
+                some = flat[:: max(1, len(flat) // WEIGHTS_READ)].cpu().contiguous()
                 yield name.replace(".base_layer", "").encode()
-                yield sample.view(torch.uint8).numpy().tobytes()
+                yield some.view(torch.uint8).numpy().tobytes()
 
     return digest_of_bytes(parts())[:16]
 
 
 def _files_digest(folder: Path) -> str:
-    """What tells an adapter or a model from another: its weights, and an adapter's shape."""
+    """The identity of an adapter or a model: a digest of its weights and of an adapter's shape."""
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
         raise StoreError(f"{folder} holds no weights (no *.safetensors)")
@@ -277,7 +274,7 @@ def _files_digest(folder: Path) -> str:
         for path in (*weights, *folder.glob("adapter_config.json")):
             try:
                 with path.open("rb") as file:
-                    yield from iter(lambda: file.read(READ_BYTES), b"")  # noqa: B023
+                    yield from iter(lambda: file.read(READ_BYTES), b"")
             except OSError as error:
                 raise StoreError(f"{path} cannot be read: {error.strerror}") from error
 

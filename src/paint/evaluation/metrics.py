@@ -18,11 +18,14 @@ class GradedSamples:
     """The graded samples of one policy on one benchmark: p problems in order, k samples each.
 
     Attributes:
-        problems: what tells each from all others.
+        problems: the identity of each.
         correct, lenient: the strict and the lenient verdict (paint.grading.grader).
-        votes: number of the samples whose answers are equal among a problem's k, by verified equality; -1 where there is none.
+        votes: the same number for samples of a problem whose answers are verified equal; -1 where
+            a sample has no answer.
         tokens: length of the completion.
-        truncated, unboxed, looping: it was cut; it has no strict answer; it repeats itself at its end.
+        truncated: whether the completion was cut.
+        unboxed: whether it has no strict answer.
+        looping: whether it repeats itself at its end.
     """
 
     problems: list[str]
@@ -36,14 +39,15 @@ class GradedSamples:
 
 
 def avg_at_k(correct: Bool[np.ndarray, "p k"]) -> Interval:
-    """Mean share of right answers over problems, each the mean of its k samples (paper: 'Avg@12'), in [0, 1]."""
+    """Mean share of right samples of a problem, over problems, in [0, 1] (paper: 'Avg@12')."""
     return bootstrap([correct.mean(axis=1)], bounds=SHARE)
 
 
 def pass_at_k(correct: Bool[np.ndarray, "p n"], k: int) -> Float[np.ndarray, " p"]:
-    """Chance that one of k answers is right, for each problem, without bias from n >= k answers of which c are right.
+    """Chance that at least one of k samples is right, for each problem.
 
-    1 − C(n − c, k) / C(n, k) (Chen et al. 2021, "Evaluating Large Language Models Trained on Code", equation 1).
+    The unbiased estimate from n >= k samples of which c are right, 1 − C(n − c, k) / C(n, k).
+    Source: Chen et al. 2021, "Evaluating Large Language Models Trained on Code", equation 1.
 
     Raises:
         ValueError: k is not in [1, n].
@@ -51,58 +55,71 @@ def pass_at_k(correct: Bool[np.ndarray, "p n"], k: int) -> Float[np.ndarray, " p
     n = correct.shape[1]
     if not 1 <= k <= n:
         raise ValueError(f"pass@{k} needs at least {k} answers a problem, there are {n}")
-    return np.array([1 - math.comb(n - c, k) / math.comb(n, k) for c in correct.sum(axis=1).tolist()])
+
+    counts = correct.sum(axis=1).tolist()
+    return np.array([1 - math.comb(n - c, k) / math.comb(n, k) for c in counts])
 
 
-def maj_at_k(votes: Int[np.ndarray, "p k"], correct: Bool[np.ndarray, "p k"]) -> Float[np.ndarray, " p"]:
-    """Chance that a majority vote is right, for each problem, ties being drawn by lot.
+def maj_at_k(
+    votes: Int[np.ndarray, "p k"], correct: Bool[np.ndarray, "p k"]
+) -> Float[np.ndarray, " p"]:
+    """Chance that a majority vote is right, for each problem, when ties are drawn by lot.
 
-    Equal votes are answers of verified equality; no answer (-1) is no vote.
+    Samples with the same number vote together; one without an answer (-1) does not vote.
     """
 
-    def one(row: Int[np.ndarray, " k"], right: Bool[np.ndarray, " k"]) -> float:
+    def chance(row: Int[np.ndarray, " k"], is_right: Bool[np.ndarray, " k"]) -> float:
         voted = row[row >= 0]
         if not len(voted):
             return 0.0
         counts = np.bincount(voted)
         winners = np.flatnonzero(counts == counts.max())
-        return float(np.mean([right[row == winner].any() for winner in winners]))
+        return float(np.mean([is_right[row == winner].any() for winner in winners]))
 
-    return np.array([one(row, right) for row, right in zip(votes, correct, strict=True)])
+    return np.array([chance(row, is_right) for row, is_right in zip(votes, correct, strict=True)])
 
 
-def per_problem(answers: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
-    """Every figure, problem by problem; its mean over problems is the figure itself (names: docs/notation.md)."""
-    k = answers.correct.shape[1]
+def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
+    """Every figure, problem by problem; the figure itself is the mean (names: docs/notation.md)."""
+    k = graded.correct.shape[1]
+    passes = {
+        f"pass_at_{j}": pass_at_k(graded.correct, j) for j in sorted({2, 4, 8, k}) if 1 < j <= k
+    }
     return {
-        "avg_at_k": answers.correct.mean(axis=1),
-        "maj_at_k": maj_at_k(answers.votes, answers.correct),
-        **{f"pass_at_{j}": pass_at_k(answers.correct, j) for j in sorted({2, 4, 8, k}) if 1 < j <= k},
-        "lenient_avg_at_k": answers.lenient.mean(axis=1),
-        "truncated_share": answers.truncated.mean(axis=1),
-        "unboxed_share": answers.unboxed.mean(axis=1),
-        "looping_share": answers.looping.mean(axis=1),
-        "completion_tokens": answers.tokens.mean(axis=1),
+        "avg_at_k": graded.correct.mean(axis=1),
+        "maj_at_k": maj_at_k(graded.votes, graded.correct),
+        **passes,
+        "lenient_avg_at_k": graded.lenient.mean(axis=1),
+        "truncated_share": graded.truncated.mean(axis=1),
+        "unboxed_share": graded.unboxed.mean(axis=1),
+        "looping_share": graded.looping.mean(axis=1),
+        "completion_tokens": graded.tokens.mean(axis=1),
     }
 
 
-def figures(benchmarks: Mapping[str, GradedSamples], shared: Sequence[str] | None = None) -> dict[str, dict[str, Interval]]:
-    """Benchmark, figure, interval; also the macro average over ``shared`` (default: all), if several, as "macro".
+def figures(
+    benchmarks: Mapping[str, GradedSamples], shared: Sequence[str] | None = None
+) -> dict[str, dict[str, Interval]]:
+    """The interval of every figure, by benchmark and figure; macro averages under "macro".
 
-    What not all of these have (pass@8 where one has 4 answers) has no macro average.
+    Args:
+        shared: the benchmarks that the macro average is over, where there are several; None is all.
+            A figure that one of them lacks (pass@8 of 4 samples) has no macro average.
     """
-    parts = {name: per_problem(answers) for name, answers in benchmarks.items()}
-    found = {
-        name: {figure: bootstrap([x], bounds=_bounds(figure)) for figure, x in part.items()}
-        for name, part in parts.items()
+    values = {name: per_problem(graded) for name, graded in benchmarks.items()}
+    intervals = {
+        name: {figure: bootstrap([x], bounds=_bounds(figure)) for figure, x in by_figure.items()}
+        for name, by_figure in values.items()
     }
-    averaged = [parts[name] for name in (parts if shared is None else shared)]
+
+    averaged = [values[name] for name in (values if shared is None else shared)]
     if len(averaged) > 1:
-        common = [figure for figure in averaged[0] if all(figure in part for part in averaged)]
-        found["macro"] = {
-            figure: bootstrap([part[figure] for part in averaged], bounds=_bounds(figure)) for figure in common
+        intervals["macro"] = {
+            figure: bootstrap([part[figure] for part in averaged], bounds=_bounds(figure))
+            for figure in averaged[0]
+            if all(figure in part for part in averaged)
         }
-    return found
+    return intervals
 
 
 def _bounds(figure: str) -> tuple[float, float]:

@@ -1,8 +1,8 @@
-"""``paint eval``: which policies are asked, on which benchmarks, and what comes of it.
+"""``paint eval``: ask, grade and compare the policies that the targets name, on all benchmarks.
 
-The base model and what was trained from it answer the same problems with the same seeds; they are
-compared problem by problem. An evaluation is a folder, and the same command goes on with it wherever it
-was stopped.
+The base model and the policies that were trained from it get the same problems and the same seeds,
+and are compared problem by problem. An evaluation is a folder; the same command goes on with it
+wherever it was stopped.
 
 Left out on purpose: choosing among checkpoints. All that were evaluated are shown.
 """
@@ -15,7 +15,7 @@ from paint.config import ConfigError, Evaluation, Model
 from paint.data.problem_sets import load_benchmark
 from paint.display import Display
 from paint.engines.protocol import sampling_of
-from paint.evaluation.asking import Protocol, Task, asked, load_asked, untrained
+from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked, untrained
 from paint.evaluation.stages import summarise
 from paint.model.weights import own_dtype, read_adapter_shape, trained_in
 from paint.ranks import require_one_process
@@ -26,9 +26,11 @@ ADAPTER_SHAPE = ("lora_rank", "lora_alpha", "lora_targets")
 
 @dataclass(frozen=True)
 class Contestant:
-    """Who answers: a name for tables and folders, and the folder of an adapter or a trained model.
+    """A policy that takes part.
 
-    Without a folder it is the base model.
+    Attributes:
+        name: in tables and folders.
+        trained: folder of an adapter or of a trained model; None is the base model.
     """
 
     name: str
@@ -39,10 +41,13 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     """Evaluate base and trained policies on all benchmarks, print the tables, return their folder.
 
     Args:
-        targets: runs (all their checkpoints), checkpoints, adapters, or a model; all of one base model.
+        targets: runs (all their checkpoints), checkpoints, adapters, or a model; all of one base
+            model.
 
     Raises:
-        ConfigError, DataError, EngineError, PolicyError, StoreError: with the finding and the way out.
+        ConfigError, DataError, EngineError, PolicyError, RunError, StoreError: the message says
+            what is wrong and the way out.
+        FolderInUse: another process works on the evaluation.
     """
     display = Display()
     require_one_process("paint eval")
@@ -52,20 +57,31 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     if model.tuning == "full" and evaluation.rollout.engine != "local":
         raise ConfigError(
             f'rollout.engine must be "local" for runs of model.tuning "full", got '
-            f'"{evaluation.rollout.engine}": servers are given adapters. A checkpoint\'s model/ folder '
-            f"is a model of its own: `paint eval RUN/checkpoints/step-.../model`"
+            f'"{evaluation.rollout.engine}": servers are given adapters. A checkpoint\'s model/ '
+            f"folder is a model of its own: `paint eval RUN/checkpoints/step-.../model`"
         )
 
     folder = Path(evaluation.folder) / (Path(model.path).name or "model")
     protocol = Protocol(
         evaluation.samples, evaluation.thinking, sampling_of(evaluation.rollout), evaluation.seed
     )
+    policy = load_asked(model, evaluation.rollout)
+    prompts = {
+        benchmark.name: deployment_prompts(policy, benchmark.problems, thinking=evaluation.thinking)
+        for benchmark in benchmarks
+    }
     tasks = [
-        Task(folder / c.name / benchmark.name, benchmark.problems, protocol, c.trained)
-        for c in contestants
+        Task(
+            folder / contestant.name / benchmark.name,
+            benchmark.problems,
+            prompts[benchmark.name],
+            protocol,
+            contestant.trained,
+        )
+        for contestant in contestants
         for benchmark in benchmarks
     ]
-    policy = load_asked(model, evaluation.rollout)
+
     with asked(policy, model, evaluation.rollout, tasks, folder, display) as stores:
         summarise(stores, folder, display, deadline=evaluation.deadline)
     return folder
@@ -90,7 +106,8 @@ def resolve(evaluation: Evaluation, targets: Sequence[str]) -> tuple[Model, list
     _require_same_model(models)
 
     names = [contestant.name for contestant in contestants]
-    names += ["base"] if evaluation.base else []
+    if evaluation.base:
+        names.append("base")
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(
             f"two targets are called {min(twice)}; rename a folder, or evaluate them in two calls"
@@ -110,7 +127,7 @@ def resolve(evaluation: Evaluation, targets: Sequence[str]) -> tuple[Model, list
 
 
 def resolve_target(target: str) -> tuple[Model, list[Contestant]]:
-    """The base model behind one target, and what was trained from it: nothing, for a model itself."""
+    """The base model of one target, and the policies trained from it; none where it is a model."""
     path = Path(target)
     if (path / "run.json").exists():
         model, run = read_run(path).model, path.resolve().name

@@ -1,9 +1,10 @@
-"""The stages after generation: grade what is stored, summarise it. Each can be repeated by itself.
+"""The stages after generation: grade the stored samples, then summarise the grades.
 
-Generation is the slow one (paint.evaluation.asking): every sample is stored as soon as it is there.
-Grading reads what is stored, so it can be repeated when a gold answer or the grader changes.
+Generation (paint.evaluation.asking) is slow, and stores every sample as soon as it is there.
+Grading reads the stored samples, so it can be repeated when a gold answer or the grader changes.
 
-Left out on purpose: figures of half-finished evaluations. Short completions come first, and are more
+Left out on purpose: figures of half-finished evaluations. Short completions come first, and are
+    more
 often right.
 """
 
@@ -30,12 +31,12 @@ GRADED_AT_ONCE = 256
 """Samples whose texts are in memory at once."""
 
 LOOP_TAIL, LOOP_WINDOW = 4_000, 40
-"""Characters at the end of a text that are looked at for repetition; characters of one run."""
+"""Characters at the end of a text that are searched for repetition; characters of a run."""
 
 
 @dataclass(frozen=True)
 class GradedSample:
-    """What is counted of a sample; its text stays on disk."""
+    """What the figures need of a sample; its text stays on disk."""
 
     grade: Grade
     tokens: int
@@ -44,10 +45,10 @@ class GradedSample:
 
 
 def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
-    """Verdicts and votes of every stored sample, written to grades.jsonl.
+    """Verdicts and votes of all samples, which are also written to grades.jsonl.
 
     Raises:
-        StoreError: samples are missing.
+        StoreError: samples are missing, or grades.jsonl cannot be written.
     """
     rows = [(problem.id, sample) for problem, sample in store.rows]
     if store.missing:
@@ -101,14 +102,15 @@ def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
 def summarise(
     stores: Sequence[Store], folder: Path, display: Display, *, deadline: float = 5.0
 ) -> None:
-    """Grade what is stored, write summary.json and summary.md to ``folder``, and print them.
+    """Grade all stores, write summary.json and summary.md to ``folder``, and print the tables.
 
     Args:
-        stores: the first one's policy is what the others are compared with.
+        stores: the others are compared with the policy of the first one.
         deadline: processor seconds that the comparison of two answers may take.
 
     Raises:
-        StoreError: samples are missing, or two policies got different problems under one name.
+        StoreError: samples are missing, two policies got different problems under one name, or a
+            file cannot be written.
     """
     policies = list(dict.fromkeys(store.folder.parent for store in stores))
     names = [path.name for path in policies]
@@ -122,9 +124,7 @@ def summarise(
             by_policy.setdefault(name, {})[store.folder.name] = graded
 
     tables = sheets(by_policy)
-    write_result(
-        folder / "summary.json", json.dumps(summary_json(by_policy), indent=2) + "\n"
-    )
+    write_result(folder / "summary.json", json.dumps(summary_json(by_policy), indent=2) + "\n")
     write_result(folder / "summary.md", markdown(tables))
     print_sheets(display.console, tables)
     display.note(f"written to {folder}: summary.json, summary.md")
@@ -133,7 +133,7 @@ def summarise(
 def summarise_folders(
     folders: Sequence[Path], out: Path, display: Display, *, deadline: float = 5.0
 ) -> None:
-    """The same for all that is stored in some folders.
+    """``summarise`` for all the stores in some folders.
 
     Raises:
         StoreError: a folder without an evaluation. FolderInUse: another process is at work there.
@@ -159,10 +159,10 @@ def stored_in(folders: Sequence[Path]) -> list[Path]:
 
 
 def cast_votes(grades: Sequence[Grade], k: int, grader: Grader) -> list[int]:
-    """The vote of each sample: equal numbers are verified equal within a problem's k; -1 is no answer.
+    """The vote of each sample: within a problem's k, the same number for answers verified equal.
 
-    Right answers are equal to each other, because each is equal to the gold answer. A wrong one votes
-    with the first wrong one that it is verified equal to.
+    Right answers vote 0: each is equal to the gold answer, hence to all others. A wrong answer
+    votes with the first wrong one that it is verified equal to. No answer is -1.
     """
     pairs = {
         (grades[i].strict.answer, grades[j].strict.answer)
@@ -172,9 +172,7 @@ def cast_votes(grades: Sequence[Grade], k: int, grader: Grader) -> list[int]:
         if not (grades[i].strict.correct or grades[j].strict.correct)
     }
     ordered = sorted(
-        (a, b)
-        for a, b in pairs
-        if a is not None and b is not None and normalize(a) != normalize(b)
+        (a, b) for a, b in pairs if a is not None and b is not None and normalize(a) != normalize(b)
     )
     equal = {pair for pair, same in zip(ordered, grader.equal(ordered), strict=True) if same}
 
@@ -204,8 +202,9 @@ def cast_votes(grades: Sequence[Grade], k: int, grader: Grader) -> list[int]:
 def loops(text: str) -> bool:
     """Whether a text repeats itself at its end.
 
-    Of the last 4,000 characters' runs of 40, less than half are different. Mathematics of real models
-    has 0.9 and more; a paragraph said three times over has 0.33. (Ours.)
+    It does where fewer than half of the 40-character runs in its last 4,000 characters are
+    distinct. In mathematics of real models that share is 0.9 and more; a paragraph written three
+    times over has 0.33. The measure is ours.
     """
     tail = text[-LOOP_TAIL:]
     runs = [tail[i : i + LOOP_WINDOW] for i in range(len(tail) - LOOP_WINDOW + 1)]
@@ -213,5 +212,5 @@ def loops(text: str) -> bool:
 
 
 def _identity(problem: Problem) -> str:
-    """What tells a problem of an evaluation from another: its name, its text, its gold answer."""
+    """The identity of a problem in an evaluation: its id, its text and its gold answer."""
     return files.digest(problem.id, problem.problem, problem.answer)

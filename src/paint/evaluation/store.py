@@ -1,4 +1,4 @@
-"""What an evaluation leaves on disk: every sample as soon as it is there, and all that grading it again needs.
+"""What an evaluation leaves on disk: every sample at once, and all that grading them again needs.
 
     evals/Qwen3-1.7B/base/aime_2024/
       asked.json          who was asked, and how: model, adapter, sampling, seed, k
@@ -6,9 +6,10 @@
       completions.jsonl   one line a sample, in the order in which they came
       grades.jsonl        one line a sample: both verdicts with their reasons, and its vote
 
-A store belongs to one setting. Asked in another, it refuses and says what differs; only the numbers of
-problems and of samples a problem may change. A line that a crash cut short is dropped, counted, and asked
-for again. One process at a time works on a store, and none holds all its texts in memory.
+A store belongs to one setting. Opened in another, it refuses and says what differs; only the
+numbers of problems and of samples a problem may change. A line that a crash cut short is dropped,
+counted, and asked for again. One process at a time works on a store, and it never holds all texts
+in memory.
 """
 
 import errno
@@ -23,10 +24,11 @@ from paint import PaintError, files
 from paint.data.problems import Problem
 
 MAY_CHANGE = {"samples", "versions"}
+"""What may differ between two calls that fill one store."""
 
 
 class StoreError(PaintError, RuntimeError):
-    """A store cannot be read, written, or gone on with; the message names the file and the way out."""
+    """A store cannot be read, written or continued; the message names the file and the way out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,12 @@ class Sample:
     """One stored completion of an evaluation.
 
     Attributes:
-        problem: id of the problem; ``sample``: which of its k samples, from 0.
-        prompt: digest of the prompt that was answered (`prompt_digest`).
+        problem: id of the problem.
+        sample: which of the problem's k samples, from 0.
+        prompt: digest of the prompt that the policy read (`prompt_digest`).
         text: as written, think tags included.
-        tokens: its length; ``truncated``: it was cut there, at the limit.
+        tokens: length of the completion.
+        truncated: whether it was cut there, at the limit.
         source: who wrote it: a server's address, or "local".
     """
 
@@ -55,9 +59,9 @@ class Store:
     """A folder with the samples of one policy on one benchmark, open for this process alone.
 
     Attributes:
-        asked: the setting, as in asked.json; ``samples`` is the k.
-        written: problem and number of every sample, also those beyond what is asked for now.
-        dropped: lines of completions.jsonl that were damaged, and are gone.
+        asked: the setting, as in asked.json; its ``samples`` is k.
+        written: problem and number of every stored sample, also of those not asked for now.
+        dropped: number of damaged lines that were removed from completions.jsonl.
         file: completions.jsonl, at its end.
     """
 
@@ -71,23 +75,32 @@ class Store:
     @property
     def rows(self) -> list[tuple[Problem, int]]:
         """Every (problem, sample) that is asked for, problem by problem."""
-        return [(problem, sample) for problem in self.problems for sample in range(self.asked["samples"])]
+        return [
+            (problem, sample)
+            for problem in self.problems
+            for sample in range(self.asked["samples"])
+        ]
 
     @property
     def missing(self) -> list[tuple[Problem, int]]:
-        """Those of them that are not there yet."""
-        return [(problem, sample) for problem, sample in self.rows if (problem.id, sample) not in self.written]
+        """The rows that are not stored yet."""
+        return [
+            (problem, sample)
+            for problem, sample in self.rows
+            if (problem.id, sample) not in self.written
+        ]
 
     def add(self, sample: Sample) -> None:
-        """Write a sample; it is on disk when the call returns. Raises StoreError where that fails."""
+        """Write a sample; a kill after this call keeps it. Raises StoreError where that fails."""
         line = files.to_jsonl([asdict(sample)]).encode("utf-8", "replace")
         with _or_store_error(self.folder / "completions.jsonl"):
+            # The file is not buffered, and a full disk takes a part of the line without an error.
             if self.file.write(line) != len(line):
                 raise OSError(errno.ENOSPC, "")
         self.written.add((sample.problem, sample.sample))
 
     def samples(self) -> Iterator[Sample]:
-        """What is asked for and there, in the order in which it came."""
+        """The stored samples of all rows, in the order in which they came."""
         wanted = {(problem.id, sample) for problem, sample in self.rows}
         for sample, _ in _lines(self.folder / "completions.jsonl"):
             if sample is not None and (sample.problem, sample.sample) in wanted:
@@ -96,25 +109,35 @@ class Store:
 
 @contextmanager
 def open_store(
-    folder: Path, asked: Mapping[str, Any], problems: Sequence[Problem], prompts: Sequence[Sequence[int]]
+    folder: Path,
+    asked: Mapping[str, Any],
+    problems: Sequence[Problem],
+    prompts: Sequence[Sequence[int]],
 ) -> Iterator[Store]:
-    """The store of these problems in this setting: a new one, or what is there already.
+    """The store of these problems in this setting: a new one, or the one in the folder.
 
     Raises:
-        StoreError: there is one of another setting (the message has every difference), another process works on it,
-            or it cannot be written.
+        StoreError: the folder's is of another setting (the message has every difference), is
+            damaged, or cannot be written.
+        FolderInUse: another process works on it.
     """
     with _or_store_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
+
     with files.locked(folder):
         _require_same(folder, asked, problems, prompts)
+
         versions = _read_asked(folder)["versions"] if (folder / "asked.json").exists() else []
         versions += [asked["versions"]] if asked["versions"] not in versions else []
-        rows = [{"id": problem.id, "problem": problem.problem, "answer": problem.answer} for problem in problems]
+        rows = [
+            {"id": problem.id, "problem": problem.problem, "answer": problem.answer}
+            for problem in problems
+        ]
         with _or_store_error(folder):
             files.write(folder / "problems.jsonl", files.to_jsonl(rows))
             setting = json.dumps({**asked, "versions": versions}, indent=2)
             files.write(folder / "asked.json", setting + "\n")
+
         with _opened(folder) as store:
             yield store
 
@@ -124,7 +147,8 @@ def reopen_store(folder: Path) -> Iterator[Store]:
     """A store as it is, in its own setting.
 
     Raises:
-        StoreError: no store there, its setting or problems are damaged, or another process works on it.
+        StoreError: no store there, or its setting or problems are damaged.
+        FolderInUse: another process works on it.
     """
     _read_asked(folder)
     with files.locked(folder), _opened(folder) as store:
@@ -137,13 +161,13 @@ def find_stores(folder: Path) -> list[Path]:
 
 
 def write_result(path: Path, content: str) -> None:
-    """Write what was made of stored samples. Raises StoreError where that fails."""
+    """Write grades or figures of stored samples. Raises StoreError where that fails."""
     with _or_store_error(path):
         files.write(path, content)
 
 
 def prompt_digest(prompt: Sequence[int]) -> str:
-    """What tells a prompt from another."""
+    """The digest of a prompt's token ids, as samples store it."""
     return files.digest(" ".join(map(str, prompt)))[:16]
 
 
@@ -156,6 +180,7 @@ def _opened(folder: Path) -> Iterator[Store]:
         key = (sample.problem, sample.sample) if sample else None
         dropped += key is None or key in written
         written |= {key} if key else set()
+
     with _or_store_error(path):
         if dropped:
             files.write(path, _first_lines(path))
@@ -175,7 +200,7 @@ def _first_lines(path: Path) -> Iterator[bytes]:
 
 
 def _lines(path: Path) -> Iterator[tuple[Sample | None, bytes]]:
-    """Every line with its sample; None where it is damaged, or was cut: a last one without its end."""
+    """Every line with its sample: None for a damaged line, and for a last one without its end."""
     with _or_store_error(path):
         if not path.exists():
             return
@@ -194,23 +219,42 @@ def _parse(line: bytes) -> Sample | None:
 
 
 def _require_same(
-    folder: Path, asked: Mapping[str, Any], problems: Sequence[Problem], prompts: Sequence[Sequence[int]]
+    folder: Path,
+    asked: Mapping[str, Any],
+    problems: Sequence[Problem],
+    prompts: Sequence[Sequence[int]],
 ) -> None:
-    """Refuse a store of another setting, whose answers are not answers to these prompts."""
+    """Refuse a store of another setting, or with samples of other prompts."""
     path = folder / "completions.jsonl"
     if not (folder / "asked.json").exists():
         if path.exists() and path.stat().st_size:
-            raise StoreError(f"{path} holds answers, and nothing says in which setting (no asked.json); move it away")
+            raise StoreError(
+                f"{path} holds answers, and nothing says in which setting (no asked.json); "
+                f"move it away"
+            )
         return
+
     before = _read_asked(folder)
-    names = [name for name in {**before, **asked} if name not in MAY_CHANGE and before.get(name) != asked.get(name)]
-    lines = [f"{name}: {before.get(name)!r} -> {asked.get(name)!r}" for name in names]
-    wanted = {problem.id: prompt_digest(prompt) for problem, prompt in zip(problems, prompts, strict=True)}
-    others = {a.problem for a, _ in _lines(path) if a and wanted.get(a.problem, a.prompt) != a.prompt}
-    lines += [
-        f"problem {name}: its prompt was another one (the problem's text or the model's chat template has changed)"
-        for name in sorted(others)
+    lines = [
+        f"{name}: {before.get(name)!r} -> {asked.get(name)!r}"
+        for name in {**before, **asked}
+        if name not in MAY_CHANGE and before.get(name) != asked.get(name)
     ]
+
+    wanted = {
+        problem.id: prompt_digest(prompt) for problem, prompt in zip(problems, prompts, strict=True)
+    }
+    changed = {
+        sample.problem
+        for sample, _ in _lines(path)
+        if sample and wanted.get(sample.problem, sample.prompt) != sample.prompt
+    }
+    lines += [
+        f"problem {name}: its prompt was another one (the problem's text or the model's chat "
+        f"template has changed)"
+        for name in sorted(changed)
+    ]
+
     if lines:
         raise StoreError(
             f"{folder} holds an evaluation in another setting:\n  "
@@ -226,16 +270,20 @@ def _read_asked(folder: Path) -> dict[str, Any]:
     try:
         with _or_store_error(path):
             asked: dict[str, Any] = json.loads(path.read_text())
-        if type(asked["samples"]) is not int or asked["samples"] < 1 or not isinstance(asked["versions"], list):
+        samples, versions = asked["samples"], asked["versions"]
+        if type(samples) is not int or samples < 1 or not isinstance(versions, list):
             raise ValueError("samples or versions make no sense")
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path} is damaged ({error}); evaluate again in another place (--folder)") from None
+        raise StoreError(
+            f"{path} is damaged ({error}); evaluate again in another place (--folder)"
+        ) from None
     return asked
 
 
 def _read_problems(folder: Path) -> list[Problem]:
     path = folder / "problems.jsonl"
     problems = []
+    # The file is written whole, so a last line without its end is damage and not to be left out.
     with _or_store_error(path):
         lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, start=1):
@@ -243,7 +291,9 @@ def _read_problems(folder: Path) -> list[Problem]:
             row = json.loads(line)
             problems.append(Problem(str(row["problem"]), "", str(row["answer"]), str(row["id"])))
         except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"{path} line {number} is damaged ({error}); `paint eval` writes it again") from None
+            raise StoreError(
+                f"{path} line {number} is damaged ({error}); `paint eval` writes it again"
+            ) from None
     return problems
 
 

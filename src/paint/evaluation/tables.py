@@ -1,6 +1,7 @@
 """The tables of an evaluation: for the terminal, as Markdown and as JSON, from the same figures.
 
-The first policy is what the others are compared with, problem by problem. Nothing is ranked, and no row is left out.
+The others are compared with the first policy, problem by problem. Nothing is ranked, and no row is
+left out.
 """
 
 import math
@@ -16,7 +17,7 @@ from paint.evaluation.metrics import GradedSamples, figures
 from paint.evaluation.store import StoreError
 
 ByPolicy = Mapping[str, Mapping[str, GradedSamples]]
-"""By policy and benchmark."""
+"""Graded samples by policy and benchmark."""
 
 
 @dataclass(frozen=True)
@@ -29,38 +30,56 @@ class Sheet:
 
 
 def sheets(graded: ByPolicy) -> list[Sheet]:
-    """Avg@k of everyone, the other figures, and the paired differences to the first."""
+    """Avg@k of every policy, the other figures, and the paired differences to the first policy."""
     tables = tables_of(graded)
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
     columns = [name for name in names if name != "macro"] + ["macro"] * ("macro" in names)
-    ks = {answers.correct.shape[1] for benchmarks in graded.values() for answers in benchmarks.values()}
+
+    ks = {part.correct.shape[1] for benchmarks in graded.values() for part in benchmarks.values()}
     k = str(ks.pop()) if len(ks) == 1 else "k"
-    every = [(policy, name, table[name]) for policy, table in tables.items() for name in columns if name in table]
+
     averages = [
         [policy, *(table[name]["avg_at_k"].points() if name in table else "" for name in columns)]
         for policy, table in tables.items()
     ]
-    j = max(set.intersection(*(_tries(row) for _, _, row in every)))
-    answers = [[policy, name, *_answers(row, j)] for policy, name, row in every]
-    texts = [[policy, name, *_texts(row)] for policy, name, row in every]
-    pairs = [[policy, name, *_pair(comparison)] for policy, name, comparison in comparisons(graded)]
-    found_sheets = [
+    rows = [
+        (policy, name, table[name])
+        for policy, table in tables.items()
+        for name in columns
+        if name in table
+    ]
+    j = max(set.intersection(*(_tries(row) for _, _, row in rows)))
+    counts = [[policy, name, *_counted(row, j)] for policy, name, row in rows]
+    texts = [[policy, name, *_texts(row)] for policy, name, row in rows]
+    made = [
         Sheet(f"Avg@{k}, in % with 95 % interval", ["", *columns], averages),
         Sheet(
-            "The same answers, counted in other ways", ["", "", f"maj@{k}", f"pass@{j}", f"lenient Avg@{k}"], answers
+            "The same answers, counted in other ways",
+            ["", "", f"maj@{k}", f"pass@{j}", f"lenient Avg@{k}"],
+            counts,
         ),
-        Sheet("What was written", ["", "", "tokens an answer", "truncated", "no answer", "looping"], texts),
+        Sheet(
+            "What was written",
+            ["", "", "tokens an answer", "truncated", "no answer", "looping"],
+            texts,
+        ),
     ]
+
+    pairs = [[policy, name, *_pair(comparison)] for policy, name, comparison in comparisons(graded)]
     if pairs:
         title = f"Avg@{k} less that of {next(iter(graded))}, on the same problems"
         heads = ["", "", "difference", "p", "problems to resolve it", f"or k (now {k})"]
-        found_sheets.append(Sheet(title, heads, pairs))
-    return found_sheets
+        made.append(Sheet(title, heads, pairs))
+    return made
 
 
 def tables_of(graded: ByPolicy) -> dict[str, dict[str, dict[str, Interval]]]:
-    """The figures of every policy; macro averages are over the benchmarks that all of them have."""
-    shared = [name for name in next(iter(graded.values())) if all(name in part for part in graded.values())]
+    """The figures of every policy; macro averages are over the benchmarks that all have."""
+    shared = [
+        name
+        for name in next(iter(graded.values()))
+        if all(name in part for part in graded.values())
+    ]
     return {policy: figures(benchmarks, shared) for policy, benchmarks in graded.items()}
 
 
@@ -76,7 +95,8 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
         for name in (name for name in base if name in benchmarks):
             if base[name].problems != benchmarks[name].problems:
                 raise StoreError(
-                    f"{name} has other problems or gold answers for {policy} than for {first}; evaluate both alike"
+                    f"{name} has other problems or gold answers for {policy} than for {first}; "
+                    f"evaluate both alike"
                 )
             yield policy, name, compare([base[name].correct], [benchmarks[name].correct])
         if len(shared) > 1:
@@ -99,19 +119,34 @@ def markdown(made: Sequence[Sheet]) -> str:
     """The tables as Markdown."""
     parts = []
     for sheet in made:
-        lines = [f"**{sheet.title}**", "", _line(sheet.columns), _line(["---:" if c else "---" for c in sheet.columns])]
+        lines = [
+            f"**{sheet.title}**",
+            "",
+            _line(sheet.columns),
+            _line(["---:" if c else "---" for c in sheet.columns]),
+        ]
         parts.append("\n".join([*lines, *map(_line, sheet.rows)]))
     return "\n\n".join(parts) + "\n"
 
 
 def summary_json(graded: ByPolicy) -> dict[str, Any]:
-    """Every figure and every comparison, unrounded; null where an interval has no end or a count no value."""
+    """Every figure and every comparison, unrounded.
+
+    null stands where an interval has no end, or no number of problems or samples is known.
+    """
     return {
-        "samples": {policy: {n: a.correct.shape[1] for n, a in bs.items()} for policy, bs in graded.items()},
-        "problems": {policy: {n: len(a.problems) for n, a in bs.items()} for policy, bs in graded.items()},
+        "samples": {
+            policy: {name: part.correct.shape[1] for name, part in benchmarks.items()}
+            for policy, benchmarks in graded.items()
+        },
+        "problems": {
+            policy: {name: len(part.problems) for name, part in benchmarks.items()}
+            for policy, benchmarks in graded.items()
+        },
         "figures": {
             policy: {
-                name: {figure: interval.table() for figure, interval in row.items()} for name, row in table.items()
+                name: {figure: interval.table() for figure, interval in row.items()}
+                for name, row in table.items()
             }
             for policy, table in tables_of(graded).items()
         },
@@ -131,11 +166,11 @@ def summary_json(graded: ByPolicy) -> dict[str, Any]:
 
 
 def _tries(row: Mapping[str, Interval]) -> set[int]:
-    """The j of every pass@j that there is; pass@1 is Avg@k."""
+    """The j of every pass@j in a row; pass@1 is Avg@k."""
     return {1} | {int(name.removeprefix("pass_at_")) for name in row if name.startswith("pass_at_")}
 
 
-def _answers(row: Mapping[str, Interval], j: int) -> list[str]:
+def _counted(row: Mapping[str, Interval], j: int) -> list[str]:
     passed = f"pass_at_{j}" if j > 1 else "avg_at_k"
     return [row[figure].points() for figure in ("maj_at_k", passed, "lenient_avg_at_k")]
 
@@ -143,7 +178,8 @@ def _answers(row: Mapping[str, Interval], j: int) -> list[str]:
 def _texts(row: Mapping[str, Interval]) -> list[str]:
     tokens = row["completion_tokens"]
     length = f"{tokens.mean:,.0f} [{_whole(tokens.low)}, {_whole(tokens.high)}]"
-    return [length, *(row[figure].points() for figure in ("truncated_share", "unboxed_share", "looping_share"))]
+    shares = ("truncated_share", "unboxed_share", "looping_share")
+    return [length, *(row[figure].points() for figure in shares)]
 
 
 def _pair(comparison: Comparison) -> list[str]:

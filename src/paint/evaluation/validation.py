@@ -1,10 +1,10 @@
-"""Every checkpoint on problems of the user's own, as the paper evaluates every 20 steps.
+"""Evaluate every checkpoint on the user's own problems, as the paper evaluates every 20 steps.
 
-What is stored under RUN/validation is an evaluation like any other, a folder a checkpoint: `paint grade
-RUN` makes the table again. The student before the first step is evaluated, too, and is what the
-checkpoints are compared with.
+RUN/validation is an evaluation like any other, with a folder for each checkpoint: `paint grade RUN`
+makes its table again. The student before the first step is evaluated too; checkpoints are compared
+with it.
 
-Left out on purpose: keeping the best checkpoint. The report shows them all.
+Left out on purpose: keeping the best checkpoint. The table shows them all.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,11 @@ from paint.data.problem_sets import Benchmark, load_benchmark
 from paint.display import Display
 from paint.engines.protocol import Engine, sampling_of
 from paint.evaluation.asking import (
+    Prompts,
     Protocol,
     Task,
+    deployment_prompts,
     open_task,
-    prompts_of,
     require_room,
     sample_of,
     sample_seeds,
@@ -43,11 +44,13 @@ class Validation:
     """What the checkpoints of a run are evaluated on, and how.
 
     Attributes:
+        prompts: what the student reads of each problem.
         model, engine: as in the config, for the record.
-        at_once: samples that are asked for together: no rank waits longer than for the longest one.
+        at_once: samples that are generated together on all ranks.
     """
 
     benchmark: Benchmark
+    prompts: Prompts
     protocol: Protocol
     run: Path
     model: str
@@ -55,11 +58,11 @@ class Validation:
     at_once: int
 
     def task(self, policy: Policy, step: int) -> Task:
-        """The samples of the checkpoint of a step; 0 is the student as it starts."""
+        """The samples of the checkpoint of a step; step 0 is the student before training."""
         name = step_folder(Path(), step).name
         trained = trained_in(self.run / "checkpoints" / name, policy.tuning) if step else None
         folder = self.run / "validation" / name / self.benchmark.name
-        return Task(folder, self.benchmark.problems, self.protocol, trained)
+        return Task(folder, self.benchmark.problems, self.prompts, self.protocol, trained)
 
 
 def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Validation | None:
@@ -67,19 +70,23 @@ def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Va
 
     Raises:
         ConfigError: the longest completion does not fit in the model's positions.
-        DataError: no such problems. StoreError: earlier checkpoints were evaluated on others.
+        DataError: no such problems.
+        StoreError: earlier checkpoints were evaluated on other problems.
     """
     options = config.validation
     if not options.path:
         return None
 
     benchmark = load_benchmark(options.path, limit=options.limit)
-    protocol = Protocol(
-        options.samples, options.thinking, sampling_of(options), config.train.seed
-    )
-    at_once = config.rollout.batch_size * max(ranks, len(config.rollout.urls))
+    protocol = Protocol(options.samples, options.thinking, sampling_of(options), config.train.seed)
     validation = Validation(
-        benchmark, protocol, run, config.model.path, config.rollout.engine, at_once
+        benchmark,
+        deployment_prompts(policy, benchmark.problems, thinking=options.thinking),
+        protocol,
+        run,
+        config.model.path,
+        config.rollout.engine,
+        config.rollout.batch_size * max(ranks, len(config.rollout.urls)),
     )
     require_room(policy, validation.task(policy, 0))
     on_first_rank(lambda: _require_same_problems(run, benchmark))
@@ -96,17 +103,19 @@ def validate(
     step: int,
     stop: Callable[[], None],
 ) -> dict[str, float]:
-    """Evaluate the policy, which is that of the checkpoint of ``step``; what is stored stays.
+    """Evaluate the policy as it is after ``step``; samples that are stored are not asked for again.
 
     Args:
-        step: optimizer steps done; 0 is the student as it starts.
-        stop: is called between batches of samples, and raises when the run is asked to stop.
+        step: optimizer steps done; 0 is the student before training.
+        stop: called between batches of samples; raises when the run is asked to stop.
 
     Returns:
-        The figures for trackers, on the first rank; nothing where the checkpoint was evaluated before.
+        The figures for trackers, on the first rank; nothing where the checkpoint was evaluated
+        before.
     """
     task = validation.task(policy, step)
-    prompts, total = prompts_of(policy, task), len(task.problems) * task.protocol.samples
+    total = len(task.problems) * task.protocol.samples
+
     with ExitStack() as stack:
         store: Store | None = None
         if accelerator.is_main_process:
@@ -122,13 +131,13 @@ def validate(
                 batch = missing[start : start + validation.at_once]
                 with accelerator.split_between_processes(batch) as mine:
                     completions = engine.generate(
-                        [prompts[problem.id] for problem, _ in mine],
+                        [task.prompts[problem.id] for problem, _ in mine],
                         task.protocol.sampling,
                         sample_seeds(task.protocol, mine),
                     )
                     samples = gather_object(
                         [
-                            sample_of(policy, problem.id, number, prompts[problem.id], completion)
+                            sample_of(policy, task, problem, number, completion)
                             for (problem, number), completion in zip(mine, completions, strict=True)
                         ]
                     )
@@ -143,10 +152,7 @@ def validate(
         graded = grade(store, grader, display)
 
     interval = avg_at_k(graded.correct)
-    display.note(
-        f"validation after step {step}: Avg@{task.protocol.samples} {interval.points()} "
-        f"(95 % interval)"
-    )
+    display.note(f"{title}: Avg@{task.protocol.samples} {interval.points()} (95 % interval)")
     return {
         "validation_avg_at_k": interval.mean,
         "validation_avg_at_k_low": interval.low,

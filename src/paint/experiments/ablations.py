@@ -1,7 +1,8 @@
-"""The paper's three ablation tables, for any model: which setting is each row, and what is it compared with?
+"""The paper's three ablation tables for any model: the setting of each row, and its comparison.
 
-The grids are the paper's (section 'Ablation Studies'), row by row. A setting that stands in several tables is trained
-once. What is reported is each row with its interval, and its paired difference to the row without what is ablated.
+The grids are the paper's (section 'Ablation Studies'), row by row. A setting that stands in several
+tables is trained once. Each row is shown with its interval, and with its paired difference to the
+row without what is ablated.
 
 Left out on purpose: the paper's own figures, which are of another model's single run.
 """
@@ -23,7 +24,7 @@ from paint.lab.files import NAME
 
 @dataclass(frozen=True)
 class Point:
-    """One setting of all that the tables vary (names: paint.config); the defaults are what most rows share."""
+    """A setting of all that the tables vary (names: paint.config); most rows share the defaults."""
 
     correct: float = 0.40
     wrong: float = 0.30
@@ -33,12 +34,15 @@ class Point:
 
     @property
     def name(self) -> str:
-        """Such as suffix-0.40-0.30-mix-0.03-0.01: the same setting has the same name in every table."""
-        return f"{self.placement}-{self.correct:.2f}-{self.wrong:.2f}-mix-{self.mix:.2f}-{self.top_fraction:.2f}"
+        """The setting's name in every table, such as suffix-0.40-0.30-mix-0.03-0.01."""
+        masking = f"{self.placement}-{self.correct:.2f}-{self.wrong:.2f}"
+        return f"{masking}-mix-{self.mix:.2f}-{self.top_fraction:.2f}"
 
     def of(self, config: Config) -> Config:
         """The config with this setting in it."""
-        context = replace(config.context, correct=self.correct, wrong=self.wrong, placement=self.placement)
+        context = replace(
+            config.context, correct=self.correct, wrong=self.wrong, placement=self.placement
+        )
         objective = replace(config.objective, mix=self.mix, top_fraction=self.top_fraction)
         return replace(config, context=context, objective=objective)
 
@@ -58,7 +62,10 @@ class Grid:
 
 
 def _ratios(*pairs: tuple[float, float]) -> dict[str, Point]:
-    return {f"{correct:.2f}/{wrong:.2f}": Point(correct=correct, wrong=wrong) for correct, wrong in pairs}
+    return {
+        f"{correct:.2f}/{wrong:.2f}": Point(correct=correct, wrong=wrong)
+        for correct, wrong in pairs
+    }
 
 
 def _mixes(*pairs: tuple[float, float]) -> dict[str, Point]:
@@ -69,7 +76,9 @@ GRIDS = {
     # Paper: table 'mask_ratio_ablation'.
     "mask-ratio": Grid(
         "Mask ratios (correct/wrong): suffix, no interpolation",
-        _ratios((0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (0.5, 0.25), (0.5, 0.3), (0.4, 0.3)),
+        _ratios(
+            (0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (0.5, 0.25), (0.5, 0.3), (0.4, 0.3)
+        ),
         "0.00/0.00",
     ),
     # Paper: table 'mask_strategy_ablation'.
@@ -86,7 +95,15 @@ GRIDS = {
     # Paper: table 'interpolation_ablation'.
     "interpolation": Grid(
         "Interpolation (mix/top fraction): suffix, ratios 0.40 and 0.30",
-        _mixes((0.0, 0.0), (0.01, 1.0), (0.03, 1.0), (0.05, 1.0), (0.03, 0.01), (0.03, 0.03), (0.03, 0.05)),
+        _mixes(
+            (0.0, 0.0),
+            (0.01, 1.0),
+            (0.03, 1.0),
+            (0.05, 1.0),
+            (0.03, 0.01),
+            (0.03, 0.03),
+            (0.03, 0.05),
+        ),
         "0.00/0.00",
     ),
 }
@@ -107,24 +124,30 @@ def ablate(
     Args:
         table: mask-ratio, mask-placement or interpolation.
         config: what all rows have in common; what the table varies is replaced.
-        benchmark: a set as for `paint eval`; None is the lab's held-out problems for its model, else AIME 2024.
-        problems: the first so many of it; None is all.
+        benchmark: a set as for `paint eval`; None is the lab's held-out problems for the lab's
+            model, and AIME 2024 for others.
+        problems: how many of its problems are asked, from the first; None is all.
+        samples: k, a problem.
 
     Raises:
-        ConfigError: the config masks nothing. What `paint.experiments.grid.run_cells` raises.
+        ConfigError: the config masks nothing.
+        PaintError: what `paint.experiments.grid.run_cells` raises.
     """
     grid, display = GRIDS[table], Display()
     if config.train.method != "distillation" or config.context.shown != "own":
         raise ConfigError(
-            f"an ablation varies how the problem's own solution is masked, and this recipe has train.method "
-            f'"{config.train.method}" and context.shown "{config.context.shown}"; take one like paint-qwen3-1.7b'
+            f"an ablation varies how the problem's own solution is masked, and this recipe has "
+            f'train.method "{config.train.method}" and context.shown "{config.context.shown}"; '
+            f"take one like paint-qwen3-1.7b"
         )
     if config.model.path == NAME:
         exam = lab_exam(problems, samples, benchmark or NAME)
     else:
         exam = paper_exam(config, benchmark or "aime_2024", problems, samples)
+
     cells = [Cell(point.name, point.of(config)) for point in grid.points.values()]
     results = run_cells(cells, seeds, folder, exam, display)
+
     labels = {point.name: label for label, point in grid.points.items()}
     baseline = grid.points[grid.baseline].name
     pairs = {name: (name, baseline) for name in labels if name != baseline}
@@ -134,7 +157,7 @@ def ablate(
 
 
 def paper_exam(config: Config, benchmark: str, problems: int | None, samples: int) -> Exam:
-    """The paper's evaluation, with thinking (section 'Experimental Details'), through the recipe's engine."""
+    """The paper's evaluation (section 'Experimental Details') through the recipe's engine."""
     paper = Evaluation().rollout
     rollout = replace(
         config.rollout,

@@ -1,18 +1,19 @@
-"""An experiment: several settings, several seeds, one file of results that its tables and plots are made of.
+"""An experiment: several settings, several seeds, and one file of results for its tables and plots.
 
     runs/lab/
       results.jsonl                       a line for every policy that is trained and evaluated
       results.md, results.svg, .png       the tables and the plot, made of these lines alone
-      lab-paint/seed-0/                   a run like any other (paint.runlog); log.txt is what it said
-      evaluation/seed-0/lab-paint/lab/    its answers (paint.evaluation.store); `paint grade runs/lab/evaluation/seed-0` counts
-                                          them in other ways
+      lab-paint/seed-0/                   a run like any other (paint.runs), and its log.txt
+      evaluation/seed-0/lab-paint/lab/    its samples (paint.evaluation.store); other ways to count
+                                          them: `paint grade runs/lab/evaluation/seed-0`
 
-Every cell is trained from the same base with every seed, and its last checkpoint answers the same problems with the
-same seed as all others': cells are compared seed by seed and problem by problem. The work goes seed by seed, so that an
-interrupted experiment has whole seeds. Killed at any moment, the same call goes on where it was.
+Every cell is trained with every seed from the same base. The last checkpoints of all cells are
+asked the same problems with the same seed, so cells are compared seed by seed and problem by
+problem. The work goes seed by seed, so that an interrupted experiment has whole seeds. Killed at
+any moment, the same command goes on where it was.
 
-Left out on purpose: choosing a checkpoint by its result; figures of a part of the cells or seeds; work on several cells
-at once (for many GPUs, rollouts and answers come from vLLM servers: docs/engines.md).
+Left out on purpose: choosing a checkpoint by its result; figures of a part of the cells or seeds;
+work on several cells at once (for many GPUs, vLLM servers generate: docs/engines.md).
 """
 
 import math
@@ -27,16 +28,16 @@ import numpy as np
 from rich.console import Console
 
 from paint import Stopped
-from paint.config import Config, ConfigError, Model, Rollout, Train
+from paint.config import Config, ConfigError, Model, Rollout
 from paint.data.problem_sets import Benchmark
 from paint.data.problems import problems_digest
 from paint.display import LOG_WIDTH, Counter, Display
 from paint.engines.protocol import Sampling, sampling_of
-from paint.evaluation.asking import Protocol, Task, asked, load_asked
+from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked, untrained
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.stages import grade
 from paint.experiments.results import BASE, Result, by_cell, read_results, write_results
-from paint.files import locked
+from paint.files import explained, locked
 from paint.grading.grader import Grader
 from paint.model.weights import trained_in
 from paint.recipe import differences, from_table, require_trainable, to_table
@@ -44,11 +45,17 @@ from paint.runs import RunError, latest_checkpoint, read_facts, read_metrics, re
 from paint.training.run import train
 
 MAY_CHANGE = {"rollout.urls"}
+"""Keys of a config that may differ between two calls that work on one experiment."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of a table: its name, which is its folder's, and what is trained."""
+    """One row of a table.
+
+    Attributes:
+        name: in tables, and of its folder.
+        config: what is trained.
+    """
 
     name: str
     config: Config
@@ -59,7 +66,7 @@ class Cell:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What tells its line of results.jsonl from others."""
+        """The identity of its line in results.jsonl."""
         return self.name, self.seed
 
     @property
@@ -72,10 +79,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Exam:
-    """What every policy of an experiment is asked, and how; the seed of the answers is that of the training.
+    """The evaluation of every policy in an experiment, whose seed is that of the policy's training.
 
     Attributes:
-        rollout: the sampling, and the engine that answers.
+        samples: k, a problem.
+        rollout: the sampling, and the engine that generates.
     """
 
     benchmark: Benchmark
@@ -89,50 +97,66 @@ class Exam:
 
     @property
     def table(self) -> dict[str, Any]:
-        """What two results must have in common, as JSON keeps it."""
+        """What results must have in common to be compared, as JSON keeps it."""
         problems = self.benchmark.problems
-        facts = {"benchmark": self.benchmark.name, "problems": len(problems), "problems_digest": problems_digest(problems)}
+        facts = {
+            "benchmark": self.benchmark.name,
+            "problems": len(problems),
+            "problems_digest": problems_digest(problems),
+        }
         facts |= {"samples": self.samples, "thinking": self.thinking, **asdict(self.sampling)}
         return facts | {"engine": self.rollout.engine}
 
 
-def run_cells(cells: Sequence[Cell], seeds: Sequence[int], folder: Path, exam: Exam, display: Display) -> list[Result]:
+def run_cells(
+    cells: Sequence[Cell], seeds: Sequence[int], folder: Path, exam: Exam, display: Display
+) -> list[Result]:
     """Train and evaluate every cell with every seed, and the base model; return a result for each.
 
-    What results.jsonl holds is not done again, and a run or an evaluation that was begun goes on.
+    What results.jsonl holds is not done again, and an unfinished run or evaluation goes on.
 
     Raises:
-        ConfigError: the cells cannot be compared. RunError: the folder holds another experiment, or cannot be written.
-        Stopped: a signal ended a training, which is saved. Other PaintErrors: of training and evaluating.
+        ConfigError: the cells cannot be compared.
+        RunError: the folder holds another experiment, or cannot be written.
+        FolderInUse: another process works in the folder.
+        Stopped: a signal ended a training, which is saved.
+        PaintError: what else ends a training or an evaluation.
     """
     base = _require_comparable(cells)
-    tasks = [cell.with_seed(seed) for seed in seeds for cell in [base, *cells]]
-    folder.mkdir(parents=True, exist_ok=True)
+    seeded = [cell.with_seed(seed) for seed in seeds for cell in [base, *cells]]
+    with explained(folder, RunError, "choose another place (--folder)"):
+        folder.mkdir(parents=True, exist_ok=True)
+
     with locked(folder):
         results = {(result.cell, result.seed): result for result in read_results(folder)}
-        _require_same(folder, tasks, results, exam)
-        missing = [task for task in tasks if task.key not in results]
+        _require_same(folder, seeded, results, exam)
+
+        path = folder / "results.jsonl"
+        missing = [cell for cell in seeded if cell.key not in results]
         if not missing:
             display.note(
-                f"{folder / 'results.jsonl'} holds all of this already, and nothing was trained or evaluated; to do so "
-                f"anew, name another --folder"
+                f"{path} holds all of this already, and nothing was trained or evaluated; "
+                f"to do so anew, name another --folder"
             )
-        elif len(missing) < len(tasks):
-            display.note(f"{len(tasks) - len(missing)} of {len(tasks)} are in {folder / 'results.jsonl'} already")
+        elif len(missing) < len(seeded):
+            display.note(f"{len(seeded) - len(missing)} of {len(seeded)} are in {path} already")
+
         spent: dict[str, list[float]] = {}
-        for task in missing:
-            rest = [other.name for other in missing[missing.index(task) :]]
-            display.note(f"{tasks.index(task) + 1} of {len(tasks)}: {task.label}{_words_left(spent, rest)}")
+        for index, cell in enumerate(missing):
+            time_left = _time_left(spent, [other.name for other in missing[index:]])
+            number = seeded.index(cell) + 1
+            display.note(f"{number} of {len(seeded)}: {cell.label}{time_left}")
+
             began = monotonic()
-            results[task.key] = _run(task, folder, exam, display)
-            by_cell(list(results.values()))  # refuses what cannot be compared, before it is written
+            results[cell.key] = _run(cell, folder, exam, display)
+            by_cell(list(results.values()))  # Refuses what cannot be compared before it is written.
             write_results(folder, list(results.values()))
-            spent.setdefault(task.name, []).append(monotonic() - began)
-    return [results[task.key] for task in tasks]
+            spent.setdefault(cell.name, []).append(monotonic() - began)
+    return [results[cell.key] for cell in seeded]
 
 
 class RunDisplay(Display):
-    """What a run says goes to a file; how far it is, to a counter."""
+    """Writes a run's messages to a file, and shows its progress on a counter."""
 
     def __init__(self, file: IO[str], counter: Counter) -> None:
         super().__init__()
@@ -144,22 +168,26 @@ class RunDisplay(Display):
         self.counter.to(int(metrics["step"]))
 
 
-def _run(task: Cell, folder: Path, exam: Exam, display: Display) -> Result:
-    """Train the cell (the base model is left as it is), ask its last checkpoint, and sum up what it cost."""
-    run = folder / task.name / f"seed-{task.seed}"
-    checkpoint = None if task.name == BASE else _train(task, run, display)
-    graded = _examine(task, checkpoint, folder, exam, display)
+def _run(cell: Cell, folder: Path, exam: Exam, display: Display) -> Result:
+    """Train the cell unless it is the base, evaluate its last checkpoint, and sum up the cost."""
+    run = folder / cell.name / f"seed-{cell.seed}"
+    checkpoint = None if cell.name == BASE else _train(cell, run, display)
+    graded = _evaluate(cell, checkpoint, folder, exam, display)
+
     metrics = [] if checkpoint is None else read_metrics(run)
     return Result(
-        cell=task.name,
-        seed=task.seed,
-        config=to_table(task.config),
+        cell=cell.name,
+        seed=cell.seed,
+        config=to_table(cell.config),
         exam=exam.table,
         trained_on=str(read_facts(run).get("problems", "")) if checkpoint else "",
         steps=len(metrics),
         rollout_tokens=round(sum(row["rollout_tokens"] for row in metrics)),
         seconds=sum(
-            row[name] for row in metrics for name in row if name.startswith("seconds_") and name != "seconds_left"
+            row[name]
+            for row in metrics
+            for name in row
+            if name.startswith("seconds_") and name != "seconds_left"
         ),
         problems=graded.problems,
         right=graded.correct.sum(axis=1).tolist(),
@@ -167,34 +195,44 @@ def _run(task: Cell, folder: Path, exam: Exam, display: Display) -> Result:
     )
 
 
-def _train(task: Cell, run: Path, display: Display) -> Path:
-    """Train in the run's folder, or go on there, and return its last checkpoint."""
-    before, steps = latest_checkpoint(run), task.config.train.steps
-    done = step_of(before) if before else 0
-    if before is not None and done == steps:
-        return before
+def _train(cell: Cell, run: Path, display: Display) -> Path:
+    """Train in the run's folder, or go on there, and return the last checkpoint."""
+    checkpoint, steps = latest_checkpoint(run), cell.config.train.steps
+    done = step_of(checkpoint) if checkpoint else 0
+    if checkpoint is not None and done == steps:
+        return checkpoint
+
     run.mkdir(parents=True, exist_ok=True)
     try:
-        with (run / "log.txt").open("a") as log, display.counting(f"training {task.label}", steps, done) as counter:
-            return train(task.config, run, resume=(run / "run.json").exists(), display=RunDisplay(log, counter))
+        with (
+            (run / "log.txt").open("a") as log,
+            display.counting(f"training {cell.label}", steps, done) as counter,
+        ):
+            return train(
+                cell.config,
+                run,
+                resume=(run / "run.json").exists(),
+                display=RunDisplay(log, counter),
+            )
     except Stopped as stopped:
-        message = f"stopped in {task.label}, all is saved; the same command goes on"
+        message = f"stopped in {cell.label}, all is saved; the same command goes on"
         raise Stopped(message, stopped.signal_number) from None
 
 
-def _examine(
+def _evaluate(
     cell: Cell, checkpoint: Path | None, folder: Path, exam: Exam, display: Display
 ) -> GradedSamples:
-    """The graded samples of the checkpoint, or of the base model; those that are missing are asked for."""
-    model = replace(
-        cell.config.model, student_thinking=exam.thinking, gradient_checkpointing=False
-    )
+    """The graded samples of the checkpoint, or of the base model; missing ones are generated."""
+    model = replace(cell.config.model, student_thinking=exam.thinking, gradient_checkpointing=False)
     protocol = Protocol(exam.samples, exam.thinking, exam.sampling, cell.seed)
     store_folder = folder / "evaluation" / f"seed-{cell.seed}" / cell.name / exam.benchmark.name
     trained = trained_in(checkpoint, model.tuning) if checkpoint else None
-    task = Task(store_folder, exam.benchmark.problems, protocol, trained)
+    problems = exam.benchmark.problems
 
     policy = load_asked(model, exam.rollout, seed=cell.seed)
+    prompts = deployment_prompts(policy, problems, thinking=exam.thinking)
+    task = Task(store_folder, problems, prompts, protocol, trained)
+
     with (
         asked(policy, model, exam.rollout, [task], store_folder.parent, display) as [store],
         Grader() as grader,
@@ -203,31 +241,39 @@ def _examine(
 
 
 def _require_comparable(cells: Sequence[Cell]) -> Cell:
-    """The cell of the base model, which all others are trained from."""
+    """The cell of the base model, from which all others must be trained."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError("an experiment is one process; for many GPUs, start vLLM servers and name them: rollout.urls")
+        raise ConfigError(
+            "an experiment is one process; for many GPUs, start vLLM servers and name them: "
+            "rollout.urls"
+        )
+
     names = [cell.name for cell in cells]
     for cell in cells:
         require_trainable(cell.config)
         if names.count(cell.name) > 1 or cell.name in (BASE, "evaluation"):
-            raise ConfigError(f"{cell.name} is the name of one thing in an experiment; rename the recipe")
+            raise ConfigError(
+                f"{cell.name} is the name of one thing in an experiment; rename the recipe"
+            )
         for key in ("path", "dtype"):
             mine, first = getattr(cell.config.model, key), getattr(cells[0].config.model, key)
             if mine != first:
                 raise ConfigError(
-                    f"model.{key} of {cell.name} is {mine!r}, and that of {names[0]} {first!r}; what is compared "
-                    f"starts from the same model"
+                    f"model.{key} of {cell.name} is {mine!r}, and that of {names[0]} {first!r}; "
+                    f"what is compared starts from the same model"
                 )
+
     model = cells[0].config.model
-    # As small an adapter as there can be, which changes nothing.
-    return Cell(BASE, Config(model=Model(path=model.path, dtype=model.dtype, lora_rank=1, lora_alpha=1), train=Train()))
+    return Cell(BASE, Config(model=untrained(Model(path=model.path, dtype=model.dtype))))
 
 
-def _require_same(folder: Path, tasks: Sequence[Cell], results: Mapping[tuple[str, int], Result], exam: Exam) -> None:
-    """Refuse to mix results, or runs that were begun, with those of other settings."""
-    for task in tasks:
-        lines, result = [], results.get(task.key)
-        run = folder / task.name / f"seed-{task.seed}"
+def _require_same(
+    folder: Path, seeded: Sequence[Cell], results: Mapping[tuple[str, int], Result], exam: Exam
+) -> None:
+    """Refuse to mix results or unfinished runs with those of other settings."""
+    for cell in seeded:
+        result, run = results.get(cell.key), folder / cell.name / f"seed-{cell.seed}"
+        lines: list[str] = []
         if result is not None:
             before = from_table(result.config, source=str(folder / "results.jsonl"))
             lines += [
@@ -239,19 +285,24 @@ def _require_same(folder: Path, tasks: Sequence[Cell], results: Mapping[tuple[st
             before = read_run(run)
         else:
             continue
-        lines += [line for line in differences(before, task.config) if line.split(":")[0] not in MAY_CHANGE]
+
+        changes = differences(before, cell.config)
+        lines += [line for line in changes if line.split(":")[0] not in MAY_CHANGE]
         if lines:
             raise RunError(
-                f"{folder} holds {task.label}, in another setting:\n  "
+                f"{folder} holds {cell.label}, in another setting:\n  "
                 + "\n  ".join(lines)
                 + "\nRepeat that setting to go on with it, or choose another place (--folder)"
             )
 
 
-def _words_left(spent: Mapping[str, Sequence[float]], rest: Sequence[str]) -> str:
-    """How long the cells that are left will take: each what it took before, or what the trained ones took."""
+def _time_left(spent: Mapping[str, Sequence[float]], names: Sequence[str]) -> str:
+    """How long the cells of these names will take, in words; nothing before the first training.
+
+    A cell takes what it took with other seeds, or else what trained cells took on average.
+    """
     trained = [seconds for name in spent if name != BASE for seconds in spent[name]]
     if not trained:
         return ""
-    seconds = sum(float(np.mean(spent.get(name, trained))) for name in rest)
+    seconds = sum(float(np.mean(spent.get(name, trained))) for name in names)
     return f"; about {math.ceil(seconds / 60):,} min left"

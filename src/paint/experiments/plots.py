@@ -1,9 +1,9 @@
-"""What does a table look like? Its rows as points with their 95 % intervals, as SVG and PNG.
+"""A table as a plot: its rows as points with their 95 % intervals, in SVG and PNG.
 
-Every panel has an axis of its own in percentage points; marks differ in shape, not in colour alone. The text of the SVG
-is text, and the same figures give the same file.
+Every panel has its own axis in percentage points; marks differ in shape, not in colour alone. The
+SVG holds text as text, and the same figures give the same file.
 
-Left out on purpose: figures of other models beside one's own on one axis.
+Left out on purpose: other people's figures beside one's own on one axis.
 """
 
 from collections.abc import Sequence
@@ -43,10 +43,12 @@ def save_plot(path: Path, title: str, labels: Sequence[str], panels: Sequence[Pa
         OSError: they cannot be written.
     """
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paint", "font.size": 9}):
-        figure = Figure(figsize=(4.2 * len(panels) + 1.5, 0.36 * len(labels) + 1.6), layout="constrained")
+        figure = Figure(
+            figsize=(4.2 * len(panels) + 1.5, 0.36 * len(labels) + 1.6), layout="constrained"
+        )
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-        for place, panel in zip(axes, panels, strict=True):
-            _add_panel(place, panel)
+        for axis, panel in zip(axes, panels, strict=True):
+            _add_panel(axis, panel)
         axes[0].set_yticks(range(len(labels)), labels)
         axes[0].set_ylim(len(labels) - 0.5, -0.5)
         figure.suptitle(title, fontsize=10)
@@ -56,17 +58,21 @@ def save_plot(path: Path, title: str, labels: Sequence[str], panels: Sequence[Pa
     return paths
 
 
-def _add_panel(place: Axes, panel: Panel) -> None:
+def _add_panel(axis: Axes, panel: Panel) -> None:
     for row, (interval, seeds) in enumerate(zip(panel.intervals, panel.seeds, strict=True)):
-        place.plot([100 * x for x in seeds], [row + 0.22] * len(seeds), "|", color=FAINT, markersize=6)
+        axis.plot(
+            [100 * x for x in seeds], [row + 0.22] * len(seeds), "|", color=FAINT, markersize=6
+        )
         if interval is not None:
             mean, low, high = (100 * x for x in (interval.mean, interval.low, interval.high))
             reach = [[mean - low], [high - mean]]
-            place.errorbar(mean, row, xerr=reach, fmt="o", color=INK, markersize=5, capsize=3, linewidth=1.2)
+            axis.errorbar(
+                mean, row, xerr=reach, fmt="o", color=INK, markersize=5, capsize=3, linewidth=1.2
+            )
     if panel.zero:
-        place.axvline(0, color=INK, linewidth=0.8, linestyle=":")
-    place.set_xlabel(panel.axis)
-    place.grid(axis="x", color="#dddddd", linewidth=0.6)
-    place.set_axisbelow(True)
-    place.tick_params(axis="y", length=0)
-    place.spines[["top", "right", "left"]].set_visible(False)
+        axis.axvline(0, color=INK, linewidth=0.8, linestyle=":")
+    axis.set_xlabel(panel.axis)
+    axis.grid(axis="x", color="#dddddd", linewidth=0.6)
+    axis.set_axisbelow(True)
+    axis.tick_params(axis="y", length=0)
+    axis.spines[["top", "right", "left"]].set_visible(False)

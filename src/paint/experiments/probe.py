@@ -1,11 +1,12 @@
 """``paint probe``: before any training, how much better does the teacher answer than the student?
 
-Both are the same untouched model; the teacher also reads a part of the solution. They answer the same problems with the
-same seeds: those that training takes first, with its prompts and its sampling. What training can gain follows the
-difference, so it is worth knowing first. Every answer is stored, and the same command goes on where it was stopped.
+Both are the same untrained model; the teacher also reads a part of the solution. They are asked the
+same problems with the same seeds: the problems that training takes first, with its prompts and its
+sampling. What training can gain follows the difference, so it is worth knowing first. Every sample
+is stored, and the same command goes on where it was stopped.
 
-Left out on purpose: the overlap schedule (what is hidden is the same for every answer here), a teacher that writes a
-rationale first, and a choice of mask ratio: all are shown.
+Left out on purpose: the overlap schedule (the hidden part does not depend on a completion here), a
+teacher that writes a rationale first, and a choice of mask ratio: all ratios are shown.
 """
 
 import json
@@ -19,7 +20,15 @@ from paint.data.problems import Problem, batch_indices, read_problems
 from paint.display import Display
 from paint.engines.protocol import sampling_of, seed_of
 from paint.errors import show
-from paint.evaluation.asking import Prompts, Protocol, Task, asked, load_asked, untrained
+from paint.evaluation.asking import (
+    Prompts,
+    Protocol,
+    Task,
+    asked,
+    deployment_prompts,
+    load_asked,
+    untrained,
+)
 from paint.evaluation.intervals import compare
 from paint.evaluation.metrics import GradedSamples, avg_at_k
 from paint.evaluation.stages import grade
@@ -39,12 +48,13 @@ COLUMNS = ("", "Avg@{k}", "less the student's", "tokens an answer", "truncated",
 
 @dataclass(frozen=True)
 class Reader:
-    """The untouched model with what it reads.
+    """The untrained model in one role, student or teacher.
 
     Attributes:
         name: of its row and of its folder.
         shown: what it sees of the solutions, for the record; None is nothing.
-        visible: share of the problems of which it sees the answer (`answer_is_visible`).
+        visible: share of the problems whose answer it sees (`answer_is_visible`).
+        prompts: what it reads of each problem.
     """
 
     name: str
@@ -57,16 +67,18 @@ class Reader:
 def probe(
     config: Config, folder: Path, *, problems: int, samples: int, ratios: Sequence[float]
 ) -> dict[str, GradedSamples]:
-    """Ask student and teacher, print one table, write summary.json and .md, return the graded samples.
+    """Ask student and teacher, print and write one table, return the graded samples by reader.
 
     Args:
-        config: of the training that is considered; its rollout section says how samples are drawn, too.
+        config: of the training in question; its rollout section also says how to sample here.
         problems: how many, in the order in which training takes them; all where there are fewer.
-        samples: samples a problem, of the student and of the teacher at each ratio.
+        samples: how many a problem, for the student and for the teacher at each ratio.
         ratios: mask ratios rho of the teacher, each in [0, 1).
 
     Raises:
-        ConfigError, DataError, EngineError, PolicyError, StoreError: with the finding and the way out.
+        ConfigError, DataError, EngineError, PolicyError, StoreError: the message says what is wrong
+            and the way out.
+        FolderInUse: another process works on the probe.
     """
     require_sound(config, problems, samples, ratios)
     require_one_process("paint probe")
@@ -90,21 +102,26 @@ def require_sound(config: Config, problems: int, samples: int, ratios: Sequence[
     for name, value in (("problems", problems), ("samples", samples)):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}")
-    if not all(0 <= ratio < 1 for ratio in ratios) or len(set(map(name_of, ratios))) < max(len(ratios), 1):
-        raise ConfigError(f"ratios must be distinct mask ratios in [0, 1), at least one, got {show(list(ratios))}")
+    names = {name_of(ratio) for ratio in ratios}
+    if not all(0 <= ratio < 1 for ratio in ratios) or len(names) < max(len(ratios), 1):
+        raise ConfigError(
+            f"ratios must be distinct mask ratios in [0, 1), at least one, got {show(list(ratios))}"
+        )
+
     if config.train.method != "distillation":
         raise ConfigError(
-            f"train.method {show(config.train.method)} has no teacher to probe; pass --train.method distillation"
+            f"train.method {show(config.train.method)} has no teacher to probe; "
+            f"pass --train.method distillation"
         )
     if config.context.shown != "own":
         raise ConfigError(
-            f"the probe shows each problem's own solution, and context.shown is {show(config.context.shown)}; "
-            f"pass --context.shown own"
+            f"the probe shows each problem's own solution, and context.shown is "
+            f"{show(config.context.shown)}; pass --context.shown own"
         )
 
 
 def first_problems(problems: Sequence[Problem], count: int, seed: int) -> list[Problem]:
-    """The first ``count`` problems that training takes; all, in that order, where there are fewer."""
+    """The first ``count`` problems in training's order; all where there are fewer."""
     indices = batch_indices(len(problems), min(count, len(problems)), 0, seed)
     return [problems[i] for i in indices]
 
@@ -116,26 +133,35 @@ def name_of(ratio: float) -> str:
 
 def student(policy: Policy, problems: Sequence[Problem]) -> Reader:
     """The deployment prompt, in the student's thinking mode."""
-    prompts = {p.id: policy.student_prompt(p.problem) for p in problems}
-    return Reader(STUDENT, policy.student_thinking, None, 0.0, prompts)
+    thinking = policy.student_thinking
+    prompts = deployment_prompts(policy, problems, thinking=thinking)
+    return Reader(STUDENT, thinking, shown=None, visible=0.0, prompts=prompts)
 
 
 def teacher(policy: Policy, config: Config, problems: Sequence[Problem], ratio: float) -> Reader:
-    """The privileged prompt with ``ratio`` of the solution hidden, in the teacher's thinking mode."""
+    """The privileged prompt, with ``ratio`` of the solution hidden, in the teacher's mode."""
     placement, seed = config.context.placement, config.train.seed
-    contexts = {p.id: mask_solution(p.solution, ratio, placement=placement, seed=seed_of(seed, p.id)) for p in problems}
-    prompts = {
-        p.id: policy.teacher_prompt(p.problem, contexts[p.id], complete=contexts[p.id] == p.solution) for p in problems
+    contexts = {
+        p.id: mask_solution(p.solution, ratio, placement=placement, seed=seed_of(seed, p.id))
+        for p in problems
     }
+    prompts = {
+        p.id: policy.teacher_prompt(
+            p.problem, contexts[p.id], complete=contexts[p.id] == p.solution
+        )
+        for p in problems
+    }
+
     visible = sum(answer_is_visible(p, contexts[p.id]) for p in problems) / len(problems)
     shown = f"solution, {ratio:g} hidden ({placement})"
     return Reader(name_of(ratio), policy.teacher_thinking, shown, visible, prompts)
 
 
 def answer_is_visible(problem: Problem, context: str) -> bool:
-    """Whether a context holds what the solution boxes, or the gold answer where it boxes nothing, in any spelling.
+    """Whether a context holds the solution's boxed answer, or the gold one where nothing is boxed.
 
-    As a whole number or word (`latex.contains`), wherever it stands: a small number may be there by chance.
+    In any spelling, as a whole number or word (`latex.contains`), and wherever it stands: a small
+    number may be there by chance.
     """
     answer = normalize(boxed(problem.solution) or problem.answer)
     return answer != "" and contains(normalize(context), answer)
@@ -160,8 +186,8 @@ def ask_readers(
         Task(
             folder / reader.name / PROBLEMS,
             problems,
+            reader.prompts,
             Protocol(samples, reader.thinking, sampling, seed, reader.shown),
-            prompts=reader.prompts,
         )
         for reader in readers
     ]
@@ -176,35 +202,42 @@ def ask_readers(
 
 
 def conclude(
-    config: Config, folder: Path, readers: Sequence[Reader], graded: Mapping[str, GradedSamples], display: Display
+    config: Config,
+    folder: Path,
+    readers: Sequence[Reader],
+    graded: Mapping[str, GradedSamples],
+    display: Display,
 ) -> None:
     """Write summary.json and summary.md to ``folder``, and print the table with how to read it."""
     sheet, reading = table(readers, graded), how_to_read(config)
     visible = {reader.name: reader.visible for reader in readers}
-    figures = summary_json({name: {PROBLEMS: answers} for name, answers in graded.items()})
-    write_result(folder / "summary.json", json.dumps({**figures, "answer_visible_share": visible}, indent=2) + "\n")
+    figures = summary_json({name: {PROBLEMS: samples} for name, samples in graded.items()})
+    figures["answer_visible_share"] = visible
+
+    write_result(folder / "summary.json", json.dumps(figures, indent=2) + "\n")
     write_result(folder / "summary.md", f"{markdown([sheet])}\n{reading}\n")
     print_sheets(display.console, [sheet])
     display.note(f"{reading}\nwritten to {folder}: summary.json, summary.md")
 
 
 def table(readers: Sequence[Reader], graded: Mapping[str, GradedSamples]) -> Sheet:
-    """A row for each reader: Avg@k, the paired difference, how long and how often cut, answers in view."""
+    """A row for each reader: score, paired difference, length, truncated share, visible answers."""
     base = graded[STUDENT]
     rows = []
     for reader in readers:
-        answers = graded[reader.name]
-        difference = compare([base.correct], [answers.correct]).difference
+        samples, is_teacher = graded[reader.name], reader.name != STUDENT
+        difference = compare([base.correct], [samples.correct]).difference
         rows.append(
             [
                 reader.name,
-                avg_at_k(answers.correct).points(),
-                difference.points(sign=True) if answers is not base else "",
-                f"{answers.tokens.mean():,.0f}",
-                f"{100 * answers.truncated.mean():.1f}",
-                f"{100 * reader.visible:.1f}" if answers is not base else "",
+                avg_at_k(samples.correct).points(),
+                difference.points(sign=True) if is_teacher else "",
+                f"{samples.tokens.mean():,.0f}",
+                f"{100 * samples.truncated.mean():.1f}",
+                f"{100 * reader.visible:.1f}" if is_teacher else "",
             ]
         )
+
     title = f"Before training: {len(base.problems)} training problems, in % with 95 % interval"
     return Sheet(title, [column.format(k=base.correct.shape[1]) for column in COLUMNS], rows)
 
@@ -213,11 +246,12 @@ def how_to_read(config: Config) -> str:
     """What the table says, and what would mislead."""
     options, thinking = config.rollout, {True: "on", False: "off"}
     return (
-        "Training moves the student towards the teacher: where the teacher answers no better, there is little to "
-        "gain. Where the answer is visible, it may be copied; that difference is no measure of what can be learnt. "
-        f"Answers are drawn as rollouts are (temperature {options.temperature:g}, top-p {options.top_p:g}, "
-        f"top-k {options.top_k}); one that is cut, at {options.max_new_tokens:,} tokens, is wrong: "
-        "where many are cut, raise --rollout.max-new-tokens first. Thinking is "
+        "Training moves the student towards the teacher: where the teacher answers no better, "
+        "there is little to gain. Where the answer is visible, it may be copied; that difference "
+        "is no measure of what can be learnt. Answers are drawn as rollouts are (temperature "
+        f"{options.temperature:g}, top-p {options.top_p:g}, top-k {options.top_k}); one that is "
+        f"cut, at {options.max_new_tokens:,} tokens, is wrong: where many are cut, raise "
+        "--rollout.max-new-tokens first. Thinking is "
         f"{thinking[config.model.student_thinking]} in the student's prompt and "
         f"{thinking[config.model.teacher_thinking]} in the teacher's."
     )

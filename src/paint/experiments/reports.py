@@ -1,4 +1,4 @@
-"""What is made of an experiment's results: tables, a plot, and nothing that is not in results.jsonl."""
+"""The tables and the plot of an experiment, which show nothing that is not in results.jsonl."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +19,14 @@ from paint.runs import RunError
 
 @dataclass(frozen=True)
 class Report:
-    """What is made of results.
+    """What the tables and the plot show.
 
     Attributes:
-        name: of the files, without ending; title: of the tables and the plot.
-        labels: by cell, what a row is called, in the order of the rows; the base model comes before them.
-        pairs: by the cell in whose row it stands: a cell, and the one that it is compared with.
-        pairing: what these differences are, as the plot's axis says it.
+        name: of the files, without ending.
+        title: of the tables and the plot.
+        labels: the name of each cell's row, in the order of the rows; the base model comes first.
+        pairs: the difference in each cell's row: a cell, and the cell that it is compared with.
+        pairing: the plot's axis title for these differences.
     """
 
     name: str
@@ -51,26 +52,45 @@ def publish(report: Report, results: Sequence[Result], folder: Path, display: Di
 
 
 def result_sheets(report: Report, results: Sequence[Result]) -> list[Sheet]:
-    """Score, gain and cost of every cell; the paired differences; each seed by itself, if there are several."""
+    """Score, gain and cost of every cell; paired differences; each seed by itself, if several."""
     rows, labels = by_cell(results), {BASE: BASE} | dict(report.labels)
     scores = {name: shares(rows[name]) for name in labels}
     score, seeds = f"Avg@{results[0].exam['samples']}", [result.seed for result in rows[BASE]]
+    asked = _asked(results)
+
     columns = ["", score, "gain over base", "rollout tokens", "training time", "tokens an answer"]
     main = [
-        [label, over_seeds(scores[name], bounds=SHARE).points(), *_gain(name, scores), *_cost(name, rows[name])]
+        [
+            label,
+            over_seeds(scores[name], bounds=SHARE).points(),
+            *_gain(name, scores),
+            *_cost(name, rows[name]),
+        ]
         for name, label in labels.items()
     ]
-    tables = [Sheet(f"{report.title}: {score} on {_asked(results)}, in % with 95 % interval", columns, main)]
+    title = f"{report.title}: {score} on {asked}, in % with 95 % interval"
+    tables = [Sheet(title, columns, main)]
+
     if any(other != BASE for _, other in report.pairs.values()):
         pairs = [
-            [f"{labels[cell]} less {labels[other]}", compare_seeds(scores[other], scores[cell]).points(sign=True)]
+            [
+                f"{labels[cell]} less {labels[other]}",
+                compare_seeds(scores[other], scores[cell]).points(sign=True),
+            ]
             for cell, other in report.pairs.values()
         ]
-        title = f"Differences of {score} on the same seeds and problems, in points with 95 % interval"
+        title = (
+            f"Differences of {score} on the same seeds and problems, in points with 95 % interval"
+        )
         tables.append(Sheet(title, ["", "difference"], pairs))
+
     if len(seeds) > 1:
-        each = [[label, *(f"{100 * x:.1f}" for x in scores[name].mean(axis=1))] for name, label in labels.items()]
-        tables.append(Sheet(f"{score} of each seed, in %", ["", *(f"seed {seed}" for seed in seeds)], each))
+        by_seed = [
+            [label, *(f"{100 * x:.1f}" for x in scores[name].mean(axis=1))]
+            for name, label in labels.items()
+        ]
+        columns = ["", *(f"seed {seed}" for seed in seeds)]
+        tables.append(Sheet(f"{score} of each seed, in %", columns, by_seed))
     return tables
 
 
@@ -78,22 +98,29 @@ def picture(report: Report, results: Sequence[Result]) -> tuple[str, list[str], 
     """Title, labels and panels of the plot: the score of every cell, and its paired difference."""
     rows, labels = by_cell(results), {BASE: BASE} | dict(report.labels)
     scores = {name: shares(rows[name]) for name in labels}
-    score, several = f"Avg@{results[0].exam['samples']}", len(rows[BASE]) > 1
+    score, has_seeds = f"Avg@{results[0].exam['samples']}", len(rows[BASE]) > 1
+
     levels: list[Interval | None] = [over_seeds(scores[name], bounds=SHARE) for name in labels]
-    differences: list[Interval | None] = [None] * len(labels)
-    means: list[Sequence[float]] = [scores[name].mean(axis=1).tolist() if several else () for name in labels]
-    gaps: list[Sequence[float]] = [()] * len(labels)
-    for place, name in enumerate(labels):
+    level_seeds: list[Sequence[float]] = [
+        scores[name].mean(axis=1).tolist() if has_seeds else () for name in labels
+    ]
+
+    gaps: list[Interval | None] = [None] * len(labels)
+    gap_seeds: list[Sequence[float]] = [()] * len(labels)
+    for row, name in enumerate(labels):
         if name in report.pairs:
             cell, other = report.pairs[name]
-            differences[place] = compare_seeds(scores[other], scores[cell])
-            gaps[place] = (scores[cell] - scores[other]).mean(axis=1).tolist() if several else ()
+            gaps[row] = compare_seeds(scores[other], scores[cell])
+            if has_seeds:
+                gap_seeds[row] = (scores[cell] - scores[other]).mean(axis=1).tolist()
+
     panels = [
-        Panel(f"{score}, %", levels, means, zero=False),
-        Panel(f"{score}: {report.pairing}, points", differences, gaps, zero=True),
+        Panel(f"{score}, %", levels, level_seeds, zero=False),
+        Panel(f"{score}: {report.pairing}, points", gaps, gap_seeds, zero=True),
     ]
-    marks = "; ticks: single seeds" if several else ""
-    return f"{report.title}\n{_asked(results)}; bars: 95 % intervals{marks}", list(labels.values()), panels
+    marks = "; ticks: single seeds" if has_seeds else ""
+    title = f"{report.title}\n{_asked(results)}; bars: 95 % intervals{marks}"
+    return title, list(labels.values()), panels
 
 
 def _gain(name: str, scores: Mapping[str, Float[np.ndarray, "s p"]]) -> list[str]:
@@ -101,7 +128,7 @@ def _gain(name: str, scores: Mapping[str, Float[np.ndarray, "s p"]]) -> list[str
 
 
 def _cost(name: str, results: Sequence[Result]) -> list[str]:
-    """Means of a run."""
+    """Mean rollout tokens and training time of a run, and mean length of a sample."""
     length = f"{np.mean([result.answer_tokens for result in results]):,.0f}"
     if name == BASE:
         return ["", "", length]

@@ -1,4 +1,4 @@
-"""What an experiment found: a line of results.jsonl for every policy that was trained and evaluated."""
+"""The results of an experiment: a line of results.jsonl for every policy that was evaluated."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,11 +22,13 @@ class Result:
 
     Attributes:
         config, exam: the settings, as nested plain values.
-        trained_on: what tells the training problems from others; empty for the base model.
-        steps: optimizer steps; rollout_tokens: tokens that were sampled for them; seconds: wall time of them, without
-            what a kill undid, start-up and evaluation. All 0 for the base model.
-        problems: what tells each problem from others; right: its number of right answers, of the exam's samples.
-        answer_tokens: mean length of an answer, in tokens.
+        trained_on: digest of the training problems; empty for the base model.
+        steps: optimizer steps; 0 for the base model, as the next two.
+        rollout_tokens: tokens that were sampled for these steps.
+        seconds: wall time of these steps, without start-up, evaluation and work that a kill undid.
+        problems: identity of each problem of the exam.
+        right: number of right samples of each problem.
+        answer_tokens: mean length of a sample in tokens.
     """
 
     cell: str
@@ -43,18 +45,29 @@ class Result:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """The complete lines of results.jsonl; a last one that was cut short is left out, and made again.
+    """The complete lines of results.jsonl; a last line that was cut short is left out.
 
     Raises:
         RunError: a line is damaged.
     """
+    path = folder / "results.jsonl"
+    results: list[Result] = []
     try:
-        return [Result(**row) for row in files.read_jsonl(folder / "results.jsonl")]
-    except (ValueError, TypeError) as error:
+        for row in files.read_jsonl(path):
+            results.append(_result(row, f"{path} line {len(results) + 1}"))
+    except ValueError as error:
         raise RunError(
-            f"{error}; delete that line of {folder / 'results.jsonl'}, and the same command makes it "
-            f"again from the run and its samples, which are stored"
+            f"{error}; delete that line, and the same command makes it again from the run and its "
+            f"samples, which are stored"
         ) from None
+    return results
+
+
+def _result(row: Any, line: str) -> Result:
+    try:
+        return Result(**row)
+    except TypeError as error:
+        raise ValueError(f"{line} is damaged: {error}") from None
 
 
 def write_results(folder: Path, results: Sequence[Result]) -> None:
@@ -68,26 +81,28 @@ def by_cell(results: Sequence[Result]) -> dict[str, list[Result]]:
     """The results of each cell, by seed.
 
     Raises:
-        RunError: they were trained on, or asked, different problems, and cannot be compared.
+        RunError: they cannot be compared, for the problems of training or of the exam differ.
     """
     trained = [result for result in results if result.trained_on]
     for result in trained:
         if result.trained_on != trained[0].trained_on:
             raise RunError(
-                f"{result.cell}, seed {result.seed} was trained on other problems than {trained[0].cell}, seed "
-                f"{trained[0].seed} (the file behind data.path has changed); choose another place (--folder)"
+                f"{result.cell}, seed {result.seed} was trained on other problems than "
+                f"{trained[0].cell}, seed {trained[0].seed} (the file behind data.path has "
+                f"changed); choose another place (--folder)"
             )
     for result in results:
         if result.problems != results[0].problems:
             raise RunError(
-                f"{result.cell}, seed {result.seed} was asked other problems than {results[0].cell}, seed "
-                f"{results[0].seed} (the file of problems has changed); choose another place (--folder)"
+                f"{result.cell}, seed {result.seed} was asked other problems than "
+                f"{results[0].cell}, seed {results[0].seed} (the file of problems has changed); "
+                f"choose another place (--folder)"
             )
     ordered = sorted(results, key=lambda result: (result.cell, result.seed))
     return {name: list(group) for name, group in groupby(ordered, key=lambda result: result.cell)}
 
 
 def shares(results: Sequence[Result]) -> Float[np.ndarray, "s p"]:
-    """Share of right answers by seed and problem."""
+    """Share of right samples by seed and problem."""
     samples: int = results[0].exam["samples"]
     return np.array([result.right for result in results]) / samples
