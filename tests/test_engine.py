@@ -22,7 +22,7 @@ from paint.data.problems import Problem
 from paint.display import Display
 from paint.engines import adapters, fleet, server
 from paint.engines.canary import EngineGap, canary
-from paint.engines.launch import ServerProcess, free_port, server_command
+from paint.engines.launch import ServerProcess, free_port, server_command, server_environment
 from paint.engines.local import LocalEngine, MergedEngine
 from paint.engines.open import open_vllm
 from paint.engines.protocol import Completion, EngineError, Sampling
@@ -570,6 +570,22 @@ def test_a_server_of_ours_is_started_for_the_model_and_the_adapter() -> None:
         "--max-loras": "1",
     }
     assert line[17:] == ["--enable-lora", "--enable-sleep-mode", "--dtype", "half", "-x", "a b"]
+
+
+def test_a_server_of_ours_gets_the_variables_it_needs_and_none_of_a_launcher(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "0")
+    rollout = Config().rollout
+    for sleep, mode in ((False, "0"), (True, "1")):
+        variables = server_environment(replace(rollout, sleep=sleep))
+        environment = ServerProcess(["vllm"], variables, tmp_path / "log").environment
+        assert environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+        assert environment["VLLM_SERVER_DEV_MODE"] == mode
+        assert environment["PATH"] == os.environ["PATH"]
+        assert not {"LOCAL_RANK", "MASTER_PORT"} & set(environment)
 
 
 def test_every_server_is_asked_by_the_canary_and_a_wrong_one_is_not_averaged_away(
