@@ -169,7 +169,7 @@ def test_an_interrupted_generation_goes_on_and_ends_in_the_same_samples(
     path.write_bytes(path.read_bytes()[:-7])
     with opened(policy, cut) as store:
         assert (len(store.written), store.dropped) == (9, 1)
-        with pytest.raises(StoreError, match="15 of 24 answers are missing"):
+        with pytest.raises(StoreError, match="15 of 24 samples are missing"):
             grade(store, grader, QUIET)
         generate(policy, LocalEngine(policy, batch_size=7), cut, store, QUIET)
         before = grade(store, grader, QUIET)
