@@ -187,8 +187,8 @@ class Work:
         """FLOPs of generation (prompts read, tokens decoded) and of scoring."""
         total = sum(part.rounds * part.rows * part.flops for part in self.scorings)
         for part in self.generations:
-            one = prefill_flops(self, part) + decode_flops(self, part) * part.length
-            total += part.rounds * part.completions * one
+            per_completion = prefill_flops(self, part) + decode_flops(self, part) * part.length
+            total += part.rounds * part.completions * per_completion
         return total
 
 

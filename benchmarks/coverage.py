@@ -125,14 +125,14 @@ def over_trainings() -> Table:
         hits, width = np.zeros(4), 0.0
         for _ in range(SEED_RUNS):
             skill = rng.beta(0.5, 0.5, size=problems)
-            one = trained(rng, skill, seeds, spread)
+            alone = trained(rng, skill, seeds, spread)
             before, after = (
                 trained(rng, skill, seeds, spread / math.sqrt(2), gain) for gain in (0.0, 0.2)
             )
             paired = compare_seeds(before, after)
             cases = [
-                (over_seeds(one), 0.5),
-                (bootstrap([one.mean(axis=0)], bounds=SHARE), 0.5),
+                (over_seeds(alone), 0.5),
+                (bootstrap([alone.mean(axis=0)], bounds=SHARE), 0.5),
                 (paired, 0.2 / 8),
                 (bootstrap([(after - before).mean(axis=0)], bounds=(-1, 1), skewed=False), 0.2 / 8),
             ]

@@ -99,9 +99,8 @@ def test_an_evaluation_holds_k_samples_a_problem_in_order(
         mine = [texts[problem.id, k] for k in range(3)]
         assert row.tolist() == [rf"\boxed{{{problem.answer}}}" in text for text in mine]
         assert all(text.startswith("We start at") and text.endswith("}$.") for text in mine)
-    assert any(
-        len({texts[problem.id, k] for k in range(3)}) > 1 for problem in problems[:5]
-    )  # k samples, not one
+    # They are k samples, not one k times over.
+    assert any(len({texts[p.id, k] for k in range(3)}) > 1 for p in problems[:5])
     # A sample depends on its problem and its number alone.
     one = task_of(policy, tmp_path / "one", problems[3:4])
     with opened(policy, one) as store:
@@ -171,7 +170,7 @@ def test_an_interrupted_generation_goes_on_and_ends_in_the_same_samples(
     path.write_bytes(path.read_bytes()[:-7])
     with opened(policy, cut) as store:
         assert (len(store.written), store.dropped) == (9, 1)
-        with pytest.raises(StoreError, match="15 of 24 answers are missing"):
+        with pytest.raises(StoreError, match="15 of 24 samples are missing"):
             grade(store, grader, QUIET)
         generate(policy, LocalEngine(policy, batch_size=7), cut, store, QUIET)
         before = grade(store, grader, QUIET)
@@ -196,26 +195,17 @@ def test_other_weights_under_the_same_path_are_another_model(
 
 @pytest.mark.slow
 def test_a_killed_paint_eval_goes_on_to_the_figures_of_an_undisturbed_one(tmp_path: Path) -> None:
-    def command(folder: str) -> list[str]:
-        flags = [
-            *FLAGS,
-            "--limit",
-            "20",
-            "--rollout.batch-size",
-            "20",
-            "--folder",
-            str(tmp_path / folder),
-        ]
-        return [sys.executable, "-m", "paint.cli", "eval", "lab", *flags]
-
+    options = [*FLAGS, "--limit", "20", "--rollout.batch-size", "20", "--folder"]
+    arguments = ["eval", "lab", *options, str(tmp_path / "killed")]
+    command = [sys.executable, "-m", "paint.cli", *arguments]
     stored = tmp_path / "killed/lab/base/lab/completions.jsonl"
-    process = subprocess.Popen(command("killed"), stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     until(lambda: stored.exists() and stored.read_bytes().count(b"\n") >= 20, 120)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert 20 <= stored.read_bytes().count(b"\n") < 240
-    subprocess.run(command("killed"), check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(command("undisturbed"), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert main([*arguments[:-1], str(tmp_path / "undisturbed")]) == 0
     one, other = (tmp_path / name / "lab" for name in ("killed", "undisturbed"))
     assert lines_of(one / "base" / "lab") == lines_of(other / "base" / "lab")
     assert (one / "summary.json").read_text() == (other / "summary.json").read_text()

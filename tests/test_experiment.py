@@ -265,6 +265,9 @@ def test_a_line_that_was_cut_short_is_made_again_without_training(
     path.write_bytes(before.replace(b'{"cell": "tight"', b'{"cell": tight', 1))
     assert main(command) == 2
     assert f"{path} line 2 is damaged" in capsys.readouterr().err
+    path.write_bytes(b'{"cell": "tight"}\n' + before)
+    assert main(command) == 2
+    assert f"{path} line 1 is damaged" in capsys.readouterr().err
     path.write_bytes(before)
 
 
@@ -335,6 +338,12 @@ def test_what_cannot_be_compared_is_refused(
     with pytest.raises(ConfigError, match=message):
         run_cells(cells, [0], tmp_path / "lab", lab_exam(2, 2), Display())
     assert not (tmp_path / "lab").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "lab").write_text("")
+    with pytest.raises(RunError, match=r"lab: File exists; choose another place"):
+        run_cells([Cell("one", LAB)], [0], tmp_path / "lab", lab_exam(2, 2), Display())
 
 
 def test_several_ranks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

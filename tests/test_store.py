@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paint import PaintError
 from paint.data.problems import Problem
 from paint.evaluation.store import (
     Sample,
@@ -209,6 +210,14 @@ def test_one_process_at_a_time_works_on_a_store(tmp_path: Path) -> None:
         other = subprocess.run(line, capture_output=True, text=True, check=True)
         assert "another process is at work" in other.stdout
     assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == "opened\n"
+
+
+def test_a_folder_that_cannot_be_locked_is_one_clear_message(tmp_path: Path) -> None:
+    fill(fresh(tmp_path))
+    (tmp_path / ".lock").unlink()
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(PaintError, match=f"^{tmp_path}: Is a directory"), reopen_store(tmp_path):
+        pass
 
 
 def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:

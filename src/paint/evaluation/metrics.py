@@ -54,7 +54,7 @@ def pass_at_k(correct: Bool[np.ndarray, "p n"], k: int) -> Float[np.ndarray, " p
     """
     n = correct.shape[1]
     if not 1 <= k <= n:
-        raise ValueError(f"pass@{k} needs at least {k} answers a problem, there are {n}")
+        raise ValueError(f"pass@{k} needs at least {k} samples a problem, there are {n}")
 
     counts = correct.sum(axis=1).tolist()
     return np.array([1 - math.comb(n - c, k) / math.comb(n, k) for c in counts])

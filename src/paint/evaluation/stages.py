@@ -53,7 +53,7 @@ def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
     rows = [(problem.id, sample) for problem, sample in store.rows]
     if store.missing:
         raise StoreError(
-            f"{store.folder}: {len(store.missing)} of {len(rows)} answers are missing; "
+            f"{store.folder}: {len(store.missing)} of {len(rows)} samples are missing; "
             f"the same `paint eval` command goes on where it stopped"
         )
 

@@ -229,7 +229,7 @@ def _require_same(
     if not (folder / "asked.json").exists():
         if path.exists() and path.stat().st_size:
             raise StoreError(
-                f"{path} holds answers, and nothing says in which setting (no asked.json); "
+                f"{path} holds samples, and nothing says in which setting (no asked.json); "
                 f"move it away"
             )
         return
