@@ -1,4 +1,4 @@
-"""The teacher is the model that it is said to be, whatever the student does, and never touches it."""
+"""The teacher is the model that it is said to be, and the student is never touched by it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -49,17 +49,17 @@ def library_logits(model: torch.nn.Module) -> Tensor:
 
 def factors(policy: Policy) -> dict[str, tuple[Tensor, Tensor]]:
     """A and B of every adapted layer in float64, by the name of its weight in the base model."""
-    found = policy.model.state_dict()
+    state = policy.model.state_dict()
     layers = [
         name.removesuffix(".lora_A.default.weight")
-        for name in found
+        for name in state
         if name.endswith("lora_A.default.weight")
     ]
     assert len(layers) == 7 * policy.model.config.num_hidden_layers
     return {
         f"{layer.removeprefix('base_model.model.')}.weight": (
-            found[f"{layer}.lora_A.default.weight"].double().clone(),
-            found[f"{layer}.lora_B.default.weight"].double().clone(),
+            state[f"{layer}.lora_A.default.weight"].double().clone(),
+            state[f"{layer}.lora_B.default.weight"].double().clone(),
         )
         for layer in layers
     }
@@ -104,6 +104,7 @@ def test_the_frozen_teacher_is_the_base_model_however_the_adapter_is_trained(
     torch.testing.assert_close(
         library_logits(policy.model), library_logits(base_with({})).float(), rtol=1e-4, atol=1e-4
     )
+
     move(policy, 1)
     with teacher.view():
         logits = teacher.lm_head(hidden(policy))
@@ -124,6 +125,7 @@ def test_the_average_of_adapters_is_that_of_their_updates_and_not_of_their_facto
         move(policy, seed)
         teacher.follow()
         path.append(factors(policy))
+
     scale = LAB.lora_alpha / LAB.lora_rank
     updates = {
         name: averaged([scale * step[name][1] @ step[name][0] for step in path], 0.75)
@@ -131,9 +133,10 @@ def test_the_average_of_adapters_is_that_of_their_updates_and_not_of_their_facto
     }
     expected = library_logits(base_with(updates))
     with teacher.view():
-        found = teacher.lm_head(hidden(policy)).double()
+        scored = teacher.lm_head(hidden(policy)).double()
         generated = library_logits(policy.model).double()
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+    torch.testing.assert_close(scored, expected, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(generated, expected, rtol=tolerance, atol=tolerance)
     assert {value.dtype for value in teacher.own.values()} == {dtype}
 
@@ -203,7 +206,9 @@ def test_an_average_is_applied_beside_rounded_weights_and_never_written_into_the
         assert all(
             torch.equal(value, before[name]) for name, value in policy.base.named_parameters()
         )
+
     assert teacher.own[name].dtype == torch.float32
+
     # Most of so small an update would be lost in the weights.
     weight = layer.get_base_layer().weight
     rounded = (weight + teacher.own[name].bfloat16()).double() - weight.double()
@@ -272,6 +277,7 @@ def test_a_view_between_forward_and_backward_changes_no_gradient(config: Any) ->
 
     alone, looked = gradients(looking=False), gradients(looking=True)
     assert len(alone) == len(looked) > 0
+
     for x, y in zip(alone, looked, strict=True):
         assert torch.equal(x, y)
 
@@ -287,6 +293,7 @@ def test_what_is_generated_in_a_view_the_teacher_wrote(config: Any) -> None:
         assert [c.ids for c in engine.generate(PROMPTS, sampling, range(3))] == [
             c.ids for c in before
         ]
+
     assert [c.ids for c in engine.generate(PROMPTS, sampling, range(3))] != [c.ids for c in before]
 
 
@@ -297,6 +304,7 @@ def test_where_every_weight_is_trained_the_frozen_teacher_is_the_untouched_model
     policy: Policy = request.getfixturevalue(head)
     teacher = open_teacher(policy, Teacher())
     assert (policy.lm_head.weight is policy.base.get_input_embeddings().weight) == (head == "full")
+
     untouched = library_logits(
         AutoModelForCausalLM.from_pretrained(policy.base.name_or_path, dtype="float32")
     ).detach()
@@ -305,6 +313,7 @@ def test_where_every_weight_is_trained_the_frozen_teacher_is_the_untouched_model
     with teacher.view():
         teacher_hidden = hidden(policy)
         torch.testing.assert_close(library_logits(policy.model), untouched, rtol=1e-5, atol=1e-5)
+
     torch.testing.assert_close(teacher.lm_head(teacher_hidden), untouched, rtol=1e-5, atol=1e-5)
     assert not teacher_hidden.requires_grad
 
@@ -318,22 +327,25 @@ def test_where_every_weight_is_trained_the_frozen_teacher_is_the_untouched_model
         clip=10.0,
     )
     loss.value.backward()
-    found = {
+    gradients = {
         name: p.grad.clone() for name, p in policy.model.named_parameters() if p.grad is not None
     }
-    assert found.keys() == dict(policy.model.named_parameters()).keys()
-    assert all(value.abs().max() > 0 for value in found.values())
+    assert gradients.keys() == dict(policy.model.named_parameters()).keys()
+    assert all(value.abs().max() > 0 for value in gradients.values())
 
     policy.model.zero_grad()
     exact = paint_loss(library_logits(policy.model), untouched, LENGTHS, clip=10.0)
     exact.value.backward()
     torch.testing.assert_close(loss.value, exact.value, rtol=1e-4, atol=0)
+
     for name, parameter in policy.model.named_parameters():
         assert parameter.grad is not None
-        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-6)
+
     assert not any(
         value.requires_grad for value in [*teacher.own.values(), *teacher.lm_head.parameters()]
     )
+
     torch.optim.SGD(policy.trainable, lr=0.1).step()
     assert all(torch.equal(value, copies[name]) for name, value in teacher.own.items())
 
@@ -352,9 +364,11 @@ def test_where_every_weight_is_trained_the_average_is_that_of_every_weight(
         path.append(
             {name: value.detach().double() for name, value in policy.model.named_parameters()}
         )
+
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(averaged([step[name] for step in path], 0.75))
+
     with teacher.view():
         logits = teacher.lm_head(hidden(policy))
     torch.testing.assert_close(logits.double(), library_logits(model), rtol=1e-4, atol=1e-4)
@@ -369,6 +383,7 @@ def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: 
     for seed in range(2):
         move(policy, seed, by=0.02)
         teacher.follow()
+
     with Grader() as grader:
         engine, accelerator = LocalEngine(policy, batch_size=1), Accelerator()
         setup = Setup(small(), policy, teacher, [], engine, optimizer, accelerator, grader)
@@ -378,6 +393,7 @@ def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: 
     again = open_teacher(other, EMA)
     assert checkpoint.restore(tmp_path, other, torch.optim.AdamW(other.trainable), again) == 2
     assert all(torch.equal(again.own[name], value) for name, value in teacher.own.items())
+
     with teacher.view(), again.view():
         assert torch.equal(again.lm_head(hidden(other)), teacher.lm_head(hidden(policy)))
     assert torch.equal(hidden(other), hidden(policy))
@@ -450,10 +466,12 @@ def test_a_run_killed_and_resumed_ends_as_an_undisturbed_one_whoever_its_teacher
         "model/model.safetensors" if tuning == "full" else "adapter/adapter_model.safetensors"
     )
     assert files == sorted([trained, *([Path(FILE)] if weights == "ema" else [])])
+
     for path in files:
         one, other = (load_file(run / "checkpoints" / last.name / path) for run in (whole, killed))
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
+
     assert_same_history(whole, killed)
 
 

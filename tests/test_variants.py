@@ -75,6 +75,7 @@ def test_the_teacher_is_shown_what_the_control_says_and_nothing_else(
                 assert answer in {p.answer for p in by_id.values()}
                 assert normalize(answer) != normalize(problem.answer)
         assert row["teacher_prompt_ids"] == prompt
+
     if shown == "none":
         assert metrics["kl"] == pytest.approx(
             0, abs=1e-6
@@ -90,6 +91,7 @@ def test_controls_are_drawn_by_the_seed_and_refused_where_there_is_nothing_to_dr
     assert reference_shown(problems, problems[4], "other", 7) == reference_shown(
         problems, problems[4], "other", 7
     )
+
     wrong = {reference_shown(problems, problems[0], "wrong_answer", seed) for seed in range(50)}
     assert wrong == {f"The answer is $\\boxed{{{i}}}$." for i in (1, 2)}
     with pytest.raises(DataError, match=r"^context\.shown other needs a second problem"):
@@ -207,6 +209,7 @@ def test_the_sampled_token_objective_is_the_mean_log_ratio_of_the_sampled_tokens
                 ).logits[0]
             values.append(token_log_probs(logits[len(row[prompt]) - 1 : -1], ids, temperature=1.1))
         means.append(float((values[0] - values[1]).mean()))
+
     assert metrics["loss"] == pytest.approx(sum(means) / 4, rel=1e-4)
     assert metrics["clipped_share"] == 0
 
