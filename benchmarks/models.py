@@ -11,7 +11,10 @@ from paint.lab.files import MODEL
 def random_qwen3_1_7b(
     folder: Path, *, layers: int = 28, vocabulary: int = 151_936, device: str = "cpu"
 ) -> str:
-    """Write Qwen3-1.7B with random weights in bf16, and a tokenizer that it covers, into the folder; its path."""
+    """Write Qwen3-1.7B with random weights in bf16, and a tokenizer for it; return its path.
+
+    Fewer ``layers`` and a smaller ``vocabulary`` make a model for trying a benchmark.
+    """
     config = Qwen3Config(
         vocab_size=vocabulary,
         hidden_size=2048,
@@ -22,8 +25,10 @@ def random_qwen3_1_7b(
         head_dim=128,
         tie_word_embeddings=True,
     )
+
     torch.manual_seed(0)
     with torch.device(device):
         Qwen3ForCausalLM(config).bfloat16().save_pretrained(folder)
+
     AutoTokenizer.from_pretrained(str(MODEL)).save_pretrained(folder)
     return str(folder)

@@ -1,9 +1,11 @@
-"""A whole update without its rollouts: seconds by phase and peak memory, gradient checkpointing on and off.
+"""A whole update without its rollouts: seconds by phase and peak memory.
 
     python benchmarks/update.py
 
-A randomly initialised Qwen3-1.7B in bfloat16 (on a CPU the lab's model, to try the benchmark), the paper's adapters;
-32 prompts of 200 tokens, teacher prompts of 800, completions of 1,024: the sizes of a real step, without its weights.
+Measured with gradient checkpointing on and off, on a randomly initialised Qwen3-1.7B in bfloat16
+(on a CPU the lab's model, to try the benchmark) with the paper's adapters. 32 prompts of 200
+tokens, teacher
+prompts of 800, completions of 1,024: the sizes of a real step, without its weights.
 """
 
 import json
@@ -48,7 +50,7 @@ class Options:
 def update(
     policy: Policy, optimizer: torch.optim.Optimizer, options: Options, phase: Clock
 ) -> None:
-    """What train.step does between rollouts, phase by phase."""
+    """What paint.step does between rollouts, phase by phase."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = policy.lm_head.out_features
 
@@ -61,16 +63,17 @@ def update(
         prompts, teacher_prompts = texts(options.prompt), texts(options.teacher_prompt)
         completions = texts(options.completion)
         sampled = torch.tensor(completions, device=policy.device).flatten()
+
         with phase("teacher forward"), open_teacher(policy, cfg.Teacher()).view():
             teacher = policy.hidden_states(teacher_prompts, completions)
         with phase("student forward"):
             student = policy.hidden_states(prompts, completions)
         with phase("loss"):
-            loss = fused_paint_loss(
-                student, teacher, policy.lm_head, [len(c) for c in completions], tokens=sampled
-            )
+            lengths = [len(c) for c in completions]
+            loss = fused_paint_loss(student, teacher, policy.lm_head, lengths, tokens=sampled)
         with phase("backward"):
             (loss.value * options.micro_batch_size / options.batch_size).backward()
+
     with phase("update"):
         torch.nn.utils.clip_grad_norm_(policy.trainable, 0.1)
         optimizer.step()
@@ -78,15 +81,20 @@ def update(
 
 
 def measure(path: str, checkpointing: bool, options: Options) -> dict[str, Any]:
-    """Seconds by phase of every timed update, and the peak of allocated memory with all that is resident."""
+    """Seconds by phase of every timed update, and the peak of allocated memory.
+
+    The peak includes all that is resident: weights, adapters, optimizer.
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = cfg.Model(path=path, dtype="bfloat16", gradient_checkpointing=checkpointing)
     policy = load_policy(model, seed=0, device=device)
     optimizer = torch.optim.AdamW(policy.trainable, lr=5e-6)
+
     display = Display(enabled=False)
     update(policy, optimizer, options, Clock(display))
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
+
     rounds = []
     for _ in range(options.repeat):
         clock = Clock(display)
@@ -100,7 +108,7 @@ def main(options: Options) -> None:
     """Measure, print, store."""
     console = Console()
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    found = {}
+    measured = {}
     with tempfile.TemporaryDirectory() as folder:
         path = (
             random_qwen3_1_7b(Path(folder), device="cuda") if torch.cuda.is_available() else "lab"
@@ -110,22 +118,26 @@ def main(options: Options) -> None:
                 f"gradient checkpointing {'on' if checkpointing else 'off'} ...", style="dim"
             )
             try:
-                found["on" if checkpointing else "off"] = measure(path, checkpointing, options)
+                measured["on" if checkpointing else "off"] = measure(path, checkpointing, options)
             except torch.OutOfMemoryError as error:
                 console.print(f"out of memory: {str(error).splitlines()[0]}")
+
     table = Table(title=f"one update of {options.batch_size} completions, {device}: median seconds")
     table.add_column("checkpointing")
-    phases = list(next(iter(found.values()))["rounds"][0])
+    phases = list(next(iter(measured.values()))["rounds"][0])
     for heading in (*phases, "all", "peak GB"):
         table.add_column(heading, justify="right")
-    for name, figures in found.items():
+    for name, figures in measured.items():
         rounds, peak = figures["rounds"], figures["peak_bytes"]
         middle = sorted(rounds, key=lambda seconds: sum(seconds.values()))[len(rounds) // 2]
         cells = [f"{middle[p]:.2f}" for p in phases] + [f"{sum(middle.values()):.2f}"]
         table.add_row(name, *cells, "-" if peak is None else f"{peak / 1e9:.1f}")
     console.print(table)
+
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps({"device": device, "checkpointing": found}, indent=1) + "\n")
+    options.json.write_text(
+        json.dumps({"device": device, "checkpointing": measured}, indent=1) + "\n"
+    )
     console.print(f"written to {options.json}")
 
 

@@ -38,12 +38,12 @@ def refusal(spec: str, **options: Any) -> str:
 
 def test_a_downloaded_folder_of_a_known_set_is_read_with_its_columns(tmp_path: Path) -> None:
     write(tmp_path / "data" / "train-00000-of-00001.parquet", aime(30))
-    found = load_benchmark(f"aime_2025={tmp_path}")
-    assert found.name == "aime_2025"
-    assert found.problems[0] == Problem("Problem 1?", "", "101", id="1")
-    assert len({problem.id for problem in found.problems}) == 30
+    benchmark = load_benchmark(f"aime_2025={tmp_path}")
+    assert benchmark.name == "aime_2025"
+    assert benchmark.problems[0] == Problem("Problem 1?", "", "101", id="1")
+    assert len({problem.id for problem in benchmark.problems}) == 30
     assert load_benchmark(f"aime_2025={tmp_path}", limit=7) == Benchmark(
-        "aime_2025", found.problems[:7]
+        "aime_2025", benchmark.problems[:7]
     )
 
 
@@ -58,8 +58,8 @@ def test_solutions_are_kept_where_a_set_has_them(tmp_path: Path) -> None:
         }
         for n in range(500)
     ]
-    found = load_benchmark(f"math_500={write(tmp_path / 'test.jsonl', rows)}")
-    assert found.problems[3] == Problem("3?", "It is 3.", "3", id="test/3.json")
+    benchmark = load_benchmark(f"math_500={write(tmp_path / 'test.jsonl', rows)}")
+    assert benchmark.problems[3] == Problem("3?", "It is 3.", "3", id="test/3.json")
 
 
 def test_the_labs_held_out_problems_are_a_known_set() -> None:
@@ -76,6 +76,7 @@ def test_half_a_published_set_is_refused(tmp_path: Path) -> None:
     assert "holds 29 problems" in refusal(f"aime_2025={path}", limit=30)
     assert len(load_benchmark(f"aime_2025={path}", limit=29).problems) == 29
     assert "holds 31 problems" in refusal(f"aime_2025={write(path, aime(31))}")
+
     write(tmp_path / "shards" / "train-00000-of-00002.parquet", aime(30))
     write(tmp_path / "shards" / "train-00001-of-00002.parquet", aime(30))
     assert "holds 2 shards; aime_2025 is one file" in refusal(f"aime_2025={tmp_path / 'shards'}")
@@ -103,8 +104,10 @@ def test_a_file_of_ones_own_is_named_by_its_stem(tmp_path: Path) -> None:
         tmp_path / "my=set.v2.jsonl",
         [{"problem": "p", "answer": 1}, {"problem": "q", "answer": "x"}],
     )
-    found = load_benchmark(str(path))
-    assert found == Benchmark("my=set.v2", [Problem("p", "", "1", "1"), Problem("q", "", "x", "2")])
+    benchmark = load_benchmark(str(path))
+    assert benchmark == Benchmark(
+        "my=set.v2", [Problem("p", "", "1", "1"), Problem("q", "", "x", "2")]
+    )
 
 
 def test_other_columns_follow_the_file(tmp_path: Path) -> None:
@@ -114,8 +117,8 @@ def test_other_columns_follow_the_file(tmp_path: Path) -> None:
         "own", [Problem("p", "", "1", "k")]
     )
     assert (
-        'row 1: field "problem" is missing (fields of the row: the question, gold, key); name a file with other '
-        "columns as FILE:problem,answer or FILE:problem,answer,id"
+        'row 1: field "problem" is missing (fields of the row: the question, gold, key); '
+        "name a file with other columns as FILE:problem,answer or FILE:problem,answer,id"
     ) in refusal(str(path))
 
 

@@ -39,6 +39,7 @@ def test_help_explains_every_option_with_its_place_in_the_paper(
 ) -> None:
     with pytest.raises(SystemExit):
         main(["train", "lab-paint", "--help"])
+
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for part in (
         "--objective.clip",
@@ -111,6 +112,7 @@ def test_data_verbs_do_what_they_say(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert json.loads(out.read_text())["answer"] == "3"
     assert main(["data", "check", str(out), "--model.path", "lab"]) == 0
     assert "1 rows, 1 good" in capsys.readouterr().out
+
     out.write_text(out.read_text() * 2)
     assert main(["data", "check", str(out), "--model.path", "lab"]) == 1
     assert main(["data", "check", str(tmp_path / "nowhere.jsonl"), "--model.path", "lab"]) == 2
@@ -122,9 +124,9 @@ def test_a_recipe_with_an_unknown_key_says_where_and_what_was_meant(tmp_path: Pa
     line = [sys.executable, "-m", "paint.cli", "train", str(recipe)]
     result = subprocess.run(line, capture_output=True, text=True)
     assert result.returncode == 2
-    assert (
-        result.stderr
-        == f"paint train: {recipe}: unknown key objective.top_fractoin; did you mean objective.top_fraction?\n"
+    assert result.stderr == (
+        f"paint train: {recipe}: unknown key objective.top_fractoin; "
+        f"did you mean objective.top_fraction?\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Problems: every row that would train on nothing, or on the wrong thing, is refused or counted by name."""
+"""Problems: every row that would train on nothing, or on the wrong thing, is refused or counted."""
 
 import csv
 import json
@@ -43,8 +43,8 @@ def refusal(path: Path, **options: Any) -> str:
 def test_texts_arrive_exactly_as_they_were_written(tmp_path: Path) -> None:
     row = GOOD | {"problem": "  é\u2028ü\r\n ", "solution": "x\ty ", "unused": [1]}
     path = write(tmp_path, json.dumps(row, ensure_ascii=False).encode(), OTHER | {"id": "b"})
-    found = read(path)
-    assert found == GoodRows(
+    good_rows = read(path)
+    assert good_rows == GoodRows(
         [
             Problem("  é\u2028ü\r\n ", "x\ty ", "2", id="1"),
             Problem("2 + 2?", "We add.", "4", id="b"),
@@ -75,6 +75,7 @@ def test_a_number_as_an_answer_or_id_becomes_the_text_that_stands_in_the_file(
     assert [problem.answer for problem in problems] == ["0.10", "-12345678901234567890123", "1e3"]
     assert [problem.id for problem in problems] == ["7", "2", "3"]
     assert {type(text) for problem in problems for text in (problem.answer, problem.id)} == {str}
+
     enormous = b'{"problem": "d", "solution": "s", "answer": ' + b"9" * 5000 + b"}"
     assert read(write(tmp_path, enormous)).problems[0].answer == "9" * 5000
 
@@ -112,7 +113,8 @@ BAD_ROWS: list[tuple[dict[str, Any] | bytes, str, str]] = [
     (
         {"problem": "p", "answer": "a"},
         'field "solution" is missing',
-        " (fields of the row: problem, answer); set --data.solution-field to the one that holds the solution",
+        " (fields of the row: problem, answer); "
+        "set --data.solution-field to the one that holds the solution",
     ),
     (GOOD | {"problem": "1  +\n1?"}, "same problem as an earlier row", ", row 1 (value '1 + 1?')"),
     (OTHER | {"id": "1"}, "same id as an earlier row", ", row 1 (value '1')"),
@@ -133,12 +135,13 @@ def test_a_bad_row_stops_with_its_number_and_the_way_out_or_is_skipped_and_count
     path = write(tmp_path, GOOD, b"", row, last)
     way_out = "; fix the row or pass --data.on-bad-row skip"
     assert refusal(path) == f"p.jsonl row 3: {reason}{detail}{way_out}"
-    found = read(path, on_bad_row="skip")
-    assert [(problem.problem, problem.id) for problem in found.problems] == [
+
+    good_rows = read(path, on_bad_row="skip")
+    assert [(problem.problem, problem.id) for problem in good_rows.problems] == [
         ("1 + 1?", "1"),
         ("last", "4"),
     ]
-    assert found.skipped == {reason: 1}
+    assert good_rows.skipped == {reason: 1}
 
 
 def test_a_chosen_id_field_must_be_there_and_only_the_default_one_is_optional(
@@ -147,16 +150,18 @@ def test_a_chosen_id_field_must_be_there_and_only_the_default_one_is_optional(
     path = write(tmp_path, GOOD)
     assert read(path).problems[0].id == "1"
     assert (
-        'field "uuid" is missing (fields of the row: problem, solution, answer); set --data.id-field'
-        in refusal(path, id_field="uuid")
-    )
+        'field "uuid" is missing (fields of the row: problem, solution, answer); '
+        "set --data.id-field"
+    ) in refusal(path, id_field="uuid")
 
 
 def test_a_column_may_differ_from_its_name_in_case_if_it_is_the_only_one(tmp_path: Path) -> None:
     row = {"Problem": "p", "SOLUTION": "s", "Answer": "a", "ID": "i"}
     assert read(write(tmp_path, row)).problems == [Problem("p", "s", "a", "i")]
+
     exact = row | {"answer": "exact"}
     assert read(write(tmp_path, exact)).problems == [Problem("p", "s", "exact", "i")]
+
     two = {"problem": "p", "solution": "s", "Answer": "a", "ANSWER": "b"}
     assert (
         'field "answer" is missing (fields of the row: problem, solution, Answer, ANSWER)'
@@ -172,13 +177,14 @@ def test_an_evaluation_set_needs_no_solutions_and_is_taken_as_it_is(tmp_path: Pa
         {"problem": "r", "answer": "4", "solution": "s"},
     ]
     path = write(tmp_path, *rows)
-    found = read_problems(Data(path=str(path)), solutions=False)
-    assert [(p.problem, p.solution) for p in found.problems] == [
+    good_rows = read_problems(Data(path=str(path)), solutions=False)
+    assert [(p.problem, p.solution) for p in good_rows.problems] == [
         ("p", ""),
         ("p", ""),
         ("q", ""),
         ("r", "s"),
     ]
+
     refused: list[tuple[dict[str, Any], str]] = [
         (
             {"problem": "p", "answer": "1", "solution": 3},
@@ -248,9 +254,9 @@ def write_all_kinds(folder: Path, rows: list[dict[str, str]]) -> list[Path]:
 def test_skipped_rows_neither_hide_later_ones_nor_go_uncounted(tmp_path: Path) -> None:
     broken = GOOD | {"answer": ""}
     path = write(tmp_path, broken, GOOD, OTHER, GOOD, GOOD, b"{")
-    found = read(path, on_bad_row="skip")
-    assert [problem.id for problem in found.problems] == ["2", "3"]
-    assert found.skipped == {
+    good_rows = read(path, on_bad_row="skip")
+    assert [problem.id for problem in good_rows.problems] == ["2", "3"]
+    assert good_rows.skipped == {
         'field "answer" is empty': 1,
         "same problem as an earlier row": 2,
         "invalid JSON": 1,
@@ -259,9 +265,9 @@ def test_skipped_rows_neither_hide_later_ones_nor_go_uncounted(tmp_path: Path) -
 
 def test_the_limit_takes_the_first_good_rows_and_reads_no_further(tmp_path: Path) -> None:
     path = write(tmp_path, b"{", GOOD, OTHER, b"{")
-    found = read(path, on_bad_row="skip", limit=2)
-    assert [problem.id for problem in found.problems] == ["2", "3"]
-    assert found.skipped == {"invalid JSON": 1}
+    good_rows = read(path, on_bad_row="skip", limit=2)
+    assert [problem.id for problem in good_rows.problems] == ["2", "3"]
+    assert good_rows.skipped == {"invalid JSON": 1}
     assert len(read(path, on_bad_row="skip", limit=9).problems) == 2
 
 
@@ -278,8 +284,10 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         refusal(tmp_path / "gone")
         == "gone does not exist; name a file, or a data set of the hub (owner/name)"
     )
+
     (tmp_path / "sub").mkdir()
     assert refusal(tmp_path / "sub") == "sub is a folder; name the file in it that holds the rows"
+
     (tmp_path / "p.txt").touch()
     assert refusal(tmp_path / "p.txt") == (
         "p.txt is of no known kind; its name must end in .jsonl, .json, .csv, .parquet"
@@ -303,6 +311,7 @@ def test_steps_are_cut_from_epochs_laid_end_to_end(
 ) -> None:
     steps = [batch_indices(count, batch_size, step, seed) for step in range(last + 1)]
     assert {len(batch) for batch in steps} == {batch_size}
+
     stream = [index for batch in steps for index in batch]
     whole = len(stream) // count
     for epoch in range(whole):
@@ -316,7 +325,11 @@ def test_steps_are_cut_from_epochs_laid_end_to_end(
 def test_the_order_is_the_same_on_every_machine_and_in_every_process() -> None:
     expected = [[8, 9, 0], [3, 7, 4], [1, 5, 2], [6, 8, 6]]
     assert [batch_indices(10, 3, step, seed=0) for step in range(4)] == expected
-    code = "from paint.data.problems import batch_indices; print([batch_indices(10, 3, step, 0) for step in range(4)])"
+
+    code = (
+        "from paint.data.problems import batch_indices; "
+        "print([batch_indices(10, 3, step, 0) for step in range(4)])"
+    )
     environment = {"PYTHONHASHSEED": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment

@@ -1,4 +1,4 @@
-"""The model that is trained: what it reads, what it returns, what of it is trained, what is stored."""
+"""The model that is trained: its prompts, its hidden states, its parameters, what is stored."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ def full() -> Policy:
 
 
 def logits_alone(model: torch.nn.Module, prompt: list[int], completion: list[int]) -> Tensor:
-    """The library's own logits for one unpadded row, at the positions that predict the completion."""
+    """The library's own logits for one unpadded row, where they predict the completion."""
     logits: Tensor = model(input_ids=torch.tensor([prompt + completion])).logits[0]
     return logits[len(prompt) - 1 : -1]
 
@@ -62,6 +62,7 @@ def test_only_adapters_of_the_seven_projections_are_trained(policy: Policy) -> N
     layers = policy.model.config.num_hidden_layers
     assert len(trained) == 2 * 7 * layers == len(policy.trainable)
     assert all("lora_A" in name or "lora_B" in name for name in trained)
+
     for target in LAB.lora_targets:
         assert sum(f".{target}." in name for name in trained) == 2 * layers
     assert {p.shape[0] for name, p in trained.items() if "lora_A" in name} == {LAB.lora_rank}
@@ -88,9 +89,10 @@ def test_gradient_checkpointing_changes_no_gradient(tuning: Literal["lora", "ful
     )
     move(plain, by=0.02)
     other.model.load_state_dict(plain.model.state_dict())
-    expected, found = gradients(plain), gradients(other)
-    assert len(found) == len(expected) == len(plain.trainable) > 0
-    for x, y in zip(found, expected, strict=True):
+    expected, checkpointed = gradients(plain), gradients(other)
+    assert len(checkpointed) == len(expected) == len(plain.trainable) > 0
+
+    for x, y in zip(checkpointed, expected, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-7)
 
 
@@ -104,13 +106,16 @@ def test_prompts_are_the_papers_in_the_models_chat_format(
         "Please reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n"
         "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     )
+
     thinking = policy.decode(policy.student_prompt(problem.problem, thinking=True), special=True)
     assert thinking == student.removesuffix("<think>\n\n</think>\n\n")
+
     teacher = policy.decode(
         policy.teacher_prompt(problem.problem, "a hint", complete=False), special=True
     )
     assert "=== Reference Solution Begin ===\na hint\n=== Reference Solution End ===" in teacher
     assert teacher.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+
     thinker = replace(policy, teacher_thinking=True)
     asked = thinker.decode(
         thinker.rationale_prompt(problem.problem, "a hint", complete=False), special=True
@@ -161,12 +166,14 @@ def test_merging_is_undone_exactly_whatever_it_rounded(
     with torch.no_grad():
         for parameter in policy.trainable:
             parameter.add_(0.05)
+
     before = {name: value.clone() for name, value in policy.model.state_dict().items()}
     hidden = policy.hidden_states(PROMPTS, COMPLETIONS)
     with policy.merged():
         changed = [
             not torch.equal(v, before[name]) for name, v in policy.model.state_dict().items()
         ]
+
     merge(policy, tmp_path / "merged")
     assert sum(changed) == len(policy.trainable) // 2  # one weight for each A and B
     assert all(
@@ -181,11 +188,14 @@ def test_without_an_adapter_every_weight_is_trained_in_float32(full: Policy) -> 
     assert (
         full.lm_head.weight is full.base.get_input_embeddings().weight
     )  # tied, as the model comes
+
     states = full.lm_head(full.hidden_states(PROMPTS, COMPLETIONS))
     rows = [logits_alone(full.model, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
     torch.testing.assert_close(states, torch.cat(rows), rtol=1e-4, atol=1e-4)
+
     states.square().mean().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in full.trainable)
+
     [completion] = LocalEngine(full, batch_size=1).generate(
         [PROMPTS[0]], Sampling(1.0, 1.0, -1, 8), [0]
     )
@@ -205,12 +215,14 @@ def test_a_saved_model_comes_back_bit_by_bit_and_any_tool_loads_it(
     for x, y in zip(fresh.trainable, full.trainable, strict=True):
         assert torch.equal(x, y)
     assert [p.data_ptr() for p in fresh.trainable] == places  # the optimizer holds on to them
+
     anywhere = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="float32")
     expected = [logits_alone(full.model, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
     for row, p, c in zip(expected, PROMPTS, COMPLETIONS, strict=True):
         assert torch.equal(logits_alone(anywhere, p, c), row)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     assert tokenizer.chat_template == full.tokenizer.chat_template
+
     # Served elsewhere or evaluated as a model of its own, it is the same.
     alone = load_policy(replace(LAB, path=str(tmp_path / "model")), seed=0)
     torch.testing.assert_close(
@@ -256,11 +268,13 @@ def test_weights_that_are_not_all_there_are_refused_and_not_made_up(
         PolicyError, match=r"of another shape than the policy's, or without \['model\.layers\.0"
     ):
         load_trained(full, tmp_path)
+
     path.write_bytes(b"nothing")
     with pytest.raises(PolicyError, match="does not hold a model that can be loaded"):
         load_trained(full, tmp_path)
     with pytest.raises(PolicyError, match="nowhere"):
         load_trained(full, tmp_path / "nowhere")
+
     for x, y in zip(full.trainable, before, strict=True):
         assert torch.equal(x, y)
 

@@ -28,7 +28,7 @@ HOMES = {
     ],
     fused: ["fused_paint_loss"],
 }
-ERRORS = {"Diverged", "PaintError", "Stopped"}
+ERRORS = {"ConfigError", "Diverged", "PaintError", "Stopped"}
 
 
 def test_every_public_name_is_the_one_of_its_module() -> None:

@@ -1,4 +1,4 @@
-"""Rows: each kind of file gives its cells as they stand there, and says which row is bad and why."""
+"""Rows: each kind of file gives its cells as they stand there, and says which row is bad."""
 
 import decimal
 from pathlib import Path
@@ -25,7 +25,8 @@ from paint.data.readers import (
 
 def rows_of(path: Path) -> list[tuple[int, Any]]:
     return [
-        (row, str(found) if isinstance(found, BadRow) else found) for row, found in read_rows(path)
+        (row, str(fields) if isinstance(fields, BadRow) else fields)
+        for row, fields in read_rows(path)
     ]
 
 
@@ -82,7 +83,8 @@ def test_a_quote_that_never_closes_is_an_error_and_swallows_nothing_in_silence(
         (b"a,a\n", "p.csv row 1: two columns are named 'a'; rename one of them"),
         (
             b"caf\xe9,b\n",
-            "row 1: invalid UTF-8 in column 'caf\\udce9': byte 0xE9; the first line must name the columns",
+            "row 1: invalid UTF-8 in column 'caf\\udce9': byte 0xE9; "
+            "the first line must name the columns",
         ),
         (
             b'a,"b\n',
@@ -193,10 +195,12 @@ def test_parquet_that_was_cut_or_damaged_anywhere_is_refused_or_read_right(tmp_p
         assert refusal(write(path, whole[:length])).startswith(
             f"{path} is no Parquet file, or was cut or damaged: "
         )
+
     flipped = bytearray(whole)
     flipped[whole.index(b"text 7")] ^= 1
     assert "was cut or damaged" in refusal(write(path, bytes(flipped)))
     assert rows_of(write(path, whole)) == expected
+
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), path)
     assert "exists 2 times" in refusal(path)
 
@@ -223,6 +227,7 @@ def test_a_data_set_of_the_hub_is_streamed_like_any_other_source(
     assert [fields for _, fields in read_hub(str(folder), None, "test")] == [
         {"problem": "c", "Answer": "9", "solution": "u"}
     ]
+
     load, asked = datasets.load_dataset, []
 
     def from_folder(*names: Any, **options: Any) -> Any:
@@ -230,8 +235,8 @@ def test_a_data_set_of_the_hub_is_streamed_like_any_other_source(
         return load(str(folder), **options)
 
     monkeypatch.setattr(datasets, "load_dataset", from_folder)
-    found = read_problems(Data(path="owner/some.name-1"))
-    assert [(p.id, p.problem, p.answer) for p in found.problems] == [
+    good_rows = read_problems(Data(path="owner/some.name-1"))
+    assert [(p.id, p.problem, p.answer) for p in good_rows.problems] == [
         ("1", "a", "7"),
         ("2", "b", "8"),
     ]
@@ -255,10 +260,12 @@ def test_a_hub_that_cannot_be_reached_is_said_to_be_so(
         match=r"nobody/nothing@train cannot be read from the hub, and is no file here: .*reach",
     ):
         list(read_rows("nobody/nothing"))
+
     monkeypatch.chdir(tmp_path)
     assert refusal("folder/p.jsonl").startswith(
         "folder/p.jsonl does not exist"
     )  # an ending makes it a file
+
     (tmp_path / "owner" / "name").mkdir(parents=True)
     assert refusal("owner/name").startswith("owner/name is a folder")
 
@@ -266,6 +273,7 @@ def test_a_hub_that_cannot_be_reached_is_said_to_be_so(
 def test_a_folder_stands_for_its_one_data_file_or_all_shards_of_one(tmp_path: Path) -> None:
     single = tmp_path / "p.csv"
     assert data_files(single) == [single]
+
     folder = tmp_path / "snapshot"
     (folder / "data").mkdir(parents=True)
     for name in ("README.md", "dataset_infos.json"):
@@ -274,15 +282,18 @@ def test_a_folder_stands_for_its_one_data_file_or_all_shards_of_one(tmp_path: Pa
         DataError, match=r"snapshot holds no data file \(\.csv, \.jsonl, \.parquet\)"
     ):
         data_files(folder)
+
     shards = [folder / "data" / f"train-0000{number}-of-00003.parquet" for number in (2, 0, 1)]
     for shard in shards:
         shard.touch()
     assert data_files(folder) == sorted(shards)
+
     (folder / "data" / "test-00000-of-00001.parquet").touch()
     with pytest.raises(
         DataError, match=r"several data files \(test\.parquet, train\.parquet\); name one"
     ):
         data_files(folder)
+
     (folder / "own.jsonl").touch()
     assert data_files(folder) == [folder / "own.jsonl"]
 

@@ -1,4 +1,4 @@
-"""The teacher is the model that it is said to be, whatever the student does, and the student is never touched by it."""
+"""The teacher is the model that it is said to be, and the student is never touched by it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -49,18 +49,18 @@ def library_logits(model: torch.nn.Module) -> Tensor:
 
 
 def factors(policy: Policy) -> dict[str, tuple[Tensor, Tensor]]:
-    """A and B of every adapted layer in float64, by the name of the layer's weight in the base model."""
-    found = policy.model.state_dict()
+    """A and B of every adapted layer in float64, by the name of its weight in the base model."""
+    state = policy.model.state_dict()
     layers = [
         name.removesuffix(".lora_A.default.weight")
-        for name in found
+        for name in state
         if name.endswith("lora_A.default.weight")
     ]
     assert len(layers) == 7 * policy.model.config.num_hidden_layers
     return {
         f"{layer.removeprefix('base_model.model.')}.weight": (
-            found[f"{layer}.lora_A.default.weight"].double().clone(),
-            found[f"{layer}.lora_B.default.weight"].double().clone(),
+            state[f"{layer}.lora_A.default.weight"].double().clone(),
+            state[f"{layer}.lora_B.default.weight"].double().clone(),
         )
         for layer in layers
     }
@@ -105,6 +105,7 @@ def test_the_frozen_teacher_is_the_base_model_however_the_adapter_is_trained(
     torch.testing.assert_close(
         library_logits(policy.model), library_logits(base_with({})).float(), rtol=1e-4, atol=1e-4
     )
+
     move(policy, 1)
     with teacher.view():
         logits = teacher.lm_head(hidden(policy))
@@ -125,6 +126,7 @@ def test_the_average_of_adapters_is_that_of_their_updates_and_not_of_their_facto
         move(policy, seed)
         teacher.follow()
         path.append(factors(policy))
+
     scale = LAB.lora_alpha / LAB.lora_rank
     updates = {
         name: averaged([scale * step[name][1] @ step[name][0] for step in path], 0.75)
@@ -132,9 +134,10 @@ def test_the_average_of_adapters_is_that_of_their_updates_and_not_of_their_facto
     }
     expected = library_logits(base_with(updates))
     with teacher.view():
-        found = teacher.lm_head(hidden(policy)).double()
+        scored = teacher.lm_head(hidden(policy)).double()
         generated = library_logits(policy.model).double()
-    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+    torch.testing.assert_close(scored, expected, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(generated, expected, rtol=tolerance, atol=tolerance)
     assert {value.dtype for value in teacher.own.values()} == {dtype}
 
@@ -204,7 +207,9 @@ def test_an_average_is_applied_beside_rounded_weights_and_never_written_into_the
         assert all(
             torch.equal(value, before[name]) for name, value in policy.base.named_parameters()
         )
+
     assert teacher.own[name].dtype == torch.float32
+
     # Most of so small an update would be lost in the weights.
     weight = layer.get_base_layer().weight
     rounded = (weight + teacher.own[name].bfloat16()).double() - weight.double()
@@ -273,6 +278,7 @@ def test_a_view_between_forward_and_backward_changes_no_gradient(config: Any) ->
 
     alone, looked = gradients(looking=False), gradients(looking=True)
     assert len(alone) == len(looked) > 0
+
     for x, y in zip(alone, looked, strict=True):
         assert torch.equal(x, y)
 
@@ -288,6 +294,7 @@ def test_what_is_generated_in_a_view_the_teacher_wrote(config: Any) -> None:
         assert [c.ids for c in engine.generate(PROMPTS, sampling, range(3))] == [
             c.ids for c in before
         ]
+
     assert [c.ids for c in engine.generate(PROMPTS, sampling, range(3))] != [c.ids for c in before]
 
 
@@ -298,6 +305,7 @@ def test_where_every_weight_is_trained_the_frozen_teacher_is_the_untouched_model
     policy: Policy = request.getfixturevalue(head)
     teacher = open_teacher(policy, Teacher())
     assert (policy.lm_head.weight is policy.base.get_input_embeddings().weight) == (head == "full")
+
     untouched = library_logits(
         AutoModelForCausalLM.from_pretrained(policy.base.name_or_path, dtype="float32")
     ).detach()
@@ -306,6 +314,7 @@ def test_where_every_weight_is_trained_the_frozen_teacher_is_the_untouched_model
     with teacher.view():
         teacher_hidden = hidden(policy)
         torch.testing.assert_close(library_logits(policy.model), untouched, rtol=1e-5, atol=1e-5)
+
     torch.testing.assert_close(teacher.lm_head(teacher_hidden), untouched, rtol=1e-5, atol=1e-5)
     assert not teacher_hidden.requires_grad
 
@@ -319,22 +328,25 @@ def test_where_every_weight_is_trained_the_frozen_teacher_is_the_untouched_model
         clip=10.0,
     )
     loss.value.backward()
-    found = {
+    gradients = {
         name: p.grad.clone() for name, p in policy.model.named_parameters() if p.grad is not None
     }
-    assert found.keys() == dict(policy.model.named_parameters()).keys()
-    assert all(value.abs().max() > 0 for value in found.values())
+    assert gradients.keys() == dict(policy.model.named_parameters()).keys()
+    assert all(value.abs().max() > 0 for value in gradients.values())
 
     policy.model.zero_grad()
     exact = paint_loss(library_logits(policy.model), untouched, LENGTHS, clip=10.0)
     exact.value.backward()
     torch.testing.assert_close(loss.value, exact.value, rtol=1e-4, atol=0)
+
     for name, parameter in policy.model.named_parameters():
         assert parameter.grad is not None
-        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6)
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-6)
+
     assert not any(
         value.requires_grad for value in [*teacher.own.values(), *teacher.lm_head.parameters()]
     )
+
     torch.optim.SGD(policy.trainable, lr=0.1).step()
     assert all(torch.equal(value, copies[name]) for name, value in teacher.own.items())
 
@@ -353,9 +365,11 @@ def test_where_every_weight_is_trained_the_average_is_that_of_every_weight(
         path.append(
             {name: value.detach().double() for name, value in policy.model.named_parameters()}
         )
+
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(averaged([step[name] for step in path], 0.75))
+
     with teacher.view():
         logits = teacher.lm_head(hidden(policy))
     torch.testing.assert_close(logits.double(), library_logits(model), rtol=1e-4, atol=1e-4)
@@ -370,6 +384,7 @@ def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: 
     for seed in range(2):
         move(policy, seed, by=0.02)
         teacher.follow()
+
     with Grader() as grader:
         engine, accelerator = LocalEngine(policy, batch_size=1), Accelerator()
         setup = Setup(small(), policy, teacher, [], engine, optimizer, accelerator, grader)
@@ -379,6 +394,7 @@ def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: 
     again = open_teacher(other, EMA)
     assert checkpoint.restore(tmp_path, other, torch.optim.AdamW(other.trainable), again) == 2
     assert all(torch.equal(again.own[name], value) for name, value in teacher.own.items())
+
     with teacher.view(), again.view():
         assert torch.equal(again.lm_head(hidden(other)), teacher.lm_head(hidden(policy)))
     assert torch.equal(hidden(other), hidden(policy))
@@ -416,6 +432,7 @@ def test_what_can_be_made_again_is_not_saved(
 
 
 SMALL: dict[str, dict[str, Any]] = {
+    "data": {"limit": 40},
     "model": {"lora_rank": 4, "lora_alpha": 8},
     "rollout": {"max_new_tokens": 60, "batch_size": 4},
     "train": {
@@ -433,6 +450,7 @@ def small(**sections: dict[str, Any]) -> Config:
     return changed("lab-paint", SMALL, sections)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tuning", "weights"), [("lora", "ema"), ("full", "frozen"), ("full", "ema")]
 )
@@ -449,10 +467,12 @@ def test_a_run_killed_and_resumed_ends_as_an_undisturbed_one_whoever_its_teacher
         "model/model.safetensors" if tuning == "full" else "adapter/adapter_model.safetensors"
     )
     assert files == sorted([trained, *([Path(FILE)] if weights == "ema" else [])])
+
     for path in files:
         one, other = (load_file(run / "checkpoints" / last.name / path) for run in (whole, killed))
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
+
     assert_same_history(whole, killed)
 
 
@@ -460,10 +480,16 @@ def test_a_run_killed_and_resumed_ends_as_an_undisturbed_one_whoever_its_teacher
 def test_the_teacher_that_is_named_is_the_one_that_scores(tuning: str, tmp_path: Path) -> None:
     losses = {}
     for weights, decay in (("frozen", 0.99), ("ema", 0.5), ("ema", 0.0), ("live", 0.99)):
-        teacher = {"weights": weights, "decay": decay}
+        config = small(
+            model={"tuning": tuning},
+            teacher={"weights": weights, "decay": decay},
+            rollout={"max_new_tokens": 24},
+            train={"steps": 2, "micro_batch_size": 4},
+        )
         folder = tmp_path / f"{weights}-{decay}"
-        train(small(model={"tuning": tuning}, teacher=teacher, train={"steps": 2}), folder)
+        train(config, folder)
         losses[weights, decay] = [row["loss"] for row in read_metrics(folder)]
+
     assert len({first for first, _ in losses.values()}) == 1  # all start at the student
     # An average without memory is the student of this step, up to the order of its sums.
     assert losses["ema", 0.0][1] == pytest.approx(losses["live", 0.99][1], rel=1e-3)

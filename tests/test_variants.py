@@ -1,6 +1,7 @@
 """The switches of the paper and the controls: each does what it says, in real steps on the lab."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,14 @@ from paint.training.prompts import problems_that_fit
 from paint.training.run import train
 from runs import changed, stored
 
+PROBLEMS = 40
+FEW_TOKENS = {"max_new_tokens": 24}
+
 
 def tiny(**sections: dict[str, Any]) -> Config:
     """The lab's recipe for one step on four rollouts, with changes."""
     few = {"steps": 1, "batch_size": 4, "micro_batch_size": 4, "seed": 3}
-    small = {"rollout": {"max_new_tokens": 60}, "train": few}
+    small = {"data": {"limit": PROBLEMS}, "rollout": {"max_new_tokens": 60}, "train": few}
     return changed("lab-paint", small, sections)
 
 
@@ -38,14 +42,14 @@ def run(folder: Path, config: Config) -> tuple[list[dict[str, Any]], dict[str, f
 
 @pytest.fixture(scope="module")
 def by_id(problems: list[Problem]) -> dict[str, Problem]:
-    return {p.id: p for p in problems}
+    return {p.id: p for p in problems[:PROBLEMS]}
 
 
 @pytest.mark.parametrize("shown", ["own", "none", "other", "answer", "wrong_answer"])
 def test_the_teacher_is_shown_what_the_control_says_and_nothing_else(
     tmp_path: Path, by_id: dict[str, Problem], shown: str
 ) -> None:
-    config = tiny(context={"shown": shown})
+    config = tiny(context={"shown": shown}, rollout=FEW_TOKENS)
     rows, metrics = run(tmp_path / "run", config)
     policy = load_policy(config.model, seed=0)
     solutions = {p.solution: p for p in by_id.values()}
@@ -72,6 +76,7 @@ def test_the_teacher_is_shown_what_the_control_says_and_nothing_else(
                 assert answer in {p.answer for p in by_id.values()}
                 assert normalize(answer) != normalize(problem.answer)
         assert row["teacher_prompt_ids"] == prompt
+
     if shown == "none":
         assert metrics["kl"] == pytest.approx(
             0, abs=1e-6
@@ -87,6 +92,7 @@ def test_controls_are_drawn_by_the_seed_and_refused_where_there_is_nothing_to_dr
     assert reference_shown(problems, problems[4], "other", 7) == reference_shown(
         problems, problems[4], "other", 7
     )
+
     wrong = {reference_shown(problems, problems[0], "wrong_answer", seed) for seed in range(50)}
     assert wrong == {f"The answer is $\\boxed{{{i}}}$." for i in (1, 2)}
     with pytest.raises(DataError, match=r"^context\.shown other needs a second problem"):
@@ -125,33 +131,30 @@ def test_a_reason_first_teacher_writes_about_what_it_is_shown_and_scores_with_th
 ) -> None:
     config = tiny(
         teacher={"reason_first": True, "rationale_tokens": 12},
-        train={"steps": 3, "learning_rate": 3e-3},
+        train={"steps": 2, "learning_rate": 3e-3},
     )
     train(config, tmp_path / "run")
-    policy = load_policy(
-        config.model, seed=0
-    )  # with a fresh adapter: the teacher, whatever the student became
-    for step in (1, 3):
+
+    # With a fresh adapter it is the teacher, whatever the student became.
+    policy = load_policy(config.model, seed=0)
+    sampling = replace(sampling_of(config.rollout), max_new_tokens=12)
+    engine = LocalEngine(policy, batch_size=1)
+    for step in (1, 2):
         for number, row in enumerate(stored(tmp_path / "run", step)):
             problem, context = by_id[row["problem_id"]].problem, row["context"]
             asked = policy.rationale_prompt(problem, context, complete=False)
             seed = seed_of(3, "rationale", step - 1, number)
-            sampling = sampling_of(config.rollout)
-            [reply] = LocalEngine(policy, batch_size=1).generate(
-                [asked],
-                type(sampling)(sampling.temperature, sampling.top_p, sampling.top_k, 12),
-                [seed],
-            )
+            [reply] = engine.generate([asked], sampling, [seed])
             assert row["rationale"] == policy.decode(reply.ids).strip() != ""
             assert row["rationale_tokens"] == len(reply.ids)
             prompt = policy.teacher_prompt(
                 problem, context, complete=False, rationale=row["rationale"]
             )
             assert row["teacher_prompt_ids"] == prompt
+
             read = policy.decode(prompt, special=True)
-            assert (
-                read.count("<|im_start|>") == 4
-            )  # it is asked, replies, is asked to solve, and the student's text
+            # It is asked, replies, is asked to solve, and reads the student's text.
+            assert read.count("<|im_start|>") == 4
             assert context in read
             assert f"assistant\n{row['rationale']}<|im_end|>" in read
             assert row["rationale"] not in policy.decode(row["prompt_ids"], special=True)
@@ -207,6 +210,7 @@ def test_the_sampled_token_objective_is_the_mean_log_ratio_of_the_sampled_tokens
                 ).logits[0]
             values.append(token_log_probs(logits[len(row[prompt]) - 1 : -1], ids, temperature=1.1))
         means.append(float((values[0] - values[1]).mean()))
+
     assert metrics["loss"] == pytest.approx(sum(means) / 4, rel=1e-4)
     assert metrics["clipped_share"] == 0
 
@@ -222,10 +226,11 @@ def test_interpolation_everywhere_and_a_fixed_mask_ratio_are_plain_options(tmp_p
 
 
 def test_each_clip_mode_bounds_what_it_says(tmp_path: Path) -> None:
-    losses = {
-        mode: run(tmp_path / mode, tiny(objective={"clip_mode": mode, "clip": 0.05}))[1]
-        for mode in MODES
-    }
+    losses = {}
+    for mode in ("pointwise", "token", "none"):
+        config = tiny(objective={"clip_mode": mode, "clip": 0.05}, rollout=FEW_TOKENS)
+        _, losses[mode] = run(tmp_path / mode, config)
+
     assert losses["none"]["loss"] == losses["none"]["kl"]
     assert losses["none"]["clipped_share"] == 0
     assert losses["token"]["loss"] <= 0.05
@@ -233,15 +238,11 @@ def test_each_clip_mode_bounds_what_it_says(tmp_path: Path) -> None:
     assert len({m["kl"] for m in losses.values()}) == 1  # the same rollouts, the same targets
 
 
-MODES = ("pointwise", "token", "none")
-
-
 def test_placements_hide_what_they_say_in_a_step(tmp_path: Path, by_id: dict[str, Problem]) -> None:
+    problems = [list(by_id.values())[i] for i in batch_indices(len(by_id), 4, 0, 3)]
     for placement in ("prefix", "middle", "random", "punctuation"):
-        config = tiny(context={"placement": placement})
+        config = tiny(context={"placement": placement}, rollout=FEW_TOKENS)
         rows, _ = run(tmp_path / placement, config)
-        order = batch_indices(len(by_id), 4, 0, 3)
-        problems = [list(by_id.values())[i] for i in order]
         for number, (row, problem) in enumerate(zip(rows, problems, strict=True)):
             seed = seed_of(3, 0, number)
             expected = mask_solution(

@@ -1,35 +1,100 @@
-"""``paint``: every verb calls one function."""
+"""``paint``: each verb reads its arguments and calls one function.
+
+What is specific to a verb stands in its section: the function that runs it, then its parser.
+    Settings
+of recipes and evaluations need no parser here: tyro makes their flags from paint.config.
+
+Whatever imports torch is imported inside the verbs, after their arguments are read: it takes
+seconds, and --help or a slip in a flag need not wait for it.
+"""
 
 import argparse
-import dataclasses
 import math
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import tyro
 
-from paint import PaintError, Stopped
-from paint.config import Config, ConfigError, Evaluation
+from paint.config import Config, ConfigError, Data, Evaluation
+from paint.errors import PaintError, Stopped
 from paint.recipe import find_recipe, read_recipe, shipped_recipes
+from paint.runs import read_run
 
 USAGE = """\
 paint: on-policy self-distillation with a partly masked solution
 
-  paint train RECIPE [--section.field VALUE ...]   train; `paint train RECIPE --help` explains every option
-  paint resume RUN [--steps N]                     go on with a run from its last checkpoint
-  paint eval TARGET ... [--option VALUE ...]       answer benchmarks, grade, compare; `paint eval --help` explains
-  paint grade FOLDER ...                           grade stored evaluations again, and compare them
-  paint data openthoughts OUT.jsonl                the paper's training data: verified, without benchmark problems
-  paint data check FILE --model.path MODEL         say what a file of problems holds
-  paint probe RECIPE                               before training: how much more does the teacher know?
-  paint lab [RECIPE ...] [--methods M,M,...]       train and evaluate on the embedded model, on any laptop
-  paint ablate TABLE RECIPE [--seeds N]            the paper's ablations: mask-ratio, mask-placement, interpolation
+  paint train RECIPE [--section.field VALUE ...]
+      train; `paint train RECIPE --help` explains every option
+  paint resume RUN [--steps N]
+      go on with a run from its last checkpoint
+  paint eval TARGET ... [--option VALUE ...]
+      answer benchmarks, grade, compare; `paint eval --help` explains
+  paint grade FOLDER ...
+      grade stored evaluations again, and compare them
+  paint data openthoughts OUT.jsonl
+      the paper's training data: verified, without benchmark problems
+  paint data check FILE --model.path MODEL
+      say what a file of problems holds
+  paint probe RECIPE
+      before training: how much more does the teacher know?
+  paint lab [RECIPE ...] [--methods M,M,...]
+      train and evaluate on the embedded model, on any laptop
+  paint ablate TABLE RECIPE [--seeds N]
+      the paper's ablations: mask-ratio, mask-placement, interpolation
 
 RECIPE is a TOML file, or the name of one that comes with paint:
 """
+
+RESUMABLE = ("eval", "data", "probe", "lab", "ablate")
+"""Verbs whose same command goes on where it was interrupted."""
+
+GOES_ON = "Interrupted, the same command goes on where it stopped."
+RECIPE_FLAGS = (
+    "Every setting of the recipe can be given as a flag, too: `paint train RECIPE --help` explains "
+    "them."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb. What the user can mend is one clear message and exit status 2."""
+    verb, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    verbs = {
+        "train": train,
+        "resume": resume,
+        "eval": evaluate,
+        "grade": grade,
+        "data": data,
+        "probe": probe,
+        "lab": lab,
+        "ablate": ablate,
+    }
+    if verb in ("-h", "--help"):
+        print(USAGE + "".join(f"  {name}\n" for name in shipped_recipes()), end="")
+        return 0
+    if verb not in verbs:
+        names = ", ".join(verbs)
+        print(
+            f"paint: unknown verb {verb!r}; there are {names} (see paint --help)", file=sys.stderr
+        )
+        return 2
+
+    try:
+        return verbs[verb](rest)
+    except PaintError as error:
+        print(f"paint {verb}: {error}", file=sys.stderr)
+        return 2
+    except Stopped as stopped:
+        print(stopped, file=sys.stderr)
+        return 128 + stopped.signal_number
+    except KeyboardInterrupt:
+        go_on = "; the same command goes on where it stopped" if verb in RESUMABLE else ""
+        print(f"paint {verb}: interrupted{go_on}", file=sys.stderr)
+        return 130
 
 
 def _within(kind: type, low: float, high: float = math.inf) -> Callable[[str], float]:
@@ -46,85 +111,70 @@ def _within(kind: type, low: float, high: float = math.inf) -> Callable[[str], f
     return parse
 
 
-RECIPE_FLAGS = "Every setting of the recipe can be given as a flag, too: `paint train RECIPE --help` explains them."
+COUNT = _within(int, 1)
 SECONDS = _within(float, 0.01, 86_400)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb. What the user can mend is one clear message and exit status 2."""
-    verb, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    verbs = {"train": train, "resume": resume, "eval": evaluate, "grade": grade, "data": data}
-    verbs |= {"probe": probe, "lab": lab, "ablate": ablate}
-    if verb in ("-h", "--help"):
-        print(USAGE + "".join(f"  {name}\n" for name in shipped_recipes()), end="")
-        return 0
-    if verb not in verbs:
-        print(
-            f"paint: unknown verb {verb!r}; there are {', '.join(verbs)} (see paint --help)",
-            file=sys.stderr,
-        )
-        return 2
-    try:
-        return verbs[verb](rest)
-    except PaintError as error:
-        print(f"paint {verb}: {error}", file=sys.stderr)
-        return 2
-    except Stopped as stopped:
-        print(stopped, file=sys.stderr)
-        return 128 + stopped.signal_number
-    except KeyboardInterrupt:
-        resumable = verb in ("eval", "data", "probe", "lab", "ablate")
-        go_on = "; the same command goes on where it stopped" if resumable else ""
-        print(f"paint {verb}: interrupted{go_on}", file=sys.stderr)
-        return 130
+# --- train ---------------------------------------------------------------------------------------
 
 
 def train(arguments: list[str]) -> int:
     """Train by a recipe; flags override its values."""
-    recipe = (
-        find_recipe(arguments.pop(0)) if arguments and not arguments[0].startswith("-") else None
-    )
+    is_named = bool(arguments) and not arguments[0].startswith("-")
+    recipe = find_recipe(arguments.pop(0)) if is_named else None
     config = tyro.cli(
         Config,
         prog=f"paint train {recipe or 'RECIPE'}",
-        description="Train by a recipe. Defaults shown are the recipe's; without a recipe, the paper's.",
+        description="Train by a recipe. Defaults shown are the recipe's; without a recipe, the "
+        "paper's.",
         default=read_recipe(recipe) if recipe else Config(),
         args=arguments,
     )
     if recipe is None:
         raise ConfigError("no recipe given; start from one, e.g. `paint train lab-paint`")
+
     name = config.log.name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    config = dataclasses.replace(config, log=dataclasses.replace(config.log, name=name))
-    return _run(config, Path(config.log.folder) / name, resume=False)
+    config = replace(config, log=replace(config.log, name=name))
+    from paint.training import run
+
+    run.train(config, Path(config.log.folder) / name)
+    return 0
+
+
+# --- resume --------------------------------------------------------------------------------------
 
 
 def resume(arguments: list[str]) -> int:
     """Go on with a run."""
-    parser = argparse.ArgumentParser(
+    options = _resume_parser().parse_args(arguments)
+    config = read_run(options.run)
+    if options.urls is not None:
+        config = replace(config, rollout=replace(config.rollout, urls=tuple(options.urls)))
+    if options.steps is not None:
+        config = replace(config, train=replace(config.train, steps=options.steps))
+    from paint.training import run
+
+    run.train(config, options.run, resume=True)
+    return 0
+
+
+def _resume_parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="paint resume", description="Go on with a run, bit by bit as it was."
     )
     parser.add_argument("run", type=Path, help="the run's folder (it holds run.json)")
     parser.add_argument(
         "--steps",
-        type=_within(int, 1),
+        type=COUNT,
         help="optimizer steps in all, if more than the run was started with",
     )
     parser.add_argument(
         "--urls", nargs="+", help="addresses of the vLLM servers, where they have changed"
     )
-    options = parser.parse_args(arguments)
-    from paint.runs import read_run  # torch takes seconds to import: not for --help
+    return parser
 
-    config = read_run(options.run)
-    if options.urls is not None:
-        config = dataclasses.replace(
-            config, rollout=dataclasses.replace(config.rollout, urls=tuple(options.urls))
-        )
-    if options.steps is not None:
-        config = dataclasses.replace(
-            config, train=dataclasses.replace(config.train, steps=options.steps)
-        )
-    return _run(config, options.run, resume=True)
+
+# --- eval ----------------------------------------------------------------------------------------
 
 
 def evaluate(arguments: list[str]) -> int:
@@ -135,40 +185,29 @@ def evaluate(arguments: list[str]) -> int:
     evaluation = tyro.cli(
         Evaluation,
         prog="paint eval TARGET ...",
-        description="Answer benchmarks, grade the answers, and compare with the base model. A TARGET is a run (all its "
-        "checkpoints), a checkpoint, an adapter folder, or a model (folder or hub name). Every answer is stored; the "
-        "same command goes on where it was stopped. Defaults are the paper's.",
+        description="Answer benchmarks, grade the samples, and compare with the base model. A "
+        "TARGET is a run (all its checkpoints), a checkpoint, an adapter folder, or a model "
+        "(folder or hub name). Every sample is stored; the same command goes on where it was "
+        "stopped. Defaults are the paper's.",
         args=arguments,
     )
     if not targets:
         raise ConfigError(
-            "nothing to evaluate; name a run, a checkpoint, an adapter folder or a model, before the options"
+            "nothing to evaluate; name a run, a checkpoint, an adapter folder or a model, before "
+            "the options"
         )
-    from paint.evaluation import run  # torch takes seconds to import: not for --help
+    from paint.evaluation import run
 
     run.evaluate(evaluation, targets)
     return 0
 
 
+# --- grade ---------------------------------------------------------------------------------------
+
+
 def grade(arguments: list[str]) -> int:
     """Grade stored evaluations again, and compare them."""
-    parser = argparse.ArgumentParser(
-        prog="paint grade",
-        description="Grade stored answers again, without generating, and compare the policies; the first is the base.",
-    )
-    parser.add_argument(
-        "folders", nargs="+", type=Path, help="what `paint eval` made, or parts of it, or runs"
-    )
-    parser.add_argument(
-        "--out", type=Path, help="where summary.json and summary.md go (default: the first folder)"
-    )
-    parser.add_argument(
-        "--deadline",
-        type=SECONDS,
-        default=5.0,
-        help="processor seconds for the comparison of two answers (default: 5)",
-    )
-    options = parser.parse_args(arguments)
+    options = _grade_parser().parse_args(arguments)
     from paint.display import Display
     from paint.evaluation.stages import summarise_folders
 
@@ -177,37 +216,105 @@ def grade(arguments: list[str]) -> int:
     return 0
 
 
+def _grade_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="paint grade",
+        description="Grade stored samples again, without generating, and compare the policies; the "
+        "first is the base.",
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        type=Path,
+        help="what `paint eval` made, or parts of it, or runs",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="where summary.json and summary.md go (default: the first folder)",
+    )
+    parser.add_argument(
+        "--deadline",
+        type=SECONDS,
+        default=5.0,
+        help="processor seconds for the comparison of two answers (default: 5)",
+    )
+    return parser
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+
 def data(arguments: list[str]) -> int:
     """Make training data, or say what a file of problems holds."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="paint data", description="Make and check training data (docs/data.md)."
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    _add_openthoughts_parser(verbs)
+    _add_check_parser(verbs)
+    options = parser.parse_args(arguments)
+    return _check(options) if options.verb == "check" else _openthoughts(options)
 
-    make = verbs.add_parser(
+
+def _openthoughts(options: Namespace) -> int:
+    from paint.data.problem_sets import load_benchmark
+    from paint.display import Display
+    from paint.preparation.openthoughts import make_training_data, print_preparation
+
+    settings = vars(options)
+    del settings["verb"]
+    out, names = settings.pop("out"), settings.pop("benchmarks")
+    display = Display()
+    benchmarks = [load_benchmark(name) for name in names]
+    preparation = make_training_data(out, benchmarks=benchmarks, display=display, **settings)
+    print_preparation(preparation, out, display)
+    return 0
+
+
+def _check(options: Namespace) -> int:
+    from paint.preparation.check import check_file, print_check
+
+    source = Data(
+        path=options.file,
+        problem_field=options.problem_field,
+        solution_field=options.solution_field,
+        answer_field=options.answer_field,
+        id_field=options.id_field,
+        max_prompt_tokens=options.max_prompt_tokens,
+        limit=options.limit,
+    )
+    check = check_file(source, options.model, teacher_thinking=options.teacher_thinking)
+    print_check(check)
+    return 1 if check.bad or check.too_long.count else 0
+
+
+def _add_openthoughts_parser(verbs: Any) -> None:
+    parser = verbs.add_parser(
         "openthoughts",
         help="a verified, decontaminated sample of OpenThoughts-114k",
-        description="Draw problems of mathematics from OpenThoughts whose solutions are verified and which repeat no "
-        "benchmark problem (paper: Experimental Setup). Interrupted, the same command goes on where it stopped.",
-        argument_default=argparse.SUPPRESS,
+        description="Draw problems of mathematics from OpenThoughts whose solutions are verified "
+        f"and which repeat no benchmark problem (paper: Experimental Setup). {GOES_ON}",
+        argument_default=argparse.SUPPRESS,  # what is not given keeps the function's default
     )
-    make.add_argument(
+    parser.add_argument(
         "out", type=Path, help="file to write, OUT.jsonl; OUT.report.json and others go beside it"
     )
-    make.add_argument(
+    parser.add_argument(
         "--source",
         help="hub data set, or local file or folder with its columns (default: the hub's)",
     )
-    make.add_argument(
-        "--sample", type=_within(int, 1), help="problems to draw (default: 30000, the paper's)"
+    parser.add_argument(
+        "--sample", type=COUNT, help="problems to draw (default: 30000, the paper's)"
     )
-    make.add_argument("--seed", type=int, help="of the draw (default: 0)")
-    make.add_argument(
+    parser.add_argument("--seed", type=int, help="of the draw (default: 0)")
+    parser.add_argument(
         "--solution",
         choices=["deepseek_solution", "ground_truth_solution", "deepseek_reasoning"],
-        help="column that becomes the solution y* (default: deepseek_solution, which is always what is verified)",
+        help="column that becomes the solution y* (default: deepseek_solution, which is always "
+        "what is verified)",
     )
-    make.add_argument(
+    parser.add_argument(
         "--benchmarks",
         nargs="*",
         metavar="NAME[=PATH]",
@@ -219,88 +326,107 @@ def data(arguments: list[str]) -> int:
             "hmmt_feb_2026",
             "math_500",
         ],
-        help="evaluation sets whose problems must not be trained on, as in paint eval (default: all six of the hub)",
+        help="evaluation sets whose problems must not be trained on, as in paint eval (default: "
+        "all six of the hub)",
     )
-    make.add_argument(
-        "--ngram", type=_within(int, 1), help="words of a shared piece that counts (default: 13)"
+    parser.add_argument(
+        "--ngram", type=COUNT, help="words of a shared piece that counts (default: 13)"
     )
-    make.add_argument(
+    parser.add_argument(
         "--share",
         type=_within(float, 0, 1),
         help="share of a problem that is repeated, in [0, 1] (default: 0.6)",
     )
-    make.add_argument(
-        "--workers", type=_within(int, 1), help="processes that verify (default: one for each core)"
+    parser.add_argument(
+        "--workers", type=COUNT, help="processes that verify (default: one for each core)"
     )
-    make.add_argument(
+    parser.add_argument(
         "--deadline", type=SECONDS, help="processor seconds for one answer (default: 5)"
     )
 
-    look = verbs.add_parser(
+
+def _add_check_parser(verbs: Any) -> None:
+    parser = verbs.add_parser(
         "check",
         help="what a file of problems holds",
-        description="Read all rows of a file and count what is good, bad, long, doubled or without a verified answer. "
-        "Exit status 1 when a run would refuse the file.",
+        description="Read all rows of a file and count what is good, bad, long, doubled or without "
+        "a verified answer. Exit status 1 when a run would refuse the file.",
     )
-    look.add_argument(
+    parser.add_argument(
         "file", help="JSONL, CSV or Parquet file, a hub data set (owner/name), or lab"
     )
-    look.add_argument(
+    parser.add_argument(
         "--model.path",
         dest="model",
         required=True,
         help="model whose tokenizer counts: folder, hub name or lab",
     )
-    look.add_argument(
+    parser.add_argument(
         "--model.no-teacher-thinking",
         dest="teacher_thinking",
         action="store_false",
         help="thinking mode off in the teacher's prompt (default: on)",
     )
     for name in ("problem", "solution", "answer", "id"):
-        look.add_argument(
+        parser.add_argument(
             f"--data.{name}-field", dest=f"{name}_field", default=name, help=f"default: {name}"
         )
-    look.add_argument(
+    parser.add_argument(
         "--data.max-prompt-tokens",
         dest="max_prompt_tokens",
-        type=_within(int, 1),
+        type=COUNT,
         default=8192,
         help="longest prompt of the teacher, in tokens (default: 8192)",
     )
-    look.add_argument(
+    parser.add_argument(
         "--data.limit",
         dest="limit",
-        type=_within(int, 1),
+        type=COUNT,
         help="stop after so many good rows (default: all)",
     )
 
-    options = vars(parser.parse_args(arguments))
-    return _check(**options) if options.pop("verb") == "check" else _openthoughts(**options)
+
+# --- probe ---------------------------------------------------------------------------------------
 
 
 def probe(arguments: list[str]) -> int:
     """Before any training: accuracy of student and teacher on the same problems."""
-    parser = argparse.ArgumentParser(
+    options, flags = _probe_parser().parse_known_args(arguments)
+    recipe = find_recipe(options.recipe)
+    config = _override(recipe, flags, "probe")
+    from paint.experiments import probe as experiment
+
+    experiment.probe(
+        config,
+        options.folder or Path("probes") / recipe.stem,
+        problems=options.problems,
+        samples=options.samples,
+        ratios=options.ratios,
+    )
+    return 0
+
+
+def _probe_parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="paint probe",
-        description="Before any training: accuracy of the student, and of the teacher at several mask ratios, on the "
-        "same problems. What training gains follows that difference. Answers are drawn as the recipe draws rollouts. "
-        "Interrupted, the same command goes on where it stopped.",
+        description="Before any training: accuracy of the student, and of the teacher at several "
+        "mask ratios, on the same problems. What training gains follows that difference. "
+        f"Completions are sampled as the recipe samples rollouts. {GOES_ON}",
         epilog=RECIPE_FLAGS,
         allow_abbrev=False,
     )
     parser.add_argument("recipe", help="the recipe to be trained, such as lab-paint")
     parser.add_argument(
         "--problems",
-        type=_within(int, 1),
+        type=COUNT,
         default=100,
         help="training problems asked, in the order in which training takes them (default: 100)",
     )
     parser.add_argument(
         "--samples",
-        type=_within(int, 1),
+        type=COUNT,
         default=4,
-        help="answers a problem, of the student and of the teacher at each mask ratio (default: 4)",
+        help="samples a problem, of the student and of the teacher at each mask ratio (default: 4)",
     )
     parser.add_argument(
         "--ratios",
@@ -308,30 +434,41 @@ def probe(arguments: list[str]) -> int:
         nargs="+",
         default=[0.0, 0.25, 0.30, 0.40, 0.50, 0.75],
         metavar="RHO",
-        help="mask ratios of the teacher, each in [0, 1); 0 is the whole solution (paper: those of table "
-        "mask_ratio_ablation; default: all of them, 0 0.25 0.3 0.4 0.5 0.75)",
+        help="mask ratios of the teacher, each in [0, 1); 0 is the whole solution (paper: those of "
+        "table mask_ratio_ablation; default: all of them, 0 0.25 0.3 0.4 0.5 0.75)",
     )
     parser.add_argument(
-        "--folder", type=Path, help="where answers and tables go (default: probes/RECIPE)"
+        "--folder", type=Path, help="where samples and tables go (default: probes/RECIPE)"
     )
-    options, flags = parser.parse_known_args(arguments)
-    recipe = find_recipe(options.recipe)
-    config = _override(recipe, flags, "probe")
-    from paint.experiments import probe as before  # torch takes seconds to import: not for --help
+    return parser
 
-    folder = options.folder or Path("probes") / recipe.stem
-    before.probe(
-        config, folder, problems=options.problems, samples=options.samples, ratios=options.ratios
-    )
-    return 0
+
+# --- lab -----------------------------------------------------------------------------------------
 
 
 def lab(arguments: list[str]) -> int:
     """Train and evaluate recipes on the embedded model, and print one table."""
-    parser = argparse.ArgumentParser(
+    options = _lab_parser().parse_args(arguments)
+    names = [*options.recipes, *options.methods] or ["lab-paint"]
+    recipes = [find_recipe(name) for name in names]
+    from paint.experiments.lab import run_lab
+
+    run_lab(
+        recipes,
+        options.folder,
+        seeds=_seeds(options),
+        problems=options.problems,
+        samples=options.samples,
+    )
+    return 0
+
+
+def _lab_parser() -> ArgumentParser:
+    parser = ArgumentParser(
         prog="paint lab",
-        description="Train and evaluate on the embedded model: each recipe from the same base, on the same problems. "
-        "The last recipe is compared with each of the others. Interrupted, the same command goes on where it stopped.",
+        description="Train and evaluate on the embedded model: each recipe from the same base, on "
+        "the same problems. The last recipe is compared with each of the others. "
+        f"{GOES_ON}",
     )
     parser.add_argument("recipes", nargs="*", help="recipes to compare (default: lab-paint)")
     parser.add_argument(
@@ -339,14 +476,16 @@ def lab(arguments: list[str]) -> int:
         type=lambda text: [f"lab-{name.strip()}" for name in text.split(",")],
         default=[],
         metavar="M,M,...",
-        help="the lab's recipes by method, among sft, grpo, opsd, paint: all four are the paper's main table",
+        help="the lab's recipes by method, among sft, grpo, opsd, paint: all four are the paper's "
+        "main table",
     )
-    _add_experiment(parser, seeds=1)
+    _add_seeds_and_samples(parser, seeds=1)
     parser.add_argument(
         "--folder",
         type=Path,
         default=Path("runs/lab"),
-        help="where results, runs and answers go; what it holds already is not done again (default: runs/lab)",
+        help="where results, runs and samples go; what it holds already is not done again "
+        "(default: runs/lab)",
     )
     parser.add_argument(
         "--problems",
@@ -354,68 +493,29 @@ def lab(arguments: list[str]) -> int:
         default=100,
         help="held-out problems evaluated, up to 200 (default: 100)",
     )
-    options = parser.parse_args(arguments)
-    recipes = [find_recipe(name) for name in [*options.recipes, *options.methods] or ["lab-paint"]]
-    from paint.experiments.lab import run_lab
+    return parser
 
-    seeds = range(options.seed, options.seed + options.seeds)
-    run_lab(
-        recipes, options.folder, seeds=seeds, problems=options.problems, samples=options.samples
-    )
-    return 0
+
+# --- ablate --------------------------------------------------------------------------------------
 
 
 def ablate(arguments: list[str]) -> int:
     """Train and evaluate the rows of one of the paper's ablation tables."""
-    parser = argparse.ArgumentParser(
-        prog="paint ablate",
-        description="One of the paper's ablation tables (section 'Ablation Studies'), row by row, from any recipe: "
-        "what the table varies replaces the recipe's values. Rows that stand in several tables are trained once, if "
-        "the folder is the same. Interrupted, the same command goes on where it stopped.",
-        epilog=RECIPE_FLAGS,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "table",
-        choices=["mask-ratio", "mask-placement", "interpolation"],
-        help="mask-ratio: rho_correct and rho_wrong; mask-placement: which part is hidden; interpolation: k_base and "
-        "f_top (paper: tables mask_ratio_ablation, mask_strategy_ablation, interpolation_ablation)",
-    )
-    parser.add_argument(
-        "recipe", help="recipe to start from (paper: paint-qwen3-1.7b), or lab-paint on any laptop"
-    )
-    _add_experiment(parser, seeds=3)
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        help="where results, runs and answers go; what it holds already is not done again "
-        "(default: runs/ablate-RECIPE)",
-    )
-    parser.add_argument(
-        "--benchmark",
-        help="problems evaluated, named as in paint eval (paper: Ablation Studies, aime_2024; default: that, or for "
-        "the embedded model its held-out problems)",
-    )
-    parser.add_argument(
-        "--problems",
-        type=_within(int, 1),
-        help="evaluate on the first so many of these problems (default: all)",
-    )
-    options, flags = parser.parse_known_args(arguments)
+    options, flags = _ablate_parser().parse_known_args(arguments)
     recipe = find_recipe(options.recipe)
     config = _override(recipe, flags, f"ablate {options.table}")
-    read = read_recipe(recipe)
-    if (config.log, config.train.seed) != (read.log, read.train.seed):
+    unchanged = read_recipe(recipe)
+    if (config.log, config.train.seed) != (unchanged.log, unchanged.train.seed):
         raise ConfigError(
             "rows have folders and seeds of their own: --folder, --seed and --seeds say which"
         )
-    from paint.experiments.ablations import ablate as run
+    from paint.experiments import ablations
 
-    run(
+    ablations.ablate(
         options.table,
         config,
         options.folder or Path("runs") / f"ablate-{recipe.stem}",
-        seeds=range(options.seed, options.seed + options.seeds),
+        seeds=_seeds(options),
         benchmark=options.benchmark,
         problems=options.problems,
         samples=options.samples,
@@ -423,15 +523,58 @@ def ablate(arguments: list[str]) -> int:
     return 0
 
 
+def _ablate_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="paint ablate",
+        description="One of the paper's ablation tables (section 'Ablation Studies'), row by row, "
+        "from any recipe: what the table varies replaces the recipe's values. Rows that stand in "
+        f"several tables are trained once, if the folder is the same. {GOES_ON}",
+        epilog=RECIPE_FLAGS,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "table",
+        choices=["mask-ratio", "mask-placement", "interpolation"],
+        help="mask-ratio: rho_correct and rho_wrong; mask-placement: which part is hidden; "
+        "interpolation: k_base and f_top (paper: tables mask_ratio_ablation, "
+        "mask_strategy_ablation, interpolation_ablation)",
+    )
+    parser.add_argument(
+        "recipe",
+        help="recipe to start from (paper: paint-qwen3-1.7b), or lab-paint on any laptop",
+    )
+    _add_seeds_and_samples(parser, seeds=3)
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where results, runs and samples go; what it holds already is not done again "
+        "(default: runs/ablate-RECIPE)",
+    )
+    parser.add_argument(
+        "--benchmark",
+        help="problems evaluated, named as in paint eval (paper: Ablation Studies, aime_2024; "
+        "default: that, or for the embedded model its held-out problems)",
+    )
+    parser.add_argument(
+        "--problems",
+        type=COUNT,
+        help="evaluate on the first so many of these problems (default: all)",
+    )
+    return parser
+
+
+# --- what several verbs share --------------------------------------------------------------------
+
+
 def _override(recipe: Path, flags: list[str], verb: str) -> Config:
     """The recipe with what the flags say in its place."""
     return tyro.cli(Config, prog=f"paint {verb} {recipe}", default=read_recipe(recipe), args=flags)
 
 
-def _add_experiment(parser: argparse.ArgumentParser, *, seeds: int) -> None:
+def _add_seeds_and_samples(parser: ArgumentParser, *, seeds: int) -> None:
     parser.add_argument(
         "--seeds",
-        type=_within(int, 1),
+        type=COUNT,
         default=seeds,
         help=f"trainings of each row, with seeds of their own (ours; default: {seeds})",
     )
@@ -443,38 +586,14 @@ def _add_experiment(parser: argparse.ArgumentParser, *, seeds: int) -> None:
     )
     parser.add_argument(
         "--samples",
-        type=_within(int, 1),
+        type=COUNT,
         default=12,
-        help="answers a problem: the k of Avg@k (paper: Experimental Details, 12; default: 12)",
+        help="samples a problem: the k of Avg@k (paper: Experimental Details, 12; default: 12)",
     )
 
 
-def _run(config: Config, folder: Path, *, resume: bool) -> int:
-    from paint.training.run import train as run
-
-    run(config, folder, resume=resume)
-    return 0
-
-
-def _openthoughts(out: Path, benchmarks: list[str], **options: Any) -> int:
-    from paint.data.problem_sets import load_benchmark
-    from paint.display import Display
-    from paint.preparation.openthoughts import make_training_data, print_preparation
-
-    display = Display()
-    problem_sets = [load_benchmark(name) for name in benchmarks]
-    preparation = make_training_data(out, benchmarks=problem_sets, display=display, **options)
-    print_preparation(preparation, out, display)
-    return 0
-
-
-def _check(file: str, model: str, teacher_thinking: bool, **options: Any) -> int:
-    from paint.config import Data
-    from paint.preparation.check import check_file, print_check
-
-    check = check_file(Data(path=file, **options), model, teacher_thinking=teacher_thinking)
-    print_check(check)
-    return 1 if check.bad or check.too_long.count else 0
+def _seeds(options: Namespace) -> range:
+    return range(options.seed, options.seed + options.seeds)
 
 
 if __name__ == "__main__":

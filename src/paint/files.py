@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from paint import PaintError
+from paint.errors import PaintError
 
 
 class FolderInUse(PaintError, RuntimeError):

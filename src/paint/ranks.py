@@ -12,8 +12,8 @@ import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
 
-from paint import PaintError
 from paint.config import ConfigError
+from paint.errors import PaintError
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from paint import PaintError
+from paint.errors import PaintError
 
 Row = tuple[int, "dict[str, object] | BadRow"]
 

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from paint import PaintError
 from paint.engines.protocol import Completion, Engine, Sampling
+from paint.errors import PaintError
 from paint.model.policy import Policy
 from paint.objective import token_log_probs
 

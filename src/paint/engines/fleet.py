@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paint import PaintError
 from paint.display import Display
 from paint.engines.protocol import Completion, EngineError, Finished, Sampling
 from paint.engines.server import ATTEMPTS, Server, TooSlow, Unreachable, attempts
+from paint.errors import PaintError
 
 HEARTBEAT_SECONDS = 5.0
 """Time between two health checks of a server that works."""

@@ -19,8 +19,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from paint import Diverged
 from paint.engines.protocol import Completion, Finished, Sampling, collect
+from paint.errors import Diverged
 from paint.model.policy import Policy
 
 

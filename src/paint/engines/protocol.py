@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from paint import PaintError
 from paint import config as cfg
+from paint.errors import PaintError
 
 
 class EngineError(PaintError, RuntimeError):

@@ -20,8 +20,9 @@ from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from paint import PaintError, files
+from paint import files
 from paint.data.problems import Problem
+from paint.errors import PaintError
 
 MAY_CHANGE = {"samples", "versions"}
 """What may differ between two calls that fill one store."""

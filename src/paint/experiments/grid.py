@@ -27,12 +27,12 @@ from typing import IO, Any
 import numpy as np
 from rich.console import Console
 
-from paint import Stopped
 from paint.config import Config, ConfigError, Model, Rollout
 from paint.data.problem_sets import Benchmark
 from paint.data.problems import problems_digest
 from paint.display import LOG_WIDTH, Counter, Display
 from paint.engines.protocol import Sampling, sampling_of
+from paint.errors import Stopped
 from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked, untrained
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.stages import grade

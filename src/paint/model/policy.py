@@ -28,9 +28,9 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from paint import PaintError
 from paint import config as cfg
 from paint.context import rationale_messages, student_messages, teacher_messages
+from paint.errors import PaintError
 from paint.lab.files import model_path
 
 

@@ -149,12 +149,17 @@ def write_rollouts(
 
 
 def forget_after(folder: Path, step: int) -> None:
-    """Drop metrics and rollouts of steps that will be done again; they come back the same."""
+    """Drop metrics and rollouts of steps that will be done again; they come back the same.
+
+    Raises:
+        RunError: the folder cannot be written.
+    """
     rows = [row for row in read_metrics(folder) if row["step"] <= step]
-    files.write(folder / "metrics.jsonl", files.to_jsonl(rows))
-    for path in (folder / "rollouts").glob("step-*.jsonl"):
-        if step_of(path) > step:
-            path.unlink()
+    with _or_run_error(folder):
+        files.write(folder / "metrics.jsonl", files.to_jsonl(rows))
+        for path in (folder / "rollouts").glob("step-*.jsonl"):
+            if step_of(path) > step:
+                path.unlink()
 
 
 @contextmanager
