@@ -5,6 +5,8 @@ import signal
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach for a hub
+# As many tests at once as there are cores: several threads in each would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch

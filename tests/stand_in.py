@@ -1,7 +1,7 @@
 """A stand-in for a vLLM server: it responds as vLLM 0.32.0 does, and fails when it is told to.
 
 Its responses to what goes wrong are those that the real server gave. What our engine does with a
-real one is tested in test_vllm.py; this one can be made to hang, to die and to come back within
+real one is tested in engines/test_vllm.py; this one can be made to hang, to die and to come back within
 milliseconds.
 """
 

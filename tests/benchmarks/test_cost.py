@@ -15,7 +15,7 @@ from paint.config import Config, ConfigError, Context, Data, Grpo, Model, Object
 from paint.experiments.ablations import GRIDS
 from paint.recipe import find_recipe, read_recipe
 
-sys.path.append(str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import cost
 from cost import (

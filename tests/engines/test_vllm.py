@@ -40,7 +40,7 @@ from paint.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.runs import latest_checkpoint, read_metrics
 from processes import alive, in_two_processes, train_command, until
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-vllm/bin/python"
 SERVER = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server"]
 # One thread and a gigabyte of cached prefixes: the engine shares two cores with the trainer.

@@ -23,7 +23,7 @@ from paint.grading.grader import Grade, Grader, Item, Verdict, _Worker, answer_t
 from processes import alive, until
 from verdicts import ROWS
 
-ROLLOUTS = Path(__file__).parent / "samples" / "math_rollouts.jsonl"
+ROLLOUTS = Path(__file__).parents[1] / "samples" / "math_rollouts.jsonl"
 HANG = r"9^{9^{9^{9^9}}}"
 EASY = [Item(rf"\boxed{{\frac{{{n}}}{{14}}}}", rf"\frac{{{n // 2}}}{{7}}") for n in range(1, 51)]
 

@@ -26,7 +26,7 @@ from paint.context import (
     teacher_messages,
 )
 
-SAMPLES = Path(__file__).parent / "samples"
+SAMPLES = Path(__file__).parents[1] / "samples"
 
 FRAGMENTS = r"""
 $ $$ \( \) \[ \] { } \{ \} ( ) [ ] ^ _ ' \prime ^{\prime} \frac \dfrac \sqrt √ \binom \boxed{ \boxed
@@ -515,7 +515,7 @@ def test_the_solution_of_another_problem_hardly_overlaps(
 
 
 def test_the_page_of_ten_real_cases_is_true() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "anchors.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "anchors.md").read_text(encoding="utf-8")
     cases = re.findall(
         r"^```latex\n(.*?)^```\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL
     )

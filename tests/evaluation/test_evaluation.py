@@ -417,7 +417,7 @@ def test_a_text_that_repeats_itself_at_its_end_loops(text: str, expected: bool) 
 
 
 def test_real_completions_do_not_loop() -> None:
-    path = Path(__file__).parent / "samples/math_rollouts.jsonl"
+    path = Path(__file__).parents[1] / "samples/math_rollouts.jsonl"
     rows = [json.loads(line) for line in path.read_bytes().splitlines()]
     texts = [text for row in rows for text in row["completions"]]
     assert len(texts) >= 80

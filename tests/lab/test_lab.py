@@ -123,7 +123,7 @@ def test_the_model_thinks_when_asked_to_and_closes_its_thought(
 
 @pytest.mark.slow
 def test_paint_raises_the_lab_by_fifteen_points(tmp_path: Path) -> None:
-    recipe = Path(__file__).parent.parent / "recipes/lab-paint.toml"
+    recipe = Path(__file__).parents[2] / "recipes/lab-paint.toml"
     base, after = run_lab([recipe], tmp_path, seeds=[0], problems=60, samples=6)
     gain = compare_seeds(shares([base]), shares([after]))
     assert gain.mean >= 0.15
