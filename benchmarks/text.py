@@ -39,7 +39,8 @@ def main() -> None:
     """Print the figures, one a line."""
     integers = [Item(rf"So it is $\boxed{{{i}}}$.", str(i % 7)) for i in range(10_000)]
     easy = [
-        Item(rf"$\boxed{{\frac{{{i}}}{{7}}+\sqrt{{2}}}}$", rf"\sqrt{{2}}+\frac{{{2 * i}}}{{14}}") for i in range(50)
+        Item(rf"$\boxed{{\frac{{{i}}}{{7}}+\sqrt{{2}}}}$", rf"\sqrt{{2}}+\frac{{{2 * i}}}{{14}}")
+        for i in range(50)
     ]
     tower = Item(r"$\boxed{9^{9^{9^{9^9}}}}$", "1+x")
     with Grader(workers=1, deadline=2.0) as grader:
@@ -51,9 +52,14 @@ def main() -> None:
             f"with one that hangs, deadline 2 s: {seconds(lambda: grader.grade([*easy[:25], tower, *easy[25:]])):.2f} s"
         )
     if len(sys.argv) > 1:
-        texts = [problem.solution for problem in read_problems(Data(path=sys.argv[1], on_bad_row="skip")).problems]
+        texts = [
+            problem.solution
+            for problem in read_problems(Data(path=sys.argv[1], on_bad_row="skip")).problems
+        ]
         for name, work in (("anchors", anchors), ("normalize", normalize)):
-            print(f"{name}: {per_2000(work, texts):.2f} ms per 2,000 characters ({len(texts)} solutions)")
+            print(
+                f"{name}: {per_2000(work, texts):.2f} ms per 2,000 characters ({len(texts)} solutions)"
+            )
 
 
 if __name__ == "__main__":

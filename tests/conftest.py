@@ -24,7 +24,9 @@ from paint.model.policy import Policy, load_policy
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How fast a machine is, is not what the properties are about.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 LAB = cfg.Model(path="lab", dtype="float32", lora_rank=8, lora_alpha=16, teacher_thinking=False)

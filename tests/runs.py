@@ -32,17 +32,24 @@ def changed(recipe: str, *changes: Sections) -> Config:
 
 def stored(folder: Path, step: int = 1) -> list[dict[str, Any]]:
     """The rollouts of a step."""
-    return [json.loads(line) for line in (folder / f"rollouts/step-{step:06d}.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (folder / f"rollouts/step-{step:06d}.jsonl").read_text().splitlines()
+    ]
 
 
 def adapter(folder: Path, step: int | None = None) -> dict[str, torch.Tensor]:
     """The weights of a run's checkpoint, by default its last one."""
-    checkpoint = latest_checkpoint(folder) if step is None else folder / f"checkpoints/step-{step:06d}"
+    checkpoint = (
+        latest_checkpoint(folder) if step is None else folder / f"checkpoints/step-{step:06d}"
+    )
     assert checkpoint is not None
     return load_file(checkpoint / "adapter" / "adapter_model.safetensors")
 
 
-def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], *, tolerance: float = 0.0) -> None:
+def assert_same(
+    a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], *, tolerance: float = 0.0
+) -> None:
     """Two adapters, neither of them empty."""
     assert a.keys() == b.keys()
     assert sum(float(x.abs().sum()) for x in a.values()) > 0
@@ -54,7 +61,9 @@ def resume_command(folder: Path) -> list[str]:
     return [sys.executable, "-m", "paint.cli", "resume", str(folder)]
 
 
-def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 120) -> None:
+def wait_for(
+    condition: Callable[[], Any], process: subprocess.Popen[str], seconds: float = 120
+) -> None:
     """Until something is true, while the process lives."""
     until = time.monotonic() + seconds
     while not condition():
@@ -65,9 +74,15 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[str], secon
 
 def kill_and_resume(config: Config, folder: Path, when: Callable[[], Any]) -> None:
     """Train in a process of its own, end it with SIGKILL once something is true, and go on in another."""
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # another number rounds differently
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(torch.get_num_threads())
+    }  # another number rounds differently
     process = subprocess.Popen(
-        train_command(config, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        train_command(config, folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
     )
     wait_for(when, process)
     process.send_signal(signal.SIGKILL)

@@ -2,4 +2,6 @@
 
 from beartype import BeartypeConf, beartype
 
-check = beartype(conf=BeartypeConf(is_pep484_tower=True))  # an int is a float, as type checkers have it
+check = beartype(
+    conf=BeartypeConf(is_pep484_tower=True)
+)  # an int is a float, as type checkers have it

@@ -66,7 +66,9 @@ def imports(module: str) -> set[str]:
 def test_imports_run_downwards(module: str) -> None:
     floors = list(ROOMS)
     for other in imports(module):
-        assert floors.index(room_of(other)) <= floors.index(room_of(module)), f"{module} imports {other}"
+        assert floors.index(room_of(other)) <= floors.index(room_of(module)), (
+            f"{module} imports {other}"
+        )
 
 
 def test_no_module_leans_on_itself_through_others() -> None:
@@ -96,7 +98,14 @@ def test_the_method_reads_without_the_rest_of_the_house() -> None:
 
 
 # What must be there at once: help, settings, problems and verdicts do not wait for torch.
-LIGHT = ["paint", "paint.cli", "paint.recipe", "paint.context", "paint.data.problem_sets", "paint.grading.grader"]
+LIGHT = [
+    "paint",
+    "paint.cli",
+    "paint.recipe",
+    "paint.context",
+    "paint.data.problem_sets",
+    "paint.grading.grader",
+]
 
 
 def test_what_must_be_quick_does_not_wait_for_torch() -> None:

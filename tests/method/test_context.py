@@ -498,7 +498,11 @@ def test_right_completions_overlap_more_than_wrong_ones_of_the_same_problem() ->
 
 
 @pytest.mark.parametrize(
-    ("name", "mean_below", "nineteen_of_twenty_below"),  # measured on the sample: 0.007 and 0.07; 0.034 and 0.20
+    (
+        "name",
+        "mean_below",
+        "nineteen_of_twenty_below",
+    ),  # measured on the sample: 0.007 and 0.07; 0.034 and 0.20
     [("olympiad_solutions.jsonl", 0.03, 0.2), ("math_rollouts.jsonl", 0.08, 0.4)],
 )
 def test_the_solution_of_another_problem_hardly_overlaps(

@@ -54,7 +54,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
     "rollout": {"max_new_tokens": 60, "batch_size": 12},
     "grpo": {"group_size": 4},
-    "train": {"steps": 1, "batch_size": 12, "micro_batch_size": 12, "checkpoint_every": 1, "learning_rate": 1e-4},
+    "train": {
+        "steps": 1,
+        "batch_size": 12,
+        "micro_batch_size": 12,
+        "checkpoint_every": 1,
+        "learning_rate": 1e-4,
+    },
 }
 ADAMS_NOISE = 0.01  # of a learning rate, where a gradient is nearly zero
 
@@ -83,8 +89,12 @@ def test_an_advantage_is_how_far_a_reward_lies_above_its_own_groups_mean_in_devi
     for group in (rewards[:4], rewards[4:]):
         for value in group:
             expected.append((value - sum(group) / 4) / (statistics.stdev(group) + 1e-4))
-    assert advantages(torch.tensor(rewards, dtype=torch.float64), 4).tolist() == pytest.approx(expected)
-    assert expected[0] == pytest.approx(0.5 / (math.sqrt(1 / 3) + 1e-4))  # Bessel's correction: n − 1 = 3
+    assert advantages(torch.tensor(rewards, dtype=torch.float64), 4).tolist() == pytest.approx(
+        expected
+    )
+    assert expected[0] == pytest.approx(
+        0.5 / (math.sqrt(1 / 3) + 1e-4)
+    )  # Bessel's correction: n − 1 = 3
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
@@ -97,7 +107,9 @@ def test_a_group_with_equal_rewards_has_no_advantage_at_all(size: int, value: fl
 
 
 @pytest.mark.parametrize(("count", "size"), [(7, 4), (4, 8), (4, 1)])
-def test_rewards_that_are_no_whole_groups_are_refused_with_their_number(count: int, size: int) -> None:
+def test_rewards_that_are_no_whole_groups_are_refused_with_their_number(
+    count: int, size: int
+) -> None:
     with pytest.raises(ValueError, match=f"{count} rewards are no whole groups of {size}"):
         advantages(torch.zeros(count), size)
 
@@ -121,7 +133,9 @@ def test_the_clip_takes_the_gradient_where_the_ratio_has_gone_far_enough(
 ) -> None:
     old = torch.tensor([-2.0], dtype=torch.float64)
     log_prob = (old + math.log(ratio)).requires_grad_()
-    value, figures = grpo_terms(log_prob, old, torch.tensor([advantage], dtype=torch.float64), clip=0.2)
+    value, figures = grpo_terms(
+        log_prob, old, torch.tensor([advantage], dtype=torch.float64), clip=0.2
+    )
     [found] = torch.autograd.grad(value.sum(), log_prob)
     assert value.item() == pytest.approx(loss)
     assert found.item() == pytest.approx(slope)
@@ -130,13 +144,19 @@ def test_the_clip_takes_the_gradient_where_the_ratio_has_gone_far_enough(
 
 def test_the_terms_are_those_of_a_loop_over_the_tokens() -> None:
     generator = torch.Generator().manual_seed(0)
-    log_prob, old, base_log_prob = (-3 * torch.rand(200, generator=generator, dtype=torch.float64) for _ in range(3))
+    log_prob, old, base_log_prob = (
+        -3 * torch.rand(200, generator=generator, dtype=torch.float64) for _ in range(3)
+    )
     advantage = torch.randn(200, generator=generator, dtype=torch.float64)
     log_prob.requires_grad_()
-    loss, figures = grpo_terms(log_prob, old, advantage, clip=0.3, kl=0.7, base_log_prob=base_log_prob)
+    loss, figures = grpo_terms(
+        log_prob, old, advantage, clip=0.3, kl=0.7, base_log_prob=base_log_prob
+    )
     [slope] = torch.autograd.grad(loss.sum(), log_prob)
     for n, (new, before, gained, base) in enumerate(
-        zip(log_prob.tolist(), old.tolist(), advantage.tolist(), base_log_prob.tolist(), strict=True)
+        zip(
+            log_prob.tolist(), old.tolist(), advantage.tolist(), base_log_prob.tolist(), strict=True
+        )
     ):
         w, k = math.exp(new) / math.exp(before), math.exp(base) / math.exp(new)
         gone = w > 1.3 if gained > 0 else w < 0.7
@@ -212,7 +232,9 @@ def assert_equal_gradients(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -
     assert ours.keys() == theirs.keys()
     for name, gradient in ours.items():
         assert gradient.abs().max() > 0, name
-        torch.testing.assert_close(gradient, theirs[name], rtol=1e-4, atol=3e-5 * float(gradient.abs().max()))
+        torch.testing.assert_close(
+            gradient, theirs[name], rtol=1e-4, atol=3e-5 * float(gradient.abs().max())
+        )
 
 
 @pytest.mark.slow
@@ -226,13 +248,21 @@ def test_the_sft_loss_and_its_gradient_are_trls(
     for policy in (ours, theirs):
         move(policy)
     chosen = problems[:12]
-    texts = [(ours.decode(ours.student_prompt(p.problem), special=True), p.solution) for p in chosen]
+    texts = [
+        (ours.decode(ours.student_prompt(p.problem), special=True), p.solution) for p in chosen
+    ]
     trainer = SFTTrainer(
         model=theirs.model,
         args=SFTConfig(
-            output_dir=str(tmp_path), max_length=None, completion_only_loss=True, shuffle_dataset=False, **TRL_OPTIONS
+            output_dir=str(tmp_path),
+            max_length=None,
+            completion_only_loss=True,
+            shuffle_dataset=False,
+            **TRL_OPTIONS,
         ),
-        train_dataset=Dataset.from_list([{"prompt": prompt, "completion": solution} for prompt, solution in texts]),
+        train_dataset=Dataset.from_list(
+            [{"prompt": prompt, "completion": solution} for prompt, solution in texts]
+        ),
         processing_class=theirs.tokenizer,
     )
     batch = trainer.data_collator(list(trainer.train_dataset))
@@ -241,17 +271,23 @@ def test_the_sft_loss_and_its_gradient_are_trls(
     loss = trainer.compute_loss(trainer.model, batch, num_items_in_batch=trained_on.sum())
     loss.backward()
 
-    with open_setup(small("sft", train={"micro_batch_size": micro_batch_size}), ours, accelerator) as setup:
+    with open_setup(
+        small("sft", train={"micro_batch_size": micro_batch_size}), ours, accelerator
+    ) as setup:
         references = [reference(setup, row, problem) for row, problem in enumerate(chosen)]
         scored = accumulate(setup, references, partial(score_reference, setup))
     for row, ids, learnt in zip(references, batch["input_ids"], trained_on, strict=True):
-        assert ids[learnt].tolist() == list(row.completion.ids)  # TRL tokenised the text itself, and ended it
+        assert ids[learnt].tolist() == list(
+            row.completion.ids
+        )  # TRL tokenised the text itself, and ended it
         assert ids[: len(row.prompt)].tolist() == row.prompt
 
     assert len({len(r.completion.ids) for r in references}) > 2
     figures = step_metrics(scored, [True] * 12, "token")
     assert figures["loss"] == pytest.approx(loss.item(), rel=1e-5)
-    assert figures["student_entropy"] == pytest.approx(trainer._metrics["train"]["entropy"][0], rel=1e-4)
+    assert figures["student_entropy"] == pytest.approx(
+        trainer._metrics["train"]["entropy"][0], rel=1e-4
+    )
     assert_equal_gradients(gradients(ours.model), gradients(trainer.model))
 
 
@@ -262,9 +298,15 @@ def answered(policy: Policy, problems: Sequence[Problem]) -> list[Rollout]:
     for rights, problem in zip((2, 1, 0), problems, strict=False):
         right, wrong = problem.solution, r"The answer is $\boxed{no}$."
         short = rf"So $\boxed{{{problem.answer}}}$."
-        texts = {2: [right, short, wrong, "I"], 1: [wrong, right[:-9], short, right[:40]], 0: [wrong] * 3 + ["So"]}
+        texts = {
+            2: [right, short, wrong, "I"],
+            1: [wrong, right[:-9], short, right[:40]],
+            0: [wrong] * 3 + ["So"],
+        }
         for text in texts[rights]:
-            ids = policy.tokenizer.encode(text + end * (text != right[:40]), add_special_tokens=False)
+            ids = policy.tokenizer.encode(
+                text + end * (text != right[:40]), add_special_tokens=False
+            )
             completion = Completion(tuple(ids), (0.0,) * len(ids), truncated=text == right[:40])
             prompt = policy.student_prompt(problem.problem)
             rollouts.append(Rollout(len(rollouts), problem, prompt, completion, policy.decode(ids)))
@@ -280,7 +322,9 @@ def grpo_trainer(policy: Policy, rollouts: Sequence[Rollout], folder: Path, **op
         return {"prompt_ids": [r.prompt for r in rollouts], "completion_ids": ids, "logprobs": None}
 
     def verified(completions: list[str], answer: list[str], **_: Any) -> list[float]:
-        return [float(is_correct(text, gold)) for text, gold in zip(completions, answer, strict=True)]
+        return [
+            float(is_correct(text, gold)) for text, gold in zip(completions, answer, strict=True)
+        ]
 
     settings = GRPOConfig(
         output_dir=str(folder),
@@ -309,11 +353,18 @@ def asked(rollouts: Sequence[Rollout]) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:You are using 'rollout_func', which is an experimental feature:UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore:You are using 'rollout_func', which is an experimental feature:UserWarning"
+)
 @pytest.mark.parametrize(("reduction", "loss_type"), [("completion", "grpo"), ("token", "dapo")])
 @pytest.mark.parametrize("kl", [0.0, 0.04])
 def test_the_grpo_loss_its_gradient_and_its_advantages_are_trls(
-    tmp_path: Path, accelerator: Accelerator, problems: list[Problem], reduction: str, loss_type: str, kl: float
+    tmp_path: Path,
+    accelerator: Accelerator,
+    problems: list[Problem],
+    reduction: str,
+    loss_type: str,
+    kl: float,
 ) -> None:
     """A second update on the same completions: the adapter has moved away from the one that wrote them."""
     ours, theirs = load_policy(LAB, seed=0), load_policy(LAB, seed=0)
@@ -328,7 +379,9 @@ def test_the_grpo_loss_its_gradient_and_its_advantages_are_trls(
     loss.backward()
 
     options = {"group_size": 4, "kl": kl, "clip": 0.2}
-    config = small("grpo", objective={"reduction": reduction}, grpo=options, train={"micro_batch_size": 5})
+    config = small(
+        "grpo", objective={"reduction": reduction}, grpo=options, train={"micro_batch_size": 5}
+    )
     with open_setup(config, ours, accelerator) as setup:
         rollouts = reward(setup, rollouts)
         first = accumulate(setup, rollouts, partial(score_group, setup, {}))
@@ -338,15 +391,23 @@ def test_the_grpo_loss_its_gradient_and_its_advantages_are_trls(
         scored = accumulate(setup, rollouts, partial(score_group, setup, old))
 
     assert [r.figures["reward"] for r in rollouts] == [1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
-    assert [r.figures["advantage"] for r in rollouts] == pytest.approx(inputs["advantages"].tolist(), abs=1e-6)
+    assert [r.figures["advantage"] for r in rollouts] == pytest.approx(
+        inputs["advantages"].tolist(), abs=1e-6
+    )
     reported = {name: values[0] for name, values in trainer._metrics["train"].items()}
     by_token = step_metrics(scored, [False] * 12, "token")
     assert reported["clip_ratio/low_mean"] > 0.02
     assert reported["clip_ratio/high_mean"] > 0.02
     assert by_token["clipped_share"] == pytest.approx(reported["clip_ratio/region_mean"])
     assert by_token["student_entropy"] == pytest.approx(reported["entropy"], rel=1e-4)
-    assert by_token["flat_group_share"] == pytest.approx(reported["frac_reward_zero_std"]) == pytest.approx(1 / 3)
-    assert step_metrics(scored, [False] * 12, reduction)["loss"] == pytest.approx(loss.item(), rel=1e-4)
+    assert (
+        by_token["flat_group_share"]
+        == pytest.approx(reported["frac_reward_zero_std"])
+        == pytest.approx(1 / 3)
+    )
+    assert step_metrics(scored, [False] * 12, reduction)["loss"] == pytest.approx(
+        loss.item(), rel=1e-4
+    )
     if kl:
         assert by_token["base_kl"] == pytest.approx(reported["kl"], rel=1e-4)
         assert by_token["base_kl"] > 0.01
@@ -399,16 +460,24 @@ def test_an_sft_step_makes_the_references_likelier_token_by_token(
             assert policy.decode(row["completion_ids"][:-1], special=True) == problem.solution
             assert row["source"] == "reference"
         found = [token_log_probs(policy, row, 1.0) for row in rows]
-        loss = -(torch.cat(found) if reduction == "token" else torch.stack([x.mean() for x in found])).mean()
+        loss = -(
+            torch.cat(found) if reduction == "token" else torch.stack([x.mean() for x in found])
+        ).mean()
         assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
         assert metrics["rollout_tokens"] == 0
-        assert not {"seconds_rollout", "truncated_share", "correct_share", "engine_gap_mean"} & metrics.keys()
+        assert (
+            not {"seconds_rollout", "truncated_share", "correct_share", "engine_gap_mean"}
+            & metrics.keys()
+        )
         take_step(policy, optimizer, loss)
     assert_same(adapter(tmp_path / "run"), weights(policy), tolerance=2 * ADAMS_NOISE * 1e-4)
 
 
 def test_sft_learns_the_references(tmp_path: Path) -> None:
-    train(small("sft", train={"steps": 20, "learning_rate": 3e-3, "checkpoint_every": 20}), tmp_path / "run")
+    train(
+        small("sft", train={"steps": 20, "learning_rate": 3e-3, "checkpoint_every": 20}),
+        tmp_path / "run",
+    )
     losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
     assert losses[-1] < losses[0] / 2
 
@@ -429,13 +498,19 @@ def test_a_grpo_step_is_the_papers_reward_and_the_clipped_surrogate(
         assert len({row["problem_id"] for row in group}) == 1
         assert len({row["text"] for row in group}) > 1
         rewards = [float(is_correct(row["text"], by_id[row["problem_id"]].answer)) for row in group]
-        assert [row["reward"] for row in group] == rewards == [float(row["correct"]) for row in group]
+        assert (
+            [row["reward"] for row in group] == rewards == [float(row["correct"]) for row in group]
+        )
         spread = statistics.stdev(rewards)
         flat += spread == 0
         gained += [(value - statistics.mean(rewards)) / (spread + 1e-4) for value in rewards]
     assert [row["advantage"] for row in rows] == pytest.approx(gained)
     [metrics] = read_metrics(tmp_path / "run")
-    assert metrics["reward"] == metrics["correct_share"] == pytest.approx(sum(row["reward"] for row in rows) / 12)
+    assert (
+        metrics["reward"]
+        == metrics["correct_share"]
+        == pytest.approx(sum(row["reward"] for row in rows) / 12)
+    )
     assert metrics["flat_group_share"] == pytest.approx(flat / 3)
     assert 0 < metrics["flat_group_share"] < 1
     assert metrics["engine_gap_mean"] < 1e-4
@@ -452,7 +527,10 @@ def test_a_grpo_step_is_the_papers_reward_and_the_clipped_surrogate(
             ratio = (new - before).exp()
             gone = (ratio > 1.2) if advantage > 0 else (ratio < 0.8) & (advantage < 0)
             penalty = (base - new).exp() - (base - new) - 1
-            loss = loss + (kl * penalty - advantage * torch.where(gone, ratio.detach(), ratio)).mean() / 12
+            loss = (
+                loss
+                + (kl * penalty - advantage * torch.where(gone, ratio.detach(), ratio)).mean() / 12
+            )
             clipped.append(gone.float().mean())
             away = max(away, float((ratio.detach() - 1).abs().max()))
         take_step(policy, optimizer, loss)
@@ -465,9 +543,13 @@ def test_a_grpo_step_is_the_papers_reward_and_the_clipped_surrogate(
     assert {int(entry["step"]) for entry in state.values()} == {iterations}
 
 
-def test_a_batch_in_which_every_group_agrees_teaches_nothing(tmp_path: Path, problems: list[Problem]) -> None:
+def test_a_batch_in_which_every_group_agrees_teaches_nothing(
+    tmp_path: Path, problems: list[Problem]
+) -> None:
     path = tmp_path / "problems.jsonl"
-    rows = [{"problem": p.problem, "solution": p.solution, "answer": "nobody"} for p in problems[:6]]
+    rows = [
+        {"problem": p.problem, "solution": p.solution, "answer": "nobody"} for p in problems[:6]
+    ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = small("grpo", data={"path": str(path)}, grpo={"group_size": 4, "iterations": 2})
     train(config, tmp_path / "run")
@@ -482,7 +564,9 @@ def test_a_kl_keeps_the_student_near_the_base(tmp_path: Path) -> None:
     for kl in (0.0, 1.0):
         folder = tmp_path / str(kl)
         changes: dict[str, Any] = {"group_size": 4, "iterations": 3, "kl": kl}
-        config = small("grpo", grpo=changes, train={"steps": 4, "checkpoint_every": 4, "learning_rate": 3e-3})
+        config = small(
+            "grpo", grpo=changes, train={"steps": 4, "checkpoint_every": 4, "learning_rate": 3e-3}
+        )
         train(config, folder)
         policy = load_policy(config.model, seed=0)
         base = weights(policy)
@@ -508,14 +592,19 @@ def test_an_engine_that_is_not_the_policy_stops_grpo_before_the_update(
         return [replace(c, log_probs=tuple(x + 0.1 for x in c.log_probs)) for c in found]
 
     monkeypatch.setattr(LocalEngine, "generate", drift)
-    with pytest.raises(EngineGap, match=r"step 1: engine \(local\) and trainer differ by 0\.1 nats"):
+    with pytest.raises(
+        EngineGap, match=r"step 1: engine \(local\) and trainer differ by 0\.1 nats"
+    ):
         train(small("grpo"), tmp_path / "run")
     assert latest_checkpoint(tmp_path / "run") is None
 
 
 RANKS: list[tuple[str, dict[str, Any]]] = [
     ("sft", {}),
-    ("grpo", {"group_size": 4, "iterations": 2, "kl": 0.1}),  # the second of three groups lies on both of two ranks
+    (
+        "grpo",
+        {"group_size": 4, "iterations": 2, "kl": 0.1},
+    ),  # the second of three groups lies on both of two ranks
 ]
 
 
@@ -538,11 +627,15 @@ def test_neither_micro_batches_nor_processes_change_the_update(
     assert result.returncode == 0, result.stdout + result.stderr
     assert "2 ranks" in result.stdout
     fresh = weights(load_policy(config(1).model, seed=0))
-    assert any(not torch.equal(value, fresh[name]) for name, value in adapter(tmp_path / "8").items())
+    assert any(
+        not torch.equal(value, fresh[name]) for name, value in adapter(tmp_path / "8").items()
+    )
     norm = read_metrics(tmp_path / "8")[0]["gradient_norm"]
     for name in ("1", "3", "two"):
         assert read_metrics(tmp_path / name)[0]["gradient_norm"] == pytest.approx(norm, rel=1e-4)
-        assert_same(adapter(tmp_path / name), adapter(tmp_path / "8"), tolerance=2 * ADAMS_NOISE * 1e-4)
+        assert_same(
+            adapter(tmp_path / name), adapter(tmp_path / "8"), tolerance=2 * ADAMS_NOISE * 1e-4
+        )
         for one, other in zip(stored(tmp_path / name), stored(tmp_path / "8"), strict=True):
             assert one["completion_ids"] == other["completion_ids"]
             assert one.get("advantage") == other.get("advantage")
@@ -550,7 +643,9 @@ def test_neither_micro_batches_nor_processes_change_the_update(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["sft", "grpo"])
-def test_a_baseline_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(tmp_path: Path, method: str) -> None:
+def test_a_baseline_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(
+    tmp_path: Path, method: str
+) -> None:
     changes = {"steps": 5, "checkpoint_every": 2, "learning_rate": 1e-3}
     config = small(method, grpo={"group_size": 4, "iterations": 2}, train=changes)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -592,7 +687,11 @@ def test_sft_starts_no_server_that_it_would_never_ask(tmp_path: Path) -> None:
 
 def test_grpo_counts_what_the_student_reads_and_no_solution(tmp_path: Path) -> None:
     path = tmp_path / "problems.jsonl"
-    row = {"problem": "Start at $6$ and apply $+7$ modulo $100$.", "solution": "so " * 600, "answer": "13"}
+    row = {
+        "problem": "Start at $6$ and apply $+7$ modulo $100$.",
+        "solution": "so " * 600,
+        "answer": "13",
+    }
     path.write_text(json.dumps(row) + "\n")
     policy = load_policy(small("grpo").model, seed=0)
     length = len(policy.student_prompt(row["problem"]))
@@ -602,21 +701,35 @@ def test_grpo_counts_what_the_student_reads_and_no_solution(tmp_path: Path) -> N
         return problems_that_fit(policy, config, read_problems(config.data), Display())
 
     assert len(prepared(length)) == 1
-    with pytest.raises(DataError, match=f"makes a prompt of {length} tokens, over the limit of {length - 1} "):
+    with pytest.raises(
+        DataError, match=f"makes a prompt of {length} tokens, over the limit of {length - 1} "
+    ):
         prepared(length - 1)
 
 
 def test_a_solution_that_is_too_long_for_sft_is_refused_with_its_numbers(tmp_path: Path) -> None:
     rows = [
-        {"problem": "Start at $5$ and apply $+7$ modulo $100$.", "solution": r"$\boxed{12}$", "answer": "12"},
-        {"problem": "Start at $6$ and apply $+7$ modulo $100$.", "solution": "so " * 600, "answer": "13"},
+        {
+            "problem": "Start at $5$ and apply $+7$ modulo $100$.",
+            "solution": r"$\boxed{12}$",
+            "answer": "12",
+        },
+        {
+            "problem": "Start at $6$ and apply $+7$ modulo $100$.",
+            "solution": "so " * 600,
+            "answer": "13",
+        },
     ]
     path = tmp_path / "problems.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     policy = load_policy(small("sft").model, seed=0)
-    length = len(policy.student_prompt(rows[1]["problem"]) + policy.solution_ids(rows[1]["solution"]))
+    length = len(
+        policy.student_prompt(rows[1]["problem"]) + policy.solution_ids(rows[1]["solution"])
+    )
     for limit, binding in ((300, 300), (8192, 1024)):  # the setting's, and the model's positions
-        config = small("sft", data={"path": str(path), "max_prompt_tokens": limit}, train={"batch_size": 1})
+        config = small(
+            "sft", data={"path": str(path), "max_prompt_tokens": limit}, train={"batch_size": 1}
+        )
         message = f"problem 2 makes a prompt with its solution of {length} tokens, over the limit of {binding} "
         with pytest.raises(DataError, match=message):
             train(config, tmp_path / "refused")

@@ -44,7 +44,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
     "rollout": {"max_new_tokens": 60, "batch_size": 4},
     # A hundredth of the update is Adam's noise where a gradient is nearly zero: 1e-6 at this learning rate.
-    "train": {"steps": 3, "batch_size": 8, "micro_batch_size": 4, "checkpoint_every": 2, "learning_rate": 1e-4},
+    "train": {
+        "steps": 3,
+        "batch_size": 8,
+        "micro_batch_size": 4,
+        "checkpoint_every": 2,
+        "learning_rate": 1e-4,
+    },
 }
 
 
@@ -69,7 +75,9 @@ def test_a_step_is_the_papers_algorithm(run: Path, problems: list[Problem]) -> N
     expected = [problems[i].id for i in batch_indices(len(problems), 8, 0, config.train.seed)]
     assert [row["problem_id"] for row in rows] == expected
 
-    policy = load_policy(config.model, seed=config.train.seed)  # step 1 was scored by the fresh student
+    policy = load_policy(
+        config.model, seed=config.train.seed
+    )  # step 1 was scored by the fresh student
     student: list[torch.Tensor] = []
     teacher: list[torch.Tensor] = []
     lengths = []
@@ -80,7 +88,9 @@ def test_a_step_is_the_papers_algorithm(run: Path, problems: list[Problem]) -> N
         assert row["mask_ratio"] == mask_ratio(row["overlap"], wrong=0.3, correct=0.4)
         assert row["context"] == mask_solution(problem.solution, row["mask_ratio"])
         assert row["prompt_ids"] == policy.student_prompt(problem.problem)
-        assert row["teacher_prompt_ids"] == policy.teacher_prompt(problem.problem, row["context"], complete=False)
+        assert row["teacher_prompt_ids"] == policy.teacher_prompt(
+            problem.problem, row["context"], complete=False
+        )
         assert row["correct"] == is_correct(row["text"], problem.answer)
         for prompt, views in (("prompt_ids", student), ("teacher_prompt_ids", teacher)):
             with torch.no_grad():
@@ -95,10 +105,14 @@ def test_a_step_is_the_papers_algorithm(run: Path, problems: list[Problem]) -> N
     assert metrics["engine_gap_mean"] < 1e-4
     sampled = torch.tensor([i for row in rows for i in row["completion_ids"]])
     engine = torch.tensor([x for row in rows for x in row["engine_log_probs"]])
-    torch.testing.assert_close(engine, token_log_probs(torch.cat(student), sampled), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        engine, token_log_probs(torch.cat(student), sampled), rtol=1e-3, atol=1e-3
+    )
 
 
-def test_what_computes_the_loss_is_the_users_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_computes_the_loss_is_the_users_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> None:
         raise NotImplementedError("the plain row work")
 
@@ -121,19 +135,25 @@ def test_triton_without_a_gpu_is_refused_before_anything_is_done(
 @pytest.mark.parametrize("reduction", ["completion", "token"])
 def test_micro_batches_do_not_change_the_update(tmp_path: Path, reduction: str) -> None:
     for size in (3, 8):  # eight rows in groups of 3, 3 and 2, or all at once
-        config = small(train={"steps": 1, "micro_batch_size": size}, objective={"reduction": reduction})
+        config = small(
+            train={"steps": 1, "micro_batch_size": size}, objective={"reduction": reduction}
+        )
         train(config, tmp_path / str(size))
     assert_same(adapter(tmp_path / "3"), adapter(tmp_path / "8"), tolerance=1e-6)
     norms = [read_metrics(tmp_path / name)[0]["gradient_norm"] for name in ("3", "8")]
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(tmp_path: Path, run: Path) -> None:
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(
+    tmp_path: Path, run: Path
+) -> None:
     train(small(), tmp_path / "same")
     train(small(train={"seed": 1, "steps": 1}), tmp_path / "other")
     assert_same(adapter(run), adapter(tmp_path / "same"))
     assert_same_history(run, tmp_path / "same")
-    first = [(folder / "rollouts/step-000001.jsonl").read_text() for folder in (run, tmp_path / "other")]
+    first = [
+        (folder / "rollouts/step-000001.jsonl").read_text() for folder in (run, tmp_path / "other")
+    ]
     assert first[0] != first[1]
 
 
@@ -147,7 +167,9 @@ def test_opsd_is_the_same_step_with_nothing_hidden_and_nothing_interpolated(
         "objective.mix",
         "objective.top_fraction",
     ]
-    config = small(context=to_table(opsd)["context"], objective=to_table(opsd)["objective"], train={"steps": 1})
+    config = small(
+        context=to_table(opsd)["context"], objective=to_table(opsd)["objective"], train={"steps": 1}
+    )
     train(config, tmp_path / "run")
     [metrics] = read_metrics(tmp_path / "run")
     assert metrics["mask_ratio"] == metrics["selected_share"] == 0
@@ -155,7 +177,9 @@ def test_opsd_is_the_same_step_with_nothing_hidden_and_nothing_interpolated(
     solutions = {p.id: p.solution for p in problems}
     for row in stored(tmp_path / "run"):
         assert row["context"] == solutions[row["problem_id"]]
-        assert "Here is a reference solution to this problem:" in policy.decode(row["teacher_prompt_ids"])
+        assert "Here is a reference solution to this problem:" in policy.decode(
+            row["teacher_prompt_ids"]
+        )
 
 
 def test_the_figures_of_a_step_are_averaged_as_the_loss_is() -> None:
@@ -172,7 +196,9 @@ def test_the_figures_of_a_step_are_averaged_as_the_loss_is() -> None:
         scored([1.0, 3.0], [1.0, 0.0], truncated=True, text="no answer"),
         scored([1.0, 1.0, 1.0, 5.0], [0.0, 0.0, 0.0, 1.0], truncated=False, text=r"\boxed{7}"),
     ]
-    by_completion, by_token = (step_metrics(rows, [False, True], name) for name in ("completion", "token"))
+    by_completion, by_token = (
+        step_metrics(rows, [False, True], name) for name in ("completion", "token")
+    )
     assert by_completion["loss"] == pytest.approx((2 + 2) / 2)
     assert by_token["loss"] == pytest.approx(12 / 6)
     assert by_completion["selected_share"] == pytest.approx((1 / 2 + 1 / 4) / 2)
@@ -197,7 +223,9 @@ def five_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["before the first checkpoint", "after it", "while one is written"])
+@pytest.mark.parametrize(
+    "when", ["before the first checkpoint", "after it", "while one is written"]
+)
 def test_a_run_killed_and_resumed_ends_in_the_same_adapter_bit_by_bit(
     tmp_path: Path, five_steps: Path, when: str
 ) -> None:
@@ -235,7 +263,9 @@ def test_a_run_that_is_asked_to_stop_saves_everything_and_says_how_to_go_on(
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_adapter_that_one_trains_in_twice_the_micro_batches(tmp_path: Path) -> None:
+def test_two_processes_train_the_adapter_that_one_trains_in_twice_the_micro_batches(
+    tmp_path: Path,
+) -> None:
     config = small(train={"steps": 2, "micro_batch_size": 2})
     train(config, tmp_path / "one")
     line = train_command(config, tmp_path / "two")
@@ -248,7 +278,10 @@ def test_two_processes_train_the_adapter_that_one_trains_in_twice_the_micro_batc
     assert result.returncode == 0, result.stdout + result.stderr
     assert_same(adapter(tmp_path / "two"), adapter(tmp_path / "one"), tolerance=1e-6)
     one, two = (read_metrics(tmp_path / name) for name in ("one", "two"))
-    for name in ("loss", "gradient_norm"):  # Adam would hide a gradient that is a mean over ranks instead of a sum
+    for name in (
+        "loss",
+        "gradient_norm",
+    ):  # Adam would hide a gradient that is a mean over ranks instead of a sum
         assert [row[name] for row in two] == pytest.approx([row[name] for row in one], rel=1e-5)
     assert len((tmp_path / "two/rollouts/step-000001.jsonl").read_text().splitlines()) == 8
 
@@ -270,7 +303,9 @@ def test_a_sum_over_ranks_takes_every_gradient_once_however_many_messages_it_tak
         parameter.grad = torch.full_like(parameter, number)
     sum_gradients(Accelerator(cpu=True), parameters)
     assert sent == [(10, "sum"), (12, "sum"), (1, "sum")]
-    for parameter, value in zip(parameters, (2, 4, 6, 0), strict=True):  # a rank without rows adds nothing
+    for parameter, value in zip(
+        parameters, (2, 4, 6, 0), strict=True
+    ):  # a rank without rows adds nothing
         assert parameter.grad is not None
         assert torch.equal(parameter.grad, torch.full_like(parameter, value))
 
@@ -302,7 +337,11 @@ def test_prompts_that_are_too_long_are_refused_or_counted_never_cut(
             "solution": r"$5+7 \equiv 12$",
             "answer": "12",
         },
-        {"problem": "Start at $6$ and apply $+7$ modulo $100$.", "solution": "so " * 500, "answer": "13"},
+        {
+            "problem": "Start at $6$ and apply $+7$ modulo $100$.",
+            "solution": "so " * 500,
+            "answer": "13",
+        },
     ]
     path = tmp_path / "problems.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -325,7 +364,9 @@ def test_going_on_with_another_config_is_refused_with_the_difference(run: Path) 
 
 
 def test_going_on_with_other_problems_is_refused(tmp_path: Path, problems: list[Problem]) -> None:
-    rows = [{"problem": p.problem, "solution": p.solution, "answer": p.answer} for p in problems[:12]]
+    rows = [
+        {"problem": p.problem, "solution": p.solution, "answer": p.answer} for p in problems[:12]
+    ]
     path = tmp_path / "problems.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = small(data={"path": str(path)}, train={"steps": 2, "checkpoint_every": 1})
@@ -379,19 +420,24 @@ def test_an_engine_with_another_policy_stops_the_run_before_the_update(
 
     monkeypatch.setattr(LocalEngine, "generate", drift)
     with pytest.raises(
-        EngineGap, match=r"step 3: engine \(local\) and trainer differ by 0\.1 nats .* nothing was updated"
+        EngineGap,
+        match=r"step 3: engine \(local\) and trainer differ by 0\.1 nats .* nothing was updated",
     ):
         train(small(train={"steps": 4, "checkpoint_every": 10}), tmp_path / "run")
     assert_same(adapter(tmp_path / "run"), adapter(run, step=2))
     calls.clear()
-    train(small(rollout={"max_engine_gap": 0.2}), tmp_path / "wider")  # three steps, the third with the gap
+    train(
+        small(rollout={"max_engine_gap": 0.2}), tmp_path / "wider"
+    )  # three steps, the third with the gap
 
 
 def test_merged_weights_are_an_engine_for_comparison(tmp_path: Path, run: Path) -> None:
     """In float32 merging is harmless; in bfloat16 the run says how far off it is."""
     merged, rough = tmp_path / "merged", tmp_path / "rough"
     train(small(rollout={"engine": "merged"}, train={"steps": 2}), merged)
-    train(small(rollout={"engine": "merged"}, model={"dtype": "bfloat16"}, train={"steps": 2}), rough)
+    train(
+        small(rollout={"engine": "merged"}, model={"dtype": "bfloat16"}, train={"steps": 2}), rough
+    )
     assert_same(adapter(merged), adapter(run, step=2), tolerance=1e-4)
     local_gap, merged_gap, rough_gap = (
         read_metrics(folder)[1]["engine_gap_mean"] for folder in (run, merged, rough)
@@ -403,11 +449,18 @@ def test_solutions_without_anchors_are_counted_and_reveal_most(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "problems.jsonl"
-    path.write_text(json.dumps({"problem": "Is it so?", "solution": "It is, as one sees.", "answer": "yes"}) + "\n")
+    path.write_text(
+        json.dumps({"problem": "Is it so?", "solution": "It is, as one sees.", "answer": "yes"})
+        + "\n"
+    )
     train(small(data={"path": str(path)}, train={"steps": 1, "batch_size": 1}), tmp_path / "run")
     assert "1 of 1 solutions have no anchors" in capsys.readouterr().out
     [row] = stored(tmp_path / "run")
-    assert (row["overlap"], row["mask_ratio"], row["context"]) == (0.0, 0.3, "It is, as one ...(omitted)...")
+    assert (row["overlap"], row["mask_ratio"], row["context"]) == (
+        0.0,
+        0.3,
+        "It is, as one ...(omitted)...",
+    )
 
 
 def test_a_run_folder_holds_what_it_says_and_what_was_asked_for(run: Path) -> None:
@@ -426,12 +479,22 @@ def test_a_run_folder_holds_what_it_says_and_what_was_asked_for(run: Path) -> No
 
 
 def test_the_learning_rate_rises_and_then_stays(tmp_path: Path) -> None:
-    config = small(train={"steps": 4, "warmup_steps": 3, "learning_rate": 3e-4, "batch_size": 2, "checkpoint_every": 1})
+    config = small(
+        train={
+            "steps": 4,
+            "warmup_steps": 3,
+            "learning_rate": 3e-4,
+            "batch_size": 2,
+            "checkpoint_every": 1,
+        }
+    )
     train(config, tmp_path / "run")
     rates = [row["learning_rate"] for row in read_metrics(tmp_path / "run")]
     assert rates == pytest.approx([1e-4, 2e-4, 3e-4, 3e-4])
     for number, rate in enumerate(rates, start=1):
-        [group] = torch.load(tmp_path / f"run/checkpoints/step-{number:06d}/optimizer.pt")["param_groups"]
+        [group] = torch.load(tmp_path / f"run/checkpoints/step-{number:06d}/optimizer.pt")[
+            "param_groups"
+        ]
         assert (group["lr"], group["weight_decay"]) == (rate, 0.0)
 
 
@@ -449,12 +512,19 @@ def test_a_run_that_was_made_longer_stays_longer_and_ends_as_one_that_always_was
 def test_trackers_get_every_figure(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    train(small(train={"steps": 1, "batch_size": 2}, log={"trackers": ["tensorboard"]}), tmp_path / "run")
+    train(
+        small(train={"steps": 1, "batch_size": 2}, log={"trackers": ["tensorboard"]}),
+        tmp_path / "run",
+    )
     [events] = {
-        path.parent for path in (tmp_path / "run").rglob("events.out.tfevents.*") if path.parent.name == "paint"
+        path.parent
+        for path in (tmp_path / "run").rglob("events.out.tfevents.*")
+        if path.parent.name == "paint"
     }
     accumulator = EventAccumulator(str(events))
     accumulator.Reload()
     metrics = read_metrics(tmp_path / "run")
-    assert [e.value for e in accumulator.Scalars("loss")] == pytest.approx([row["loss"] for row in metrics])
+    assert [e.value for e in accumulator.Scalars("loss")] == pytest.approx(
+        [row["loss"] for row in metrics]
+    )
     assert set(metrics[0]) - {"step"} <= set(accumulator.Tags()["scalars"])

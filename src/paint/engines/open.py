@@ -119,9 +119,7 @@ def _connected(
     if not servers:
         port = free_port()
         positions = getattr(policy.model.config, "max_position_embeddings", None)
-        command = server_command(
-            model, options, port, max_tokens=max_tokens, positions=positions
-        )
+        command = server_command(model, options, port, max_tokens=max_tokens, positions=positions)
         process = ServerProcess(command, server_environment(options), folder / "server.log")
         display.note(f"engine: starting a vLLM server; its log is {process.log}")
         process.start()
