@@ -2,8 +2,9 @@
 
     python benchmarks/text.py [FILE]
 
-Grading: 10,000 integers; pairs that take algebra, a second; what a hanging pair adds to fifty easy ones. Anchors: with
-a FILE of problems with solutions, milliseconds per 2,000 characters, the best of seven passes in processor time.
+Grading: 10,000 integers; pairs that take algebra, a second; what a hanging pair adds to fifty easy
+ones. Anchors: with a FILE of problems with solutions, milliseconds per 2,000 characters, the best
+of seven passes in processor time.
 """
 
 import sys
@@ -25,7 +26,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def per_2000(work: Callable[[str], object], texts: list[str]) -> float:
-    """Milliseconds of processor time for every 2,000 characters; each text is met once in a pass."""
+    """Milliseconds of processor time for 2,000 characters; each text is met once in a pass."""
     passes = []
     for _ in range(7):
         began = time.process_time()
@@ -49,7 +50,8 @@ def main() -> None:
         alone = seconds(lambda: grader.grade(easy))
         print(f"50 pairs that take algebra, one worker: {alone:.2f} s, {50 / alone:.0f} a second")
         print(
-            f"with one that hangs, deadline 2 s: {seconds(lambda: grader.grade([*easy[:25], tower, *easy[25:]])):.2f} s"
+            f"with one that hangs, deadline 2 s: "
+            f"{seconds(lambda: grader.grade([*easy[:25], tower, *easy[25:]])):.2f} s"
         )
     if len(sys.argv) > 1:
         texts = [
@@ -58,7 +60,8 @@ def main() -> None:
         ]
         for name, work in (("anchors", anchors), ("normalize", normalize)):
             print(
-                f"{name}: {per_2000(work, texts):.2f} ms per 2,000 characters ({len(texts)} solutions)"
+                f"{name}: {per_2000(work, texts):.2f} ms per 2,000 characters "
+                f"({len(texts)} solutions)"
             )
 
 

@@ -1,4 +1,4 @@
-"""What the tests share: the lab's policy, no network, and Triton's interpreter where there is no GPU."""
+"""What the tests share: the lab's policy, no network, Triton's interpreter without a GPU."""
 
 import os
 import signal
@@ -20,7 +20,8 @@ from paint.data.problems import Problem, read_problems
 from paint.lab.files import MODEL
 from paint.model.policy import Policy, load_policy
 
-# A shell starts what it runs in the background deaf to Ctrl-C, and so would be the processes that tests interrupt.
+# A shell starts what it runs in the background deaf to Ctrl-C, and so would be the processes that
+# tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How fast a machine is, is not what the properties are about.

@@ -1,4 +1,4 @@
-"""Small runs of the lab's recipes: what is changed in them, what they end in, and how they are killed."""
+"""Small runs of the lab's recipes: changed, killed, resumed, and what they end in."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def wait_for(
 
 
 def kill_and_resume(config: Config, folder: Path, when: Callable[[], Any]) -> None:
-    """Train in a process of its own, end it with SIGKILL once something is true, and go on in another."""
+    """Train in a process, end it with SIGKILL once something is true, and go on in another."""
     environment = os.environ | {
         "OMP_NUM_THREADS": str(torch.get_num_threads())
     }  # another number rounds differently

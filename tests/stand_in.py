@@ -1,8 +1,8 @@
 """A stand-in for a vLLM server: it responds as vLLM 0.32.0 does, and fails when it is told to.
 
 Its responses to what goes wrong are those that the real server gave. What our engine does with a
-real one is tested in engines/test_vllm.py; this one can be made to hang, to die and to come back within
-milliseconds.
+real one is tested in engines/test_vllm.py; this one can be made to hang, to die and to come back
+within milliseconds.
 """
 
 import json

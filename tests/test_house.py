@@ -1,4 +1,4 @@
-"""The house's own rules: what each room may lean on, recipes that load, words that are documented."""
+"""The house's own rules: what each room may lean on, recipes that load, words that are explained."""
 
 import ast
 import re
@@ -16,8 +16,8 @@ from paint.recipe import find_recipe, read_recipe, shipped_recipes, to_table
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "paint"
 
-# From the ground up: a module imports from its own room and from those above it in this table. Files that
-# do not lie in a folder are named beside their room.
+# From the ground up: a module imports from its own room and from those above it in this table.
+# Files that do not lie in a folder are named beside their room.
 ROOMS = {
     "ground": ["errors", "options", "config", "recipe", "files", "runs", "display", "ranks"],
     "method": ["context", "latex", "objective", "fused", "kernels"],

@@ -1,4 +1,4 @@
-"""SFT and GRPO: their equations, the same figures and gradients as TRL's trainers, and steps that repeat by hand."""
+"""SFT and GRPO: their equations, parity with TRL's trainers, and steps repeated by hand."""
 
 import json
 import math
@@ -184,7 +184,8 @@ def test_a_kl_without_a_base_is_refused() -> None:
         grpo_terms(torch.zeros(1), torch.zeros(1), torch.zeros(1), kl=0.04)
 
 
-# Parity with TRL: its trainers as a user makes them, on the same problems, weights and (for GRPO) completions.
+# Parity with TRL: its trainers as a user makes them, on the same problems, weights and (for GRPO)
+# completions.
 
 TRL_OPTIONS: dict[str, Any] = {
     "max_steps": 1,
@@ -292,7 +293,7 @@ def test_the_sft_loss_and_its_gradient_are_trls(
 
 
 def answered(policy: Policy, problems: Sequence[Problem]) -> list[Rollout]:
-    """Groups of four written by hand: two right, one right, none right; of many lengths, one of them cut."""
+    """Groups of four written by hand: two right, one right, none right; one of them cut."""
     end = policy.tokenizer.eos_token
     rollouts: list[Rollout] = []
     for rights, problem in zip((2, 1, 0), problems, strict=False):
@@ -314,7 +315,7 @@ def answered(policy: Policy, problems: Sequence[Problem]) -> list[Rollout]:
 
 
 def grpo_trainer(policy: Policy, rollouts: Sequence[Rollout], folder: Path, **options: Any) -> Any:
-    """TRL's trainer, to which our completions are handed as what it sampled, and our verdicts as its rewards."""
+    """TRL's trainer, which takes our completions for its samples and our verdicts for rewards."""
     from trl import GRPOConfig, GRPOTrainer
 
     def written(prompts: list[str], trainer: Any) -> dict[str, Any]:
@@ -331,7 +332,7 @@ def grpo_trainer(policy: Policy, rollouts: Sequence[Rollout], folder: Path, **op
         num_generations=4,
         num_iterations=2,
         temperature=1.1,
-        use_bias_correction_kl=False,  # the KL of DeepSeekMath's equation 4, not that times the ratio
+        use_bias_correction_kl=False,  # the KL of DeepSeekMath's equation 4, not times the ratio
         **TRL_OPTIONS,
         **options,
     )
@@ -366,7 +367,7 @@ def test_the_grpo_loss_its_gradient_and_its_advantages_are_trls(
     loss_type: str,
     kl: float,
 ) -> None:
-    """A second update on the same completions: the adapter has moved away from the one that wrote them."""
+    """A second update on the same completions: the adapter is no longer that which wrote them."""
     ours, theirs = load_policy(LAB, seed=0), load_policy(LAB, seed=0)
     rollouts = answered(ours, problems)
     trainer = grpo_trainer(theirs, rollouts, tmp_path, loss_type=loss_type, beta=kl, epsilon=0.2)
@@ -730,7 +731,10 @@ def test_a_solution_that_is_too_long_for_sft_is_refused_with_its_numbers(tmp_pat
         config = small(
             "sft", data={"path": str(path), "max_prompt_tokens": limit}, train={"batch_size": 1}
         )
-        message = f"problem 2 makes a prompt with its solution of {length} tokens, over the limit of {binding} "
+        message = (
+            f"problem 2 makes a prompt with its solution of {length} tokens, "
+            f"over the limit of {binding} "
+        )
         with pytest.raises(DataError, match=message):
             train(config, tmp_path / "refused")
     assert not (tmp_path / "refused").exists()

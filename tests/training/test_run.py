@@ -1,4 +1,4 @@
-"""The step and the loop: one update is the algorithm's, and nothing but the algorithm decides its result."""
+"""The step and the run: one update is the algorithm's, and nothing else decides its result."""
 
 import json
 import os
@@ -43,7 +43,7 @@ from runs import (
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
     "rollout": {"max_new_tokens": 60, "batch_size": 4},
-    # A hundredth of the update is Adam's noise where a gradient is nearly zero: 1e-6 at this learning rate.
+    # A hundredth of the update is Adam's noise where a gradient is nearly zero: 1e-6 at this rate.
     "train": {
         "steps": 3,
         "batch_size": 8,
@@ -61,14 +61,14 @@ def small(**sections: dict[str, Any]) -> Config:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three steps that nothing disturbs, with checkpoints after the second and the third: to read, never to change."""
+    """Three steps that nothing disturbs, with checkpoints after the second and third: read only."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     train(small(), folder)
     return folder
 
 
 def test_a_step_is_the_papers_algorithm(run: Path, problems: list[Problem]) -> None:
-    """Recompute a stored step from its parts: the overlap, the ratio, the mask, both views, the loss."""
+    """Recompute a stored step from its parts: overlap, ratio, mask, both views, the loss."""
     config = small()
     rows, metrics = stored(run), read_metrics(run)[0]
     by_id = {p.id: p for p in problems}
