@@ -1,4 +1,4 @@
-"""The house's own rules: what each room may lean on, recipes that load, words that are explained."""
+"""The house's own rules: what a room may lean on, recipes that load, words that are explained."""
 
 import ast
 import re

@@ -40,6 +40,11 @@ def write(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     partial.replace(path)
 
 
+def write_json(path: Path, value: Any) -> None:
+    """The same with one JSON value, for people to read, too."""
+    write(path, json.dumps(value, indent=2) + "\n")
+
+
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """An empty folder to fill; it gets its name once the block is over and its files are on disk.

@@ -20,9 +20,9 @@ from paint.cli import main
 from paint.config import Config, ConfigError, Model
 from paint.display import Display
 from paint.evaluation.intervals import Interval, compare_seeds, over_seeds
-from paint.experiments.ablations import GRIDS, ablate, paper_exam
+from paint.experiments.ablations import GRIDS, ablate
+from paint.experiments.exams import lab_exam, paper_exam
 from paint.experiments.grid import Cell, run_cells
-from paint.experiments.lab import lab_exam
 from paint.experiments.plots import FAINT, INK, Panel, save_plot
 from paint.experiments.reports import Report, picture
 from paint.experiments.results import Result, by_cell, read_results

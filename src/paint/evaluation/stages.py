@@ -8,7 +8,6 @@ Left out on purpose: figures of half-finished evaluations. Short completions com
 often right.
 """
 
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -22,7 +21,14 @@ from paint import files
 from paint.data.problems import Problem
 from paint.display import Display
 from paint.evaluation.metrics import GradedSamples
-from paint.evaluation.store import Store, StoreError, find_stores, reopen_store, write_result
+from paint.evaluation.store import (
+    Store,
+    StoreError,
+    find_stores,
+    reopen_store,
+    write_grades,
+    write_summary,
+)
 from paint.evaluation.tables import markdown, print_sheets, sheets, summary_json
 from paint.grading.grader import Grade, Grader, Item
 from paint.latex import normalize
@@ -82,7 +88,7 @@ def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
         }
         for (problem, number), sample, vote in zip(rows, ordered, votes, strict=True)
     ]
-    write_result(store.folder / "grades.jsonl", files.to_jsonl(lines))
+    write_grades(store.folder, lines)
 
     def table(values: Sequence[Any]) -> Any:
         return np.array(values).reshape(-1, k)
@@ -124,8 +130,7 @@ def summarise(
             by_policy.setdefault(name, {})[store.folder.name] = graded
 
     tables = sheets(by_policy)
-    write_result(folder / "summary.json", json.dumps(summary_json(by_policy), indent=2) + "\n")
-    write_result(folder / "summary.md", markdown(tables))
+    write_summary(folder, summary_json(by_policy), markdown(tables))
     print_sheets(display.console, tables)
     display.note(f"written to {folder}: summary.json, summary.md")
 

@@ -136,8 +136,7 @@ def open_store(
         ]
         with _or_store_error(folder):
             files.write(folder / "problems.jsonl", files.to_jsonl(rows))
-            setting = json.dumps({**asked, "versions": versions}, indent=2)
-            files.write(folder / "asked.json", setting + "\n")
+            files.write_json(folder / "asked.json", {**asked, "versions": versions})
 
         with _opened(folder) as store:
             yield store
@@ -161,10 +160,17 @@ def find_stores(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.resolve().rglob("asked.json"))
 
 
-def write_result(path: Path, content: str) -> None:
-    """Write grades or figures of stored samples. Raises StoreError where that fails."""
-    with _or_store_error(path):
-        files.write(path, content)
+def write_grades(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write grades.jsonl, a row a sample. Raises StoreError where that fails."""
+    with _or_store_error(folder):
+        files.write(folder / "grades.jsonl", files.to_jsonl(rows))
+
+
+def write_summary(folder: Path, figures: Mapping[str, Any], text: str) -> None:
+    """Write summary.json and summary.md. Raises StoreError where that fails."""
+    with _or_store_error(folder):
+        files.write_json(folder / "summary.json", figures)
+        files.write(folder / "summary.md", text)
 
 
 def prompt_digest(prompt: Sequence[int]) -> str:

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from paint.config import Config, ConfigError, Evaluation
-from paint.data.problem_sets import load_benchmark
+from paint.config import Config, ConfigError
 from paint.display import Display
-from paint.experiments.grid import Cell, Exam, run_cells
-from paint.experiments.lab import lab_exam
+from paint.experiments.exams import lab_exam, paper_exam
+from paint.experiments.grid import Cell, run_cells
 from paint.experiments.reports import Report, publish
 from paint.experiments.results import Result
 from paint.lab.files import NAME
@@ -154,17 +153,3 @@ def ablate(
     report = Report(table, grid.title, labels, pairs, f"less that of {grid.baseline}")
     publish(report, results, folder, display)
     return results
-
-
-def paper_exam(config: Config, benchmark: str, problems: int | None, samples: int) -> Exam:
-    """The paper's evaluation (section 'Experimental Details') through the recipe's engine."""
-    paper = Evaluation().rollout
-    rollout = replace(
-        config.rollout,
-        temperature=paper.temperature,
-        top_p=paper.top_p,
-        top_k=paper.top_k,
-        max_new_tokens=paper.max_new_tokens,
-        timeout=max(config.rollout.timeout, paper.timeout),
-    )
-    return Exam(load_benchmark(benchmark, limit=problems), samples, thinking=True, rollout=rollout)

@@ -19,23 +19,21 @@ work on several cells at once (for many GPUs, vLLM servers generate: docs/engine
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from rich.console import Console
 
-from paint.config import Config, ConfigError, Model, Rollout
-from paint.data.problem_sets import Benchmark
-from paint.data.problems import problems_digest
+from paint.config import Config, ConfigError, Model
 from paint.display import LOG_WIDTH, Counter, Display
-from paint.engines.protocol import Sampling, sampling_of
 from paint.errors import Stopped
 from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked, untrained
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.stages import grade
+from paint.experiments.exams import Exam
 from paint.experiments.results import BASE, Result, by_cell, read_results, write_results
 from paint.files import explained, locked
 from paint.grading.grader import Grader
@@ -75,37 +73,6 @@ class Cell:
 
     def with_seed(self, seed: int) -> "Cell":
         return Cell(self.name, replace(self.config, train=replace(self.config.train, seed=seed)))
-
-
-@dataclass(frozen=True)
-class Exam:
-    """The evaluation of every policy in an experiment, whose seed is that of the policy's training.
-
-    Attributes:
-        samples: k, a problem.
-        rollout: the sampling, and the engine that generates.
-    """
-
-    benchmark: Benchmark
-    samples: int
-    thinking: bool
-    rollout: Rollout
-
-    @property
-    def sampling(self) -> Sampling:
-        return sampling_of(self.rollout)
-
-    @property
-    def table(self) -> dict[str, Any]:
-        """What results must have in common to be compared, as JSON keeps it."""
-        problems = self.benchmark.problems
-        facts = {
-            "benchmark": self.benchmark.name,
-            "problems": len(problems),
-            "problems_digest": problems_digest(problems),
-        }
-        facts |= {"samples": self.samples, "thinking": self.thinking, **asdict(self.sampling)}
-        return facts | {"engine": self.rollout.engine}
 
 
 def run_cells(

@@ -10,10 +10,10 @@ a scale where a whole experiment takes minutes.
 from collections.abc import Sequence
 from pathlib import Path
 
-from paint.config import ConfigError, Rollout
-from paint.data.problem_sets import load_benchmark
+from paint.config import ConfigError
 from paint.display import Display
-from paint.experiments.grid import Cell, Exam, run_cells
+from paint.experiments.exams import lab_exam
+from paint.experiments.grid import Cell, run_cells
 from paint.experiments.reports import Report, publish
 from paint.experiments.results import BASE, Result
 from paint.lab.files import NAME
@@ -47,9 +47,3 @@ def run_lab(
     report = Report("results", "The lab", labels, pairs, f"{last} less the row's")
     publish(report, results, folder, display)
     return results
-
-
-def lab_exam(problems: int | None, samples: int, benchmark: str = "lab") -> Exam:
-    """The paper's sampling on held-out problems, without thinking, of at most 96 tokens."""
-    rollout = Rollout(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=96, batch_size=400)
-    return Exam(load_benchmark(benchmark, limit=problems), samples, thinking=False, rollout=rollout)

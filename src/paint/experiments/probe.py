@@ -9,7 +9,6 @@ Left out on purpose: the overlap schedule (the hidden part does not depend on a 
 teacher that writes a rationale first, and a choice of mask ratio: all ratios are shown.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ from paint.evaluation.asking import (
 from paint.evaluation.intervals import compare
 from paint.evaluation.metrics import GradedSamples, avg_at_k
 from paint.evaluation.stages import grade
-from paint.evaluation.store import write_result
+from paint.evaluation.store import write_summary
 from paint.evaluation.tables import Sheet, markdown, print_sheets, summary_json
 from paint.grading.equality import boxed
 from paint.grading.grader import Grader
@@ -214,8 +213,7 @@ def conclude(
     figures = summary_json({name: {PROBLEMS: samples} for name, samples in graded.items()})
     figures["answer_visible_share"] = visible
 
-    write_result(folder / "summary.json", json.dumps(figures, indent=2) + "\n")
-    write_result(folder / "summary.md", f"{markdown([sheet])}\n{reading}\n")
+    write_summary(folder, figures, f"{markdown([sheet])}\n{reading}\n")
     print_sheets(display.console, [sheet])
     display.note(f"{reading}\nwritten to {folder}: summary.json, summary.md")
 

@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from paint import files
 from paint.context import MARKER, mask_solution, student_messages, teacher_messages
 from paint.lab.problems import Chain, is_held_out, random_chain, random_chains
 
@@ -303,7 +304,7 @@ def pretrain(out: Path, *, steps: int, rows: int, learning_rate: float, seed: in
                 model.save_pretrained(out)
                 tokenizer.save_pretrained(out)
                 facts = {"steps": step, "rows": rows, "seed": seed, **shares}
-                (out / "pretraining.json").write_text(json.dumps(facts, indent=2) + "\n")
+                files.write_json(out / "pretraining.json", facts)
             print(line, flush=True)
 
 
@@ -319,7 +320,7 @@ def write_problems(out: Path) -> None:
             }
             for i, chain in enumerate(random_chains(count, seed=2, held_out=held_out))
         )
-        (out / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        files.write(out / name, files.to_jsonl(rows))
 
 
 def main() -> None:

@@ -313,8 +313,7 @@ def _write_sample(
         },
     )
     files.write(out.with_suffix(".contaminated.jsonl"), repeated)
-    report = json.dumps(dataclasses.asdict(preparation), indent=2).encode() + b"\n"
-    files.write(out.with_suffix(".report.json"), [report])
+    files.write_json(out.with_suffix(".report.json"), dataclasses.asdict(preparation))
     return preparation
 
 

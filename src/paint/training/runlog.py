@@ -53,7 +53,7 @@ def new_run(config: Config, folder: Path, problems: str) -> None:
     try:
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         (folder / "checkpoints").mkdir(exist_ok=True)
-        files.write(folder / "run.json", json.dumps(facts, indent=2) + "\n")
+        files.write_json(folder / "run.json", facts)
     except OSError as error:
         raise RunError(
             f"cannot make the run folder {folder}: {error}; choose another with --log.folder"
@@ -86,7 +86,7 @@ def continue_run(config: Config, folder: Path, problems: str) -> None:
     if config != before:
         facts |= {"config": to_table(config)}
         with _or_run_error(folder / "run.json"):
-            files.write(folder / "run.json", json.dumps(facts, indent=2) + "\n")
+            files.write_json(folder / "run.json", facts)
 
 
 def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:

@@ -1,0 +1,61 @@
+"""What every policy of an experiment is asked: the lab's exam, and the paper's."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from paint.config import Config, Evaluation, Rollout
+from paint.data.problem_sets import Benchmark, load_benchmark
+from paint.data.problems import problems_digest
+from paint.engines.protocol import Sampling, sampling_of
+from paint.lab.files import NAME
+
+
+@dataclass(frozen=True)
+class Exam:
+    """The evaluation of every policy in an experiment, whose seed is that of the policy's training.
+
+    Attributes:
+        samples: k, a problem.
+        rollout: the sampling, and the engine that generates.
+    """
+
+    benchmark: Benchmark
+    samples: int
+    thinking: bool
+    rollout: Rollout
+
+    @property
+    def sampling(self) -> Sampling:
+        return sampling_of(self.rollout)
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """What results must have in common to be compared, as JSON keeps it."""
+        problems = self.benchmark.problems
+        facts = {
+            "benchmark": self.benchmark.name,
+            "problems": len(problems),
+            "problems_digest": problems_digest(problems),
+        }
+        facts |= {"samples": self.samples, "thinking": self.thinking, **asdict(self.sampling)}
+        return facts | {"engine": self.rollout.engine}
+
+
+def lab_exam(problems: int | None, samples: int, benchmark: str = NAME) -> Exam:
+    """The paper's sampling on held-out problems, without thinking, of at most 96 tokens."""
+    rollout = Rollout(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=96, batch_size=400)
+    return Exam(load_benchmark(benchmark, limit=problems), samples, thinking=False, rollout=rollout)
+
+
+def paper_exam(config: Config, benchmark: str, problems: int | None, samples: int) -> Exam:
+    """The paper's evaluation (section 'Experimental Details') through the recipe's engine."""
+    paper = Evaluation().rollout
+    rollout = replace(
+        config.rollout,
+        temperature=paper.temperature,
+        top_p=paper.top_p,
+        top_k=paper.top_k,
+        max_new_tokens=paper.max_new_tokens,
+        timeout=max(config.rollout.timeout, paper.timeout),
+    )
+    return Exam(load_benchmark(benchmark, limit=problems), samples, thinking=True, rollout=rollout)
