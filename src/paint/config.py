@@ -310,7 +310,7 @@ class Validation:
 
     def __post_init__(self) -> None:
         _require_limit(self, "None: all problems")
-        _at_least(1, self, samples="answers a problem; paper: 12")
+        _at_least(1, self, samples="samples a problem; paper: 12")
         _require_sampling(self)
 
 
@@ -451,7 +451,7 @@ class Evaluation:
     def __post_init__(self) -> None:
         has_sets = bool(self.benchmarks)
         require(self, "benchmarks", has_sets, "a list of problem sets", "paper: three")
-        _at_least(1, self, samples="answers a problem; paper: 12")
+        _at_least(1, self, samples="samples a problem; paper: 12")
         _require_limit(self, "None: all problems")
         _at_least(0, self, seed="default: 0")
         require(self, "folder", bool(self.folder.strip()), "a folder", 'default: "evals"')
