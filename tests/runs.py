@@ -69,7 +69,7 @@ def wait_for(
     while not condition():
         assert process.poll() is None, f"ended early: {process.communicate()}"
         assert time.monotonic() < until, "took too long"
-        time.sleep(0.02)
+        time.sleep(0.001)  # what is waited for may last milliseconds
 
 
 def kill_and_resume(config: Config, folder: Path, when: Callable[[], Any]) -> None:
