@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from transformers import GenerationConfig
 
 from conftest import LAB
 from paint.data.problems import Problem
-from paint.engines.local import LocalEngine, invert
-from paint.engines.protocol import Sampling
+from paint.engines.local import LocalEngine, MergedEngine, invert
+from paint.engines.protocol import Completion, Sampling
 from paint.model.policy import Policy, load_policy
 from paint.objective import token_log_probs
 
@@ -149,3 +150,21 @@ def test_inversion_never_draws_an_impossible_token(rows: list[list[float]], unif
         [p[:t].sum() / p.sum() for p, t in zip(probs.double(), tokens, strict=True)]
     )
     assert (below <= uniform + 1e-6).all()
+
+
+def test_the_merged_engine_generates_with_the_adapter_in_the_weights_and_gives_them_back(
+    trained: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_merged() -> set[bool]:
+        return {layer.merged for layer in trained.adapted.values()}
+
+    generate_batch, seen = MergedEngine._generate_batch, []
+
+    def look(engine: MergedEngine, *arguments: Any) -> list[Completion]:
+        seen.append(is_merged())
+        return generate_batch(engine, *arguments)
+
+    monkeypatch.setattr(MergedEngine, "_generate_batch", look)
+    MergedEngine(trained, batch_size=2).generate([[5, 6, 7]] * 3, SHORT, range(3))
+    assert seen == [{True}, {True}]
+    assert is_merged() == {False}
