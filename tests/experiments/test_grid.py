@@ -534,11 +534,24 @@ def test_a_models_ablation_is_evaluated_as_in_the_paper_through_the_recipes_engi
     )
 
 
+# Two rows of each table: the one that they share, and one that is compared with it.
+TWO_ROWS = {"mask-placement": ("middle", "suffix"), "interpolation": ("0.00/0.00", "0.05/1.00")}
+ALL_ROWS = {table: tuple(GRIDS[table].points) for table in TWO_ROWS}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(TWO_ROWS, id="two rows of each"),
+        pytest.param(ALL_ROWS, id="all rows", marks=pytest.mark.slow),
+    ],
+)
 def test_a_setting_that_two_tables_share_is_trained_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kept: dict[str, tuple[str, ...]],
 ) -> None:
-    # Two rows of each table: the one that they share, and one that is compared with it.
-    kept = {"mask-placement": ("middle", "suffix"), "interpolation": ("0.00/0.00", "0.05/1.00")}
     for table, labels in kept.items():
         points = {label: GRIDS[table].points[label] for label in labels}
         monkeypatch.setitem(GRIDS, table, replace(GRIDS[table], points=points))
@@ -551,15 +564,17 @@ def test_a_setting_that_two_tables_share_is_trained_once(
         config = read_recipe(recipe)
         return ablate(table, config, folder, seeds=[0], benchmark=None, problems=2, samples=2)
 
-    assert len(run("mask-placement")) == 3
+    placements, mixes = map(len, kept.values())
+    assert len(run("mask-placement")) == 1 + placements
     before = bytes_in(shared)
     assert len(before) > 5
-    assert len(run("interpolation")) == 3
+    assert len(run("interpolation")) == 1 + mixes
     assert bytes_in(shared) == before
-    assert len(read_results(folder)) == 1 + 2 + 1
+    assert len(read_results(folder)) == 1 + placements + mixes - 1
     said = capsys.readouterr().out
-    assert "2 of 3 are in" in said
-    assert "2 of 3: suffix-0.40-0.30-mix-0.00-0.00" not in said.partition("2 of 3 are in")[2]
+    _, is_said, second = said.partition(f"2 of {1 + mixes} are in")
+    assert is_said
+    assert f"of {1 + mixes}: suffix-0.40-0.30-mix-0.00-0.00" not in second
     assert "0.05/1.00 less 0.00/0.00" in (folder / "interpolation.md").read_text()
     for table, labels in kept.items():
         drawn = (folder / f"{table}.svg").read_text()
