@@ -6,8 +6,7 @@ This is the reference: exact, over the full vocabulary, one equation a line. Wha
 same faster is measured against it.
 
 Left out on purpose: any care for memory, since several n × v tensors live at once here (paint.fused
-holds one chunk of them); and the information gain of Eq. entropy_ratio_information_gain, which
-ranks positions just as the ratio does.
+holds one chunk of them).
 
 Axes: b rows (completions), n completion tokens of a batch laid end to end, v vocabulary.
 """
@@ -40,6 +39,23 @@ def entropy_ratio(
 ) -> Float[Tensor, "*n"]:
     """R = H_T / max(H_S, ENTROPY_FLOOR), a rank (paper: Eq. entropy_ratio; the floor is ours)."""
     return teacher_entropy / student_entropy.clamp(min=ENTROPY_FLOOR)
+
+
+def information_gain(
+    entropy_ratio: Float[Tensor, "*n"], mix: float, *, gamma: float = 1.0
+) -> Float[Tensor, "*n"]:
+    """ΔI = ½ log(1 − k + k R^γ) in nats (paper: Eq. entropy_ratio_information_gain).
+
+    The entropy that the target would lose by interpolation if energies were Gaussian with variances
+    c H^γ. It ranks positions just as the ratio does, so the loss never needs it; what targets
+    really lose is measured beside it (docs/theory.md).
+
+    Args:
+        entropy_ratio: R, at least 0.
+        mix: k in (0, 1).
+        gamma: the exponent γ > 0, of which the paper names no value.
+    """
+    return 0.5 * (mix * entropy_ratio**gamma - mix).log1p()
 
 
 def select_positions(entropy_ratio: Float[Tensor, "n"], top_fraction: float) -> Bool[Tensor, "n"]:
