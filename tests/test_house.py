@@ -19,7 +19,17 @@ SOURCE = ROOT / "src" / "paint"
 # From the ground up: a module imports from its own room and from those above it in this table.
 # Files that do not lie in a folder are named beside their room.
 ROOMS = {
-    "ground": ["errors", "options", "config", "recipe", "files", "runs", "display", "ranks"],
+    "ground": [
+        "errors",
+        "options",
+        "config",
+        "recipe",
+        "files",
+        "runs",
+        "device",
+        "display",
+        "ranks",
+    ],
     "method": ["context", "latex", "objective", "fused", "kernels"],
     "lab": [],
     "grading": [],

@@ -56,3 +56,12 @@ from paint import paint_loss
 assert "torch" in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_windows_is_told_at_once_to_use_wsl() -> None:
+    source = 'import sys; sys.platform = "win32"; import paint'
+    run = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1].startswith(
+        "ImportError: paint runs on Linux and macOS; on Windows, install it in WSL"
+    )

@@ -4,8 +4,15 @@ The method's functions can be imported from here by name. Each comes from its mo
 paint.objective, paint.fused) when it is first used, so that ``import paint`` does not import torch.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError(
+        "paint runs on Linux and macOS; on Windows, install it in WSL (`wsl --install`): files are "
+        "locked and answers are graded with what only POSIX systems have"
+    )
 
 from paint.errors import ConfigError, Diverged, PaintError, Stopped
 

@@ -180,10 +180,10 @@ def score_group(
         base_log_prob=base_log_prob,
     )
 
-    weights = token_weights(lengths, reduction=config.objective.reduction).to(per_token)
+    weights = token_weights(lengths, reduction=config.objective.reduction).to(per_token.dtype)
     values |= {"loss": per_token.detach(), "student_entropy": scores.entropy}
     values |= {"student_log_prob": scores.untempered, "tempered_log_prob": old_log_prob}
-    return (weights * per_token).sum(), values
+    return (weights.to(per_token.device) * per_token).sum(), values
 
 
 def log_probs(
@@ -207,7 +207,8 @@ def sft_loss(
 
     Raises ValueError for an unknown reduction.
     """
-    return -(token_weights(lengths, reduction=reduction).to(log_prob) * log_prob).sum()
+    weights = token_weights(lengths, reduction=reduction).to(log_prob.dtype)
+    return -(weights.to(log_prob.device) * log_prob).sum()
 
 
 def advantages(rewards: Float[Tensor, " b"], group_size: int) -> Float[Tensor, " b"]:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-import torch
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import (
@@ -20,6 +19,8 @@ from rich.progress import (
     TextColumn,
 )
 from rich.table import Table
+
+from paint.device import wait_for_device
 
 SHOWN = {
     "loss": "loss",
@@ -225,8 +226,7 @@ class Clock:
         self.display.phase(phase)
         began = time.perf_counter()
         yield
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        wait_for_device()
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
 
     def rates(self, tokens: int) -> dict[str, float]:

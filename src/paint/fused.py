@@ -178,7 +178,7 @@ def loss_from_hidden(
         head,
         teacher_head,
         lengths,
-        weights.to(student_hidden.device, dtype),
+        weights.to(dtype).to(student_hidden.device),
         tokens,
         chunk_tokens,
         options,

@@ -144,8 +144,8 @@ def token_weights(lengths: Lengths, *, reduction: Reduction = "completion") -> F
         token        1 / n           mean over all tokens
 
     An empty completion has no token to weigh and still counts in b. The values of micro-batches of
-    b' completions (n' tokens), each times b'/b (n'/n), sum to the batch's. float64 on the CPU: call
-    .to(per_token).
+    b' completions (n' tokens), each times b'/b (n'/n), sum to the batch's. float64 on the CPU: take
+    the loss's dtype first, then its device, which may have no float64.
     Raises ValueError for a negative length and for an unknown reduction.
     """
     Objective(reduction=reduction)  # checks it
@@ -268,8 +268,8 @@ def loss_from_logits(
 
     summands = _summands(target_log_probs, student_log_probs, options.kind, tokens)
     per_token = clipped_sum(summands, options.clip, options.clip_mode)
-    weights = token_weights(lengths, reduction=options.reduction).to(per_token)
-    value = (weights * per_token).sum()
+    weights = token_weights(lengths, reduction=options.reduction).to(per_token.dtype)
+    value = (weights.to(per_token.device) * per_token).sum()
 
     with torch.no_grad():
         unclipped = unclipped_entries(summands, options.clip, options.clip_mode)

@@ -19,6 +19,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from paint.device import float64_device
 from paint.engines.protocol import Completion, Finished, Sampling, collect
 from paint.errors import Diverged
 from paint.model.policy import Policy
@@ -150,13 +151,15 @@ class _Sampler(LogitsProcessor):  # type: ignore[misc]
 def invert(probs: Float[Tensor, "b v"], uniforms: Float[Tensor, " b"]) -> Int[Tensor, " b"]:
     """The token at which each row's cumulative probability passes its uniform number in [0, 1).
 
-    A token of probability 0 is never drawn, also where rounding leaves the last sum below 1.
+    A token of probability 0 is never drawn, also where rounding leaves the last sum below 1. The
+    sums are float64, so they are made where the device has it.
     """
-    cumulative = probs.double().cumsum(-1)
-    targets = uniforms.double()[:, None] * cumulative[:, -1:]
+    where = float64_device(probs.device)
+    cumulative = probs.to(where).double().cumsum(-1)
+    targets = uniforms.to(where).double()[:, None] * cumulative[:, -1:]
     tokens = torch.searchsorted(cumulative, targets, right=True)[:, 0]
     # Only rows with NaN reach past the end; they are reported when the completion is whole.
-    return tokens.clamp(max=probs.shape[-1] - 1)
+    return tokens.clamp(max=probs.shape[-1] - 1).to(probs.device)
 
 
 def _cut(ids: list[int], log_probs: list[float], end_ids: set[int]) -> Completion:

@@ -13,11 +13,11 @@ from itertools import groupby
 from pathlib import Path
 
 import torch
-from accelerate import PartialState
 
 from paint import config as cfg
 from paint.config import ConfigError
 from paint.data.problems import Problem
+from paint.device import own_device
 from paint.display import Display
 from paint.engines.open import open_engine
 from paint.engines.protocol import Completion, Engine, Sampling, seed_of
@@ -85,7 +85,7 @@ def untrained(model: cfg.Model) -> cfg.Model:
 def load_asked(model: cfg.Model, rollout: cfg.Rollout, *, seed: int = 0) -> Policy:
     """The policy that is asked, on the device that ``rollout.engine`` leaves to it."""
     # With servers, this process only writes adapters and checks log-probs: the GPU is theirs.
-    device = "cpu" if rollout.engine == "vllm" else PartialState().device
+    device = "cpu" if rollout.engine == "vllm" else own_device()
     return load_policy(model, seed=seed, device=device)
 
 

@@ -1,0 +1,112 @@
+"""A whole step of every method on a device that has no float64, as on Apple's."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch import Tensor, nn
+
+from narrow_device import NARROW, NarrowDevice, NarrowTensor, on_narrow_device
+from paint import recipe
+from paint.config import Config, ConfigError
+from paint.data.problems import read_problems
+from paint.device import float64_device, require_dtype
+from paint.display import Clock, Display
+from paint.engines.local import LocalEngine, invert
+from paint.grading.grader import Grader
+from paint.model.policy import load_policy
+from paint.model.teacher import open_teacher
+from paint.training.run import STEPS
+from paint.training.update import Setup
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield Accelerator(cpu=True)
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("lab-paint", {}),
+        ("lab-paint", {"impl": "reference"}),
+        ("lab-opsd", {}),
+        ("lab-grpo", {}),
+        ("lab-sft", {}),
+    ],
+)
+def test_a_step_needs_nothing_that_a_narrow_device_lacks(
+    name: str, flags: dict[str, Any], accelerator: Accelerator
+) -> None:
+    config = recipe.read_recipe(recipe.find_recipe(name))
+    config = replace(config, objective=replace(config.objective, **flags))
+
+    rows, norm, trained = one_step(config, accelerator, on_narrow_device)
+    wanted_rows, wanted_norm, wanted = one_step(config, accelerator, lambda module: module)
+    assert rows == wanted_rows
+    assert norm == pytest.approx(wanted_norm, rel=1e-6)
+    assert norm > 0
+    # What adds up many parameters at once goes by the device's name.
+    for mine, theirs in zip(trained, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_the_stand_in_refuses_what_it_lacks() -> None:
+    with NarrowDevice():
+        narrow = torch.ones(3, device=NARROW)
+        for slip in (
+            lambda: narrow.double(),
+            lambda: torch.ones(3, dtype=torch.float64, device=NARROW),
+            lambda: torch.ones(3, dtype=torch.float64).to(NARROW, torch.float32),
+            lambda: narrow + torch.ones(3),
+            lambda: narrow.kthvalue(1),
+        ):
+            with pytest.raises((TypeError, RuntimeError, NotImplementedError)):
+                slip()
+
+
+def test_a_draw_is_the_same_on_a_narrow_device() -> None:
+    probs, uniforms = torch.rand(64, 999).softmax(-1), torch.rand(64)
+    with NarrowDevice():
+        drawn = invert(NarrowTensor(probs), NarrowTensor(uniforms))
+        assert drawn.device == NARROW
+    assert drawn.tolist() == invert(probs, uniforms).tolist()
+
+
+def test_a_number_format_that_the_device_lacks_is_refused() -> None:
+    with NarrowDevice():
+        require_dtype(NARROW, torch.bfloat16)
+        assert float64_device(NARROW) == torch.device("cpu")
+        with pytest.raises(ConfigError, match=r"standin:0 has no float64; take --model.dtype flo"):
+            require_dtype(NARROW, torch.float64)
+    assert float64_device(torch.device("cpu")) == torch.device("cpu")
+
+
+def one_step(
+    config: Config, accelerator: Accelerator, place: Callable[[nn.Module], nn.Module]
+) -> tuple[list[object], float, list[Tensor]]:
+    """Completions with their values, the gradient's norm, the trained parameters."""
+    policy = load_policy(config.model, seed=0)
+    policy.model.set_attn_implementation("eager")  # what the device's name decides otherwise
+    place(policy.model)
+
+    with NarrowDevice(), Grader() as grader:
+        teacher = open_teacher(policy, config.teacher)
+        optimizer = torch.optim.AdamW(policy.trainable)
+        problems = read_problems(config.data).problems[: config.grpo.group_size]
+        engine = LocalEngine(policy, batch_size=len(problems))
+        setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
+        clock = Clock(Display(enabled=False))
+        batch = list(enumerate([problems[0]] * len(problems)))
+        scored, norm = STEPS[config.train.method](setup, batch, 0, clock)
+    return (
+        [(s.rollout.completion.ids, s.tokens) for s in scored],
+        norm,
+        [torch.tensor(parameter.tolist()) for parameter in policy.trainable],
+    )
