@@ -74,7 +74,8 @@ def measure(setup: Setup, rollout: Rollout) -> tuple[Tensor, Tensor]:
 
     def log_probs(prompt: Sequence[int]) -> Float[Tensor, "n v"]:
         hidden = policy.hidden_states([prompt], [rollout.completion.ids])
-        return (policy.lm_head(hidden).double() / options.loss_temperature).log_softmax(-1)
+        logits: Tensor = policy.lm_head(hidden).double() / options.loss_temperature
+        return logits.log_softmax(-1)
 
     student = log_probs(rollout.prompt)
     with setup.teacher.view():

@@ -106,8 +106,12 @@ def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
 def score_reference(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:
     """The negative log-likelihood of references under the student, at temperature 1."""
     scores = log_probs(setup, rollouts, 1.0)
-    reduction = setup.config.objective.reduction
-    loss = sft_loss(scores.log_prob, lengths_of(rollouts), reduction=reduction)
+    loss = sft_loss(
+        scores.log_prob,
+        lengths_of(rollouts),
+        reduction=setup.config.objective.reduction,
+        skip_tokens=setup.config.objective.skip_tokens,
+    )
     return loss, {"loss": -scores.log_prob.detach(), "student_entropy": scores.entropy}
 
 
@@ -180,7 +184,11 @@ def score_group(
         base_log_prob=base_log_prob,
     )
 
-    weights = token_weights(lengths, reduction=config.objective.reduction).to(per_token.dtype)
+    weights = token_weights(
+        lengths,
+        reduction=config.objective.reduction,
+        skip_tokens=config.objective.skip_tokens,
+    ).to(per_token.dtype)
     values |= {"loss": per_token.detach(), "student_entropy": scores.entropy}
     values |= {"student_log_prob": scores.untempered, "tempered_log_prob": old_log_prob}
     return (weights.to(per_token.device) * per_token).sum(), values
@@ -201,13 +209,18 @@ def log_probs(
 
 
 def sft_loss(
-    log_prob: Float[Tensor, " n"], lengths: Sequence[int], *, reduction: Reduction = "token"
+    log_prob: Float[Tensor, " n"],
+    lengths: Sequence[int],
+    *,
+    reduction: Reduction = "token",
+    skip_tokens: int = 0,
 ) -> Tensor:
     """−log p_S(y*_n | x, y*_{<n}): mean over all tokens, or over each completion's and then those.
 
     Raises ValueError for an unknown reduction.
     """
-    weights = token_weights(lengths, reduction=reduction).to(log_prob.dtype)
+    weights = token_weights(lengths, reduction=reduction, skip_tokens=skip_tokens)
+    weights = weights.to(log_prob.dtype)
     return -(weights.to(log_prob.device) * log_prob).sum()
 
 

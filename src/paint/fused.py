@@ -87,6 +87,7 @@ def fused_paint_loss(
     clip_mode: ClipMode = "pointwise",
     kind: Kind = "forward_kl",
     reduction: Reduction = "completion",
+    skip_tokens: int = 0,
     tokens: Int[Tensor, "n"] | None = None,
     teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
     impl: Impl = "auto",
@@ -117,6 +118,7 @@ def fused_paint_loss(
         top_fraction=top_fraction,
         temperature=temperature,
         reduction=reduction,
+        skip_tokens=skip_tokens,
         impl=impl,
     )
     return loss_from_hidden(
@@ -171,7 +173,9 @@ def loss_from_hidden(
         work = triton_row_work(student_hidden.device)
     else:
         work = RowWork(measure, differentiate)
-    weights = objective.token_weights(lengths, reduction=options.reduction)
+    weights = objective.token_weights(
+        lengths, reduction=options.reduction, skip_tokens=options.skip_tokens
+    )
     return _visit_chunks(
         student_hidden,
         teacher_hidden,
@@ -246,8 +250,7 @@ def _visit_chunks(
         for first, group in _chunks(lengths, chunk_tokens):
             span = slice(first, first + sum(group))
             if sum(group) <= chunk_tokens:
-                select = partial(objective.select, lengths=group, top_fraction=options.top_fraction)
-                visit(span, select)
+                visit(span, partial(objective.select, lengths=group, options=options))
                 continue
 
             # A completion longer than a chunk: what to select is known only after all its pieces.
@@ -256,7 +259,7 @@ def _visit_chunks(
                 visit(piece, select_none)
 
             ratios = columns["entropy_ratio"][span]
-            chosen = objective.select_positions(ratios, options.top_fraction)
+            chosen = objective.select(ratios, group, options)
             for piece in positions[chosen].split(chunk_tokens):
                 # The second visit overwrites a token's columns and its hidden state's gradient. The
                 # head's gradient is a sum over tokens: take off what the first visit added to it.

@@ -58,18 +58,22 @@ def information_gain(
     return 0.5 * (mix * entropy_ratio**gamma - mix).log1p()
 
 
-def select_positions(entropy_ratio: Float[Tensor, "n"], top_fraction: float) -> Bool[Tensor, "n"]:
+def select_positions(
+    entropy_ratio: Float[Tensor, "n"], top_fraction: float, *, skip_tokens: int = 0
+) -> Bool[Tensor, "n"]:
     """Select the ⌈f_top n⌉ largest ratios of ONE completion (paper: Eq. sparse_selector_objective).
 
-    The paper leaves ties open; here the earliest wins.
-    Raises ValueError unless top_fraction is in [0, 1].
+    The paper leaves ties open; here the earliest wins. Of the first skip_tokens none is selected,
+    and they do not count in n.
+    Raises ValueError unless top_fraction is in [0, 1] and skip_tokens at least 0.
     """
-    Objective(top_fraction=top_fraction)  # checks the range
+    Objective(top_fraction=top_fraction, skip_tokens=skip_tokens)  # checks the ranges
+    valid = entropy_ratio[skip_tokens:]
 
     # 0.07 * 100 is 7.000000000000001 in floating point, and must still select 7.
-    budget = math.ceil(top_fraction * len(entropy_ratio) - 1e-9)
+    budget = math.ceil(top_fraction * len(valid) - 1e-9)
 
-    ranking = entropy_ratio.sort(descending=True, stable=True).indices
+    ranking = skip_tokens + valid.sort(descending=True, stable=True).indices
     selected = torch.zeros_like(entropy_ratio, dtype=torch.bool)
     selected[ranking[:budget]] = True
     return selected
@@ -137,26 +141,29 @@ def divergence(
     return clipped_sum(summands, clip, clip_mode)
 
 
-def token_weights(lengths: Lengths, *, reduction: Reduction = "completion") -> Float[Tensor, "n"]:
+def token_weights(
+    lengths: Lengths, *, reduction: Reduction = "completion", skip_tokens: int = 0
+) -> Float[Tensor, "n"]:
     """The weight of each token: value = Σ_n weight_n per_token_n (paper: Eqs. per-token, opsd).
 
         completion   1 / (b |ŷ|)     mean over a completion's tokens, then over completions (paper)
         token        1 / n           mean over all tokens
 
-    An empty completion has no token to weigh and still counts in b. The values of micro-batches of
+    The first skip_tokens of a completion weigh 0 and count neither in |ŷ| nor in n. A completion
+    without a token to weigh still counts in b. The values of micro-batches of
     b' completions (n' tokens), each times b'/b (n'/n), sum to the batch's. float64 on the CPU: take
     the loss's dtype first, then its device, which may have no float64.
     Raises ValueError for a negative length and for an unknown reduction.
     """
-    Objective(reduction=reduction)  # checks it
+    Objective(reduction=reduction, skip_tokens=skip_tokens)  # checks them
     lengths = _length_list(lengths)
-    b, n = len(lengths), sum(lengths)
+    weighed = [max(length - skip_tokens, 0) for length in lengths]
+    b, n = len(lengths), sum(weighed)
 
-    match reduction:
-        case "completion":
-            weights = [1 / (b * length) for length in lengths for _ in range(length)]
-        case "token":
-            weights = [1 / n for _ in range(n)]
+    weights: list[float] = []
+    for length, tokens in zip(lengths, weighed, strict=True):
+        weight = {"completion": 1 / (b * max(tokens, 1)), "token": 1 / max(n, 1)}[reduction]
+        weights += [0.0] * (length - tokens) + [weight] * tokens
     return torch.tensor(weights, dtype=torch.float64)
 
 
@@ -195,6 +202,7 @@ def paint_loss(
     clip_mode: ClipMode = "pointwise",
     kind: Kind = "forward_kl",
     reduction: Reduction = "completion",
+    skip_tokens: int = 0,
     tokens: Int[Tensor, "n"] | None = None,
 ) -> Loss:
     """The PAINT loss of a batch of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
@@ -206,7 +214,8 @@ def paint_loss(
     lengths are the tokens of each completion in order; an empty completion adds 0 and still counts.
     Defaults are the paper's; mix or top_fraction 0 leaves the teacher as it is. The gradient
     reaches student_logits through D's second argument alone, not through target or selection. Half
-    precision is computed in float32. tokens, the sampled ones, add their log-probabilities to the
+    precision is computed in float32. The first skip_tokens of a completion weigh 0 and are not
+    selected; their stats are there. tokens, the sampled ones, add their log-probabilities to the
     stats.
 
     D is one of divergence or, with kind sampled_token, a policy gradient on the sampled tokens ŷ_n
@@ -230,6 +239,7 @@ def paint_loss(
         top_fraction=top_fraction,
         temperature=temperature,
         reduction=reduction,
+        skip_tokens=skip_tokens,
     )
     return loss_from_logits(student_logits, teacher_logits, lengths, options, tokens)
 
@@ -261,14 +271,16 @@ def loss_from_logits(
         student_entropy = entropy(student_log_probs)
         teacher_entropy = entropy(teacher_log_probs)
         ratio = entropy_ratio(teacher_entropy, student_entropy)
-        selected = select(ratio, lengths, options.top_fraction)
+        selected = select(ratio, lengths, options)
 
         interpolated = interpolate(teacher_log_probs, student_log_probs, options.mix)
         target_log_probs = torch.where(selected[:, None], interpolated, teacher_log_probs)
 
     summands = _summands(target_log_probs, student_log_probs, options.kind, tokens)
     per_token = clipped_sum(summands, options.clip, options.clip_mode)
-    weights = token_weights(lengths, reduction=options.reduction).to(per_token.dtype)
+    weights = token_weights(
+        lengths, reduction=options.reduction, skip_tokens=options.skip_tokens
+    ).to(per_token.dtype)
     value = (weights.to(per_token.device) * per_token).sum()
 
     with torch.no_grad():
@@ -301,13 +313,14 @@ def token_log_probs(
 
 
 def select(
-    entropy_ratio: Float[Tensor, "n"], lengths: Sequence[int], top_fraction: float
+    entropy_ratio: Float[Tensor, "n"], lengths: Sequence[int], options: Objective
 ) -> Bool[Tensor, "n"]:
     """select_positions of each completion by itself."""
     selected = torch.zeros_like(entropy_ratio, dtype=torch.bool)
     completions = zip(selected.split(lengths), entropy_ratio.split(lengths), strict=True)
     for part, ratios in completions:
-        part.copy_(select_positions(ratios, top_fraction))  # part is a view of selected
+        # A part is a view of selected.
+        part.copy_(select_positions(ratios, options.top_fraction, skip_tokens=options.skip_tokens))
     return selected
 
 

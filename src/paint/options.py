@@ -46,6 +46,10 @@ class Objective:
     reduction: Reduction = "completion"
     """What the loss is a mean over, of every method: each completion's tokens and then completions
     (paper: Eq. clipped_fkl), or all tokens of the optimizer step."""
+    skip_tokens: int = 0
+    """First tokens of every completion that are left out of the loss of every method, 0 or more.
+    Where only one view thinks, its template sets the first of them apart (docs/paper.md, D2; ours,
+    paper: none)."""
     impl: Impl = "auto"
     """What computes the loss (paint.fused): auto takes triton on a GPU and chunked elsewhere;
     reference holds the logits of a whole micro-batch. Changes speed and memory, never the
@@ -71,6 +75,7 @@ class Objective:
         require(self, "mix", in_range, "in [0, 1]", "interpolation weight k_base; paper: 0.03")
         in_range = 0 <= self.top_fraction <= 1
         require(self, "top_fraction", in_range, "in [0, 1]", "f_top; paper: 0.03")
+        require(self, "skip_tokens", self.skip_tokens >= 0, "at least 0", "paper: none")
         in_range = self.temperature is None or 0 < self.temperature < math.inf
         none = "None: the rollout temperature"
         require(self, "temperature", in_range, "in (0, inf) or None", none)

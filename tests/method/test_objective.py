@@ -573,6 +573,56 @@ def test_token_weights_count_empty_completions() -> None:
     assert token_weights([0, 0], reduction="token").tolist() == []
 
 
+def test_token_weights_leave_the_first_tokens_out() -> None:
+    assert token_weights([3, 1, 2], skip_tokens=1).tolist() == [0, 1 / 6, 1 / 6, 0, 0, 1 / 3]
+    by_token = token_weights([3, 1, 2], reduction="token", skip_tokens=1)
+    assert by_token.tolist() == [0, 1 / 3, 1 / 3, 0, 0, 1 / 3]
+    assert token_weights([2, 1], reduction="token", skip_tokens=5).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("chunk_tokens", [None, 3, 100])
+def test_a_loss_that_skips_is_the_loss_of_the_rest(
+    reduction: Reduction, chunk_tokens: int | None
+) -> None:
+    """Values, selection and gradients; the first tokens have statistics and no gradient."""
+    lengths, skip = [7, 1, 0, 9], 2
+    kept = torch.cat([torch.arange(n) >= skip for n in lengths])
+    student, teacher = views(17)
+    options = BUSY | {"reduction": reduction}
+
+    def loss(rows: Tensor, lengths: list[int], skip_tokens: int) -> tuple[Loss, Tensor]:
+        states = student[rows].clone().requires_grad_()
+        identity = torch.eye(states.shape[1], dtype=states.dtype)
+        made = (
+            paint_loss(states, teacher[rows], lengths, skip_tokens=skip_tokens, **options)
+            if chunk_tokens is None
+            else fused_paint_loss(
+                states,
+                teacher[rows],
+                identity,
+                lengths,
+                skip_tokens=skip_tokens,
+                chunk_tokens=chunk_tokens,
+                **options,
+            )
+        )
+        made.value.backward()
+        assert states.grad is not None
+        return made, states.grad
+
+    whole, gradient = loss(torch.arange(17), lengths, skip)
+    rest, rest_gradient = loss(kept.nonzero()[:, 0], [max(n - skip, 0) for n in lengths], 0)
+
+    assert_close(whole.value, rest.value)
+    assert_close(gradient[kept], rest_gradient)
+    assert not gradient[~kept].any()
+    assert not whole.stats["selected"][~kept].any()
+    for name, values in rest.stats.items():
+        assert_close(whole.stats[name][kept], values)
+    assert whole.stats["kl"][~kept].all()
+
+
 def test_a_batch_is_the_mean_of_its_completions_alone() -> None:
     lengths = [5, 1, 7]
     student, teacher = views(13)

@@ -20,6 +20,7 @@ from paint.errors import Diverged
 from paint.grading.grader import Grader
 from paint.model.policy import Policy
 from paint.model.teacher import Teacher
+from paint.options import Objective
 from paint.ranks import sum_gradients
 from paint.training.rollouts import Rollout, Scored
 
@@ -82,12 +83,12 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     Returns the scored rollouts of all ranks, in the order of their rows.
     """
     config = setup.config
-    total = totals(setup.accelerator, rollouts)
+    total = totals(setup.accelerator, rollouts, config.objective)
 
     scored: list[Scored] = []
     for micro in micro_batches(rollouts, config.train.micro_batch_size):
         loss, values = score(micro)
-        setup.accelerator.backward(loss * share(micro, total, config.objective.reduction))
+        setup.accelerator.backward(loss * share(micro, total, config.objective))
 
         columns = {name: column.split(lengths_of(micro)) for name, column in values.items()}
         for i, rollout in enumerate(micro):
@@ -161,16 +162,25 @@ def micro_batches(rollouts: Sequence[Rollout], size: int) -> Iterator[list[Rollo
         yield ordered[i : i + size]
 
 
-def totals(accelerator: Accelerator, rollouts: Sequence[Rollout]) -> tuple[int, int]:
-    """Completions and completion tokens of the whole optimizer step, over all ranks."""
-    counts = torch.tensor([len(rollouts), sum(lengths_of(rollouts))], device=accelerator.device)
+def totals(
+    accelerator: Accelerator, rollouts: Sequence[Rollout], options: Objective
+) -> tuple[int, int]:
+    """Completions and weighed tokens of the whole optimizer step, over all ranks."""
+    counts = torch.tensor(
+        [len(rollouts), weighed_tokens(rollouts, options)], device=accelerator.device
+    )
     completions, tokens = accelerator.reduce(counts, "sum").tolist()
     return completions, tokens
 
 
-def share(micro: Sequence[Rollout], total: tuple[int, int], reduction: str) -> float:
+def share(micro: Sequence[Rollout], total: tuple[int, int], options: Objective) -> float:
     """The weight of a micro-batch's mean loss in the step's: its share of completions or tokens."""
     completions, tokens = total
-    if reduction == "token":
-        return sum(lengths_of(micro)) / tokens
+    if options.reduction == "token":
+        return weighed_tokens(micro, options) / max(tokens, 1)
     return len(micro) / completions
+
+
+def weighed_tokens(rollouts: Sequence[Rollout], options: Objective) -> int:
+    """Completion tokens that are not left out of the loss."""
+    return sum(max(length - options.skip_tokens, 0) for length in lengths_of(rollouts))
