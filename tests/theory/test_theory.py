@@ -5,7 +5,6 @@ result is about, it is that code which is held to it.
 """
 
 import itertools
-import math
 from collections.abc import Callable
 
 import pytest
