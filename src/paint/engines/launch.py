@@ -26,6 +26,8 @@ STOP_SECONDS = 20.0
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes for --max-lora-rank."""
 
+WATCHDOG = Path(__file__).with_name("watchdog.py")
+
 LAUNCHER = (
     "RANK",
     "WORLD_SIZE",
@@ -102,14 +104,16 @@ class ServerProcess:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.command = list(command)
         inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
-        self.environment = inherited | dict(environment)
+        # ``python -m`` would import the server's modules from the working directory first.
+        self.environment = inherited | {"PYTHONSAFEPATH": "1"} | dict(environment)
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it in a session of its own: Ctrl-C then reaches the trainer alone."""
         self.stop()
-        watchdog = [sys.executable, "-m", "paint.engines.watchdog", str(os.getpid())]
+        # Isolated, and by its path: what lies in the working directory is not imported.
+        watchdog = [sys.executable, "-I", "-S", str(WATCHDOG), str(os.getpid())]
         with self.log.open("ab") as log:
             log.write(f"\n$ {shlex.join(self.command)}\n".encode())
             log.flush()
