@@ -5,6 +5,7 @@ runs by itself. Left out on purpose: servers of somebody else, which are never s
 """
 
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -27,6 +28,9 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes for --max-lora-rank."""
 
 WATCHDOG = Path(__file__).with_name("watchdog.py")
+
+API_KEY = "VLLM_API_KEY"
+"""The environment variable with a server's key, on its side and on ours."""
 
 LAUNCHER = (
     "RANK",
@@ -73,8 +77,12 @@ def server_command(
 
 
 def server_environment(options: cfg.Rollout) -> dict[str, str]:
-    """The variables that our server needs beside those of this process."""
-    variables = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    """The variables that our server needs beside those of this process.
+
+    One is a new key: everybody on this machine can reach the server, and who has no key can load
+    no adapter. Command lines, unlike environments, are shown to all users.
+    """
+    variables = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", API_KEY: secrets.token_urlsafe(32)}
     if options.sleep:
         # A sleeping server is woken through an endpoint that vLLM has in development mode only.
         variables["VLLM_SERVER_DEV_MODE"] = "1"
