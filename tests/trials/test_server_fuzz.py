@@ -1,9 +1,9 @@
 """A server that answers well but for one thing: every call ends in the right result or our error.
 
 The wrong answers are made by walking the good ones (each field dropped, or replaced by each kind of
-wrong value) and by breaking what carries them (truncated, repeated, endless, compressed, redirected,
-dripping, ...). Each is tried against every route of a whole life of the client, in a process of its
-own, whose time and memory are bounded:
+wrong value) and by breaking what carries them (truncated, repeated, endless, compressed, dripping,
+redirected, ...). Each is tried against every route of a whole life of the client, in a process of
+its own, whose time and memory are bounded:
 
     python -P tests/trials/test_server_fuzz.py SEED COUNT
 
@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "as text": str,
     "in a list": lambda value: [value],
     "as a real number": lambda value: float(value) if type(value) is int else value,
-} | {name: lambda _, wrong=wrong: wrong for name, wrong in WRONG.items()}
+    **{name: partial(lambda wrong, _: wrong, wrong) for name, wrong in WRONG.items()},
+}
 
 
 def answer(
@@ -186,7 +188,30 @@ def head(status: int = 200, length: int | None = 10**9, *more: str) -> bytes:
 
 
 BOMB = gzip.compress(b" " * 10**9, 1)
-STATUSES = (201, 204, 206, 304, 400, 401, 403, 404, 405, 408, 413, 418, 429, 500, 502, 503, 599, 999)
+STATUSES = (
+    201,
+    204,
+    206,
+    304,
+    400,
+    401,
+    403,
+    404,
+    405,
+    408,
+    413,
+    418,
+    429,
+    500,
+    502,
+    503,
+    599,
+    999,
+)
+
+
+def as_bytes(text: str, _: bytes) -> bytes:
+    return text.encode()
 
 
 def with_status(status: int, body: bytes) -> Send:
@@ -199,9 +224,7 @@ def redirect(status: int, where: str) -> Send:
 
 def recoded(change: Callable[[bytes], bytes], **headers: str) -> Send:
     names = {name.replace("_", "-"): text for name, text in headers.items()}
-    return lambda handler, status, content: answer(
-        handler, status, change(encoded(content)), names
-    )
+    return lambda handler, status, content: answer(handler, status, change(encoded(content)), names)
 
 
 CARRIERS: dict[str, Send] = {
@@ -251,7 +274,7 @@ CARRIERS: dict[str, Send] = {
     "a deep body": recoded(lambda _: b"[" * 60_000),
     "a deep object": recoded(lambda _: b'{"data":' * 9_000 + b"1" + b"}" * 9_000),
     **{
-        f"depth {n}": recoded(lambda _, n=n: b'{"data":[' + b"[" * n + b"]" * n + b"]}")
+        f"depth {n}": recoded(partial(lambda n, _: b'{"data":[' + b"[" * n + b"]" * n + b"]}", n))
         for n in (900, 960, 980, 990)
     },
     "compressed": recoded(gzip.compress, Content_Encoding="gzip"),
@@ -303,7 +326,7 @@ def all_lies() -> list[Lie]:
         bombs = [f'vllm:lora_requests_info{{max_lora="{digits}"}} 1.0' for digits in
                  ("9" * 5000, "-1", "", "٣", "0")]  # fmt: skip
         lies += [
-            Lie("/metrics", f"slots {text[:40]}", recoded(lambda _, text=text: text.encode()), once)
+            Lie("/metrics", f"slots {text[:40]}", recoded(partial(as_bytes, text)), once)
             for text in bombs
         ]
     return lies

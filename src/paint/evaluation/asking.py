@@ -23,6 +23,7 @@ from paint.engines.open import open_engine
 from paint.engines.protocol import Completion, Engine, Sampling, seed_of
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
 from paint.files import digest_of_bytes
+from paint.model.control import require_no_control
 from paint.model.policy import Policy, load_policy
 from paint.model.weights import load_trained
 
@@ -90,7 +91,12 @@ def load_asked(model: cfg.Model, rollout: cfg.Rollout, *, seed: int = 0) -> Poli
 
 
 def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking: bool) -> Prompts:
-    """What the student reads: the problem alone."""
+    """What the student reads: the problem alone.
+
+    Raises:
+        DataError: a problem holds text that the model's chat format takes for control.
+    """
+    require_no_control(policy.tokenizer, problems)
     return {p.id: policy.student_prompt(p.problem, thinking=thinking) for p in problems}
 
 
