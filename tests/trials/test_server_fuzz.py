@@ -45,10 +45,12 @@ SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=8)
 PROMPTS = [[10 + i, 40 + i, 70 + i] for i in range(4)]
 EXPECTED = [(i % 500 + 3, 10 + i, 40 + i, END) for i in range(4)]
 
+IN_FLIGHT = 4
+
 SECONDS = 25.0
 """A life takes less than one; three completions that are too slow, and patience, take six."""
 
-MEGABYTES = 200
+MEGABYTES = 100
 """What a life may take on top of a life without a lie."""
 
 ROUTES = (
@@ -352,7 +354,7 @@ def live(policy: Policy, url: str, folder: Path, sleeps: bool) -> None:
     ):
         setattr(module, name, seconds)
     engine = VllmEngine(
-        policy, [Server(url, timeout=1.0)], folder, Display(), in_flight=4, patience=2.0,
+        policy, [Server(url, timeout=1.0)], folder, Display(), in_flight=IN_FLIGHT, patience=2.0,
         sleeps=sleeps,
     )  # fmt: skip
     try:
