@@ -170,7 +170,9 @@ def test_a_check_of_the_data_counts_such_rows(tmp_path: Path) -> None:
 
 def test_a_benchmark_with_control_is_refused_with_its_row_and_the_token(policy: Policy) -> None:
     asked = [GOOD, problem_with("problem", "Add. <|endoftext|> 1")]
-    with pytest.raises(DataError, match=r"problem odd holds .*'<\|endoftext\|>' \(in 'Add\. <\|"):
+    with pytest.raises(
+        DataError, match=r"problem odd holds .*: '<\|endoftext\|>' in its problem \('Add\. <\|"
+    ):
         deployment_prompts(policy, asked, thinking=True)
     assert list(deployment_prompts(policy, [GOOD, problem_with("solution")], thinking=True))
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paint.engines.protocol import Completion, Sampling
 from paint.errors import plain
 
 PROMPT_TOKEN_BYTES = 16
@@ -65,12 +64,12 @@ def most_bytes(prompt_tokens: int, new_tokens: int) -> int:
 
 
 def read_completion(
-    content: bytes, prompt: Sequence[int], sampling: Sampling, vocabulary: Vocabulary, source: str
-) -> Completion:
-    """The completion that a response holds: to the ids that were sent, as long as it may be.
+    content: bytes, prompt: Sequence[int], longest: int, vocabulary: Vocabulary
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The token ids that a response holds, to the ids that were sent, and the log-prob of each.
 
     Args:
-        source: address of the server.
+        longest: tokens that the completion may have.
 
     Raises:
         Unusable: the response holds something else.
@@ -86,7 +85,7 @@ def read_completion(
 
     ids = _field(choice, "token_ids", list)
     log_probs = _field(_field(choice, "logprobs", dict), "token_logprobs", list)
-    if not 0 < len(ids) <= sampling.max_new_tokens or len(ids) != len(log_probs):
+    if not 0 < len(ids) <= longest or len(ids) != len(log_probs):
         raise Unusable(f"{len(ids)} token ids and {len(log_probs)} log-probs")
     for token in ids:
         if type(token) is not int or not 0 <= token < vocabulary.size:
@@ -96,9 +95,8 @@ def read_completion(
         if type(value) not in (float, int) or not -1e30 < value <= LARGEST_LOG_PROB:
             raise Unusable(f"log-probs that are not finite or above 0: {show(value)}")
 
-    _require_end(ids, _field(choice, "finish_reason", str), choice, sampling, vocabulary)
-    truncated = ids[-1] not in vocabulary.end_ids
-    return Completion(tuple(ids), tuple(map(float, log_probs)), truncated, source)
+    _require_end(ids, _field(choice, "finish_reason", str), choice, longest, vocabulary)
+    return tuple(ids), tuple(map(float, log_probs))
 
 
 def read_models(content: bytes) -> list[Served]:
@@ -142,19 +140,19 @@ def _require_end(
     ids: Sequence[int],
     finish: str,
     choice: dict[str, Any],
-    sampling: Sampling,
+    longest: int,
     vocabulary: Vocabulary,
 ) -> None:
     """A completion ends with its first end token, or where it is as long as it may be."""
     if ended := [place for place, token in enumerate(ids, 1) if token in vocabulary.end_ids]:
         if ended[0] < len(ids):
             raise Unusable(f"{len(ids)} token ids, of which number {ended[0]} ends the completion")
-        is_whole = finish == "stop" or (finish == "length" and len(ids) == sampling.max_new_tokens)
+        is_whole = finish == "stop" or (finish == "length" and len(ids) == longest)
     else:
-        is_whole = finish == "length" and len(ids) == sampling.max_new_tokens
+        is_whole = finish == "length" and len(ids) == longest
     if not is_whole:
         raise Unusable(
-            f"it stopped after {len(ids)} of {sampling.max_new_tokens} tokens "
+            f"it stopped after {len(ids)} of {longest} tokens "
             f"{'with' if ended else 'without'} an end token ({show(finish)}, "
             f"{show(choice.get('stop_reason'))}); look at its --max-model-len and stop settings"
         )

@@ -155,18 +155,16 @@ class Server:
             with attempt:
                 await self.load(adapter)
                 try:
-                    completion = await self._read(
+                    ids, log_probs = await self._read(
                         ("POST", "/v1/completions", request),
                         f"a completion of at most {new} tokens to {len(prompt)}",
                         most_bytes(len(prompt), new),
-                        lambda content: read_completion(
-                            content, prompt, sampling, vocabulary, self.url
-                        ),
+                        lambda content: read_completion(content, prompt, new, vocabulary),
                     )
                 except Unreachable:
                     self.adapter = None  # the server may have been restarted, without the adapter
                     raise
-        return completion
+        return Completion(ids, log_probs, ids[-1] not in vocabulary.end_ids, self.url)
 
     async def load(self, adapter: Path) -> None:
         """Load an adapter under its folder's name, and unload the one that it replaces.

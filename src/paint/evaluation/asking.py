@@ -17,13 +17,13 @@ from accelerate import PartialState
 
 from paint import config as cfg
 from paint.config import ConfigError
-from paint.data.problems import Problem
+from paint.data.problems import DataError, Problem
 from paint.display import Display
 from paint.engines.open import open_engine
 from paint.engines.protocol import Completion, Engine, Sampling, seed_of
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
 from paint.files import digest_of_bytes
-from paint.model.control import require_no_control
+from paint.model.control import REASON, control_in
 from paint.model.policy import Policy, load_policy
 from paint.model.weights import load_trained
 
@@ -94,9 +94,15 @@ def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking:
     """What the student reads: the problem alone.
 
     Raises:
-        DataError: a problem holds text that the model's chat format takes for control.
+        DataError: a problem holds text that the model's chat format takes for control; none goes
+            unasked.
     """
-    require_no_control(policy.tokenizer, problems)
+    for problem in problems:
+        if found := control_in(policy.tokenizer, problem=problem.problem):
+            raise DataError(
+                f"problem {problem.id} holds {REASON}{found} ({problem.problem[:60]!r} ...); the "
+                f"model would read another conversation. Spell it otherwise"
+            )
     return {p.id: policy.student_prompt(p.problem, thinking=thinking) for p in problems}
 
 

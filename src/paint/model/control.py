@@ -12,7 +12,7 @@ training than on a server.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,10 +20,8 @@ from functools import lru_cache
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from paint.data.problems import DataError, Problem
-from paint.data.readers import BadRow
-
 REASON = "text that the chat format takes for control"
+"""What is wrong with a row that holds some."""
 
 _MARK = re.compile(r"<\|?[^<>\s]{1,60}>|<<[^<>\s]{1,60}>>|\[/?[A-Z_]{2,40}\]")
 """How templates mark turns: <|user|>, <start_of_turn>, <<SYS>>, [/INST]."""
@@ -48,26 +46,11 @@ def without_control(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     return text
 
 
-def control_in(tokenizer: PreTrainedTokenizerBase, problem: Problem) -> BadRow | None:
-    """Why a problem cannot be put into a prompt, if that is so."""
-    for field in ("problem", "solution", "answer"):
-        if piece := control_text(tokenizer, getattr(problem, field)):
-            return BadRow(REASON, f": {piece!r} in its {field}")
-    return None
-
-
-def require_no_control(tokenizer: PreTrainedTokenizerBase, problems: Iterable[Problem]) -> None:
-    """Refuse problems of an evaluation that cannot be put into a prompt: none may go unasked.
-
-    Raises:
-        DataError: the first one, and the piece of text.
-    """
-    for problem in problems:
-        if piece := control_text(tokenizer, problem.problem):
-            raise DataError(
-                f"problem {problem.id} holds {REASON}: {piece!r} (in {problem.problem[:60]!r}); "
-                f"asked with it, the model would read another conversation. Spell it otherwise"
-            )
+def control_in(tokenizer: PreTrainedTokenizerBase, **texts: str) -> str | None:
+    """Which of the named texts hold such a piece, to stand after ``REASON``; None where none do."""
+    found = {name: control_text(tokenizer, text) for name, text in texts.items()}
+    pieces = [f"{piece!r} in its {name}" for name, piece in found.items() if piece]
+    return f": {', '.join(pieces)}" if pieces else None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from paint.data.readers import BadRow, Row, count_rows, read_rows
 from paint.display import Display
 from paint.grading.grader import Grader, Item
 from paint.lab.files import model_path, problems_path
-from paint.model.control import control_in
+from paint.model.control import REASON, control_in
 from paint.model.policy import encode
 
 SHOWN_ROWS = 5
@@ -258,8 +258,10 @@ def _without_control(
 ) -> Iterator[tuple[int, Problem | BadRow]]:
     """Pass on all rows; one whose text would be control in a prompt is bad."""
     for row, problem in judged:
-        bad = control_in(tokenizer, problem) if isinstance(problem, Problem) else None
-        yield row, bad or problem
+        found = isinstance(problem, Problem) and control_in(
+            tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer
+        )
+        yield row, BadRow(REASON, found) if found else problem
 
 
 def _add(rows: BadRows, row: int, message: str) -> None:

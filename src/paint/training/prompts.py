@@ -76,15 +76,20 @@ def _without_control(policy: Policy, config: Config, candidates: GoodRows) -> Go
     """The rows whose texts are text in every prompt."""
     problems, skipped = [], dict(candidates.skipped)
     for problem in candidates.problems:
-        bad = control_in(policy.tokenizer, problem)
-        if bad is None:
+        found = control_in(
+            policy.tokenizer,
+            problem=problem.problem,
+            solution=problem.solution,
+            answer=problem.answer,
+        )
+        if found is None:
             problems.append(problem)
         elif config.data.on_bad_row == "skip":
-            skipped[bad.reason] = skipped.get(bad.reason, 0) + 1
+            skipped[REASON] = skipped.get(REASON, 0) + 1
         else:
             raise DataError(
-                f"{config.data.path}: problem {problem.id} holds {bad}; fix the row or pass "
-                f"--data.on-bad-row skip"
+                f"{config.data.path}: problem {problem.id} holds {REASON}{found}; fix the row or "
+                f"pass --data.on-bad-row skip"
             )
 
     if not problems:
