@@ -337,8 +337,7 @@ class Server:
 
     def _said(self, content: bytes) -> str:
         """What a response says, as plain text and without our key."""
-        text = said(content)
-        return text.replace(self.key, "***") if self.key else text
+        return said(content.replace(self.key.encode(), b"***") if self.key else content)
 
     def _explain_refusal(self, error: Exception, adapter: Path) -> None:
         """Raise an EngineError that says what to mend, where the reason for a refusal is known."""
