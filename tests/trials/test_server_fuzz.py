@@ -447,7 +447,7 @@ def check(seed: int, count: int, folder: Path, policy: Policy) -> None:
 def test_some_lies_of_a_server_end_in_the_right_result_or_our_error(
     policy: Policy, tmp_path: Path
 ) -> None:
-    check(0, 12, tmp_path, policy)
+    check(0, 6, tmp_path, policy)
 
 
 @pytest.mark.slow

@@ -157,7 +157,7 @@ class Server:
                 try:
                     ids, log_probs = await self._read(
                         ("POST", "/v1/completions", request),
-                        f"a completion of at most {new} tokens to {len(prompt)}",
+                        f"a completion of at most {new} tokens to a prompt of {len(prompt)}",
                         most_bytes(len(prompt), new),
                         lambda content: read_completion(content, prompt, new, vocabulary),
                     )
@@ -256,19 +256,23 @@ class Server:
         most: int,
         read: Callable[[bytes], T],
     ) -> T:
-        """What ``read`` makes of the response; a server that answers anything else is as good as
-        none.
+        """What ``read`` makes of the response.
 
         Args:
             wanted: what is asked for, in words.
             most: bytes that the response can have.
+
+        Raises:
+            Unreachable, TooSlow, EngineError: as ``_ask``; a server that answers something else is
+                as good as none.
         """
         method, path, body = request
         content = await self._ask(method, path, body, most=most)
         try:
             return read(content)
         except (Unusable, RecursionError) as fault:
-            raise self._lies(path, f"{fault} (asked for {wanted}; {self._said(content)})") from None
+            start = self._said(content[:MESSAGE_BYTES])
+            raise self._lies(path, f"{fault} (asked for {wanted}, it sent {start})") from None
 
     async def _ask(
         self,
