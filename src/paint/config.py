@@ -12,8 +12,11 @@ leave them to flags.
 """
 
 import math
+import re
+import shlex
 from dataclasses import dataclass, field
 from typing import Literal
+from urllib.parse import urlsplit
 
 from paint.errors import ConfigError as ConfigError
 from paint.errors import require, show
@@ -128,14 +131,15 @@ class Rollout:
     step's sampled tokens; beyond it the run stops before the update, above 0 (ours; 0.001 is enough
     in float32)."""
     urls: tuple[str, ...] = ()
-    """Addresses of running vLLM servers, such as http://node1:8000; none: one is started and
-    owned."""
+    """Addresses of running vLLM servers, such as http://node1:8000; none: one is started and owned.
+    Their key is the environment variable VLLM_API_KEY."""
     server: str = "vllm serve"
     """Command that starts the owned vLLM server, as in a shell: it may live in another
     environment."""
     server_args: str = ""
     """Further arguments of the owned server, as in a shell:
-    --rollout.server-args="--gpu-memory-utilization 0.4", with the = before the dashes."""
+    --rollout.server-args="--gpu-memory-utilization 0.4", with the = before the dashes; no keys or
+    passwords, which are environment variables."""
     adapter_folder: str | None = None
     """Folder for the adapters on their way to the servers, which must see it under the same path;
     the run makes one of its name in it. None is the run directory."""
@@ -154,8 +158,9 @@ class Rollout:
         note = "nats; inf is off; default: 0.05"
         require(self, "max_engine_gap", self.max_engine_gap > 0, "above 0", note)
 
-        are_addresses = all(url.startswith(("http://", "https://")) for url in self.urls)
-        allowed = "addresses that start with http:// or https://"
+        _require_no_secrets(self)
+        are_addresses = all(_is_address(url) for url in self.urls)
+        allowed = "addresses that start with http:// or https:// and a host"
         require(self, "urls", are_addresses, allowed, "such as http://node1:8000")
         are_used = not self.urls or self.engine == "vllm"
         allowed = f'empty with rollout.engine "{self.engine}"'
@@ -471,6 +476,52 @@ def _require_sampling(section: Rollout | Validation) -> None:
 def _require_limit(section: Data | Validation | Evaluation, note: str) -> None:
     in_range = section.limit is None or section.limit >= 1
     require(section, "limit", in_range, "at least 1 or None", note)
+
+
+def _is_address(url: str) -> bool:
+    """Whether it is scheme, host and, optionally, port and path."""
+    try:
+        parts = urlsplit(url)
+        is_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    is_plain = url.isascii() and not re.search(r"[\s\x00-\x1f]", url)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and is_port and is_plain
+
+
+_SECRET = re.compile(
+    r"(?<!\S)--(api[-_]k\S*|([\w.-]+[-_.])?(key|token|password|passwd|secret)(?=[=\s]|$))"
+    r"|(?<!\S)\w*(key|token|password|passwd|secret)="
+    r"|://[^\s/]*@",
+    re.IGNORECASE,
+)
+"""What sets a secret on a command line: --api-key, --hf-token=..., VLLM_API_KEY=..., //user:...@"""
+
+
+def _require_no_secrets(rollout: Rollout) -> None:
+    """Refuse what would stand in run.json, in logs and in every user's list of processes.
+
+    Raises ConfigError, without the value.
+    """
+    if any(set("@?#") & set(url) for url in rollout.urls):
+        raise ConfigError(
+            "rollout.urls must be addresses such as http://node1:8000, without a user name, a "
+            "password or a query (they would stand in run.json, samples and messages); set the "
+            "environment variable VLLM_API_KEY to the servers' key"
+        )
+    for name, text in (("server", rollout.server), ("server_args", rollout.server_args)):
+        try:
+            parts = shlex.split(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"rollout.{name} is no command line: {error}; close its quotes"
+            ) from None
+        if _SECRET.search(" ".join(parts)):
+            raise ConfigError(
+                f"rollout.{name} holds a key, a token or a password, which would stand in "
+                f"run.json, logs and the list of processes; an owned server gets a key of its "
+                f"own, and any other secret belongs into the environment of `paint` (HF_TOKEN)"
+            )
 
 
 def _at_least(smallest: int, section: object, **notes: str) -> None:

@@ -16,13 +16,14 @@ import torch
 
 from paint import config as cfg
 from paint.config import ConfigError
-from paint.data.problems import Problem
+from paint.data.problems import DataError, Problem
 from paint.device import own_device
 from paint.display import Display
 from paint.engines.open import open_engine
 from paint.engines.protocol import Completion, Engine, Sampling, seed_of
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
 from paint.files import digest_of_bytes
+from paint.model.control import REASON, control_in
 from paint.model.policy import Policy, load_policy
 from paint.model.weights import load_trained
 
@@ -90,7 +91,18 @@ def load_asked(model: cfg.Model, rollout: cfg.Rollout, *, seed: int = 0) -> Poli
 
 
 def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking: bool) -> Prompts:
-    """What the student reads: the problem alone."""
+    """What the student reads: the problem alone.
+
+    Raises:
+        DataError: a problem holds text that the model's chat format takes for control; none goes
+            unasked.
+    """
+    for problem in problems:
+        if found := control_in(policy.tokenizer, problem=problem.problem):
+            raise DataError(
+                f"problem {problem.id} holds {REASON}{found} ({problem.problem[:60]!r} ...); the "
+                f"model would read another conversation. Spell it otherwise"
+            )
     return {p.id: policy.student_prompt(p.problem, thinking=thinking) for p in problems}
 
 

@@ -32,6 +32,7 @@ from paint import config as cfg
 from paint.context import rationale_messages, student_messages, teacher_messages
 from paint.errors import PaintError
 from paint.lab.files import model_path
+from paint.model.control import control_text, without_control
 
 
 class PolicyError(PaintError, ValueError):
@@ -111,6 +112,8 @@ class Policy:
         if context is None:
             return self.student_prompt(problem, thinking=self.teacher_thinking)
 
+        if rationale is not None:  # the model's own words, which nobody can mend
+            rationale = without_control(self.tokenizer, rationale)
         messages = teacher_messages(problem, context, complete=complete, rationale=rationale)
         return encode(self.tokenizer, messages, thinking=self.teacher_thinking)
 
@@ -124,6 +127,7 @@ class Policy:
 
     def solution_ids(self, solution: str) -> list[int]:
         """Token ids of a solution as a completion, its end token included."""
+        _require_no_control(self.tokenizer, solution)
         ids = self.tokenizer.encode(solution, add_special_tokens=False)
         return [*ids, self.tokenizer.eos_token_id]
 
@@ -197,7 +201,13 @@ class Policy:
 def encode(
     tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *, thinking: bool
 ) -> list[int]:
-    """Token ids of a chat prompt, up to where the assistant begins to write."""
+    """Token ids of a chat prompt, up to where the assistant begins to write.
+
+    Raises:
+        PolicyError: a message holds text that the chat format takes for control.
+    """
+    for message in messages:
+        _require_no_control(tokenizer, message["content"])
     ids = tokenizer.apply_chat_template(
         messages,
         add_generation_prompt=True,
@@ -207,6 +217,14 @@ def encode(
     )
     assert isinstance(ids, list)
     return [int(i) for i in ids]
+
+
+def _require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    if piece := control_text(tokenizer, text):
+        raise PolicyError(
+            f"a text holds {piece!r}, which the model's chat format takes for control, so that it "
+            f"would be another conversation; spell it otherwise ({text[:60]!r} ...)"
+        )
 
 
 def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "cpu") -> Policy:

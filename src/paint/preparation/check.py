@@ -24,6 +24,7 @@ from paint.data.readers import BadRow, Row, count_rows, read_rows
 from paint.display import Display
 from paint.grading.grader import Grader, Item
 from paint.lab.files import model_path, problems_path
+from paint.model.control import REASON, control_in
 from paint.model.policy import encode
 
 SHOWN_ROWS = 5
@@ -104,6 +105,7 @@ def check_file(
 
     total = count_rows(Path(source)) if Path(source).is_file() else 0
     judged = _up_to(judge(_count_columns(read_rows(source), columns), data), data.limit)
+    judged = _without_control(judged, loaded)
     with Grader(workers=workers) as grader, display.counting("rows", total) as counter:
         while chunk := list(islice(judged, CHUNK)):
             good = []
@@ -249,6 +251,17 @@ def _up_to(
         good += isinstance(problem, Problem)
         if good == limit:
             return
+
+
+def _without_control(
+    judged: Iterable[tuple[int, Problem | BadRow]], tokenizer: PreTrainedTokenizerBase
+) -> Iterator[tuple[int, Problem | BadRow]]:
+    """Pass on all rows; one whose text would be control in a prompt is bad."""
+    for row, problem in judged:
+        found = isinstance(problem, Problem) and control_in(
+            tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer
+        )
+        yield row, BadRow(REASON, found) if found else problem
 
 
 def _add(rows: BadRows, row: int, message: str) -> None:
