@@ -7,6 +7,7 @@ tables and terminals as text.
 
 import json
 import os
+import re
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -93,4 +94,14 @@ def plain(text: str) -> str:
     )
 
 
+def cell(text: str) -> str:
+    """Text from outside as one cell of a Markdown table, which shows it as it is, in one line.
+
+    What Markdown would read as a mark, a tag, a formula or the cell's end is escaped; underscores
+    within words and lone brackets, which figures and names are full of, mean nothing to it.
+    """
+    return _MARKS.sub(r"\\\g<0>", " ".join(plain(text).split()))
+
+
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+_MARKS = re.compile(r"[\\`*<>|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=\])[(\[]")
