@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from paint.config import Data
 from paint.context import MARKER, anchors, teacher_messages
@@ -23,8 +23,8 @@ from paint.data.problems import DataError, Problem, judge
 from paint.data.readers import BadRow, Row, count_rows, read_rows
 from paint.display import Display
 from paint.grading.grader import Grader, Item
-from paint.lab.files import model_path, problems_path
-from paint.model.policy import encode
+from paint.lab.files import problems_path
+from paint.model.policy import encode, load_tokenizer
 
 SHOWN_ROWS = 5
 CHUNK = 256
@@ -88,8 +88,8 @@ def check_file(
         workers: processes that compare answers, by default one for each core.
 
     Raises:
-        DataError: a source that cannot be read or is empty, a tokenizer that cannot be loaded or
-            has no chat template.
+        DataError: a source that cannot be read or is empty.
+        PolicyError: a tokenizer that cannot be loaded, or has no chat template that works.
     """
     display = display or Display()
     loaded = load_tokenizer(tokenizer)
@@ -139,29 +139,6 @@ def check_file(
         without_anchors=without_anchors,
         boxed=boxed,
     )
-
-
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model's folder or hub name, or of "lab".
-
-    Raises:
-        DataError: the model has no tokenizer, or its tokenizer has no chat template.
-    """
-    path = model_path(name)
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DataError(
-            f"no tokenizer at {name!r} ({reason}); name the folder or hub name of a model"
-        ) from None
-
-    if tokenizer.chat_template is None:
-        raise DataError(
-            f"the tokenizer of {name!r} has no chat template; "
-            "take that of an instruction-tuned model"
-        )
-    return tokenizer
 
 
 def prompt_lengths(
