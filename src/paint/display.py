@@ -3,11 +3,12 @@
 Left out on purpose: files and trackers, which get the same figures (paint.training.runlog and run).
 """
 
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import Any
 
 import torch
 from rich.console import Console, Group
@@ -23,7 +24,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from paint.errors import plain
+from paint.errors import is_output_unread, plain
 
 SHOWN = {
     "loss": "loss",
@@ -73,11 +74,19 @@ LOG_WIDTH = 200
 """Characters of a table where there is no terminal."""
 
 
+FAREWELL = "nobody reads the output any longer; the work goes on, and ends in its folder"
+
+
 class Terminal(Console):
     """Where text is shown, as text: nothing in it is read as markup, emoji or terminal codes."""
 
     def __init__(
-        self, file: IO[str] | None = None, *, width: int | None = None, quiet: bool = False
+        self,
+        file: Any = None,
+        *,
+        width: int | None = None,
+        quiet: bool = False,
+        farewell: str = "",
     ) -> None:
         super().__init__(
             file=file,
@@ -88,6 +97,7 @@ class Terminal(Console):
             highlight=False,
             soft_wrap=True,
         )
+        self.farewell = farewell
         if width is None and not self.is_terminal:
             self.width = LOG_WIDTH
 
@@ -95,12 +105,18 @@ class Terminal(Console):
         """What rich does with every text that it prints, and with titles and cells of tables."""
         return super().render_str(plain(text), **options)
 
+    def on_broken_pipe(self) -> None:
+        """Go on in silence where nobody reads any longer, as in `paint train ... | head`."""
+        self.quiet = is_output_unread()
+        if self.farewell:
+            print(self.farewell, file=sys.stderr)
+
 
 class Display:
     """Progress of one run on one rank; a disabled one (the other ranks) is silent."""
 
     def __init__(self, *, enabled: bool = True) -> None:
-        self.console: Console = Terminal(quiet=not enabled)
+        self.console: Console = Terminal(quiet=not enabled, farewell=FAREWELL)
         self.live: Live | None = None
         self.bar = Progress(*_columns(), console=self.console)
         self.task: TaskID | None = None

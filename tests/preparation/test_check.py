@@ -137,7 +137,7 @@ def test_a_file_without_a_good_row_is_checked_too(tmp_path: Path) -> None:
 
 def test_a_tokenizer_that_cannot_serve_is_refused(tmp_path: Path, lab_copy: Path) -> None:
     path = write(tmp_path, row(0))
-    with pytest.raises(PolicyError, match='model.path "nowhere/at-all" cannot be loaded'):
+    with pytest.raises(PolicyError, match=r'model\.path "nowhere/at-all" cannot be loaded'):
         check_file(Data(path=path), "nowhere/at-all", display=Display(enabled=False))
     (lab_copy / "chat_template.jinja").unlink()
     with pytest.raises(PolicyError, match="has no chat template"):

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
 
@@ -29,6 +31,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar
 
 from paint import config as cfg
@@ -36,8 +39,7 @@ from paint.context import rationale_messages, student_messages, teacher_messages
 from paint.errors import PaintError, brief, explained, show
 from paint.lab.files import model_path
 
-
-TEMPLATE_SECONDS = 10.0
+TEMPLATE_SECONDS = 5.0
 """How long a chat template may take for a prompt; it takes a thousandth of a second."""
 
 
@@ -269,6 +271,9 @@ def _load_base(config: cfg.Model) -> tuple[PreTrainedModel, PreTrainedTokenizerB
             output_loading_info=True,
         )
 
+        if Path(model_path(config.path), GENERATION_CONFIG_NAME).exists():
+            GenerationConfig.from_pretrained(model_path(config.path))  # else it would be left out
+
     _require_whole(base, loading, config)
     _require_usable(base, tokenizer, config)
     # A repetition penalty or a temperature that came with the model would bend the policy.
@@ -294,16 +299,15 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
 
     problem = "What is 1 + 1?"
     for thinking in (False, True):
+        render = partial(
+            tokenizer.apply_chat_template,
+            student_messages(problem),
+            add_generation_prompt=True,
+            enable_thinking=thinking,
+            tokenize=False,
+        )
         with _template(path):
-            prompt = _within(
-                TEMPLATE_SECONDS,
-                lambda thinking=thinking: tokenizer.apply_chat_template(
-                    student_messages(problem),
-                    add_generation_prompt=True,
-                    enable_thinking=thinking,
-                    tokenize=False,
-                ),
-            )
+            prompt = _within(TEMPLATE_SECONDS, render)
             if problem not in prompt:
                 raise ValueError(f"leaves out what the user says, and yields {brief(prompt)}")
     return tokenizer
@@ -345,7 +349,7 @@ def _loading(path: str) -> AbstractContextManager[None]:
     return explained(
         f"model.path {show(path)} cannot be loaded as a causal language model",
         PolicyError,
-        "name the folder or the hub name of one, with all its files and the libraries that it needs",
+        "name the folder or hub name of one, with all its files and the libraries that it needs",
     )
 
 

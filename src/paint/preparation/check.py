@@ -21,7 +21,7 @@ from paint.config import Data
 from paint.context import MARKER, anchors, teacher_messages
 from paint.data.problems import DataError, Problem, judge
 from paint.data.readers import BadRow, Row, count_rows, read_rows
-from paint.display import Display
+from paint.display import Display, Terminal
 from paint.grading.grader import Grader, Item
 from paint.lab.files import problems_path
 from paint.model.policy import encode, load_tokenizer
@@ -168,22 +168,22 @@ def length_quantiles(lengths: Sequence[int]) -> Lengths:
 
 def print_check(check: FileCheck, console: Console | None = None) -> None:
     """Print the counts, the first bad rows with their reasons, and the lengths."""
-    console = console or Console(highlight=False, soft_wrap=True)
+    console = console or Terminal()
     count = check.good + sum(rows.count for rows in check.bad.values())
-    console.print(f"{check.path}: {count:,} rows, {check.good:,} good", markup=False)
+    console.print(f"{check.path}: {count:,} rows, {check.good:,} good")
     columns = (
         name if rows == count else f"{name} (in {rows:,} rows)"
         for name, rows in check.columns.items()
     )
-    console.print(f"columns: {', '.join(columns)}", markup=False)
+    console.print(f"columns: {', '.join(columns)}")
 
     notes = {f"bad: {reason}": rows for reason, rows in check.bad.items()}
     if check.too_long.count:
         notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
     for title, rows in notes.items():
-        console.print(f"{title}: {rows.count:,} rows", markup=False)
+        console.print(f"{title}: {rows.count:,} rows")
         for row, message in rows.first:
-            console.print(f"  row {row}: {message}", markup=False)
+            console.print(f"  row {row}: {message}")
         if rows.count > len(rows.first):
             console.print("  ...")
 
@@ -197,7 +197,6 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
         f"solutions whose box holds the answer: {right:.1%} ({verdicts})",
         f"solutions without anchors (their overlap counts as 0): {without_anchors:.1%}",
         sep="\n",
-        markup=False,
     )
 
     table = Table("tokens", "median", "95 %", "longest")
