@@ -9,6 +9,7 @@ seconds, and --help or a slip in a flag need not wait for it. What goes wrong en
 """
 
 import argparse
+import errno
 import io
 import signal
 import sys
@@ -80,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     The exit status is 2 for what the user can mend, 70 for an error that nobody expected, whose
     traceback is kept in a file, and 128 + n where signal n ended the work.
     """
+    sys.stdout = sys.stdout or io.StringIO()  # None where the shell closed it
+    sys.stderr = sys.stderr or io.StringIO()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # not every locale has every letter
@@ -96,11 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         go_on = "; the same command goes on where it stopped" if line[0] in RESUMABLE else ""
         return _end(f"{name}: interrupted{go_on}", 130)
     except Exception as error:
-        if is_output_unread():
+        if isinstance(error, BrokenPipeError) and is_output_unread():
             return 128 + signal.SIGPIPE
         if isinstance(error, OSError) and error.filename is not None:
             way_out = "look at its name, its rights and the space that is left"
             return _end(f"{name}: {error.filename}: {reason(error)}; {way_out}", 2)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _end(f"{name}: {reason(error)}, where the output or its files go", 2)
         return _end(f"{name}: {unexpected(error, line)}", 70)
 
 

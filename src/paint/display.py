@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -74,20 +74,13 @@ LOG_WIDTH = 200
 """Characters of a table where there is no terminal."""
 
 
-FAREWELL = "nobody reads the output any longer; the work goes on, and ends in its folder"
-
-
 class Terminal(Console):
     """Where text is shown, as text: nothing in it is read as markup, emoji or terminal codes."""
 
-    def __init__(
-        self,
-        file: Any = None,
-        *,
-        width: int | None = None,
-        quiet: bool = False,
-        farewell: str = "",
-    ) -> None:
+    farewell = ""
+    """What stderr is told once nobody reads this any longer."""
+
+    def __init__(self, file: Any = None, *, width: int | None = None, quiet: bool = False) -> None:
         super().__init__(
             file=file,
             width=width,
@@ -97,7 +90,6 @@ class Terminal(Console):
             highlight=False,
             soft_wrap=True,
         )
-        self.farewell = farewell
         if width is None and not self.is_terminal:
             self.width = LOG_WIDTH
 
@@ -107,16 +99,17 @@ class Terminal(Console):
 
     def on_broken_pipe(self) -> None:
         """Go on in silence where nobody reads any longer, as in `paint train ... | head`."""
-        self.quiet = is_output_unread()
-        if self.farewell:
-            print(self.farewell, file=sys.stderr)
+        self.quiet = True
+        if is_output_unread() and self.farewell:
+            with suppress(OSError):
+                print(self.farewell, file=sys.stderr)
 
 
 class Display:
     """Progress of one run on one rank; a disabled one (the other ranks) is silent."""
 
     def __init__(self, *, enabled: bool = True) -> None:
-        self.console: Console = Terminal(quiet=not enabled, farewell=FAREWELL)
+        self.console: Console = Terminal(quiet=not enabled)
         self.live: Live | None = None
         self.bar = Progress(*_columns(), console=self.console)
         self.task: TaskID | None = None
@@ -126,12 +119,14 @@ class Display:
 
     def note(self, text: str) -> None:
         """Say something that stays on the screen."""
-        self.console.print(text)
+        self.console.print(plain(text), markup=False)
 
     @contextmanager
     def running(self, steps: int, done: int) -> Iterator[None]:
         """Show progress from step ``done`` to ``steps``."""
         self.steps, self.first, self.began = steps, done, time.monotonic()
+        if isinstance(self.console, Terminal):
+            self.console.farewell = "nobody reads the output any longer; the training goes on"
         if not self.console.is_terminal or self.console.quiet:
             yield
             return

@@ -11,6 +11,7 @@ import math
 import os
 import platform
 import re
+import select
 import shlex
 import sys
 import tempfile
@@ -186,15 +187,17 @@ def without_secrets(text: str) -> str:
 
 
 def is_output_unread() -> bool:
-    """Whether nobody reads stdout, as in `paint ... | head`; then it is silenced."""
+    """Whether stdout is a pipe that nobody reads, as in `paint ... | head`; then it is silenced."""
     try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
-    except (OSError, ValueError):
-        pass
-    return False
+        handle = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):
+        return False
+    poll = select.poll()
+    poll.register(handle, 0)
+    if not poll.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), handle)
+    return True
 
 
 def _version(name: str) -> str:

@@ -608,7 +608,9 @@ DATA: dict[str, tuple[str, Content]] = {
     ),
     "times parquet": (
         "x.parquet",
-        _parquet(lambda _: pa.table({name: pa.array([2**62], pa.timestamp("s")) for name in GOOD})),
+        _parquet(
+            lambda _: pa.table({name: pa.array([2**62], pa.timestamp("us")) for name in GOOD})
+        ),
     ),
     "long cell parquet": (
         "x.parquet",
