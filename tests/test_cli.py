@@ -13,7 +13,7 @@ from paint.cli import main
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian"], "unknown verb 'trian'"),
+        (["trian"], 'unknown verb "trian"'),
         (["train", "lab-pain"], "did you mean lab-paint"),
         (["train", "nowhere.toml"], "nowhere.toml does not exist"),
         (["train"], "no recipe given"),

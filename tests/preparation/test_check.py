@@ -14,7 +14,7 @@ from paint.config import Data
 from paint.context import MARKER
 from paint.data.problems import DataError, read_problems
 from paint.display import Display
-from paint.model.policy import Policy
+from paint.model.policy import Policy, PolicyError
 from paint.preparation.check import (
     BadRows,
     FileCheck,
@@ -137,10 +137,10 @@ def test_a_file_without_a_good_row_is_checked_too(tmp_path: Path) -> None:
 
 def test_a_tokenizer_that_cannot_serve_is_refused(tmp_path: Path, lab_copy: Path) -> None:
     path = write(tmp_path, row(0))
-    with pytest.raises(DataError, match="no tokenizer at 'nowhere/at-all'"):
+    with pytest.raises(PolicyError, match=r'model\.path "nowhere/at-all" cannot be loaded'):
         check_file(Data(path=path), "nowhere/at-all", display=Display(enabled=False))
     (lab_copy / "chat_template.jinja").unlink()
-    with pytest.raises(DataError, match="has no chat template"):
+    with pytest.raises(PolicyError, match="has no chat template"):
         check_file(Data(path=path), str(lab_copy), display=Display(enabled=False))
 
 

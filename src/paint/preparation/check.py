@@ -15,17 +15,17 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from paint.config import Data
 from paint.context import MARKER, anchors, teacher_messages
 from paint.data.problems import DataError, Problem, judge
 from paint.data.readers import BadRow, Row, count_rows, read_rows
-from paint.display import Display
+from paint.display import Display, Terminal
 from paint.grading.grader import Grader, Item
-from paint.lab.files import model_path, problems_path
+from paint.lab.files import problems_path
 from paint.model.control import REASON, control_in
-from paint.model.policy import encode
+from paint.model.policy import encode, load_tokenizer
 
 SHOWN_ROWS = 5
 CHUNK = 256
@@ -89,8 +89,8 @@ def check_file(
         workers: processes that compare answers, by default one for each core.
 
     Raises:
-        DataError: a source that cannot be read or is empty, a tokenizer that cannot be loaded or
-            has no chat template.
+        DataError: a source that cannot be read or is empty.
+        PolicyError: a tokenizer that cannot be loaded, or has no chat template that works.
     """
     display = display or Display()
     loaded = load_tokenizer(tokenizer)
@@ -143,29 +143,6 @@ def check_file(
     )
 
 
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model's folder or hub name, or of "lab".
-
-    Raises:
-        DataError: the model has no tokenizer, or its tokenizer has no chat template.
-    """
-    path = model_path(name)
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DataError(
-            f"no tokenizer at {name!r} ({reason}); name the folder or hub name of a model"
-        ) from None
-
-    if tokenizer.chat_template is None:
-        raise DataError(
-            f"the tokenizer of {name!r} has no chat template; "
-            "take that of an instruction-tuned model"
-        )
-    return tokenizer
-
-
 def prompt_lengths(
     tokenizer: PreTrainedTokenizerBase, problem: Problem, teacher_thinking: bool
 ) -> dict[str, int]:
@@ -193,22 +170,22 @@ def length_quantiles(lengths: Sequence[int]) -> Lengths:
 
 def print_check(check: FileCheck, console: Console | None = None) -> None:
     """Print the counts, the first bad rows with their reasons, and the lengths."""
-    console = console or Console(highlight=False, soft_wrap=True)
+    console = console or Terminal()
     count = check.good + sum(rows.count for rows in check.bad.values())
-    console.print(f"{check.path}: {count:,} rows, {check.good:,} good", markup=False)
+    console.print(f"{check.path}: {count:,} rows, {check.good:,} good")
     columns = (
         name if rows == count else f"{name} (in {rows:,} rows)"
         for name, rows in check.columns.items()
     )
-    console.print(f"columns: {', '.join(columns)}", markup=False)
+    console.print(f"columns: {', '.join(columns)}")
 
     notes = {f"bad: {reason}": rows for reason, rows in check.bad.items()}
     if check.too_long.count:
         notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
     for title, rows in notes.items():
-        console.print(f"{title}: {rows.count:,} rows", markup=False)
+        console.print(f"{title}: {rows.count:,} rows")
         for row, message in rows.first:
-            console.print(f"  row {row}: {message}", markup=False)
+            console.print(f"  row {row}: {message}")
         if rows.count > len(rows.first):
             console.print("  ...")
 
@@ -222,7 +199,6 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
         f"solutions whose box holds the answer: {right:.1%} ({verdicts})",
         f"solutions without anchors (their overlap counts as 0): {without_anchors:.1%}",
         sep="\n",
-        markup=False,
     )
 
     table = Table("tokens", "median", "95 %", "longest")
