@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from trials.damages import Damage, damages, others_of
-from trials.worlds import VERBS, Verb, make_world, restore, run_paint
+from damages import Damage, damages, others_of
+from worlds import VERBS, Verb, make_world, restore, run_paint
 
 SEED = int(os.environ.get("PAINT_TRIAL_SEED", "0"))
 QUICK = 4

@@ -4,8 +4,9 @@ Whatever is saved is read back at once, so that what is on disk is what was trai
 """
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import peft
 import torch
@@ -15,18 +16,27 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from paint import config as cfg
+from paint import files
+from paint.errors import explained, reason
 from paint.lab.files import model_name, model_path
 from paint.model.policy import Policy, PolicyError
+from paint.runs import require_checkpoint
+
+ADAPTER, ADAPTER_SHAPE = "adapter_model.safetensors", "adapter_config.json"
+
+NUMBERS_READ = 1_000
+"""How many numbers of each parameter, at least, enter the digest of a model one by one."""
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_NOT_PLAIN = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
+
+PLAIN_LORA = "only plain LoRA adapters can be evaluated"
 
 
 def own_dtype(path: str) -> cfg.Dtype:
     """The number format in which a model's weights are stored; bfloat16 where it does not say."""
-    try:
+    with explained(path, PolicyError, "name a causal language model"):
         dtype = AutoConfig.from_pretrained(model_path(path)).dtype
-    except (OSError, ValueError, KeyError) as error:
-        raise PolicyError(
-            f"model {path!r} cannot be loaded as a causal language model: {error}"
-        ) from error
 
     names: dict[torch.dtype, cfg.Dtype] = {torch.float32: "float32", torch.float16: "float16"}
     return names.get(dtype, "bfloat16")
@@ -38,27 +48,71 @@ def read_adapter_shape(folder: Path) -> cfg.Model:
     Raises:
         PolicyError: adapter_config.json is damaged, or not that of a plain LoRA adapter.
     """
-    path = folder / "adapter_config.json"
-    try:
-        adapter = json.loads(path.read_text())
-        for name in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save"):
-            if value := adapter.get(name):
-                raise ValueError(f"{name} is {value!r}, which this evaluation does not model")
+    adapter = _read_shape(folder)
+    base = adapter["base_model_name_or_path"]
+    if not isinstance(base, str):
+        raise PolicyError(f"{folder / ADAPTER_SHAPE} names no base model; {PLAIN_LORA}")
+    return cfg.Model(
+        path=model_name(base),
+        dtype=own_dtype(base),
+        lora_rank=adapter["r"],
+        lora_alpha=adapter["lora_alpha"],
+        lora_targets=tuple(sorted(adapter["target_modules"])),
+    )
 
-        bias, targets = adapter.get("bias", "none"), adapter["target_modules"]
-        if bias != "none" or not isinstance(targets, list):
-            raise ValueError(f"bias is {adapter.get('bias')!r}, target_modules {targets!r}")
 
-        base = adapter["base_model_name_or_path"]
-        return cfg.Model(
-            path=model_name(base),
-            dtype=own_dtype(base),
-            lora_rank=adapter["r"],
-            lora_alpha=adapter["lora_alpha"],
-            lora_targets=tuple(sorted(targets)),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PolicyError(f"{path} does not describe a plain LoRA adapter: {error}") from error
+def model_digests(policy: Policy) -> dict[str, str]:
+    """The identity of a model that is trained, or asked: of its weights and of what it reads."""
+    tokenizer = policy.tokenizer
+    reads = json.dumps([tokenizer.chat_template, sorted(tokenizer.get_vocab().items())])
+    return {
+        "weights": weights_digest(policy),
+        "tokenizer and chat template": files.digest(reads, str(policy.end_ids))[:16],
+    }
+
+
+def weights_digest(policy: Policy) -> str:
+    """The identity of the base model, whatever its path and its adapter.
+
+    It is a digest of a part of every weight, and of the sum of all of its bits, so that no single
+    number can change without another digest.
+    """
+
+    def parts() -> Iterator[bytes]:
+        for name, value in policy.base.named_parameters():
+            if "lora_" not in name:
+                flat = value.detach().flatten()
+                some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
+                yield name.replace(".base_layer", "").encode()
+                yield some.view(torch.uint8).numpy().tobytes()
+                yield str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode()
+
+    return files.digest_of_bytes(parts())[:16]
+
+
+def trained_digest(folder: Path) -> str:
+    """The identity of a saved adapter or model: of its weights, and of an adapter's shape.
+
+    What lies in a checkpoint must be what was written there.
+
+    Raises:
+        Damaged: a file of the checkpoint was changed. PolicyError: no weights, or not plain LoRA.
+    """
+    checkpoint = folder.parent
+    if (checkpoint / files.SUMS).exists() or (checkpoint / "state.json").exists():
+        found = require_checkpoint(checkpoint, folder.name)
+        sums = [f"{name} {sum}" for name, sum in found.items() if name.endswith(".safetensors")]
+    else:
+        with explained(folder / ADAPTER, PolicyError, "name a folder with an adapter"):
+            sums = [f"{folder.name}/{ADAPTER} {files.digest_of_file(folder / ADAPTER)}"]
+    if not sums:
+        raise PolicyError(f"{folder} holds no weights (no *.safetensors)")
+
+    sums = [line.partition("/")[2] for line in sums]
+    is_adapter = (folder / ADAPTER_SHAPE).exists()
+    adapter = _read_shape(folder) if is_adapter else {}
+    shape = [adapter.get("r"), adapter.get("lora_alpha"), sorted(adapter.get("target_modules", []))]
+    return files.digest(*sorted(sums), json.dumps(shape))[:16]
 
 
 def save_adapter(policy: Policy, folder: Path) -> None:
@@ -71,7 +125,8 @@ def save_adapter(policy: Policy, folder: Path) -> None:
     try:
         policy.model.save_pretrained(folder)
     except SafetensorError as error:  # how a full disk is reported
-        raise OSError(f"{folder} could not be written: {error}") from error
+        raise OSError(f"{folder} could not be written: {reason(error)}") from error
+    _sort_targets(folder / ADAPTER_SHAPE)
 
     trained = peft.get_peft_model_state_dict(policy.model)
     stored = load_peft_weights(str(folder), device="cpu")
@@ -88,11 +143,9 @@ def load_adapter(policy: Policy, folder: Path) -> None:
     Raises:
         PolicyError: the folder holds no adapter, or one of another shape.
     """
-    try:
+    with explained(folder, PolicyError, "it must hold an adapter for this model"):
         weights = load_peft_weights(str(folder), device=str(policy.device))
         result = set_peft_model_state_dict(policy.model, weights)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise PolicyError(f"{folder} does not hold an adapter for this model: {error}") from error
 
     missing = set(peft.get_peft_model_state_dict(policy.model)) - set(weights)
     if missing or result.unexpected_keys:
@@ -109,7 +162,7 @@ def save_model(policy: Policy, folder: Path) -> None:
     try:
         merge(policy, folder)
     except SafetensorError as error:
-        raise OSError(f"{folder} could not be written: {error}") from error
+        raise OSError(f"{folder} could not be written: {reason(error)}") from error
 
     stored = _read_model(policy, folder)
     for name, value in policy.model.named_parameters():
@@ -172,18 +225,43 @@ def merge(policy: Policy, folder: Path) -> None:
         policy.tokenizer.save_pretrained(folder)
 
 
+def _read_shape(folder: Path) -> Mapping[str, Any]:
+    """What adapter_config.json says. Raises PolicyError where it is not that of a plain LoRA."""
+    path = folder / ADAPTER_SHAPE
+    with explained(path, PolicyError, PLAIN_LORA):
+        adapter = json.loads(path.read_bytes())
+        if not isinstance(adapter, dict):
+            raise ValueError(f"it holds {adapter!r}, which is no adapter's shape")
+
+        wanted = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(_NOT_PLAIN)
+        for name, plain in wanted.items():
+            if (adapter.get(name) or plain) != plain:
+                raise ValueError(f"{name} is {adapter[name]!r}, which is not modelled here")
+        for name, kind in {"r": int, "lora_alpha": (int, float), "target_modules": list}.items():
+            if not isinstance(adapter[name], kind):
+                raise ValueError(f"{name} is {adapter[name]!r}")
+        if not all(isinstance(target, str) for target in adapter["target_modules"]):
+            raise ValueError(f"target_modules is {adapter['target_modules']!r}")
+    return adapter
+
+
+def _sort_targets(path: Path) -> None:
+    """Name the targets in one order: peft holds a set of them, and writes it in any."""
+    shape = json.loads(path.read_bytes())
+    shape["target_modules"] = sorted(shape["target_modules"])
+    files.write(path, json.dumps(shape, indent=2, sort_keys=True))
+
+
 def _read_model(policy: Policy, folder: Path) -> dict[str, Tensor]:
     """Every weight of a saved model, on the CPU, by the names of the policy's model.
 
     Raises:
         PolicyError: the folder holds no model, or not all weights of one of the policy's shape.
     """
-    try:
+    with explained(folder, PolicyError, "it must hold a model that can be loaded"):
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder, dtype=policy.model.dtype, local_files_only=True, output_loading_info=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise PolicyError(f"{folder} does not hold a model that can be loaded: {error}") from error
 
     # transformers makes up what a file lacks, and says so only here.
     made_up = set(loading["missing_keys"]) | {name for name, *_ in loading["mismatched_keys"]}
