@@ -237,11 +237,11 @@ def _read_shape(folder: Path) -> Mapping[str, Any]:
         for name, plain in wanted.items():
             if (adapter.get(name) or plain) != plain:
                 raise ValueError(f"{name} is {adapter[name]!r}, which is not modelled here")
-        for name, kind in {"r": int, "lora_alpha": (int, float), "target_modules": list}.items():
-            if not isinstance(adapter[name], kind):
-                raise ValueError(f"{name} is {adapter[name]!r}")
-        if not all(isinstance(target, str) for target in adapter["target_modules"]):
-            raise ValueError(f"target_modules is {adapter['target_modules']!r}")
+        rank, alpha, targets = (adapter[name] for name in ("r", "lora_alpha", "target_modules"))
+        if not (isinstance(rank, int) and isinstance(alpha, int) and isinstance(targets, list)):
+            raise ValueError(f"r, lora_alpha, target_modules are {rank!r}, {alpha!r}, {targets!r}")
+        if not all(isinstance(target, str) for target in targets):
+            raise ValueError(f"target_modules is {targets!r}")
     return adapter
 
 
