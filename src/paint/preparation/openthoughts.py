@@ -348,15 +348,16 @@ def _resume(decided: Path, settings: dict[str, Any]) -> tuple[int, bool]:
 
     A last line that was cut off is dropped.
     """
-    rows, last = -1, dict[str, Any]()
+    rows, first, last = -1, dict[str, Any](), dict[str, Any]()
     for rows, last in enumerate(files.read_log(decided, DELETE)):
-        if rows == 0 and (
-            changed := [name for name in settings if last.get(name) != settings[name]]
-        ):
-            raise DataError(
-                f"{decided} was made with other settings ({', '.join(changed)}); "
-                "delete it, or write to another file"
-            )
+        first = first or last
+
+    changed = [name for name in settings if first.get(name) != settings[name]]
+    if rows > 0 and changed:
+        raise DataError(
+            f"{decided} was made with other settings ({', '.join(changed)}); "
+            "delete it, or write to another file"
+        )
 
     is_complete = "rows" in last
     with explained(decided, DataError, FREE_SPACE):
