@@ -111,7 +111,7 @@ def make_world(at: Path) -> Path:
     pq.write_table(pa.Table.from_pylist(table), at / "rows/rows.parquet")
 
     for command in (
-        ["train", "{home}/validated.toml", "--log.folder", "{at}/run", "--log.name", "run"],
+        TRAIN,
         ["eval", *(f"{{at}}/run/run/checkpoints/step-00000{n}" for n in (1, 2)), *EVAL],
         LAB,
         PROBE,
@@ -122,6 +122,7 @@ def make_world(at: Path) -> Path:
     return at
 
 
+TRAIN = ["train", "{home}/validated.toml", "--log.folder", "{at}/run", "--log.name", "run"]
 EVAL = [
     *("--benchmarks", "lab", "--limit", "3", "--samples", "2", "--no-thinking"),
     *("--rollout.max-new-tokens", "40", "--folder", "{at}/evals"),
@@ -158,22 +159,23 @@ def untimed(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def restore(pristine: Path, at: Path, needs: Sequence[str], forget: Sequence[str]) -> None:
     """The world as it was, as far as a verb needs it."""
     shutil.rmtree(at, ignore_errors=True)
+    at.mkdir()
     for name in needs:
         shutil.copytree(pristine / name, at / name)
     for name in forget:
         (at / name).unlink()
 
 
-def _run_figures(at: Path) -> Any:
-    run = at / "run/run"
-    weights = load_file(run / "checkpoints/step-000003/adapter/adapter_model.safetensors")
-    steps = sorted(path.name for path in (run / "checkpoints").glob("step-??????"))
+def run_figures(at: Path, step: int) -> Any:
+    """What a run ends in after so many steps."""
+    run, name = at / "run/run", f"step-{step:06d}"
+    weights = load_file(run / "checkpoints" / name / "adapter/adapter_model.safetensors")
     return {
         "adapter": {name: value.tolist() for name, value in sorted(weights.items())},
         "metrics": untimed(rows_of(run / "metrics.jsonl")),
         "validation": read(run / "validation/summary.json"),
-        "rollouts": untimed(rows_of(run / "rollouts/step-000003.jsonl")),
-        "steps": steps,
+        "rollouts": untimed(rows_of(run / "rollouts" / f"{name}.jsonl")),
+        "steps": sorted(path.name for path in (run / "checkpoints").glob("step-??????")),
     }
 
 
@@ -188,7 +190,13 @@ def _data_figures(at: Path) -> Any:
 
 CHECKPOINT = "run/run/checkpoints/step-000002"
 VERBS = [
-    Verb("resume", ["run"], ["resume", "{at}/run/run", "--steps", "3"], _run_figures, ["run"]),
+    Verb(
+        "resume",
+        ["run"],
+        ["resume", "{at}/run/run", "--steps", "3"],
+        lambda at: run_figures(at, 3),
+        ["run"],
+    ),
     Verb(
         "grade a run",
         ["run"],

@@ -348,12 +348,12 @@ def _resume(decided: Path, settings: dict[str, Any]) -> tuple[int, bool]:
 
     A last line that was cut off is dropped.
     """
-    rows, first, last = -1, dict[str, Any](), dict[str, Any]()
-    for rows, last in enumerate(files.read_log(decided, DELETE)):
-        first = first or last
+    lines, first, last = 0, dict[str, Any](), dict[str, Any]()
+    for last in files.read_log(decided, DELETE):
+        first, lines = first or last, lines + 1
 
     changed = [name for name in settings if first.get(name) != settings[name]]
-    if rows > 0 and changed:
+    if lines > 1 and changed:
         raise DataError(
             f"{decided} was made with other settings ({', '.join(changed)}); "
             "delete it, or write to another file"
@@ -362,9 +362,9 @@ def _resume(decided: Path, settings: dict[str, Any]) -> tuple[int, bool]:
     is_complete = "rows" in last
     with explained(decided, DataError, FREE_SPACE):
         files.drop_cut_line(decided)
-        if rows < 1:  # nothing is decided, so the settings may be others
+        if lines < 2:  # nothing is decided, so the settings may be others
             files.write_log(decided, [settings])
-    return max(rows, 0) - is_complete, is_complete
+    return max(lines - 1, 0) - is_complete, is_complete
 
 
 def _fields(source: str) -> Iterator[dict[str, object] | BadRow]:

@@ -62,10 +62,10 @@ def restore(
         Damaged, PolicyError, RunError: the checkpoint is not what was written.
     """
     checkpoint = latest_checkpoint(folder)
+    on_first_rank(lambda: require_checkpoint(checkpoint) if checkpoint else None)
     if checkpoint is None:
         return 0
 
-    on_first_rank(lambda: require_checkpoint(checkpoint))
     load_trained(policy, trained_in(checkpoint, policy.tuning))
     teacher.load(checkpoint)
     state = _optimizer_state(checkpoint / "optimizer.pt", policy.device)

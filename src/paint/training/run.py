@@ -90,8 +90,7 @@ def train(
                 f"share"
             )
         if resume:
-            keeps = config.log.keep_rollouts
-            on_first_rank(lambda: runlog.forget_after(folder, done, keeps_rollouts=keeps))
+            on_first_rank(lambda: runlog.forget_after(config, folder, done))
             display.note(f"going on after step {done} of {folder}")
 
         with _open_engine(policy, config, folder, display, problems) as engine, Grader() as grader:

@@ -76,7 +76,7 @@ def continue_run(
 ) -> list[str]:
     """Refuse to go on with another config, model or problems: the result would be neither run.
 
-    What may change is noted: a larger number of steps, and where the engine runs.
+    Nothing is written.
 
     Returns:
         What differs and is not refused, in words: versions of libraries.
@@ -111,10 +111,6 @@ def continue_run(
             f"to do all steps again"
         )
 
-    if config != before:
-        facts |= {"config": to_table(config)}
-        with _or_run_error(folder / "run.json"):
-            files.write_json(folder / "run.json", facts)
     now = _versions()
     return [
         f"{name} {version} -> {now.get(name)}"
@@ -183,21 +179,21 @@ def write_rollouts(
         files.write_rows(path, records, owner)
 
 
-def forget_after(folder: Path, step: int, *, keeps_rollouts: bool) -> None:
-    """Drop figures, rollouts and validation of steps that will be done again.
+def forget_after(config: Config, folder: Path, step: int) -> None:
+    """Drop figures, rollouts and validation of steps that will be done again; note the config.
 
-    They come back the same.
+    They come back the same. What may change is noted in run.json: a larger number of steps, and
+    where the engine runs.
 
     Args:
         step: of the last checkpoint.
-        keeps_rollouts: whether the run writes rollouts, so that those of all steps must be there.
 
     Raises:
         RunError, Damaged: what was written before that step is not there or was changed, or the
             folder cannot be written.
     """
     rows = read_history(folder, step)
-    for number in range(1, step + 1 if keeps_rollouts else 1):
+    for number in range(1, step + 1 if config.log.keep_rollouts else 1):
         path = step_folder(folder / "rollouts", number).with_suffix(".jsonl")
         if not path.exists():
             raise RunError(
@@ -205,8 +201,11 @@ def forget_after(folder: Path, step: int, *, keeps_rollouts: bool) -> None:
                 f"ones: `paint resume {folder}` does these steps again"
             )
 
+    facts, table = read_facts(folder), to_table(config)
     with _or_run_error(folder):
-        files.write_log(folder / "metrics.jsonl", rows, read_facts(folder)["id"])
+        if facts["config"] != table:
+            files.write_json(folder / "run.json", facts | {"config": table})
+        files.write_log(folder / "metrics.jsonl", rows, facts["id"])
         for path in step_places(folder / "rollouts", ".jsonl"):
             if step_of(path) > step:
                 path.unlink()
