@@ -5,6 +5,7 @@ policy that is being trained, through the engine that training holds, on all ran
 parts.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -22,9 +23,10 @@ from paint.engines.open import open_engine
 from paint.engines.protocol import Completion, Engine, Sampling, seed_of
 from paint.errors import explained
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
-from paint.files import locked
-from paint.model.policy import Policy, load_policy
-from paint.model.weights import load_trained, trained_digest, weights_digest
+from paint.files import SUMS, digest, digest_of_file, locked
+from paint.model.policy import Policy, PolicyError, load_policy
+from paint.model.weights import ADAPTER, load_trained, read_lora, weights_digest
+from paint.runs import require_checkpoint
 
 PAPER_SAMPLING = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=38_912)
 
@@ -186,7 +188,7 @@ def open_task(
     """
     protocol, trained = task.protocol, task.trained
     is_whole_model = trained is not None and policy.tuning == "full"
-    identity = trained_digest(trained) if trained else None
+    identity = _trained_digest(trained) if trained else None
     setting = {
         "model": model,
         "weights": identity if is_whole_model else weights_digest(policy),
@@ -245,3 +247,29 @@ def _generate_all(
         engine.adopt()
         for task, store in unfinished:
             generate(policy, engine, task, store, display)
+
+
+def _trained_digest(trained: Path) -> str:
+    """The identity of an adapter or a model: of its weights, and of an adapter's shape.
+
+    What lies in a checkpoint must be what was written there.
+    """
+    checkpoint = trained.parent
+    if (checkpoint / SUMS).exists() or (checkpoint / "state.json").exists():
+        found = require_checkpoint(checkpoint, trained.name)
+        weights = {
+            name.removeprefix(f"{trained.name}/"): sum
+            for name, sum in found.items()
+            if name.endswith(".safetensors")
+        }
+    else:
+        with explained(trained / ADAPTER, PolicyError, "name a folder with an adapter"):
+            weights = {ADAPTER: digest_of_file(trained / ADAPTER)}
+    if not weights:
+        raise PolicyError(f"{trained} holds no weights (no *.safetensors)")
+
+    shape: list[object] = []
+    if ADAPTER in weights:
+        lora = read_lora(trained)
+        shape = [lora["r"], lora["lora_alpha"], sorted(lora["target_modules"])]
+    return digest(json.dumps([weights, shape], sort_keys=True))[:16]

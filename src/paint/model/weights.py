@@ -20,9 +20,8 @@ from paint import files
 from paint.errors import explained, reason
 from paint.lab.files import model_name, model_path
 from paint.model.policy import Policy, PolicyError
-from paint.runs import require_checkpoint
 
-ADAPTER, ADAPTER_SHAPE = "adapter_model.safetensors", "adapter_config.json"
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 NUMBERS_READ = 1_000
 """How many numbers of each parameter, at least, enter the digest of a model one by one."""
@@ -48,10 +47,10 @@ def read_adapter_shape(folder: Path) -> cfg.Model:
     Raises:
         PolicyError: adapter_config.json is damaged, or not that of a plain LoRA adapter.
     """
-    adapter = _read_shape(folder)
+    adapter = read_lora(folder)
     base = adapter["base_model_name_or_path"]
     if not isinstance(base, str):
-        raise PolicyError(f"{folder / ADAPTER_SHAPE} names no base model; {PLAIN_LORA}")
+        raise PolicyError(f"{folder / ADAPTER_CONFIG} names no base model; {PLAIN_LORA}")
     return cfg.Model(
         path=model_name(base),
         dtype=own_dtype(base),
@@ -59,6 +58,30 @@ def read_adapter_shape(folder: Path) -> cfg.Model:
         lora_alpha=adapter["lora_alpha"],
         lora_targets=tuple(sorted(adapter["target_modules"])),
     )
+
+
+def read_lora(folder: Path) -> Mapping[str, Any]:
+    """What a saved adapter's adapter_config.json says.
+
+    Raises:
+        PolicyError: it is damaged, or not that of a plain LoRA adapter.
+    """
+    path = folder / ADAPTER_CONFIG
+    with explained(path, PolicyError, PLAIN_LORA):
+        adapter = json.loads(path.read_bytes())
+        if not isinstance(adapter, dict):
+            raise ValueError(f"it holds {adapter!r}, which is no adapter's shape")
+
+        wanted = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(_NOT_PLAIN)
+        for name, plain in wanted.items():
+            if (adapter.get(name) or plain) != plain:
+                raise ValueError(f"{name} is {adapter[name]!r}, which is not modelled here")
+        rank, alpha, targets = (adapter[name] for name in ("r", "lora_alpha", "target_modules"))
+        if not (isinstance(rank, int) and isinstance(alpha, int) and isinstance(targets, list)):
+            raise ValueError(f"r, lora_alpha, target_modules are {rank!r}, {alpha!r}, {targets!r}")
+        if not all(isinstance(target, str) for target in targets):
+            raise ValueError(f"target_modules is {targets!r}")
+    return adapter
 
 
 def model_digests(policy: Policy) -> dict[str, str]:
@@ -90,31 +113,6 @@ def weights_digest(policy: Policy) -> str:
     return files.digest_of_bytes(parts())[:16]
 
 
-def trained_digest(folder: Path) -> str:
-    """The identity of a saved adapter or model: of its weights, and of an adapter's shape.
-
-    What lies in a checkpoint must be what was written there.
-
-    Raises:
-        Damaged: a file of the checkpoint was changed. PolicyError: no weights, or not plain LoRA.
-    """
-    checkpoint = folder.parent
-    if (checkpoint / files.SUMS).exists() or (checkpoint / "state.json").exists():
-        found = require_checkpoint(checkpoint, folder.name)
-        sums = [f"{name} {sum}" for name, sum in found.items() if name.endswith(".safetensors")]
-    else:
-        with explained(folder / ADAPTER, PolicyError, "name a folder with an adapter"):
-            sums = [f"{folder.name}/{ADAPTER} {files.digest_of_file(folder / ADAPTER)}"]
-    if not sums:
-        raise PolicyError(f"{folder} holds no weights (no *.safetensors)")
-
-    sums = [line.partition("/")[2] for line in sums]
-    is_adapter = (folder / ADAPTER_SHAPE).exists()
-    adapter = _read_shape(folder) if is_adapter else {}
-    shape = [adapter.get("r"), adapter.get("lora_alpha"), sorted(adapter.get("target_modules", []))]
-    return files.digest(*sorted(sums), json.dumps(shape))[:16]
-
-
 def save_adapter(policy: Policy, folder: Path) -> None:
     """Write the adapter in peft's format and read it back: what is on disk is what was trained.
 
@@ -126,7 +124,7 @@ def save_adapter(policy: Policy, folder: Path) -> None:
         policy.model.save_pretrained(folder)
     except SafetensorError as error:  # how a full disk is reported
         raise OSError(f"{folder} could not be written: {reason(error)}") from error
-    _sort_targets(folder / ADAPTER_SHAPE)
+    _sort_targets(folder / ADAPTER_CONFIG)
 
     trained = peft.get_peft_model_state_dict(policy.model)
     stored = load_peft_weights(str(folder), device="cpu")
@@ -223,26 +221,6 @@ def merge(policy: Policy, folder: Path) -> None:
         }
         policy.base.save_pretrained(folder, state_dict=weights)
         policy.tokenizer.save_pretrained(folder)
-
-
-def _read_shape(folder: Path) -> Mapping[str, Any]:
-    """What adapter_config.json says. Raises PolicyError where it is not that of a plain LoRA."""
-    path = folder / ADAPTER_SHAPE
-    with explained(path, PolicyError, PLAIN_LORA):
-        adapter = json.loads(path.read_bytes())
-        if not isinstance(adapter, dict):
-            raise ValueError(f"it holds {adapter!r}, which is no adapter's shape")
-
-        wanted = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(_NOT_PLAIN)
-        for name, plain in wanted.items():
-            if (adapter.get(name) or plain) != plain:
-                raise ValueError(f"{name} is {adapter[name]!r}, which is not modelled here")
-        rank, alpha, targets = (adapter[name] for name in ("r", "lora_alpha", "target_modules"))
-        if not (isinstance(rank, int) and isinstance(alpha, int) and isinstance(targets, list)):
-            raise ValueError(f"r, lora_alpha, target_modules are {rank!r}, {alpha!r}, {targets!r}")
-        if not all(isinstance(target, str) for target in targets):
-            raise ValueError(f"target_modules is {targets!r}")
-    return adapter
 
 
 def _sort_targets(path: Path) -> None:
