@@ -23,9 +23,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from paint.errors import is_output_unread, plain
-
 from paint.device import wait_for_device
+from paint.errors import is_output_unread, plain
 
 SHOWN = {
     "loss": "loss",

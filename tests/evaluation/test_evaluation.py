@@ -32,7 +32,7 @@ from paint.evaluation.asking import (
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.run import resolve
 from paint.evaluation.stages import cast_votes, grade, loops, stored_in, summarise_folders
-from paint.evaluation.store import Sample, Store, StoreError, reopen_store
+from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
 from paint.evaluation.tables import comparisons, markdown, sheets, summary_json
 from paint.grading.grader import Grade, Grader, Verdict
 from paint.model.policy import Policy, PolicyError
@@ -81,6 +81,8 @@ def opened(policy: Policy, task: Task) -> AbstractContextManager[Store]:
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     """The samples of a store without regard to the order in which they came."""
     rows = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
+    for row in rows:
+        del row["check"]  # which is that of its place, too
     return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
 
 
@@ -486,10 +488,9 @@ def test_stored_evaluations_of_several_folders_are_told_apart(
         task = task_of(policy, tmp_path / name, problems[:2], replace(PROTOCOL, samples=1))
         with opened(policy, task) as store:
             for problem, sample in store.missing:
+                prompt, text = task.prompts[problem.id], rf"\boxed{{{problem.answer}}}"
                 store.add(
-                    Sample(
-                        problem.id, sample, "", rf"\boxed{{{problem.answer}}}", 3, False, "local"
-                    )
+                    Sample(problem.id, sample, prompt_digest(prompt), text, 3, False, "local")
                 )
     stores = stored_in([tmp_path / "b", tmp_path / "a", tmp_path / "b/.."])
     assert [str(path.relative_to(tmp_path)) for path in stores] == [

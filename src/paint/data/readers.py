@@ -7,6 +7,9 @@ A row that cannot be read is an item like any other: the caller decides whether 
 to list. Numbers keep the digits that stand in the file. No source is ever held in memory as a
 whole, and no row of more than ROW_BYTES.
 
+A prepared data set (`paint data openthoughts`) has its digest in the report beside it, and is
+refused where it was changed since.
+
 Left out on purpose: which cells are needed and what makes a problem good (paint.data.problems);
 compressed files; JSON files that hold one list; CSV that is not UTF-8.
 """
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from paint.errors import PaintError, explained
+from paint.files import CHECK, digest_of_file, read_json
 
 ROW_BYTES = 4 * 2**20
 """The longest row: a solution has some thousand bytes, and a longer row is a file without lines."""
@@ -55,6 +59,9 @@ class Number(str):
     __slots__ = ()
 
 
+REPORTED = "sha256"
+"""The name of a prepared data set's digest in its report."""
+
 _HUB = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?::(?P<config>[^@:]+))?(?:@(?P<split>[^@:]+))?")
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 
@@ -70,7 +77,7 @@ def read_rows(source: str | Path) -> Iterator[Row]:
             or owner/name:config, with @split for another split than train.
 
     Raises:
-        DataError: nothing that can be read.
+        DataError: nothing that can be read, or a prepared data set that was changed.
         HubError: the hub does not deliver the data set.
     """
     path = Path(source)
@@ -82,6 +89,7 @@ def read_rows(source: str | Path) -> Iterator[Row]:
         yield from read_hub(hub["name"], hub["config"], hub["split"] or "train")
         return
 
+    _require_as_prepared(path)
     with _open(path) as file:
         if kind not in _READERS:
             raise DataError(
@@ -101,6 +109,33 @@ def _open(path: Path) -> IO[bytes]:
             raise DataError(
                 f"{path} is a folder; name the file in it that holds the rows"
             ) from None
+
+
+def report_of(path: Path) -> Path:
+    """The place of the report on a prepared data set."""
+    return path.with_suffix(".report.json")
+
+
+def _require_as_prepared(path: Path) -> None:
+    """Refuse a prepared data set that is not the one of the report beside it.
+
+    A report that paint did not write says nothing about the file.
+    """
+    report = report_of(path)
+    if path.suffix != ".jsonl" or not report.exists() or not path.exists():
+        return
+
+    advice = f"delete it to use {path} as it is"
+    with explained(report, DataError, advice):
+        said = json.loads(report.read_bytes())
+    if isinstance(said, dict) and {CHECK, REPORTED} <= said.keys():
+        with explained(path, DataError, "name a file that can be read"):
+            digest = digest_of_file(path)
+        if read_json(report, advice)[REPORTED] != digest:
+            raise DataError(
+                f"{path} is not the file that {report} describes; make it again, or delete the "
+                f"report to use the file as it is"
+            )
 
 
 def data_files(path: Path) -> list[Path]:
