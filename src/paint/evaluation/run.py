@@ -17,6 +17,7 @@ from paint.display import Display
 from paint.engines.protocol import sampling_of
 from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked, untrained
 from paint.evaluation.stages import summarise
+from paint.evaluation.verdicts import verdicts_by_hand
 from paint.model.weights import own_dtype, read_adapter_shape, trained_in
 from paint.ranks import require_one_process
 from paint.runs import checkpoints, read_run
@@ -61,6 +62,14 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
             f"folder is a model of its own: `paint eval RUN/checkpoints/step-.../model`"
         )
 
+    verdicts = Path(evaluation.verdicts) if evaluation.verdicts else None
+    asked_of_all = {
+        (contestant.name, benchmark.name): (benchmark.problems, evaluation.samples)
+        for contestant in contestants
+        for benchmark in benchmarks
+    }
+    verdicts_by_hand(verdicts, asked_of_all)  # refuses what is wrong before anything is generated
+
     folder = Path(evaluation.folder) / (Path(model.path).name or "model")
     protocol = Protocol(
         evaluation.samples, evaluation.thinking, sampling_of(evaluation.rollout), evaluation.seed
@@ -83,7 +92,7 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     ]
 
     with asked(policy, model, evaluation.rollout, tasks, folder, display) as stores:
-        summarise(stores, folder, display, deadline=evaluation.deadline)
+        summarise(stores, folder, display, deadline=evaluation.deadline, verdicts=verdicts)
     return folder
 
 

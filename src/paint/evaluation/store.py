@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from paint import files
-from paint.data.problems import Problem
+from paint.data.problems import Problem, from_row, to_row
 from paint.errors import PaintError
 
 MAY_CHANGE = {"samples", "versions"}
@@ -130,10 +130,7 @@ def open_store(
 
         versions = _read_asked(folder)["versions"] if (folder / "asked.json").exists() else []
         versions += [asked["versions"]] if asked["versions"] not in versions else []
-        rows = [
-            {"id": problem.id, "problem": problem.problem, "answer": problem.answer}
-            for problem in problems
-        ]
+        rows = [to_row(problem) for problem in problems]
         with _or_store_error(folder):
             files.write(folder / "problems.jsonl", files.to_jsonl(rows))
             files.write_json(folder / "asked.json", {**asked, "versions": versions})
@@ -295,8 +292,7 @@ def _read_problems(folder: Path) -> list[Problem]:
         lines = path.read_bytes().splitlines()
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
-            problems.append(Problem(str(row["problem"]), "", str(row["answer"]), str(row["id"])))
+            problems.append(from_row(json.loads(line)))
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(
                 f"{path} line {number} is damaged ({error}); `paint eval` writes it again"
