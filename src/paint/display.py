@@ -78,7 +78,7 @@ class Display:
             self.console.width = LOG_WIDTH
 
         self.live: Live | None = None
-        self.bar = Progress(*_columns("step"))
+        self.bar = Progress(*_columns())
         self.task: TaskID | None = None
         self.metrics: Mapping[str, float] = {}
         self.steps = self.first = 0
@@ -86,7 +86,7 @@ class Display:
 
     def note(self, text: str) -> None:
         """Say something that stays on the screen."""
-        self.console.print(text, markup=False)
+        self.console.print(text, markup=False, emoji=False)
 
     @contextmanager
     def running(self, steps: int, done: int) -> Iterator[None]:
@@ -96,7 +96,7 @@ class Display:
             yield
             return
 
-        self.task = self.bar.add_task("train", total=steps, completed=done, status="")
+        self.task = self.bar.add_task("step", total=steps, completed=done, status="")
         with Live(self._picture(), console=self.console, refresh_per_second=4) as self.live:
             yield
 
@@ -108,7 +108,7 @@ class Display:
         """
         counter = Counter(self, title, total, done)
         if self.console.is_terminal and not self.console.quiet and self.live is None:
-            with Progress(*_columns(title), console=self.console, transient=True) as counter.bar:
+            with Progress(*_columns(), console=self.console, transient=True) as counter.bar:
                 counter.task = counter.bar.add_task(title, total=total, completed=done, status="")
                 yield counter
         else:
@@ -241,12 +241,12 @@ class Clock:
         }
 
 
-def _columns(title: str) -> list[ProgressColumn]:
+def _columns() -> list[ProgressColumn]:
     return [
-        TextColumn(title),
+        TextColumn("{task.description}", markup=False),
         MofNCompleteColumn(),
         BarColumn(),
-        TextColumn("{task.fields[status]}"),
+        TextColumn("{task.fields[status]}", markup=False),
     ]
 
 

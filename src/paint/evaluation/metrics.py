@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from paint.data.golds import Doubt
 from paint.evaluation.intervals import SHARE, Interval, bootstrap
 
 
@@ -30,6 +31,7 @@ class GradedSamples:
         reasons: how many strict verdicts have each reason.
         by_hand: how many verdicts were given by hand, by the person's reason and verdict.
         labels: the level or the subject of each problem, by that name; "" where it has none.
+        doubts: the gold answers that a person should look at.
     """
 
     problems: list[str]
@@ -43,6 +45,7 @@ class GradedSamples:
     reasons: Mapping[str, int] = field(default_factory=dict)
     by_hand: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    doubts: Sequence[Doubt] = ()
 
 
 def avg_at_k(correct: Bool[np.ndarray, "p k"]) -> Interval:

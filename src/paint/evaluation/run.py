@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paint.config import ConfigError, Evaluation, Model
+from paint.data.golds import name_unparsed
 from paint.data.problem_sets import load_benchmark
 from paint.display import Display
 from paint.engines.protocol import sampling_of
@@ -55,6 +56,8 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     model, contestants = resolve(evaluation, targets)
     benchmarks = [load_benchmark(name, limit=evaluation.limit) for name in evaluation.benchmarks]
     _require_names([benchmark.name for benchmark in benchmarks])
+    for benchmark in benchmarks:
+        name_unparsed(benchmark.name, benchmark.problems, display.note)
     if model.tuning == "full" and evaluation.rollout.engine != "local":
         raise ConfigError(
             f'rollout.engine must be "local" for runs of model.tuning "full", got '

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from paint import files
+from paint.data.golds import doubts
 from paint.data.problems import LABELS, Problem
 from paint.display import Display
 from paint.evaluation.metrics import GradedSamples
@@ -72,13 +73,13 @@ def grade(
             f"the same `paint eval` command goes on where it stopped"
         )
 
-    gold = {problem.id: problem.answer for problem in store.problems}
+    golds = {problem.id: problem.answers for problem in store.problems}
     by_hand = by_hand or {}
     graded: dict[tuple[str, int], GradedSample] = {}
     samples = store.samples()
     with display.counting(f"grading {store.folder.name}", len(rows), 0) as count:
         while chunk := list(islice(samples, GRADED_AT_ONCE)):
-            grades = grader.grade([Item(s.text, gold[s.problem], s.truncated) for s in chunk])
+            grades = grader.grade([Item(s.text, golds[s.problem], s.truncated) for s in chunk])
             for s, verdicts in zip(chunk, grades, strict=True):
                 row = (s.problem, s.sample)
                 verdicts = overrule(verdicts, by_hand[row]) if row in by_hand else verdicts
@@ -117,6 +118,7 @@ def grade(
         reasons=Counter(sample.grade.strict.reason for sample in ordered),
         by_hand=counted(by_hand),
         labels=_labels(store.problems),
+        doubts=doubts(store.problems),
     )
 
 

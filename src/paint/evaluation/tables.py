@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
+from rich.text import Text
 
+from paint.data.golds import SHOWN, Doubt
 from paint.data.problems import LABELS
 from paint.evaluation.intervals import Comparison, Interval, compare
 from paint.evaluation.metrics import GradedSamples, by_label, figures
@@ -67,6 +69,7 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
         ),
         *_reasons(graded),
         *_by_hand(graded),
+        *_doubts(graded),
         *(sheet for label in LABELS for sheet in _labelled(graded, label, k)),
     ]
 
@@ -110,13 +113,14 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
 
 
 def print_sheets(console: Console, made: Sequence[Sheet]) -> None:
-    """The tables on a terminal."""
+    """The tables on a terminal, names and answers as they are: [best] is no markup."""
     for sheet in made:
-        table = Table(title=sheet.title)
+        table = Table(title=Text(sheet.title, style="table.title"))
         for column in sheet.columns:
-            table.add_column(column, justify="right" if column else "left", no_wrap=not column)
+            justify: JustifyMethod = "right" if column else "left"
+            table.add_column(Text(column), justify=justify, no_wrap=not column)
         for row in sheet.rows:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         console.print(table)
 
 
@@ -152,6 +156,10 @@ def summary_json(graded: ByPolicy) -> dict[str, Any]:
         "reasons": of_each(lambda part: dict(part.reasons)),
         "by_hand": of_each(lambda part: dict(part.by_hand)),
         "labels": of_each(_labels_table),
+        "doubts": {
+            name: [{"problem": d.problem.id, "answer": d.answer, "why": d.why} for d in found]
+            for name, found in _doubted(graded).items()
+        },
         "figures": {
             policy: {
                 name: {figure: interval.table() for figure, interval in row.items()}
@@ -214,6 +222,22 @@ def _by_hand(graded: ByPolicy) -> list[Sheet]:
         for reason, counts in part.by_hand.items()
     ]
     return [Sheet("Verdicts by hand", ["", "", "reason", "right", "wrong"], rows)] if rows else []
+
+
+def _doubts(graded: ByPolicy) -> list[Sheet]:
+    """The first of the gold answers to look at."""
+    rows = [
+        [name, doubt.problem.id, doubt.answer, doubt.why]
+        for name, found in _doubted(graded).items()
+        for doubt in found
+    ]
+    left_out = [["", "", "", f"and {len(rows) - SHOWN} more: summary.json"]] * (len(rows) > SHOWN)
+    columns = ["", "problem", "gold answer", "why"]
+    return [Sheet("Gold answers to look at", columns, rows[:SHOWN] + left_out)] if rows else []
+
+
+def _doubted(graded: ByPolicy) -> dict[str, Sequence[Doubt]]:
+    return {name: part.doubts for _, name, part in _parts(graded) if part.doubts}
 
 
 def _labelled(graded: ByPolicy, label: str, k: str) -> list[Sheet]:

@@ -16,6 +16,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
 from paint.config import Config
+from paint.data.golds import name_unparsed
 from paint.data.problem_sets import Benchmark, load_benchmark
 from paint.display import Display
 from paint.engines.protocol import Engine, sampling_of
@@ -90,6 +91,7 @@ def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Va
     )
     require_room(policy, validation.task(policy, 0))
     on_first_rank(lambda: _require_same_problems(run, benchmark))
+    on_first_rank(lambda: name_unparsed(benchmark.name, benchmark.problems, Display().note))
     return validation
 
 
@@ -163,10 +165,10 @@ def validate(
 
 
 def _require_same_problems(run: Path, benchmark: Benchmark) -> None:
-    wanted = [(problem.id, problem.problem, problem.answer) for problem in benchmark.problems]
+    wanted = [(p.id, p.problem, p.answers) for p in benchmark.problems]
     for folder in find_stores(run / "validation"):
         with reopen_store(folder) as store:
-            stored = [(p.id, p.problem, p.answer) for p in store.problems]
+            stored = [(p.id, p.problem, p.answers) for p in store.problems]
         if folder.name != benchmark.name or wanted != stored:
             raise StoreError(
                 f"{folder} has other problems or gold answers than validation.path has now, so "
