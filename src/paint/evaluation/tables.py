@@ -76,7 +76,7 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
     pairs = [[policy, name, *_pair(comparison)] for policy, name, comparison in comparisons(graded)]
     if pairs:
         title = f"Avg@{k} less that of {next(iter(graded))}, on the same problems"
-        heads = ["", "", "difference", "p", "problems to resolve it", f"or k (now {k})"]
+        heads = ["", "", "difference", "p", "these problems can show"]
         made.append(Sheet(title, heads, pairs))
     return made
 
@@ -141,7 +141,7 @@ def markdown(made: Sequence[Sheet]) -> str:
 def summary_json(graded: ByPolicy) -> dict[str, Any]:
     """Every figure and every comparison, unrounded.
 
-    null stands where an interval has no end, or no number of problems or samples is known.
+    null stands where an interval has no end, or no detectable difference is known.
     """
 
     def of_each(value: Callable[[GradedSamples], Any]) -> dict[str, dict[str, Any]]:
@@ -174,8 +174,7 @@ def summary_json(graded: ByPolicy) -> dict[str, Any]:
                 "benchmark": name,
                 "difference": c.difference.table(),
                 "p_value": c.p_value,
-                "problems_needed": c.problems_needed,
-                "samples_needed": c.samples_needed,
+                "detectable": c.detectable,
             }
             for policy, name, c in comparisons(graded)
         ],
@@ -268,9 +267,8 @@ def _texts(row: Mapping[str, Interval]) -> list[str]:
 
 
 def _pair(comparison: Comparison) -> list[str]:
-    needed = [comparison.problems_needed, comparison.samples_needed]
-    counts = ["" if value is None else f"{value:,}" for value in needed]
-    return [comparison.difference.points(sign=True), f"{comparison.p_value:.4f}", *counts]
+    shown = "" if comparison.detectable is None else f"{100 * comparison.detectable:.1f}"
+    return [comparison.difference.points(sign=True), f"{comparison.p_value:.4f}", shown]
 
 
 def _whole(value: float) -> str:
