@@ -270,7 +270,9 @@ def grade(arguments: list[str]) -> int:
     from paint.evaluation.stages import summarise_folders
 
     out = options.out or options.folders[0]
-    summarise_folders(options.folders, out, Display(), deadline=options.deadline)
+    summarise_folders(
+        options.folders, out, Display(), deadline=options.deadline, verdicts=options.verdicts
+    )
     return 0
 
 
@@ -296,6 +298,13 @@ def _grade_parser() -> ArgumentParser:
         type=SECONDS,
         default=5.0,
         help="processor seconds for the comparison of two answers (default: 5)",
+    )
+    parser.add_argument(
+        "--verdicts",
+        type=Path,
+        metavar="FILE",
+        help="JSONL of verdicts by hand, which take the grader's place: problem, sample, verdict "
+        "(right or wrong) and reason, and policy and benchmark where there are several",
     )
     return parser
 

@@ -469,6 +469,9 @@ class Evaluation:
     stored."""
     deadline: float = 5.0
     """Processor seconds that the comparison of two answers may take, in [0.01, 86400] (ours)."""
+    verdicts: str = ""
+    """JSONL file of verdicts given by hand, which take the grader's place: problem, sample, verdict
+    (right or wrong) and reason, and policy and benchmark where there are several."""
     rollout: Rollout = field(
         default_factory=lambda: Rollout(
             temperature=1.0, top_k=-1, max_new_tokens=38_912, batch_size=64, timeout=7200.0

@@ -1,6 +1,7 @@
 """The stages of an evaluation, stopped and repeated: the same figures come out."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import torch
 
 from paint.cli import main
 from paint.config import ConfigError, Evaluation
+from paint.data.problem_sets import load_benchmark
 from paint.data.problems import Problem
 from paint.display import Display
 from paint.engines.local import LocalEngine
@@ -464,14 +466,15 @@ def test_real_rows_of_the_tables(tmp_path: Path) -> None:
     assert table["figures"]["new"]["macro"]["avg_at_k"]["mean"] == 0.875
     assert table["compared_with"] == "base"
     json.dumps(table, allow_nan=False)
-    # Of policies with different k, what all have: pass@4 of 12 and 6 samples, pass@1 of 12 and 1.
-    for k, shown in ((6, 4), (1, 1)):
+    # Of policies with different k, what all have.
+    for k, shown in ((12, [2, 4, 8, 12]), (6, [2, 4]), (1, [1])):
         mixed = {
             "base": {"x": graded([[True] * 12, [False] * 12])},
             "new": {"x": graded([[True] * k, [False] * k])},
         }
-        assert sheets(mixed)[1].columns[3] == f"pass@{shown}"
-        assert [row[3].split()[0] for row in sheets(mixed)[1].rows] == ["50.0", "50.0"]
+        counted = sheets(mixed)[1]
+        assert counted.columns[3:-1] == [f"pass@{j}" for j in shown]
+        assert {cell.split()[0] for row in counted.rows for cell in row[2:]} == {"50.0"}
     # Macro averages are over the benchmarks that all have, or a column would hold two things.
     apart = by_policy | {"new": {"x": by_policy["new"]["x"], "z": by_policy["new"]["y"]}}
     assert sheets(apart)[0].columns == ["", "x", "y", "z"]
@@ -479,6 +482,96 @@ def test_real_rows_of_the_tables(tmp_path: Path) -> None:
         StoreError, match="x has other problems or gold answers for new than for base"
     ):
         list(comparisons(by_policy | {"new": {"x": graded([[True, True], [False, True]], "ac")}}))
+
+
+def stored(
+    policy: Policy, folder: Path, problems: list[Problem], texts: dict[tuple[str, int], str]
+) -> Path:
+    """A finished evaluation with these texts."""
+    k = 1 + max(sample for _, sample in texts)
+    task = task_of(policy, folder, problems, replace(PROTOCOL, samples=k))
+    with opened(policy, task) as store:
+        for row, text in texts.items():
+            store.add(Sample(*row, "", text, 3, False, "local"))
+    return folder
+
+
+def test_levels_and_subjects_have_rows_of_their_own_where_the_data_have_them(
+    policy: Policy, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    rows: list[dict[str, Any]] = [
+        {"problem": "a", "answer": 1, "Level": 10, "subject": "Algebra"},
+        {"problem": "b", "answer": 2, "Level": 9, "subject": "Algebra"},
+        {"problem": "c", "answer": 3, "Level": 9, "subject": "Algebra"},
+        {"problem": "d", "answer": 4, "Level": None, "subject": "Algebra"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    problems = load_benchmark(str(path)).problems
+    texts = {
+        (str(i), k): rf"\boxed{{{i if i != 3 else 9 + k}}}" for i in range(1, 5) for k in (0, 1)
+    }
+    place = stored(policy, tmp_path / "evals/base/mine", problems, texts)
+    summarise_folders([place], tmp_path, QUIET)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    levels = summary["labels"]["base"]["mine"]["level"]
+    assert list(levels) == ["9", "10", ""]
+    assert [(row["problems"], row["avg_at_k"]["mean"]) for row in levels.values()] == [
+        (2, 0.5),
+        (1, 1.0),
+        (1, 1.0),
+    ]
+    # One subject is the whole set, and tells nothing.
+    assert list(summary["labels"]["base"]["mine"]) == ["level"]
+    text = (tmp_path / "summary.md").read_text()
+    assert "**Avg@2 by level**" in text
+    assert re.search(r"\| mine \| 9 \| 2 \| 50\.0 ", text)
+    assert re.search(r"\| mine \| none \| 1 \| 100\.0 ", text)
+    assert "by subject" not in text
+
+
+def test_the_reasons_of_verdicts_are_counted_in_the_summary(
+    policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problems = [Problem("What is 3+4?", "", "7", "sum"), Problem("Area?", "", "\\frac{}{}", "bad")]
+    texts = {
+        ("sum", 0): r"\boxed{7}",
+        ("sum", 1): r"<think> \boxed{7}",
+        ("sum", 2): "seven",
+        ("bad", 0): r"\boxed{x+1}",
+        ("bad", 1): r"\boxed{7}",
+        ("bad", 2): "none",
+    }
+    stored(policy, tmp_path / "base/mine", problems, texts)
+    assert main(["grade", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert json.loads((tmp_path / "summary.json").read_text())["reasons"]["base"]["mine"] == {
+        "right": 1,
+        "unclosed thought": 1,
+        "no box": 2,
+        "unparsable gold": 2,
+    }
+    assert "Why samples count as they do" in said
+    assert "| base | mine | 2 | 2 | 1 | 1 |" in (tmp_path / "summary.md").read_text()
+
+
+def test_any_of_several_right_answers_is_right_and_all_are_stored(
+    policy: Policy, tmp_path: Path, grader: Grader
+) -> None:
+    problems = [Problem("Which?", "", "2", "1", also=("two", "\\frac{5}{2}"))]
+    texts = {
+        ("1", k): rf"\boxed{{{text}}}" for k, text in enumerate(["2", "two", "2.5", "3", "1/2"])
+    }
+    place = stored(policy, tmp_path / "base/mine", problems, texts)
+    assert json.loads((place / "problems.jsonl").read_text())["answer"] == [
+        "2",
+        "two",
+        r"\frac{5}{2}",
+    ]
+    with reopen_store(place) as store:
+        assert store.problems == problems
+        graded = grade(store, grader, QUIET)
+    assert graded.correct.tolist() == [[True, True, True, False, False]]
 
 
 def test_stored_evaluations_of_several_folders_are_told_apart(

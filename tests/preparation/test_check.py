@@ -103,6 +103,26 @@ def test_solutions_that_miss_their_answer_or_anchors_are_counted(tmp_path: Path)
     assert check.without_anchors == 1
 
 
+def test_golds_that_do_not_parse_or_may_be_misread_are_listed(tmp_path: Path) -> None:
+    answers = ["99", r"\frac{9}{", ["99", r"\sqrt", "ninety-nine"], "99.0"]
+    check = check_of(write(tmp_path, *(row(n, answer=a) for n, a in enumerate(answers))))
+    assert check.boxed == {"right": 3, "unparsable gold": 1}
+    assert check.doubts == BadRows(
+        2,
+        [
+            (2, r"'\\frac{9}{': it does not parse"),
+            (
+                3,
+                r"'\\sqrt': it does not parse, 'ninety-nine': it is compared as text "
+                "(read as 'ninety-nine')",
+            ),
+        ],
+    )
+    text = shown(check)
+    assert "gold answers to look at (docs/data.md): 2 rows" in text
+    assert r"row 2: '\\frac{9}{': it does not parse" in text
+
+
 def test_the_limit_ends_the_check_where_it_ends_the_run(tmp_path: Path) -> None:
     check = check_of(write(tmp_path, "{", row(0), "{", row(1), "{"), limit=2)
     assert (check.good, check.bad["invalid JSON"].count) == (2, 2)

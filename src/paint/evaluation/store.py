@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from paint import files
-from paint.data.problems import Problem
+from paint.data.problems import Problem, from_row, to_row
 from paint.errors import PaintError, explained
 
 MAY_CHANGE = {"samples", "versions", "problems"}
@@ -129,12 +129,7 @@ def open_store(
         versions = _require_same(folder, asked, problems, prompts)
         versions += [asked["versions"]] if asked["versions"] not in versions else []
         rows = [
-            {
-                "id": problem.id,
-                "problem": problem.problem,
-                "answer": problem.answer,
-                "prompt": prompt_digest(prompt),
-            }
+            to_row(problem) | {"prompt": prompt_digest(prompt)}
             for problem, prompt in zip(problems, prompts, strict=True)
         ]
         with _or_store_error(folder):
@@ -205,7 +200,7 @@ def _opened(folder: Path, *, dropped: bool = False) -> Store:
                 f"{folder / 'problems.jsonl'}; {PUT_BACK.format(folder=folder)}"
             )
         written.add((sample.problem, sample.sample))
-    problems = [Problem(row["problem"], "", row["answer"], row["id"]) for row in rows]
+    problems = [from_row(row) for row in rows]
     return Store(folder, asked, problems, written, dropped)
 
 
@@ -286,8 +281,8 @@ def _owner(asked: Mapping[str, Any]) -> str:
     return files.digest(json.dumps(setting, sort_keys=True))[:16]
 
 
-def _problems_digest(rows: Sequence[Mapping[str, str]]) -> str:
-    return files.digest(*(value for row in rows for value in row.values()))[:16]
+def _problems_digest(rows: Sequence[Mapping[str, Any]]) -> str:
+    return files.digest(*(json.dumps(row, sort_keys=True) for row in rows))[:16]
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 
 from paint.config import Config
+from paint.data.golds import name_unparsed
 from paint.data.problem_sets import Benchmark, load_benchmark
 from paint.data.problems import Problem
 from paint.display import Display
@@ -91,6 +92,7 @@ def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Va
     )
     require_room(policy, validation.task(policy, 0))
     on_first_rank(lambda: _require_same_problems(run, benchmark))
+    on_first_rank(lambda: name_unparsed(benchmark.name, benchmark.problems, Display().note))
     return validation
 
 
@@ -167,11 +169,11 @@ def validate(
 
 
 def _require_same_problems(run: Path, benchmark: Benchmark) -> None:
-    wanted = [(problem.id, problem.problem, problem.answer) for problem in benchmark.problems]
+    wanted = [(p.id, p.problem, p.answers) for p in benchmark.problems]
     steps = step_places(run / "validation")
     for folder in [folder for step in steps for folder in find_stores(step)]:
         with reopen_store(folder) as store:
-            stored = [(p.id, p.problem, p.answer) for p in store.problems]
+            stored = [(p.id, p.problem, p.answers) for p in store.problems]
         if folder.name != benchmark.name or wanted != stored:
             raise StoreError(
                 f"{folder} has other problems or gold answers than validation.path has now, so "

@@ -29,6 +29,7 @@ import numpy as np
 from rich.console import Console
 
 from paint.config import Config, ConfigError, Model
+from paint.data.golds import name_unparsed
 from paint.display import LOG_WIDTH, Counter, Display
 from paint.errors import Stopped, explained
 from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked, untrained
@@ -93,6 +94,7 @@ def run_cells(
         PaintError: what else ends a training or an evaluation.
     """
     base = _require_comparable(cells)
+    name_unparsed(exam.benchmark.name, exam.benchmark.problems, display.note)
     seeded = [cell.with_seed(seed) for seed in seeds for cell in [base, *cells]]
     with explained(folder, RunError, "choose another place (--folder)"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ Each rule is here because a verdict changes without it (docs/log.md, 2026-11-22)
 import contextlib
 import logging
 import re
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from paint.latex import normalize
@@ -28,6 +29,26 @@ from paint.latex import normalize
 Reason = Literal[
     "right", "wrong", "no box", "unclosed thought", "truncated", "unparsable gold", "timed out"
 ]
+
+Kind = Literal[
+    "number", "expression", "relation", "tuple", "set", "interval", "matrix", "text", "nothing"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the grader understands of a gold answer."""
+
+    kind: Kind
+    text: str  # what was understood; empty where nothing was
+    reason: str = ""  # why nothing was understood; empty where something was
+    suspicions: tuple[str, ...] = ()  # why a person should look at it; most readings have none
+
+    @property
+    def parses(self) -> bool:
+        """Whether answers can be compared with it otherwise than by their text."""
+        return self.kind != "nothing"
+
 
 # Characters; longer answers are compared as integers and as text only.
 LONGEST_ANSWER = 2000
@@ -246,6 +267,26 @@ def by_algebra(given: str, gold: str) -> Reason:
         if not _apart(a, b) and verify(b, a, timeout_seconds=None, allow_set_relation_comp=True):
             return "right"
     return "wrong"
+
+
+def reading_of(gold: str) -> Reading:
+    """How a gold answer is understood, for a person who checks data. Never raises."""
+    bare = _bare(gold)
+    if not normalize(bare):
+        return Reading("nothing", "", "it is empty")
+    if len(bare) > LONGEST_ANSWER:
+        return Reading("nothing", "", f"it is longer than {LONGEST_ANSWER} characters")
+    digits = _integer(bare)
+    if digits is not None:
+        return Reading("number", digits)
+
+    number, unit = _quantity(_unnamed(bare))
+    if _WORD.search(number) or _WORDS_ONLY.fullmatch(number):
+        return Reading("text", normalize(number), suspicions=("it is compared as text",))
+    value = _parsed(number)
+    if value is None:
+        return Reading("nothing", "", "it does not parse")
+    return Reading("expression", f"{value} {' '.join(sorted(unit))}".strip())
 
 
 def _parsed(latex: str) -> Any:

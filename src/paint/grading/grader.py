@@ -31,6 +31,7 @@ from paint.errors import PaintError
 from paint.grading.equality import Reason, at_sight, boxed, by_algebra
 
 Pair = tuple[str, str]  # the given answer and the gold one
+Gold = str | Sequence[str]  # a gold answer, or several of which each is right
 
 DEADLINES = (0.01, 86_400.0)  # seconds, least and most
 # Wall time for each second of the deadline: a pair that waits instead of computing ends too.
@@ -70,7 +71,7 @@ class Item:
     """A completion as the model wrote it, think tags included, and its gold answer."""
 
     text: str
-    gold: str
+    gold: Gold  # of several accepted answers, each is right
     truncated: bool = False  # cut at its token limit
 
 
@@ -93,10 +94,11 @@ class Grader:
         """The grades in the order of the items."""
         answers = [(answer_text(item.text), boxed(item.text)) for item in items]
         reasons = self._reasons(
-            (given, item.gold)
+            (given, gold)
             for item, strict_and_lenient in zip(items, answers, strict=True)
             for given in strict_and_lenient
             if given is not None
+            for gold in accepted(item.gold)
         )
 
         return [
@@ -205,7 +207,18 @@ class _Worker:
         self._process.__exit__(None, None, None)  # closes the pipes and waits
 
 
-def is_correct(completion: str, answer: str) -> bool:
+def accepted(gold: Gold) -> list[str]:
+    """The gold answers of which each is right.
+
+    Raises ValueError where there is none.
+    """
+    answers = [gold] if isinstance(gold, str) else list(gold)
+    if not answers:
+        raise ValueError("a list of accepted answers is empty")
+    return answers
+
+
+def is_correct(completion: str, answer: Gold) -> bool:
     """The strict verdict of a Grader, in this process and without a deadline.
 
     For tests and single questions only. Raises on no text, but an expression such as 9^{9^{9}} can
@@ -214,7 +227,9 @@ def is_correct(completion: str, answer: str) -> bool:
     given = answer_text(completion)
     if given is None:
         return False
-    return (at_sight(given, answer) or by_algebra(given, answer)) == "right"
+    return any(
+        (at_sight(given, gold) or by_algebra(given, gold)) == "right" for gold in accepted(answer)
+    )
 
 
 def answer_text(completion: str) -> str | None:
@@ -232,12 +247,18 @@ def _after_thought(completion: str) -> str:
     return completion.rpartition("</think>")[2]
 
 
+def _best(reasons: Sequence[Reason]) -> Reason:
+    """One reason for several accepted answers: unparsable only where all of them are."""
+    order: tuple[Reason, ...] = ("right", "timed out", "wrong", "unparsable gold")
+    return min(reasons, key=order.index)
+
+
 def _verdict(
     item: Item, given: str | None, reasons: Mapping[Pair, Reason], *, is_strict: bool
 ) -> Verdict:
     reason: Reason = "no box"
     if given is not None:
-        reason = reasons[given, item.gold]
+        reason = _best([reasons[given, gold] for gold in accepted(item.gold)])
     elif item.truncated:
         reason = "truncated"
     elif is_strict and "<think>" in _after_thought(item.text):

@@ -19,8 +19,9 @@ from transformers import PreTrainedTokenizerBase
 
 from paint.config import Data
 from paint.context import MARKER, anchors, teacher_messages
+from paint.data.golds import doubts
 from paint.data.problems import DataError, Problem, judge
-from paint.data.readers import BadRow, Row, count_rows, read_rows
+from paint.data.readers import BadRow, Row, count_rows, read_rows, shorten
 from paint.display import Display, Terminal
 from paint.grading.grader import Grader, Item
 from paint.lab.files import problems_path
@@ -60,6 +61,7 @@ class FileCheck:
         without_anchors: good rows whose overlap will always count as 0.
         boxed: number of solutions by verdict, graded as if they were completions: "right" where the
             box holds the answer.
+        doubts: good rows with a gold answer that does not parse or may be misread.
     """
 
     path: str
@@ -71,6 +73,7 @@ class FileCheck:
     too_long: BadRows
     without_anchors: int
     boxed: dict[str, int]
+    doubts: BadRows
 
 
 def check_file(
@@ -102,6 +105,7 @@ def check_file(
     lengths: dict[str, list[int]] = {"problem": [], "solution": [], "teacher prompt": []}
     without_anchors = 0
     boxed: dict[str, int] = {}
+    doubtful = BadRows()
 
     total = count_rows(Path(source)) if Path(source).is_file() else 0
     judged = _up_to(judge(_count_columns(read_rows(source), columns), data), data.limit)
@@ -114,6 +118,9 @@ def check_file(
                     _add(bad.setdefault(problem.reason, BadRows()), row, str(problem))
                     continue
                 good.append(problem)
+                if found := doubts([problem]):
+                    texts = (f"{shorten(doubt.answer)}: {doubt.why}" for doubt in found)
+                    _add(doubtful, row, ", ".join(texts))
 
                 tokens = prompt_lengths(loaded, problem, teacher_thinking)
                 for name, length in tokens.items():
@@ -123,7 +130,7 @@ def check_file(
                     _add(too_long, row, message)
 
             without_anchors += sum(not anchors(problem.solution) for problem in good)
-            items = [Item(problem.solution, problem.answer) for problem in good]
+            items = [Item(problem.solution, problem.answers) for problem in good]
             for grade in grader.grade(items):
                 boxed[grade.strict.reason] = boxed.get(grade.strict.reason, 0) + 1
             counter.to(chunk[-1][0])
@@ -140,6 +147,7 @@ def check_file(
         too_long=too_long,
         without_anchors=without_anchors,
         boxed=boxed,
+        doubts=doubtful,
     )
 
 
@@ -182,6 +190,8 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
     notes = {f"bad: {reason}": rows for reason, rows in check.bad.items()}
     if check.too_long.count:
         notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
+    if check.doubts.count:
+        notes["gold answers to look at (docs/data.md)"] = check.doubts
     for title, rows in notes.items():
         console.print(f"{title}: {rows.count:,} rows")
         for row, message in rows.first:

@@ -200,7 +200,7 @@ def verdicts(setup: Setup, scored: Sequence[Scored]) -> list[bool]:
     items = [
         Item(
             setup.policy.transcript(r.prompt, r.completion.ids),
-            r.problem.answer,
+            r.problem.answers,
             r.completion.truncated,
         )
         for r in rollouts
