@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from typing import IO, NoReturn
 
 from paint.errors import PaintError
-from paint.grading.equality import Reason, at_sight, boxed, by_algebra
+from paint.grading.equality import Reason, alternatives, at_sight, boxed, by_algebra
 
 Pair = tuple[str, str]  # the given answer and the gold one
 Gold = str | Sequence[str]  # a gold answer, or several of which each is right
@@ -215,7 +215,7 @@ def accepted(gold: Gold) -> list[str]:
     answers = [gold] if isinstance(gold, str) else list(gold)
     if not answers:
         raise ValueError("a list of accepted answers is empty")
-    return answers
+    return [each for answer in answers for each in alternatives(answer)]
 
 
 def is_correct(completion: str, answer: Gold) -> bool:
