@@ -24,7 +24,7 @@ from processes import alive, until
 from verdicts import ROWS
 
 ROLLOUTS = Path(__file__).parents[1] / "samples" / "math_rollouts.jsonl"
-HANG = r"9^{9^{9^{9^9}}}"
+HANG = r"\sum_{i=1}^{10^{30}} \sin(i^2)"
 EASY = [Item(rf"\boxed{{\frac{{{n}}}{{14}}}}", rf"\frac{{{n // 2}}}{{7}}") for n in range(1, 51)]
 
 
@@ -212,15 +212,9 @@ def test_a_failure_has_its_reason(
 def test_equality_is_the_same_from_both_sides(
     grader: Grader, graded: dict[tuple[str, str], Grade]
 ) -> None:
-    # What is not right is not equal either, whatever the other direction says.
     pairs = [pair for pair, grade in graded.items() if grade.strict.correct]
     both = grader.equal(pairs + [(b, a) for a, b in pairs])
-    equal = both[: len(pairs)]
-    assert equal == both[len(pairs) :]
-    # Right, but not the other way round: the sum asks for more than its result.
-    assert [pair for pair, is_equal in zip(pairs, equal, strict=True) if not is_equal] == [
-        ("5", "3 + 2 = 5")
-    ]
+    assert both == [True] * len(both)
 
 
 def test_failures_are_never_equal_but_for_their_text(grader: Grader, impatient: Grader) -> None:

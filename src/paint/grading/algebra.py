@@ -15,7 +15,7 @@ from typing import Any
 from zlib import crc32
 
 import sympy
-from mpmath import mp, mpc, mpf
+from mpmath import mp, mpc, mpf  # type: ignore[import-untyped]
 from sympy import Add, Derivative, I, Mul, Pow, oo
 from sympy.core.function import AppliedUndef
 
@@ -32,14 +32,15 @@ _FAILURES = (Undefined, ArithmeticError, ValueError, TypeError, KeyError, Attrib
 # Digits. Two numbers differ when their gap is the same at two of these precisions.
 OF_NUMBERS = (30, 120, 480, 1920)
 OF_POINTS = (50, 300)
-POINTS, FEWEST_POINTS = 9, 3
+POINTS, WHOLE_POINTS, FEWEST_POINTS = 9, 40, 3
 MOST_BITS = 1 << 21  # of an exact power; larger ones are computed with rounding
 MOST_OF_FACTORIAL = 100_000
 ABSOLUTE, RELATIVE = 1e-6, 1e-5  # what rounding may change in a number with a decimal point
 CARELESS = 0.02  # in a chain such as x = 1/3 = 0.33
 
 _COMPLEX_NAMES = {"z", "w", "math{omega}"}
-_WHOLE_NAMES = {"k", "m", "n"}
+_WHOLE_NAMES = {"k", "m", "n", "N"}
+_STEPS = (sympy.floor, sympy.ceiling, sympy.Mod)
 
 
 def same(a: Value, b: Value) -> bool:
@@ -86,7 +87,9 @@ class _World:
     def value(self, name: str) -> Any:
         draw = crc32(f"{self.seed} {name}".encode())
         if name in self.whole:
-            return Fraction(draw % 24 + 1 if self.seed % 4 else -(draw % 6) - 1)
+            if len(self.whole) > 1:
+                return Fraction(draw % 24 + 1 if self.seed % 4 else -(draw % 6) - 1)
+            return Fraction(self.seed - 4)
         real = Fraction((draw % 1999 - 999) or 1, 101)
         if self.kind == "complex":
             return mpc(_inexact(real), mpf((draw >> 12) % 1999 - 999) / 103)
@@ -111,11 +114,18 @@ def _everywhere(
         return any(_agree(exprs, sides, kind, OF_NUMBERS, 1, is_rounded) for kind in worlds)
 
     whole = frozenset().union(*map(_exponents, exprs)) | names & _WHOLE_NAMES
-    worlds = [[_World("complex", seed) for seed in range(POINTS)]]
-    if not names & _COMPLEX_NAMES:
-        worlds.insert(0, [_World("real", seed) for seed in range(POINTS)])
-        worlds.append([_World("real", seed, whole) for seed in range(2 * POINTS)])
-    return any(_agree(exprs, sides, kind, OF_POINTS, FEWEST_POINTS, is_rounded) for kind in worlds)
+    at_whole = [_World("real", seed, whole) for seed in range(WHOLE_POINTS)]
+    at_real = [_World("real", seed) for seed in range(POINTS)]
+    at_complex = [_World("complex", seed) for seed in range(POINTS)]
+
+    def agree(worlds: Iterable[_World]) -> bool:
+        return _agree(exprs, sides, worlds, OF_POINTS, FEWEST_POINTS, is_rounded)
+
+    if any(expr.has(*_STEPS) for expr in exprs):  # points between the steps do not show them
+        return agree(at_whole) and (names <= _WHOLE_NAMES or agree(at_real))
+    if names & _COMPLEX_NAMES:
+        return agree(at_complex)
+    return any(map(agree, (at_real, at_complex, at_whole)))
 
 
 def _agree(
@@ -179,7 +189,7 @@ def _exponents(expr: Any) -> frozenset[str]:
     """The unknowns in exponents, factorials and the like."""
     inside = expr.args[1:] if expr.is_Pow else expr.args
     is_discrete = expr.is_Pow or type(expr).__name__ in (
-        "exp factorial binomial floor ceiling Mod".split()
+        ["exp", "factorial", "binomial", "floor", "ceiling", "Mod"]
     )
     own = frozenset().union(*map(_names, inside)) if is_discrete else frozenset()
     return own.union(*map(_exponents, expr.args)) if not _is_name(expr) else frozenset()
@@ -322,7 +332,20 @@ _RULES: dict[str, Callable[..., Any]] = {
     "UnevaluatedExpr": lambda _, value: value,
 } | {
     name: _by_mpmath(getattr(mp, name))
-    for root in "sin cos tan cot sec csc sinh cosh tanh coth sech csch".split()
+    for root in [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "coth",
+        "sech",
+        "csch",
+    ]
     for name in (root, f"a{root}")
 }
 
@@ -427,32 +450,27 @@ def _same_links(a: tuple[str, Any, bool], b: tuple[str, Any, bool]) -> bool:
     (relation, f, f_decimal), (other, g, g_decimal) = a, b
     if relation != other or _names(f) != _names(g) or not _names(f):
         return False
-    is_ordered = relation in ">≥"
-    if _proportional(f, g, is_ordered, f_decimal or g_decimal):
-        return True
-    if is_ordered:
-        return False
+    is_rounded = f_decimal or g_decimal
+    if relation in ">≥":
+        return _proportional(f, g, is_rounded, is_positive=True)
     tops = [sympy.fraction(sympy.together(formula))[0] for formula in (f, g)]
-    return _proportional(*tops, False, f_decimal or g_decimal)
+    return _proportional(f, g, is_rounded) or _proportional(tops[0], tops[1], is_rounded)
 
 
-def _proportional(f: Any, g: Any, is_positive: bool, is_rounded: bool) -> bool:
+def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False) -> bool:
     """Whether f/g is the same number everywhere, and not 0."""
-    world = _World("real")
-    try:
-        with mp.workdps(OF_POINTS[-1]):
-            scale = [_number(formula, world) for formula in (f, g)]
-    except _FAILURES:
-        world = _World("complex")
+    for world in (_World("real"), _World("complex")):
         try:
             with mp.workdps(OF_POINTS[-1]):
                 scale = [_number(formula, world) for formula in (f, g)]
+            break
         except _FAILURES:
-            return False
-    tiny = mpf(10) ** -100
-    if any(abs(_inexact(value)) < tiny for value in scale):
+            continue
+    else:
         return False
-    if is_positive and not (world.kind == "real" and (scale[0] > 0) == (scale[1] > 0)):
+    if any(abs(_inexact(value)) < mpf(10) ** -100 for value in scale):
+        return False
+    if is_positive and (world.kind == "complex" or (scale[0] > 0) != (scale[1] > 0)):
         return False
 
     def across(x: Any, y: Any) -> tuple[Any, Any]:

@@ -28,16 +28,23 @@ Reason = Literal[
     "right", "wrong", "no box", "unclosed thought", "truncated", "unparsable gold", "timed out"
 ]
 
-Kind = Literal[
-    "number", "expression", "relation", "tuple", "set", "interval", "matrix", "text", "nothing"
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What the grader understands of a gold answer."""
 
-    kind: Kind
+    kind: Literal[
+        "number",
+        "expression",
+        "relation",
+        "list",
+        "tuple",
+        "set",
+        "region",
+        "matrix",
+        "text",
+        "nothing",
+    ]
     text: str  # what was understood; empty where nothing was
     reason: str = ""  # why nothing was understood; empty where something was
     suspicions: tuple[str, ...] = ()  # why a person should look at it; most readings have none
@@ -75,7 +82,7 @@ _WRAPPED_UNIT = (  # \mathrm{i} and \mathrm{e} are numbers
 )
 _RAISED_CIRCLE = r"\^\s*(?:\\circ|\{\s*\\circ\s*\})"
 _DEGREE_SIGN = rf"{_RAISED_CIRCLE}(?:\s*[CF](?![A-Za-z]))?|\\degree(?![A-Za-z])|°"
-_PERCENT_SIGN = r"\\?%"
+_PERCENT_SIGN = r"(?:\\?%|(?:percent(?:age)?|pct)(?![a-z]))"
 _PLAIN_WORD = r"(?<![A-Za-z\\])[a-z]{4,}"
 _ABBREVIATION = (  # only after a blank: 2km may be 2 times k times m
     r"(?<=[\s~,;:!])(?:[cmk]m|[km]?g|ft|lb|oz|hr|min|sec|mph|[ap]\.?m)"
@@ -99,7 +106,7 @@ _UNIT_PART = re.compile(r"[ap]\.m|[A-Za-z]+|[%°$€£]|[\^_]?[^A-Za-z0-9]*[0-9]
 _SPELLINGS = """
 cm centimeter centimetre; mm millimeter millimetre; km kilometer kilometre; m meter metre
 in inch inche; ft foot feet; yd yard; mi mile; g gram; kg kilogram; lb pound; oz ounce; s sec second
-min minute; h hr hour; l liter litre; $ dollar; % percent; ° degree deg circ
+min minute; h hr hour; l liter litre; $ dollar; % percent percentage pct; ° degree deg circ
 ^{2 square sq; ^{3 cubic cu; am a.m; pm p.m
 """
 _SAME_UNIT = {
@@ -147,6 +154,7 @@ _CONDITION = re.compile(
 )
 _UNIVERSAL = re.compile(r"for\s+(?:all|any|every|each)|\\forall|where|with|about|approx|by|i\.e\.")
 
+_SMALL_WORD = re.compile(r"(?<![A-Za-z\\])(?:of|is|the|in|to|at|on|per|each)(?![A-Za-z])")
 _GOES_ON = re.compile(r"\.[0-9]++…")  # a decimal with dots is no list with dots
 _LETTER_AND_ANSWER = r"\((?P<letter>[A-E])\)-?(?:[0-9]|\\[a-z])[^A-Z,]*"  # (A) 5
 _LETTER_ALONE = r"\(?(?P<alone>[A-E])\)?"
@@ -269,26 +277,43 @@ def by_algebra(given: str, gold: str) -> Reason:
 
 
 def reading_of(gold: str) -> Reading:
-    """How a gold answer is understood, for a person who checks data. Never raises."""
+    """How a gold answer is understood, for a person who checks data.
+
+    Never raises; may take for ever where an integral or a limit is to be found.
+    """
+    from paint.grading.reading import Statement, Unreadable, has_value, kind_of, read, unknowns
+
     bare = _bare(gold)
     if not normalize(bare):
         return Reading("nothing", "", "it is empty")
     if len(bare) > LONGEST_ANSWER:
         return Reading("nothing", "", f"it is longer than {LONGEST_ANSWER} characters")
-    digits = _integer(bare)
-    if digits is not None:
-        return Reading("number", digits)
 
-    number, unit = _quantity(_unnamed(bare))
-    if _WORD.search(number) or _WORDS_ONLY.fullmatch(number):
-        return Reading("text", normalize(number), suspicions=("it is compared as text",))
-    from paint.grading.reading import Unreadable, read
+    answer, condition = _condition(bare)
+    quantity, unit = _quantity(answer)
+    suspicions = []
+    if boxed(gold) and not gold.strip().startswith(("\\boxed", "$\\boxed")):
+        suspicions.append("only its box is read")
+    if len(alternatives(gold)) > 1:
+        suspicions.append("it is read as several accepted answers")
+    if condition:
+        suspicions.append(f"it is read without {condition!r}")
 
+    if _WORD.search(quantity) or _WORDS_ONLY.fullmatch(quantity) or _leaves_out(quantity):
+        return Reading("text", _prose(quantity), suspicions=("it is read as text", *suspicions))
     try:
-        value = read(number)
-    except Unreadable:
-        return Reading("nothing", "", "it does not parse")
-    return Reading("expression", f"{value} {' '.join(sorted(unit))}".strip())
+        value = read(_integer(quantity) or quantity)
+    except (Unreadable, RecursionError):
+        return Reading("nothing", "", "it does not parse", tuple(suspicions))
+    if not has_value(value):
+        return Reading("nothing", "", "it has no value", tuple(suspicions))
+
+    if _SMALL_WORD.search(quantity):
+        suspicions.append("its words are read as letters")
+    if isinstance(value, Statement) and not unknowns(value):
+        suspicions.append("it is a statement about numbers, true or false")
+    text = " ".join([str(value), *sorted(unit)])
+    return Reading(kind_of(value), text, suspicions=tuple(suspicions))
 
 
 def _same_integers(given: str, gold: str) -> bool | None:
@@ -319,6 +344,11 @@ def _condition(text: str) -> tuple[str, str]:
     if condition is None or not re.match(r"[^A-Za-z]|[A-Za-z](?![A-Za-z])", text):
         return text, ""
     answer = text[: condition.start()]
+    if any(
+        answer.count(a) + answer.count(b) > answer.count(c) + answer.count(d)
+        for a, b, c, d in (("(", "[", ")", "]"), (r"\{", "", r"\}", ""))
+    ):
+        return text, ""
     unclosed = answer.count("{") - answer.count("}")
     return answer + "}" * unclosed, condition[1]
 
@@ -350,7 +380,8 @@ def _quantities(given: str, gold: str) -> tuple[str, frozenset[str], str, frozen
 
 def _unnamed(text: str) -> str:
     """Without `x =`."""
-    return _NAME.sub("", text, count=1)
+    name = _NAME.match(text)
+    return text[name.end() :] if name else text
 
 
 def _quantity(text: str) -> tuple[str, frozenset[str]]:
@@ -377,7 +408,7 @@ def _quantity(text: str) -> tuple[str, frozenset[str]]:
 
 def _bare(text: str) -> str:
     r"""The content of its box, if any, without math delimiters, an outer \text and a full stop."""
-    text = _without_stop(boxed(text) or text)
+    text = _without_stop(boxed(text) or text).removeprefix(r"\displaystyle").lstrip()
     for left, right in _DELIMITERS:
         if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right):
             text = _without_stop(text[len(left) : -len(right)])

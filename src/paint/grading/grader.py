@@ -23,6 +23,7 @@ import selectors
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, NoReturn
@@ -37,6 +38,8 @@ DEADLINES = (0.01, 86_400.0)  # seconds, least and most
 # Wall time for each second of the deadline: a pair that waits instead of computing ends too.
 WALL_SECONDS = 20
 MEMORY_BYTES = 4 << 30
+# Of comparisons to find equal answers: for all answers to one problem, and for each of them.
+MOST_TIMEOUTS, TIMEOUTS_OF_AN_ANSWER = 8, 2
 
 _WARM_UP = (  # sympy loads some modules late; with these pairs it does so before the first fork
     (r"\frac{x+1}{2}", "0.5 + 0.5x"),
@@ -110,13 +113,33 @@ class Grader:
         ]
 
     def equal(self, pairs: Sequence[Pair]) -> list[bool]:
-        """Whether two answers are equal: each is right where the other is the gold answer.
+        """Whether two answers are equal.
 
         False where that is undecidable: an answer that does not parse equals nothing but its own
-        text, and an empty answer not even that.
+        text, and an empty answer not even that. Answers that are linked by pairs, as all to one
+        problem are, share a budget of MOST_TIMEOUTS deadlines. Once it is spent, and for an answer
+        with TIMEOUTS_OF_AN_ANSWER, what takes algebra is undecided.
         """
-        reasons = self._reasons(pair for a, b in pairs for pair in ((a, b), (b, a)))
-        return [reasons[a, b] == reasons[b, a] == "right" for a, b in pairs]
+        reasons = self._reasons(pair for pair in pairs if at_sight(*pair))
+        queues = _problems([pair for pair in dict.fromkeys(pairs) if pair not in reasons])
+        timeouts: Counter[object] = Counter()
+
+        while queues:
+            asked = {number: queue.pop(0) for number, queue in queues.items()}
+            affordable = {
+                number: pair
+                for number, pair in asked.items()
+                if timeouts[number] < MOST_TIMEOUTS
+                and all(timeouts[answer] < TIMEOUTS_OF_AN_ANSWER for answer in pair)
+            }
+            reasons |= dict.fromkeys(asked.values(), "timed out")
+            reasons |= self._reasons(affordable.values())
+            for number, pair in affordable.items():
+                if reasons[pair] == "timed out":
+                    timeouts.update([number, *pair])
+            queues = {number: queue for number, queue in queues.items() if queue}
+
+        return [reasons[pair] == "right" for pair in pairs]
 
     def close(self) -> None:
         """End all workers at once, whatever they do; a later grading starts new ones."""
@@ -245,6 +268,23 @@ def answer_text(completion: str) -> str | None:
 
 def _after_thought(completion: str) -> str:
     return completion.rpartition("</think>")[2]
+
+
+def _problems(pairs: Sequence[Pair]) -> dict[int, list[Pair]]:
+    """The pairs by problem: those of answers that are linked by pairs, in their order."""
+    first: dict[str, str] = {}
+
+    def leader(answer: str) -> str:
+        while first.setdefault(answer, answer) != answer:
+            first[answer] = answer = first[first[answer]]
+        return answer
+
+    for a, b in pairs:
+        first[leader(a)] = leader(b)
+    queues: dict[str, list[Pair]] = {}
+    for pair in pairs:
+        queues.setdefault(leader(pair[0]), []).append(pair)
+    return dict(enumerate(queues.values()))
 
 
 def _best(reasons: Sequence[Reason]) -> Reason:

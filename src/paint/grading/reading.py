@@ -12,10 +12,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
-from sympy import Expr, I, Integral, Limit, Mul, Product, Rational, Sum, Symbol
+from sympy import Expr, I, Integral, Limit, Product, Rational, Sum, Symbol, nan, zoo
+from sympy.core.function import AppliedUndef
 
 from paint.latex import normalize
 
@@ -31,6 +32,9 @@ class Scalar:
     expr: Any
     is_decimal: bool = False  # written with a decimal point, so perhaps rounded
 
+    def __str__(self) -> str:
+        return str(self.expr)
+
 
 @dataclass(frozen=True)
 class Statement:
@@ -38,6 +42,10 @@ class Statement:
 
     sides: tuple["Value", ...]
     relations: tuple[str, ...]
+
+    def __str__(self) -> str:
+        rest = zip(self.relations, self.sides[1:], strict=True)
+        return " ".join([str(self.sides[0]), *(f"{sign} {side}" for sign, side in rest)])
 
 
 @dataclass(frozen=True)
@@ -48,13 +56,22 @@ class Listing:
     brackets: str = ""
     is_ranking: bool = False  # letters that are not in the alphabet's order
 
+    def __str__(self) -> str:
+        if self.brackets == "or":
+            return " or ".join(map(str, self.parts))
+        inner = ", ".join(map(str, self.parts))
+        return f"{self.brackets[:1]}{inner}{self.brackets[1:].replace('[', ']')}"
+
 
 @dataclass(frozen=True)
 class Region:
-    """∪, ∩ or ∖ of regions, or a set of numbers such as ℝ."""  # noqa: RUF002
+    """∪, ∩ or ∖ of regions, or a set of numbers such as ℝ."""
 
     operation: str
     parts: tuple["Value", ...] = ()
+
+    def __str__(self) -> str:
+        return f" {self.operation} ".join(map(str, self.parts)) or self.operation
 
 
 @dataclass(frozen=True)
@@ -64,7 +81,11 @@ class Builder:
     element: "Value"
     condition: str
 
+    def __str__(self) -> str:
+        return f"{{{self.element} : {self.condition}}}"
 
+
+Kind = Literal["number", "expression", "relation", "list", "tuple", "set", "region", "matrix"]
 Value = Scalar | Statement | Listing | Region | Builder
 
 _SPELLINGS = [
@@ -76,6 +97,8 @@ _SPELLINGS = [
         (r"\\(?:big)?cap(?![A-Za-z])", "∩"),
         (r"\\(?:setminus|backslash)(?![A-Za-z])", "∖"),  # noqa: RUF001
         (r"\\mp(?![A-Za-z])", "∓"),
+        (r"\\lt(?![A-Za-z])", "<"),
+        (r"\\gt(?![A-Za-z])", ">"),
         (r":=", "="),
         (r"(?<![A-Za-z])lg(?![A-Za-z])", "log_{10}"),
         (r"(?<![A-Za-z\\])infinity(?![A-Za-z])", "∞"),
@@ -100,10 +123,10 @@ _MATRIX = re.compile(
 _PERIOD = r"\\(?:overline|bar|dot)\s*\{\s*([0-9]{1,20})\s*\}"
 _REPEATING = re.compile(rf"([0-9]*)\.([0-9]*){_PERIOD}")
 _MIXED = re.compile(r"(?<![0-9.,}\])A-Za-z])([0-9]+)\\frac\{([0-9]+)\}\{([0-9]+)\}(?![\^])")
-_BASED_NUMBER = re.compile(r"[0-9]_")
+_NO_NUMBER = re.compile(r"[0-9]_|[0-9] [0-9]")
 _ANGLE_FUNCTION = "sin|cos|tan|cot|sec|csc"
 _FUNCTION = re.compile(
-    rf"(?<![A-Za-z\\])((?:arc)?(?:{_ANGLE_FUNCTION})h?|log|ln|exp|max|min)(?![A-Za-z])"
+    rf"(?<![A-Za-z\\])(?<!_\{{)((?:arc)?(?:{_ANGLE_FUNCTION})h?|log|ln|exp|max|min)(?![A-Za-z])"
 )
 _TRIGONOMETRIC = re.compile(rf"(?<![A-Za-z])(?:{_ANGLE_FUNCTION})(?![a-z])")
 _OPERATOR = re.compile(r"(?<![A-Za-z\\])(gcd|lcm)(?![A-Za-z])")
@@ -113,15 +136,16 @@ _DEGREES = re.compile(
 )
 _GREEK = {
     letter: rf"\mathrm{{{name}}}"
-    for letter, name in zip(
-        "αβγδεζηθικλμνξρστυφχψωΔΘΛΞΠΣΦΨΩ",  # noqa: RUF001
-        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau "
-        "upsilon phi chi psi omega Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split(),
-        strict=True,
+    for name, letter in re.findall(
+        "([A-Za-z]+)(.)",
+        "alphaαbetaβgammaγdeltaδepsilonεzetaζetaηthetaθiotaιkappaκlambdaλmuμnuνxiξrhoρsigmaσtauτ"  # noqa: RUF001
+        "upsilonυphiφchiχpsiψomegaωDeltaΔThetaΘLambdaΛXiΞPiΠSigmaΣPhiΦPsiΨOmegaΩ",  # noqa: RUF001
     )
 }
 _LATEX = str.maketrans(
-    _GREEK | {"*": r"\cdot ", "∞": r"\infty ", "π": r"\pi ", "ℓ": r"\ell ", "'": r"_{prime}"}
+    _GREEK
+    | {"*": r"\cdot ", "∞": r"\infty ", "π": r"\pi ", "'": "_{prime}"}
+    | {"∠": r"\angle ", "△": r"\triangle ", "ℓ": r"\ell "}  # noqa: RUF001
 )
 
 
@@ -142,13 +166,48 @@ def read(text: str, *, log: str = "ln") -> Value:
     if r"\begin" in text:
         raise Unreadable
 
-    plain = normalize(text)
+    plain = normalize(re.sub(r"(?<=[\sA-Za-z])!=", r"\\ne ", text))
     for spelling, replacement in _SPELLINGS:
         plain = spelling.sub(replacement, plain)
     plain = re.sub(r"(?<=[0-9])…", "", plain) if "." in plain else plain
     if _NO_MATHEMATICS.search(plain):
         raise Unreadable
     return _value(_PLAIN_LOG.sub("log_{10}" if log != "ln" else "ln", plain))
+
+
+def kind_of(value: Value) -> Kind:
+    """A word for the kind of a value."""
+    match value:
+        case Scalar(expr):
+            return "expression" if expr.free_symbols else "number"
+        case Listing(_, brackets):
+            kinds: dict[str, Kind] = {"": "list", "or": "list", "{}": "set", "[[": "matrix"}
+            return kinds.get(brackets, "tuple")
+        case Statement():
+            return "relation"
+        case Region():
+            return "region"
+    return "set"
+
+
+def has_value(value: Value) -> bool:
+    """Whether no part of a value is 1/0 or the like at sight."""
+    match value:
+        case Scalar(expr):
+            return not expr.has(zoo, nan)
+        case Statement(parts) | Listing(parts) | Region(_, parts):
+            return all(map(has_value, parts))
+    return True
+
+
+def unknowns(value: Value) -> bool:
+    """Whether a value holds unknowns, as x and f(2) are."""
+    match value:
+        case Scalar(expr):
+            return bool(expr.free_symbols or expr.atoms(AppliedUndef))
+        case Statement(parts) | Listing(parts):
+            return any(map(unknowns, parts))
+    return True
 
 
 def _value(text: str) -> Value:
@@ -278,7 +337,7 @@ def _braces(inner: str) -> Value:
     if not (element and _RELATION.search(condition)):
         return Listing(tuple(_parts(inner)), "{}")
 
-    name = re.fullmatch(r"([A-Za-z])(?:∈(?:\\mathbb\{R\}|ℝ))?", element.strip())
+    name = re.fullmatch(r"([A-Za-z])(?:∈\\mathbb\{R\})?", element.strip())
     if name and name[1] in condition:
         try:
             return _value(condition)
@@ -315,7 +374,7 @@ def _closes_at_end(text: str) -> bool:
 
 
 def _scalar(text: str) -> Scalar:
-    if not text or _BASED_NUMBER.search(text):
+    if not text or _NO_NUMBER.search(text):
         raise Unreadable
     latex = _REPEATING.sub(_as_fraction, text)
     latex = _MIXED.sub(_as_sum, latex)

@@ -1,10 +1,14 @@
-r"""Pairs of answers with the verdict that a careful mathematician gives: gold <- given.
+r"""Equality of answers: the verdict that a careful mathematician gives, by the kinds of answers.
 
-By the kinds of answers, and within a kind the right ones before the wrong ones. What nobody can
-decide without the problem is wrong.
+gold <- given, a line; with ! in front it is wrong. What nobody can decide without the problem is
+wrong.
 """
 
 from collections.abc import Iterator
+
+import pytest
+
+from paint.grading.grader import Grader, Item
 
 CASES = r"""
 # complex numbers and equations with them
@@ -524,9 +528,31 @@ x^{-1} <- \frac{1}{x}
 """
 
 
-def cases() -> Iterator[tuple[str, str, bool]]:
+Case = tuple[str, str, bool]
+
+
+def cases() -> Iterator[Case]:
     """Gold answer, given answer, whether it is right."""
     for line in CASES.strip().splitlines():
         if line and not line.startswith("# "):
-            gold, _, given = line.removeprefix("! ").partition(" <- ")
-            yield gold.strip(), given.strip(), not line.startswith("! ")
+            gold, _, answer = line.removeprefix("! ").partition(" <- ")
+            yield gold.strip(), answer.strip(), not line.startswith("! ")
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> dict[tuple[str, str], bool]:
+    """The table's pairs, graded together."""
+    pairs = [(gold, answer) for gold, answer, _ in cases()]
+    with Grader(workers=2, deadline=20) as grader:
+        grades = grader.grade([Item(rf"\boxed{{{answer}}}", gold) for gold, answer in pairs])
+    assert "timed out" not in {grade.strict.reason for grade in grades}
+    return {pair: grade.strict.correct for pair, grade in zip(pairs, grades, strict=True)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case[0]} <- {case[1]}")
+def test_an_answer_has_the_verdict_of_a_mathematician(
+    verdicts: dict[tuple[str, str], bool], case: Case
+) -> None:
+    gold, answer, is_right = case
+    assert verdicts[gold, answer] == is_right
