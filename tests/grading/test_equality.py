@@ -5,10 +5,14 @@ wrong.
 """
 
 from collections.abc import Iterator
+from fractions import Fraction
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from paint.grading.grader import Grader, Item
+from paint.grading.equality import reading_of
+from paint.grading.grader import Grader, Item, is_correct
 
 CASES = r"""
 # complex numbers and equations with them
@@ -531,7 +535,7 @@ x^{-1} <- \frac{1}{x}
 Case = tuple[str, str, bool]
 
 
-def cases() -> Iterator[Case]:
+def _cases() -> Iterator[Case]:
     """Gold answer, given answer, whether it is right."""
     for line in CASES.strip().splitlines():
         if line and not line.startswith("# "):
@@ -539,10 +543,13 @@ def cases() -> Iterator[Case]:
             yield gold.strip(), answer.strip(), not line.startswith("! ")
 
 
+ROWS = list(_cases())
+
+
 @pytest.fixture(scope="module")
 def verdicts() -> dict[tuple[str, str], bool]:
     """The table's pairs, graded together."""
-    pairs = [(gold, answer) for gold, answer, _ in cases()]
+    pairs = [(gold, answer) for gold, answer, _ in ROWS]
     with Grader(workers=2, deadline=20) as grader:
         grades = grader.grade([Item(rf"\boxed{{{answer}}}", gold) for gold, answer in pairs])
     assert "timed out" not in {grade.strict.reason for grade in grades}
@@ -550,9 +557,129 @@ def verdicts() -> dict[tuple[str, str], bool]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case[0]} <- {case[1]}")
+@pytest.mark.parametrize("case", ROWS, ids=lambda case: f"{case[0]} <- {case[1]}")
 def test_an_answer_has_the_verdict_of_a_mathematician(
     verdicts: dict[tuple[str, str], bool], case: Case
 ) -> None:
     gold, answer, is_right = case
     assert verdicts[gold, answer] == is_right
+
+
+@pytest.mark.slow
+def test_equality_is_the_same_from_both_sides(verdicts: dict[tuple[str, str], bool]) -> None:
+    pairs = [pair for pair in verdicts if "OR" not in pair[0]]  # only a gold answer accepts several
+    with Grader(workers=2, deadline=20) as grader:
+        both = grader.equal([*pairs, *((answer, gold) for gold, answer in pairs)])
+    assert both == [verdicts[pair] for pair in pairs] * 2
+
+
+FRACTIONS = st.fractions(max_denominator=60).filter(lambda number: abs(number) < 100)
+
+
+@settings(max_examples=40, deadline=None)
+@given(FRACTIONS, FRACTIONS, st.integers(2, 9))
+def test_fractions_are_equal_exactly_when_their_values_are(
+    a: Fraction, b: Fraction, factor: int
+) -> None:
+    def latex(number: Fraction, factor: int) -> str:
+        top, bottom = factor * number.numerator, factor * number.denominator
+        return rf"\frac{{{top}}}{{{bottom}}}"
+
+    assert is_correct(rf"\boxed{{{latex(a, factor)}}}", latex(a, 1))
+    assert is_correct(rf"\boxed{{{latex(b, factor)}}}", latex(a, 1)) == (a == b)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations("abcd"), st.lists(st.integers(-9, 9), min_size=4, max_size=4), st.data())
+def test_assignments_are_compared_by_their_names(
+    names: list[str], values: list[int], data: st.DataObject
+) -> None:
+    gold = ", ".join(f"{name}={value}" for name, value in zip("abcd", values, strict=True))
+    by_name = dict(zip("abcd", values, strict=True))
+    same = ", ".join(f"{name}={by_name[name]}" for name in names)
+    assert is_correct(rf"\boxed{{{same}}}", gold)
+
+    others = data.draw(st.permutations(values))
+    exchanged = ", ".join(f"{name}={value}" for name, value in zip("abcd", others, strict=True))
+    is_right = others == values
+    assert is_correct(rf"\boxed{{{exchanged}}}", gold) == is_right
+    assert is_correct(rf"\boxed{{({','.join(map(str, others))})}}", gold) == is_right
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 12), st.integers(1, 3000), st.integers(1, 3000))
+def test_powers_are_equal_exactly_when_their_exponents_are(base: int, a: int, b: int) -> None:
+    assert is_correct(rf"\boxed{{{base}^{{-{b}}}}}", rf"\frac{{1}}{{{base}^{{{a}}}}}") == (a == b)
+    sums = [rf"{base}^{{{n}}}+1-\frac{{1}}{{{base}^{{{n}}}}}" for n in (a, b)]
+    assert is_correct(rf"\boxed{{{sums[1]}}}", sums[0]) == (a == b)
+
+
+@pytest.mark.parametrize("digits", [30, 300, 900])
+def test_what_differs_in_a_late_digit_differs(digits: int) -> None:
+    for number in (r"\sqrt{2}", r"\pi", r"\frac{1}{3}", "x", r"\sin x"):
+        completion = rf"\boxed{{{number}+10^{{-{digits}}}}}"
+        assert not is_correct(completion, number) or (digits > 300 and number in ("x", r"\sin x"))
+
+
+@pytest.mark.parametrize(
+    ("gold", "kind", "text"),
+    [
+        ("1,000", "number", "1000"),
+        (r"\frac{6}{4}", "number", "3/2"),
+        ("2x+1", "expression", "2*x + 1"),
+        (r"12\text{ cm}", "number", "12 cm"),
+        ("x=3", "relation", "x = 3"),
+        (r"0\le x<5", "relation", "0 ≤ x < 5"),
+        ("3,1,2", "list", "3, 1, 2"),
+        (r"x=1\text{ or }x=2", "list", "x = 1 or x = 2"),
+        ("(1,2)", "tuple", "(1, 2)"),
+        (r"\{2,1\}", "set", "{2, 1}"),
+        (r"\{2k+1 : k\in\mathbb{Z}\}", "set", r"{2*k + 1 : k∈\mathbb{Z}}"),
+        (r"(0,1]\cup(2,3)", "region", "(0, 1] ∪ (2, 3)"),  # noqa: RUF001
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", "matrix", "[[1], [2]]"),
+    ],
+)
+def test_a_good_gold_answer_is_read_without_suspicion(gold: str, kind: str, text: str) -> None:
+    reading = reading_of(gold)
+    assert reading.parses
+    assert (reading.kind, reading.text, reading.reason, reading.suspicions) == (kind, text, "", ())
+
+
+@pytest.mark.parametrize(
+    ("gold", "kind", "suspicion"),
+    [
+        (r"\text{Monday}", "text", "it is read as text"),
+        ("1,2,\\ldots,9", "text", "it is read as text"),
+        ("2+3=5", "relation", "it is a statement about numbers, true or false"),
+        ("1<2", "relation", "it is a statement about numbers, true or false"),
+        ("12 OR 13", "expression", "it is read as several accepted answers"),
+        (r"n^2\text{ if }n>1", "expression", "it is read without 'if }n>1'"),
+        (r"So it is \boxed{5}", "number", "only its box is read"),
+        ("1/2 of it", "expression", "its words are read as letters"),
+    ],
+)
+def test_a_doubtful_gold_answer_is_read_with_suspicion(
+    gold: str, kind: str, suspicion: str
+) -> None:
+    reading = reading_of(gold)
+    assert reading.parses
+    assert (reading.kind, reading.suspicions) == (kind, (suspicion,))
+
+
+@pytest.mark.parametrize(
+    ("gold", "reason"),
+    [
+        ("", "it is empty"),
+        ("$ $", "it is empty"),
+        ("1" * 3000 + "+x", "it is longer than 2000 characters"),
+        ("t(0,4]", "it does not parse"),
+        (r"\frac{1}{", "it does not parse"),
+        ("5 5", "it does not parse"),
+        (r"\begin{cases}1\\2\end{cases}", "it does not parse"),
+        (r"(1,\frac{1}{0})", "it has no value"),
+    ],
+)
+def test_a_gold_answer_that_says_nothing_has_a_reason(gold: str, reason: str) -> None:
+    reading = reading_of(gold)
+    assert not reading.parses
+    assert (reading.kind, reading.text, reading.reason) == ("nothing", "", reason)

@@ -306,8 +306,16 @@ def _all_exact(values: Iterable[Any]) -> bool:
     return all(isinstance(value, Fraction) for value in values)
 
 
+def _size(_: _World, value: Any) -> Any:
+    return abs(value)
+
+
 def _extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
     return lambda _, *values: choose(values, key=_inexact)
+
+
+def _exponential(world: _World, value: Any) -> Any:
+    return _power(world, +mp.e, value) if value else Fraction(1)
 
 
 def _by_mpmath(function: Any) -> Callable[..., Any]:
@@ -319,7 +327,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "Add": _sum,
     "Mul": _product,
     "Pow": _power,
-    "exp": lambda world, value: _power(world, +mp.e, value) if value else Fraction(1),
+    "exp": _exponential,
     "log": _logarithm,
     "factorial": _factorial,
     "binomial": _binomial,
@@ -328,8 +336,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     "Mod": _remainder,
     "Max": _extreme(max),
     "Min": _extreme(min),
-    "Abs": lambda _, value: abs(value),
-    "UnevaluatedExpr": lambda _, value: value,
+    "Abs": _size,
+    "UnevaluatedExpr": _sum,
 } | {
     name: _by_mpmath(getattr(mp, name))
     for root in [
