@@ -20,15 +20,21 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from paint.config import Data
 from paint.context import MARKER, anchors, teacher_messages
 from paint.data.golds import doubts
+from paint.data.problem_sets import Benchmark
 from paint.data.problems import DataError, Problem, judge
 from paint.data.readers import BadRow, Row, count_rows, read_rows, shorten
 from paint.display import Display
 from paint.grading.grader import Grader, Item
 from paint.lab.files import model_path, problems_path
 from paint.model.policy import encode
+from paint.preparation.contamination import Pass, build_index, contaminated
 
 SHOWN_ROWS = 5
 CHUNK = 256
+FOUND_BY: dict[Pass, str] = {
+    "words": "repeat a benchmark problem",
+    "masked": "repeat one but for numbers or letters, or sound alike (docs/data.md)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,8 @@ class FileCheck:
         without_anchors: good rows whose overlap will always count as 0.
         boxed: number of solutions by verdict, graded as if they were completions: "right" where the
             box holds the answer.
+        contaminated: good rows that repeat a benchmark problem, by the pass that found them; empty
+            without benchmarks.
         doubts: good rows with a gold answer that does not parse or may be misread.
     """
 
@@ -73,6 +81,7 @@ class FileCheck:
     without_anchors: int
     boxed: dict[str, int]
     doubts: BadRows
+    contaminated: dict[str, BadRows]
 
 
 def check_file(
@@ -80,6 +89,7 @@ def check_file(
     tokenizer: str,
     *,
     teacher_thinking: bool = True,
+    benchmarks: Sequence[Benchmark] = (),
     workers: int | None = None,
     display: Display | None = None,
 ) -> FileCheck:
@@ -88,6 +98,7 @@ def check_file(
     Args:
         tokenizer: folder or hub name of the model that is to be trained; "lab" is the embedded one.
         teacher_thinking: thinking mode of the teacher's prompt, as in `model.teacher_thinking`.
+        benchmarks: evaluation sets that the problems should not repeat.
         workers: processes that compare answers, by default one for each core.
 
     Raises:
@@ -105,6 +116,8 @@ def check_file(
     without_anchors = 0
     boxed: dict[str, int] = {}
     doubtful = BadRows()
+    index = build_index(benchmarks, masked=True)
+    contaminations = {FOUND_BY[pieces.name]: BadRows() for pieces in index.passes if benchmarks}
 
     total = count_rows(Path(source)) if Path(source).is_file() else 0
     judged = _up_to(judge(_count_columns(read_rows(source), columns), data), data.limit)
@@ -119,6 +132,9 @@ def check_file(
                 if found := doubts([problem]):
                     texts = (f"{shorten(doubt.answer)}: {doubt.why}" for doubt in found)
                     _add(doubtful, row, ", ".join(texts))
+                if match := contaminated(problem.problem, index):
+                    message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
+                    _add(contaminations[FOUND_BY[match.found_by]], row, message)
 
                 tokens = prompt_lengths(loaded, problem, teacher_thinking)
                 for name, length in tokens.items():
@@ -146,6 +162,7 @@ def check_file(
         without_anchors=without_anchors,
         boxed=boxed,
         doubts=doubtful,
+        contaminated=contaminations,
     )
 
 
@@ -213,12 +230,16 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
         notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
     if check.doubts.count:
         notes["gold answers to look at (docs/data.md)"] = check.doubts
+    notes |= {title: rows for title, rows in check.contaminated.items() if rows.count}
     for title, rows in notes.items():
         console.print(f"{title}: {rows.count:,} rows", markup=False)
         for row, message in rows.first:
             console.print(f"  row {row}: {message}", markup=False)
         if rows.count > len(rows.first):
             console.print("  ...")
+
+    if check.contaminated and not any(rows.count for rows in check.contaminated.values()):
+        console.print("no row repeats a benchmark problem")
 
     if not check.good:
         return
