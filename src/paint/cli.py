@@ -340,6 +340,7 @@ def _openthoughts(options: Namespace) -> int:
 
 
 def _check(options: Namespace) -> int:
+    from paint.data.problem_sets import load_benchmark
     from paint.preparation.check import check_file, print_check
 
     source = Data(
@@ -351,7 +352,12 @@ def _check(options: Namespace) -> int:
         max_prompt_tokens=options.max_prompt_tokens,
         limit=options.limit,
     )
-    check = check_file(source, options.model, teacher_thinking=options.teacher_thinking)
+    check = check_file(
+        source,
+        options.model,
+        teacher_thinking=options.teacher_thinking,
+        benchmarks=[load_benchmark(name) for name in options.benchmarks],
+    )
     print_check(check)
     return 1 if check.bad or check.too_long.count else 0
 
@@ -405,6 +411,12 @@ def _add_openthoughts_parser(verbs: Any) -> None:
         help="share of a problem that is repeated, in [0, 1] (default: 0.6)",
     )
     parser.add_argument(
+        "--masked",
+        action="store_true",
+        help="also drop problems that repeat one with other numbers or letters, and some that only "
+        "sound alike (docs/data.md)",
+    )
+    parser.add_argument(
         "--workers", type=COUNT, help="processes that verify (default: one for each core)"
     )
     parser.add_argument(
@@ -427,6 +439,14 @@ def _add_check_parser(verbs: Any) -> None:
         dest="model",
         required=True,
         help="model whose tokenizer counts: folder, hub name or lab",
+    )
+    parser.add_argument(
+        "--benchmarks",
+        nargs="*",
+        default=[],
+        metavar="NAME[=PATH]",
+        help="evaluation sets, as in paint eval, whose problems are searched for in the file "
+        "(default: none)",
     )
     parser.add_argument(
         "--model.no-teacher-thinking",

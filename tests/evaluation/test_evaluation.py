@@ -8,12 +8,14 @@ import subprocess
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from paint.cli import main
 from paint.config import ConfigError, Evaluation
@@ -35,8 +37,16 @@ from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.run import resolve
 from paint.evaluation.stages import cast_votes, grade, loops, stored_in, summarise_folders
 from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
-from paint.evaluation.tables import comparisons, markdown, sheets, summary_json
+from paint.evaluation.tables import (
+    Sheet,
+    comparisons,
+    markdown,
+    print_sheets,
+    sheets,
+    summary_json,
+)
 from paint.grading.grader import Grade, Grader, Verdict
+from paint.lab.files import MODEL
 from paint.model.policy import Policy, PolicyError
 from paint.model.weights import save_adapter
 from processes import until
@@ -553,6 +563,52 @@ def test_the_reasons_of_verdicts_are_counted_in_the_summary(
     }
     assert "Why samples count as they do" in said
     assert "| base | mine | 2 | 2 | 1 | 1 |" in (tmp_path / "summary.md").read_text()
+
+
+NAME = "[best] {0} [/red]"
+
+
+def test_a_name_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / f"{NAME.replace('/', '')}.jsonl"
+    path.write_text(json.dumps({"problem": "1+1?", "answer": "2", "id": "[bold]"}) + "\n")
+    flags = ["--benchmarks", str(path), "--samples", "1", "--no-thinking"]
+    flags += ["--rollout.max-new-tokens", "8", "--folder", str(tmp_path / "evals")]
+    assert main(["eval", "lab", *flags]) == 0
+    said = capsys.readouterr().out
+    assert said.count(path.stem) >= 4  # generating, grading, and the tables
+    assert (tmp_path / "evals/lab/base" / path.stem / "grades.jsonl").exists()
+
+
+def test_a_name_is_shown_as_it_is_in_a_terminal() -> None:
+    display, written = Display(), StringIO()
+    display.console = Console(file=written, force_terminal=True, width=200)
+    with display.counting(NAME, 3) as count:
+        count.add(7)
+    print_sheets(display.console, [Sheet(NAME, ["", NAME], [[NAME, ":x:"]])])
+    assert written.getvalue().count(NAME) >= 5
+    assert ":x:" in written.getvalue()
+
+
+def test_nothing_is_written_outside_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = json.dumps({"problem": "1+1?", "answer": "2"}) + "\n"
+    (tmp_path / "...jsonl").write_text(row)
+    (tmp_path / "mine.jsonl").write_text(row)
+    flags = ["--samples", "1", "--no-thinking", "--rollout.max-new-tokens", "8"]
+    flags += ["--folder", str(tmp_path / "evals"), "--benchmarks"]
+    assert main(["eval", "lab", *flags, str(tmp_path / "...jsonl")]) == 2
+    assert "cannot name a folder of its own" in capsys.readouterr().err
+    assert not (tmp_path / "evals").exists()
+
+    # A model that is named by its place has the name of its folder.
+    model = tmp_path / "models/mine"
+    shutil.copytree(MODEL, model)
+    (model / "sub").mkdir()
+    monkeypatch.chdir(model / "sub")
+    assert main(["eval", "..", *flags, str(tmp_path / "mine.jsonl")]) == 0
+    assert (tmp_path / "evals/mine/base/mine/grades.jsonl").exists()
+    assert not (tmp_path / "base").exists()
 
 
 def test_any_of_several_right_answers_is_right_and_all_are_stored(

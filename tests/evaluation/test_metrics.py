@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paint.evaluation.intervals import (
@@ -79,6 +79,21 @@ def test_the_intervals_of_avg_and_pass_at_k_cover_the_truth(
         intervals = [bootstrap([pass_at_k(correct, j)], bounds=SHARE) for j in tries]
         hits += [x.low <= truth <= x.high for x, truth in zip(intervals, truths, strict=True)]
     assert hits.min() / RUNS >= 0.93
+
+
+SHARES = st.lists(st.sampled_from([i / 12 for i in range(13)]), min_size=1, max_size=40)
+
+
+@settings(max_examples=40)
+@given(SHARES)
+def test_an_interval_holds_its_mean_and_turns_with_its_figure(shares: list[float]) -> None:
+    x = np.array(shares)
+    solved, unsolved = bootstrap([x], bounds=SHARE), bootstrap([1 - x], bounds=SHARE)
+    assert 0 <= solved.low <= solved.mean <= solved.high <= 1
+    assert (1 - unsolved.high, 1 - unsolved.low) == pytest.approx((solved.low, solved.high))
+    gain, loss = (bootstrap([d], bounds=(-1, 1), reached=False) for d in (x, -x))
+    assert -1 <= gain.low <= gain.mean <= gain.high <= 1
+    assert (-loss.high, -loss.low) == pytest.approx((gain.low, gain.high))
 
 
 @pytest.mark.parametrize("values", [0, 1, 7, 29, 30])

@@ -144,6 +144,16 @@ def test_a_verdict_that_cannot_be_applied_is_refused(
     assert message in str(caught.value)
 
 
+def test_a_table_may_hold_them_too(tmp_path: Path) -> None:
+    path = tmp_path / "verdicts.csv"
+    path.write_text("problem,sample,verdict,reason,policy\n7,1,right,so,\n8,0,wrong, no  box ,a\n")
+    [by_hand] = verdicts_by_hand(path, {("a", "x"): (PROBLEMS, 2)}).values()
+    assert {key: (given.correct, given.reason) for key, given in by_hand.items()} == {
+        ("7", 1): (True, "so"),
+        ("8", 0): (False, "no box"),
+    }
+
+
 @pytest.mark.parametrize("name", ["gone.jsonl", "owner/name", "."])
 def test_a_file_of_verdicts_that_is_not_there_is_named(name: str) -> None:
     with pytest.raises(DataError, match=r"does not exist or is no file; --verdicts names a JSONL"):

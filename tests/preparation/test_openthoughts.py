@@ -104,6 +104,31 @@ def test_every_row_is_kept_or_dropped_for_the_reason_that_it_was_made_for(tmp_pa
     assert ALL[repeated["row"] - 1] == DROPPED["contaminated"][0]
     assert (repeated["benchmark"], repeated["id"], repeated["share"]) == ("known", "k1", 1.0)
     assert "very very old owls sleep" in repeated["shared"]
+    assert repeated["found_by"] == "words"
+    assert preparation.found_by == {"words": 1, "masked": 0}
+
+
+def test_the_masked_pass_is_an_option_and_says_what_it_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sums = "What is the sum of all positive integers $n$ below 57 for which $n^2 + 3$ is prime?"
+    other = sums.replace("57", "61").replace("$n", "$k")
+    benchmarks = [*BENCHMARKS, Benchmark("sums", [Problem(sums, "", "1", "s1")])]
+    rows = [*GOOD, row(200, problem=other), row(201, problem=BENCHMARKS[0].problems[0].problem)]
+    assert run(tmp_path, rows, benchmarks=benchmarks).dropped["contaminated"] == 1
+
+    folder = tmp_path / "masked"
+    folder.mkdir()
+    preparation = run(folder, rows, benchmarks=benchmarks, masked=True)
+    assert preparation.dropped["contaminated"] == 2
+    assert preparation.contaminated == {"known": 1, "sums": 1}
+    assert preparation.found_by == {"words": 1, "masked": 1}
+    found = {line["problem"]: line["found_by"] for line in read(folder / "out.contaminated.jsonl")}
+    assert found == {other: "masked", BENCHMARKS[0].problems[0].problem: "words"}
+    print_preparation(preparation, folder / "out.jsonl", Display())
+    assert "1 of these with another number or letter (--masked)" in capsys.readouterr().out
+    with pytest.raises(DataError, match=r"made with other settings \(masked\)"):
+        run(folder, rows, benchmarks=benchmarks)
 
 
 def test_what_is_written_is_what_a_run_reads(tmp_path: Path) -> None:

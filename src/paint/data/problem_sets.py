@@ -15,7 +15,7 @@ from pathlib import Path
 
 from paint.config import Data
 from paint.data.problems import Problem, read_problems
-from paint.data.readers import DataError, HubError, data_files
+from paint.data.readers import ENDINGS, DataError, HubError, data_files, shorten
 from paint.lab.files import HELD_OUT_PROBLEMS, NAME
 
 
@@ -51,6 +51,9 @@ OTHER_COLUMNS = (
 )
 """How a message says to choose another column."""
 
+LONGEST_NAME = 255
+"""Bytes of a file name, on most file systems."""
+
 _COLUMN = "[^:,/]+"
 _FILE_AND_COLUMNS = re.compile(
     f"(?P<file>.+):(?P<problem>{_COLUMN}),(?P<answer>{_COLUMN})(?:,(?P<id>{_COLUMN}))?"
@@ -70,9 +73,13 @@ def load_benchmark(spec: str, *, limit: int | None = None) -> Benchmark:
 
     Raises:
         DataError: an unknown name, with the nearest known one; a hub that cannot be reached, with
-            the way to name a local copy; a published set that is not whole; and whatever
-            `paint.data.problems.read_problems` refuses.
+            the way to name a local copy; a published set that is not whole; a file whose name
+            cannot name a folder; and whatever `paint.data.problems.read_problems` refuses.
     """
+    if "\0" in spec:
+        raise DataError(
+            f"an evaluation set cannot be named {shorten(spec)}: no path holds a null byte"
+        )
     name, has_copy, copy = spec.partition("=")
     if name in PUBLISHED:
         return _published_set(name, copy if has_copy else None, limit)
@@ -124,9 +131,31 @@ def _own_set(spec: str, limit: int | None) -> Benchmark:
             id_field=columns["id"] or "id",
         )
 
-    problems = read_problems(data, solutions=False, way_out=OTHER_COLUMNS).problems
-    without_hub_parts = re.split(r"[:@]", source)[0]  # owner/name:config@split
-    return Benchmark(Path(without_hub_parts).stem, problems)
+    is_file = Path(source).suffix.lower() in ENDINGS
+    path = Path(source if is_file else re.split("[:@]", source)[0])  # owner/name:config@split
+    name = folder_name(path.stem, f"the evaluation set {shorten(spec)}")
+    return Benchmark(name, read_problems(data, solutions=False, way_out=OTHER_COLUMNS).problems)
+
+
+def folder_name(name: str, what: str) -> str:
+    """The name, if a folder of an evaluation can have it.
+
+    Args:
+        what: what is named, for the message.
+
+    Raises:
+        DataError: it leads elsewhere, or no file system takes it.
+    """
+    if name.strip() in ("", ".", "..") or re.search(r"[/\\\0]", name):
+        raise DataError(
+            f"{what} is named {name!r}, which cannot name a folder of its own; rename it"
+        )
+    if len(name.encode("utf-8", "surrogateescape")) > LONGEST_NAME:
+        raise DataError(
+            f"{what} has a name of more than {LONGEST_NAME} bytes, which no folder can have: "
+            f"{name[:40]!r}...; rename it"
+        )
+    return name
 
 
 def _is_plain_name(text: str) -> bool:

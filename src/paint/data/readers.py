@@ -398,6 +398,8 @@ _READERS: dict[str, Callable[[IO[bytes], Path], Iterator[Row]]] = {
     ".csv": _csv,
     ".parquet": _parquet,
 }
+ENDINGS = frozenset(_READERS)
+"""How the names of data files end."""
 
 
 def kind_of(value: object) -> str:

@@ -87,7 +87,7 @@ def bootstrap(
 
     Source: Learned-Miller & Thomas 2019, "A New Confidence Interval for the Mean of a Bounded
     Random Variable" (arXiv:1905.06208); Gaffke 2005. That it holds the truth 95 times in 100 for
-    any distribution is their conjecture, which nobody has refuted; docs/log.md has our figures.
+    any distribution is their conjecture; docs/evaluation.md has what we measured.
 
     Args:
         groups: one value a problem, by benchmark.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paint.config import ConfigError, Evaluation, Model
 from paint.data.golds import name_unparsed
-from paint.data.problem_sets import load_benchmark
+from paint.data.problem_sets import folder_name, load_benchmark
 from paint.display import Display
 from paint.engines.protocol import sampling_of
 from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked, untrained
@@ -73,7 +73,10 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     }
     verdicts_by_hand(verdicts, asked_of_all)  # refuses what is wrong before anything is generated
 
-    folder = Path(evaluation.folder) / (Path(model.path).name or "model")
+    # A model named .. or a/.. has the name of its folder; a lone dot has none.
+    path = Path(model.path)
+    model_name = (path.resolve().name if path.name == ".." else path.name) or "model"
+    folder = Path(evaluation.folder) / folder_name(model_name, f"the model {model.path}")
     protocol = Protocol(
         evaluation.samples, evaluation.thinking, sampling_of(evaluation.rollout), evaluation.seed
     )

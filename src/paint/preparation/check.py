@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from paint.config import Data
 from paint.context import MARKER, anchors, teacher_messages
 from paint.data.golds import doubts
+from paint.data.problem_sets import Benchmark
 from paint.data.problems import DataError, Problem, judge
 from paint.data.readers import BadRow, Row, count_rows, read_rows, shorten
 from paint.display import Display, Terminal
@@ -27,9 +28,14 @@ from paint.grading.grader import Grader, Item
 from paint.lab.files import problems_path
 from paint.model.control import REASON, control_in
 from paint.model.policy import encode, load_tokenizer
+from paint.preparation.contamination import Pass, build_index, contaminated
 
 SHOWN_ROWS = 5
 CHUNK = 256
+FOUND_BY: dict[Pass, str] = {
+    "words": "repeat a benchmark problem",
+    "masked": "repeat one but for numbers or letters, or sound alike (docs/data.md)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,8 @@ class FileCheck:
         without_anchors: good rows whose overlap will always count as 0.
         boxed: number of solutions by verdict, graded as if they were completions: "right" where the
             box holds the answer.
+        contaminated: good rows that repeat a benchmark problem, by the pass that found them; empty
+            without benchmarks.
         doubts: good rows with a gold answer that does not parse or may be misread.
     """
 
@@ -74,6 +82,7 @@ class FileCheck:
     without_anchors: int
     boxed: dict[str, int]
     doubts: BadRows
+    contaminated: dict[str, BadRows]
 
 
 def check_file(
@@ -81,6 +90,7 @@ def check_file(
     tokenizer: str,
     *,
     teacher_thinking: bool = True,
+    benchmarks: Sequence[Benchmark] = (),
     workers: int | None = None,
     display: Display | None = None,
 ) -> FileCheck:
@@ -89,6 +99,7 @@ def check_file(
     Args:
         tokenizer: folder or hub name of the model that is to be trained; "lab" is the embedded one.
         teacher_thinking: thinking mode of the teacher's prompt, as in `model.teacher_thinking`.
+        benchmarks: evaluation sets that the problems should not repeat.
         workers: processes that compare answers, by default one for each core.
 
     Raises:
@@ -106,6 +117,8 @@ def check_file(
     without_anchors = 0
     boxed: dict[str, int] = {}
     doubtful = BadRows()
+    index = build_index(benchmarks, masked=True)
+    contaminations = {FOUND_BY[pieces.name]: BadRows() for pieces in index.passes if benchmarks}
 
     total = count_rows(Path(source)) if Path(source).is_file() else 0
     judged = _up_to(judge(_count_columns(read_rows(source), columns), data), data.limit)
@@ -121,6 +134,9 @@ def check_file(
                 if found := doubts([problem]):
                     texts = (f"{shorten(doubt.answer)}: {doubt.why}" for doubt in found)
                     _add(doubtful, row, ", ".join(texts))
+                if match := contaminated(problem.problem, index):
+                    message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
+                    _add(contaminations[FOUND_BY[match.found_by]], row, message)
 
                 tokens = prompt_lengths(loaded, problem, teacher_thinking)
                 for name, length in tokens.items():
@@ -148,6 +164,7 @@ def check_file(
         without_anchors=without_anchors,
         boxed=boxed,
         doubts=doubtful,
+        contaminated=contaminations,
     )
 
 
@@ -192,12 +209,16 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
         notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
     if check.doubts.count:
         notes["gold answers to look at (docs/data.md)"] = check.doubts
+    notes |= {title: rows for title, rows in check.contaminated.items() if rows.count}
     for title, rows in notes.items():
         console.print(f"{title}: {rows.count:,} rows")
         for row, message in rows.first:
             console.print(f"  row {row}: {message}")
         if rows.count > len(rows.first):
             console.print("  ...")
+
+    if check.contaminated and not any(rows.count for rows in check.contaminated.values()):
+        console.print("no row repeats a benchmark problem")
 
     if not check.good:
         return

@@ -94,6 +94,7 @@ class Preparation:
     rows: int
     dropped: dict[str, int]
     contaminated: dict[str, int]
+    found_by: dict[str, int]
     kept: int
     sampled: int
     sample: int
@@ -112,6 +113,7 @@ def make_training_data(
     solution: Solution = "deepseek_solution",
     ngram: int = NGRAM,
     share: float = SHARE,
+    masked: bool = False,
     workers: int | None = None,
     deadline: float = 5.0,
     display: Display | None = None,
@@ -122,7 +124,8 @@ def make_training_data(
     it:
 
     - .report.json: counts, settings, versions, and the SHA-256 of `out`.
-    - .contaminated.jsonl: row, problem and the benchmark problem that it repeats.
+    - .contaminated.jsonl: row, problem, the benchmark problem that it repeats, and which pass found
+      it.
     - .decided.jsonl: every decision. It may be deleted when no other sample is wanted.
 
     Args:
@@ -131,6 +134,7 @@ def make_training_data(
         sample: problems to write, at least 1; all that are kept if there are fewer.
         solution: the column that becomes y*. What is verified is always deepseek_solution.
         ngram, share: the thresholds of contamination (paint.preparation.contamination).
+        masked: whether other numbers and other letters are contamination, too.
         workers, deadline: processes that verify, and the processor seconds for one answer
             (paint.grading.grader).
 
@@ -150,6 +154,7 @@ def make_training_data(
         "solution": solution,
         "ngram": ngram,
         "share": share,
+        "masked": masked,
         "deadline": deadline,
         "benchmarks": {
             benchmark.name: files.digest(*(problem.problem for problem in benchmark.problems))
@@ -162,7 +167,7 @@ def make_training_data(
     with files.locked(out.parent, f".{out.name}.lock"):
         rows, is_complete = _resume(decided, settings)
         if not is_complete:
-            index = build_index(benchmarks, ngram=ngram, share=share)
+            index = build_index(benchmarks, ngram=ngram, share=share, masked=masked)
             with Grader(workers=workers, deadline=deadline) as grader:
                 _decide_rows(decided, rows, source, solution, index, grader, display)
 
@@ -181,6 +186,9 @@ def print_preparation(preparation: Preparation, out: Path, display: Display) -> 
 
     for name, count in preparation.contaminated.items():
         display.note(f"  {count:>9,} repeat a problem of {name}")
+    if preparation.found_by["masked"]:
+        count = preparation.found_by["masked"]
+        display.note(f"  {count:>9,} of these with another number or letter (--masked)")
     if not preparation.contaminated:
         display.note("  no benchmark was named: contamination was not checked")
 
@@ -291,6 +299,7 @@ def _write_sample(
     """Choose the sample among the decisions, and write it with its report."""
     dropped: Counter[str] = Counter()
     repeats: Counter[str] = Counter()
+    found_by: Counter[str] = Counter()
     repeated = []
     # Of all rows with one problem, the one with the smallest hash stays.
     best: dict[str, tuple[str, int]] = {}  # fingerprint -> hash of the row, offset of its line
@@ -312,6 +321,7 @@ def _write_sample(
 
             if "contaminated" in decision:
                 repeats[decision["contaminated"]["benchmark"]] += 1
+                found_by[decision["contaminated"]["found_by"]] += 1
                 repeated.append(_line({"row": rows + 1, **decision["contaminated"]}))
             offset += len(line)
 
@@ -326,6 +336,7 @@ def _write_sample(
         rows=rows,
         dropped={reason: dropped[reason] for reason in REASONS},
         contaminated={name: repeats[name] for name in settings["benchmarks"]},
+        found_by={name: found_by[name] for name in ("words", "masked")},
         kept=len(best),
         sampled=len(chosen),
         sample=sample,
