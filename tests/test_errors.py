@@ -3,6 +3,7 @@
 import io
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,7 +163,7 @@ def test_a_name_is_refused_where_the_file_system_would(name: str) -> None:
 
 def test_settings_that_no_computer_holds_are_refused_by_name() -> None:
     config = Config()
-    wrong = [
+    wrong: list[tuple[str, Callable[[], object]]] = [
         ("train.seed", lambda: Train(seed=2**63)),
         ("train.steps", lambda: Train(steps=10**9)),
         ("train.learning_rate", lambda: Train(learning_rate=1e300)),
