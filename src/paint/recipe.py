@@ -19,6 +19,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 from paint.config import Config
 from paint.errors import ConfigError, explained, show
 
+RECIPE_BYTES = 2**16
+"""The longest recipe: they have a thousand bytes, and longer TOML can take hours to read."""
+
 _RECIPES = Path(__file__).parent / "recipes"
 _SECTIONS: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(Config)}
 _NAMES = {
@@ -55,6 +58,8 @@ def read_recipe(path: str | Path) -> Config:
     """
     with explained(f"{path} cannot be read", ConfigError, "name a recipe, a TOML file"):
         try:
+            if Path(path).stat().st_size > RECIPE_BYTES:
+                raise ValueError(f"it is longer than {RECIPE_BYTES:,} bytes")
             table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise ConfigError(f"{path} does not exist; name a recipe, a TOML file") from None
