@@ -26,6 +26,10 @@ class Undefined(Exception):
     """A formula has no value at a point, or none that can be computed."""
 
 
+class _Different(Exception):
+    """Two formulas differ exactly, so that no other point can make them equal."""
+
+
 _FAILURES = (Undefined, ArithmeticError, ValueError, TypeError, KeyError, AttributeError)
 
 
@@ -109,23 +113,23 @@ def _everywhere(
 ) -> bool:
     """Whether two functions of some formulas' values agree wherever they are defined."""
     names = set().union(*map(_names, exprs))
-    if not names:
-        worlds = [[_World("real")], [_World("complex")]]
-        return any(_agree(exprs, sides, kind, OF_NUMBERS, 1, is_rounded) for kind in worlds)
-
     whole = frozenset().union(*map(_exponents, exprs)) | names & _WHOLE_NAMES
-    at_whole = [_World("real", seed, whole) for seed in range(WHOLE_POINTS)]
-    at_real = [_World("real", seed) for seed in range(POINTS)]
-    at_complex = [_World("complex", seed) for seed in range(POINTS)]
+    at_real = [_World("real", seed) for seed in range(POINTS if names else 1)]
+    at_complex = [_World("complex", seed) for seed in range(POINTS if names else 1)]
+    at_whole = [_World("real", seed, whole) for seed in range(WHOLE_POINTS if names else 0)]
 
-    def agree(worlds: Iterable[_World]) -> bool:
-        return _agree(exprs, sides, worlds, OF_POINTS, FEWEST_POINTS, is_rounded)
+    def agree(worlds: Sequence[_World]) -> bool:
+        fewest = min(FEWEST_POINTS, len(worlds) or FEWEST_POINTS)
+        return _agree(exprs, sides, worlds, OF_POINTS if names else OF_NUMBERS, fewest, is_rounded)
 
-    if any(expr.has(*_STEPS) for expr in exprs):  # points between the steps do not show them
-        return agree(at_whole) and (names <= _WHOLE_NAMES or agree(at_real))
-    if names & _COMPLEX_NAMES:
-        return agree(at_complex)
-    return any(map(agree, (at_real, at_complex, at_whole)))
+    try:
+        if names and any(expr.has(*_STEPS) for expr in exprs):  # points seldom meet the steps
+            return agree(at_whole) and (names <= _WHOLE_NAMES or agree(at_real))
+        if names & _COMPLEX_NAMES:
+            return agree(at_complex)
+        return any(map(agree, (at_real, at_complex, at_whole)))
+    except _Different:
+        return False
 
 
 def _agree(
@@ -158,8 +162,10 @@ def _agree_at(
     for digits in precisions:
         with mp.workdps(digits):
             x, y = sides(*(_number(expr, world) for expr in exprs))
-            if isinstance(x, Fraction) and isinstance(y, Fraction) and not is_rounded:
-                return x == y
+            if _all_exact((x, y)) and not is_rounded:
+                if x != y and not world.whole:
+                    raise _Different
+                return bool(x == y)
             x, y = _inexact(x), _inexact(y)
             gap, size = abs(x - y), max(abs(x), abs(y))
             if not mp.isfinite(gap):
@@ -323,7 +329,7 @@ def _by_mpmath(function: Any) -> Callable[..., Any]:
 
 
 _CONSTANTS = {sympy.pi: mp.pi, sympy.E: mp.e}
-_RULES: dict[str, Callable[..., Any]] = {
+_RULES: dict[str, Any] = {
     "Add": _sum,
     "Mul": _product,
     "Pow": _power,
