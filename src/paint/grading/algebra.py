@@ -16,7 +16,7 @@ from zlib import crc32
 
 import sympy
 from mpmath import mp, mpc, mpf  # type: ignore[import-untyped]
-from sympy import Add, Derivative, I, Mul, Pow, oo
+from sympy import Add, Derivative, I, Mul, Pow, Product, Sum, oo
 from sympy.core.function import AppliedUndef
 
 from paint.grading.reading import Builder, Listing, Region, Scalar, Statement, Value
@@ -39,6 +39,7 @@ OF_POINTS = (50, 300)
 POINTS, WHOLE_POINTS, FEWEST_POINTS = 9, 40, 3
 MOST_BITS = 1 << 21  # of an exact power; larger ones are computed with rounding
 MOST_OF_FACTORIAL = 100_000
+MOST_TERMS = 1000
 ABSOLUTE, RELATIVE = 1e-6, 1e-5  # what rounding may change in a number with a decimal point
 CARELESS = 0.02  # in a chain such as x = 1/3 = 0.33
 
@@ -56,7 +57,7 @@ def same(a: Value, b: Value) -> bool:
         case Statement(), Statement():
             return _same_statements(a, b)
         case Builder(), Builder():
-            return a.condition == b.condition and same(a.element, b.element)
+            return same(a.condition, b.condition) and same(a.element, b.element)
         case Listing(), Listing() if _same_listings(a, b):
             return True
         case Region(), Region() if a.operation == b.operation and _matched(a.parts, b.parts):
@@ -188,7 +189,8 @@ def _names(expr: Any) -> set[str]:
     """The unknowns of a formula: x, f(2) and dy/dx."""
     if _is_name(expr):
         return {str(expr)}
-    return set().union(*map(_names, expr.args))
+    bound = {str(limit[0]) for limit in getattr(expr, "limits", ())}
+    return set().union(*map(_names, expr.args)) - bound
 
 
 def _exponents(expr: Any) -> frozenset[str]:
@@ -213,6 +215,9 @@ def _number(expr: Any, world: _World) -> Any:
         return mpc(0, 1)
     if expr in _CONSTANTS:
         return +_CONSTANTS[expr]
+
+    if isinstance(expr, Sum | Product):
+        return _series(expr, world)
 
     rule = _RULES.get(type(expr).__name__)
     if rule is None:
@@ -260,6 +265,19 @@ def _power(world: _World, base: Any, exponent: Any) -> Any:
         value = mp.power(_inexact(-base), _inexact(exponent))
         return -value if exponent.numerator % 2 else value
     return mp.power(_inexact(base), _inexact(exponent))
+
+
+def _series(expr: Any, world: _World) -> Any:
+    """A sum or a product, term by term."""
+    (index, *ends), *others = expr.limits
+    first, last = (_number(end, world) for end in ends)
+    if others or not _all_exact((first, last)) or last - first > MOST_TERMS:
+        raise Undefined
+    terms = [
+        _number(expr.function.xreplace({index: sympy.Integer(i)}), world)
+        for i in range(int(first), int(last) + 1)
+    ]
+    return _sum(world, *terms) if isinstance(expr, Sum) else _product(world, *terms)
 
 
 def _factorial(_: _World, n: Any) -> Any:
@@ -408,8 +426,10 @@ def _name(statement: Statement) -> Any:
     first = statement.sides[0]
     if not isinstance(first, Scalar):
         return None
-    factors = first.expr.args if first.expr.is_Mul else [first.expr]
-    return first.expr if all(map(_is_name, factors)) else None
+    factors = Mul.make_args(first.expr)
+    is_name = all(_is_name(factor.base if factor.is_Pow else factor) for factor in factors)
+    is_inverse = all(factor.exp == -1 for factor in factors if factor.is_Pow)  # f^{-1}(x)
+    return first.expr if is_name and is_inverse else None
 
 
 def _same_statements(a: Statement, b: Statement) -> bool:
