@@ -639,7 +639,7 @@ def test_what_differs_in_a_late_digit_differs(formula: str, digits: int) -> None
         (r"x=1\text{ or }x=2", "list", "x = 1 or x = 2"),
         ("(1,2)", "tuple", "(1, 2)"),
         (r"\{2,1\}", "set", "{2, 1}"),
-        (r"\{2k+1 : k\in\mathbb{Z}\}", "set", r"{2*k + 1 : k∈\mathbb{Z}}"),
+        (r"\{2k+1 : k\in\mathbb{Z}\}", "set", "{2*k + 1 : k ∈ Z}"),
         (r"(0,1]\cup(2,3)", "region", "(0, 1] ∪ (2, 3)"),  # noqa: RUF001
         (r"\begin{pmatrix}1\\2\end{pmatrix}", "matrix", "[[1], [2]]"),
     ],

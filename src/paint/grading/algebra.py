@@ -119,9 +119,18 @@ def _everywhere(
     at_complex = [_World("complex", seed) for seed in range(POINTS if names else 1)]
     at_whole = [_World("real", seed, whole) for seed in range(WHOLE_POINTS if names else 0)]
 
+    precisions = OF_POINTS if names else OF_NUMBERS
+
     def agree(worlds: Sequence[_World]) -> bool:
-        fewest = min(FEWEST_POINTS, len(worlds) or FEWEST_POINTS)
-        return _agree(exprs, sides, worlds, OF_POINTS if names else OF_NUMBERS, fewest, is_rounded)
+        defined = 0
+        for world in worlds:
+            try:
+                if not _agree_at(world, exprs, sides, precisions, is_rounded):
+                    return False
+            except _FAILURES:
+                continue
+            defined += 1
+        return defined >= (FEWEST_POINTS if names else 1)
 
     try:
         if names and any(expr.has(*_STEPS) for expr in exprs):  # points seldom meet the steps
@@ -133,32 +142,14 @@ def _everywhere(
         return False
 
 
-def _agree(
-    exprs: Sequence[Any],
-    sides: Callable[..., tuple[Any, Any]],
-    worlds: Iterable[_World],
-    precisions: Sequence[int],
-    fewest: int,
-    is_rounded: bool,
-) -> bool:
-    defined = 0
-    for world in worlds:
-        try:
-            if not _agree_at(exprs, sides, world, precisions, is_rounded):
-                return False
-        except _FAILURES:
-            continue
-        defined += 1
-    return defined >= fewest
-
-
 def _agree_at(
+    world: _World,
     exprs: Sequence[Any],
     sides: Callable[..., tuple[Any, Any]],
-    world: _World,
     precisions: Sequence[int],
     is_rounded: bool,
 ) -> bool:
+    """Whether two functions of some formulas' values agree at a point."""
     earlier = None
     for digits in precisions:
         with mp.workdps(digits):
@@ -196,9 +187,8 @@ def _names(expr: Any) -> set[str]:
 def _exponents(expr: Any) -> frozenset[str]:
     """The unknowns in exponents, factorials and the like."""
     inside = expr.args[1:] if expr.is_Pow else expr.args
-    is_discrete = expr.is_Pow or type(expr).__name__ in (
-        ["exp", "factorial", "binomial", "floor", "ceiling", "Mod"]
-    )
+    discrete = ["Pow", "exp", "factorial", "binomial", "floor", "ceiling", "Mod", "Sum", "Product"]
+    is_discrete = type(expr).__name__ in discrete
     own = frozenset().union(*map(_names, inside)) if is_discrete else frozenset()
     return own.union(*map(_exponents, expr.args)) if not _is_name(expr) else frozenset()
 
@@ -271,7 +261,7 @@ def _series(expr: Any, world: _World) -> Any:
     """A sum or a product, term by term."""
     (index, *ends), *others = expr.limits
     first, last = (_number(end, world) for end in ends)
-    if others or not _all_exact((first, last)) or last - first > MOST_TERMS:
+    if others or not _all_exact((first, last)) or not -1 <= last - first <= MOST_TERMS:
         raise Undefined
     terms = [
         _number(expr.function.xreplace({index: sympy.Integer(i)}), world)
