@@ -117,7 +117,7 @@ def _everywhere(
     whole = frozenset().union(*map(_exponents, exprs)) | names & _WHOLE_NAMES
     at_real = [_World("real", seed) for seed in range(POINTS if names else 1)]
     at_complex = [_World("complex", seed) for seed in range(POINTS if names else 1)]
-    at_whole = [_World("real", seed, whole) for seed in range(WHOLE_POINTS if names else 0)]
+    at_whole = [_World("real", seed, whole) for seed in range(WHOLE_POINTS if whole else 0)]
 
     precisions = OF_POINTS if names else OF_NUMBERS
 
@@ -137,7 +137,7 @@ def _everywhere(
             return agree(at_whole) and (names <= _WHOLE_NAMES or agree(at_real))
         if names & _COMPLEX_NAMES:
             return agree(at_complex)
-        return any(map(agree, (at_real, at_complex, at_whole)))
+        return any(map(agree, (at_whole, at_real, at_complex)))
     except _Different:
         return False
 
@@ -155,7 +155,7 @@ def _agree_at(
         with mp.workdps(digits):
             x, y = sides(*(_number(expr, world) for expr in exprs))
             if _all_exact((x, y)) and not is_rounded:
-                if x != y and not world.whole:
+                if x != y:
                     raise _Different
                 return bool(x == y)
             x, y = _inexact(x), _inexact(y)
