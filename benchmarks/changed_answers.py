@@ -135,8 +135,9 @@ def spoilt(gold: str, rng: random.Random) -> dict[str, str]:
             "half": rf"\frac{{{gold}}}{{2}}",
             "one more behind": f"{gold}+1",
             "thousand": rf"{gold}\cdot 10^3",
-            "inverse": rf"\frac{{1}}{{{gold}}}",
         }
+        if gold != "1" and "(-1)" not in gold:
+            changes["inverse"] = rf"\frac{{1}}{{{gold}}}"
         if "." not in gold:
             changes["a little more"] = f"{gold}+10^{{-{rng.choice((7, 40, 400))}}}"
         if re.fullmatch("-?[0-9]+", gold):

@@ -16,7 +16,7 @@ from zlib import crc32
 
 import sympy
 from mpmath import mp, mpc, mpf  # type: ignore[import-untyped]
-from sympy import Add, Derivative, I, Mul, Pow, oo
+from sympy import Add, Derivative, I, Mul, Pow, Product, Sum, oo
 from sympy.core.function import AppliedUndef
 
 from paint.grading.reading import Builder, Listing, Region, Scalar, Statement, Value
@@ -24,6 +24,10 @@ from paint.grading.reading import Builder, Listing, Region, Scalar, Statement, V
 
 class Undefined(Exception):
     """A formula has no value at a point, or none that can be computed."""
+
+
+class _Different(Exception):
+    """Two formulas differ exactly, so that no other point can make them equal."""
 
 
 _FAILURES = (Undefined, ArithmeticError, ValueError, TypeError, KeyError, AttributeError)
@@ -35,6 +39,7 @@ OF_POINTS = (50, 300)
 POINTS, WHOLE_POINTS, FEWEST_POINTS = 9, 40, 3
 MOST_BITS = 1 << 21  # of an exact power; larger ones are computed with rounding
 MOST_OF_FACTORIAL = 100_000
+MOST_TERMS = 1000
 ABSOLUTE, RELATIVE = 1e-6, 1e-5  # what rounding may change in a number with a decimal point
 CARELESS = 0.02  # in a chain such as x = 1/3 = 0.33
 
@@ -52,7 +57,7 @@ def same(a: Value, b: Value) -> bool:
         case Statement(), Statement():
             return _same_statements(a, b)
         case Builder(), Builder():
-            return a.condition == b.condition and same(a.element, b.element)
+            return same(a.condition, b.condition) and same(a.element, b.element)
         case Listing(), Listing() if _same_listings(a, b):
             return True
         case Region(), Region() if a.operation == b.operation and _matched(a.parts, b.parts):
@@ -109,57 +114,50 @@ def _everywhere(
 ) -> bool:
     """Whether two functions of some formulas' values agree wherever they are defined."""
     names = set().union(*map(_names, exprs))
-    if not names:
-        worlds = [[_World("real")], [_World("complex")]]
-        return any(_agree(exprs, sides, kind, OF_NUMBERS, 1, is_rounded) for kind in worlds)
-
     whole = frozenset().union(*map(_exponents, exprs)) | names & _WHOLE_NAMES
-    at_whole = [_World("real", seed, whole) for seed in range(WHOLE_POINTS)]
-    at_real = [_World("real", seed) for seed in range(POINTS)]
-    at_complex = [_World("complex", seed) for seed in range(POINTS)]
+    at_real = [_World("real", seed) for seed in range(POINTS if names else 1)]
+    at_complex = [_World("complex", seed) for seed in range(POINTS if names else 1)]
+    at_whole = [_World("real", seed, whole) for seed in range(WHOLE_POINTS if whole else 0)]
 
-    def agree(worlds: Iterable[_World]) -> bool:
-        return _agree(exprs, sides, worlds, OF_POINTS, FEWEST_POINTS, is_rounded)
+    precisions = OF_POINTS if names else OF_NUMBERS
 
-    if any(expr.has(*_STEPS) for expr in exprs):  # points between the steps do not show them
-        return agree(at_whole) and (names <= _WHOLE_NAMES or agree(at_real))
-    if names & _COMPLEX_NAMES:
-        return agree(at_complex)
-    return any(map(agree, (at_real, at_complex, at_whole)))
+    def agree(worlds: Sequence[_World]) -> bool:
+        defined = 0
+        for world in worlds:
+            try:
+                if not _agree_at(world, exprs, sides, precisions, is_rounded):
+                    return False
+            except _FAILURES:
+                continue
+            defined += 1
+        return defined >= (FEWEST_POINTS if names else 1)
 
-
-def _agree(
-    exprs: Sequence[Any],
-    sides: Callable[..., tuple[Any, Any]],
-    worlds: Iterable[_World],
-    precisions: Sequence[int],
-    fewest: int,
-    is_rounded: bool,
-) -> bool:
-    defined = 0
-    for world in worlds:
-        try:
-            if not _agree_at(exprs, sides, world, precisions, is_rounded):
-                return False
-        except _FAILURES:
-            continue
-        defined += 1
-    return defined >= fewest
+    try:
+        if names and any(expr.has(*_STEPS) for expr in exprs):  # points seldom meet the steps
+            return agree(at_whole) and (names <= _WHOLE_NAMES or agree(at_real))
+        if names & _COMPLEX_NAMES:
+            return agree(at_complex)
+        return any(map(agree, (at_whole, at_real, at_complex)))
+    except _Different:
+        return False
 
 
 def _agree_at(
+    world: _World,
     exprs: Sequence[Any],
     sides: Callable[..., tuple[Any, Any]],
-    world: _World,
     precisions: Sequence[int],
     is_rounded: bool,
 ) -> bool:
+    """Whether two functions of some formulas' values agree at a point."""
     earlier = None
     for digits in precisions:
         with mp.workdps(digits):
             x, y = sides(*(_number(expr, world) for expr in exprs))
-            if isinstance(x, Fraction) and isinstance(y, Fraction) and not is_rounded:
-                return x == y
+            if _all_exact((x, y)) and not is_rounded:
+                if x != y:
+                    raise _Different
+                return bool(x == y)
             x, y = _inexact(x), _inexact(y)
             gap, size = abs(x - y), max(abs(x), abs(y))
             if not mp.isfinite(gap):
@@ -182,15 +180,15 @@ def _names(expr: Any) -> set[str]:
     """The unknowns of a formula: x, f(2) and dy/dx."""
     if _is_name(expr):
         return {str(expr)}
-    return set().union(*map(_names, expr.args))
+    bound = {str(limit[0]) for limit in getattr(expr, "limits", ())}
+    return set().union(*map(_names, expr.args)) - bound
 
 
 def _exponents(expr: Any) -> frozenset[str]:
     """The unknowns in exponents, factorials and the like."""
     inside = expr.args[1:] if expr.is_Pow else expr.args
-    is_discrete = expr.is_Pow or type(expr).__name__ in (
-        ["exp", "factorial", "binomial", "floor", "ceiling", "Mod"]
-    )
+    discrete = ["Pow", "exp", "factorial", "binomial", "floor", "ceiling", "Mod", "Sum", "Product"]
+    is_discrete = type(expr).__name__ in discrete
     own = frozenset().union(*map(_names, inside)) if is_discrete else frozenset()
     return own.union(*map(_exponents, expr.args)) if not _is_name(expr) else frozenset()
 
@@ -207,6 +205,9 @@ def _number(expr: Any, world: _World) -> Any:
         return mpc(0, 1)
     if expr in _CONSTANTS:
         return +_CONSTANTS[expr]
+
+    if isinstance(expr, Sum | Product):
+        return _series(expr, world)
 
     rule = _RULES.get(type(expr).__name__)
     if rule is None:
@@ -254,6 +255,19 @@ def _power(world: _World, base: Any, exponent: Any) -> Any:
         value = mp.power(_inexact(-base), _inexact(exponent))
         return -value if exponent.numerator % 2 else value
     return mp.power(_inexact(base), _inexact(exponent))
+
+
+def _series(expr: Any, world: _World) -> Any:
+    """A sum or a product, term by term."""
+    (index, *ends), *others = expr.limits
+    first, last = (_number(end, world) for end in ends)
+    if others or not _all_exact((first, last)) or not -1 <= last - first <= MOST_TERMS:
+        raise Undefined
+    terms = [
+        _number(expr.function.xreplace({index: sympy.Integer(i)}), world)
+        for i in range(int(first), int(last) + 1)
+    ]
+    return _sum(world, *terms) if isinstance(expr, Sum) else _product(world, *terms)
 
 
 def _factorial(_: _World, n: Any) -> Any:
@@ -323,7 +337,7 @@ def _by_mpmath(function: Any) -> Callable[..., Any]:
 
 
 _CONSTANTS = {sympy.pi: mp.pi, sympy.E: mp.e}
-_RULES: dict[str, Callable[..., Any]] = {
+_RULES: dict[str, Any] = {
     "Add": _sum,
     "Mul": _product,
     "Pow": _power,
@@ -402,8 +416,10 @@ def _name(statement: Statement) -> Any:
     first = statement.sides[0]
     if not isinstance(first, Scalar):
         return None
-    factors = first.expr.args if first.expr.is_Mul else [first.expr]
-    return first.expr if all(map(_is_name, factors)) else None
+    factors = Mul.make_args(first.expr)
+    is_name = all(_is_name(factor.base if factor.is_Pow else factor) for factor in factors)
+    is_inverse = all(factor.exp == -1 for factor in factors if factor.is_Pow)  # f^{-1}(x)
+    return first.expr if is_name and is_inverse else None
 
 
 def _same_statements(a: Statement, b: Statement) -> bool:

@@ -1,14 +1,14 @@
 r"""Is the final answer of a completion the gold answer, and if not, why?
 
     completion -> box after the thought (strict), box anywhere (lenient)
-    box, gold answer -> integers -> text -> math-verify -> verdict
+    box, gold answer -> integers -> text -> algebra -> verdict
 
 A verdict is for analysis and evaluation only: it never drives the method (paper: section
 'Overlap-Adaptive Partial Solution Conditioning'). When two answers are equal is the business of
 paint.grading.equality.
 
 Where that takes algebra, which may take for ever, each pair of answers gets a process of its own,
-forked from one that has imported math-verify, and the kernel ends it when its processor time is up.
+forked from one that has imported sympy, and the kernel ends it when its processor time is up.
 A verdict therefore depends on nothing but the pair: neither on the number of workers, nor on other
 work of the machine, nor on earlier pairs.
 
@@ -139,7 +139,7 @@ class Grader:
                 if hopeless.isdisjoint(pair)
             }
             for pair, reason in self._compare(asked).items():
-                reasons[pair] = reason
+                reasons.setdefault(pair, reason)  # an answer equals its own text, whatever it costs
                 if reason == "timed out":
                     timeouts[asked[pair]] += 1
                     hopeless |= {pair[0]} if pair[0] == pair[1] else set()
@@ -193,7 +193,7 @@ class Grader:
 
 
 class _Worker:
-    """A process with math-verify; it compares one pair at a time, each in a child of its own."""
+    """A process with sympy; it compares one pair at a time, each in a child of its own."""
 
     def __init__(self, deadline: float) -> None:
         self._pair: Pair = ("", "")

@@ -15,7 +15,7 @@ from itertools import product
 from typing import Any, Literal
 
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
-from sympy import Expr, I, Integral, Limit, Product, Rational, Sum, Symbol, nan, zoo
+from sympy import Expr, I, Integral, Limit, Piecewise, Product, Rational, Sum, Symbol, nan, zoo
 from sympy.core.function import AppliedUndef
 
 from paint.latex import normalize
@@ -76,10 +76,10 @@ class Region:
 
 @dataclass(frozen=True)
 class Builder:
-    r"""\{element : condition\}; the condition in one spelling."""
+    r"""\{element : condition\}."""
 
     element: "Value"
-    condition: str
+    condition: "Value"
 
     def __str__(self) -> str:
         return f"{{{self.element} : {self.condition}}}"
@@ -100,6 +100,8 @@ _SPELLINGS = [
         (r"\\lt(?![A-Za-z])", "<"),
         (r"\\gt(?![A-Za-z])", ">"),
         (r":=", "="),
+        (r"(?<![A-Za-z\\])lim(?=_)", r"\\lim"),
+        (r"(?<=lim_\{)([A-Za-z])→", r"\1\\to "),
         (r"(?<![A-Za-z])lg(?![A-Za-z])", "log_{10}"),
         (r"(?<![A-Za-z\\])infinity(?![A-Za-z])", "∞"),
         (r"[½¼¾]", lambda sign: {"½": "{1/2}", "¼": "{1/4}", "¾": "{3/4}"}[sign[0]]),
@@ -339,11 +341,8 @@ def _braces(inner: str) -> Value:
 
     name = re.fullmatch(r"([A-Za-z])(?:∈\\mathbb\{R\})?", element.strip())
     if name and name[1] in condition:
-        try:
-            return _value(condition)
-        except Unreadable:
-            element = name[1]
-    return Builder(_part(element), condition)
+        return _value(condition)
+    return Builder(_part(element), _value(condition))
 
 
 def _split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
@@ -388,7 +387,8 @@ def _scalar(text: str) -> Scalar:
         if _IMAGINARY in value.free_symbols:  # the i of a sum is bound
             value = value.xreplace({_IMAGINARY: I})
         if value.has(Sum, Product, Integral, Limit):
-            value = value.doit()
+            done = value.doit()
+            value = value if done.has(Piecewise) else done
     except Exception:
         raise Unreadable from None
     return Scalar(value, re.search(r"\.[0-9]", text) is not None)
