@@ -117,6 +117,7 @@ def test_data_verbs_do_what_they_say(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["data", "check", str(out), "--model.path", "lab"]) == 0
     assert "1 rows, 1 good" in capsys.readouterr().out
 
+    out.with_suffix(".report.json").unlink()  # the file is changed on purpose
     out.write_text(out.read_text() * 2)
     assert main(["data", "check", str(out), "--model.path", "lab"]) == 1
     assert main(["data", "check", str(tmp_path / "nowhere.jsonl"), "--model.path", "lab"]) == 2

@@ -172,8 +172,6 @@ def read_log(path: Path, advice: str, owner: str = "") -> Iterator[dict[str, Any
 
 def drop_cut_line(path: Path) -> bool:
     """Take a last line without its end, which a kill cut short, off a file; was there one?"""
-    if not path.exists():
-        return False
     with path.open("rb+") as file:
         whole = sum(len(line) for line in file if line.endswith(b"\n"))
         is_cut = whole < file.seek(0, os.SEEK_END)

@@ -273,7 +273,7 @@ def test_weights_that_are_not_all_there_are_refused_and_not_made_up(
         load_trained(full, tmp_path)
 
     path.write_bytes(b"nothing")
-    with pytest.raises(PolicyError, match="does not hold a model that can be loaded"):
+    with pytest.raises(PolicyError, match="; it must hold a model that can be loaded"):
         load_trained(full, tmp_path)
     with pytest.raises(PolicyError, match="nowhere"):
         load_trained(full, tmp_path / "nowhere")

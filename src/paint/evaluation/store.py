@@ -136,6 +136,7 @@ def open_store(
             files.write_rows(folder / "problems.jsonl", rows)
             setting = {**asked, "versions": versions, "problems": _problems_digest(rows)}
             files.write_json(folder / "asked.json", setting)
+            (folder / COMPLETIONS).touch()
             dropped = files.drop_cut_line(folder / COMPLETIONS)
         yield _opened(folder, dropped=dropped)
 

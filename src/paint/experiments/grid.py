@@ -259,15 +259,16 @@ def _require_same(
     """Refuse to mix results or unfinished runs with those of other settings."""
     for cell in seeded:
         result, run = results.get(cell.key), folder / cell.name / f"seed-{cell.seed}"
+        source = run / "run.json" if result is None else folder / "results.jsonl"
         lines: list[str] = []
         if result is not None:
-            before = from_table(result.config, source=str(folder / "results.jsonl"))
+            before = from_table(result.config, source=str(source))
             lines += [
                 f"{name}: {result.exam.get(name)!r} -> {value!r}"
                 for name, value in exam.table.items()
                 if result.exam.get(name) != value
             ]
-        elif (run / "run.json").exists():
+        elif source.exists():
             before = read_run(run)
         else:
             continue
@@ -278,7 +279,8 @@ def _require_same(
             raise RunError(
                 f"{folder} holds {cell.label}, in another setting:\n  "
                 + "\n  ".join(lines)
-                + "\nRepeat that setting to go on with it, or choose another place (--folder)"
+                + f"\nRepeat that setting (it is in {source}) to go on with it, or choose another "
+                f"place (--folder)"
             )
 
 

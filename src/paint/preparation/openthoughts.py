@@ -372,9 +372,9 @@ def _resume(decided: Path, settings: dict[str, Any]) -> tuple[int, bool]:
 
     is_complete = "rows" in last
     with explained(decided, DataError, FREE_SPACE):
-        files.drop_cut_line(decided)
         if lines < 2:  # nothing is decided, so the settings may be others
             files.write_log(decided, [settings])
+        files.drop_cut_line(decided)
     return max(lines - 1, 0) - is_complete, is_complete
 
 
