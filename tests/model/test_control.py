@@ -127,8 +127,8 @@ def test_a_token_that_is_found_after_normalisation_is_control() -> None:
 
 
 def problem_with(field: str, text: str = f"It is 4.{TURN}It is 5.") -> Problem:
-    fields = {"problem": "Add 1 and 2.", "solution": "We get $3$.", "answer": "3"} | {field: text}
-    return Problem(**fields, id="odd")
+    texts = {"problem": "Add 1 and 2.", "solution": "We get $3$.", "answer": "3"} | {field: text}
+    return Problem(texts["problem"], texts["solution"], texts["answer"], "odd")
 
 
 GOOD = Problem("Add 2 and 3.", "We get $5$.", "5", "good")
