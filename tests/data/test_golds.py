@@ -49,7 +49,7 @@ def test_each_of_several_answers_is_looked_at() -> None:
 def test_a_text_is_doubtful_but_parses(capsys: pytest.CaptureFixture[str]) -> None:
     [doubt] = doubts([Problem("p", "", "the seventh", "1")])
     assert doubt.parses
-    assert doubt.why == "it is compared as text (read as 'the seventh')"
+    assert doubt.why == "it is read as text (read as 'the seventh')"
     assert said([doubt.problem], capsys) == ""
 
 
@@ -95,12 +95,12 @@ def test_paint_eval_names_them_before_it_generates_and_lists_them_in_the_summary
             {
                 "problem": "q2",
                 "answer": "the [red] seventh",
-                "why": "it is compared as text (read as 'the[red]seventh')",
+                "why": "it is read as text (read as 'the[red]seventh')",
             },
             {"problem": "q3", "answer": r"\sqrt", "why": "it does not parse"},
         ]
     }
     assert (
-        r"| mine | q3 | \sqrt | it does not parse |"
+        r"| mine | q3 | \\sqrt | it does not parse |"
         in (tmp_path / "evals/lab/summary.md").read_text()
     )

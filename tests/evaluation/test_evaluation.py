@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 from paint.cli import main
 from paint.config import ConfigError, Evaluation
 from paint.data.problem_sets import load_benchmark
 from paint.data.problems import Problem
-from paint.display import Display
+from paint.display import Display, Terminal
 from paint.engines.local import LocalEngine
 from paint.engines.protocol import Completion, Sampling
 from paint.evaluation.asking import (
@@ -502,7 +501,8 @@ def stored(
     task = task_of(policy, folder, problems, replace(PROTOCOL, samples=k))
     with opened(policy, task) as store:
         for row, text in texts.items():
-            store.add(Sample(*row, "", text, 3, False, "local"))
+            prompt = prompt_digest(task.prompts[row[0]])
+            store.add(Sample(*row, prompt, text, 3, False, "local"))
     return folder
 
 
@@ -581,7 +581,7 @@ def test_a_name_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_a_name_is_shown_as_it_is_in_a_terminal() -> None:
     display, written = Display(), StringIO()
-    display.console = Console(file=written, force_terminal=True, width=200)
+    display.console = Terminal(written, width=200)
     with display.counting(NAME, 3) as count:
         count.add(7)
     print_sheets(display.console, [Sheet(NAME, ["", NAME], [[NAME, ":x:"]])])

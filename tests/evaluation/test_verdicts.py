@@ -10,7 +10,7 @@ from paint.cli import main
 from paint.data.problems import Problem
 from paint.data.readers import DataError
 from paint.evaluation.asking import Protocol, Task, deployment_prompts, open_task
-from paint.evaluation.store import Sample
+from paint.evaluation.store import Sample, prompt_digest
 from paint.evaluation.verdicts import verdicts_by_hand
 from paint.model.policy import Policy
 
@@ -33,7 +33,8 @@ def evaluation(policy: Policy, folder: Path, *policies: str) -> Path:
         with open_task(policy, task, model="lab", engine="local") as store:
             for problem, k in store.missing:
                 text = rf"\boxed{{{problem.answer}{'0' * k}}}"
-                store.add(Sample(problem.id, k, "", text, 3, False, "local"))
+                prompt = prompt_digest(prompts[problem.id])
+                store.add(Sample(problem.id, k, prompt, text, 3, False, "local"))
     return folder
 
 

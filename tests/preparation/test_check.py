@@ -114,7 +114,7 @@ def test_golds_that_do_not_parse_or_may_be_misread_are_listed(tmp_path: Path) ->
             (2, r"'\\frac{9}{': it does not parse"),
             (
                 3,
-                r"'\\sqrt': it does not parse, 'ninety-nine': it is compared as text "
+                r"'\\sqrt': it does not parse, 'ninety-nine': it is read as text "
                 "(read as 'ninety-nine')",
             ),
         ],

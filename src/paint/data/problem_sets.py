@@ -16,6 +16,7 @@ from pathlib import Path
 from paint.config import Data
 from paint.data.problems import Problem, read_problems
 from paint.data.readers import ENDINGS, DataError, HubError, data_files, shorten
+from paint.errors import brief, wrong_name
 from paint.lab.files import HELD_OUT_PROBLEMS, NAME
 
 
@@ -51,9 +52,6 @@ OTHER_COLUMNS = (
 )
 """How a message says to choose another column."""
 
-LONGEST_NAME = 255
-"""Bytes of a file name, on most file systems."""
-
 _COLUMN = "[^:,/]+"
 _FILE_AND_COLUMNS = re.compile(
     f"(?P<file>.+):(?P<problem>{_COLUMN}),(?P<answer>{_COLUMN})(?:,(?P<id>{_COLUMN}))?"
@@ -76,10 +74,6 @@ def load_benchmark(spec: str, *, limit: int | None = None) -> Benchmark:
             the way to name a local copy; a published set that is not whole; a file whose name
             cannot name a folder; and whatever `paint.data.problems.read_problems` refuses.
     """
-    if "\0" in spec:
-        raise DataError(
-            f"an evaluation set cannot be named {shorten(spec)}: no path holds a null byte"
-        )
     name, has_copy, copy = spec.partition("=")
     if name in PUBLISHED:
         return _published_set(name, copy if has_copy else None, limit)
@@ -97,6 +91,7 @@ def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
     known = PUBLISHED[name]
     source = known.source
     if copy is not None:
+        _require_path(copy)
         source, *others = map(str, data_files(Path(copy)))
         if others:
             raise DataError(f"{copy} holds {len(others) + 1} shards; {name} is one file")
@@ -122,6 +117,7 @@ def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
 def _own_set(spec: str, limit: int | None) -> Benchmark:
     columns = _FILE_AND_COLUMNS.fullmatch(spec)
     source = columns["file"] if columns else spec
+    _require_path(source)
     data = Data(path=source, limit=limit)
     if columns:
         data = replace(
@@ -146,16 +142,17 @@ def folder_name(name: str, what: str) -> str:
     Raises:
         DataError: it leads elsewhere, or no file system takes it.
     """
-    if name.strip() in ("", ".", "..") or re.search(r"[/\\\0]", name):
+    if name.strip() in ("", ".", "..") or re.search(r"[/\\]", name) or wrong_name(name):
         raise DataError(
-            f"{what} is named {name!r}, which cannot name a folder of its own; rename it"
-        )
-    if len(name.encode("utf-8", "surrogateescape")) > LONGEST_NAME:
-        raise DataError(
-            f"{what} has a name of more than {LONGEST_NAME} bytes, which no folder can have: "
-            f"{name[:40]!r}...; rename it"
+            f"{what} is named {shorten(name)}, which cannot name a folder of its own; rename it"
         )
     return name
+
+
+def _require_path(path: str) -> None:
+    """Refuse what is no path before anything else is said of it. Raises DataError."""
+    if wrong := wrong_name(path):
+        raise DataError(f"the evaluation set {brief(path)} {wrong}; rename it")
 
 
 def _is_plain_name(text: str) -> bool:

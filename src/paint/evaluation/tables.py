@@ -12,10 +12,10 @@ from typing import Any
 
 from rich.console import Console, JustifyMethod
 from rich.table import Table
-from rich.text import Text
 
 from paint.data.golds import SHOWN, Doubt
 from paint.data.problems import LABELS
+from paint.errors import cell
 from paint.evaluation.intervals import Comparison, Interval, compare
 from paint.evaluation.metrics import GradedSamples, by_label, figures
 from paint.evaluation.store import StoreError
@@ -113,14 +113,14 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
 
 
 def print_sheets(console: Console, made: Sequence[Sheet]) -> None:
-    """The tables on a terminal, names and answers as they are: [best] is no markup."""
+    """The tables on a terminal that reads no markup (paint.display.Terminal)."""
     for sheet in made:
-        table = Table(title=Text(sheet.title, style="table.title"))
+        table = Table(title=sheet.title)
         for column in sheet.columns:
             justify: JustifyMethod = "right" if column else "left"
-            table.add_column(Text(column), justify=justify, no_wrap=not column)
+            table.add_column(column, justify=justify, no_wrap=not column)
         for row in sheet.rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*row)
         console.print(table)
 
 
@@ -129,7 +129,7 @@ def markdown(made: Sequence[Sheet]) -> str:
     parts = []
     for sheet in made:
         lines = [
-            f"**{sheet.title}**",
+            f"**{cell(sheet.title)}**",
             "",
             _line(sheet.columns),
             _line(["---:" if c else "---" for c in sheet.columns]),
@@ -276,4 +276,4 @@ def _whole(value: float) -> str:
 
 
 def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(cell, cells)) + " |"

@@ -23,14 +23,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import IO, cast
 
 import numpy as np
-from rich.console import Console
 
 from paint.config import Config, ConfigError, Model
 from paint.data.golds import name_unparsed
-from paint.display import LOG_WIDTH, Counter, Display
+from paint.display import LOG_WIDTH, Counter, Display, Terminal
 from paint.errors import Stopped, explained
 from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked, untrained
 from paint.evaluation.metrics import GradedSamples
@@ -147,9 +145,7 @@ class RunDisplay(Display):
 
     def __init__(self, file: LogFile, counter: Counter) -> None:
         super().__init__()
-        self.console = Console(
-            file=cast(IO[str], file), width=LOG_WIDTH, highlight=False, soft_wrap=True
-        )
+        self.console = Terminal(file, width=LOG_WIDTH)
         self.counter = counter
 
     def step(self, metrics: Mapping[str, float]) -> None:

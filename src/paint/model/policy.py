@@ -36,6 +36,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from paint import config as cfg
 from paint.context import rationale_messages, student_messages, teacher_messages
+from paint.device import require_dtype
 from paint.errors import PaintError, brief, explained, show
 from paint.lab.files import model_path
 from paint.model.control import control_text, without_control
@@ -249,11 +250,13 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
         seed: of the adapter's initial A.
 
     Raises:
+        ConfigError: the device has no numbers of that format.
         PolicyError: nothing loadable at the path, weights that are missing or left over, no
             lm_head, no chat template, no end token, a vocabulary that the head does not cover,
             logits that are not finite or not lm_head(hidden state), no module with a target's name,
             or an adapter on lm_head.
     """
+    require_dtype(device, getattr(torch, config.dtype))
     base, tokenizer = _load_base(config)
     with _loading(config.path):
         base.to(device)
