@@ -579,7 +579,8 @@ def test_a_name_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert (tmp_path / "evals/lab/base" / path.stem / "grades.jsonl").exists()
 
 
-def test_a_name_is_shown_as_it_is_in_a_terminal() -> None:
+def test_a_name_is_shown_as_it_is_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal
     display, written = Display(), StringIO()
     display.console = Terminal(written, width=200)
     with display.counting(NAME, 3) as count:
