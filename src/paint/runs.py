@@ -44,7 +44,10 @@ def read_facts(folder: Path) -> dict[str, Any]:
     path = folder / "run.json"
     if not path.exists():
         raise RunError(f"{folder} holds no run (no run.json)")
-    return read_json(path, START_ANEW)
+    facts = read_json(path, START_ANEW)
+    if not isinstance(facts.get("config"), dict) or not isinstance(facts.get("id"), str):
+        raise Damaged(f"{path} holds no run that this version of paint can read; {START_ANEW}")
+    return facts
 
 
 def read_run(folder: Path) -> Config:

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from paint import cli
+from paint import cli, files
 from paint.config import Config, Evaluation
 from paint.lab.files import MODEL
 
@@ -114,7 +114,11 @@ def _edit(name: str, change: Callable[[Any, random.Random], Any]) -> Break:
     def broken(folder: Path, rng: random.Random) -> None:
         value = json.loads((folder / name).read_text())
         changed = change(value, rng)
-        (folder / name).write_text(json.dumps(value if changed is None else changed))
+        value = value if changed is None else changed
+        if value.pop("check", None) is None:
+            (folder / name).write_text(json.dumps(value))
+        else:  # as another version of paint might have written it
+            files.write_json(folder / name, value)
 
     return broken
 
@@ -499,16 +503,29 @@ RUNS: dict[str, Break] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(RUNS), 1))
-@pytest.mark.parametrize("verb", ["resume", "eval"])
+@pytest.mark.parametrize(
+    ("case", "seed"),
+    rows_of(
+        [("resume", kind) for kind in sorted(RUNS)]
+        # Of the others, the adapter says itself what it belongs to.
+        + [
+            ("eval", k)
+            for k in sorted(RUNS.keys() - {"model gone", "data gone", "section unknown"})
+        ],
+        1,
+    ),
+)
 def test_a_run_whose_settings_are_broken_is_not_gone_on_with(
-    verb: str, kind: str, seed: int, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    case: tuple[str, str],
+    seed: int,
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    verb, kind = case
     folder = tmp_path / "its-run"
     shutil.copytree(run, folder)
     RUNS[kind](folder, random.Random(f"{kind}/{seed}"))
-    if verb == "eval" and kind in ("model gone", "data gone", "section unknown"):
-        pytest.skip("the adapter says itself what it belongs to")
     if verb == "resume":
         names = "nowhere" if kind in ("model gone", "data gone") else "its-run"
         refuses(["resume", str(folder), "--steps=2"], names, capsys)
@@ -585,7 +602,7 @@ DATA: dict[str, tuple[str, Content]] = {
     "long line csv": ("x.csv", lambda _: "problem,solution,answer\n" + "x " * 20_000_000 + ",b,c"),
     "long quote csv": (
         "x.csv",
-        lambda _: 'problem,solution,answer\n"' + "x\n" * 10_000_000 + '",b,c',
+        lambda _: 'problem,solution,answer\n"' + "x\n" * 2_200_000 + '",b,c',
     ),
     "head csv": ("x.csv", lambda _: "x" * 20_000_000),
     "empty parquet": ("x.parquet", lambda _: ""),
@@ -643,6 +660,8 @@ def test_data_that_are_broken_are_refused(
     status, said = told(arguments, capsys)
     if (use, status) in (("check", 1), ("openthoughts", 0)):
         return  # rows are counted by what is wrong with them
+    if (case, status) == (("long cell parquet", "skip"), 0):
+        return  # the other rows are good
     assert status == 2, f"silent: status {status} from {arguments!r}: {said[-500:]}"
     assert name in said
     assert "Traceback" not in said

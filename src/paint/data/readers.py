@@ -121,8 +121,8 @@ def _require_as_prepared(path: Path) -> None:
 
     A report that paint did not write says nothing about the file.
     """
-    report = report_of(path)
-    if path.suffix != ".jsonl" or not report.exists() or not path.exists():
+    report = report_of(path) if path.suffix == ".jsonl" else None
+    if report is None or not report.exists() or not path.exists():
         return
 
     advice = f"delete it to use {path} as it is"

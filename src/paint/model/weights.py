@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from paint import config as cfg
 from paint import files
-from paint.errors import explained, reason
+from paint.errors import PaintError, explained, reason
 from paint.lab.files import model_name, model_path
 from paint.model.policy import Policy, PolicyError
 
@@ -51,13 +51,16 @@ def read_adapter_shape(folder: Path) -> cfg.Model:
     base = adapter["base_model_name_or_path"]
     if not isinstance(base, str):
         raise PolicyError(f"{folder / ADAPTER_CONFIG} names no base model; {PLAIN_LORA}")
-    return cfg.Model(
-        path=model_name(base),
-        dtype=own_dtype(base),
-        lora_rank=adapter["r"],
-        lora_alpha=adapter["lora_alpha"],
-        lora_targets=tuple(sorted(adapter["target_modules"])),
-    )
+    try:
+        return cfg.Model(
+            path=model_name(base),
+            dtype=own_dtype(base),
+            lora_rank=adapter["r"],
+            lora_alpha=adapter["lora_alpha"],
+            lora_targets=tuple(sorted(adapter["target_modules"])),
+        )
+    except PaintError as error:
+        raise PolicyError(f"{folder / ADAPTER_CONFIG}: {error}") from error
 
 
 def read_lora(folder: Path) -> Mapping[str, Any]:
@@ -145,6 +148,9 @@ def load_adapter(policy: Policy, folder: Path) -> None:
         weights = load_peft_weights(str(folder), device=str(policy.device))
         result = set_peft_model_state_dict(policy.model, weights)
 
+    broken = sorted(name for name, value in weights.items() if not value.isfinite().all())
+    if broken:
+        raise PolicyError(f"{folder}: {broken[0]} holds numbers that are not finite; train it anew")
     missing = set(peft.get_peft_model_state_dict(policy.model)) - set(weights)
     if missing or result.unexpected_keys:
         raise PolicyError(f"{folder}: adapter of another shape (missing {sorted(missing)[:3]} ...)")
