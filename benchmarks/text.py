@@ -43,7 +43,7 @@ def main() -> None:
         Item(rf"$\boxed{{\frac{{{i}}}{{7}}+\sqrt{{2}}}}$", rf"\sqrt{{2}}+\frac{{{2 * i}}}{{14}}")
         for i in range(50)
     ]
-    tower = Item(r"$\boxed{9^{9^{9^{9^9}}}}$", "1+x")
+    tower = Item(r"$\boxed{\sum_{i=1}^{10^{30}} \sin(i^2)}$", "1+x")
     with Grader(workers=1, deadline=2.0) as grader:
         print(f"10,000 integers: {seconds(lambda: grader.grade(integers)):.2f} s")
         grader.grade(easy[:1])  # starts the worker

@@ -1,6 +1,5 @@
 """Small runs of the lab's recipes: changed, killed, resumed, and what they end in."""
 
-import json
 import os
 import signal
 import subprocess
@@ -14,8 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from paint.config import Config
+from paint.files import read_rows
 from paint.recipe import find_recipe, from_table, read_recipe, to_table
-from paint.runs import latest_checkpoint, read_metrics
+from paint.runs import latest_checkpoint, read_facts, read_metrics, step_of
 from processes import train_command
 
 Sections = Mapping[str, Mapping[str, Any]]
@@ -32,10 +32,8 @@ def changed(recipe: str, *changes: Sections) -> Config:
 
 def stored(folder: Path, step: int = 1) -> list[dict[str, Any]]:
     """The rollouts of a step."""
-    return [
-        json.loads(line)
-        for line in (folder / f"rollouts/step-{step:06d}.jsonl").read_text().splitlines()
-    ]
+    path = folder / f"rollouts/step-{step:06d}.jsonl"
+    return list(read_rows(path, "", read_facts(folder)["id"]))
 
 
 def adapter(folder: Path, step: int | None = None) -> dict[str, torch.Tensor]:
@@ -96,4 +94,4 @@ def assert_same_history(one: Path, other: Path) -> None:
     losses = [[row["loss"] for row in read_metrics(run)] for run in (one, other)]
     assert losses[0] == losses[1]
     for path in (one / "rollouts").iterdir():
-        assert path.read_text() == (other / "rollouts" / path.name).read_text()
+        assert stored(one, step_of(path)) == stored(other, step_of(path))

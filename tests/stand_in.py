@@ -28,6 +28,8 @@ class StandIn:
         silent: no request gets a response.
         forgetful: so many requests are served before all adapters are forgotten, as in a restart.
         spoil: changes a completion before it is sent.
+        send: sends what a well-behaved server would, or something else: called with the request's
+            handler, its path, and the good status and content; it returns whether it has.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -40,6 +42,7 @@ class StandIn:
         self.hiccups, self.lock = 0, threading.Lock()
         self.forgetful: int | None = None
         self.spoil: Any = None
+        self.send: Any = None
         self.__dict__.update(settings)
         self.port = 0
         self.start()
@@ -172,6 +175,8 @@ def _handler(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
                 self.close_connection = True
                 self.connection.close()
                 return
+            if stand_in.send is not None and stand_in.send(self, self.path, status, content):
+                return
             text = (content if isinstance(content, str) else json.dumps(content)).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
@@ -183,7 +188,7 @@ def _handler(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
         def handle(self) -> None:
             try:
                 super().handle()
-            except OSError:
+            except (OSError, json.JSONDecodeError):
                 return  # the client has gone
 
         def log_message(self, *_: object) -> None:

@@ -1,19 +1,23 @@
 """The command line: what a person types wrong gets one clear message, never a traceback."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from paint.cli import main
+import paint
+from paint.cli import VERBS, main
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian"], "unknown verb 'trian'"),
+        (["trian"], 'unknown verb "trian"'),
         (["train", "lab-pain"], "did you mean lab-paint"),
         (["train", "nowhere.toml"], "nowhere.toml does not exist"),
         (["train"], "no recipe given"),
@@ -113,6 +117,7 @@ def test_data_verbs_do_what_they_say(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["data", "check", str(out), "--model.path", "lab"]) == 0
     assert "1 rows, 1 good" in capsys.readouterr().out
 
+    out.with_suffix(".report.json").unlink()  # the file is changed on purpose
     out.write_text(out.read_text() * 2)
     assert main(["data", "check", str(out), "--model.path", "lab"]) == 1
     assert main(["data", "check", str(tmp_path / "nowhere.jsonl"), "--model.path", "lab"]) == 2
@@ -157,3 +162,95 @@ def test_the_lab_takes_recipes_of_its_own_model_only(
     assert main(["lab", "opsd-qwen3-1.7b", "--folder", str(tmp_path / "x")]) == 2
     assert "opsd-qwen3-1.7b trains 'Qwen/Qwen3-1.7B'" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"paint {paint.__version__}\n"
+
+
+def test_an_error_that_nobody_expected_is_one_message_and_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setitem(VERBS, "grade", lambda _: 1 // 0)
+    assert main(["grade", "empty"]) == 70
+    error = capsys.readouterr().err
+    [report] = tmp_path.glob("paint-error-*")
+    assert error.startswith("paint grade: integer division or modulo by zero (ZeroDivisionError")
+    assert str(report) in error
+    assert error.count("\n") == 1
+    assert "ZeroDivisionError" in report.read_text()
+
+
+TRAIN = ["train", "lab-paint", "--train.steps=2", "--train.batch-size=2", "--log.name=mine"]
+TRAIN += ["--rollout.max-new-tokens=4", "--log.folder"]
+
+
+def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    paint = f"'{sys.executable}' -m paint.cli"
+    return subprocess.run(
+        ["bash", "-c", f'set -o pipefail; paint() {{ {paint} "$@"; }}; {line}'],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        encoding="utf-8",
+        errors="replace",
+    )
+
+
+@pytest.mark.slow
+def test_training_goes_on_when_nobody_reads_what_it_says(tmp_path: Path) -> None:
+    for number, listener in enumerate(("| true", "| head -1", ">&-")):
+        folder = tmp_path / str(number)
+        result = shell(f"paint {' '.join(TRAIN)} {folder} {listener}")
+        assert result.returncode == 0, result.stderr
+        assert (folder / "mine/checkpoints/step-000002").is_dir()
+        assert ("nobody reads the output" in result.stderr) == ("|" in listener)
+        assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_other_verbs_end_quietly_when_nobody_reads_what_they_say() -> None:
+    for line in ("--help", "train lab-paint --help", "data check lab --model.path lab"):
+        result = shell(f"paint {line} | true")
+        assert (result.returncode in (0, 141), result.stderr) == (True, ""), line
+
+
+@pytest.mark.slow
+def test_every_letter_is_said_in_every_locale(tmp_path: Path) -> None:
+    problem = {"problem": "1+2 \u2018 ω é", "solution": "\\boxed{3}", "answer": "3"}
+    (tmp_path / "x.jsonl").write_text(json.dumps(problem, ensure_ascii=False) + "\n", "utf-8")
+    (tmp_path / "é.toml").write_text(f'[data]\npath = "{tmp_path}/x.jsonl"\n# ω\n', "utf-8")
+    locales = [
+        {"LC_ALL": "C"},
+        {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+        {"PYTHONIOENCODING": "latin-1"},
+    ]
+    for number, locale in enumerate(locales):
+        folder = tmp_path / str(number)
+        line = " ".join([*TRAIN, str(folder), "--train.steps=1", f"--data.path={tmp_path}/x.jsonl"])
+        result = shell(f"paint {line}", **locale)
+        assert result.returncode == 0, result.stderr
+        assert "1+2" in result.stdout
+        result = shell(f"paint probe '{tmp_path}/é.toml'", **locale)
+        assert result.returncode == 2
+        assert "model.path is not set" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.3, 0.8, 1.5, 2.5])
+def test_an_interruption_while_modules_are_imported_is_one_line(seconds: float) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paint.cli", "data", "check", "lab", "--model.path", "nowhere"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert "Traceback" not in error
+    # Where a library was executing text, Python ends by the signal; 2 where it was quicker.
+    assert process.returncode in (130, -signal.SIGINT, 2)

@@ -404,10 +404,11 @@ def test_the_two_paths_without_a_default_are_asked_for() -> None:
     require_paths(Config(model=Model(path="lab"), data=Data(path="lab")))
 
 
+PATHS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=60)
 TABLES = st.fixed_dictionaries(
     {},
     optional={
-        "model": st.fixed_dictionaries({"path": st.text(), "lora_rank": st.integers(1, 512)}),
+        "model": st.fixed_dictionaries({"path": PATHS, "lora_rank": st.integers(1, 512)}),
         "data": st.fixed_dictionaries({"limit": st.none() | st.integers(1, 10**6)}),
         "objective": st.fixed_dictionaries(
             {

@@ -1,15 +1,22 @@
-"""Files appear whole or not at all, torn lines are left out, and one process works in a folder."""
+"""Files appear whole, what was changed is refused, and one process works in a folder."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paint import files
-from paint.errors import PaintError
+from paint.errors import PaintError, explained
 
 
 def test_a_file_is_the_old_one_or_the_whole_new_one(tmp_path: Path) -> None:
@@ -46,32 +53,174 @@ def test_a_folder_appears_when_it_is_filled_and_leaves_nothing_behind_when_it_is
     with files.new_folder(tmp_path / "made") as partial:
         (partial / "file").write_text("whole")
         assert not (tmp_path / "made").exists()
-    assert [path.name for path in tmp_path.rglob("*")] == ["made", "file"]
+    assert {path.name for path in tmp_path.rglob("*")} == {"made", "file", "SHA256SUMS"}
 
 
-def test_lines_come_back_as_they_were_and_a_torn_last_one_is_left_out(tmp_path: Path) -> None:
+def test_a_folder_is_refused_where_a_file_of_it_was_changed_or_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    with files.new_folder(folder) as partial:
+        for name in ("one/weights", "two", "ä"):
+            (partial / name).parent.mkdir(exist_ok=True)
+            (partial / name).write_text(name, "utf-8")
+    check = subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=folder, capture_output=True)
+    assert check.returncode == 0
+
+    (folder / "one/weights (copy)").write_text("what came later is not ours")
+    (folder / ".DS_Store").write_text("")
+    sums = files.require_whole(folder, "make it again")
+    assert list(sums) == ["one/weights", "two", "ä"]
+    assert sums["two"] == files.digest("two")
+
+    (folder / "two").write_text("tow")
+    with pytest.raises(files.Damaged, match=r"made/two is not the file that .*; make it again"):
+        files.require_whole(folder, "make it again")
+    assert files.require_whole(folder, "", part="one") == {"one/weights": sums["one/weights"]}
+    (folder / "two").unlink()
+    with pytest.raises(files.Damaged, match=r"made/two: No such file or directory; make it again"):
+        files.require_whole(folder, "make it again")
+    (folder / "SHA256SUMS").write_bytes(b"\xff")
+    with pytest.raises(files.Damaged, match=r"made/SHA256SUMS: .*; make it again"):
+        files.require_whole(folder, "make it again")
+
+
+ROWS: list[dict[str, Any]] = [{"text": "a\u2028b\nc"}, {"x": 0.1, "y": [1, None]}, {"x": "ä"}]
+
+
+def test_rows_come_back_as_they_were_and_a_cut_last_one_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    assert list(files.read_jsonl(path)) == []
-    rows = [{"text": "a\u2028b\nc"}, {"x": 0.1}, [1, None]]
-    files.write(path, files.to_jsonl(rows))
-    assert list(files.read_jsonl(path)) == rows
-
+    assert list(files.read_log(path, "")) == []
+    files.append_log(path, ROWS[:1], after=0)
+    files.append_log(path, ROWS[1:], after=1)
+    assert list(files.read_log(path, "")) == ROWS
     whole = path.read_bytes()
-    for cut in range(1, len(files.to_jsonl(rows[2:]))):
-        path.write_bytes(whole[:-cut])
-        assert list(files.read_jsonl(path)) == rows[:2]
+    files.write_log(path, ROWS)
+    assert path.read_bytes() == whole
+    assert not files.drop_cut_line(path)
 
-    path.write_text('{"x": 1}\n{"x": \n{"x": 3}\n')
-    with pytest.raises(ValueError, match=r"rows\.jsonl line 2 is damaged"):
-        list(files.read_jsonl(path))
+    last = len(whole.splitlines(keepends=True)[-1])
+    for cut in range(1, last):
+        path.write_bytes(whole[:-cut])
+        assert list(files.read_log(path, "")) == ROWS[:2]
+        assert path.read_bytes() == whole[:-cut]  # reading mends nothing
+    assert files.drop_cut_line(path)
+    files.append_log(path, ROWS[2:], after=2)
+    assert path.read_bytes() == whole
+
+
+def test_a_file_of_rows_that_was_written_at_once_is_refused_where_it_is_cut(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    files.write_rows(path, ROWS)
+    whole = path.read_bytes()
+    assert list(files.read_rows(path, "")) == ROWS
+    path.write_bytes(whole[:-1])  # all values are there
+    assert list(files.read_rows(path, "")) == ROWS
+    for cut in range(2, len(whole) + 1):
+        path.write_bytes(whole[:-cut])
+        with pytest.raises(files.Damaged, match=r"rows\.jsonl( line \d)?: .*; make it again"):
+            list(files.read_rows(path, "make it again"))
+
+
+text = st.text(max_size=8)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=5,
+)
+objects = st.dictionaries(text.filter(lambda key: key != files.CHECK), values, max_size=3)
+
+
+@given(value=objects, data=st.data())
+def test_whatever_changes_in_a_json_object_is_found(
+    tmp_path_factory: pytest.TempPathFactory, value: dict[str, Any], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("json") / "facts.json"
+    files.write_json(path, value)
+    whole = path.read_bytes()
+    assert files.read_json(path, "") == value
+    # Another spelling of the same values does no harm.
+    path.write_text("\r\n" + json.dumps(json.loads(whole), sort_keys=True), "utf-8")
+    assert files.read_json(path, "") == value
+
+    at = data.draw(st.integers(0, len(whole) - 1))
+    flipped = whole[at] ^ (1 << data.draw(st.integers(0, 7)))
+    path.write_bytes(whole[:at] + bytes([flipped]) + whole[at + 1 :])
+    with suppress(files.Damaged):
+        assert json.dumps(files.read_json(path, "")) == json.dumps(value)
+
+
+@given(
+    rows=st.lists(objects, min_size=1, max_size=5), data=st.data(), owner=st.sampled_from(["", "a"])
+)
+def test_rows_that_are_lost_doubled_exchanged_or_anothers_are_found(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: list[dict[str, Any]],
+    data: st.DataObject,
+    owner: str,
+) -> None:
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    files.write_rows(path, rows, owner)
+    lines = path.read_bytes().splitlines(keepends=True)
+    taken = data.draw(st.lists(st.integers(0, len(lines) - 1), max_size=6))
+    path.write_bytes(b"".join(lines[at] for at in taken))
+    if taken == list(range(len(rows))):
+        assert list(files.read_rows(path, "", owner)) == rows
+    else:
+        with pytest.raises(files.Damaged):
+            list(files.read_rows(path, "", owner))
+
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(files.Damaged, match="line 1: its checksum is another one"):
+        list(files.read_rows(path, "", owner + "other"))
+    other = path.with_name("other.jsonl")
+    path.rename(other)
+    with pytest.raises(files.Damaged, match="line 1: its checksum is another one"):
+        list(files.read_rows(other, "", owner))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"null", b"[]", b"{}", b"35.0", b"", b"\xff\xfe", b"\0\0\0", b'{"a": 1}', b"{" * 99),
+        *(b"[" * 100_000, b"9" * 5_000, b'{"check": null}', b'{"check": [1], "a": NaN}'),
+    ],
+    ids=range(13),
+)
+def test_what_paint_did_not_write_is_refused_as_such(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "facts.json"
+    path.write_bytes(content)
+    with pytest.raises(files.Damaged, match=rf"^{path}: .+; put it back$"):
+        files.read_json(path, "put it back")
+    path.write_bytes(content + b"\n")
+    for read in (files.read_rows, files.read_log):
+        with pytest.raises(files.Damaged, match=rf"^{path} line 1: .+; put it back$"):
+            list(read(path, "put it back"))
+
+
+def test_a_row_that_is_longer_than_any_of_ours_is_refused_before_it_fills_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LONGEST_ROW", 100)
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"x" * 10_000)
+    for read in (files.read_rows, files.read_log):
+        with pytest.raises(files.Damaged, match="line 1: more than 100 bytes in one row"):
+            list(read(path, ""))
 
 
 def test_json_is_written_for_people_and_programs(tmp_path: Path) -> None:
     files.write_json(tmp_path / "facts.json", {"a": [1, "ä"]})
-    text = (tmp_path / "facts.json").read_text()
-    assert json.loads(text) == {"a": [1, "ä"]}
+    text = (tmp_path / "facts.json").read_text("utf-8")
+    assert json.loads(text) == {"a": [1, "ä"], "check": json.loads(text)["check"]}
     assert text.endswith("}\n")
-    assert len(text.splitlines()) == 6
+    assert "ä" in text
+    assert len(text.splitlines()) == 7
+
+
+def test_half_a_surrogate_pair_is_written_as_a_question_mark_and_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    for value in ("\ud800", "\ud83d\ude00", "\udc80"):
+        files.write_json(path, {"argv": value})
+        assert files.read_json(path, "") == {"argv": "?" * len(value)}
 
 
 def test_digests_tell_texts_and_their_borders_apart() -> None:
@@ -89,14 +238,41 @@ def test_a_second_process_is_kept_out_until_the_first_has_left(tmp_path: Path) -
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
 
     with files.locked(tmp_path):
-        assert f"FolderInUse: {tmp_path}: another process is at work there" in ask()
+        said = ask()
+        assert f"FolderInUse: {tmp_path}: another process is at work there" in said
+        assert f"(process {os.getpid()} on {socket.gethostname()} since 20" in said
+        with files.locked(tmp_path, ".other.lock"):
+            pass
     assert ask() == ""
+
+
+def test_a_lock_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
+    code = f"""
+        import sys, time
+        from pathlib import Path
+        from paint import files
+        with files.locked(Path({str(tmp_path)!r})):
+            print("held", flush=True)
+            time.sleep(60)
+    """
+    holder = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    with holder.stdout:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(files.FolderInUse, match=f"process {holder.pid} on "):
+            files.locked(tmp_path).__enter__()
+        holder.kill()
+        holder.wait()
+    with files.locked(tmp_path):
+        pass
 
 
 def test_what_the_file_system_refuses_is_said_with_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(PaintError, match=r"file/below: File exists; choose another place"),
-        files.explained(tmp_path / "file/below", PaintError, "choose another place"),
+        explained(tmp_path / "file/below", PaintError, "choose another place"),
     ):
         files.write(tmp_path / "file/below", "text")

@@ -124,7 +124,7 @@ def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
     items = [
         Item(
             setup.policy.transcript(r.prompt, r.completion.ids),
-            r.problem.answer,
+            r.problem.answers,
             r.completion.truncated,
         )
         for r in rollouts

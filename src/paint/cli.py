@@ -5,25 +5,40 @@ What is specific to a verb stands in its section: the function that runs it, the
 of recipes and evaluations need no parser here: tyro makes their flags from paint.config.
 
 Whatever imports torch is imported inside the verbs, after their arguments are read: it takes
-seconds, and --help or a slip in a flag need not wait for it.
+seconds, and --help or a slip in a flag need not wait for it. What goes wrong ends in ``main``.
 """
 
 import argparse
-import math
+import errno
+import io
+import signal
 import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import tyro
-
-from paint.config import Config, ConfigError, Data, Evaluation
-from paint.errors import PaintError, Stopped
+from paint import __version__
+from paint.config import MOST, Config, ConfigError, Data, Evaluation
+from paint.errors import (
+    PaintError,
+    Stopped,
+    brief,
+    has_controls,
+    is_output_unread,
+    plain,
+    reason,
+    show,
+    unexpected,
+    wrong_name,
+)
 from paint.recipe import find_recipe, read_recipe, shipped_recipes
 from paint.runs import read_run
+
+Settings = TypeVar("Settings", Config, Evaluation)
 
 USAGE = """\
 paint: on-policy self-distillation with a partly masked solution
@@ -61,57 +76,100 @@ RECIPE_FLAGS = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb. What the user can mend is one clear message and exit status 2."""
-    verb, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    verbs = {
-        "train": train,
-        "resume": resume,
-        "eval": evaluate,
-        "grade": grade,
-        "data": data,
-        "probe": probe,
-        "lab": lab,
-        "ablate": ablate,
-    }
-    if verb in ("-h", "--help"):
-        print(USAGE + "".join(f"  {name}\n" for name in shipped_recipes()), end="")
-        return 0
+    """Run one verb: what goes wrong is one message on stderr.
+
+    The exit status is 2 for what the user can mend, 70 for an error that nobody expected, whose
+    traceback is kept in a file, and 128 + n where signal n ended the work.
+    """
+    sys.stdout = sys.stdout or io.StringIO()  # None where the shell closed it
+    sys.stderr = sys.stderr or io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # not every locale has every letter
+
+    line = list(sys.argv[1:] if arguments is None else arguments)
+    name = f"paint {line[0]}" if line and line[0] in VERBS else "paint"
+    try:
+        return _run(line)
+    except PaintError as error:
+        return _end(f"{name}: {error}", 2)
+    except Stopped as stopped:
+        return _end(str(stopped), 128 + stopped.signal_number)
+    except KeyboardInterrupt:
+        go_on = "; the same command goes on where it stopped" if line[0] in RESUMABLE else ""
+        return _end(f"{name}: interrupted{go_on}", 130)
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and is_output_unread():
+            return 128 + signal.SIGPIPE
+        if isinstance(error, OSError) and error.filename is not None:
+            way_out = "look at its name, its rights and the space that is left"
+            return _end(f"{name}: {error.filename}: {reason(error)}; {way_out}", 2)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _end(f"{name}: {reason(error)}, where the output or its files go", 2)
+        return _end(f"{name}: {unexpected(error, line)}", 70)
+
+
+def _run(line: list[str]) -> int:
+    """The exit status of the verb. Raises what it raises."""
+    verb, *rest = line or ["--help"]
+    verbs = VERBS | {"-h": _help, "--help": _help, "-V": _version, "--version": _version}
+    for argument in line:
+        if has_controls(argument):
+            raise ConfigError(f"the argument {show(argument)} holds control characters")
     if verb not in verbs:
-        names = ", ".join(verbs)
-        print(
-            f"paint: unknown verb {verb!r}; there are {names} (see paint --help)", file=sys.stderr
-        )
-        return 2
+        names = ", ".join(VERBS)
+        raise ConfigError(f"unknown verb {brief(verb)}; there are {names} (see paint --help)")
 
     try:
-        return verbs[verb](rest)
-    except PaintError as error:
-        print(f"paint {verb}: {error}", file=sys.stderr)
-        return 2
-    except Stopped as stopped:
-        print(stopped, file=sys.stderr)
-        return 128 + stopped.signal_number
-    except KeyboardInterrupt:
-        go_on = "; the same command goes on where it stopped" if verb in RESUMABLE else ""
-        print(f"paint {verb}: interrupted{go_on}", file=sys.stderr)
-        return 130
+        status = verbs[verb](rest)
+    except SystemExit:  # of a parser, which has said why
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()  # here, and not when Python ends, it is met that nobody reads
+    return status
 
 
-def _within(kind: type, low: float, high: float = math.inf) -> Callable[[str], float]:
+def _help(_: list[str]) -> int:
+    print(USAGE + "".join(f"  {name}\n" for name in shipped_recipes()), end="")
+    return 0
+
+
+def _version(_: list[str]) -> int:
+    print(f"paint {__version__}")
+    return 0
+
+
+def _end(message: str, status: int) -> int:
+    """Say why it ends, if anybody listens."""
+    with suppress(OSError):
+        print(plain(message), file=sys.stderr, flush=True)
+    return status
+
+
+def _within(kind: type, low: float, high: float) -> Callable[[str], float]:
     """A parser of numbers in [low, high]."""
 
     def parse(text: str) -> float:
         value: float = kind(text)
         if not low <= value <= high:
-            allowed = f"in [{low:g}, {high:g}]" if high < math.inf else f"at least {low:g}"
-            raise argparse.ArgumentTypeError(f"must be {allowed}, got {text}")
+            bound = f"at most {high}" if value > high else f"at least {low:g}"
+            allowed = f"in [{low:g}, {high:g}]" if high < MOST else bound
+            raise argparse.ArgumentTypeError(f"must be {allowed}, got {brief(text)[1:-1]}")
         return value
 
     parse.__name__ = kind.__name__  # argparse says "invalid int value"
     return parse
 
 
-COUNT = _within(int, 1)
+def place(text: str) -> Path:
+    """A parser of paths."""
+    if wrong := wrong_name(text):
+        raise argparse.ArgumentTypeError(f"{brief(text)} {wrong}")
+    return Path(text)
+
+
+COUNT = _within(int, 1, MOST)
+SEED = _within(int, 0, 2**63 - 1)
 SECONDS = _within(float, 0.01, 86_400)
 
 
@@ -122,7 +180,7 @@ def train(arguments: list[str]) -> int:
     """Train by a recipe; flags override its values."""
     is_named = bool(arguments) and not arguments[0].startswith("-")
     recipe = find_recipe(arguments.pop(0)) if is_named else None
-    config = tyro.cli(
+    config = _from_flags(
         Config,
         prog=f"paint train {recipe or 'RECIPE'}",
         description="Train by a recipe. Defaults shown are the recipe's; without a recipe, the "
@@ -162,7 +220,7 @@ def _resume_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="paint resume", description="Go on with a run, bit by bit as it was."
     )
-    parser.add_argument("run", type=Path, help="the run's folder (it holds run.json)")
+    parser.add_argument("run", type=place, help="the run's folder (it holds run.json)")
     parser.add_argument(
         "--steps",
         type=COUNT,
@@ -182,7 +240,7 @@ def evaluate(arguments: list[str]) -> int:
     targets = []
     while arguments and not arguments[0].startswith("-"):
         targets.append(arguments.pop(0))
-    evaluation = tyro.cli(
+    evaluation = _from_flags(
         Evaluation,
         prog="paint eval TARGET ...",
         description="Answer benchmarks, grade the samples, and compare with the base model. A "
@@ -212,7 +270,9 @@ def grade(arguments: list[str]) -> int:
     from paint.evaluation.stages import summarise_folders
 
     out = options.out or options.folders[0]
-    summarise_folders(options.folders, out, Display(), deadline=options.deadline)
+    summarise_folders(
+        options.folders, out, Display(), deadline=options.deadline, verdicts=options.verdicts
+    )
     return 0
 
 
@@ -225,12 +285,12 @@ def _grade_parser() -> ArgumentParser:
     parser.add_argument(
         "folders",
         nargs="+",
-        type=Path,
+        type=place,
         help="what `paint eval` made, or parts of it, or runs",
     )
     parser.add_argument(
         "--out",
-        type=Path,
+        type=place,
         help="where summary.json and summary.md go (default: the first folder)",
     )
     parser.add_argument(
@@ -238,6 +298,13 @@ def _grade_parser() -> ArgumentParser:
         type=SECONDS,
         default=5.0,
         help="processor seconds for the comparison of two answers (default: 5)",
+    )
+    parser.add_argument(
+        "--verdicts",
+        type=Path,
+        metavar="FILE",
+        help="JSONL of verdicts by hand, which take the grader's place: problem, sample, verdict "
+        "(right or wrong) and reason, and policy and benchmark where there are several",
     )
     return parser
 
@@ -273,6 +340,7 @@ def _openthoughts(options: Namespace) -> int:
 
 
 def _check(options: Namespace) -> int:
+    from paint.data.problem_sets import load_benchmark
     from paint.preparation.check import check_file, print_check
 
     source = Data(
@@ -284,7 +352,12 @@ def _check(options: Namespace) -> int:
         max_prompt_tokens=options.max_prompt_tokens,
         limit=options.limit,
     )
-    check = check_file(source, options.model, teacher_thinking=options.teacher_thinking)
+    check = check_file(
+        source,
+        options.model,
+        teacher_thinking=options.teacher_thinking,
+        benchmarks=[load_benchmark(name) for name in options.benchmarks],
+    )
     print_check(check)
     return 1 if check.bad or check.too_long.count else 0
 
@@ -298,7 +371,7 @@ def _add_openthoughts_parser(verbs: Any) -> None:
         argument_default=argparse.SUPPRESS,  # what is not given keeps the function's default
     )
     parser.add_argument(
-        "out", type=Path, help="file to write, OUT.jsonl; OUT.report.json and others go beside it"
+        "out", type=place, help="file to write, OUT.jsonl; OUT.report.json and others go beside it"
     )
     parser.add_argument(
         "--source",
@@ -307,7 +380,7 @@ def _add_openthoughts_parser(verbs: Any) -> None:
     parser.add_argument(
         "--sample", type=COUNT, help="problems to draw (default: 30000, the paper's)"
     )
-    parser.add_argument("--seed", type=int, help="of the draw (default: 0)")
+    parser.add_argument("--seed", type=SEED, help="of the draw (default: 0)")
     parser.add_argument(
         "--solution",
         choices=["deepseek_solution", "ground_truth_solution", "deepseek_reasoning"],
@@ -338,6 +411,12 @@ def _add_openthoughts_parser(verbs: Any) -> None:
         help="share of a problem that is repeated, in [0, 1] (default: 0.6)",
     )
     parser.add_argument(
+        "--masked",
+        action="store_true",
+        help="also drop problems that repeat one with other numbers or letters, and some that only "
+        "sound alike (docs/data.md)",
+    )
+    parser.add_argument(
         "--workers", type=COUNT, help="processes that verify (default: one for each core)"
     )
     parser.add_argument(
@@ -360,6 +439,14 @@ def _add_check_parser(verbs: Any) -> None:
         dest="model",
         required=True,
         help="model whose tokenizer counts: folder, hub name or lab",
+    )
+    parser.add_argument(
+        "--benchmarks",
+        nargs="*",
+        default=[],
+        metavar="NAME[=PATH]",
+        help="evaluation sets, as in paint eval, whose problems are searched for in the file "
+        "(default: none)",
     )
     parser.add_argument(
         "--model.no-teacher-thinking",
@@ -438,7 +525,7 @@ def _probe_parser() -> ArgumentParser:
         "table mask_ratio_ablation; default: all of them, 0 0.25 0.3 0.4 0.5 0.75)",
     )
     parser.add_argument(
-        "--folder", type=Path, help="where samples and tables go (default: probes/RECIPE)"
+        "--folder", type=place, help="where samples and tables go (default: probes/RECIPE)"
     )
     return parser
 
@@ -482,7 +569,7 @@ def _lab_parser() -> ArgumentParser:
     _add_seeds_and_samples(parser, seeds=1)
     parser.add_argument(
         "--folder",
-        type=Path,
+        type=place,
         default=Path("runs/lab"),
         help="where results, runs and samples go; what it holds already is not done again "
         "(default: runs/lab)",
@@ -546,7 +633,7 @@ def _ablate_parser() -> ArgumentParser:
     _add_seeds_and_samples(parser, seeds=3)
     parser.add_argument(
         "--folder",
-        type=Path,
+        type=place,
         help="where results, runs and samples go; what it holds already is not done again "
         "(default: runs/ablate-RECIPE)",
     )
@@ -568,7 +655,16 @@ def _ablate_parser() -> ArgumentParser:
 
 def _override(recipe: Path, flags: list[str], verb: str) -> Config:
     """The recipe with what the flags say in its place."""
-    return tyro.cli(Config, prog=f"paint {verb} {recipe}", default=read_recipe(recipe), args=flags)
+    prog = f"paint {verb} {recipe}"
+    return _from_flags(Config, prog=prog, default=read_recipe(recipe), args=flags)
+
+
+def _from_flags(kind: type[Settings], **options: Any) -> Settings:
+    """The settings that flags describe; tyro makes their parser."""
+    import tyro
+
+    settings: Settings = tyro.cli(kind, **options)
+    return settings
 
 
 def _add_seeds_and_samples(parser: ArgumentParser, *, seeds: int) -> None:
@@ -580,7 +676,7 @@ def _add_seeds_and_samples(parser: ArgumentParser, *, seeds: int) -> None:
     )
     parser.add_argument(
         "--seed",
-        type=_within(int, 0),
+        type=SEED,
         default=0,
         help="the first seed; each is that of data order, rollouts and evaluation (default: 0)",
     )
@@ -595,6 +691,17 @@ def _add_seeds_and_samples(parser: ArgumentParser, *, seeds: int) -> None:
 def _seeds(options: Namespace) -> range:
     return range(options.seed, options.seed + options.seeds)
 
+
+VERBS: dict[str, Callable[[list[str]], int]] = {
+    "train": train,
+    "resume": resume,
+    "eval": evaluate,
+    "grade": grade,
+    "data": data,
+    "probe": probe,
+    "lab": lab,
+    "ablate": ablate,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

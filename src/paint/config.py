@@ -12,14 +12,23 @@ leave them to flags.
 """
 
 import math
+import re
+import shlex
 from dataclasses import dataclass, field
 from typing import Literal
+from urllib.parse import urlsplit
 
 from paint.errors import ConfigError as ConfigError
-from paint.errors import require, show
+from paint.errors import require, require_place, require_sound, show
 from paint.options import Objective as Objective
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+
+MOST = 10_000_000
+"""The largest number of steps, rows, tokens or samples: more is a slip that takes all memory."""
+
+MOST_SECONDS = 31_536_000
+"""The longest time to wait, a year."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,8 @@ class Model:
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
 
     def __post_init__(self) -> None:
+        require_sound(self)
+        require_place(self, "path", "a folder or a hub name")
         _at_least(1, self, lora_rank="paper: 64", lora_alpha="paper: 128")
         targets = self.lora_targets
         are_distinct_names = bool(targets) and all(targets) and len(set(targets)) == len(targets)
@@ -94,6 +105,8 @@ class Data:
     """Use the first so many good rows; None is all (paper: up to 30K problems)."""
 
     def __post_init__(self) -> None:
+        require_sound(self)
+        require_place(self, "path", "problems: a file or a hub name")
         for name in ("problem_field", "solution_field", "answer_field", "id_field"):
             default = f'default: "{name.removesuffix("_field")}"'
             require(self, name, bool(getattr(self, name)), "the name of a field", default)
@@ -110,7 +123,7 @@ class Rollout:
     adapter (docs/engines.md); merged is local with the adapter rounded into the weights, for
     comparison only."""
     temperature: float = 1.1
-    """Sampling temperature, above 0 (paper: Experimental Details, 1.1 in training, 1.0 in
+    """Sampling temperature, in [0.001, 1000] (paper: Experimental Details, 1.1 in training, 1.0 in
     evaluation)."""
     top_p: float = 0.95
     """Nucleus sampling: share of probability kept, in (0, 1]; 1 is off (ours in training; paper:
@@ -128,14 +141,15 @@ class Rollout:
     step's sampled tokens; beyond it the run stops before the update, above 0 (ours; 0.001 is enough
     in float32)."""
     urls: tuple[str, ...] = ()
-    """Addresses of running vLLM servers, such as http://node1:8000; none: one is started and
-    owned."""
+    """Addresses of running vLLM servers, such as http://node1:8000; none: one is started and owned.
+    Their key is the environment variable VLLM_API_KEY."""
     server: str = "vllm serve"
     """Command that starts the owned vLLM server, as in a shell: it may live in another
     environment."""
     server_args: str = ""
     """Further arguments of the owned server, as in a shell:
-    --rollout.server-args="--gpu-memory-utilization 0.4", with the = before the dashes."""
+    --rollout.server-args="--gpu-memory-utilization 0.4", with the = before the dashes; no keys or
+    passwords, which are environment variables."""
     adapter_folder: str | None = None
     """Folder for the adapters on their way to the servers, which must see it under the same path;
     the run makes one of its name in it. None is the run directory."""
@@ -149,13 +163,15 @@ class Rollout:
     1)."""
 
     def __post_init__(self) -> None:
+        require_sound(self)
         _require_sampling(self)
         _at_least(1, self, batch_size="rows; default: 32")
         note = "nats; inf is off; default: 0.05"
         require(self, "max_engine_gap", self.max_engine_gap > 0, "above 0", note)
 
-        are_addresses = all(url.startswith(("http://", "https://")) for url in self.urls)
-        allowed = "addresses that start with http:// or https://"
+        _require_no_secrets(self)
+        are_addresses = all(_is_address(url) for url in self.urls)
+        allowed = "addresses that start with http:// or https:// and a host"
         require(self, "urls", are_addresses, allowed, "such as http://node1:8000")
         are_used = not self.urls or self.engine == "vllm"
         allowed = f'empty with rollout.engine "{self.engine}"'
@@ -164,8 +180,11 @@ class Rollout:
         require(self, "urls", are_distinct, "a list of distinct addresses", "one for each server")
 
         require(self, "server", bool(self.server.split()), "a command", 'default: "vllm serve"')
-        require(self, "patience", self.patience > 0, "above 0", "seconds; default: 900")
-        require(self, "timeout", self.timeout > 0, "above 0", "seconds; default: 1800")
+        in_range = 0 < self.patience <= MOST_SECONDS
+        require(self, "patience", in_range, f"in (0, {MOST_SECONDS}]", "seconds; default: 900")
+        in_range = 0 < self.timeout <= MOST_SECONDS
+        require(self, "timeout", in_range, f"in (0, {MOST_SECONDS}]", "seconds; default: 1800")
+        require_place(self, "adapter_folder", "None: the run directory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +205,7 @@ class Context:
     masked."""
 
     def __post_init__(self) -> None:
+        require_sound(self)
         note = "mask ratio rho_wrong; paper: 0.30"
         require(self, "wrong", 0 <= self.wrong < 1, "in [0, 1)", note)
         note = "mask ratio rho_correct; paper: 0.40"
@@ -211,6 +231,7 @@ class Teacher:
     """Longest rationale, in tokens; for reason_first only (ours)."""
 
     def __post_init__(self) -> None:
+        require_sound(self)
         require(self, "decay", 0 <= self.decay < 1, "in [0, 1)", "default: 0.99")
         _at_least(1, self, rationale_tokens="tokens; default: 512")
 
@@ -233,6 +254,7 @@ class Grpo:
     (ours)."""
 
     def __post_init__(self) -> None:
+        require_sound(self)
         _at_least(2, self, group_size="completions a problem; paper: 8")
         require(self, "clip", 0 < self.clip < 1, "in (0, 1)", "default: 0.2")
         require(self, "kl", 0 <= self.kl < math.inf, "in [0, inf)", "default: 0, off")
@@ -267,6 +289,7 @@ class Train:
     """Steps between checkpoints (paper: Experimental Details, evaluated every 20 steps)."""
 
     def __post_init__(self) -> None:
+        require_sound(self)
         _at_least(1, self, steps="optimizer steps; paper: 100")
         _at_least(1, self, batch_size="completions a step; paper: 32")
         _at_least(1, self, micro_batch_size="default: 4", checkpoint_every="steps; paper: 20")
@@ -299,7 +322,7 @@ class Validation:
     thinking: bool = True
     """Thinking mode of the prompt (paper: Experimental Details, on)."""
     temperature: float = 1.0
-    """Sampling temperature, above 0 (paper: Experimental Details, 1.0)."""
+    """Sampling temperature, in [0.001, 1000] (paper: Experimental Details, 1.0)."""
     top_p: float = 0.95
     """Nucleus sampling: share of probability kept, in (0, 1] (paper: Experimental Details,
     0.95)."""
@@ -309,6 +332,8 @@ class Validation:
     """Longest answer, in tokens (paper: Experimental Details, 38,912)."""
 
     def __post_init__(self) -> None:
+        require_sound(self)
+        require_place(self, "path", "problems and their answers")
         _require_limit(self, "None: all problems")
         _at_least(1, self, samples="samples a problem; paper: 12")
         _require_sampling(self)
@@ -330,12 +355,15 @@ class Log:
     """Store every completion with its overlap, mask ratio and verdict in the run directory."""
 
     def __post_init__(self) -> None:
+        require_sound(self)
         require(self, "folder", bool(self.folder.strip()), "a folder", 'default: "runs"')
         is_folder_name = self.name is None or (
             self.name not in ("", ".", "..") and not set(self.name) & set("/\\\0")
         )
         allowed = "a folder name without slashes, or None"
         require(self, "name", is_folder_name, allowed, "the folder is log.folder")
+        require_place(self, "name", "it becomes a folder")
+        require_place(self, "folder", 'default: "runs"')
         are_distinct = len(set(self.trackers)) == len(self.trackers)
         require(self, "trackers", are_distinct, "a list of distinct trackers", "default: none")
         require(self, "project", bool(self.project.strip()), "a name", 'default: "paint"')
@@ -441,6 +469,9 @@ class Evaluation:
     stored."""
     deadline: float = 5.0
     """Processor seconds that the comparison of two answers may take, in [0.01, 86400] (ours)."""
+    verdicts: str = ""
+    """JSONL file of verdicts given by hand, which take the grader's place: problem, sample, verdict
+    (right or wrong) and reason, and policy and benchmark where there are several."""
     rollout: Rollout = field(
         default_factory=lambda: Rollout(
             temperature=1.0, top_k=-1, max_new_tokens=38_912, batch_size=64, timeout=7200.0
@@ -449,19 +480,21 @@ class Evaluation:
     """How answers are sampled, and where."""
 
     def __post_init__(self) -> None:
+        require_sound(self)
         has_sets = bool(self.benchmarks)
         require(self, "benchmarks", has_sets, "a list of problem sets", "paper: three")
         _at_least(1, self, samples="samples a problem; paper: 12")
         _require_limit(self, "None: all problems")
         _at_least(0, self, seed="default: 0")
         require(self, "folder", bool(self.folder.strip()), "a folder", 'default: "evals"')
+        require_place(self, "folder", 'default: "evals"')
         in_range = 0.01 <= self.deadline <= 86_400
         require(self, "deadline", in_range, "in [0.01, 86400]", "seconds; default: 5")
 
 
 def _require_sampling(section: Rollout | Validation) -> None:
-    in_range = 0 < section.temperature < math.inf
-    require(section, "temperature", in_range, "in (0, inf)", "sampling temperature")
+    in_range = 0.001 <= section.temperature <= 1000
+    require(section, "temperature", in_range, "in [0.001, 1000]", "sampling temperature")
     require(section, "top_p", 0 < section.top_p <= 1, "in (0, 1]", "1 is off; default: 0.95")
     in_range = section.top_k >= 1 or section.top_k == -1
     require(section, "top_k", in_range, "at least 1, or -1", "-1 is off")
@@ -473,8 +506,56 @@ def _require_limit(section: Data | Validation | Evaluation, note: str) -> None:
     require(section, "limit", in_range, "at least 1 or None", note)
 
 
+def _is_address(url: str) -> bool:
+    """Whether it is scheme, host and, optionally, port and path."""
+    try:
+        parts = urlsplit(url)
+        is_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    is_plain = url.isascii() and not re.search(r"[\s\x00-\x1f]", url)
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and is_port and is_plain
+
+
+_SECRET = re.compile(
+    r"(?<!\S)--(api[-_]k\S*|([\w.-]+[-_.])?(key|token|password|passwd|secret)(?=[=\s]|$))"
+    r"|(?<!\S)\w*(key|token|password|passwd|secret)="
+    r"|://[^\s/]*@",
+    re.IGNORECASE,
+)
+"""What sets a secret on a command line: --api-key, --hf-token=..., VLLM_API_KEY=..., //user:...@"""
+
+
+def _require_no_secrets(rollout: Rollout) -> None:
+    """Refuse what would stand in run.json, in logs and in every user's list of processes.
+
+    Raises ConfigError, without the value.
+    """
+    if any(set("@?#") & set(url) for url in rollout.urls):
+        raise ConfigError(
+            "rollout.urls must be addresses such as http://node1:8000, without a user name, a "
+            "password or a query (they would stand in run.json, samples and messages); set the "
+            "environment variable VLLM_API_KEY to the servers' key"
+        )
+    for name, text in (("server", rollout.server), ("server_args", rollout.server_args)):
+        try:
+            parts = shlex.split(text)
+        except ValueError as error:
+            raise ConfigError(
+                f"rollout.{name} is no command line: {error}; close its quotes"
+            ) from None
+        if _SECRET.search(" ".join(parts)):
+            raise ConfigError(
+                f"rollout.{name} holds a key, a token or a password, which would stand in "
+                f"run.json, logs and the list of processes; an owned server gets a key of its "
+                f"own, and any other secret belongs into the environment of `paint` (HF_TOKEN)"
+            )
+
+
 def _at_least(smallest: int, section: object, **notes: str) -> None:
     """Require the settings, which are named with the note of their message, to be that large."""
     for key, note in notes.items():
         in_range = getattr(section, key) >= smallest
         require(section, key, in_range, f"at least {smallest}", note)
+        in_range = key == "seed" or getattr(section, key) <= MOST
+        require(section, key, in_range, f"at most {MOST}", note)

@@ -3,10 +3,12 @@
 Left out on purpose: files and trackers, which get the same figures (paint.training.runlog and run).
 """
 
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,8 +21,10 @@ from rich.progress import (
     TextColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from paint.device import wait_for_device
+from paint.errors import is_output_unread, plain
 
 SHOWN = {
     "loss": "loss",
@@ -70,16 +74,44 @@ LOG_WIDTH = 200
 """Characters of a table where there is no terminal."""
 
 
+class Terminal(Console):
+    """Where text is shown, as text: nothing in it is read as markup, emoji or terminal codes."""
+
+    farewell = ""
+    """What stderr is told once nobody reads this any longer."""
+
+    def __init__(self, file: Any = None, *, width: int | None = None, quiet: bool = False) -> None:
+        super().__init__(
+            file=file,
+            width=width,
+            quiet=quiet,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        if width is None and not self.is_terminal:
+            self.width = LOG_WIDTH
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """What rich does with every text that it prints, and with titles and cells of tables."""
+        return super().render_str(plain(text), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Go on in silence where nobody reads any longer, as in `paint train ... | head`."""
+        self.quiet = True
+        if is_output_unread() and self.farewell:
+            with suppress(OSError):
+                print(self.farewell, file=sys.stderr)
+
+
 class Display:
     """Progress of one run on one rank; a disabled one (the other ranks) is silent."""
 
     def __init__(self, *, enabled: bool = True) -> None:
-        self.console = Console(quiet=not enabled, highlight=False, soft_wrap=True)
-        if not self.console.is_terminal:
-            self.console.width = LOG_WIDTH
-
+        self.console: Console = Terminal(quiet=not enabled)
         self.live: Live | None = None
-        self.bar = Progress(*_columns("step"))
+        self.bar = Progress(*_columns(), console=self.console)
         self.task: TaskID | None = None
         self.metrics: Mapping[str, float] = {}
         self.steps = self.first = 0
@@ -87,17 +119,19 @@ class Display:
 
     def note(self, text: str) -> None:
         """Say something that stays on the screen."""
-        self.console.print(text, markup=False)
+        self.console.print(plain(text), markup=False)
 
     @contextmanager
     def running(self, steps: int, done: int) -> Iterator[None]:
         """Show progress from step ``done`` to ``steps``."""
         self.steps, self.first, self.began = steps, done, time.monotonic()
+        if isinstance(self.console, Terminal):
+            self.console.farewell = "nobody reads the output any longer; the training goes on"
         if not self.console.is_terminal or self.console.quiet:
             yield
             return
 
-        self.task = self.bar.add_task("train", total=steps, completed=done, status="")
+        self.task = self.bar.add_task("step", total=steps, completed=done, status="")
         with Live(self._picture(), console=self.console, refresh_per_second=4) as self.live:
             yield
 
@@ -109,8 +143,10 @@ class Display:
         """
         counter = Counter(self, title, total, done)
         if self.console.is_terminal and not self.console.quiet and self.live is None:
-            with Progress(*_columns(title), console=self.console, transient=True) as counter.bar:
-                counter.task = counter.bar.add_task(title, total=total, completed=done, status="")
+            with Progress(*_columns(), console=self.console, transient=True) as counter.bar:
+                counter.task = counter.bar.add_task(
+                    plain(title), total=total, completed=done, status=""
+                )
                 yield counter
         else:
             over = threading.Event()
@@ -241,12 +277,12 @@ class Clock:
         }
 
 
-def _columns(title: str) -> list[ProgressColumn]:
+def _columns() -> list[ProgressColumn]:
     return [
-        TextColumn(title),
+        TextColumn("{task.description}", markup=False),
         MofNCompleteColumn(),
         BarColumn(),
-        TextColumn("{task.fields[status]}"),
+        TextColumn("{task.fields[status]}", markup=False),
     ]
 
 

@@ -1,18 +1,37 @@
 """What can go wrong in every part of paint, and how it is said.
 
-Three doors. ``explained`` turns whatever a library raises into an error that the user can act on;
-``require`` refuses a setting that is out of range; ``plain`` lets text from outside into messages,
-tables and terminals as text.
+Four doors. ``explained`` turns whatever a library raises into an error that the user can act on;
+``require`` refuses a setting that is out of range; ``plain`` and ``cell`` let text from outside
+into messages, tables and terminals as text; ``unexpected`` keeps what nobody expected.
 """
 
+import dataclasses
 import json
+import math
 import os
+import platform
+import re
+import select
+import shlex
+import sys
+import tempfile
+import traceback
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 
 REASON_CHARACTERS = 300
 """How much of a library's message is passed on."""
+
+SHOWN_CHARACTERS = 200
+"""How much of a setting's value is shown."""
+
+MOST_FLOAT = 2.0**128 - 2.0**104
+"""The largest number of float32."""
+
+NAME_BYTES, PATH_BYTES = 255, 4095
+"""What Linux and macOS take as a name, and Linux as a path."""
 
 
 class PaintError(Exception):
@@ -38,13 +57,65 @@ class Stopped(Exception):
 def require(section: object, key: str, is_allowed: bool, allowed: str, note: str) -> None:
     """Raise ConfigError that names section.key, its value and what is allowed, unless it is."""
     if not is_allowed:
-        name, value = type(section).__name__.lower(), show(getattr(section, key))
+        name, value = type(section).__name__.lower(), brief(getattr(section, key))
         raise ConfigError(f"{name}.{key} must be {allowed}, got {value} ({note})")
+
+
+def require_sound(section: object) -> None:
+    """Require what every setting of a section needs, whatever it means.
+
+    Text has no control characters, which would steer terminals and end names. Whole numbers have 64
+    bits. Real ones are not above those of 32 bits, in which models compute.
+
+    Raises:
+        ConfigError: naming the setting.
+    """
+    assert dataclasses.is_dataclass(section)
+    for field in dataclasses.fields(section):
+        value = getattr(section, field.name)
+        texts = value if isinstance(value, tuple) else (value,)
+        are_plain = not any(isinstance(text, str) and has_controls(text) for text in texts)
+        allowed = "text without control characters"
+        require(section, field.name, are_plain, allowed, "only line ends and tabs may stand in it")
+        is_number = not isinstance(value, int) or abs(value) < 2**63
+        require(section, field.name, is_number, "below 2**63", "a number of 64 bits")
+        is_real = isinstance(value, float) and math.isfinite(value)
+        has_range = not is_real or abs(value) <= MOST_FLOAT
+        require(section, field.name, has_range, "a number of 32 bits", "at most 3.4e38")
+
+
+def require_place(section: object, key: str, note: str) -> None:
+    """Raise ConfigError that names section.key unless it is text that can name a file."""
+    path = getattr(section, key)
+    if path and (wrong := wrong_name(path)):
+        name = f"{type(section).__name__.lower()}.{key}"
+        raise ConfigError(f"{name} must be a path, got {brief(path)}, which {wrong} ({note})")
+
+
+def wrong_name(path: str) -> str:
+    """Why no file can have this path: half a sentence, or nothing where one can."""
+    if has_controls(path):
+        return "holds control characters"
+    encoded = path.encode("utf-8", "surrogatepass")
+    if any(len(part) > NAME_BYTES for part in encoded.split(b"/")):
+        return f"has a name of more than {NAME_BYTES} bytes"
+    return f"has more than {PATH_BYTES:,} bytes" if len(encoded) > PATH_BYTES else ""
+
+
+def has_controls(text: str) -> bool:
+    """Whether text has control characters other than line ends and tabs."""
+    return any(unicodedata.category(c) == "Cc" and c not in "\n\t" for c in text)
 
 
 def show(value: object) -> str:
     """A value as a TOML recipe writes it, where it is text; otherwise as Python does."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def brief(value: object) -> str:
+    """The same for a message, which a value must not fill."""
+    shown = show(value)
+    return shown if len(shown) <= SHOWN_CHARACTERS else f"{shown[: SHOWN_CHARACTERS - 3]}..."
 
 
 @contextmanager
@@ -73,10 +144,67 @@ def reason(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "there is not enough memory"
 
-    lines = str(error).strip().splitlines()
-    said = lines[0][:REASON_CHARACTERS] if lines else ""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # "Errors in loading:" is a heading, and what it heads is the reason.
+    count = 1 + next((i for i, line in enumerate(lines) if not line.endswith(":")), 0)
+    said = " ".join(lines[:count])[:REASON_CHARACTERS]
     # A KeyError says the key alone.
-    return said if " " in said else f"{type(error).__name__}: {said}"
+    return said if " " in said else f"{type(error).__name__}{': ' if said else ''}{said}"
+
+
+def unexpected(error: Exception, command: Sequence[str]) -> str:
+    """What is said of an error that nobody expected, whose traceback is kept for who can mend it.
+
+    It is kept in a new file in the folder for temporary files, with the command and the versions of
+    what runs, and without secrets.
+    """
+    said = f"{reason(error)} ({type(error).__name__}, which paint did not expect)"
+    names = ("paint", "torch", "transformers", "peft", "accelerate", "tokenizers", "pyarrow")
+    told = [
+        f"command: paint {shlex.join(command)}",
+        f"python {platform.python_version()} on {platform.platform()}",
+        *(f"{name} {_version(name)}" for name in names),
+        "",
+        *traceback.format_exception(error),
+    ]
+    try:
+        handle, path = tempfile.mkstemp(prefix="paint-error-", suffix=".txt")
+        with os.fdopen(handle, "wb") as file:
+            file.write(without_secrets("\n".join(told)).encode("utf-8", "backslashreplace"))
+    except OSError as full:
+        return f"{said}; its traceback could not be kept: {reason(full)}"
+    return f"{said}; please report it with its traceback, {path}"
+
+
+def without_secrets(text: str) -> str:
+    """Text without the passwords, keys and tokens that can be told from it or the environment."""
+    for name, value in os.environ.items():
+        if _SECRET_NAME.search(name) and len(value) >= 6:
+            text = text.replace(value, "***")
+    for secret in _SECRETS:
+        text = secret.sub(r"\1***", text)
+    return text
+
+
+def is_output_unread() -> bool:
+    """Whether stdout is a pipe that nobody reads, as in `paint ... | head`; then it is silenced."""
+    try:
+        handle = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):
+        return False
+    poll = select.poll()
+    poll.register(handle, 0)
+    if not poll.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), handle)
+    return True
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "is not installed"
 
 
 def plain(text: str) -> str:
@@ -93,4 +221,24 @@ def plain(text: str) -> str:
     )
 
 
+def cell(text: str) -> str:
+    """Text from outside as one cell of a Markdown table, which shows it as it is, in one line.
+
+    What Markdown would read as a mark, a tag, a formula or the cell's end is escaped; underscores
+    within words and lone brackets, which figures and names are full of, mean nothing to it.
+    """
+    return _MARKS.sub(r"\\\g<0>", " ".join(plain(text).split()))
+
+
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+_MARKS = re.compile(r"[\\`*<>|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=\])[(\[]")
+_SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
+_SECRETS = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"(://)[^\s/@]+(?=@)",
+        r"(\b[\w-]*(?:key|token|secret|password|passwd)\b['\"]?\s*[=:\s]\s*['\"]?)[^\s'\"]+",
+        r"(\bBearer\s+)\S+",
+        r"(\b(?:hf|sk|ghp|gho|pk)[_-])[\w-]{8,}",
+    )
+]

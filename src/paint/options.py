@@ -7,11 +7,10 @@ Left out on purpose: torch, which the command line's help need not wait for, and
 need tensors (paint.objective has them).
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from paint.errors import ConfigError, require
+from paint.errors import ConfigError, require, require_sound
 
 Divergence = Literal["forward_kl", "reverse_kl", "jsd"]
 Kind = Literal[Divergence, "sampled_token"]
@@ -41,7 +40,7 @@ class Objective:
     """Share f_top of a completion's positions that are interpolated, in [0, 1] (paper: Eq.
     sparse_selector_objective; Experimental Details, 0.03)."""
     temperature: float | None = None
-    """Temperature T of both views' distributions, above 0; None is the rollout temperature
+    """Temperature T of both views' distributions, in [0.001, 1000]; None is the rollout temperature
     (ours)."""
     reduction: Reduction = "completion"
     """What the loss is a mean over, of every method: each completion's tokens and then completions
@@ -56,6 +55,7 @@ class Objective:
     result."""
 
     def __post_init__(self) -> None:
+        require_sound(self)
         literals = {"kind": Kind, "clip_mode": ClipMode, "reduction": Reduction, "impl": Impl}
         for key, literal in literals.items():
             choices = get_args(literal)
@@ -76,9 +76,9 @@ class Objective:
         in_range = 0 <= self.top_fraction <= 1
         require(self, "top_fraction", in_range, "in [0, 1]", "f_top; paper: 0.03")
         require(self, "skip_tokens", self.skip_tokens >= 0, "at least 0", "paper: none")
-        in_range = self.temperature is None or 0 < self.temperature < math.inf
+        in_range = self.temperature is None or 0.001 <= self.temperature <= 1000
         none = "None: the rollout temperature"
-        require(self, "temperature", in_range, "in (0, inf) or None", none)
+        require(self, "temperature", in_range, "in [0.001, 1000] or None", none)
 
     def resolve(self, rollout_temperature: float) -> "Objective":
         """The options that the loss takes: the rollout's temperature where none is set."""

@@ -9,6 +9,7 @@ third-party library.
 
 import dataclasses
 import difflib
+import importlib.util
 import tomllib
 import types
 from collections.abc import Mapping
@@ -16,7 +17,10 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from paint.config import Config
-from paint.errors import ConfigError, show
+from paint.errors import ConfigError, explained, show
+
+RECIPE_BYTES = 2**16
+"""The longest recipe: they have a thousand bytes, and longer TOML can take hours to read."""
 
 _RECIPES = Path(__file__).parent / "recipes"
 _SECTIONS: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(Config)}
@@ -52,20 +56,21 @@ def read_recipe(path: str | Path) -> Config:
     Raises ConfigError, naming the file, when it cannot be read, is not TOML (with line and column),
     or holds an unknown name (with the nearest known one), a wrong type or a value out of range.
     """
-    try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist; name a recipe, a TOML file") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder; name a recipe, a TOML file") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"
-        ) from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    with explained(f"{path} cannot be read", ConfigError, "name a recipe, a TOML file"):
+        try:
+            if Path(path).stat().st_size > RECIPE_BYTES:
+                raise ValueError(f"it is longer than {RECIPE_BYTES:,} bytes")
+            table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        except FileNotFoundError:
+            raise ConfigError(f"{path} does not exist; name a recipe, a TOML file") from None
+        except IsADirectoryError:
+            raise ConfigError(f"{path} is a folder; name a recipe, a TOML file") from None
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"
+            ) from None
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}") from None
     return from_table(table, source=str(path))
 
 
@@ -134,8 +139,18 @@ def require_paths(config: Config) -> None:
 
 
 def require_trainable(config: Config) -> None:
-    """Require paths, and weights and an engine that keep small steps. Raises ConfigError."""
+    """Require paths, trackers that are there, weights and an engine that keep small steps.
+
+    Raises ConfigError.
+    """
     require_paths(config)
+
+    for tracker in config.log.trackers:
+        if importlib.util.find_spec(tracker) is None:
+            raise ConfigError(
+                f"log.trackers names {tracker}, which is not installed: "
+                f"pip install {tracker}, or leave it out"
+            )
 
     if config.model.tuning == "full" and config.model.dtype != "float32":
         raise ConfigError(

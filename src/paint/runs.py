@@ -1,24 +1,34 @@
 """A run is a folder: what lies where in it, and how it is read.
 
-    run.json                    resolved config, versions, git revision, command
+    run.json                    resolved config, identity, versions, git revision, command
     metrics.jsonl               one line a step
     rollouts/step-000001.jsonl  every rollout of the step: ids, text, overlap, mask ratio, context
     validation/step-000020/     an evaluation of that checkpoint (paint.evaluation.store)
     checkpoints/step-000020/    adapter (peft format) or model, optimizer, an averaged teacher,
-                                state: enough to go on bit by bit
+                                state: enough to go on bit by bit; SHA256SUMS of all of these
 
 Checkpoints and rollouts appear under their names only when they are complete, so a kill at any
-moment leaves the last good ones. What writes a run is paint.training (runlog, checkpoint).
+moment leaves the last good ones. All files carry checksums (paint.files), and are refused where
+they were changed. Rows and checkpoints also carry the run's identity: those of another run are
+refused, too. What writes a run is paint.training (runlog, checkpoint).
 """
 
 import json
+import re
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from paint.config import Config
 from paint.errors import PaintError
-from paint.files import read_jsonl
+from paint.files import Damaged, digest, read_json, read_log, require_whole
 from paint.recipe import from_table
+
+MAY_CHANGE = {"train.steps", "rollout.urls"}
+"""Settings with which a run may go on other than it began."""
+
+START_ANEW = "put it back as it was, or start a new run"
 
 
 class RunError(PaintError, RuntimeError):
@@ -29,15 +39,14 @@ def read_facts(folder: Path) -> dict[str, Any]:
     """What run.json says.
 
     Raises:
-        RunError: there is no run, or its run.json is damaged.
+        RunError: there is no run. Damaged: run.json was changed since it was written.
     """
-    try:
-        facts: dict[str, Any] = json.loads((folder / "run.json").read_text())
-        facts["config"]
-    except FileNotFoundError as error:
-        raise RunError(f"{folder} holds no run (no run.json)") from error
-    except (json.JSONDecodeError, KeyError, UnicodeDecodeError) as error:
-        raise RunError(f"{folder / 'run.json'} is damaged: {error}") from error
+    path = folder / "run.json"
+    if not path.exists():
+        raise RunError(f"{folder} holds no run (no run.json)")
+    facts = read_json(path, START_ANEW)
+    if not isinstance(facts.get("config"), dict) or not isinstance(facts.get("id"), str):
+        raise Damaged(f"{path} holds no run that this version of paint can read; {START_ANEW}")
     return facts
 
 
@@ -45,32 +54,83 @@ def read_run(folder: Path) -> Config:
     """The resolved config of an existing run.
 
     Raises:
-        RunError: there is no run, or its run.json is damaged. ConfigError: of another version.
+        RunError, Damaged: as ``read_facts``. ConfigError: of another version.
     """
     return from_table(read_facts(folder)["config"], source=str(folder / "run.json"))
+
+
+def identity(config: dict[str, Any], *digests: str) -> str:
+    """What tells a run from others: its config, and digests of its problems and its model."""
+    fixed = {
+        section: {key: value for key, value in keys.items() if f"{section}.{key}" not in MAY_CHANGE}
+        for section, keys in config.items()
+    }
+    return digest(json.dumps(fixed, sort_keys=True), *digests)[:16]
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
     """All complete lines of metrics.jsonl; a last line that a kill cut short is left out.
 
     Raises:
-        RunError: a line before the last one is damaged.
+        RunError, Damaged: a line was changed since it was written, or is another run's.
     """
-    path = folder / "metrics.jsonl"
-    try:
-        return list(read_jsonl(path))
-    except ValueError as error:
-        raise RunError(str(error)) from error
+    return list(_metrics(folder, START_ANEW))
+
+
+def read_history(folder: Path, steps: int) -> list[dict[str, float]]:
+    """The lines of metrics.jsonl of the first ``steps`` steps, one each.
+
+    Raises:
+        RunError, Damaged: a line is missing, was changed since it was written, or is another run's.
+    """
+    advice = (
+        f"put it back as it was, or delete the checkpoints of that step and of later ones "
+        f"in {folder / 'checkpoints'}: `paint resume {folder}` does these steps again"
+    )
+    rows = list(islice(_metrics(folder, advice), steps))
+    if len(rows) < steps:
+        raise RunError(
+            f"{folder / 'metrics.jsonl'} ends before step {len(rows) + 1}, and there is a "
+            f"checkpoint of step {steps}; {advice}"
+        )
+    return rows
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints of a run, by step."""
-    return sorted((folder / "checkpoints").glob("step-*"))
+    return [path for path in step_places(folder / "checkpoints") if path.is_dir()]
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
     """The complete checkpoint with the highest step, if there is one."""
-    return max(checkpoints(folder), default=None)
+    return max(checkpoints(folder), key=step_of, default=None)
+
+
+def require_checkpoint(checkpoint: Path, part: str = "") -> dict[str, str]:
+    """Refuse a checkpoint that is not what was written, of its step, by its run.
+
+    Args:
+        part: a folder in it, where nothing else will be read.
+
+    Returns:
+        The SHA-256 of every file that will be read, by name.
+
+    Raises:
+        Damaged: naming what was changed. RunError: the run's own run.json is gone.
+    """
+    advice = f"delete {checkpoint} to go on from the one before"
+    sums = require_whole(checkpoint, advice, part)
+    state = read_json(checkpoint / "state.json", advice)
+    if _STEP.fullmatch(checkpoint.name) and state["step"] != step_of(checkpoint):
+        raise Damaged(f"{checkpoint} is that of step {state['step']}; {advice}")
+
+    run = checkpoint.absolute().parent.parent
+    if (run / "run.json").exists() and state["run"] != read_facts(run)["id"]:
+        raise Damaged(
+            f"{checkpoint} is that of another run than {run / 'run.json'}; put back the one that "
+            f"was changed"
+        )
+    return sums
 
 
 def step_folder(parent: Path, step: int) -> Path:
@@ -81,3 +141,20 @@ def step_folder(parent: Path, step: int) -> Path:
 def step_of(path: Path) -> int:
     """The step of such a place, whatever its ending."""
     return int(path.name.removeprefix("step-").partition(".")[0])
+
+
+def step_places(parent: Path, ending: str = "") -> list[Path]:
+    """The places of all steps in a folder, by step; copies by other names are not ours."""
+    places = parent.glob(f"step-*{ending}")
+    return sorted(
+        (path for path in places if _STEP.fullmatch(path.name.removesuffix(ending))), key=step_of
+    )
+
+
+_STEP = re.compile(r"step-\d{6,}", re.ASCII)
+
+
+def _metrics(folder: Path, advice: str) -> Iterator[dict[str, Any]]:
+    path = folder / "metrics.jsonl"
+    if path.exists():
+        yield from read_log(path, advice, read_facts(folder)["id"])

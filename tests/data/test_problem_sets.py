@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paint.config import ConfigError
-from paint.data.problem_sets import PUBLISHED, Benchmark, load_benchmark
+from paint.data.problem_sets import PUBLISHED, Benchmark, folder_name, load_benchmark
 from paint.data.problems import DataError, Problem
 
 
@@ -120,6 +120,45 @@ def test_other_columns_follow_the_file(tmp_path: Path) -> None:
         'row 1: field "problem" is missing (fields of the row: the question, gold, key); '
         "name a file with other columns as FILE:problem,answer or FILE:problem,answer,id"
     ) in refusal(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("..jsonl", "'.', which cannot name a folder of its own"),
+        ("...jsonl", "'..', which cannot name a folder of its own"),
+        (" .jsonl", "' ', which cannot name a folder of its own"),
+        ("a\\..\\b.jsonl", r"'a\\..\\b', which cannot name a folder of its own"),
+    ],
+)
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str, shown: str) -> None:
+    path = write(tmp_path / "x.jsonl", [{"problem": "p", "answer": "1"}])
+    path = path.rename(tmp_path / name)
+    assert f"is named {shown}; rename it" in refusal(str(path))
+    assert f"is named {shown}; rename it" in refusal(f"{path}:problem,answer")
+
+
+@pytest.mark.parametrize("spec", ["owner/..", "../..", "owner/..:config@test"])
+def test_a_data_set_of_the_hub_cannot_lead_elsewhere_either(spec: str) -> None:
+    assert "is named '..', which cannot name a folder of its own" in refusal(spec)
+
+
+def test_names_that_no_file_system_takes_are_refused() -> None:
+    for name in ("x" * 256, "é" * 128):
+        message = refusal(f"{name}.jsonl")
+        assert "has a name of more than 255 bytes; rename it" in message
+        assert len(message) < 300
+    assert "holds control characters; rename it" in refusal("a\0b.jsonl")
+    assert "holds control characters; rename it" in refusal("aime_2025=a\0b.jsonl")
+    assert folder_name("é" * 127, "it") == "é" * 127
+
+
+@pytest.mark.parametrize(
+    "name", ["[best]", "{0}", "a:b", "a@b", "@me/mine", "x.y", "[/red]", "-", "é" * 100, "..a"]
+)
+def test_any_other_name_is_the_files(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / f"{name}.jsonl", [{"problem": "p", "answer": "1"}])
+    assert load_benchmark(str(path)).name == name.rpartition("/")[2]
 
 
 def test_ids_are_unique(tmp_path: Path) -> None:

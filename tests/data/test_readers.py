@@ -12,6 +12,7 @@ import pytest
 from paint.config import Data
 from paint.data.problems import read_problems
 from paint.data.readers import (
+    ROW_BYTES,
     BadRow,
     DataError,
     HubError,
@@ -301,3 +302,27 @@ def test_a_folder_stands_for_its_one_data_file_or_all_shards_of_one(tmp_path: Pa
 def test_rows_are_counted_without_reading_them(tmp_path: Path) -> None:
     assert count_rows(parquet(tmp_path / "p.parquet", a=["x", "y", "z"])) == 3
     assert count_rows(write(tmp_path / "p.jsonl", b"{}\n{}\n")) == 2
+
+
+def test_a_row_that_is_too_long_is_bad_by_its_length_and_the_next_one_is_read(
+    tmp_path: Path,
+) -> None:
+    long = "x" * ROW_BYTES
+    path = tmp_path / "p.jsonl"
+    path.write_text(f'{{"a": "1"}}\n{{"a": "{long}"}}\n{{"a": "3"}}\n{long}y', "utf-8")
+    first, second, third, last = read_rows(path)
+    assert [first[1], third] == [{"a": "1"}, (3, {"a": "3"})]
+    for row in (second[1], last[1]):
+        assert isinstance(row, BadRow)
+        assert row.reason == "too long"
+
+    table = pa.table({"a": ["1", long, "3"]})
+    pq.write_table(table, tmp_path / "p.parquet")
+    first, second, third = read_rows(tmp_path / "p.parquet")
+    assert [first[1], third] == [{"a": "1"}, (3, {"a": "3"})]
+    assert isinstance(second[1], BadRow)
+
+    path = tmp_path / "p.csv"
+    path.write_text(f"a\n1\n{long}x\n3\n")
+    with pytest.raises(DataError, match=r"p\.csv line 3 is too long: a row has at most 4,194,304"):
+        list(read_rows(path))

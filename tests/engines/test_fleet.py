@@ -407,6 +407,46 @@ def test_a_completion_that_does_not_fit_the_request_is_never_trained_on(
         generate(opened(stand_ins(spoil=spoil)))
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda choice: choice["token_ids"].append(10**9),
+        lambda choice: choice.update(token_ids=[5] * 100_000),
+        lambda choice: choice.clear(),
+    ],
+    ids=["no token", "too many", "nothing"],
+)
+def test_a_server_that_lies_is_left_out_like_one_that_fails_and_the_step_is_whole(
+    stand_ins: Any, opened: Open, said: Any, lie: Callable[[dict[str, Any]], object]
+) -> None:
+    liar, honest = stand_ins(spoil=lie), stand_ins(seconds=0.02)
+    engine = opened(liar, honest)
+    completions = engine.generate(PROMPTS, SHORT, range(len(PROMPTS)))
+    assert [c.ids for c in completions] == EXPECTED
+    assert {c.source for c in completions} == {honest.url}
+    assert re.search(rf"{liar.url} is left out \(.*not as a vLLM server does", said())
+
+
+def test_a_response_that_comes_little_by_little_is_not_waited_for(
+    stand_ins: Any, opened: Open
+) -> None:
+    def drip(handler: Any, path: str, *good: object) -> bool:
+        if path != "/v1/completions":
+            return False
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        for _ in range(100):
+            time.sleep(0.05)
+            handler.wfile.write(b" ")
+        return True
+
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=r"asked for 3 times .*no whole answer within 0\.3 s"):
+        generate(opened(stand_ins(send=drip), timeout=0.3))
+    assert time.monotonic() - began < 4
+
+
 def test_an_address_where_no_vllm_server_is_is_refused(
     stand_ins: Any, opened: Open, policy: Policy
 ) -> None:
@@ -547,6 +587,14 @@ def test_a_server_that_does_not_start_shows_the_end_of_its_log(
     ):
         engine.connect()
     engine.close()
+
+
+def test_the_end_of_a_long_log_is_shown_as_plain_text(tmp_path: Path) -> None:
+    process = ServerProcess(["vllm"], {}, tmp_path / "log")
+    assert process.tail() == "(No such file or directory)"
+    process.log.write_bytes(b"x" * 10**6 + b"\n\x1b[31mred\x1b[0m\x07 \xff end\n\n")
+    assert process.tail(1) == "red\\x07 \ufffd end"
+    assert len(process.tail()) < 20_100
 
 
 def test_a_server_of_ours_is_started_for_the_model_and_the_adapter() -> None:

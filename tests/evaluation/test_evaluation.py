@@ -1,12 +1,14 @@
 """The stages of an evaluation, stopped and repeated: the same figures come out."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ import torch
 
 from paint.cli import main
 from paint.config import ConfigError, Evaluation
+from paint.data.problem_sets import load_benchmark
 from paint.data.problems import Problem
-from paint.display import Display
+from paint.display import Display, Terminal
 from paint.engines.local import LocalEngine
 from paint.engines.protocol import Completion, Sampling
 from paint.evaluation.asking import (
@@ -32,9 +35,17 @@ from paint.evaluation.asking import (
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.run import resolve
 from paint.evaluation.stages import cast_votes, grade, loops, stored_in, summarise_folders
-from paint.evaluation.store import Sample, Store, StoreError, reopen_store
-from paint.evaluation.tables import comparisons, markdown, sheets, summary_json
+from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
+from paint.evaluation.tables import (
+    Sheet,
+    comparisons,
+    markdown,
+    print_sheets,
+    sheets,
+    summary_json,
+)
 from paint.grading.grader import Grade, Grader, Verdict
+from paint.lab.files import MODEL
 from paint.model.policy import Policy, PolicyError
 from paint.model.weights import save_adapter
 from processes import until
@@ -81,6 +92,8 @@ def opened(policy: Policy, task: Task) -> AbstractContextManager[Store]:
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     """The samples of a store without regard to the order in which they came."""
     rows = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
+    for row in rows:
+        del row["check"]  # which is that of its place, too
     return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
 
 
@@ -271,11 +284,11 @@ def test_checkpoints_of_whole_models_are_compared_with_the_base_that_adapters_ar
     assert main(["eval", str(folder), *flags]) == 0
     assert capsys.readouterr().out.count("tok/s") <= 1
     assert (evals / "lab/base/lab/completions.jsonl").read_bytes() == before
-    # Samples of other weights under a checkpoint's name are not taken over.
+    # Other weights under a checkpoint's name are not taken for it.
     (folder / "model").rename(folder / "kept")
     shutil.copytree(run / "checkpoints/step-000001/model", folder / "model")
     assert main(["eval", str(folder), *flags]) == 2
-    assert "weights: " in capsys.readouterr().err
+    assert "model.safetensors is not the file that was written" in capsys.readouterr().err
     # What does not go together is refused before anything is loaded or stored.
     nothing = ["--folder", str(tmp_path / "nothing")]
     for more, message in (
@@ -462,14 +475,15 @@ def test_real_rows_of_the_tables(tmp_path: Path) -> None:
     assert table["figures"]["new"]["macro"]["avg_at_k"]["mean"] == 0.875
     assert table["compared_with"] == "base"
     json.dumps(table, allow_nan=False)
-    # Of policies with different k, what all have: pass@4 of 12 and 6 samples, pass@1 of 12 and 1.
-    for k, shown in ((6, 4), (1, 1)):
+    # Of policies with different k, what all have.
+    for k, shown in ((12, [2, 4, 8, 12]), (6, [2, 4]), (1, [1])):
         mixed = {
             "base": {"x": graded([[True] * 12, [False] * 12])},
             "new": {"x": graded([[True] * k, [False] * k])},
         }
-        assert sheets(mixed)[1].columns[3] == f"pass@{shown}"
-        assert [row[3].split()[0] for row in sheets(mixed)[1].rows] == ["50.0", "50.0"]
+        counted = sheets(mixed)[1]
+        assert counted.columns[3:-1] == [f"pass@{j}" for j in shown]
+        assert {cell.split()[0] for row in counted.rows for cell in row[2:]} == {"50.0"}
     # Macro averages are over the benchmarks that all have, or a column would hold two things.
     apart = by_policy | {"new": {"x": by_policy["new"]["x"], "z": by_policy["new"]["y"]}}
     assert sheets(apart)[0].columns == ["", "x", "y", "z"]
@@ -479,6 +493,144 @@ def test_real_rows_of_the_tables(tmp_path: Path) -> None:
         list(comparisons(by_policy | {"new": {"x": graded([[True, True], [False, True]], "ac")}}))
 
 
+def stored(
+    policy: Policy, folder: Path, problems: list[Problem], texts: dict[tuple[str, int], str]
+) -> Path:
+    """A finished evaluation with these texts."""
+    k = 1 + max(sample for _, sample in texts)
+    task = task_of(policy, folder, problems, replace(PROTOCOL, samples=k))
+    with opened(policy, task) as store:
+        for row, text in texts.items():
+            prompt = prompt_digest(task.prompts[row[0]])
+            store.add(Sample(*row, prompt, text, 3, False, "local"))
+    return folder
+
+
+def test_levels_and_subjects_have_rows_of_their_own_where_the_data_have_them(
+    policy: Policy, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    rows: list[dict[str, Any]] = [
+        {"problem": "a", "answer": 1, "Level": 10, "subject": "Algebra"},
+        {"problem": "b", "answer": 2, "Level": 9, "subject": "Algebra"},
+        {"problem": "c", "answer": 3, "Level": 9, "subject": "Algebra"},
+        {"problem": "d", "answer": 4, "Level": None, "subject": "Algebra"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    problems = load_benchmark(str(path)).problems
+    texts = {
+        (str(i), k): rf"\boxed{{{i if i != 3 else 9 + k}}}" for i in range(1, 5) for k in (0, 1)
+    }
+    place = stored(policy, tmp_path / "evals/base/mine", problems, texts)
+    summarise_folders([place], tmp_path, QUIET)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    levels = summary["labels"]["base"]["mine"]["level"]
+    assert list(levels) == ["9", "10", ""]
+    assert [(row["problems"], row["avg_at_k"]["mean"]) for row in levels.values()] == [
+        (2, 0.5),
+        (1, 1.0),
+        (1, 1.0),
+    ]
+    # One subject is the whole set, and tells nothing.
+    assert list(summary["labels"]["base"]["mine"]) == ["level"]
+    text = (tmp_path / "summary.md").read_text()
+    assert "**Avg@2 by level**" in text
+    assert re.search(r"\| mine \| 9 \| 2 \| 50\.0 ", text)
+    assert re.search(r"\| mine \| none \| 1 \| 100\.0 ", text)
+    assert "by subject" not in text
+
+
+def test_the_reasons_of_verdicts_are_counted_in_the_summary(
+    policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problems = [Problem("What is 3+4?", "", "7", "sum"), Problem("Area?", "", "\\frac{}{}", "bad")]
+    texts = {
+        ("sum", 0): r"\boxed{7}",
+        ("sum", 1): r"<think> \boxed{7}",
+        ("sum", 2): "seven",
+        ("bad", 0): r"\boxed{x+1}",
+        ("bad", 1): r"\boxed{7}",
+        ("bad", 2): "none",
+    }
+    stored(policy, tmp_path / "base/mine", problems, texts)
+    assert main(["grade", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert json.loads((tmp_path / "summary.json").read_text())["reasons"]["base"]["mine"] == {
+        "right": 1,
+        "unclosed thought": 1,
+        "no box": 2,
+        "unparsable gold": 2,
+    }
+    assert "Why samples count as they do" in said
+    assert "| base | mine | 2 | 2 | 1 | 1 |" in (tmp_path / "summary.md").read_text()
+
+
+NAME = "[best] {0} [/red]"
+
+
+def test_a_name_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / f"{NAME.replace('/', '')}.jsonl"
+    path.write_text(json.dumps({"problem": "1+1?", "answer": "2", "id": "[bold]"}) + "\n")
+    flags = ["--benchmarks", str(path), "--samples", "1", "--no-thinking"]
+    flags += ["--rollout.max-new-tokens", "8", "--folder", str(tmp_path / "evals")]
+    assert main(["eval", "lab", *flags]) == 0
+    said = capsys.readouterr().out
+    assert said.count(path.stem) >= 4  # generating, grading, and the tables
+    assert (tmp_path / "evals/lab/base" / path.stem / "grades.jsonl").exists()
+
+
+def test_a_name_is_shown_as_it_is_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal
+    display, written = Display(), StringIO()
+    display.console = Terminal(written, width=200)
+    with display.counting(NAME, 3) as count:
+        count.add(7)
+    print_sheets(display.console, [Sheet(NAME, ["", NAME], [[NAME, ":x:"]])])
+    assert written.getvalue().count(NAME) >= 5
+    assert ":x:" in written.getvalue()
+
+
+def test_nothing_is_written_outside_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = json.dumps({"problem": "1+1?", "answer": "2"}) + "\n"
+    (tmp_path / "...jsonl").write_text(row)
+    (tmp_path / "mine.jsonl").write_text(row)
+    flags = ["--samples", "1", "--no-thinking", "--rollout.max-new-tokens", "8"]
+    flags += ["--folder", str(tmp_path / "evals"), "--benchmarks"]
+    assert main(["eval", "lab", *flags, str(tmp_path / "...jsonl")]) == 2
+    assert "cannot name a folder of its own" in capsys.readouterr().err
+    assert not (tmp_path / "evals").exists()
+
+    # A model that is named by its place has the name of its folder.
+    model = tmp_path / "models/mine"
+    shutil.copytree(MODEL, model)
+    (model / "sub").mkdir()
+    monkeypatch.chdir(model / "sub")
+    assert main(["eval", "..", *flags, str(tmp_path / "mine.jsonl")]) == 0
+    assert (tmp_path / "evals/mine/base/mine/grades.jsonl").exists()
+    assert not (tmp_path / "base").exists()
+
+
+def test_any_of_several_right_answers_is_right_and_all_are_stored(
+    policy: Policy, tmp_path: Path, grader: Grader
+) -> None:
+    problems = [Problem("Which?", "", "2", "1", also=("two", "\\frac{5}{2}"))]
+    texts = {
+        ("1", k): rf"\boxed{{{text}}}" for k, text in enumerate(["2", "two", "2.5", "3", "1/2"])
+    }
+    place = stored(policy, tmp_path / "base/mine", problems, texts)
+    assert json.loads((place / "problems.jsonl").read_text())["answer"] == [
+        "2",
+        "two",
+        r"\frac{5}{2}",
+    ]
+    with reopen_store(place) as store:
+        assert store.problems == problems
+        graded = grade(store, grader, QUIET)
+    assert graded.correct.tolist() == [[True, True, True, False, False]]
+
+
 def test_stored_evaluations_of_several_folders_are_told_apart(
     policy: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
@@ -486,10 +638,9 @@ def test_stored_evaluations_of_several_folders_are_told_apart(
         task = task_of(policy, tmp_path / name, problems[:2], replace(PROTOCOL, samples=1))
         with opened(policy, task) as store:
             for problem, sample in store.missing:
+                prompt, text = task.prompts[problem.id], rf"\boxed{{{problem.answer}}}"
                 store.add(
-                    Sample(
-                        problem.id, sample, "", rf"\boxed{{{problem.answer}}}", 3, False, "local"
-                    )
+                    Sample(problem.id, sample, prompt_digest(prompt), text, 3, False, "local")
                 )
     stores = stored_in([tmp_path / "b", tmp_path / "a", tmp_path / "b/.."])
     assert [str(path.relative_to(tmp_path)) for path in stores] == [

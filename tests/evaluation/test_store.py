@@ -1,9 +1,11 @@
 """What an evaluation leaves on disk survives kills, damage and changed settings."""
 
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paint import PaintError
+from paint import PaintError, files
 from paint.data.problems import Problem
 from paint.evaluation.store import (
     Sample,
@@ -49,7 +51,7 @@ def missing(opened: AbstractContextManager[Store]) -> list[tuple[str, int]]:
 
 
 def refusal(opened: AbstractContextManager[Store]) -> str:
-    with pytest.raises(StoreError) as refused, opened:
+    with pytest.raises((StoreError, files.Damaged)) as refused, opened:
         pass
     return str(refused.value)
 
@@ -89,63 +91,115 @@ def test_a_store_cut_anywhere_loses_only_the_lines_that_were_cut(
     path.write_bytes(left)
     with reopen_store(folder) as store:
         assert len(store.written) == left.count(b"\n")
+    assert path.read_bytes() == left  # only who adds samples drops what was cut
+    with fresh(folder) as store:
         assert store.dropped == (not left.endswith(b"\n") and left != b"")
     assert path.read_bytes() == left[: left.rfind(b"\n") + 1]
-    fill(reopen_store(folder))
-    assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
+    fill(fresh(folder))
+    assert path.read_bytes() == whole
     assert not missing(reopen_store(folder))
+
+
+def edit(line: bytes) -> bytes:
+    """A field more, under a checksum of its own."""
+    row = {**json.loads(line), "more": 1}
+    del row["check"]
+    return files._line(row, f"completions.jsonl 1 {files.digest('other')[:16]}")
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        b"not json\n",
-        b'{"problem": "0"}\n',
-        b'{"problem": 0, "sample": 0, "prompt": "x", "text": "x", "tokens": 1, '
-        b'"truncated": false, "source": "x"}\n',
-        b'{"problem": "0", "sample": true, "prompt": "", "text": "", "tokens": 1, '
-        b'"truncated": false, "source": "x"}\n',
-        b"\xff\xfe\n",
-        b"[1, 2]\n",
-        b"[" * 100_000 + b"\n",
-        b"\x00\x00\x00\n",
+        lambda line: b"not json\n",
+        lambda line: b'{"problem": "0"}\n',
+        lambda line: line.replace(b'"tokens": 5', b'"tokens": 5.0'),
+        lambda line: line.replace(b'"tokens": 5', b'"tokens": 6'),
+        lambda line: line.replace(b'"source": "local", ', b""),
+        lambda line: line.replace(b"It is", b"It iS"),
+        lambda line: line * 2,
+        lambda line: b"\n" + line,
+        lambda line: b"",
+        lambda line: line[:-1],
+        lambda line: b"\xff\xfe\n",
+        lambda line: b"[1, 2]\n",
+        lambda line: b"[" * 100_000 + b"\n",
+        lambda line: b"\x00\x00\x00\n",
+        edit,
     ],
-    ids=range(8),
+    ids=range(15),
 )
-def test_a_damaged_line_anywhere_is_dropped_counted_and_asked_for_again(
-    tmp_path: Path, damage: bytes
+def test_a_damaged_line_anywhere_is_refused_by_its_number_and_nothing_is_lost(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     fill(fresh(tmp_path))
     path = tmp_path / "completions.jsonl"
-    first, *rest = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(damage + b"".join(rest))
-    with fresh(tmp_path) as store:
-        assert store.dropped == 1
-        assert [(p.id, k) for p, k in store.missing] == [("0", 0)]
-    fill(fresh(tmp_path))
-    assert path.read_bytes() == b"".join(rest) + first
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number in (1, 3):
+        changed = [*lines[: number - 1], damage(lines[number - 1]), *lines[number:]]
+        path.write_bytes(b"".join(changed))
+        before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        for opened in (fresh, reopen_store):
+            message = refusal(opened(tmp_path))
+            assert f"{path} line " in message
+            assert "put it back as it was, or move" in message
+        before.pop(".lock")
+        after = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+        after.pop(".lock")
+        assert after == before
 
 
-def test_a_sample_that_is_there_twice_counts_once(tmp_path: Path) -> None:
+def test_lines_that_end_as_on_windows_are_what_was_written(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
-    path = tmp_path / "completions.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(whole * 2)
-    with reopen_store(tmp_path) as store:
-        assert store.dropped == 6
-    assert path.read_bytes() == whole
+    for path in tmp_path.glob("*.json*"):
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    before = (tmp_path / "completions.jsonl").read_bytes()
+    assert not missing(reopen_store(tmp_path))
+    assert not missing(fresh(tmp_path))
+    assert (tmp_path / "completions.jsonl").read_bytes() == before
+
+
+def test_a_file_of_another_store_is_refused(tmp_path: Path) -> None:
+    mine, colder, shorter = (tmp_path / name for name in ("mine", "colder", "shorter"))
+    fill(fresh(mine))
+    fill(fresh(colder, temperature=0.5))
+    fill(open_store(shorter, ASKED, PROBLEMS[:2], PROMPTS[:2]))
+    for other, name, named in (
+        (colder, "completions.jsonl", "completions.jsonl line 1"),
+        (colder, "asked.json", "completions.jsonl line 1"),
+        (shorter, "problems.jsonl", "problems.jsonl has other problems than"),
+        (shorter, "asked.json", "problems.jsonl has other problems than"),
+    ):
+        before = (mine / name).read_bytes()
+        shutil.copy(other / name, mine / name)
+        assert str(mine / named) in refusal(reopen_store(mine))
+        (mine / name).write_bytes(before)
+    assert not missing(reopen_store(mine))
+
+
+def test_samples_of_another_set_of_problems_with_the_same_names_are_refused(tmp_path: Path) -> None:
+    fill(fresh(tmp_path / "mine"))
+    elsewhere = open_store(tmp_path / "other", ASKED, PROBLEMS, [[7, i] for i in range(3)])
+    with elsewhere as store:
+        for problem, number in store.missing:
+            prompt = prompt_digest([7, int(problem.id)])
+            store.add(Sample(problem.id, number, prompt, "text", 5, False, "local"))
+    shutil.copy(tmp_path / "other/completions.jsonl", tmp_path / "mine/completions.jsonl")
+    assert "completions.jsonl has samples of other prompts" in refusal(
+        reopen_store(tmp_path / "mine")
+    )
+    assert "problem 0: its prompt was another one" in refusal(fresh(tmp_path / "mine"))
 
 
 def test_another_setting_is_refused_with_every_difference(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.json*")}
     message = refusal(fresh(tmp_path, temperature=0.6, top_k=20))
     assert "temperature: 1.0 -> 0.6" in message
     assert "top_k: None -> 20" in message
     assert "--folder" in message
     message = refusal(open_store(tmp_path, ASKED, PROBLEMS, [PROMPTS[0], [9, 9], PROMPTS[2]]))
     assert "problem 1: its prompt was another one" in message
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.json*")} == before
     assert not missing(fresh(tmp_path))
 
 
@@ -162,7 +216,9 @@ def test_samples_of_a_problem_that_has_changed_are_known_by_their_prompt_also_af
 def test_samples_without_a_setting_are_nobodys(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     (tmp_path / "asked.json").unlink()
-    assert "nothing says in which setting" in refusal(fresh(tmp_path))
+    for opened in (fresh, reopen_store):
+        assert "nothing says in which setting" in refusal(opened(tmp_path))
+    assert find_stores(tmp_path) == [tmp_path]  # so that it is not left out of a comparison
 
 
 def test_samples_and_problems_may_become_more_or_less(tmp_path: Path) -> None:
@@ -226,7 +282,7 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
         import resource, signal, sys
         from pathlib import Path
         from paint.data.problems import Problem
-        from paint.evaluation.store import Sample, StoreError, open_store
+        from paint.evaluation.store import Sample, StoreError, open_store, prompt_digest
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         asked = {"model": "lab", "temperature": 1.0, "samples": 2, "versions": {"paint": "1"}}
         try:
@@ -234,7 +290,8 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
             with open_store(Path(sys.argv[1]), asked, problems, [[1, 2, 0]]) as store:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
                 for sample in (0, 1):
-                    store.add(Sample("0", sample, "x", "y" * 300, 5, False, "local"))
+                    prompt = prompt_digest([1, 2, 0])
+                    store.add(Sample("0", sample, prompt, "y" * 300, 5, False, "local"))
         except StoreError as error:
             print(error)
     """)
@@ -243,17 +300,19 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
     assert "No space left on device" in result.stdout
     with reopen_store(tmp_path) as store:
         assert store.written == {("0", 0)}
-        assert store.dropped == 1
+    with open_store(tmp_path, ASKED, PROBLEMS[:1], PROMPTS[:1]) as store:
+        assert store.written == {("0", 0)}
+        assert store.dropped
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("asked.json", "{", "asked.json is damaged"),
-        ("asked.json", "[]", "asked.json is damaged"),
-        ("asked.json", '{"samples": 0, "versions": []}', "asked.json is damaged"),
-        ("asked.json", '{"model": "lab"}', "asked.json is damaged"),
-        ("problems.jsonl", '{"id": "0"}\n', "problems.jsonl line 1 is damaged"),
+        ("asked.json", "{", "asked.json: Expecting property name"),
+        ("asked.json", "[]", "asked.json: it has no checksum"),
+        ("asked.json", '{"samples": 0, "versions": []}', "asked.json: it has no checksum"),
+        ("problems.jsonl", '{"id": "0"}\n', "problems.jsonl line 1: it has no checksum"),
+        ("problems.jsonl", "", "problems.jsonl: it is empty"),
     ],
 )
 def test_a_damaged_setting_is_one_clear_message(
@@ -264,6 +323,8 @@ def test_a_damaged_setting_is_one_clear_message(
     assert message in refusal(reopen_store(tmp_path))
     if name == "problems.jsonl":
         assert not missing(fresh(tmp_path))
+    else:
+        assert message in refusal(fresh(tmp_path))
 
 
 def test_a_folder_without_an_evaluation_says_so(tmp_path: Path) -> None:
@@ -277,6 +338,6 @@ def test_a_folder_without_an_evaluation_says_so(tmp_path: Path) -> None:
 
 def test_what_is_asked_is_kept_in_plain_sight(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
-    assert json.loads((tmp_path / "asked.json").read_text()) == ASKED | {
-        "versions": [ASKED["versions"]]
-    }
+    asked = json.loads((tmp_path / "asked.json").read_text())
+    del asked["check"], asked["problems"]
+    assert asked == ASKED | {"versions": [ASKED["versions"]]}

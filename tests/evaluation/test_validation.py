@@ -1,8 +1,11 @@
 """Checkpoints are evaluated on the user's own problems, all are shown, and a kill loses nothing."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
+import sys
 from contextlib import redirect_stdout
 from dataclasses import replace
 from io import StringIO
@@ -86,6 +89,44 @@ def test_validation_does_not_change_the_training_and_without_problems_there_is_n
     assert not (without / "validation").exists()
     weights = "checkpoints/step-000003/adapter/adapter_model.safetensors"
     assert (run / weights).read_bytes() == (without / weights).read_bytes()
+
+
+def test_the_way_out_of_a_damaged_checkpoint_ends_in_the_same_figures(
+    finished: tuple[Path, str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished[0], run)
+    damaged = run / "checkpoints/step-000003/adapter/adapter_model.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    # In another process, whose sets have another order.
+    command = [sys.executable, "-m", "paint.cli", "resume", str(run)]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert f"{damaged} is not the file that was written; delete {damaged.parents[1]} to go on" in (
+        refused.stderr
+    )
+    assert damaged.read_bytes() == content
+    shutil.rmtree(damaged.parents[1])
+    shutil.copytree(run / "validation/step-000003", run / "validation/step-000003 (copy)")
+    subprocess.run(command, check=True, capture_output=True)
+    assert figures(run) == figures(finished[0])
+
+
+def test_text_is_utf_8_whatever_the_locale(mine: Path, tmp_path: Path) -> None:
+    rows = [{"problem": f"Wie groß ist ${n}+1$? ≡ \u2028", "answer": str(n + 1)} for n in range(2)]
+    path, run = tmp_path / "mine.jsonl", tmp_path / "run"
+    path.write_text(to_jsonl(rows), "utf-8")
+    options = {"steps": 1, "batch_size": 2, "checkpoint_every": 1}
+    command = train_command(config(path, **options), run)
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    stored = run / "validation/step-000001/mine"
+    assert "Wie groß ist $1+1$? ≡ \u2028" in (stored / "problems.jsonl").read_text("utf-8")
+    grade = [sys.executable, "-m", "paint.cli", "grade", str(run)]
+    subprocess.run(grade, check=True, env=environment, capture_output=True)
 
 
 @pytest.mark.slow

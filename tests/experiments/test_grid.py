@@ -3,6 +3,7 @@
 import fcntl
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -251,24 +252,57 @@ def test_the_same_command_again_only_shows_what_is_there(
     assert (folder / "results.svg").read_bytes() == plot
 
 
-def test_a_line_that_was_cut_short_is_made_again_without_training(
+def test_results_that_are_gone_are_made_again_without_training_and_changed_ones_are_refused(
     finished: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, command, _ = finished
     path = folder / "results.jsonl"
     before, runs = path.read_bytes(), bytes_in(folder / "loose")
-    path.write_bytes(before[:-30])
+    for changed in (before[:-30], before.replace(b'"tight"', b'"wight"', 1), b"{}\n" + before):
+        path.write_bytes(changed)
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert f"{path} line " in said
+        assert "delete it, and the same command makes it again" in said
+        assert path.read_bytes() == changed
+    path.unlink()
     assert main(command) == 0
     assert path.read_bytes() == before
     assert bytes_in(folder / "loose") == runs
-    assert "5 of 6 are in" in capsys.readouterr().out
-    path.write_bytes(before.replace(b'{"cell": "tight"', b'{"cell": tight', 1))
+
+
+def test_an_experiment_without_all_figures_of_a_run_is_refused(
+    finished: tuple[Path, list[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, command, _ = finished
+    shutil.copytree(folder, tmp_path / "lab")
+    command = [*command, "--folder", str(tmp_path / "lab")]
+    (tmp_path / "lab/results.jsonl").unlink()
+    path = tmp_path / "lab/loose/seed-1/metrics.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b"\n") + 1])
     assert main(command) == 2
-    assert f"{path} line 2 is damaged" in capsys.readouterr().err
-    path.write_bytes(b'{"cell": "tight"}\n' + before)
-    assert main(command) == 2
-    assert f"{path} line 1 is damaged" in capsys.readouterr().err
-    path.write_bytes(before)
+    assert (
+        f"{path} ends before step 2, and there is a checkpoint of step 2" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_is_said_and_the_same_command_goes_on(
+    finished: tuple[Path, list[str], str], tmp_path: Path
+) -> None:
+    _, command, _ = finished
+    command = [sys.executable, "-m", "paint.cli", *command, "--folder", str(tmp_path / "lab")]
+    # A limit on the size of a file fails a write just as a full disk does, without filling one.
+    for kilobytes in (1, 20):
+        limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "paint", *command]
+        result = subprocess.run(limited, capture_output=True, text=True)
+        assert result.returncode == 2, result.stderr
+        assert str(tmp_path / "lab") in result.stderr
+        assert "Traceback" not in result.stderr
+    subprocess.run(command, check=True, capture_output=True)
+    ours, wanted = (read_results(path) for path in (tmp_path / "lab", finished[0]))
+    assert list(map(without_times, ours)) == list(map(without_times, wanted))
 
 
 @pytest.mark.parametrize(
@@ -359,7 +393,7 @@ def test_where_the_servers_are_is_no_other_setting(tmp_path: Path) -> None:
         rollout=replace(before.rollout, urls=("http://two:1",)),
         train=replace(LAB.train, steps=7),
     )
-    new_run(before, tmp_path / "cell/seed-0", "")
+    new_run(before, tmp_path / "cell/seed-0", "", {})
     with pytest.raises(RunError, match=r"in another setting:\n  train\.steps: \d+ -> 7\nRepeat"):
         run_cells([Cell("cell", after)], [0], tmp_path, lab_exam(2, 2), Display())
 

@@ -142,7 +142,7 @@ def test_paint_raises_the_lab_by_fifteen_points(tmp_path: Path) -> None:
 def test_methods_are_the_labs_recipes_and_seeds_count_from_the_first(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new_run(Config(), tmp_path / place, "")  # another setting, which the experiment must meet
+    new_run(Config(), tmp_path / place, "", {})  # another setting, which the experiment must meet
     flags = ["--methods", "sft,grpo,opsd,paint", "--seeds", "2", "--seed", "3"]
     assert main(["lab", *flags, "--folder", str(tmp_path)]) == 2
     run_name = place.replace("/seed-", ", seed ")

@@ -802,7 +802,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
         fused_paint_loss(*args, [6, 3], kind="sampled_token", clip_mode="none")
     with pytest.raises(ValueError, match="chunk_tokens must be at least 1, got 0"):
         fused_paint_loss(*args, [6, 3], chunk_tokens=0)
-    with pytest.raises(ValueError, match=r"temperature must be in \(0, inf\) or None, got 0"):
+    with pytest.raises(ValueError, match=r"temperature must be in \[0.001, 1000\] or None, got 0"):
         fused_paint_loss(*args, [6, 3], temperature=0)
     with pytest.raises(
         ValueError, match='impl must be one of auto, reference, chunked, triton, got "fast"'
@@ -822,7 +822,7 @@ def test_log_probs_of_what_does_not_fit_together_are_refused() -> None:
         ValueError, match="tokens must be one for each of the 9 rows of hidden, got 8"
     ):
         fused_log_probs(this.hidden, this.head, this.tokens[:8])
-    with pytest.raises(ValueError, match=r"temperature must be in \(0, inf\) or None, got 0"):
+    with pytest.raises(ValueError, match=r"temperature must be in \[0.001, 1000\] or None, got 0"):
         fused_log_probs(this.hidden, this.head, this.tokens, temperature=0)
     with pytest.raises(ValueError, match="chunk_tokens must be at least 1, got 0"):
         fused_log_probs(this.hidden, this.head, this.tokens, chunk_tokens=0)

@@ -784,7 +784,7 @@ NOT_A_DIVERGENCE: Any = "sampled_token"
         (lambda: paint_loss(STUDENT, TEACHER, [7, -1]), r"lengths\[1\] must be .* got -1"),
         (
             lambda: paint_loss(STUDENT, TEACHER, [6], temperature=0.0),
-            r"temperature must be in \(0, inf\) .* got 0.0",
+            r"temperature must be in \[0.001, 1000\] .* got 0.0",
         ),
         (
             lambda: paint_loss(STUDENT, TEACHER, [6], temperature=math.nan),

@@ -1,6 +1,8 @@
 """The model that is trained: its prompts, its hidden states, its parameters, what is stored."""
 
 import json
+import re
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +19,7 @@ from paint.engines.local import LocalEngine
 from paint.engines.protocol import Sampling
 from paint.model.policy import Policy, PolicyError, load_policy
 from paint.model.weights import load_adapter, load_trained, merge, save_adapter, save_trained
+from processes import until
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
 COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
@@ -270,7 +273,7 @@ def test_weights_that_are_not_all_there_are_refused_and_not_made_up(
         load_trained(full, tmp_path)
 
     path.write_bytes(b"nothing")
-    with pytest.raises(PolicyError, match="does not hold a model that can be loaded"):
+    with pytest.raises(PolicyError, match="; it must hold a model that can be loaded"):
         load_trained(full, tmp_path)
     with pytest.raises(PolicyError, match="nowhere"):
         load_trained(full, tmp_path / "nowhere")
@@ -325,3 +328,35 @@ def test_a_model_that_caps_its_logits_is_refused(lab_copy: Path) -> None:
     Gemma2ForCausalLM(config).save_pretrained(lab_copy)
     with pytest.raises(PolicyError, match="after lm_head"):
         load_policy(replace(LAB, path=str(lab_copy), attention="eager"), seed=0)
+
+
+def test_a_model_that_lacks_weights_is_not_made_up(lab_copy: Path) -> None:
+    path = lab_copy / "model.safetensors"
+    weights = load_file(path)
+    name = "model.layers.1.mlp.up_proj.weight"
+    save_file({n: w for n, w in weights.items() if n != name}, path, {"format": "pt"})
+    with pytest.raises(PolicyError, match=rf"lacks {re.escape(name)}; its weights and its config"):
+        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+
+    # Weights of a layer that the config leaves out are those of another model.
+    above = [n for n in weights if "layers.1." in n]
+    more = {n.replace("layers.1.", "layers.3."): weights[n].clone() for n in above}
+    save_file(weights | more, path, {"format": "pt"})
+    with pytest.raises(PolicyError, match=r"beside what its config describes, model\.layers\.3"):
+        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+
+    save_file(weights | {"value_head.weight": torch.zeros(3)}, path, {"format": "pt"})
+    whole = load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+    assert whole.lm_head.weight is whole.base.get_input_embeddings().weight  # tied, not missing
+
+
+def test_a_template_that_never_ends_is_stopped(
+    lab_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paint.model.policy.TEMPLATE_SECONDS", 0.5)
+    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    (lab_copy / "chat_template.jinja").write_text(loop)
+    before = threading.active_count()
+    with pytest.raises(PolicyError, match=r"does not end within 0\.5 seconds; mend chat_template"):
+        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+    until(lambda: threading.active_count() <= before)

@@ -15,6 +15,7 @@ from conftest import LAB, move
 from paint.config import Config, Teacher
 from paint.engines.local import LocalEngine
 from paint.engines.protocol import Sampling
+from paint.files import Damaged
 from paint.fused import fused_paint_loss
 from paint.grading.grader import Grader
 from paint.lab.files import MODEL
@@ -22,9 +23,10 @@ from paint.model.policy import Policy, PolicyError, load_policy
 from paint.model.teacher import FILE, open_teacher
 from paint.model.weights import load_adapter, save_adapter
 from paint.objective import paint_loss
-from paint.runs import RunError, read_metrics
+from paint.runs import read_metrics
 from paint.training import checkpoint
 from paint.training.run import train
+from paint.training.runlog import append_metrics, new_run
 from paint.training.update import Setup
 from runs import assert_same_history, changed, kill_and_resume
 
@@ -388,6 +390,8 @@ def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: 
     with Grader() as grader:
         engine, accelerator = LocalEngine(policy, batch_size=1), Accelerator()
         setup = Setup(small(), policy, teacher, [], engine, optimizer, accelerator, grader)
+        new_run(setup.config, tmp_path, "", {})
+        append_metrics(tmp_path, {"step": 1})
         saved = checkpoint.save(tmp_path, setup, 2)
 
     other = load_policy(config, seed=7)
@@ -399,14 +403,15 @@ def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: 
         assert torch.equal(again.lm_head(hidden(other)), teacher.lm_head(hidden(policy)))
     assert torch.equal(hidden(other), hidden(policy))
 
-    refusal = r"does not hold the average that .* ema needs.*delete it to go on from the one"
     stored = (saved / FILE).read_bytes()
     (saved / FILE).write_bytes(stored[: len(stored) // 2])
-    with pytest.raises(RunError, match=refusal):
+    with pytest.raises(Damaged, match=rf"{FILE} is not the file .*delete .* to go on from the one"):
         checkpoint.restore(tmp_path, other, optimizer, again)
+    with pytest.raises(PolicyError, match=r"must hold the average of teacher\.weights ema"):
+        again.load(saved)
 
     (saved / FILE).unlink()
-    with pytest.raises(RunError, match=refusal):
+    with pytest.raises(Damaged, match=rf"{FILE}: No such file .*delete .* to go on from the one"):
         checkpoint.restore(tmp_path, other, optimizer, again)
 
 

@@ -12,9 +12,10 @@ from rich.console import Console
 
 from paint.config import Data
 from paint.context import MARKER
-from paint.data.problems import DataError, read_problems
+from paint.data.problem_sets import Benchmark
+from paint.data.problems import DataError, Problem, read_problems
 from paint.display import Display
-from paint.model.policy import Policy
+from paint.model.policy import Policy, PolicyError
 from paint.preparation.check import (
     BadRows,
     FileCheck,
@@ -103,6 +104,53 @@ def test_solutions_that_miss_their_answer_or_anchors_are_counted(tmp_path: Path)
     assert check.without_anchors == 1
 
 
+def test_golds_that_do_not_parse_or_may_be_misread_are_listed(tmp_path: Path) -> None:
+    answers = ["99", r"\frac{9}{", ["99", r"\sqrt", "ninety-nine"], "99.0"]
+    check = check_of(write(tmp_path, *(row(n, answer=a) for n, a in enumerate(answers))))
+    assert check.boxed == {"right": 3, "unparsable gold": 1}
+    assert check.doubts == BadRows(
+        2,
+        [
+            (2, r"'\\frac{9}{': it does not parse"),
+            (
+                3,
+                r"'\\sqrt': it does not parse, 'ninety-nine': it is read as text "
+                "(read as 'ninety-nine')",
+            ),
+        ],
+    )
+    text = shown(check)
+    assert "gold answers to look at (docs/data.md): 2 rows" in text
+    assert r"row 2: '\\frac{9}{': it does not parse" in text
+
+
+def test_rows_that_repeat_a_benchmark_are_listed_by_pass(tmp_path: Path) -> None:
+    posed = "Along the road stand trees on which {} owls sit and sleep by day until six."
+    benchmark = Benchmark("owls", [Problem(posed.format(12), "", "3", "o1")])
+    path = write(
+        tmp_path, row(0), row(1, problem=posed.format(12)), row(2, problem=posed.format(7))
+    )
+    check = check_file(
+        Data(path=path), "lab", benchmarks=[benchmark], display=Display(enabled=False)
+    )
+    repeated, alike = check.contaminated.values()
+    assert [number for number, _ in repeated.first] == [2]
+    assert [number for number, _ in alike.first] == [3]
+    text = shown(check)
+    assert "repeat a benchmark problem: 1 rows" in text
+    assert "row 2: owls, problem o1: 'along the road stand trees on which 12 owls" in text
+    assert "repeat one but for numbers or letters" in text
+
+    clean = check_file(
+        Data(path=write(tmp_path, row(0))),
+        "lab",
+        benchmarks=[benchmark],
+        display=Display(enabled=False),
+    )
+    assert "no row repeats a benchmark problem" in shown(clean)
+    assert "benchmark" not in shown(check_of(path))
+
+
 def test_the_limit_ends_the_check_where_it_ends_the_run(tmp_path: Path) -> None:
     check = check_of(write(tmp_path, "{", row(0), "{", row(1), "{"), limit=2)
     assert (check.good, check.bad["invalid JSON"].count) == (2, 2)
@@ -137,10 +185,10 @@ def test_a_file_without_a_good_row_is_checked_too(tmp_path: Path) -> None:
 
 def test_a_tokenizer_that_cannot_serve_is_refused(tmp_path: Path, lab_copy: Path) -> None:
     path = write(tmp_path, row(0))
-    with pytest.raises(DataError, match="no tokenizer at 'nowhere/at-all'"):
+    with pytest.raises(PolicyError, match=r'model\.path "nowhere/at-all" cannot be loaded'):
         check_file(Data(path=path), "nowhere/at-all", display=Display(enabled=False))
     (lab_copy / "chat_template.jinja").unlink()
-    with pytest.raises(DataError, match="has no chat template"):
+    with pytest.raises(PolicyError, match="has no chat template"):
         check_file(Data(path=path), str(lab_copy), display=Display(enabled=False))
 
 

@@ -26,7 +26,7 @@ POSITIVE = (
 )
 
 
-def index_of(*problems: str, **options: float) -> Index:
+def index_of(*problems: str, **options: float | bool) -> Index:
     named = [Problem(problem, "", "1", f"p{number}") for number, problem in enumerate(problems)]
     return build_index([Benchmark("set", named)], **options)  # type: ignore[arg-type]
 
@@ -49,6 +49,17 @@ COPIES = {
     "one word changed in the middle": BOXES.replace("guard", "wizard"),
     "the first half only": BOXES[: len(BOXES) // 2],
     "in paragraphs": BOXES.replace(". ", ".\n\n"),
+}
+# Found by the masked pass alone.
+LIKE = {
+    "a variable renamed": SQUARES.replace("n$", "k$").replace("n^2 + 24n", "k^2 + 24k"),
+    "a variable renamed to a Greek one": SQUARES.replace("n$", r"\alpha$").replace(
+        "n^2 + 24n", r"\alpha^2 + 24\alpha"
+    ),
+    "a number changed": SQUARES.replace("24", "3.5"),
+    "both, with text around": (
+        f"Solve. {SQUARES.replace('n$', 'k$').replace('n^2 + 24n', 'k^2 + 7k')} Explain it."
+    ),
 }
 
 
@@ -77,9 +88,11 @@ INNOCENT = {
         r"Let $a$, $b$, $c$ be positive real numbers such that $a+b+c=1$. Find the minimum of "
         r"$\frac{1}{a}+\frac{4}{b}+\frac{9}{c}$ and all triples for which it is attained."
     ),
-    "a short problem within a longer one": (
-        r"Compute $\sin 60^\circ + 1$. Then divide it by the area of the triangle."
+    "a short problem that goes on in its formula": (
+        r"Compute $\sin 60^\circ + 1/2$. Then divide it by the area of the triangle."
     ),
+    "a short problem that began before": r"Simplify. Do not compute $2\sin 60^\circ + 1$.",
+    "a short problem with another number": r"Compute $\sin 61^\circ + 1$.",
     "a short problem with another sign": r"Compute $\sin 60^\circ - 1$.",
     "nothing": "",
     "no word": "$$ + - $$",
@@ -91,10 +104,75 @@ def test_an_innocent_look_alike_is_not_taken_for_a_copy(text: str) -> None:
     assert contaminated(text, INDEX) is None
 
 
-def test_a_problem_too_short_for_an_ngram_must_be_the_whole_text() -> None:
+SHORT_COPIES = [
+    r"compute   \(\sin 60^{\circ}+1\)",
+    rf"{SHORT} Then divide it by the area of the triangle.",
+    rf"You are a careful mathematician. Think for 30 minutes: {SHORT.removesuffix('.')}",
+    rf"Solve this. Question: {SHORT} Write the answer in a box.",
+    rf"Is it easy to {SHORT.removesuffix('.')} and to draw it?",
+]
+
+
+@pytest.mark.parametrize("text", SHORT_COPIES)
+def test_a_problem_too_short_for_an_ngram_is_found_within_a_longer_text(text: str) -> None:
     assert len(words(SHORT)) < 13
-    same = r"compute   \(\sin 60^{\circ}+1\)"
-    assert contaminated(same, INDEX) == Match("set", "p1", 1.0, same)
+    assert contaminated(text, INDEX) == Match("set", "p1", 1.0, "compute sin 60 ° + 1", "words")
+
+
+WORDS = st.lists(
+    st.sampled_from(["add", "two", "three", "to", "five", "cats", "and", "dogs"]), max_size=8
+)
+
+
+@given(WORDS, st.integers(0, 999), WORDS, st.sampled_from([".", "?", ":", "\n\n", " so"]))
+def test_any_short_problem_is_found_within_any_text(
+    before: list[str], number: int, after: list[str], end: str
+) -> None:
+    problem = f"Compute ${number} + 3 \\cdot 4$"
+    text = f"{' '.join(before)}{end} {problem}{end} {' '.join(after)}"
+    match = contaminated(text, index_of(problem))
+    assert match is not None
+    assert match.shared == f"compute {number} + 3 * 4"
+    assert (
+        contaminated(text.replace("$ ", "$ + 1 ").replace("4$", "4 + 1$"), index_of(problem))
+        is None
+    )
+
+
+def test_a_problem_of_three_signs_must_be_the_whole_text() -> None:
+    index = index_of("Find $x$!", "Compute $5!$")
+    assert contaminated("find x!", index) == Match("set", "p0", 1.0, "find x !", "words")
+    assert contaminated("Let $y=5$. Find $x!$ if you can.", index) is None
+    assert contaminated("Compute 5.", index) is None
+
+
+def test_of_two_short_problems_the_longer_is_named() -> None:
+    index = index_of("Compute $1+2$ now.", "Compute $1+2$ now and then.")
+    match = contaminated("Please: compute $1+2$ now and then.", index)
+    assert match is not None
+    assert match.id == "p1"
+
+
+@pytest.mark.parametrize("text", LIKE.values(), ids=LIKE)
+def test_the_masked_pass_finds_other_letters_and_numbers(text: str) -> None:
+    masked = index_of(BOXES, SHORT, SQUARES, POSITIVE, masked=True)
+    assert contaminated(text, INDEX) is None
+    match = contaminated(text, masked)
+    assert match is not None
+    assert (match.id, match.share, match.found_by) == ("p2", 1.0, "masked")
+
+
+def test_the_masked_pass_finds_short_problems_as_a_whole_and_the_first_pass_comes_first() -> None:
+    masked = index_of(BOXES, SHORT, SQUARES, masked=True)
+    other = r"Compute $\sin 45^\circ + 3$."
+    assert contaminated(other, masked) == Match("set", "p1", 1.0, "compute sin 0 ° + 0", "masked")
+    assert contaminated(f"Solve. {other}", masked) is None
+    assert contaminated(other.replace("+", "-"), masked) is None
+    assert contaminated(SHORT, masked) == Match("set", "p1", 1.0, "compute sin 60 ° + 1", "words")
+    # What it costs: the same words on another condition.
+    like = SQUARES.replace("24n + 35", "7n - 100")
+    assert contaminated(like, index_of(SQUARES)) is None
+    assert contaminated(like, masked) is not None
 
 
 def test_what_stands_in_two_problems_tells_of_neither() -> None:

@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from paint.config import Data
 from paint.data.problem_sets import Benchmark, load_benchmark
 from paint.data.problems import DataError, Problem, read_problems
 from paint.data.readers import BadRow
 from paint.display import Display
+from paint.files import Damaged, FolderInUse, locked
 from paint.grading.grader import Grader, Item
 from paint.preparation import openthoughts
 from paint.preparation.openthoughts import (
@@ -61,7 +65,7 @@ DROPPED: dict[str, list[dict[str, Any]]] = {
     "contaminated": [row(108, problem=BENCHMARKS[0].problems[0].problem.upper())],
     "wrong": [row(109, "109"), row(110, "1{,}110", "111")],
     "ground truth cannot be parsed": [row(111, "1", r"\frac{}{}")],
-    "timed out": [row(112, "9^{9^{9^{9}}}", "9^{9^{9^{8}}}")],
+    "timed out": [row(112, r"\sum_{i=1}^{10^{30}} \sin(i^2)", "1")],
     "duplicate problem": [row(0, problem="What is $0 + 1$?"), row(1)],
 }
 ALGEBRA = {"ground truth cannot be parsed", "timed out"}  # for which processes are started
@@ -100,11 +104,34 @@ def test_every_row_is_kept_or_dropped_for_the_reason_that_it_was_made_for(tmp_pa
     assert ALL[repeated["row"] - 1] == DROPPED["contaminated"][0]
     assert (repeated["benchmark"], repeated["id"], repeated["share"]) == ("known", "k1", 1.0)
     assert "very very old owls sleep" in repeated["shared"]
+    assert repeated["found_by"] == "words"
+    assert preparation.found_by == {"words": 1, "masked": 0}
+
+
+def test_the_masked_pass_is_an_option_and_says_what_it_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sums = "What is the sum of all positive integers $n$ below 57 for which $n^2 + 3$ is prime?"
+    other = sums.replace("57", "61").replace("$n", "$k")
+    benchmarks = [*BENCHMARKS, Benchmark("sums", [Problem(sums, "", "1", "s1")])]
+    rows = [*GOOD, row(200, problem=other), row(201, problem=BENCHMARKS[0].problems[0].problem)]
+    assert run(tmp_path, rows, benchmarks=benchmarks).dropped["contaminated"] == 1
+
+    folder = tmp_path / "masked"
+    folder.mkdir()
+    preparation = run(folder, rows, benchmarks=benchmarks, masked=True)
+    assert preparation.dropped["contaminated"] == 2
+    assert preparation.contaminated == {"known": 1, "sums": 1}
+    assert preparation.found_by == {"words": 1, "masked": 1}
+    found = {line["problem"]: line["found_by"] for line in read(folder / "out.contaminated.jsonl")}
+    assert found == {other: "masked", BENCHMARKS[0].problems[0].problem: "words"}
+    print_preparation(preparation, folder / "out.jsonl", Display())
+    assert "1 of these with another number or letter (--masked)" in capsys.readouterr().out
+    with pytest.raises(DataError, match=r"made with other settings \(masked\)"):
+        run(folder, rows, benchmarks=benchmarks)
 
 
 def test_what_is_written_is_what_a_run_reads(tmp_path: Path) -> None:
-    from paint.config import Data
-
     run(tmp_path, FAST)
     read_back = read_problems(Data(path=str(tmp_path / "out.jsonl")))
     assert read_back.skipped == {}
@@ -214,20 +241,93 @@ def test_a_run_that_stopped_before_its_first_decision_begins_anew(
     assert run(tmp_path, GOOD).kept == 20
 
 
-@pytest.mark.parametrize("place", ["first", "middle", "last", "lost"])
+@pytest.mark.parametrize("place", ["first", "middle", "last", "lost", "twice", "digit"])
 def test_damaged_decisions_are_refused(tmp_path: Path, place: str) -> None:
     run(tmp_path, GOOD)
     decided = tmp_path / "out.decided.jsonl"
     lines = decided.read_bytes().splitlines(keepends=True)
     if place == "lost":
         del lines[5]
+    elif place == "twice":
+        lines.insert(5, lines[5])
+    elif place == "digit":
+        lines[5] = lines[5].replace(b"What is $4+1$", b"What is $4+2$")
     else:
         lines[{"first": 0, "middle": 5, "last": -1}[place]] = b"\0" * 9 + b"\n"
     decided.write_bytes(b"".join(lines))
-    before = (tmp_path / "out.jsonl").read_bytes()
-    with pytest.raises(DataError, match=r"out\.decided\.jsonl is damaged: .*; delete it"):
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("out.*")}
+    with pytest.raises(Damaged, match=r"out\.decided\.jsonl line \d+: .*; delete it to decide"):
         run(tmp_path, GOOD)
-    assert (tmp_path / "out.jsonl").read_bytes() == before
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("out.*")} == before
+
+
+def test_a_prepared_set_that_was_changed_is_refused_as_long_as_its_report_is_there(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, GOOD)
+    out, report = tmp_path / "out.jsonl", tmp_path / "out.report.json"
+    data, before = Data(path=str(out)), out.read_bytes()
+    assert len(read_problems(data).problems) == 20
+
+    out.write_bytes(before.replace(b"$4+1$", b"$4+2$"))
+    with pytest.raises(
+        DataError, match=rf"{out} is not the file that {report} describes; .*delete"
+    ):
+        read_problems(data)
+    moved = report.rename(tmp_path / "kept.json")
+    assert any(p.problem == "What is $4+2$?" for p in read_problems(data).problems)
+
+    # A report of another tool, or of an earlier version, says nothing about the file.
+    for text in ("{}", "[]", "null", '{"sha256": "0"}', '{"check": "0"}'):
+        report.write_text(text)
+        assert len(read_problems(data).problems) == 20
+    for text in ("", "{", '{"sha256": "0", "check": "0"}'):
+        report.write_text(text)
+        with pytest.raises((DataError, Damaged), match=rf"{report}: .*; delete it to use {out} as"):
+            read_problems(data)
+    out.write_bytes(before)
+    moved.rename(report)
+    run(tmp_path, GOOD, sample=3)
+    assert len(read_problems(data).problems) == 3
+
+
+def test_one_process_at_a_time_makes_a_set_and_another_may_be_made_beside_it(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, GOOD)
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("out.*")}
+    with locked(tmp_path, ".out.jsonl.lock"):
+        with pytest.raises(FolderInUse):
+            run(tmp_path, GOOD)
+        make_training_data(
+            tmp_path / "other.jsonl",
+            benchmarks=[],
+            source=str(tmp_path / "rows.jsonl"),
+            display=Display(enabled=False),
+        )
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("out.*")} == before
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"file: File exists; name another file"):
+        make_training_data(tmp_path / "file/out.jsonl", benchmarks=[])
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_said_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "rows.jsonl", GOOD * 3), tmp_path / "made/out.jsonl"
+    command = [sys.executable, "-m", "paint.cli", "data", "openthoughts", str(out)]
+    command += ["--source", str(source), "--benchmarks", "--workers", "1"]
+    # A limit on the size of a file fails a write just as a full disk does, without filling one.
+    for kilobytes in (1, 10):
+        limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "paint", *command]
+        result = subprocess.run(limited, capture_output=True, text=True)
+        assert result.returncode == 2, result.stdout + result.stderr
+        assert str(out.parent) in result.stderr
+        assert "Traceback" not in result.stderr
+    subprocess.run(command, check=True, capture_output=True)
+    assert len(read(out)) == 20
 
 
 def test_decisions_made_with_other_settings_are_not_mixed_in(tmp_path: Path) -> None:

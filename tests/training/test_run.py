@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from safetensors.torch import load_file, save_file
 
 from paint import Diverged, fused
 from paint.config import Config
@@ -19,12 +21,13 @@ from paint.data.problems import DataError, Problem, batch_indices
 from paint.engines.canary import EngineGap
 from paint.engines.local import LocalEngine
 from paint.engines.protocol import Completion, EngineError
+from paint.files import Damaged, FolderInUse, digest_of_file, locked, write_json
 from paint.grading.grader import is_correct
 from paint.model.policy import load_policy
 from paint.objective import paint_loss, token_log_probs
 from paint.ranks import sum_gradients
 from paint.recipe import differences, find_recipe, from_table, read_recipe, to_table
-from paint.runs import RunError, latest_checkpoint, read_metrics, read_run
+from paint.runs import RunError, latest_checkpoint, read_facts, read_metrics, read_run
 from paint.training.rollouts import Rollout, Scored
 from paint.training.run import train
 from paint.training.runlog import step_metrics
@@ -365,6 +368,189 @@ def test_going_on_with_another_config_is_refused_with_the_difference(run: Path) 
         train(small(), run)
 
 
+def resumed(run: Path, at: Path) -> Path:
+    """A copy of a run, to be damaged, which has a step to go."""
+    shutil.copytree(run, at)
+    return at
+
+
+def go_on(folder: Path) -> None:
+    train(small(train={"steps": 4}), folder, resume=True)
+
+
+def test_going_on_with_another_model_or_chat_template_is_refused(
+    lab_copy: Path, tmp_path: Path
+) -> None:
+    config = small(model={"path": str(lab_copy)}, train={"steps": 1, "batch_size": 2})
+    train(config, tmp_path / "run")
+    longer = replace(config, train=replace(config.train, steps=2))
+
+    weights = load_file(lab_copy / "model.safetensors")
+    name = sorted(weights)[3]
+    noisy = {key: value.clone() for key, value in weights.items()}
+    noisy[name].view(-1)[7] += 1e-3  # one number of one matrix
+    save_file(noisy, lab_copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(RunError, match=rf"another model: the weights of {lab_copy} were others"):
+        train(longer, tmp_path / "run", resume=True)
+
+    save_file(weights, lab_copy / "model.safetensors", {"format": "pt"})
+    [template] = lab_copy.glob("chat_template*")
+    text = template.read_text("utf-8")
+    template.write_text(text.replace("assistant", "Assistant"), "utf-8")
+    with pytest.raises(RunError, match="another model: the tokenizer and chat template of"):
+        train(longer, tmp_path / "run", resume=True)
+
+    template.write_text(text, "utf-8")
+    train(longer, tmp_path / "run", resume=True)
+    assert len(read_metrics(tmp_path / "run")) == 2
+
+
+def test_other_versions_of_libraries_are_said_and_not_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = resumed(run, tmp_path / "run")
+    facts = read_facts(folder)
+    write_json(folder / "run.json", facts | {"versions": facts["versions"] | {"torch": "1.0"}})
+    go_on(folder)
+    said = capsys.readouterr().out
+    assert f"versions have changed since {folder} began" in said
+    assert f"torch 1.0 -> {torch.__version__}" in said
+
+
+@pytest.mark.parametrize(
+    ("gone", "message"),
+    [
+        ("metrics.jsonl", r"metrics.jsonl ends before step 1, and there is a checkpoint of step 3"),
+        ("rollouts", r"rollouts/step-000001.jsonl is gone; put it back, or delete the checkpoints"),
+        ("rollouts/step-000002.jsonl", r"rollouts/step-000002.jsonl is gone"),
+        ("checkpoints", r"checkpoints is gone; put it back, or make an empty folder"),
+        ("run.json", r"holds no run \(no run.json\)"),
+        ("checkpoints/step-000003/SHA256SUMS", r"SHA256SUMS: No such file .* delete .*step-000003"),
+        ("checkpoints/step-000003/optimizer.pt", r"optimizer.pt: No such file .*step-000003"),
+        ("checkpoints/step-000003/state.json", r"state.json: No such file .*step-000003"),
+    ],
+)
+def test_what_is_gone_of_a_run_is_said_and_nothing_starts_again_without_a_word(
+    run: Path, tmp_path: Path, gone: str, message: str
+) -> None:
+    folder = resumed(run, tmp_path / "run")
+    path = folder / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = files_of(folder)
+    with pytest.raises((RunError, Damaged), match=message):
+        go_on(folder)
+    assert files_of(folder) == before
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def test_a_run_without_its_settings_is_not_written_over(run: Path, tmp_path: Path) -> None:
+    folder = resumed(run, tmp_path / "run")
+    (folder / "run.json").unlink()
+    with pytest.raises(RunError, match=r"metrics.jsonl is of a run, and its run.json is gone"):
+        train(small(), folder)
+
+
+def test_a_checkpoint_of_another_step_or_run_is_refused(run: Path, tmp_path: Path) -> None:
+    folder = resumed(run, tmp_path / "run")
+    checkpoint = folder / "checkpoints/step-000003"
+    shutil.rmtree(checkpoint)
+    shutil.copytree(run / "checkpoints/step-000002", checkpoint)
+    with pytest.raises(Damaged, match=r"step-000003 is that of step 2; delete .*step-000003 to go"):
+        go_on(folder)
+
+    train(small(train={"seed": 1}), tmp_path / "other")
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "other/checkpoints/step-000003", checkpoint)
+    with pytest.raises(Damaged, match=r"step-000003 is that of another run than .*run\.json"):
+        go_on(folder)
+    shutil.copy(tmp_path / "other/run.json", folder)  # what tells them apart
+    with pytest.raises(Damaged, match=r"metrics\.jsonl line 1: its checksum is another one"):
+        train(small(train={"seed": 1, "steps": 4}), folder, resume=True)
+
+
+def test_the_way_out_of_a_damaged_file_ends_where_an_undamaged_run_ends(
+    run: Path, tmp_path: Path
+) -> None:
+    train(small(train={"steps": 4}), tmp_path / "whole")
+    folder = resumed(run, tmp_path / "checkpoint")
+    damaged = folder / "checkpoints/step-000003/optimizer.pt"
+    damaged.write_bytes(b"")
+    with pytest.raises(
+        Damaged, match=r"optimizer\.pt is not the file .*; delete .*step-000003 to go"
+    ):
+        go_on(folder)
+    shutil.rmtree(damaged.parent)
+    go_on(folder)
+
+    figures = resumed(run, tmp_path / "figures")
+    path = figures / "metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"step": 3', b'"step": 8'))
+    with pytest.raises(
+        Damaged, match=r"metrics\.jsonl line 3: .*; put it back .* delete the check"
+    ):
+        go_on(figures)
+    shutil.rmtree(figures / "checkpoints/step-000003")
+    go_on(figures)
+
+    for grown in (folder, figures):
+        assert_same(adapter(grown), adapter(tmp_path / "whole"))
+        assert_same_history(tmp_path / "whole", grown)
+
+
+def test_files_that_are_not_ours_are_let_be(run: Path, tmp_path: Path) -> None:
+    folder = resumed(run, tmp_path / "run")
+    strange = [
+        "checkpoints/step-000003 (copy)/state.json",
+        "checkpoints/step-000009 2/state.json",
+        "checkpoints/step-9/state.json",
+        "checkpoints/.DS_Store",
+        "checkpoints/step-000003/adapter/adapter_model (copy).safetensors",
+        "rollouts/step-000003 (copy).jsonl",
+        "rollouts/step-000007.jsonl.bak",
+        "rollouts/step-x.jsonl",
+        "rollouts/._step-000003.jsonl",
+        "validation/.DS_Store",
+    ]
+    for name in strange:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("not ours")
+    (folder / "checkpoints/step-000008").write_text("a file, where checkpoints are folders")
+    go_on(folder)
+    assert latest_checkpoint(folder) == folder / "checkpoints/step-000004"
+    assert all((folder / name).read_text() == "not ours" for name in strange)
+
+
+def test_torchs_advice_to_run_what_a_file_holds_is_not_passed_on(run: Path, tmp_path: Path) -> None:
+    folder = resumed(run, tmp_path / "run")
+    checkpoint = folder / "checkpoints/step-000003"
+    torch.save({"state": Path("an object")}, checkpoint / "optimizer.pt")
+    sums = checkpoint / "SHA256SUMS"
+    lines = [line for line in sums.read_text().splitlines() if "optimizer.pt" not in line]
+    lines.append(f"{digest_of_file(checkpoint / 'optimizer.pt')}  optimizer.pt")
+    sums.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RunError, match=r"optimizer\.pt holds no state that") as refused:
+        go_on(folder)
+    assert "weights_only" not in str(refused.value)
+
+
+def test_one_process_at_a_time_works_on_a_run(run: Path, tmp_path: Path) -> None:
+    folder = resumed(run, tmp_path / "run")
+    with locked(folder):
+        before = files_of(folder)
+        with pytest.raises(
+            FolderInUse, match=f"another process is at work there .process {os.getpid()}"
+        ):
+            go_on(folder)
+        with pytest.raises(FolderInUse):
+            train(small(), folder)
+        assert files_of(folder) == before
+    go_on(folder)
+
+
 def test_going_on_with_other_problems_is_refused(tmp_path: Path, problems: list[Problem]) -> None:
     rows = [
         {"problem": p.problem, "solution": p.solution, "answer": p.answer} for p in problems[:12]
@@ -470,7 +656,7 @@ def test_a_run_folder_holds_what_it_says_and_what_was_asked_for(run: Path) -> No
     assert from_table(facts["config"]) == read_run(run) == small()
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["git"] is None or len(facts["git"].removesuffix("-dirty")) == 40
-    assert {path.name for path in run.iterdir()} == {
+    assert {path.name for path in run.iterdir() if not path.name.startswith(".")} == {
         "run.json",
         "metrics.jsonl",
         "rollouts",

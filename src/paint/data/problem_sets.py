@@ -15,7 +15,8 @@ from pathlib import Path
 
 from paint.config import Data
 from paint.data.problems import Problem, read_problems
-from paint.data.readers import DataError, HubError, data_files
+from paint.data.readers import ENDINGS, DataError, HubError, data_files, shorten
+from paint.errors import brief, wrong_name
 from paint.lab.files import HELD_OUT_PROBLEMS, NAME
 
 
@@ -70,8 +71,8 @@ def load_benchmark(spec: str, *, limit: int | None = None) -> Benchmark:
 
     Raises:
         DataError: an unknown name, with the nearest known one; a hub that cannot be reached, with
-            the way to name a local copy; a published set that is not whole; and whatever
-            `paint.data.problems.read_problems` refuses.
+            the way to name a local copy; a published set that is not whole; a file whose name
+            cannot name a folder; and whatever `paint.data.problems.read_problems` refuses.
     """
     name, has_copy, copy = spec.partition("=")
     if name in PUBLISHED:
@@ -90,6 +91,7 @@ def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
     known = PUBLISHED[name]
     source = known.source
     if copy is not None:
+        _require_path(copy)
         source, *others = map(str, data_files(Path(copy)))
         if others:
             raise DataError(f"{copy} holds {len(others) + 1} shards; {name} is one file")
@@ -115,6 +117,7 @@ def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
 def _own_set(spec: str, limit: int | None) -> Benchmark:
     columns = _FILE_AND_COLUMNS.fullmatch(spec)
     source = columns["file"] if columns else spec
+    _require_path(source)
     data = Data(path=source, limit=limit)
     if columns:
         data = replace(
@@ -124,9 +127,32 @@ def _own_set(spec: str, limit: int | None) -> Benchmark:
             id_field=columns["id"] or "id",
         )
 
-    problems = read_problems(data, solutions=False, way_out=OTHER_COLUMNS).problems
-    without_hub_parts = re.split(r"[:@]", source)[0]  # owner/name:config@split
-    return Benchmark(Path(without_hub_parts).stem, problems)
+    is_file = Path(source).suffix.lower() in ENDINGS
+    path = Path(source if is_file else re.split("[:@]", source)[0])  # owner/name:config@split
+    name = folder_name(path.stem, f"the evaluation set {shorten(spec)}")
+    return Benchmark(name, read_problems(data, solutions=False, way_out=OTHER_COLUMNS).problems)
+
+
+def folder_name(name: str, what: str) -> str:
+    """The name, if a folder of an evaluation can have it.
+
+    Args:
+        what: what is named, for the message.
+
+    Raises:
+        DataError: it leads elsewhere, or no file system takes it.
+    """
+    if name.strip() in ("", ".", "..") or re.search(r"[/\\]", name) or wrong_name(name):
+        raise DataError(
+            f"{what} is named {shorten(name)}, which cannot name a folder of its own; rename it"
+        )
+    return name
+
+
+def _require_path(path: str) -> None:
+    """Refuse what is no path before anything else is said of it. Raises DataError."""
+    if wrong := wrong_name(path):
+        raise DataError(f"the evaluation set {brief(path)} {wrong}; rename it")
 
 
 def _is_plain_name(text: str) -> bool:

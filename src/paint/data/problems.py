@@ -13,7 +13,8 @@ are made; any change to the texts, which reach the prompts exactly as written.
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from paint.config import Data
 from paint.data.readers import BadRow, DataError, Number, Row, kind_of, read_rows, shorten
@@ -21,24 +22,44 @@ from paint.files import digest
 from paint.lab.files import problems_path
 
 __all__ = [
+    "LABELS",
     "DataError",
     "GoodRows",
     "Problem",
     "batch_indices",
+    "from_row",
     "judge",
     "problems_digest",
     "read_problems",
+    "to_row",
 ]
+
+LABELS = ("level", "subject")
+"""Columns that sort problems into groups, each with a table of its own in an evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A training example: x, y* and the gold answer, as text (paper: section 'Background')."""
+    """A training example: x, y* and the gold answer, as text (paper: section 'Background').
+
+    Attributes:
+        also: further answers that are right.
+        labels: its level and its subject, by name, where the data have them.
+        row: its number in its source, from 1; 0 where that is unknown.
+    """
 
     problem: str
     solution: str
     answer: str
     id: str
+    also: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    row: int = field(default=0, compare=False)
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """Every answer that is right; at least one."""
+        return (self.answer, *self.also)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +78,13 @@ def read_problems(data: Data, *, solutions: bool = True, way_out: str = DATA_FIE
     """The problems of `data.path`: a JSONL, CSV or Parquet file, a hub data set, or "lab".
 
     A good row has its problem, its solution and its answer as text that is not blank (an answer or
-    an id may be a number). It repeats neither the problem (white space aside) nor the id of an
-    earlier good row. Its id is its row number where the source has none. With `data.limit`, reading
-    stops at that many good rows.
+    an id may be a number, and several right answers are a list). It repeats neither the problem
+    (white space aside) nor the id of an earlier good row. Its id is its row number where the source
+    has none. With `data.limit`, reading stops at that many good rows.
 
     Without `solutions` the source is an evaluation set: a solution that is missing, null or blank
-    becomes "", and a problem may be posed twice, since a published set is evaluated as it is.
+    becomes "", a problem may be posed twice, since a published set is evaluated as it is, and the
+    list of several right answers may also be in a column `answers`.
 
     Args:
         data: the source, its columns, and what happens at a bad row.
@@ -125,8 +147,27 @@ def judge(
 
 def problems_digest(problems: Sequence[Problem]) -> str:
     """16 hexadecimal digits that differ where the problems, or their order, differ."""
-    parts = [part for p in problems for part in (p.id, p.problem, p.solution, p.answer)]
+    parts = [part for p in problems for part in (p.id, p.problem, p.solution, *p.answers)]
     return digest(*parts, "")[:16]
+
+
+def to_row(problem: Problem) -> dict[str, Any]:
+    """A problem as an evaluation stores it, without its solution; a list of several answers."""
+    answer = list(problem.answers) if problem.also else problem.answer
+    return {
+        "id": problem.id,
+        "problem": problem.problem,
+        "answer": answer,
+        **dict(problem.labels),
+    }
+
+
+def from_row(row: dict[str, Any]) -> Problem:
+    """The problem of such a row. Raises KeyError, TypeError or ValueError where it is none."""
+    answers = row["answer"] if isinstance(row["answer"], list) else [row["answer"]]
+    answer, *also = dict.fromkeys(map(str, answers))
+    labels = tuple((name, str(row[name])) for name in LABELS if name in row)
+    return Problem(str(row["problem"]), "", answer, str(row["id"]), tuple(also), labels)
 
 
 def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int]:
@@ -162,15 +203,46 @@ def _permutation(count: int, seed: str) -> list[int]:
 def _problem(
     fields: dict[str, object], row: int, data: Data, solutions: bool, way_out: str
 ) -> Problem:
+    problem = _text(fields, data.problem_field, "problem", way_out)
+    written = fields.get(_column(fields, data.solution_field) or "")
+    is_unsolved = not solutions and _is_blank(written)
+    solution = "" if is_unsolved else _text(fields, data.solution_field, "solution", way_out)
+    has_more = not solutions and data.answer_field == "answer"
+    answer, *also = _answers(fields, data.answer_field, has_more, way_out)
     # A row may lack the default id column. One that was asked for by another name must be there.
     is_numbered = data.id_field == "id" and _column(fields, "id") is None
-    solution = fields.get(_column(fields, data.solution_field) or "")
-    is_unsolved = not solutions and _is_blank(solution)
-    return Problem(
-        problem=_text(fields, data.problem_field, "problem", way_out),
-        solution="" if is_unsolved else _text(fields, data.solution_field, "solution", way_out),
-        answer=_text(fields, data.answer_field, "answer", way_out),
-        id=str(row) if is_numbered else _text(fields, data.id_field, "id", way_out),
+    name = str(row) if is_numbered else _text(fields, data.id_field, "id", way_out)
+    return Problem(problem, solution, answer, name, tuple(also), _labels(fields), row)
+
+
+def _answers(fields: dict[str, object], wanted: str, has_more: bool, way_out: str) -> list[str]:
+    """All right answers of a row, each once; with `has_more`, a column `answers` may hold them.
+
+    Raises BadRow where one is no answer.
+    """
+    name = _column(fields, wanted) or wanted
+    several = _column(fields, "answers") if has_more else None
+    if several and isinstance(fields[several], list):
+        if name in fields:
+            detail = f" (value {shorten(fields[several])}); keep one of them, or rename it"
+            raise BadRow(f'fields "{name}" and "{several}" both hold answers', detail)
+        name = several
+
+    value = fields.get(name)
+    if not isinstance(value, list):
+        return [_text(fields, name, "answer", way_out)]
+    if not value:
+        raise BadRow(f'field "{name}" is empty', f" (value {shorten(value)})")
+    texts = [Number(one) if type(one) in (int, float) else one for one in value]  # of Parquet
+    return list(dict.fromkeys(_text({name: text}, name, "answer", way_out) for text in texts))
+
+
+def _labels(fields: dict[str, object]) -> tuple[tuple[str, str], ...]:
+    columns = {name: fields.get(_column(fields, name) or "") for name in LABELS}
+    return tuple(
+        (name, " ".join(value.split()))
+        for name, value in columns.items()
+        if isinstance(value, str) and value.strip()
     )
 
 

@@ -5,7 +5,10 @@
 
 A row that cannot be read is an item like any other: the caller decides whether to stop, to count or
 to list. Numbers keep the digits that stand in the file. No source is ever held in memory as a
-whole.
+whole, and no row of more than ROW_BYTES.
+
+A prepared data set (`paint data openthoughts`) has its digest in the report beside it, and is
+refused where it was changed since.
 
 Left out on purpose: which cells are needed and what makes a problem good (paint.data.problems);
 compressed files; JSON files that hold one list; CSV that is not UTF-8.
@@ -16,10 +19,20 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from paint.errors import PaintError
+from paint.errors import PaintError, explained
+from paint.files import CHECK, digest_of_file, read_json
+
+ROW_BYTES = 4 * 2**20
+"""The longest row: a solution has some thousand bytes, and a longer row is a file without lines."""
+
+BATCH_BYTES = 64 * 2**20
+"""About how much of a Parquet file is in memory at once, as Arrow."""
+
+NAME_IT = "name a file, or a data set of the hub (owner/name)"
 
 Row = tuple[int, "dict[str, object] | BadRow"]
 
@@ -46,6 +59,9 @@ class Number(str):
     __slots__ = ()
 
 
+REPORTED = "sha256"
+"""The name of a prepared data set's digest in its report."""
+
 _HUB = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?::(?P<config>[^@:]+))?(?:@(?P<split>[^@:]+))?")
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 
@@ -61,30 +77,65 @@ def read_rows(source: str | Path) -> Iterator[Row]:
             or owner/name:config, with @split for another split than train.
 
     Raises:
-        DataError: nothing that can be read.
+        DataError: nothing that can be read, or a prepared data set that was changed.
         HubError: the hub does not deliver the data set.
     """
     path = Path(source)
+    kind = path.suffix.lower()
     hub = _HUB.fullmatch(str(source))
-    if hub and path.suffix.lower() not in _READERS and not path.exists():
+    with explained(path, DataError, NAME_IT):
+        is_on_hub = hub is not None and kind not in _READERS and not path.exists()
+    if hub and is_on_hub:
         yield from read_hub(hub["name"], hub["config"], hub["split"] or "train")
         return
 
-    try:
-        with path.open("rb") as file:
-            if path.suffix.lower() not in _READERS:
-                raise DataError(
-                    f"{path} is of no known kind; its name must end in {', '.join(_READERS)}"
-                )
-            yield from _READERS[path.suffix.lower()](file, path)
-    except FileNotFoundError:
-        raise DataError(
-            f"{path} does not exist; name a file, or a data set of the hub (owner/name)"
-        ) from None
-    except IsADirectoryError:
-        raise DataError(f"{path} is a folder; name the file in it that holds the rows") from None
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+    _require_as_prepared(path)
+    with _open(path) as file:
+        if kind not in _READERS:
+            raise DataError(
+                f"{path} is of no known kind; its name must end in {', '.join(_READERS)}"
+            )
+        yield from _READERS[kind](file, path)
+
+
+def _open(path: Path) -> IO[bytes]:
+    """The file, to read. Raises DataError."""
+    with explained(path, DataError, NAME_IT):
+        try:
+            return path.open("rb")
+        except FileNotFoundError:
+            raise DataError(f"{path} does not exist; {NAME_IT}") from None
+        except IsADirectoryError:
+            raise DataError(
+                f"{path} is a folder; name the file in it that holds the rows"
+            ) from None
+
+
+def report_of(path: Path) -> Path:
+    """The place of the report on a prepared data set."""
+    return path.with_suffix(".report.json")
+
+
+def _require_as_prepared(path: Path) -> None:
+    """Refuse a prepared data set that is not the one of the report beside it.
+
+    A report that paint did not write says nothing about the file.
+    """
+    report = report_of(path) if path.suffix == ".jsonl" else None
+    if report is None or not report.exists() or not path.exists():
+        return
+
+    advice = f"delete it to use {path} as it is"
+    with explained(report, DataError, advice):
+        said = json.loads(report.read_bytes())
+    if isinstance(said, dict) and {CHECK, REPORTED} <= said.keys():
+        with explained(path, DataError, "name a file that can be read"):
+            digest = digest_of_file(path)
+        if read_json(report, advice)[REPORTED] != digest:
+            raise DataError(
+                f"{path} is not the file that {report} describes; make it again, or delete the "
+                f"report to use the file as it is"
+            )
 
 
 def data_files(path: Path) -> list[Path]:
@@ -96,8 +147,9 @@ def data_files(path: Path) -> list[Path]:
     Raises:
         DataError: a folder with no data file, or with several that are not shards of one.
     """
-    if not path.is_dir():
-        return [path]
+    with explained(path, DataError, NAME_IT):
+        if not path.is_dir():
+            return [path]
 
     kinds = set(_READERS) - {".json"}  # beside the data, hub folders hold JSON that describes it
     for folder in (path, path / "data"):
@@ -119,8 +171,9 @@ def count_rows(path: Path) -> int:
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
-        return int(pyarrow.parquet.read_metadata(path).num_rows)
-    with path.open("rb") as file:
+        with _reading_parquet(path):
+            return int(pyarrow.parquet.read_metadata(path).num_rows)
+    with _open(path) as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
 
@@ -144,8 +197,7 @@ def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
 
 
 def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:
-    # Only "\n" ends a row: text may hold U+2028 and its like, at which str.splitlines would cut.
-    for row, line in enumerate(file, start=1):
+    for row, line in enumerate(_lines(file), start=1):
         line = line.removeprefix(b"\xef\xbb\xbf") if row == 1 else line
         if line.strip():
             try:
@@ -154,8 +206,21 @@ def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:
                 yield row, bad
 
 
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """The lines; of one that is longer than a row may be, its beginning alone, which is too long.
+
+    Only "\\n" ends a line: text may hold U+2028 and its like, at which str.splitlines would cut.
+    """
+    while line := file.readline(ROW_BYTES + 1):
+        rest = line
+        while rest and not rest.endswith(b"\n"):
+            rest = file.readline(ROW_BYTES)
+        yield line
+
+
 def _object(line: bytes) -> dict[str, object]:
     """The JSON object in a line. Raises BadRow."""
+    _require_short(len(line))
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -175,15 +240,33 @@ def _object(line: bytes) -> dict[str, object]:
     return fields
 
 
+def _require_short(size: int) -> None:
+    if size > ROW_BYTES:
+        raise BadRow("too long", f": a row has at most {ROW_BYTES:,} bytes")
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise BadRow("invalid JSON", f": {name} is not a JSON number")
 
 
 def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
-    csv.field_size_limit(2**31 - 1)  # of the process; the default refuses cells over 128 KiB
+    csv.field_size_limit(ROW_BYTES)  # of the process; the default refuses cells over 128 KiB
     with io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
         # Unless it is strict, a quote that never closes swallows the rest in silence.
-        yield from _csv_rows(csv.reader(text, strict=True), path)
+        yield from _csv_rows(csv.reader(_csv_lines(text, path), strict=True), path)
+
+
+def _csv_lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
+    """The lines. Raises DataError where one is too long: what follows cannot be told apart."""
+    number = 0
+    while line := text.readline(ROW_BYTES + 1):
+        number += 1
+        if len(line) > ROW_BYTES:
+            raise DataError(
+                f"{path} line {number} is too long: a row has at most {ROW_BYTES:,} bytes; "
+                f"end its rows with line ends"
+            )
+        yield line
 
 
 def _csv_rows(reader: Any, path: Path) -> Iterator[Row]:
@@ -195,6 +278,7 @@ def _csv_rows(reader: Any, path: Path) -> Iterator[Row]:
             if names and len(cells) != len(names):
                 detail = f": {len(cells)}, and the first line names {len(names)} columns"
                 raise BadRow("wrong number of cells", detail)
+            _require_short(sum(map(len, cells)))
             _require_utf8(names or cells, cells)
         except BadRow as bad:
             if not names:
@@ -237,24 +321,38 @@ def _require_utf8(names: list[str], cells: list[str]) -> None:
 
 
 def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:
-    import pyarrow
     import pyarrow.parquet
 
-    try:
+    with _reading_parquet(path):
         table = pyarrow.parquet.ParquetFile(file, page_checksum_verification=True, pre_buffer=False)
-        yield from _arrow_rows(table.iter_batches(batch_size=256))
-    # KeyError: two columns of one name.
-    except (pyarrow.ArrowException, KeyError, OSError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise DataError(f"{path} is no Parquet file, or was cut or damaged: {reason}") from None
+        groups = [table.metadata.row_group(i) for i in range(table.num_row_groups)]
+        row_bytes = max((g.total_byte_size // max(g.num_rows, 1) for g in groups), default=0)
+        batch_size = min(max(BATCH_BYTES // max(row_bytes, 1), 1), 256)
+        yield from _arrow_rows(table.iter_batches(batch_size=batch_size))
+
+
+def _reading_parquet(path: Path) -> AbstractContextManager[None]:
+    place = f"{path} is no Parquet file, or was cut or damaged"
+    return explained(place, DataError, "write it again, or name another file")
 
 
 def _arrow_rows(batches: Iterable[Any]) -> Iterator[Row]:
     row = 0
     for batch in batches:
+        sizes = [0] * batch.num_rows
+        if batch.nbytes > ROW_BYTES:
+            sizes = [batch.slice(index, 1).nbytes for index in range(batch.num_rows)]
+            batch = batch.filter([size <= ROW_BYTES for size in sizes])
         columns = {name: _cells(name, batch.column(name)) for name in batch.schema.names}
-        for index in range(batch.num_rows):
+        read = iter(range(batch.num_rows))
+        for size in sizes:
             row += 1
+            try:
+                _require_short(size)
+            except BadRow as bad:
+                yield row, bad
+                continue
+            index = next(read)
             fields = {name: cells[index] for name, cells in columns.items()}
             yield row, next((cell for cell in fields.values() if isinstance(cell, BadRow)), fields)
 
@@ -300,6 +398,8 @@ _READERS: dict[str, Callable[[IO[bytes], Path], Iterator[Row]]] = {
     ".csv": _csv,
     ".parquet": _parquet,
 }
+ENDINGS = frozenset(_READERS)
+"""How the names of data files end."""
 
 
 def kind_of(value: object) -> str:

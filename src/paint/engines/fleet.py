@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paint.display import Display
+from paint.engines.answers import Vocabulary
 from paint.engines.protocol import Completion, EngineError, Finished, Sampling
 from paint.engines.server import ATTEMPTS, Server, TooSlow, Unreachable, attempts
 from paint.errors import PaintError
@@ -81,7 +82,7 @@ class Fleet:
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
         seeds: Sequence[int],
-        end_ids: Sequence[int],
+        vocabulary: Vocabulary,
         finished: Finished,
     ) -> None:
         """One completion by base + adapter per prompt, handed over as soon as it is there.
@@ -93,7 +94,7 @@ class Fleet:
 
         async def row(index: int, prompt: Sequence[int], seed: int) -> None:
             nonlocal count
-            finished(index, await self._complete(prompt, sampling, seed, end_ids))
+            finished(index, await self._complete(prompt, sampling, seed, vocabulary))
             count += 1
             self.display.phase(f"rollout {count}/{len(prompts)}")
 
@@ -118,14 +119,14 @@ class Fleet:
             await asyncio.gather(rows, *tending, return_exceptions=True)
 
     async def _complete(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int, end_ids: Sequence[int]
+        self, prompt: Sequence[int], sampling: Sampling, seed: int, vocabulary: Vocabulary
     ) -> Completion:
         """One completion on the least busy server; on another one, or later, where that fails."""
         late = 0
         while True:
             server = await self._free_server()
             request = asyncio.create_task(
-                server.complete(self.adapter, prompt, sampling, seed, end_ids)
+                server.complete(self.adapter, prompt, sampling, seed, vocabulary)
             )
             server.requests.add(request)
             try:
@@ -242,7 +243,7 @@ class Fleet:
         try:
             await server.connect(folder)
         except Unreachable as error:
-            raise EngineError(f"{server.url} is healthy but does not answer: {error}") from error
+            raise EngineError(f"{server.url} is healthy, but cannot be used: {error}") from error
 
     async def _until_healthy(self, server: Server) -> None:
         start = last_note = time.monotonic()

@@ -5,6 +5,8 @@ runs by itself. Left out on purpose: servers of somebody else, which are never s
 """
 
 import os
+import re
+import secrets
 import shlex
 import signal
 import socket
@@ -18,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from paint import config as cfg
+from paint.errors import PaintError, explained, plain, reason
 from paint.lab.files import model_path
 
 STOP_SECONDS = 20.0
@@ -25,6 +28,16 @@ STOP_SECONDS = 20.0
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes for --max-lora-rank."""
+
+WATCHDOG = Path(__file__).with_name("watchdog.py")
+
+API_KEY = "VLLM_API_KEY"
+"""The environment variable with a server's key, on its side and on ours."""
+
+TAIL_BYTES = 20_000
+"""What is read of a log for its last lines."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 LAUNCHER = (
     "RANK",
@@ -71,8 +84,12 @@ def server_command(
 
 
 def server_environment(options: cfg.Rollout) -> dict[str, str]:
-    """The variables that our server needs beside those of this process."""
-    variables = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    """The variables that our server needs beside those of this process.
+
+    One is a new key: everybody on this machine can reach the server, and who has no key can load
+    no adapter. Command lines, unlike environments, are shown to all users.
+    """
+    variables = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", API_KEY: secrets.token_urlsafe(32)}
     if options.sleep:
         # A sleeping server is woken through an endpoint that vLLM has in development mode only.
         variables["VLLM_SERVER_DEV_MODE"] = "1"
@@ -102,15 +119,22 @@ class ServerProcess:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         self.command = list(command)
         inherited = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
-        self.environment = inherited | dict(environment)
+        # ``python -m`` would import the server's modules from the working directory first.
+        self.environment = inherited | {"PYTHONSAFEPATH": "1"} | dict(environment)
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it in a session of its own: Ctrl-C then reaches the trainer alone."""
+        """Start it in a session of its own: Ctrl-C then reaches the trainer alone.
+
+        Raises:
+            PaintError: the log cannot be written, or no process be started.
+        """
         self.stop()
-        watchdog = [sys.executable, "-m", "paint.engines.watchdog", str(os.getpid())]
-        with self.log.open("ab") as log:
+        # Isolated, and by its path: what lies in the working directory is not imported.
+        watchdog = [sys.executable, "-I", "-S", str(WATCHDOG), str(os.getpid())]
+        advice = "free some space, or choose another folder"
+        with explained(self.log, PaintError, advice), self.log.open("ab") as log:
             log.write(f"\n$ {shlex.join(self.command)}\n".encode())
             log.flush()
             self.process = subprocess.Popen(
@@ -128,9 +152,14 @@ class ServerProcess:
         return self.process is None or self.process.poll() is not None
 
     def tail(self, lines: int = 15) -> str:
-        """The end of its log."""
-        text = self.log.read_bytes()[-20_000:].decode(errors="replace")
-        return "\n".join(text.rstrip().splitlines()[-lines:])
+        """The end of its log, without colours."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(log.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
+                text = log.read(TAIL_BYTES).decode(errors="replace")
+        except OSError as error:
+            return f"({reason(error)})"
+        return plain("\n".join(_COLOUR.sub("", text).rstrip().splitlines()[-lines:]))
 
     def stop(self) -> None:
         """End it and all its children; returns when they are gone."""

@@ -1,18 +1,18 @@
 """One vLLM server as its user sees it: what may be asked of it over HTTP.
 
-Token ids go in, token ids and log-probs come out. Left out: every endpoint that takes or returns
-text. Where the server is ours, paint.engines.launch has its process.
+Token ids go in, token ids and log-probs come out. A response is read up to a number of bytes and a
+time that follow from the request, and believed once paint.engines.answers has checked it. Left out:
+every endpoint that takes or returns text; redirects; compressed responses. Where the server is
+ours, paint.engines.launch has its process.
 """
 
 import asyncio
-import json
-import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 from tenacity import (
@@ -23,14 +23,32 @@ from tenacity import (
     wait_exponential,
 )
 
-from paint.engines.launch import ServerProcess, max_rank_flag
+from paint.engines.answers import (
+    Served,
+    Unusable,
+    Vocabulary,
+    most_bytes,
+    read_completion,
+    read_models,
+    said,
+)
+from paint.engines.launch import API_KEY, ServerProcess, max_rank_flag
 from paint.engines.protocol import Completion, EngineError, Sampling
+from paint.errors import explained, reason
 
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.25
 """The pause before the second attempt; the one before the third is twice as long."""
 
 HEALTH_SECONDS = 10.0
+
+LIST_BYTES = 2**22
+"""The longest list of models, or page of metrics, that is read."""
+
+MESSAGE_BYTES = 2**14
+"""The most that is read of a response that is not used but for what it says."""
+
+T = TypeVar("T")
 
 
 class Unreachable(Exception):
@@ -44,6 +62,9 @@ class TooSlow(Unreachable):
 class Server:
     """A server at ``url``; the adapter that it is known to have, and how it is doing.
 
+    Args:
+        timeout: seconds that a whole response may take.
+
     Attributes:
         adapter: folder of the adapter that is loaded, under the folder's name; None when unknown.
         previous: the last one that was loaded, to be unloaded after the next.
@@ -52,10 +73,14 @@ class Server:
         strikes: how often it was left out since it last completed something.
         reason: why it was left out the last time.
         max_tokens: the longest prompt and completion together; 0 before ``connect``.
+
+    Raises:
+        EngineError: VLLM_API_KEY holds what no header can.
     """
 
     def __init__(self, url: str, *, timeout: float, process: ServerProcess | None = None) -> None:
         self.url = url.rstrip("/")
+        self.timeout = timeout
         self.process = process
         self.adapter: Path | None = None
         self.previous: Path | None = None
@@ -66,16 +91,23 @@ class Server:
         self.max_tokens = 0
         self.loading = asyncio.Lock()
 
-        key = os.environ.get("VLLM_API_KEY")
-        self.client = httpx2.AsyncClient(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx2.Timeout(10.0, read=timeout, pool=None),
-            # The server closes connections that are idle for 5 s. We close them first, or a request
-            # would meet a closed one.
-            limits=httpx2.Limits(max_connections=None, keepalive_expiry=2.0),
-            trust_env=False,  # a proxy for the outside world does not know a cluster's machines
-        )
+        self.key = (process.environment if process else os.environ).get(API_KEY, "")
+        if not re.fullmatch("[!-~]*", self.key):
+            raise EngineError(
+                f"the environment variable {API_KEY} holds blanks, line ends or characters that "
+                f"are not ASCII, which no key of a server can; set it again"
+            )
+        with explained(self.url, EngineError, "name servers as in http://node1:8000"):
+            self.client = httpx2.AsyncClient(
+                base_url=self.url,
+                headers={"Accept-Encoding": "identity"}
+                | ({"Authorization": f"Bearer {self.key}"} if self.key else {}),
+                timeout=httpx2.Timeout(10.0, read=None, pool=None),
+                # The server closes connections that are idle for 5 s. We close them first, or a
+                # request would meet a closed one.
+                limits=httpx2.Limits(max_connections=None, keepalive_expiry=2.0),
+                trust_env=False,  # a proxy for the outside world does not know a cluster's machines
+            )
 
     @property
     def live(self) -> bool:
@@ -85,27 +117,22 @@ class Server:
     async def healthy(self) -> bool:
         """It responds, and its engine lives."""
         try:
-            response = await self.client.get("/health", timeout=HEALTH_SECONDS)
-            return response.status_code == 200
-        except httpx2.TransportError:
+            status, _ = await self._fetch("GET", "/health", None, MESSAGE_BYTES, HEALTH_SECONDS)
+            return status == 200
+        except Unreachable:
             return False
 
     async def connect(self, folder: Path) -> None:
         """Learn the server's longest sequence, and unload what a killed run left of ``folder``.
 
         Raises:
-            Unreachable: no response.
-            EngineError: a response that no vLLM server gives.
+            Unreachable: no response, or one that no vLLM server gives.
         """
         models = await self._models()
-        base = [model for model in models if not model.get("parent")]
-        if not base or "max_model_len" not in base[0]:
-            raise EngineError(f"{self.url} answers, but not as a vLLM server does")
-
-        self.max_tokens = int(base[0]["max_model_len"])
+        self.max_tokens = max(model.max_tokens for model in models)
         for model in models:
-            if model.get("parent") and Path(model["root"]).is_relative_to(folder):
-                await self.unload(model["id"])
+            if model.adapter is not None and model.adapter.is_relative_to(folder):
+                await self.unload(model.name)
 
     async def complete(
         self,
@@ -113,27 +140,31 @@ class Server:
         prompt: Sequence[int],
         sampling: Sampling,
         seed: int,
-        end_ids: Sequence[int],
+        vocabulary: Vocabulary,
     ) -> Completion:
         """One completion by base + adapter, tried again after a pause where that may help.
 
         Raises:
-            Unreachable: every attempt failed.
+            Unreachable: every attempt failed, or was answered with something else.
             TooSlow: the first attempt took too long.
             EngineError: it would fail everywhere.
         """
-        request = _request(adapter, prompt, sampling, seed, end_ids)
+        request = _request(adapter, prompt, sampling, seed, vocabulary.end_ids)
+        new = sampling.max_new_tokens
         async for attempt in attempts():
             with attempt:
                 await self.load(adapter)
                 try:
-                    response = await self._ask("POST", "/v1/completions", request)
+                    ids, log_probs = await self._read(
+                        ("POST", "/v1/completions", request),
+                        f"a completion of at most {new} tokens to a prompt of {len(prompt)}",
+                        most_bytes(len(prompt), new),
+                        lambda content: read_completion(content, prompt, new, vocabulary),
+                    )
                 except Unreachable:
                     self.adapter = None  # the server may have been restarted, without the adapter
                     raise
-
-        [choice] = response["choices"]
-        return _completion(choice, prompt, sampling, end_ids, self.url)
+        return Completion(ids, log_probs, ids[-1] not in vocabulary.end_ids, self.url)
 
     async def load(self, adapter: Path) -> None:
         """Load an adapter under its folder's name, and unload the one that it replaces.
@@ -176,12 +207,14 @@ class Server:
             EngineError: with the value that --max-loras needs.
             Unreachable: no response.
         """
-        loaded = sum(bool(model.get("parent")) for model in await self._models())
-        slots = re.search(r'max_lora="(\d+)"', await self._text("/metrics"))
+        loaded = sum(model.adapter is not None for model in await self._models())
+        metrics = await self._ask("GET", "/metrics", most=LIST_BYTES)
+        slots = re.search(rb'max_lora="(\d{1,9})"', metrics)
         if slots and loaded > int(slots[1]):
             raise EngineError(
-                f"{self.url} serves {loaded} adapters and holds {slots[1]} at once, so each would "
-                f"evict another; start it with --max-loras {loaded}, or unload those of other runs"
+                f"{self.url} serves {loaded} adapters and holds {int(slots[1])} at once, so each "
+                f"would evict another; start it with --max-loras {loaded}, or unload those of "
+                f"other runs"
             )
 
     async def sleep(self) -> None:
@@ -212,49 +245,103 @@ class Server:
                 f"with VLLM_SERVER_DEV_MODE=1 in its environment ({error})"
             ) from error
 
-    async def _models(self) -> list[dict[str, Any]]:
-        """The base model and the adapters that are loaded, which have a parent."""
-        models: list[dict[str, Any]] = (await self._ask("GET", "/v1/models")).get("data", [])
-        return models
+    async def _models(self) -> list[Served]:
+        """The base model and the adapters that are loaded."""
+        return await self._read(("GET", "/v1/models", None), "its models", LIST_BYTES, read_models)
+
+    async def _read(
+        self,
+        request: tuple[str, str, Mapping[str, Any] | None],
+        wanted: str,
+        most: int,
+        read: Callable[[bytes], T],
+    ) -> T:
+        """What ``read`` makes of the response.
+
+        Args:
+            wanted: what is asked for, in words.
+            most: bytes that the response can have.
+
+        Raises:
+            Unreachable, TooSlow, EngineError: as ``_ask``; a server that answers something else is
+                as good as none.
+        """
+        method, path, body = request
+        content = await self._ask(method, path, body, most=most)
+        try:
+            return read(content)
+        except (Unusable, RecursionError) as fault:
+            start = self._said(content[:MESSAGE_BYTES])
+            raise self._lies(path, f"{fault} (asked for {wanted}, it sent {start})") from None
 
     async def _ask(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """The response's JSON object; an empty one where the response is none.
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        most: int = MESSAGE_BYTES,
+    ) -> bytes:
+        """The body of a response that says that all went well.
 
         Raises:
             Unreachable, TooSlow: it failed, and may not fail again.
             EngineError: the server refuses it.
         """
-        try:
-            response = await self.client.request(method, path, json=body)
-        except httpx2.ReadTimeout as error:
-            seconds = self.client.timeout.read
-            raise TooSlow(f"{self.url}{path}: no answer within {seconds:.0f} s") from error
-        except httpx2.TransportError as error:
-            text = f"{self.url}{path}: {type(error).__name__} {error}".rstrip()
-            raise Unreachable(text) from error
+        status, content = await self._fetch(method, path, body, most, self.timeout)
+        if 200 <= status < 300:
+            return content
 
-        if response.is_success:
-            try:
-                content = response.json()
-            except ValueError:
-                return {}
-            return content if isinstance(content, dict) else {}
-
-        status = response.status_code
-        text = f"{self.url}{path} answered {status}: {_message(response.text)}"
+        text = f"{self.url}{path} answered {status}: {self._said(content)}"
         # 404 for a model: the server was started again and has no adapter yet.
         is_adapter_missing = status == 404 and "does not exist" in text
-        if status >= 500 or status in (408, 429) or is_adapter_missing:
+        if not 400 <= status < 500 or status in (408, 429) or is_adapter_missing:
             raise Unreachable(text)
+        if status in (401, 403):
+            text += f"; the environment variable {API_KEY} must hold the server's key"
         raise EngineError(text)
 
-    async def _text(self, path: str) -> str:
+    async def _fetch(
+        self, method: str, path: str, body: Mapping[str, Any] | None, most: int, seconds: float
+    ) -> tuple[int, bytes]:
+        """Status and body of a response.
+
+        Raises:
+            Unreachable, TooSlow: none, or a longer or slower one; no more than ``most`` bytes are
+                read, and for no more than ``seconds``.
+        """
+        content = bytearray()
         try:
-            return str((await self.client.get(path)).text)
-        except httpx2.TransportError as error:
-            raise Unreachable(f"{self.url}{path}: {error}") from error
+            async with (
+                asyncio.timeout(seconds),
+                self.client.stream(method, path, json=body) as response,
+            ):
+                encoding = response.headers.get("Content-Encoding", "identity")
+                async for part in response.aiter_raw():
+                    content += part
+                    if len(content) > most:
+                        break
+        except TimeoutError as error:
+            raise TooSlow(f"{self.url}{path}: no whole answer within {seconds:g} s") from error
+        except Exception as error:  # whatever the library raises at what a server sends
+            said = self._said(reason(error).encode())
+            raise Unreachable(f"{self.url}{path}: {type(error).__name__} {said}") from error
+
+        if response.is_success and len(content) > most:
+            raise self._lies(path, f"more than {most:,} bytes")
+        if response.is_success and encoding != "identity":
+            raise self._lies(path, f"a compressed response ({self._said(encoding.encode())})")
+        return response.status_code, bytes(content[:most])
+
+    def _lies(self, path: str, fault: str) -> Unreachable:
+        return Unreachable(
+            f"{self.url}{path} answers, but not as a vLLM server does: {fault}; look at what "
+            f"listens there, and at its version"
+        )
+
+    def _said(self, content: bytes) -> str:
+        """What a response says, as plain text and without our key."""
+        return said(content.replace(self.key.encode(), b"***") if self.key else content)
 
     def _explain_refusal(self, error: Exception, adapter: Path) -> None:
         """Raise an EngineError that says what to mend, where the reason for a refusal is known."""
@@ -311,42 +398,3 @@ def _request(
         "logprobs": 0,
         "return_token_ids": True,
     }
-
-
-def _completion(
-    choice: Mapping[str, Any],
-    prompt: Sequence[int],
-    sampling: Sampling,
-    end_ids: Sequence[int],
-    url: str,
-) -> Completion:
-    """What a server returned, which must be to the ids that were sent and as long as it says.
-
-    Raises:
-        EngineError: it is not.
-    """
-    ids, log_probs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
-    read = choice["prompt_token_ids"]
-    if read != list(prompt):
-        raise EngineError(f"{url} read other token ids than it was sent: {read[:20]} ...")
-    if not ids or len(ids) != len(log_probs):
-        raise EngineError(f"{url} returned {len(ids)} token ids and {len(log_probs)} log-probs")
-
-    ended = ids[-1] in end_ids
-    if not ended and len(ids) != sampling.max_new_tokens:
-        raise EngineError(
-            f"{url} stopped after {len(ids)} of {sampling.max_new_tokens} tokens without an end "
-            f"token ({choice['finish_reason']}, {choice['stop_reason']}); look at its "
-            f"--max-model-len and stop settings"
-        )
-    if not all(math.isfinite(log_prob) for log_prob in log_probs):
-        raise EngineError(f"{url} returned log-probs that are not finite")
-    return Completion(tuple(ids), tuple(log_probs), truncated=not ended, source=url)
-
-
-def _message(text: str) -> str:
-    """What the body of an error response says."""
-    try:
-        return str(json.loads(text)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        return text[:300]

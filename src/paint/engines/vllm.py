@@ -12,6 +12,7 @@ from pathlib import Path
 
 from paint.display import Display
 from paint.engines.adapters import Adapters, delete, delete_all
+from paint.engines.answers import Vocabulary
 from paint.engines.fleet import Fleet, together
 from paint.engines.protocol import Completion, EngineError, Finished, Sampling, collect
 from paint.engines.server import Server, Unreachable
@@ -95,9 +96,9 @@ class VllmEngine:
 
         if self.sleeps:
             self.loop.run(self.fleet.each(Server.wake))
-        end_ids = self.policy.end_ids
+        vocabulary = Vocabulary(self.policy.lm_head.out_features, self.policy.end_ids)
         self.loop.run(
-            self.fleet.complete(self.adapter, prompts, sampling, seeds, end_ids, finished)
+            self.fleet.complete(self.adapter, prompts, sampling, seeds, vocabulary, finished)
         )
         if self.sleeps:
             self.loop.run(self.fleet.each(Server.sleep))

@@ -1,13 +1,15 @@
 """Runs a command, and ends it with all its children when whoever started this is gone.
 
-    python -m paint.engines.watchdog PARENT COMMAND ...
+    python -I -S watchdog.py PARENT COMMAND ...
 
 A server that outlives its trainer keeps its GPU's memory, and one whose first process is killed
 leaves workers behind. So the command runs in this process's group, and the whole group ends as soon
 as the command has ended, the parent has (however it did: SIGKILL cannot be caught), or SIGTERM asks
 for it.
 
-Left out on purpose: everything outside the standard library, so that the watchdog starts at once.
+Left out on purpose: everything outside the standard library, so that the watchdog starts at once
+and imports nothing that a user, an environment variable or a working directory could put in its
+way.
 """
 
 import os

@@ -5,6 +5,7 @@ policy that is being trained, through the engine that training holds, on all ran
 parts.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -12,25 +13,20 @@ from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 
-import torch
-
 from paint import config as cfg
 from paint.config import ConfigError
-from paint.data.problems import Problem
+from paint.data.problems import DataError, Problem
 from paint.device import own_device
 from paint.display import Display
 from paint.engines.open import open_engine
 from paint.engines.protocol import Completion, Engine, Sampling, seed_of
+from paint.errors import explained
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
-from paint.files import digest_of_bytes
-from paint.model.policy import Policy, load_policy
-from paint.model.weights import load_trained
-
-WEIGHTS_READ = 1_000
-"""How many numbers of each parameter, at least, enter the digest of a base model."""
-
-READ_BYTES = 2**24
-"""Bytes of a file that are in memory at once."""
+from paint.files import SUMS, digest, digest_of_file, locked
+from paint.model.control import REASON, control_in
+from paint.model.policy import Policy, PolicyError, load_policy
+from paint.model.weights import ADAPTER, load_trained, read_lora, weights_digest
+from paint.runs import require_checkpoint
 
 PAPER_SAMPLING = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=38_912)
 
@@ -90,7 +86,18 @@ def load_asked(model: cfg.Model, rollout: cfg.Rollout, *, seed: int = 0) -> Poli
 
 
 def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking: bool) -> Prompts:
-    """What the student reads: the problem alone."""
+    """What the student reads: the problem alone.
+
+    Raises:
+        DataError: a problem holds text that the model's chat format takes for control; none goes
+            unasked.
+    """
+    for problem in problems:
+        if found := control_in(policy.tokenizer, problem=problem.problem):
+            raise DataError(
+                f"problem {problem.id} holds {REASON}{found} ({problem.problem[:60]!r} ...); the "
+                f"model would read another conversation. Spell it otherwise"
+            )
     return {p.id: policy.student_prompt(p.problem, thinking=thinking) for p in problems}
 
 
@@ -114,19 +121,22 @@ def asked(
     Raises:
         ConfigError: a prompt and its completion do not fit in the model's positions.
         StoreError: a folder holds an evaluation in another setting.
+        Damaged: what is stored, or what was trained, was changed since it was written.
+        FolderInUse: another process is at work there.
         EngineError, EngineGap, PolicyError: of the engine, and of what was trained.
     """
     max_tokens = max(require_room(policy, task) for task in tasks)
-    with ExitStack() as stack:
+    with explained(folder, StoreError, "choose another place (--folder)"):
+        folder.mkdir(parents=True, exist_ok=True)
+
+    with locked(folder), ExitStack() as stack:
         stores = [
             stack.enter_context(open_task(policy, task, model=model.path, engine=rollout.engine))
             for task in tasks
         ]
         for store in stores:
             if store.dropped:
-                display.note(
-                    f"{store.folder}: {store.dropped} damaged lines are dropped and asked for again"
-                )
+                display.note(f"{store.folder}: the last sample was cut short, and is asked again")
 
         if any(store.missing for store in stores):
             problems = [problem for task in tasks for problem in task.problems]
@@ -189,12 +199,12 @@ def open_task(
     """
     protocol, trained = task.protocol, task.trained
     is_whole_model = trained is not None and policy.tuning == "full"
-    trained_digest = _files_digest(trained) if trained else None
+    identity = _trained_digest(trained) if trained else None
     setting = {
         "model": model,
-        "weights": trained_digest if is_whole_model else _weights_digest(policy),
+        "weights": identity if is_whole_model else weights_digest(policy),
         "dtype": str(policy.model.dtype).removeprefix("torch."),
-        "adapter": None if is_whole_model else trained_digest,
+        "adapter": None if is_whole_model else identity,
         "end_ids": policy.end_ids,
         "thinking": protocol.thinking,
         "shown": protocol.shown,
@@ -250,32 +260,27 @@ def _generate_all(
             generate(policy, engine, task, store, display)
 
 
-def _weights_digest(policy: Policy) -> str:
-    """The identity of the base model, whatever its path: a digest of a part of every weight."""
+def _trained_digest(trained: Path) -> str:
+    """The identity of an adapter or a model: of its weights, and of an adapter's shape.
 
-    def parts() -> Iterator[bytes]:
-        for name, value in policy.base.named_parameters():
-            if "lora_" not in name:
-                flat = value.detach().flatten()
-                some = flat[:: max(1, len(flat) // WEIGHTS_READ)].cpu().contiguous()
-                yield name.replace(".base_layer", "").encode()
-                yield some.view(torch.uint8).numpy().tobytes()
-
-    return digest_of_bytes(parts())[:16]
-
-
-def _files_digest(folder: Path) -> str:
-    """The identity of an adapter or a model: a digest of its weights and of an adapter's shape."""
-    weights = sorted(folder.glob("*.safetensors"))
+    What lies in a checkpoint must be what was written there.
+    """
+    checkpoint = trained.parent
+    if (checkpoint / SUMS).exists() or (checkpoint / "state.json").exists():
+        found = require_checkpoint(checkpoint, trained.name)
+        weights = {
+            name.removeprefix(f"{trained.name}/"): sum
+            for name, sum in found.items()
+            if name.endswith(".safetensors")
+        }
+    else:
+        with explained(trained / ADAPTER, PolicyError, "name a folder with an adapter"):
+            weights = {ADAPTER: digest_of_file(trained / ADAPTER)}
     if not weights:
-        raise StoreError(f"{folder} holds no weights (no *.safetensors)")
+        raise PolicyError(f"{trained} holds no weights (no *.safetensors)")
 
-    def parts() -> Iterator[bytes]:
-        for path in (*weights, *folder.glob("adapter_config.json")):
-            try:
-                with path.open("rb") as file:
-                    yield from iter(lambda: file.read(READ_BYTES), b"")
-            except OSError as error:
-                raise StoreError(f"{path} cannot be read: {error.strerror}") from error
-
-    return digest_of_bytes(parts())[:16]
+    shape: list[object] = []
+    if ADAPTER in weights:
+        lora = read_lora(trained)
+        shape = [lora["r"], lora["lora_alpha"], sorted(lora["target_modules"])]
+    return digest(json.dumps([weights, shape], sort_keys=True))[:16]

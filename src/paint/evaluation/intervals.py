@@ -1,10 +1,10 @@
 """How sure is a figure? Intervals over problems and over seeds, and paired differences.
 
 The samples of one problem resemble each other, so problems are resampled, not samples: every
-interval is a problem-clustered bootstrap, and two policies are compared on the same problems. Over
-several benchmarks, each benchmark's problems are resampled by themselves, and every benchmark
-counts the same (the paper's macro average). Where a method was trained with several seeds, the
-interval of its figure is widened by how much the seeds differ.
+interval is clustered by problem, and two policies are compared on the same problems. Over several
+benchmarks, each benchmark's problems are resampled by themselves, and every benchmark counts the
+same (the paper's macro average). Where a method was trained with several seeds, the interval of its
+figure is widened by how much the seeds differ.
 
 An interval says how much the figure would move on other problems like these and, over seeds, in
 other trainings like these.
@@ -16,22 +16,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from statistics import NormalDist
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 RESAMPLES = 10_000
-BLOCK = 500
-"""Resamples that are drawn together, which bounds the memory."""
-
 CONFIDENCE = 0.95
 POWER = 0.80
+FEW = 10
+"""Problems that are too few to tell how far an unseen one may lie from them."""
+
 ROUNDING = 1e-12
 """Differences up to this size are rounding errors."""
 
 SHARE = (0.0, 1.0)
 """The bounds of a share."""
+
+_TAILS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 
 
 @dataclass(frozen=True)
@@ -62,40 +63,38 @@ class Comparison:
     Attributes:
         difference: of Avg@k, in [-1, 1].
         p_value: share of sign flips with a difference at least as large; two-sided.
-        problems_needed: problems like these, with as many samples each, that would show a
-            difference of this size with 80 % power at the 5 % level; None where there is no
-            difference, or the same one on every problem.
-        samples_needed: samples a problem, of each policy, that would show it on these very
-            problems; None also where there is one sample a problem, which does not tell noise from
-            difficulty.
+        detectable: the difference that as many problems like these, with as many samples each,
+            show with 80 % power at the 5 % level, two-sided; None for one problem, and where all
+            differ alike.
     """
 
     difference: Interval
     p_value: float
-    problems_needed: int | None
-    samples_needed: int | None
+    detectable: float | None
 
 
 def bootstrap(
-    groups: Sequence[Float[np.ndarray, " _"]], *, bounds: tuple[float, float], skewed: bool = True
+    groups: Sequence[Float[np.ndarray, " _"]], *, bounds: tuple[float, float], reached: bool = True
 ) -> Interval:
     """The mean of the groups' means, with its 95 % interval over resampled problems; deterministic.
 
-    The interval is bias-corrected and accelerated (Efron 1987, "Better Bootstrap Confidence
-    Intervals"), which follows the skew of figures near 0 or 1. For few problems that is too narrow.
-    So its tails are moved out by as much as Student's t exceeds the normal, and the population's
-    variance the sample's (Hesterberg 2015, "What Teachers Should Know About the Bootstrap").
+    Each resample weighs the problems at random, uniformly over all weights that add up to 1 (Rubin
+    1981, "The Bayesian Bootstrap"). For the lower end one problem more takes part, which nobody has
+    seen and whose value is the lower bound; for the upper end, one at the upper bound. So the ends
+    reckon with the rare problems that these may have missed. Of values that are 0 or 1 this is the
+    interval of Clopper and Pearson; of n equal ones, it holds the means of which a share q of other
+    problems stays unseen with a chance (1 − q)^n of 2.5 % or more.
 
-    Where all problems have the same value, there is nothing to resample. A share q of problems with
-    other values, anywhere in ``bounds``, stays unseen in n problems with chance (1 − q)^n; the
-    interval holds every mean for which that chance is 2.5 % or more. Where only a few problems
-    differ, the interval stays too narrow, as every bootstrap does.
+    Source: Learned-Miller & Thomas 2019, "A New Confidence Interval for the Mean of a Bounded
+    Random Variable" (arXiv:1905.06208); Gaffke 2005. That it holds the truth 95 times in 100 for
+    any distribution is their conjecture; docs/evaluation.md has what we measured.
 
     Args:
         groups: one value a problem, by benchmark.
-        skewed: whether to correct for bias and skew. Not for differences: most are near 0, the
-            correction would follow noise, and plain percentiles hold the truth more often
-            (docs/evaluation.md, docs/log.md).
+        reached: whether values at finite bounds occur. Differences are far from −1 and 1: an unseen
+            problem then lies as far from 0 as the farthest one, to the other side or to the same,
+            and counts half (ours). Fewer than ten problems, or equal ones, do not tell how far
+            that is, and the bounds stand.
 
     Raises:
         ValueError: a group is empty.
@@ -105,35 +104,34 @@ def bootstrap(
         raise ValueError("a figure needs at least one problem")
 
     mean = float(np.mean([group.mean() for group in groups]))
-    if all(np.ptp(group) < ROUNDING for group in groups):
-        unseen = 1 - ((1 - CONFIDENCE) / 2) ** (1 / smallest)
-        low, high = (mean + (bound - mean) * unseen for bound in bounds)
-        return Interval(mean, low, high)
+    is_alike = all(np.ptp(group) < ROUNDING for group in groups)
+    farthest = max(float(np.abs(group).max()) for group in groups)
 
-    means = np.mean([resampled_means(group, seed) for seed, group in enumerate(groups)], axis=0)
-    normal, bias, acceleration = NormalDist(), 0.0, 0.0
-    if skewed:
-        spread = np.concatenate([(group - group.mean()) / len(group) for group in groups])
-        acceleration = float((spread**3).sum() / (6 * (spread**2).sum() ** 1.5))
-        # Resamples that tie with the mean count half.
-        below = np.mean([(means < mean - ROUNDING).mean(), (means <= mean + ROUNDING).mean()])
-        bias = normal.inv_cdf(min(max(float(below), 1 / RESAMPLES), 1 - 1 / RESAMPLES))
-
-    reach = expanded_reach(max(smallest, 2))
-    # The divisor can reach 0: two problems make the reach long, another benchmark the skew large.
-    shares = [
-        normal.cdf(bias + x / max(1 - acceleration * x, 1e-6)) for x in (bias - reach, bias + reach)
-    ]
-    low, high = np.clip(np.quantile(means, shares), *bounds)
-    return Interval(mean, float(low), float(high))
+    draws = [_draws(len(group), seed) for seed, group in enumerate(groups)]
+    sums = [draw.weights @ group for draw, group in zip(draws, groups, strict=True)]
+    ends = []
+    for bound, side, share in zip(bounds, (-1, 1), _TAILS, strict=True):
+        is_known = smallest < FEW or is_alike or (reached and math.isfinite(bound))
+        unseen = bound if is_known else side * farthest
+        if not math.isfinite(unseen):
+            ends.append(unseen)
+            continue
+        means = [
+            (total + extra * unseen) / (draw.total + extra)
+            for total, draw in zip(sums, draws, strict=True)
+            for extra in [draw.one if is_known else draw.half]
+        ]
+        ends.append(float(np.quantile(np.mean(means, axis=0), share)))
+    low, high = np.clip(ends, *bounds).tolist()
+    return Interval(mean, low, high)
 
 
 def over_seeds(
-    values: Float[np.ndarray, "s p"], *, bounds: tuple[float, float] = SHARE, skewed: bool = True
+    values: Float[np.ndarray, "s p"], *, bounds: tuple[float, float] = SHARE, reached: bool = True
 ) -> Interval:
     """The mean over s trainings with different seeds and over p problems, with its 95 % interval.
 
-    An end of ``bootstrap``'s interval lies t(p − 1) √V_p from the mean, but for its skew. It is
+    An end of ``bootstrap``'s interval lies about t(p − 1) √V_p from the mean, or farther. It is
     moved out to t(ν) √(V_p + V_s), where V_p is the variance of the problems' means divided by p,
     V_s that of the seeds' means divided by s, and
     ν = (V_p + V_s)² / (V_p² / (p − 1) + V_s² / (s − 1)).
@@ -152,7 +150,7 @@ def over_seeds(
     if seeds == 0:
         raise ValueError("a figure over seeds needs at least one seed")
 
-    interval = bootstrap([values.mean(axis=0)], bounds=bounds, skewed=skewed)
+    interval = bootstrap([values.mean(axis=0)], bounds=bounds, reached=reached)
     by_seed = values.mean(axis=1)
     if problems == 1 or np.ptp(by_seed) < ROUNDING:
         return interval
@@ -183,7 +181,7 @@ def compare_seeds(before: Float[np.ndarray, "s p"], after: Float[np.ndarray, "_ 
             f"a paired difference needs the same seeds and problems, "
             f"got {before.shape} and {after.shape}"
         )
-    return over_seeds(after - before, bounds=(-1, 1), skewed=False)
+    return over_seeds(after - before, bounds=(-1, 1), reached=False)
 
 
 def compare(
@@ -201,16 +199,12 @@ def compare(
         )
 
     groups = [b.mean(axis=1) - a.mean(axis=1) for a, b in zip(before, after, strict=True)]
-    difference = bootstrap(groups, bounds=(-1, 1), skewed=False)
+    difference = bootstrap(groups, bounds=(-1, 1), reached=False)
 
-    problems = samples = None
-    if difference.mean and min(sizes[0]) > 1:
-        between = sum(group.var(ddof=1) / len(group) for group in groups) / len(groups) ** 2
-        problems = math.ceil(sum(sizes[0]) * _times_needed(difference.mean, between)) or None
-    if difference.mean and min(x.shape[1] for x in [*before, *after]) > 1:
-        noise = sum(_noise(x) for x in [*before, *after]) / len(groups) ** 2
-        samples = max(1, math.ceil(_times_needed(difference.mean, noise)))
-    return Comparison(difference, sign_flip(groups), problems, samples)
+    variances = [float(group.var(ddof=1)) / len(group) for group in groups if len(group) > 1]
+    has_spread = len(variances) == len(groups) and sum(variances) > ROUNDING**2
+    detectable = _detectable(variances, sizes[0]) if has_spread else None
+    return Comparison(difference, sign_flip(groups), detectable)
 
 
 def sign_flip(groups: Sequence[Float[np.ndarray, " _"]]) -> float:
@@ -226,54 +220,49 @@ def sign_flip(groups: Sequence[Float[np.ndarray, " _"]]) -> float:
     return float((1 + hits.sum()) / (1 + RESAMPLES))
 
 
-@lru_cache(maxsize=4)
-def _counts(problems: int, seed: int) -> Int[np.ndarray, "r p"]:
-    """How often each problem is in each resample."""
-    rng, chances = np.random.default_rng(seed), np.full(problems, 1 / problems)
-    blocks = [
-        rng.multinomial(problems, chances, size=BLOCK).astype(np.int16)
-        for _ in range(RESAMPLES // BLOCK)
-    ]
-    return np.concatenate(blocks)
+@dataclass(frozen=True)
+class _Draws:
+    """What each problem weighs in each resample, in all, and what an unseen one weighs.
 
-
-def resampled_means(values: Float[np.ndarray, " p"], seed: int = 0) -> Float[np.ndarray, " r"]:
-    """The mean of each bootstrap resample of one benchmark's problems.
-
-    Benchmarks of one size need different seeds, or their problems would be resampled together.
+    Exponential weights are uniform once they are divided by their sum.
     """
-    counts = _counts(len(values), seed)
-    blocks = [
-        counts[start : start + BLOCK].astype(float) @ values for start in range(0, RESAMPLES, BLOCK)
-    ]
-    return np.concatenate(blocks) / len(values)
+
+    weights: Float[np.ndarray, "r p"]
+    total: Float[np.ndarray, " r"]
+    one: Float[np.ndarray, " r"]
+    half: Float[np.ndarray, " r"]  # of an unseen problem that counts half
 
 
-def expanded_reach(problems: int) -> float:
-    """Half an interval's width, in standard errors of the resamples: t(n − 1) √(n / (n − 1))."""
-    return students_t(problems - 1) * math.sqrt(problems / (problems - 1))
+@lru_cache(maxsize=4)
+def _draws(problems: int, seed: int) -> _Draws:
+    """The resamples; benchmarks of one size need different seeds, or would move together."""
+    rng = np.random.default_rng(seed)
+    one, half = (rng.standard_gamma(shape, RESAMPLES) for shape in (1.0, 0.5))
+    weights = rng.standard_exponential((RESAMPLES, problems))
+    return _Draws(weights, weights.sum(axis=1), one, half)
 
 
 @lru_cache(maxsize=256)
-def students_t(freedom: float) -> float:
-    """The 97.5 % quantile of Student's t, for any degrees of freedom ν >= 1.
+def students_t(freedom: float, confidence: float = CONFIDENCE) -> float:
+    """How far Student's t reaches to either side with this confidence, for any freedom ν >= 1.
 
     t = √ν tan θ, where the angle θ has a density in proportion to cos^(ν − 1) θ.
     """
     angles = np.linspace(0, math.pi / 2, 20_001)
     density = np.cos(angles) ** (freedom - 1)
     inside = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return math.sqrt(freedom) * math.tan(np.interp(CONFIDENCE * inside[-1], inside, angles))
+    return math.sqrt(freedom) * math.tan(np.interp(confidence * inside[-1], inside, angles))
 
 
-def _noise(correct: Bool[np.ndarray, "p k"]) -> float:
-    """Variance of Avg@1 from sampling alone, on fixed problems; that of Avg@k is a k-th of it."""
-    p, k = correct.shape
-    share = correct.mean(axis=1)
-    return float((share * (1 - share)).sum() * k / (k - 1) / p**2)
+def _detectable(variances: Sequence[float], sizes: Sequence[int]) -> float:
+    """The difference that a paired t-test shows with 80 % power, from the variances of means.
 
-
-def _times_needed(difference: float, variance: float) -> float:
-    normal = NormalDist()
-    errors = normal.inv_cdf((1 + CONFIDENCE) / 2) + normal.inv_cdf(POWER)
-    return errors**2 * float(variance) / difference**2
+    (t(ν; 0.975) + t(ν; 0.8)) √(Σ V) over the number of benchmarks, with Welch's ν. Source: Bloom
+    1995, "Minimum Detectable Effects: A Simple Way to Report the Statistical Power of Experimental
+    Designs".
+    """
+    freedom = sum(variances) ** 2 / sum(
+        variance**2 / (size - 1) for variance, size in zip(variances, sizes, strict=True)
+    )
+    errors = students_t(freedom) + students_t(freedom, 2 * POWER - 1)
+    return errors * math.sqrt(sum(variances)) / len(sizes)

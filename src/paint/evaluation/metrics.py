@@ -4,12 +4,14 @@ Left out on purpose: a figure without an interval (paint.evaluation.intervals).
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from paint.data.golds import Doubt
 from paint.evaluation.intervals import SHARE, Interval, bootstrap
 
 
@@ -26,6 +28,10 @@ class GradedSamples:
         truncated: whether the completion was cut.
         unboxed: whether it has no strict answer.
         looping: whether it repeats itself at its end.
+        reasons: how many strict verdicts have each reason.
+        by_hand: how many verdicts were given by hand, by the person's reason and verdict.
+        labels: the level or the subject of each problem, by that name; "" where it has none.
+        doubts: the gold answers that a person should look at.
     """
 
     problems: list[str]
@@ -36,6 +42,10 @@ class GradedSamples:
     truncated: Bool[np.ndarray, "p k"]
     unboxed: Bool[np.ndarray, "p k"]
     looping: Bool[np.ndarray, "p k"]
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    by_hand: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    doubts: Sequence[Doubt] = ()
 
 
 def avg_at_k(correct: Bool[np.ndarray, "p k"]) -> Interval:
@@ -120,6 +130,21 @@ def figures(
             if all(figure in part for part in averaged)
         }
     return intervals
+
+
+def by_label(graded: GradedSamples, label: str) -> dict[str, tuple[int, Interval]]:
+    """The number of problems and Avg@k of each level or subject, in order."""
+    values = np.array(graded.labels.get(label, []))
+    return {
+        value: (int((values == value).sum()), avg_at_k(graded.correct[values == value]))
+        for value in sorted(set(values.tolist()), key=_natural)
+    }
+
+
+def _natural(text: str) -> list[tuple[bool, int, str]]:
+    """The key of an order in which 9 comes before 10, and what is empty last."""
+    parts = re.split("([0-9]+)", text) if text else ["\U0010ffff"]
+    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 def _bounds(figure: str) -> tuple[float, float]:

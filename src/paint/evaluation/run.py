@@ -12,11 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paint.config import ConfigError, Evaluation, Model
-from paint.data.problem_sets import load_benchmark
+from paint.data.golds import name_unparsed
+from paint.data.problem_sets import folder_name, load_benchmark
 from paint.display import Display
 from paint.engines.protocol import sampling_of
 from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked, untrained
 from paint.evaluation.stages import summarise
+from paint.evaluation.verdicts import verdicts_by_hand
 from paint.model.weights import own_dtype, read_adapter_shape, trained_in
 from paint.ranks import require_one_process
 from paint.runs import checkpoints, read_run
@@ -54,6 +56,8 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     model, contestants = resolve(evaluation, targets)
     benchmarks = [load_benchmark(name, limit=evaluation.limit) for name in evaluation.benchmarks]
     _require_names([benchmark.name for benchmark in benchmarks])
+    for benchmark in benchmarks:
+        name_unparsed(benchmark.name, benchmark.problems, display.note)
     if model.tuning == "full" and evaluation.rollout.engine != "local":
         raise ConfigError(
             f'rollout.engine must be "local" for runs of model.tuning "full", got '
@@ -61,7 +65,18 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
             f"folder is a model of its own: `paint eval RUN/checkpoints/step-.../model`"
         )
 
-    folder = Path(evaluation.folder) / (Path(model.path).name or "model")
+    verdicts = Path(evaluation.verdicts) if evaluation.verdicts else None
+    asked_of_all = {
+        (contestant.name, benchmark.name): (benchmark.problems, evaluation.samples)
+        for contestant in contestants
+        for benchmark in benchmarks
+    }
+    verdicts_by_hand(verdicts, asked_of_all)  # refuses what is wrong before anything is generated
+
+    # A model named .. or a/.. has the name of its folder; a lone dot has none.
+    path = Path(model.path)
+    model_name = (path.resolve().name if path.name == ".." else path.name) or "model"
+    folder = Path(evaluation.folder) / folder_name(model_name, f"the model {model.path}")
     protocol = Protocol(
         evaluation.samples, evaluation.thinking, sampling_of(evaluation.rollout), evaluation.seed
     )
@@ -83,7 +98,7 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     ]
 
     with asked(policy, model, evaluation.rollout, tasks, folder, display) as stores:
-        summarise(stores, folder, display, deadline=evaluation.deadline)
+        summarise(stores, folder, display, deadline=evaluation.deadline, verdicts=verdicts)
     return folder
 
 

@@ -4,10 +4,10 @@ Generation (paint.evaluation.asking) is slow, and stores every sample as soon as
 Grading reads the stored samples, so it can be repeated when a gold answer or the grader changes.
 
 Left out on purpose: figures of half-finished evaluations. Short completions come first, and are
-    more
-often right.
+more often right.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from paint import files
-from paint.data.problems import Problem
+from paint.data.golds import doubts
+from paint.data.problems import LABELS, Problem
 from paint.display import Display
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import (
@@ -30,11 +31,15 @@ from paint.evaluation.store import (
     write_summary,
 )
 from paint.evaluation.tables import markdown, print_sheets, sheets, summary_json
+from paint.evaluation.verdicts import ByHand, counted, overrule, verdicts_by_hand
 from paint.grading.grader import Grade, Grader, Item
 from paint.latex import normalize
 
 GRADED_AT_ONCE = 256
 """Samples whose texts are in memory at once."""
+
+MOST_LABELS = 30
+"""Levels or subjects that get a table; a column with more of them sorts nothing."""
 
 LOOP_TAIL, LOOP_WINDOW = 4_000, 40
 """Characters at the end of a text that are searched for repetition; characters of a run."""
@@ -50,8 +55,13 @@ class GradedSample:
     looping: bool
 
 
-def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
+def grade(
+    store: Store, grader: Grader, display: Display, *, by_hand: ByHand | None = None
+) -> GradedSamples:
     """Verdicts and votes of all samples, which are also written to grades.jsonl.
+
+    Args:
+        by_hand: verdicts of a person, which take the grader's place.
 
     Raises:
         StoreError: samples are missing, or grades.jsonl cannot be written.
@@ -63,17 +73,17 @@ def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
             f"the same `paint eval` command goes on where it stopped"
         )
 
-    gold = {problem.id: problem.answer for problem in store.problems}
+    golds = {problem.id: problem.answers for problem in store.problems}
+    by_hand = by_hand or {}
     graded: dict[tuple[str, int], GradedSample] = {}
     samples = store.samples()
     with display.counting(f"grading {store.folder.name}", len(rows), 0) as count:
         while chunk := list(islice(samples, GRADED_AT_ONCE)):
-            grades = grader.grade([Item(s.text, gold[s.problem], s.truncated) for s in chunk])
+            grades = grader.grade([Item(s.text, golds[s.problem], s.truncated) for s in chunk])
             for s, verdicts in zip(chunk, grades, strict=True):
-                is_looping = loops(s.text)
-                graded[s.problem, s.sample] = GradedSample(
-                    verdicts, s.tokens, s.truncated, is_looping
-                )
+                row = (s.problem, s.sample)
+                verdicts = overrule(verdicts, by_hand[row]) if row in by_hand else verdicts
+                graded[row] = GradedSample(verdicts, s.tokens, s.truncated, loops(s.text))
             count.to(len(graded))
 
     ordered, k = [graded[row] for row in rows], store.asked["samples"]
@@ -85,6 +95,9 @@ def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
             **asdict(sample.grade),
             "vote": vote,
             "looping": sample.looping,
+            **(
+                {"by_hand": by_hand[problem, number].reason} if (problem, number) in by_hand else {}
+            ),
         }
         for (problem, number), sample, vote in zip(rows, ordered, votes, strict=True)
     ]
@@ -102,32 +115,48 @@ def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
         truncated=table([sample.truncated for sample in ordered]),
         unboxed=table([sample.grade.strict.answer is None for sample in ordered]),
         looping=table([sample.looping for sample in ordered]),
+        reasons=Counter(sample.grade.strict.reason for sample in ordered),
+        by_hand=counted(by_hand),
+        labels=_labels(store.problems),
+        doubts=doubts(store.problems),
     )
 
 
 def summarise(
-    stores: Sequence[Store], folder: Path, display: Display, *, deadline: float = 5.0
+    stores: Sequence[Store],
+    folder: Path,
+    display: Display,
+    *,
+    deadline: float = 5.0,
+    verdicts: Path | None = None,
 ) -> None:
     """Grade all stores, write summary.json and summary.md to ``folder``, and print the tables.
 
     Args:
         stores: the others are compared with the policy of the first one.
         deadline: processor seconds that the comparison of two answers may take.
+        verdicts: a file of verdicts by hand (paint.evaluation.verdicts).
 
     Raises:
         StoreError: samples are missing, two policies got different problems under one name, or a
             file cannot be written.
+        DataError: a verdict by hand that is none, or on no sample, or contradicts another one.
     """
     policies = list(dict.fromkeys(store.folder.parent for store in stores))
     names = [path.name for path in policies]
+    places = {
+        (path.name if names.count(path.name) == 1 else str(path), store.folder.name): store
+        for store in stores
+        for path in [store.folder.parent]
+    }
+    asked = {place: (store.problems, store.asked["samples"]) for place, store in places.items()}
+    by_hand = verdicts_by_hand(verdicts, asked)
 
     by_policy: dict[str, dict[str, GradedSamples]] = {}
     with Grader(deadline=deadline) as grader:
-        for store in stores:
-            policy = store.folder.parent
-            name = policy.name if names.count(policy.name) == 1 else str(policy)
-            graded = grade(store, grader, display)
-            by_policy.setdefault(name, {})[store.folder.name] = graded
+        for (policy, benchmark), store in places.items():
+            graded = grade(store, grader, display, by_hand=by_hand[policy, benchmark])
+            by_policy.setdefault(policy, {})[benchmark] = graded
 
     tables = sheets(by_policy)
     write_summary(folder, summary_json(by_policy), markdown(tables))
@@ -136,16 +165,22 @@ def summarise(
 
 
 def summarise_folders(
-    folders: Sequence[Path], out: Path, display: Display, *, deadline: float = 5.0
+    folders: Sequence[Path],
+    out: Path,
+    display: Display,
+    *,
+    deadline: float = 5.0,
+    verdicts: Path | None = None,
 ) -> None:
     """``summarise`` for all the stores in some folders.
 
     Raises:
         StoreError: a folder without an evaluation. FolderInUse: another process is at work there.
+        DataError: of the verdicts by hand.
     """
     with ExitStack() as stack:
         stores = [stack.enter_context(reopen_store(path)) for path in stored_in(folders)]
-        summarise(stores, out, display, deadline=deadline)
+        summarise(stores, out, display, deadline=deadline, verdicts=verdicts)
 
 
 def stored_in(folders: Sequence[Path]) -> list[Path]:
@@ -217,5 +252,11 @@ def loops(text: str) -> bool:
 
 
 def _identity(problem: Problem) -> str:
-    """The identity of a problem in an evaluation: its id, its text and its gold answer."""
-    return files.digest(problem.id, problem.problem, problem.answer)
+    """The identity of a problem in an evaluation: its id, its text and its gold answers."""
+    return files.digest(problem.id, problem.problem, *problem.answers)
+
+
+def _labels(problems: Sequence[Problem]) -> dict[str, list[str]]:
+    """The levels and the subjects of these problems, where they have 2 to 30 of them."""
+    labels = {name: [dict(problem.labels).get(name, "") for problem in problems] for name in LABELS}
+    return {name: values for name, values in labels.items() if 1 < len(set(values)) <= MOST_LABELS}

@@ -7,25 +7,29 @@
       grades.jsonl        one line a sample: both verdicts with their reasons, and its vote
 
 A store belongs to one setting. Opened in another, it refuses and says what differs; only the
-numbers of problems and of samples a problem may change. A line that a crash cut short is dropped,
-counted, and asked for again. One process at a time works on a store, and it never holds all texts
-in memory.
+numbers of problems and of samples a problem may change. Every row carries a checksum of its values,
+its place and the setting, and asked.json one of the problems: what was changed, lost or comes from
+another store is refused as it is (paint.files). Only a last line that a kill cut short is dropped
+and asked for again, and only where samples are added. One process at a time works on a store, and
+it never holds all texts in memory.
 """
 
-import errno
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from paint import files
-from paint.data.problems import Problem
-from paint.errors import PaintError
+from paint.data.problems import Problem, from_row, to_row
+from paint.errors import PaintError, explained
 
-MAY_CHANGE = {"samples", "versions"}
+MAY_CHANGE = {"samples", "versions", "problems"}
 """What may differ between two calls that fill one store."""
+
+COMPLETIONS = "completions.jsonl"
+PUT_BACK = "put it back as it was, or move {folder} away and evaluate again"
 
 
 class StoreError(PaintError, RuntimeError):
@@ -62,16 +66,14 @@ class Store:
     Attributes:
         asked: the setting, as in asked.json; its ``samples`` is k.
         written: problem and number of every stored sample, also of those not asked for now.
-        dropped: number of damaged lines that were removed from completions.jsonl.
-        file: completions.jsonl, at its end.
+        dropped: whether a last line, which a kill cut short, was taken off completions.jsonl.
     """
 
     folder: Path
     asked: dict[str, Any]
     problems: list[Problem]
     written: set[tuple[str, int]]
-    dropped: int
-    file: IO[bytes]
+    dropped: bool = False
 
     @property
     def rows(self) -> list[tuple[Problem, int]]:
@@ -93,18 +95,16 @@ class Store:
 
     def add(self, sample: Sample) -> None:
         """Write a sample; a kill after this call keeps it. Raises StoreError where that fails."""
-        line = files.to_jsonl([asdict(sample)]).encode("utf-8", "replace")
-        with _or_store_error(self.folder / "completions.jsonl"):
-            # The file is not buffered, and a full disk takes a part of the line without an error.
-            if self.file.write(line) != len(line):
-                raise OSError(errno.ENOSPC, "")
+        path, owner = self.folder / COMPLETIONS, _owner(self.asked)
+        with _or_store_error(path):
+            files.append_log(path, [asdict(sample)], after=len(self.written), owner=owner)
         self.written.add((sample.problem, sample.sample))
 
     def samples(self) -> Iterator[Sample]:
         """The stored samples of all rows, in the order in which they came."""
         wanted = {(problem.id, sample) for problem, sample in self.rows}
-        for sample, _ in _lines(self.folder / "completions.jsonl"):
-            if sample is not None and (sample.problem, sample.sample) in wanted:
+        for sample in _samples(self.folder, self.asked):
+            if (sample.problem, sample.sample) in wanted:
                 yield sample
 
 
@@ -126,44 +126,47 @@ def open_store(
         folder.mkdir(parents=True, exist_ok=True)
 
     with files.locked(folder):
-        _require_same(folder, asked, problems, prompts)
-
-        versions = _read_asked(folder)["versions"] if (folder / "asked.json").exists() else []
+        versions = _require_same(folder, asked, problems, prompts)
         versions += [asked["versions"]] if asked["versions"] not in versions else []
         rows = [
-            {"id": problem.id, "problem": problem.problem, "answer": problem.answer}
-            for problem in problems
+            to_row(problem) | {"prompt": prompt_digest(prompt)}
+            for problem, prompt in zip(problems, prompts, strict=True)
         ]
         with _or_store_error(folder):
-            files.write(folder / "problems.jsonl", files.to_jsonl(rows))
-            files.write_json(folder / "asked.json", {**asked, "versions": versions})
-
-        with _opened(folder) as store:
-            yield store
+            files.write_rows(folder / "problems.jsonl", rows)
+            setting = {**asked, "versions": versions, "problems": _problems_digest(rows)}
+            files.write_json(folder / "asked.json", setting)
+            (folder / COMPLETIONS).touch()
+            dropped = files.drop_cut_line(folder / COMPLETIONS)
+        yield _opened(folder, dropped=dropped)
 
 
 @contextmanager
 def reopen_store(folder: Path) -> Iterator[Store]:
-    """A store as it is, in its own setting.
+    """A store as it is, in its own setting, to be read: no file of it is written.
 
     Raises:
-        StoreError: no store there, or its setting or problems are damaged.
+        StoreError: no store there. Damaged: a file was changed since it was written.
         FolderInUse: another process works on it.
     """
     _read_asked(folder)
-    with files.locked(folder), _opened(folder) as store:
-        yield store
+    with files.locked(folder):
+        yield _opened(folder)
 
 
 def find_stores(folder: Path) -> list[Path]:
-    """The stores in a folder, at any depth, sorted; the folder itself if it is one."""
-    return sorted(path.parent for path in folder.resolve().rglob("asked.json"))
+    """The stores in a folder, at any depth, sorted; the folder itself if it is one.
+
+    One that has lost its asked.json is one, too: it must not be left out without a word.
+    """
+    names = ("asked.json", COMPLETIONS)
+    return sorted({path.parent for name in names for path in folder.resolve().rglob(name)})
 
 
 def write_grades(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write grades.jsonl, a row a sample. Raises StoreError where that fails."""
     with _or_store_error(folder):
-        files.write(folder / "grades.jsonl", files.to_jsonl(rows))
+        files.write_rows(folder / "grades.jsonl", rows)
 
 
 def write_summary(folder: Path, figures: Mapping[str, Any], text: str) -> None:
@@ -178,51 +181,38 @@ def prompt_digest(prompt: Sequence[int]) -> str:
     return files.digest(" ".join(map(str, prompt)))[:16]
 
 
-@contextmanager
-def _opened(folder: Path) -> Iterator[Store]:
-    path = folder / "completions.jsonl"
+def _opened(folder: Path, *, dropped: bool = False) -> Store:
+    """The store as it is on disk, all of which is read and held against its checksums."""
+    asked = _read_asked(folder)
+    advice = "the same `paint eval` command writes it again"
+    rows = list(files.read_rows(folder / "problems.jsonl", advice))
+    if asked["problems"] != _problems_digest(rows):
+        raise files.Damaged(
+            f"{folder / 'problems.jsonl'} has other problems than {folder / 'asked.json'} was "
+            f"written for; {advice}"
+        )
+
+    prompts = {row["id"]: row["prompt"] for row in rows}
     written: set[tuple[str, int]] = set()
-    dropped = 0
-    for sample, _ in _lines(path):
-        key = (sample.problem, sample.sample) if sample else None
-        dropped += key is None or key in written
-        written |= {key} if key else set()
-
-    with _or_store_error(path):
-        if dropped:
-            files.write(path, _first_lines(path))
-        file = path.open("ab", buffering=0)
-    with file:
-        asked, problems = _read_asked(folder), _read_problems(folder)
-        yield Store(folder, asked, problems, written, dropped, file)
+    for sample in _samples(folder, asked):
+        if prompts.get(sample.problem, sample.prompt) != sample.prompt:
+            raise files.Damaged(
+                f"{folder / COMPLETIONS} has samples of other prompts than "
+                f"{folder / 'problems.jsonl'}; {PUT_BACK.format(folder=folder)}"
+            )
+        written.add((sample.problem, sample.sample))
+    problems = [from_row(row) for row in rows]
+    return Store(folder, asked, problems, written, dropped)
 
 
-def _first_lines(path: Path) -> Iterator[bytes]:
-    """The first good line of every sample."""
-    seen = set()
-    for sample, line in _lines(path):
-        if sample is not None and (sample.problem, sample.sample) not in seen:
-            seen.add((sample.problem, sample.sample))
-            yield line
-
-
-def _lines(path: Path) -> Iterator[tuple[Sample | None, bytes]]:
-    """Every line with its sample: None for a damaged line, and for a last one without its end."""
-    with _or_store_error(path):
-        if not path.exists():
-            return
-        with path.open("rb") as file:
-            for line in file:  # only "\n" ends a line: text may hold U+2028 and its like
-                yield (_parse(line) if line.endswith(b"\n") else None), line
-
-
-def _parse(line: bytes) -> Sample | None:
-    try:
-        sample = Sample(**json.loads(line))
-    except (ValueError, TypeError, RecursionError):
-        return None
-    types = [type(value) for value in astuple(sample)]
-    return sample if types == [str, int, str, str, int, bool, str] else None
+def _samples(folder: Path, asked: Mapping[str, Any]) -> Iterator[Sample]:
+    """All stored samples, in the order in which they came."""
+    path = folder / COMPLETIONS
+    advice = f"{PUT_BACK.format(folder=folder)} (or is {folder / 'asked.json'} another store's?)"
+    for row in files.read_log(path, advice, _owner(asked)):
+        with explained(path, files.Damaged, advice):
+            sample = Sample(**row)
+        yield sample
 
 
 def _require_same(
@@ -230,16 +220,13 @@ def _require_same(
     asked: Mapping[str, Any],
     problems: Sequence[Problem],
     prompts: Sequence[Sequence[int]],
-) -> None:
-    """Refuse a store of another setting, or with samples of other prompts."""
-    path = folder / "completions.jsonl"
-    if not (folder / "asked.json").exists():
-        if path.exists() and path.stat().st_size:
-            raise StoreError(
-                f"{path} holds samples, and nothing says in which setting (no asked.json); "
-                f"move it away"
-            )
-        return
+) -> list[Any]:
+    """Refuse a store of another setting, or with samples of other prompts.
+
+    Returns the versions that worked on the store before.
+    """
+    if not _holds_asked(folder):
+        return []
 
     before = _read_asked(folder)
     lines = [
@@ -247,20 +234,18 @@ def _require_same(
         for name in {**before, **asked}
         if name not in MAY_CHANGE and before.get(name) != asked.get(name)
     ]
-
-    wanted = {
-        problem.id: prompt_digest(prompt) for problem, prompt in zip(problems, prompts, strict=True)
-    }
-    changed = {
-        sample.problem
-        for sample, _ in _lines(path)
-        if sample and wanted.get(sample.problem, sample.prompt) != sample.prompt
-    }
-    lines += [
-        f"problem {name}: its prompt was another one (the problem's text or the model's chat "
-        f"template has changed)"
-        for name in sorted(changed)
-    ]
+    if not lines:
+        wanted = {p.id: prompt_digest(prompt) for p, prompt in zip(problems, prompts, strict=True)}
+        changed = {
+            sample.problem
+            for sample in _samples(folder, before)
+            if wanted.get(sample.problem, sample.prompt) != sample.prompt
+        }
+        lines = [
+            f"problem {name}: its prompt was another one (the problem's text or the model's chat "
+            f"template has changed)"
+            for name in sorted(changed)
+        ]
 
     if lines:
         raise StoreError(
@@ -268,43 +253,40 @@ def _require_same(
             + "\n  ".join(lines[:10])
             + "\nRepeat that setting to go on with it, or choose another place (--folder)"
         )
+    versions: list[Any] = before["versions"]
+    return versions
 
 
 def _read_asked(folder: Path) -> dict[str, Any]:
-    path = folder / "asked.json"
-    if not path.exists():
+    if not _holds_asked(folder):
         raise StoreError(f"{folder} holds no evaluation (no asked.json)")
-    try:
-        with _or_store_error(path):
-            asked: dict[str, Any] = json.loads(path.read_text())
-        samples, versions = asked["samples"], asked["versions"]
-        if type(samples) is not int or samples < 1 or not isinstance(versions, list):
-            raise ValueError("samples or versions make no sense")
-    except (ValueError, KeyError, TypeError) as error:
+    return files.read_json(folder / "asked.json", PUT_BACK.format(folder=folder))
+
+
+def _holds_asked(folder: Path) -> bool:
+    """Whether there is a setting. Raises StoreError where there are samples, and none."""
+    path = folder / COMPLETIONS
+    if (folder / "asked.json").exists():
+        return True
+    if path.exists() and path.stat().st_size:
         raise StoreError(
-            f"{path} is damaged ({error}); evaluate again in another place (--folder)"
-        ) from None
-    return asked
+            f"{path} holds samples, and nothing says in which setting (no asked.json); put that "
+            f"back, or move {folder} away"
+        )
+    return False
 
 
-def _read_problems(folder: Path) -> list[Problem]:
-    path = folder / "problems.jsonl"
-    problems = []
-    # The file is written whole, so a last line without its end is damage and not to be left out.
-    with _or_store_error(path):
-        lines = path.read_bytes().splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-            problems.append(Problem(str(row["problem"]), "", str(row["answer"]), str(row["id"])))
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"{path} line {number} is damaged ({error}); `paint eval` writes it again"
-            ) from None
-    return problems
+def _owner(asked: Mapping[str, Any]) -> str:
+    """The identity of a setting, to which samples belong."""
+    setting = {name: value for name, value in asked.items() if name not in MAY_CHANGE}
+    return files.digest(json.dumps(setting, sort_keys=True))[:16]
+
+
+def _problems_digest(rows: Sequence[Mapping[str, Any]]) -> str:
+    return files.digest(*(json.dumps(row, sort_keys=True) for row in rows))[:16]
 
 
 @contextmanager
 def _or_store_error(path: Path) -> Iterator[None]:
-    with files.explained(path, StoreError, "nothing that was stored before is lost"):
+    with explained(path, StoreError, "nothing that was stored before is lost"):
         yield

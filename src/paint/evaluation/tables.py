@@ -5,15 +5,19 @@ left out.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from paint.data.golds import SHOWN, Doubt
+from paint.data.problems import LABELS
+from paint.errors import cell
 from paint.evaluation.intervals import Comparison, Interval, compare
-from paint.evaluation.metrics import GradedSamples, figures
+from paint.evaluation.metrics import GradedSamples, by_label, figures
 from paint.evaluation.store import StoreError
 
 ByPolicy = Mapping[str, Mapping[str, GradedSamples]]
@@ -48,14 +52,14 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
         for name in columns
         if name in table
     ]
-    j = max(set.intersection(*(_tries(row) for _, _, row in rows)))
-    counts = [[policy, name, *_counted(row, j)] for policy, name, row in rows]
+    tries = sorted(set.intersection(*(_tries(row) for _, _, row in rows)) - {1}) or [1]
+    counts = [[policy, name, *_counted(row, tries)] for policy, name, row in rows]
     texts = [[policy, name, *_texts(row)] for policy, name, row in rows]
     made = [
         Sheet(f"Avg@{k}, in % with 95 % interval", ["", *columns], averages),
         Sheet(
             "The same answers, counted in other ways",
-            ["", "", f"maj@{k}", f"pass@{j}", f"lenient Avg@{k}"],
+            ["", "", f"maj@{k}", *(f"pass@{j}" for j in tries), f"lenient Avg@{k}"],
             counts,
         ),
         Sheet(
@@ -63,12 +67,16 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
             ["", "", "tokens an answer", "truncated", "no answer", "looping"],
             texts,
         ),
+        *_reasons(graded),
+        *_by_hand(graded),
+        *_doubts(graded),
+        *(sheet for label in LABELS for sheet in _labelled(graded, label, k)),
     ]
 
     pairs = [[policy, name, *_pair(comparison)] for policy, name, comparison in comparisons(graded)]
     if pairs:
         title = f"Avg@{k} less that of {next(iter(graded))}, on the same problems"
-        heads = ["", "", "difference", "p", "problems to resolve it", f"or k (now {k})"]
+        heads = ["", "", "difference", "p", "these problems can show"]
         made.append(Sheet(title, heads, pairs))
     return made
 
@@ -105,11 +113,12 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
 
 
 def print_sheets(console: Console, made: Sequence[Sheet]) -> None:
-    """The tables on a terminal."""
+    """The tables on a terminal that reads no markup (paint.display.Terminal)."""
     for sheet in made:
         table = Table(title=sheet.title)
         for column in sheet.columns:
-            table.add_column(column, justify="right" if column else "left", no_wrap=not column)
+            justify: JustifyMethod = "right" if column else "left"
+            table.add_column(column, justify=justify, no_wrap=not column)
         for row in sheet.rows:
             table.add_row(*row)
         console.print(table)
@@ -120,7 +129,7 @@ def markdown(made: Sequence[Sheet]) -> str:
     parts = []
     for sheet in made:
         lines = [
-            f"**{sheet.title}**",
+            f"**{cell(sheet.title)}**",
             "",
             _line(sheet.columns),
             _line(["---:" if c else "---" for c in sheet.columns]),
@@ -132,16 +141,24 @@ def markdown(made: Sequence[Sheet]) -> str:
 def summary_json(graded: ByPolicy) -> dict[str, Any]:
     """Every figure and every comparison, unrounded.
 
-    null stands where an interval has no end, or no number of problems or samples is known.
+    null stands where an interval has no end, or no detectable difference is known.
     """
+
+    def of_each(value: Callable[[GradedSamples], Any]) -> dict[str, dict[str, Any]]:
+        return {
+            policy: {name: value(part) for name, part in benchmarks.items()}
+            for policy, benchmarks in graded.items()
+        }
+
     return {
-        "samples": {
-            policy: {name: part.correct.shape[1] for name, part in benchmarks.items()}
-            for policy, benchmarks in graded.items()
-        },
-        "problems": {
-            policy: {name: len(part.problems) for name, part in benchmarks.items()}
-            for policy, benchmarks in graded.items()
+        "samples": of_each(lambda part: part.correct.shape[1]),
+        "problems": of_each(lambda part: len(part.problems)),
+        "reasons": of_each(lambda part: dict(part.reasons)),
+        "by_hand": of_each(lambda part: dict(part.by_hand)),
+        "labels": of_each(_labels_table),
+        "doubts": {
+            name: [{"problem": d.problem.id, "answer": d.answer, "why": d.why} for d in found]
+            for name, found in _doubted(graded).items()
         },
         "figures": {
             policy: {
@@ -157,11 +174,20 @@ def summary_json(graded: ByPolicy) -> dict[str, Any]:
                 "benchmark": name,
                 "difference": c.difference.table(),
                 "p_value": c.p_value,
-                "problems_needed": c.problems_needed,
-                "samples_needed": c.samples_needed,
+                "detectable": c.detectable,
             }
             for policy, name, c in comparisons(graded)
         ],
+    }
+
+
+def _labels_table(part: GradedSamples) -> dict[str, dict[str, dict[str, Any]]]:
+    return {
+        label: {
+            value: {"problems": n, "avg_at_k": interval.table()}
+            for value, (n, interval) in by_label(part, label).items()
+        }
+        for label in part.labels
     }
 
 
@@ -170,9 +196,67 @@ def _tries(row: Mapping[str, Interval]) -> set[int]:
     return {1} | {int(name.removeprefix("pass_at_")) for name in row if name.startswith("pass_at_")}
 
 
-def _counted(row: Mapping[str, Interval], j: int) -> list[str]:
-    passed = f"pass_at_{j}" if j > 1 else "avg_at_k"
-    return [row[figure].points() for figure in ("maj_at_k", passed, "lenient_avg_at_k")]
+def _counted(row: Mapping[str, Interval], tries: Sequence[int]) -> list[str]:
+    passed = [f"pass_at_{j}" if j > 1 else "avg_at_k" for j in tries]
+    return [row[figure].points() for figure in ("maj_at_k", *passed, "lenient_avg_at_k")]
+
+
+def _reasons(graded: ByPolicy) -> list[Sheet]:
+    """How many verdicts have each reason."""
+    parts = _parts(graded)
+    counts = sum((Counter(part.reasons) for _, _, part in parts), Counter[str]())
+    reasons = [reason for reason, _ in counts.most_common()]
+    rows = [
+        [policy, name, *(f"{part.reasons.get(reason, 0):,}" for reason in reasons)]
+        for policy, name, part in parts
+    ]
+    return [Sheet("Why samples count as they do", ["", "", *reasons], rows)] if reasons else []
+
+
+def _by_hand(graded: ByPolicy) -> list[Sheet]:
+    """The verdicts that were given by hand, by reason."""
+    rows = [
+        [policy, name, reason, *(f"{counts[verdict]:,}" for verdict in ("right", "wrong"))]
+        for policy, name, part in _parts(graded)
+        for reason, counts in part.by_hand.items()
+    ]
+    return [Sheet("Verdicts by hand", ["", "", "reason", "right", "wrong"], rows)] if rows else []
+
+
+def _doubts(graded: ByPolicy) -> list[Sheet]:
+    """The first of the gold answers to look at."""
+    rows = [
+        [name, doubt.problem.id, doubt.answer, doubt.why]
+        for name, found in _doubted(graded).items()
+        for doubt in found
+    ]
+    left_out = [["", "", "", f"and {len(rows) - SHOWN} more: summary.json"]] * (len(rows) > SHOWN)
+    columns = ["", "problem", "gold answer", "why"]
+    return [Sheet("Gold answers to look at", columns, rows[:SHOWN] + left_out)] if rows else []
+
+
+def _doubted(graded: ByPolicy) -> dict[str, Sequence[Doubt]]:
+    return {name: part.doubts for _, name, part in _parts(graded) if part.doubts}
+
+
+def _labelled(graded: ByPolicy, label: str, k: str) -> list[Sheet]:
+    """Avg@k of the problems of each level or subject."""
+    groups = {(policy, name): by_label(part, label) for policy, name, part in _parts(graded)}
+    kinds = {(name, value): n for (_, name), by in groups.items() for value, (n, _) in by.items()}
+    rows = []
+    for (name, value), n in kinds.items():
+        of_all = [groups.get((policy, name), {}).get(value) for policy in graded]
+        figures = [found[1].points() if found else "" for found in of_all]
+        rows.append([name, value or "none", f"{n:,}", *figures])
+    return [Sheet(f"Avg@{k} by {label}", ["", label, "problems", *graded], rows)] if rows else []
+
+
+def _parts(graded: ByPolicy) -> list[tuple[str, str, GradedSamples]]:
+    return [
+        (policy, name, part)
+        for policy, benchmarks in graded.items()
+        for name, part in benchmarks.items()
+    ]
 
 
 def _texts(row: Mapping[str, Interval]) -> list[str]:
@@ -183,9 +267,8 @@ def _texts(row: Mapping[str, Interval]) -> list[str]:
 
 
 def _pair(comparison: Comparison) -> list[str]:
-    needed = [comparison.problems_needed, comparison.samples_needed]
-    counts = ["" if value is None else f"{value:,}" for value in needed]
-    return [comparison.difference.points(sign=True), f"{comparison.p_value:.4f}", *counts]
+    shown = "" if comparison.detectable is None else f"{100 * comparison.detectable:.1f}"
+    return [comparison.difference.points(sign=True), f"{comparison.p_value:.4f}", shown]
 
 
 def _whole(value: float) -> str:
@@ -193,4 +276,4 @@ def _whole(value: float) -> str:
 
 
 def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(map(cell, cells)) + " |"

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import gather_object
 
 from paint.config import Config
+from paint.data.golds import name_unparsed
 from paint.data.problem_sets import Benchmark, load_benchmark
+from paint.data.problems import Problem
 from paint.display import Display
 from paint.engines.protocol import Engine, sampling_of
 from paint.evaluation.asking import (
@@ -36,7 +38,7 @@ from paint.grading.grader import Grader
 from paint.model.policy import Policy
 from paint.model.weights import trained_in
 from paint.ranks import on_first_rank
-from paint.runs import step_folder
+from paint.runs import step_folder, step_places
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Va
     )
     require_room(policy, validation.task(policy, 0))
     on_first_rank(lambda: _require_same_problems(run, benchmark))
+    on_first_rank(lambda: name_unparsed(benchmark.name, benchmark.problems, Display().note))
     return validation
 
 
@@ -117,11 +120,14 @@ def validate(
     total = len(task.problems) * task.protocol.samples
 
     with ExitStack() as stack:
-        store: Store | None = None
-        if accelerator.is_main_process:
+        stores: list[Store] = []  # on the first rank, one
+
+        def open_store() -> list[tuple[Problem, int]]:
             opened = open_task(policy, task, model=validation.model, engine=validation.engine)
-            store = stack.enter_context(opened)
-        [missing] = broadcast_object_list([store.missing if store else None])
+            stores.append(stack.enter_context(opened))
+            return stores[0].missing
+
+        missing = on_first_rank(open_store)
 
         if missing:
             engine.adopt()
@@ -141,15 +147,15 @@ def validate(
                             for (problem, number), completion in zip(mine, completions, strict=True)
                         ]
                     )
-                if store is not None:
+                for store in stores:
                     for sample in samples:
                         store.add(sample)
                         count.add(sample.tokens)
                 stop()
 
-        if store is None or (not missing and (store.folder / "grades.jsonl").exists()):
+        if not stores or (not missing and (task.folder / "grades.jsonl").exists()):
             return {}
-        graded = grade(store, grader, display)
+        graded = grade(stores[0], grader, display)
 
     interval = avg_at_k(graded.correct)
     display.note(f"{title}: Avg@{task.protocol.samples} {interval.points()} (95 % interval)")
@@ -163,10 +169,11 @@ def validate(
 
 
 def _require_same_problems(run: Path, benchmark: Benchmark) -> None:
-    wanted = [(problem.id, problem.problem, problem.answer) for problem in benchmark.problems]
-    for folder in find_stores(run / "validation"):
+    wanted = [(p.id, p.problem, p.answers) for p in benchmark.problems]
+    steps = step_places(run / "validation")
+    for folder in [folder for step in steps for folder in find_stores(step)]:
         with reopen_store(folder) as store:
-            stored = [(p.id, p.problem, p.answer) for p in store.problems]
+            stored = [(p.id, p.problem, p.answers) for p in store.problems]
         if folder.name != benchmark.name or wanted != stored:
             raise StoreError(
                 f"{folder} has other problems or gold answers than validation.path has now, so "

@@ -16,34 +16,36 @@ Left out on purpose: choosing a checkpoint by its result; figures of a part of t
 work on several cells at once (for many GPUs, vLLM servers generate: docs/engines.md).
 """
 
+import io
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
-from typing import IO
 
 import numpy as np
-from rich.console import Console
 
 from paint.config import Config, ConfigError, Model
-from paint.display import LOG_WIDTH, Counter, Display
-from paint.errors import Stopped
+from paint.data.golds import name_unparsed
+from paint.display import LOG_WIDTH, Counter, Display, Terminal
+from paint.errors import Stopped, explained
 from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked, untrained
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.stages import grade
 from paint.experiments.exams import Exam
 from paint.experiments.results import BASE, Result, by_cell, read_results, write_results
-from paint.files import explained, locked
+from paint.files import locked
 from paint.grading.grader import Grader
 from paint.model.weights import trained_in
 from paint.recipe import differences, from_table, require_trainable, to_table
-from paint.runs import RunError, latest_checkpoint, read_facts, read_metrics, read_run, step_of
+from paint.runs import RunError, latest_checkpoint, read_facts, read_history, read_run, step_of
 from paint.training.run import train
 
 MAY_CHANGE = {"rollout.urls"}
 """Keys of a config that may differ between two calls that work on one experiment."""
+
+FREE_SPACE = "free some space, or choose another place (--folder); the same command goes on"
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def run_cells(
         PaintError: what else ends a training or an evaluation.
     """
     base = _require_comparable(cells)
+    name_unparsed(exam.benchmark.name, exam.benchmark.problems, display.note)
     seeded = [cell.with_seed(seed) for seed in seeds for cell in [base, *cells]]
     with explained(folder, RunError, "choose another place (--folder)"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,12 +125,27 @@ def run_cells(
     return [results[cell.key] for cell in seeded]
 
 
+class LogFile(io.TextIOBase):
+    """A text file that grows; a disk that does not take it is said as such."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with explained(path, RunError, FREE_SPACE):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+    def write(self, text: str) -> int:
+        with explained(self.path, RunError, FREE_SPACE), self.path.open("ab") as file:
+            file.write(text.encode("utf-8", "replace"))
+        return len(text)
+
+
 class RunDisplay(Display):
     """Writes a run's messages to a file, and shows its progress on a counter."""
 
-    def __init__(self, file: IO[str], counter: Counter) -> None:
+    def __init__(self, file: LogFile, counter: Counter) -> None:
         super().__init__()
-        self.console = Console(file=file, width=LOG_WIDTH, highlight=False, soft_wrap=True)
+        self.console = Terminal(file, width=LOG_WIDTH)
         self.counter = counter
 
     def step(self, metrics: Mapping[str, float]) -> None:
@@ -141,13 +159,13 @@ def _run(cell: Cell, folder: Path, exam: Exam, display: Display) -> Result:
     checkpoint = None if cell.name == BASE else _train(cell, run, display)
     graded = _evaluate(cell, checkpoint, folder, exam, display)
 
-    metrics = [] if checkpoint is None else read_metrics(run)
+    metrics = [] if checkpoint is None else read_history(run, cell.config.train.steps)
     return Result(
         cell=cell.name,
         seed=cell.seed,
         config=to_table(cell.config),
         exam=exam.table,
-        trained_on=str(read_facts(run).get("problems", "")) if checkpoint else "",
+        trained_on=str(read_facts(run)["problems"]) if checkpoint else "",
         steps=len(metrics),
         rollout_tokens=round(sum(row["rollout_tokens"] for row in metrics)),
         seconds=sum(
@@ -169,12 +187,9 @@ def _train(cell: Cell, run: Path, display: Display) -> Path:
     if checkpoint is not None and done == steps:
         return checkpoint
 
-    run.mkdir(parents=True, exist_ok=True)
+    log = LogFile(run / "log.txt")
     try:
-        with (
-            (run / "log.txt").open("a") as log,
-            display.counting(f"training {cell.label}", steps, done) as counter,
-        ):
+        with display.counting(f"training {cell.label}", steps, done) as counter:
             return train(
                 cell.config,
                 run,
@@ -240,15 +255,16 @@ def _require_same(
     """Refuse to mix results or unfinished runs with those of other settings."""
     for cell in seeded:
         result, run = results.get(cell.key), folder / cell.name / f"seed-{cell.seed}"
+        source = run / "run.json" if result is None else folder / "results.jsonl"
         lines: list[str] = []
         if result is not None:
-            before = from_table(result.config, source=str(folder / "results.jsonl"))
+            before = from_table(result.config, source=str(source))
             lines += [
                 f"{name}: {result.exam.get(name)!r} -> {value!r}"
                 for name, value in exam.table.items()
                 if result.exam.get(name) != value
             ]
-        elif (run / "run.json").exists():
+        elif source.exists():
             before = read_run(run)
         else:
             continue
@@ -259,7 +275,8 @@ def _require_same(
             raise RunError(
                 f"{folder} holds {cell.label}, in another setting:\n  "
                 + "\n  ".join(lines)
-                + "\nRepeat that setting to go on with it, or choose another place (--folder)"
+                + f"\nRepeat that setting (it is in {source}) to go on with it, or choose another "
+                f"place (--folder)"
             )
 
 

@@ -14,6 +14,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from paint.errors import plain
 from paint.evaluation.intervals import Interval
 
 INK, FAINT = "#1a1a1a", "#8c8c8c"
@@ -49,9 +50,11 @@ def save_plot(path: Path, title: str, labels: Sequence[str], panels: Sequence[Pa
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axis, panel in zip(axes, panels, strict=True):
             _add_panel(axis, panel)
-        axes[0].set_yticks(range(len(labels)), labels)
+        axes[0].set_yticks(range(len(labels)), [plain(label) for label in labels])
+        for label in axes[0].get_yticklabels():
+            label.set_parse_math(False)
         axes[0].set_ylim(len(labels) - 0.5, -0.5)
-        figure.suptitle(title, fontsize=10)
+        figure.suptitle(plain(title), fontsize=10, parse_math=False)
         paths = [path.with_name(f"{path.name}.{ending}") for ending in ("svg", "png")]
         figure.savefig(paths[0], metadata={"Date": None})
         figure.savefig(paths[1], dpi=160)
@@ -71,7 +74,7 @@ def _add_panel(axis: Axes, panel: Panel) -> None:
             )
     if panel.zero:
         axis.axvline(0, color=INK, linewidth=0.8, linestyle=":")
-    axis.set_xlabel(panel.axis)
+    axis.set_xlabel(plain(panel.axis), parse_math=False)
     axis.grid(axis="x", color="#dddddd", linewidth=0.6)
     axis.set_axisbelow(True)
     axis.tick_params(axis="y", length=0)

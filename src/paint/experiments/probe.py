@@ -15,6 +15,7 @@ from pathlib import Path
 
 from paint.config import Config, ConfigError
 from paint.context import mask_solution
+from paint.data.golds import name_unparsed
 from paint.data.problems import Problem, batch_indices, read_problems
 from paint.display import Display
 from paint.engines.protocol import sampling_of, seed_of
@@ -87,6 +88,7 @@ def probe(
     policy = load_asked(config.model, config.rollout)
     trained_on = problems_that_fit(policy, config, read_problems(config.data), display)
     asked_problems = first_problems(trained_on, problems, config.train.seed)
+    name_unparsed(config.data.path, asked_problems, display.note)
     readers = [student(policy, asked_problems)]
     readers += [teacher(policy, config, asked_problems, ratio) for ratio in ratios]
 

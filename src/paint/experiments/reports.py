@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from paint import files
 from paint.display import Display
+from paint.errors import explained
 from paint.evaluation.intervals import SHARE, Interval, compare_seeds, over_seeds
 from paint.evaluation.tables import Sheet, markdown, print_sheets
 from paint.experiments.plots import Panel, save_plot
@@ -44,7 +45,7 @@ def publish(report: Report, results: Sequence[Result], folder: Path, display: Di
     """
     tables = result_sheets(report, results)
     print_sheets(display.console, tables)
-    with files.explained(folder / report.name, RunError, "results.jsonl is whole"):
+    with explained(folder / report.name, RunError, "results.jsonl is whole"):
         files.write(folder / f"{report.name}.md", markdown(tables))
         save_plot(folder / report.name, *picture(report, results))
     written = ", ".join(f"{report.name}.{ending}" for ending in ("md", "svg", "png"))

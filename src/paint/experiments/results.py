@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from paint import files
+from paint.errors import explained
 from paint.runs import RunError
 
 BASE = "base"
@@ -45,36 +46,23 @@ class Result:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """The complete lines of results.jsonl; a last line that was cut short is left out.
+    """The lines of results.jsonl; none where there is no such file.
 
     Raises:
-        RunError: a line is damaged.
+        Damaged: it was changed since it was written.
     """
     path = folder / "results.jsonl"
-    results: list[Result] = []
-    try:
-        for row in files.read_jsonl(path):
-            results.append(_result(row, f"{path} line {len(results) + 1}"))
-    except ValueError as error:
-        raise RunError(
-            f"{error}; delete that line, and the same command makes it again from the run and its "
-            f"samples, which are stored"
-        ) from None
-    return results
-
-
-def _result(row: Any, line: str) -> Result:
-    try:
-        return Result(**row)
-    except TypeError as error:
-        raise ValueError(f"{line} is damaged: {error}") from None
+    advice = "delete it, and the same command makes it again from the runs and their samples"
+    rows = list(files.read_rows(path, advice)) if path.exists() else []
+    with explained(path, files.Damaged, advice):
+        return [Result(**row) for row in rows]
 
 
 def write_results(folder: Path, results: Sequence[Result]) -> None:
     """Write results.jsonl anew. Raises RunError where that fails."""
     path = folder / "results.jsonl"
-    with files.explained(path, RunError, "free some space; the same command goes on"):
-        files.write(path, files.to_jsonl(asdict(result) for result in results))
+    with explained(path, RunError, "free some space; the same command goes on"):
+        files.write_rows(path, [asdict(result) for result in results])
 
 
 def by_cell(results: Sequence[Result]) -> dict[str, list[Result]]:

@@ -1,14 +1,14 @@
 r"""Is the final answer of a completion the gold answer, and if not, why?
 
     completion -> box after the thought (strict), box anywhere (lenient)
-    box, gold answer -> integers -> text -> math-verify -> verdict
+    box, gold answer -> integers -> text -> algebra -> verdict
 
 A verdict is for analysis and evaluation only: it never drives the method (paper: section
 'Overlap-Adaptive Partial Solution Conditioning'). When two answers are equal is the business of
 paint.grading.equality.
 
 Where that takes algebra, which may take for ever, each pair of answers gets a process of its own,
-forked from one that has imported math-verify, and the kernel ends it when its processor time is up.
+forked from one that has imported sympy, and the kernel ends it when its processor time is up.
 A verdict therefore depends on nothing but the pair: neither on the number of workers, nor on other
 work of the machine, nor on earlier pairs.
 
@@ -23,19 +23,23 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import IO, NoReturn
 
 from paint.errors import PaintError
-from paint.grading.equality import Reason, at_sight, boxed, by_algebra
+from paint.grading.equality import Reason, alternatives, at_sight, boxed, by_algebra
 
 Pair = tuple[str, str]  # the given answer and the gold one
+Gold = str | Sequence[str]  # a gold answer, or several of which each is right
 
 DEADLINES = (0.01, 86_400.0)  # seconds, least and most
 # Wall time for each second of the deadline: a pair that waits instead of computing ends too.
 WALL_SECONDS = 20
 MEMORY_BYTES = 4 << 30
+MOST_TIMEOUTS = 12  # while the equal answers to one problem are found
 
 _WARM_UP = (  # sympy loads some modules late; with these pairs it does so before the first fork
     (r"\frac{x+1}{2}", "0.5 + 0.5x"),
@@ -70,7 +74,7 @@ class Item:
     """A completion as the model wrote it, think tags included, and its gold answer."""
 
     text: str
-    gold: str
+    gold: Gold  # of several accepted answers, each is right
     truncated: bool = False  # cut at its token limit
 
 
@@ -93,10 +97,11 @@ class Grader:
         """The grades in the order of the items."""
         answers = [(answer_text(item.text), boxed(item.text)) for item in items]
         reasons = self._reasons(
-            (given, item.gold)
+            (given, gold)
             for item, strict_and_lenient in zip(items, answers, strict=True)
             for given in strict_and_lenient
             if given is not None
+            for gold in accepted(item.gold)
         )
 
         return [
@@ -108,13 +113,38 @@ class Grader:
         ]
 
     def equal(self, pairs: Sequence[Pair]) -> list[bool]:
-        """Whether two answers are equal: each is right where the other is the gold answer.
+        """Whether two answers are equal.
 
         False where that is undecidable: an answer that does not parse equals nothing but its own
-        text, and an empty answer not even that.
+        text, and an empty answer not even that. So does one that costs its deadline alone.
+
+        Answers that are linked by pairs, as all to one problem are, share a budget: after
+        MOST_TIMEOUTS deadlines, what still takes algebra is undecided.
         """
-        reasons = self._reasons(pair for a, b in pairs for pair in ((a, b), (b, a)))
-        return [reasons[a, b] == reasons[b, a] == "right" for a, b in pairs]
+        reasons = _at_sight(pairs)
+        queues = _problems([pair for pair in dict.fromkeys(pairs) if pair not in reasons])
+        timeouts: Counter[str] = Counter()
+        hopeless: set[str] = set()
+
+        while queues:
+            batches = {
+                problem: list(islice(queue, MOST_TIMEOUTS - timeouts[problem]))
+                for problem, queue in queues.items()
+            }
+            queues = {problem: queue for problem, queue in queues.items() if batches[problem]}
+            asked = {
+                pair: problem
+                for problem, batch in batches.items()
+                for pair in batch
+                if hopeless.isdisjoint(pair)
+            }
+            for pair, reason in self._compare(asked).items():
+                reasons.setdefault(pair, reason)  # an answer equals its own text, whatever it costs
+                if reason == "timed out":
+                    timeouts[asked[pair]] += 1
+                    hopeless |= {pair[0]} if pair[0] == pair[1] else set()
+
+        return [reasons.get(pair) == "right" for pair in pairs]
 
     def close(self) -> None:
         """End all workers at once, whatever they do; a later grading starts new ones."""
@@ -128,11 +158,14 @@ class Grader:
         self.close()
 
     def _reasons(self, pairs: Iterable[Pair]) -> dict[Pair, Reason]:
-        """The reason for each pair; a pair that comes twice is compared once."""
-        at_once = {pair: at_sight(*pair) for pair in dict.fromkeys(pairs)}
-        reasons = {pair: reason for pair, reason in at_once.items() if reason}
-        hard = [pair for pair, reason in at_once.items() if not reason]
+        """The reason for each pair."""
+        pairs = list(dict.fromkeys(pairs))
+        reasons = _at_sight(pairs)
+        return reasons | self._compare([pair for pair in pairs if pair not in reasons])
 
+    def _compare(self, hard: Collection[Pair]) -> dict[Pair, Reason]:
+        """The reason for each of several different pairs, by algebra."""
+        reasons: dict[Pair, Reason] = {}
         try:
             while len(self._workers) < min(self._most_workers, len(hard)):
                 self._workers.append(_Worker(self._deadline))
@@ -160,7 +193,7 @@ class Grader:
 
 
 class _Worker:
-    """A process with math-verify; it compares one pair at a time, each in a child of its own."""
+    """A process with sympy; it compares one pair at a time, each in a child of its own."""
 
     def __init__(self, deadline: float) -> None:
         self._pair: Pair = ("", "")
@@ -205,7 +238,18 @@ class _Worker:
         self._process.__exit__(None, None, None)  # closes the pipes and waits
 
 
-def is_correct(completion: str, answer: str) -> bool:
+def accepted(gold: Gold) -> list[str]:
+    """The gold answers of which each is right.
+
+    Raises ValueError where there is none.
+    """
+    answers = [gold] if isinstance(gold, str) else list(gold)
+    if not answers:
+        raise ValueError("a list of accepted answers is empty")
+    return [each for answer in answers for each in alternatives(answer)]
+
+
+def is_correct(completion: str, answer: Gold) -> bool:
     """The strict verdict of a Grader, in this process and without a deadline.
 
     For tests and single questions only. Raises on no text, but an expression such as 9^{9^{9}} can
@@ -214,7 +258,9 @@ def is_correct(completion: str, answer: str) -> bool:
     given = answer_text(completion)
     if given is None:
         return False
-    return (at_sight(given, answer) or by_algebra(given, answer)) == "right"
+    return any(
+        (at_sight(given, gold) or by_algebra(given, gold)) == "right" for gold in accepted(answer)
+    )
 
 
 def answer_text(completion: str) -> str | None:
@@ -232,12 +278,42 @@ def _after_thought(completion: str) -> str:
     return completion.rpartition("</think>")[2]
 
 
+def _at_sight(pairs: Iterable[Pair]) -> dict[Pair, Reason]:
+    """The reasons that take no algebra."""
+    decided = {pair: at_sight(*pair) for pair in dict.fromkeys(pairs)}
+    return {pair: reason for pair, reason in decided.items() if reason}
+
+
+def _problems(pairs: Sequence[Pair]) -> dict[str, Iterator[Pair]]:
+    """For all answers that pairs link: each answer with itself, then the pairs."""
+    first: dict[str, str] = {}
+
+    def leader(answer: str) -> str:
+        while first.setdefault(answer, answer) != answer:
+            answer = first[answer]
+        return answer
+
+    for a, b in pairs:
+        first[leader(a)] = leader(b)
+    alone = [(answer, answer) for answer in first]
+    queues: dict[str, list[Pair]] = {}
+    for pair in [*alone, *pairs]:
+        queues.setdefault(leader(pair[0]), []).append(pair)
+    return {problem: iter(queue) for problem, queue in queues.items()}
+
+
+def _best(reasons: Sequence[Reason]) -> Reason:
+    """One reason for several accepted answers: unparsable only where all of them are."""
+    order: tuple[Reason, ...] = ("right", "timed out", "wrong", "unparsable gold")
+    return min(reasons, key=order.index)
+
+
 def _verdict(
     item: Item, given: str | None, reasons: Mapping[Pair, Reason], *, is_strict: bool
 ) -> Verdict:
     reason: Reason = "no box"
     if given is not None:
-        reason = reasons[given, item.gold]
+        reason = _best([reasons[given, gold] for gold in accepted(item.gold)])
     elif item.truncated:
         reason = "truncated"
     elif is_strict and "<think>" in _after_thought(item.text):

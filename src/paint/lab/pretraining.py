@@ -304,7 +304,7 @@ def pretrain(out: Path, *, steps: int, rows: int, learning_rate: float, seed: in
                 model.save_pretrained(out)
                 tokenizer.save_pretrained(out)
                 facts = {"steps": step, "rows": rows, "seed": seed, **shares}
-                files.write_json(out / "pretraining.json", facts)
+                files.write(out / "pretraining.json", json.dumps(facts, indent=2) + "\n")
             print(line, flush=True)
 
 

@@ -8,10 +8,15 @@ Left out: padding between prompt and completion. A row is prompt, completion, pa
 count from the row's own start, and neither padding nor the other rows of a batch change a row.
 """
 
+import ctypes
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import Thread
 from typing import Any, Literal
 
 import peft
@@ -26,12 +31,18 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar
 
 from paint import config as cfg
 from paint.context import rationale_messages, student_messages, teacher_messages
-from paint.errors import PaintError
+from paint.device import require_dtype
+from paint.errors import PaintError, brief, explained, show
 from paint.lab.files import model_path
+from paint.model.control import control_text, without_control
+
+TEMPLATE_SECONDS = 5.0
+"""How long a chat template may take for a prompt; it takes a thousandth of a second."""
 
 
 class PolicyError(PaintError, ValueError):
@@ -89,9 +100,7 @@ class Policy:
     @property
     def end_ids(self) -> list[int]:
         """Token ids that end a completion: the model's own and the tokenizer's."""
-        own = self.model.generation_config.eos_token_id
-        ids = own if isinstance(own, list) else [own]
-        return sorted({i for i in [*ids, self.tokenizer.eos_token_id] if i is not None})
+        return sorted(set(_end_ids(self.model, self.tokenizer)))
 
     def student_prompt(self, problem: str, *, thinking: bool | None = None) -> list[int]:
         """Token ids of the deployment prompt, with thinking as configured unless given.
@@ -111,6 +120,8 @@ class Policy:
         if context is None:
             return self.student_prompt(problem, thinking=self.teacher_thinking)
 
+        if rationale is not None:  # the model's own words, which nobody can mend
+            rationale = without_control(self.tokenizer, rationale)
         messages = teacher_messages(problem, context, complete=complete, rationale=rationale)
         return encode(self.tokenizer, messages, thinking=self.teacher_thinking)
 
@@ -124,8 +135,10 @@ class Policy:
 
     def solution_ids(self, solution: str) -> list[int]:
         """Token ids of a solution as a completion, its end token included."""
+        _require_no_control(self.tokenizer, solution)
         ids = self.tokenizer.encode(solution, add_special_tokens=False)
-        return [*ids, self.tokenizer.eos_token_id]
+        end = self.tokenizer.eos_token_id
+        return [*ids, self.end_ids[0] if end is None else end]
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of token ids, with or without special tokens."""
@@ -197,16 +210,32 @@ class Policy:
 def encode(
     tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *, thinking: bool
 ) -> list[int]:
-    """Token ids of a chat prompt, up to where the assistant begins to write."""
-    ids = tokenizer.apply_chat_template(
-        messages,
-        add_generation_prompt=True,
-        enable_thinking=thinking,
-        tokenize=True,
-        return_dict=False,
-    )
+    """Token ids of a chat prompt, up to where the assistant begins to write.
+
+    Raises:
+        PolicyError: a message holds text that the chat format takes for control, or the chat
+            template refuses the messages.
+    """
+    for message in messages:
+        _require_no_control(tokenizer, message["content"])
+    with _template(tokenizer.name_or_path):
+        ids = tokenizer.apply_chat_template(
+            messages,
+            add_generation_prompt=True,
+            enable_thinking=thinking,
+            tokenize=True,
+            return_dict=False,
+        )
     assert isinstance(ids, list)
     return [int(i) for i in ids]
+
+
+def _require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
+    if piece := control_text(tokenizer, text):
+        raise PolicyError(
+            f"a text holds {piece!r}, which the model's chat format takes for control, so that it "
+            f"would be another conversation; spell it otherwise ({text[:60]!r} ...)"
+        )
 
 
 def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "cpu") -> Policy:
@@ -221,12 +250,16 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
         seed: of the adapter's initial A.
 
     Raises:
-        PolicyError: nothing loadable at the path, no lm_head, no chat template, a vocabulary that
-            the head does not cover, logits that are not lm_head(hidden state), no module with a
-            target's name, or an adapter on lm_head.
+        ConfigError: the device has no numbers of that format.
+        PolicyError: nothing loadable at the path, weights that are missing or left over, no
+            lm_head, no chat template, no end token, a vocabulary that the head does not cover,
+            logits that are not finite or not lm_head(hidden state), no module with a target's name,
+            or an adapter on lm_head.
     """
+    require_dtype(device, getattr(torch, config.dtype))
     base, tokenizer = _load_base(config)
-    base.to(device)
+    with _loading(config.path):
+        base.to(device)
     model = _with_adapter(base, config, seed) if config.tuning == "lora" else base
 
     lm_head = base.get_output_embeddings()
@@ -245,36 +278,128 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
 
 def _load_base(config: cfg.Model) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model as it comes, checked, without settings that would bend its sampling."""
-    path = model_path(config.path)
     if not sys.stderr.isatty():
         disable_progress_bar()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        base = AutoModelForCausalLM.from_pretrained(
-            path, dtype=getattr(torch, config.dtype), attn_implementation=config.attention
+    tokenizer = load_tokenizer(config.path)
+    with _loading(config.path):
+        base, loading = AutoModelForCausalLM.from_pretrained(
+            model_path(config.path),
+            dtype=getattr(torch, config.dtype),
+            attn_implementation=config.attention,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError) as error:
-        raise PolicyError(
-            f"model.path {config.path!r} cannot be loaded as a causal language model: {error}"
-        ) from error
 
+        if Path(model_path(config.path), GENERATION_CONFIG_NAME).exists():
+            GenerationConfig.from_pretrained(model_path(config.path))  # else it would be left out
+
+    _require_whole(base, loading, config)
     _require_usable(base, tokenizer, config)
     # A repetition penalty or a temperature that came with the model would bend the policy.
     base.generation_config = GenerationConfig(eos_token_id=base.generation_config.eos_token_id)
     return base, tokenizer
 
 
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model's folder or hub name, or of "lab", with a chat template that works.
+
+    Raises:
+        PolicyError: there is none, or its chat template is missing, fails, takes for ever, or
+            leaves out what the user says.
+    """
+    with _loading(path):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model_path(path))
+        has_template = bool(tokenizer.chat_template)
+    if not has_template:
+        raise PolicyError(
+            f"model.path {show(path)} has no chat template; take an instruction-tuned model or add "
+            f"chat_template.jinja to its folder"
+        )
+
+    problem = "What is 1 + 1?"
+    for thinking in (False, True):
+        render = partial(
+            tokenizer.apply_chat_template,
+            student_messages(problem),
+            add_generation_prompt=True,
+            enable_thinking=thinking,
+            tokenize=False,
+        )
+        with _template(path):
+            prompt = _within(TEMPLATE_SECONDS, render)
+            if problem not in prompt:
+                raise ValueError(f"leaves out what the user says, and yields {brief(prompt)}")
+    return tokenizer
+
+
+def _template(path: str) -> AbstractContextManager[None]:
+    return explained(
+        f"the chat template of {path}",
+        PolicyError,
+        "mend chat_template.jinja in the model's folder, or take an instruction-tuned model",
+    )
+
+
+def _within(seconds: float, work: Callable[[], str]) -> str:
+    """What work returns. Raises TimeoutError where it takes longer; it is stopped between steps."""
+    results: list[str | Exception] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except Exception as error:
+            results.append(error)
+
+    thread = Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not results:
+        assert thread.ident is not None
+        stop = ctypes.py_object(TimeoutError)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), stop)
+        raise TimeoutError(f"does not end within {seconds:g} seconds")
+    [result] = results
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _loading(path: str) -> AbstractContextManager[None]:
+    return explained(
+        f"model.path {show(path)} cannot be loaded as a causal language model",
+        PolicyError,
+        "name the folder or hub name of one, with all its files and the libraries that it needs",
+    )
+
+
+def _require_whole(base: PreTrainedModel, loading: Mapping[str, Any], config: cfg.Model) -> None:
+    """Raise PolicyError for weights that the files lack, which transformers makes up at random.
+
+    So are those of another shape. Weights that the model has no place for, in layers or modules
+    that it has, are those of another model, too.
+    """
+    made_up = {*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])}
+    kinds = {re.sub(r"\d+", "#", name) for name in base.state_dict()}
+    modules = {name for name, _ in base.named_modules()}
+    left_over = {
+        name
+        for name in loading["unexpected_keys"]
+        if re.sub(r"\d+", "#", name) in kinds or name.rpartition(".")[0] in modules
+    }
+    for wrong, names in (("lacks", made_up), ("has, beside what its config describes,", left_over)):
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise PolicyError(
+                f"model.path {show(config.path)} {wrong} {', '.join(sorted(names)[:3])}{more}; "
+                f"its weights and its config.json belong to different models, or files are missing"
+            )
+
+
 def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.Model) -> None:
-    """Raise PolicyError for a model without a chat format, or whose logits the loss cannot see."""
+    """Raise PolicyError for a model without ends, or whose logits the loss cannot see."""
     head = base.get_output_embeddings()
     if head is None:
         raise PolicyError(
             f"model.path {config.path!r} has no lm_head; a causal language model is needed"
-        )
-    if tokenizer.chat_template is None:
-        raise PolicyError(
-            f"model.path {config.path!r} has no chat template; take an instruction-tuned model or "
-            f"add chat_template.jinja to its folder"
         )
     if len(tokenizer) > head.weight.shape[0]:
         raise PolicyError(
@@ -282,18 +407,37 @@ def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.M
             f"lm_head has {head.weight.shape[0]} rows; the tokenizer belongs to another model"
         )
 
+    ends = _end_ids(base, tokenizer)
+    if not ends or not all(isinstance(i, int) and 0 <= i < head.weight.shape[0] for i in ends):
+        raise PolicyError(
+            f"model.path {show(config.path)} has {ends or 'no token'} to end a completion with: "
+            f"every one would be cut; set eos_token_id in its generation_config.json to tokens of "
+            f"its vocabulary"
+        )
+
     # Some families scale or cap their logits after the head. The loss must see the logits that
     # the model samples from.
-    with torch.no_grad():
+    with torch.no_grad(), _loading(config.path):
         ids = torch.arange(4, device=base.device)[None]
         logits = base(input_ids=ids, use_cache=False).logits
         hidden = base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
         head_logits = head(hidden)
+    if not logits.isfinite().all():
+        raise PolicyError(
+            f"model.path {show(config.path)} computes numbers that are not finite; its weights are "
+            f"damaged, or model.dtype {config.dtype} is too small for them"
+        )
     if not torch.allclose(logits.float(), head_logits.float(), rtol=1e-2, atol=1e-2):
         raise PolicyError(
             f"model.path {config.path!r} changes its logits after lm_head (scaling or "
             f"soft-capping), which the loss does not model"
         )
+
+
+def _end_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
+    own = model.generation_config.eos_token_id
+    ids = own if isinstance(own, list) else [own]
+    return [i for i in [*ids, tokenizer.eos_token_id] if i is not None]
 
 
 def _with_adapter(base: PreTrainedModel, config: cfg.Model, seed: int) -> peft.PeftModel:
@@ -304,10 +448,9 @@ def _with_adapter(base: PreTrainedModel, config: cfg.Model, seed: int) -> peft.P
         target_modules=list(config.lora_targets),
         task_type="CAUSAL_LM",
     )
-    try:
+    place = f"model.lora_targets {config.lora_targets}, model.lora_rank {config.lora_rank}"
+    with explained(place, PolicyError, "name linear layers of the model, and a smaller rank"):
         return peft.get_peft_model(base, adapter)
-    except ValueError as error:
-        raise PolicyError(f"model.lora_targets {config.lora_targets}: {error}") from error
 
 
 def _checkpoint_gradients(model: peft.PeftModel | PreTrainedModel) -> None:

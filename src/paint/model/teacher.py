@@ -33,6 +33,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from paint import config as cfg
+from paint.errors import explained, reason
 from paint.model.policy import Policy, PolicyError
 
 FILE = "teacher.safetensors"
@@ -82,7 +83,8 @@ class Teacher:
             try:
                 save_file(dict(self.own), checkpoint / FILE)
             except SafetensorError as error:  # how a full disk is reported
-                raise OSError(f"{checkpoint / FILE} could not be written: {error}") from error
+                message = f"{checkpoint / FILE} could not be written: {reason(error)}"
+                raise OSError(message) from error
 
     def load(self, checkpoint: Path) -> None:
         """Take the average from a checkpoint, exactly.
@@ -94,12 +96,8 @@ class Teacher:
             return
 
         path = checkpoint / FILE
-        try:
+        with explained(path, PolicyError, "it must hold the average of teacher.weights ema"):
             stored = load_file(path)
-        except (OSError, SafetensorError) as error:
-            raise PolicyError(
-                f"{path} does not hold the average that teacher.weights ema needs: {error}"
-            ) from error
 
         shapes = {name: value.shape for name, value in self.own.items()}
         if shapes != {name: value.shape for name, value in stored.items()}:

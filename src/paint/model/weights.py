@@ -4,8 +4,9 @@ Whatever is saved is read back at once, so that what is on disk is what was trai
 """
 
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import peft
 import torch
@@ -15,18 +16,26 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from paint import config as cfg
+from paint import files
+from paint.errors import PaintError, explained, reason
 from paint.lab.files import model_name, model_path
 from paint.model.policy import Policy, PolicyError
+
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+NUMBERS_READ = 1_000
+"""How many numbers of each parameter, at least, enter the digest of a model one by one."""
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_NOT_PLAIN = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
+
+PLAIN_LORA = "only plain LoRA adapters can be evaluated"
 
 
 def own_dtype(path: str) -> cfg.Dtype:
     """The number format in which a model's weights are stored; bfloat16 where it does not say."""
-    try:
+    with explained(path, PolicyError, "name a causal language model"):
         dtype = AutoConfig.from_pretrained(model_path(path)).dtype
-    except (OSError, ValueError, KeyError) as error:
-        raise PolicyError(
-            f"model {path!r} cannot be loaded as a causal language model: {error}"
-        ) from error
 
     names: dict[torch.dtype, cfg.Dtype] = {torch.float32: "float32", torch.float16: "float16"}
     return names.get(dtype, "bfloat16")
@@ -38,27 +47,73 @@ def read_adapter_shape(folder: Path) -> cfg.Model:
     Raises:
         PolicyError: adapter_config.json is damaged, or not that of a plain LoRA adapter.
     """
-    path = folder / "adapter_config.json"
+    adapter = read_lora(folder)
+    base = adapter["base_model_name_or_path"]
+    if not isinstance(base, str):
+        raise PolicyError(f"{folder / ADAPTER_CONFIG} names no base model; {PLAIN_LORA}")
     try:
-        adapter = json.loads(path.read_text())
-        for name in ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save"):
-            if value := adapter.get(name):
-                raise ValueError(f"{name} is {value!r}, which this evaluation does not model")
-
-        bias, targets = adapter.get("bias", "none"), adapter["target_modules"]
-        if bias != "none" or not isinstance(targets, list):
-            raise ValueError(f"bias is {adapter.get('bias')!r}, target_modules {targets!r}")
-
-        base = adapter["base_model_name_or_path"]
         return cfg.Model(
             path=model_name(base),
             dtype=own_dtype(base),
             lora_rank=adapter["r"],
             lora_alpha=adapter["lora_alpha"],
-            lora_targets=tuple(sorted(targets)),
+            lora_targets=tuple(sorted(adapter["target_modules"])),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PolicyError(f"{path} does not describe a plain LoRA adapter: {error}") from error
+    except PaintError as error:
+        raise PolicyError(f"{folder / ADAPTER_CONFIG}: {error}") from error
+
+
+def read_lora(folder: Path) -> Mapping[str, Any]:
+    """What a saved adapter's adapter_config.json says.
+
+    Raises:
+        PolicyError: it is damaged, or not that of a plain LoRA adapter.
+    """
+    path = folder / ADAPTER_CONFIG
+    with explained(path, PolicyError, PLAIN_LORA):
+        adapter = json.loads(path.read_bytes())
+        if not isinstance(adapter, dict):
+            raise ValueError(f"it holds {adapter!r}, which is no adapter's shape")
+
+        wanted = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(_NOT_PLAIN)
+        for name, plain in wanted.items():
+            if (adapter.get(name) or plain) != plain:
+                raise ValueError(f"{name} is {adapter[name]!r}, which is not modelled here")
+        rank, alpha, targets = (adapter[name] for name in ("r", "lora_alpha", "target_modules"))
+        if not (isinstance(rank, int) and isinstance(alpha, int) and isinstance(targets, list)):
+            raise ValueError(f"r, lora_alpha, target_modules are {rank!r}, {alpha!r}, {targets!r}")
+        if not all(isinstance(target, str) for target in targets):
+            raise ValueError(f"target_modules is {targets!r}")
+    return adapter
+
+
+def model_digests(policy: Policy) -> dict[str, str]:
+    """The identity of a model that is trained, or asked: of its weights and of what it reads."""
+    tokenizer = policy.tokenizer
+    reads = json.dumps([tokenizer.chat_template, sorted(tokenizer.get_vocab().items())])
+    return {
+        "weights": weights_digest(policy),
+        "tokenizer and chat template": files.digest(reads, str(policy.end_ids))[:16],
+    }
+
+
+def weights_digest(policy: Policy) -> str:
+    """The identity of the base model, whatever its path and its adapter.
+
+    It is a digest of a part of every weight, and of the sum of all of its bits, so that no single
+    number can change without another digest.
+    """
+
+    def parts() -> Iterator[bytes]:
+        for name, value in policy.base.named_parameters():
+            if "lora_" not in name:
+                flat = value.detach().flatten()
+                some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
+                yield name.replace(".base_layer", "").encode()
+                yield some.view(torch.uint8).numpy().tobytes()
+                yield str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode()
+
+    return files.digest_of_bytes(parts())[:16]
 
 
 def save_adapter(policy: Policy, folder: Path) -> None:
@@ -71,7 +126,8 @@ def save_adapter(policy: Policy, folder: Path) -> None:
     try:
         policy.model.save_pretrained(folder)
     except SafetensorError as error:  # how a full disk is reported
-        raise OSError(f"{folder} could not be written: {error}") from error
+        raise OSError(f"{folder} could not be written: {reason(error)}") from error
+    _sort_targets(folder / ADAPTER_CONFIG)
 
     trained = peft.get_peft_model_state_dict(policy.model)
     stored = load_peft_weights(str(folder), device="cpu")
@@ -88,12 +144,13 @@ def load_adapter(policy: Policy, folder: Path) -> None:
     Raises:
         PolicyError: the folder holds no adapter, or one of another shape.
     """
-    try:
+    with explained(folder, PolicyError, "it must hold an adapter for this model"):
         weights = load_peft_weights(str(folder), device=str(policy.device))
         result = set_peft_model_state_dict(policy.model, weights)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise PolicyError(f"{folder} does not hold an adapter for this model: {error}") from error
 
+    broken = sorted(name for name, value in weights.items() if not value.isfinite().all())
+    if broken:
+        raise PolicyError(f"{folder}: {broken[0]} holds numbers that are not finite; train it anew")
     missing = set(peft.get_peft_model_state_dict(policy.model)) - set(weights)
     if missing or result.unexpected_keys:
         raise PolicyError(f"{folder}: adapter of another shape (missing {sorted(missing)[:3]} ...)")
@@ -109,7 +166,7 @@ def save_model(policy: Policy, folder: Path) -> None:
     try:
         merge(policy, folder)
     except SafetensorError as error:
-        raise OSError(f"{folder} could not be written: {error}") from error
+        raise OSError(f"{folder} could not be written: {reason(error)}") from error
 
     stored = _read_model(policy, folder)
     for name, value in policy.model.named_parameters():
@@ -172,18 +229,23 @@ def merge(policy: Policy, folder: Path) -> None:
         policy.tokenizer.save_pretrained(folder)
 
 
+def _sort_targets(path: Path) -> None:
+    """Name the targets in one order: peft holds a set of them, and writes it in any."""
+    shape = json.loads(path.read_bytes())
+    shape["target_modules"] = sorted(shape["target_modules"])
+    files.write(path, json.dumps(shape, indent=2, sort_keys=True))
+
+
 def _read_model(policy: Policy, folder: Path) -> dict[str, Tensor]:
     """Every weight of a saved model, on the CPU, by the names of the policy's model.
 
     Raises:
         PolicyError: the folder holds no model, or not all weights of one of the policy's shape.
     """
-    try:
+    with explained(folder, PolicyError, "it must hold a model that can be loaded"):
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder, dtype=policy.model.dtype, local_files_only=True, output_loading_info=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise PolicyError(f"{folder} does not hold a model that can be loaded: {error}") from error
 
     # transformers makes up what a file lacks, and says so only here.
     made_up = set(loading["missing_keys"]) | {name for name, *_ in loading["mismatched_keys"]}

@@ -15,19 +15,27 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from paint.config import Data
 from paint.context import MARKER, anchors, teacher_messages
+from paint.data.golds import doubts
+from paint.data.problem_sets import Benchmark
 from paint.data.problems import DataError, Problem, judge
-from paint.data.readers import BadRow, Row, count_rows, read_rows
-from paint.display import Display
+from paint.data.readers import BadRow, Row, count_rows, read_rows, shorten
+from paint.display import Display, Terminal
 from paint.grading.grader import Grader, Item
-from paint.lab.files import model_path, problems_path
-from paint.model.policy import encode
+from paint.lab.files import problems_path
+from paint.model.control import REASON, control_in
+from paint.model.policy import encode, load_tokenizer
+from paint.preparation.contamination import Pass, build_index, contaminated
 
 SHOWN_ROWS = 5
 CHUNK = 256
+FOUND_BY: dict[Pass, str] = {
+    "words": "repeat a benchmark problem",
+    "masked": "repeat one but for numbers or letters, or sound alike (docs/data.md)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,9 @@ class FileCheck:
         without_anchors: good rows whose overlap will always count as 0.
         boxed: number of solutions by verdict, graded as if they were completions: "right" where the
             box holds the answer.
+        contaminated: good rows that repeat a benchmark problem, by the pass that found them; empty
+            without benchmarks.
+        doubts: good rows with a gold answer that does not parse or may be misread.
     """
 
     path: str
@@ -70,6 +81,8 @@ class FileCheck:
     too_long: BadRows
     without_anchors: int
     boxed: dict[str, int]
+    doubts: BadRows
+    contaminated: dict[str, BadRows]
 
 
 def check_file(
@@ -77,6 +90,7 @@ def check_file(
     tokenizer: str,
     *,
     teacher_thinking: bool = True,
+    benchmarks: Sequence[Benchmark] = (),
     workers: int | None = None,
     display: Display | None = None,
 ) -> FileCheck:
@@ -85,11 +99,12 @@ def check_file(
     Args:
         tokenizer: folder or hub name of the model that is to be trained; "lab" is the embedded one.
         teacher_thinking: thinking mode of the teacher's prompt, as in `model.teacher_thinking`.
+        benchmarks: evaluation sets that the problems should not repeat.
         workers: processes that compare answers, by default one for each core.
 
     Raises:
-        DataError: a source that cannot be read or is empty, a tokenizer that cannot be loaded or
-            has no chat template.
+        DataError: a source that cannot be read or is empty.
+        PolicyError: a tokenizer that cannot be loaded, or has no chat template that works.
     """
     display = display or Display()
     loaded = load_tokenizer(tokenizer)
@@ -101,9 +116,13 @@ def check_file(
     lengths: dict[str, list[int]] = {"problem": [], "solution": [], "teacher prompt": []}
     without_anchors = 0
     boxed: dict[str, int] = {}
+    doubtful = BadRows()
+    index = build_index(benchmarks, masked=True)
+    contaminations = {FOUND_BY[pieces.name]: BadRows() for pieces in index.passes if benchmarks}
 
     total = count_rows(Path(source)) if Path(source).is_file() else 0
     judged = _up_to(judge(_count_columns(read_rows(source), columns), data), data.limit)
+    judged = _without_control(judged, loaded)
     with Grader(workers=workers) as grader, display.counting("rows", total) as counter:
         while chunk := list(islice(judged, CHUNK)):
             good = []
@@ -112,6 +131,12 @@ def check_file(
                     _add(bad.setdefault(problem.reason, BadRows()), row, str(problem))
                     continue
                 good.append(problem)
+                if found := doubts([problem]):
+                    texts = (f"{shorten(doubt.answer)}: {doubt.why}" for doubt in found)
+                    _add(doubtful, row, ", ".join(texts))
+                if match := contaminated(problem.problem, index):
+                    message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
+                    _add(contaminations[FOUND_BY[match.found_by]], row, message)
 
                 tokens = prompt_lengths(loaded, problem, teacher_thinking)
                 for name, length in tokens.items():
@@ -121,7 +146,7 @@ def check_file(
                     _add(too_long, row, message)
 
             without_anchors += sum(not anchors(problem.solution) for problem in good)
-            items = [Item(problem.solution, problem.answer) for problem in good]
+            items = [Item(problem.solution, problem.answers) for problem in good]
             for grade in grader.grade(items):
                 boxed[grade.strict.reason] = boxed.get(grade.strict.reason, 0) + 1
             counter.to(chunk[-1][0])
@@ -138,30 +163,9 @@ def check_file(
         too_long=too_long,
         without_anchors=without_anchors,
         boxed=boxed,
+        doubts=doubtful,
+        contaminated=contaminations,
     )
-
-
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model's folder or hub name, or of "lab".
-
-    Raises:
-        DataError: the model has no tokenizer, or its tokenizer has no chat template.
-    """
-    path = model_path(name)
-    try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0]
-        raise DataError(
-            f"no tokenizer at {name!r} ({reason}); name the folder or hub name of a model"
-        ) from None
-
-    if tokenizer.chat_template is None:
-        raise DataError(
-            f"the tokenizer of {name!r} has no chat template; "
-            "take that of an instruction-tuned model"
-        )
-    return tokenizer
 
 
 def prompt_lengths(
@@ -191,24 +195,30 @@ def length_quantiles(lengths: Sequence[int]) -> Lengths:
 
 def print_check(check: FileCheck, console: Console | None = None) -> None:
     """Print the counts, the first bad rows with their reasons, and the lengths."""
-    console = console or Console(highlight=False, soft_wrap=True)
+    console = console or Terminal()
     count = check.good + sum(rows.count for rows in check.bad.values())
-    console.print(f"{check.path}: {count:,} rows, {check.good:,} good", markup=False)
+    console.print(f"{check.path}: {count:,} rows, {check.good:,} good")
     columns = (
         name if rows == count else f"{name} (in {rows:,} rows)"
         for name, rows in check.columns.items()
     )
-    console.print(f"columns: {', '.join(columns)}", markup=False)
+    console.print(f"columns: {', '.join(columns)}")
 
     notes = {f"bad: {reason}": rows for reason, rows in check.bad.items()}
     if check.too_long.count:
         notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
+    if check.doubts.count:
+        notes["gold answers to look at (docs/data.md)"] = check.doubts
+    notes |= {title: rows for title, rows in check.contaminated.items() if rows.count}
     for title, rows in notes.items():
-        console.print(f"{title}: {rows.count:,} rows", markup=False)
+        console.print(f"{title}: {rows.count:,} rows")
         for row, message in rows.first:
-            console.print(f"  row {row}: {message}", markup=False)
+            console.print(f"  row {row}: {message}")
         if rows.count > len(rows.first):
             console.print("  ...")
+
+    if check.contaminated and not any(rows.count for rows in check.contaminated.values()):
+        console.print("no row repeats a benchmark problem")
 
     if not check.good:
         return
@@ -220,7 +230,6 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
         f"solutions whose box holds the answer: {right:.1%} ({verdicts})",
         f"solutions without anchors (their overlap counts as 0): {without_anchors:.1%}",
         sep="\n",
-        markup=False,
     )
 
     table = Table("tokens", "median", "95 %", "longest")
@@ -249,6 +258,17 @@ def _up_to(
         good += isinstance(problem, Problem)
         if good == limit:
             return
+
+
+def _without_control(
+    judged: Iterable[tuple[int, Problem | BadRow]], tokenizer: PreTrainedTokenizerBase
+) -> Iterator[tuple[int, Problem | BadRow]]:
+    """Pass on all rows; one whose text would be control in a prompt is bad."""
+    for row, problem in judged:
+        found = isinstance(problem, Problem) and control_in(
+            tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer
+        )
+        yield row, BadRow(REASON, found) if found else problem
 
 
 def _add(rows: BadRows, row: int, message: str) -> None:

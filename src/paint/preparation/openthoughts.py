@@ -7,9 +7,11 @@ ground truth. A row is kept if its problem is mathematics, its solution ends in 
 equals the boxed answer of the ground truth, and its problem repeats no benchmark problem. The
 training data are a seeded uniform sample of the kept rows without replacement.
 
-Every decision is stored as it is made. An interrupted run goes on where it stopped, and another
-sample or seed needs no second verification. Which problems are sampled depends on the seed and on
-the problems alone: neither on their order, nor on the number of workers.
+Every decision is stored as it is made, with a checksum. An interrupted run goes on where it
+stopped, and another sample or seed needs no second verification. Which problems are sampled depends
+on the seed and on the problems alone: neither on their order, nor on the number of workers. The
+report has the digest of OUT, so that whoever reads OUT beside its report reads what was written
+(paint.data.readers).
 
 Left out on purpose: how hard a problem is, how long its solution may be (`data.max_prompt_tokens`),
 and mathematics without a boxed ground truth, such as proofs.
@@ -29,8 +31,17 @@ from typing import Any, Literal
 
 from paint import files
 from paint.data.problem_sets import Benchmark
-from paint.data.readers import BadRow, DataError, count_rows, data_files, read_rows
+from paint.data.readers import (
+    REPORTED,
+    BadRow,
+    DataError,
+    count_rows,
+    data_files,
+    read_rows,
+    report_of,
+)
 from paint.display import Display
+from paint.errors import explained
 from paint.grading.equality import boxed
 from paint.grading.grader import Grader, Item, answer_text
 from paint.latex import normalize
@@ -41,6 +52,8 @@ HUB_ROWS = 113_957  # for the estimate of the time that is left
 Solution = Literal["deepseek_solution", "ground_truth_solution", "deepseek_reasoning"]
 FIELDS = ("problem", "deepseek_reasoning", "deepseek_solution", "ground_truth_solution")
 CHUNK = 256
+FREE_SPACE = "free some space, or write to another folder; the same command goes on"
+DELETE = "delete it to decide anew"
 
 # JSON can spell half of a surrogate pair, but no UTF-8 file can hold it.
 _HALF_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -81,6 +94,7 @@ class Preparation:
     rows: int
     dropped: dict[str, int]
     contaminated: dict[str, int]
+    found_by: dict[str, int]
     kept: int
     sampled: int
     sample: int
@@ -99,6 +113,7 @@ def make_training_data(
     solution: Solution = "deepseek_solution",
     ngram: int = NGRAM,
     share: float = SHARE,
+    masked: bool = False,
     workers: int | None = None,
     deadline: float = 5.0,
     display: Display | None = None,
@@ -108,8 +123,9 @@ def make_training_data(
     An object has id, problem, solution, answer, trace and source. Three files stand beside
     it:
 
-    - .report.json: counts, settings, versions.
-    - .contaminated.jsonl: row, problem and the benchmark problem that it repeats.
+    - .report.json: counts, settings, versions, and the SHA-256 of `out`.
+    - .contaminated.jsonl: row, problem, the benchmark problem that it repeats, and which pass found
+      it.
     - .decided.jsonl: every decision. It may be deleted when no other sample is wanted.
 
     Args:
@@ -118,12 +134,15 @@ def make_training_data(
         sample: problems to write, at least 1; all that are kept if there are fewer.
         solution: the column that becomes y*. What is verified is always deepseek_solution.
         ngram, share: the thresholds of contamination (paint.preparation.contamination).
+        masked: whether other numbers and other letters are contamination, too.
         workers, deadline: processes that verify, and the processor seconds for one answer
             (paint.grading.grader).
 
     Raises:
-        DataError: a source that cannot be read, existing decisions that were made with other
-            settings, or an `out` that does not end in .jsonl.
+        DataError: a source that cannot be read, a file that cannot be written, existing decisions
+            that were made with other settings, or an `out` that does not end in .jsonl.
+        Damaged: the existing decisions were changed since they were written.
+        FolderInUse: another process makes the same file.
     """
     if out.suffix != ".jsonl":
         raise DataError(f"{out} must end in .jsonl, by which its readers know what it holds")
@@ -135,21 +154,24 @@ def make_training_data(
         "solution": solution,
         "ngram": ngram,
         "share": share,
+        "masked": masked,
         "deadline": deadline,
         "benchmarks": {
             benchmark.name: files.digest(*(problem.problem for problem in benchmark.problems))
             for benchmark in benchmarks
         },
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
+    with explained(out.parent, DataError, "name another file"):
+        out.parent.mkdir(parents=True, exist_ok=True)
 
-    rows, is_complete = _resume(decided, settings)
-    if not is_complete:
-        index = build_index(benchmarks, ngram=ngram, share=share)
-        with Grader(workers=workers, deadline=deadline) as grader:
-            _decide_rows(decided, rows, source, solution, index, grader, display)
+    with files.locked(out.parent, f".{out.name}.lock"):
+        rows, is_complete = _resume(decided, settings)
+        if not is_complete:
+            index = build_index(benchmarks, ngram=ngram, share=share, masked=masked)
+            with Grader(workers=workers, deadline=deadline) as grader:
+                _decide_rows(decided, rows, source, solution, index, grader, display)
 
-    return _write_sample(out, decided, sample, seed, settings)
+        return _write_sample(out, decided, sample, seed, settings)
 
 
 def print_preparation(preparation: Preparation, out: Path, display: Display) -> None:
@@ -164,6 +186,9 @@ def print_preparation(preparation: Preparation, out: Path, display: Display) -> 
 
     for name, count in preparation.contaminated.items():
         display.note(f"  {count:>9,} repeat a problem of {name}")
+    if preparation.found_by["masked"]:
+        count = preparation.found_by["masked"]
+        display.note(f"  {count:>9,} of these with another number or letter (--masked)")
     if not preparation.contaminated:
         display.note("  no benchmark was named: contamination was not checked")
 
@@ -215,12 +240,15 @@ def _decide_rows(
     """Append the decisions on all rows after the first `rows`, and at last their number."""
     undecided = islice(_fields(source), rows, None)
     counting = display.counting("rows decided", _count(source), done=rows)
-    with decided.open("ab") as file, counting as counter:
+
+    def store(decisions: list[dict[str, Any]]) -> None:
+        with explained(decided, DataError, FREE_SPACE):
+            files.append_log(decided, decisions, after=1 + rows)  # the first line: the settings
+
+    with counting as counter:
         try:
             while chunk := list(islice(undecided, CHUNK)):
-                decisions = _decide_chunk(chunk, solution, index, grader)
-                file.write(b"".join(_line(decision) for decision in decisions))
-                file.flush()
+                store(_decide_chunk(chunk, solution, index, grader))
                 rows += len(chunk)
                 counter.to(rows)
         except (KeyboardInterrupt, DataError):
@@ -228,7 +256,7 @@ def _decide_rows(
                 f"{rows:,} rows are decided and stored; the same command goes on from there"
             )
             raise
-        file.write(_line({"rows": rows}))
+        store([{"rows": rows}])
 
 
 def _decide_chunk(
@@ -271,16 +299,18 @@ def _write_sample(
     """Choose the sample among the decisions, and write it with its report."""
     dropped: Counter[str] = Counter()
     repeats: Counter[str] = Counter()
+    found_by: Counter[str] = Counter()
     repeated = []
     # Of all rows with one problem, the one with the smallest hash stays.
     best: dict[str, tuple[str, int]] = {}  # fingerprint -> hash of the row, offset of its line
     rows = 0
 
+    decisions = files.read_log(decided, DELETE)
+    next(decisions)  # the settings
     with decided.open("rb") as file:
-        offset = len(file.readline())  # the first line holds the settings
-        for rows, line in enumerate(file):  # the last line is no row
-            decision = _decision(line, decided)
-
+        offset = len(file.readline())
+        for rows, (line, decision) in enumerate(zip(file, decisions, strict=True)):
+            # The last line is no row.
             if "kept" in decision:
                 candidate = (files.digest(json.dumps(decision["kept"])), offset)
                 known = best.get(decision["fingerprint"])
@@ -291,17 +321,22 @@ def _write_sample(
 
             if "contaminated" in decision:
                 repeats[decision["contaminated"]["benchmark"]] += 1
+                found_by[decision["contaminated"]["found_by"]] += 1
                 repeated.append(_line({"row": rows + 1, **decision["contaminated"]}))
             offset += len(line)
 
         chosen = heapq.nsmallest(sample, best, key=lambda problem: files.digest(str(seed), problem))
         lines = (_line(_decision_at(file, best[problem][1])["kept"]) for problem in chosen)
-        files.write(out, lines)
+        report = report_of(out)
+        with explained(out, DataError, FREE_SPACE):
+            report.unlink(missing_ok=True)  # it belongs to the file that is replaced
+            files.write(out, lines)
 
     preparation = Preparation(
         rows=rows,
         dropped={reason: dropped[reason] for reason in REASONS},
         contaminated={name: repeats[name] for name in settings["benchmarks"]},
+        found_by={name: found_by[name] for name in ("words", "masked")},
         kept=len(best),
         sampled=len(chosen),
         sample=sample,
@@ -312,8 +347,10 @@ def _write_sample(
             for name in ("paint", "math-verify", "latex2sympy2_extended", "sympy")
         },
     )
-    files.write(out.with_suffix(".contaminated.jsonl"), repeated)
-    files.write_json(out.with_suffix(".report.json"), dataclasses.asdict(preparation))
+    with explained(report, DataError, FREE_SPACE):
+        files.write(out.with_suffix(".contaminated.jsonl"), repeated)
+        digest = {REPORTED: files.digest_of_file(out)}
+        files.write_json(report, dataclasses.asdict(preparation) | digest)
     return preparation
 
 
@@ -322,46 +359,23 @@ def _resume(decided: Path, settings: dict[str, Any]) -> tuple[int, bool]:
 
     A last line that was cut off is dropped.
     """
-    decided.touch()
-    with decided.open("rb+") as file:
-        first = file.readline()
-        rows, whole, last = 0, len(first), first
-        for line in file:
-            if line.endswith(b"\n"):
-                rows, whole, last = rows + 1, whole + len(line), line
+    lines, first, last = 0, dict[str, Any](), dict[str, Any]()
+    for last in files.read_log(decided, DELETE):
+        first, lines = first or last, lines + 1
 
-        if rows == 0:
-            file.seek(0)
-            file.truncate()
-            file.write(_line(settings))
-            return 0, False
-
-        before = _decision(first, decided)
-        if changed := [name for name in settings if before.get(name) != settings[name]]:
-            raise DataError(
-                f"{decided} was made with other settings ({', '.join(changed)}); "
-                "delete it, or write to another file"
-            )
-        file.truncate(whole)
-
-    stated = _decision(last, decided).get("rows")
-    if stated not in (None, rows - 1):
+    changed = [name for name in settings if first.get(name) != settings[name]]
+    if lines > 1 and changed:
         raise DataError(
-            f"{decided} is damaged: of {stated} decisions it holds {rows - 1}; delete it"
+            f"{decided} was made with other settings ({', '.join(changed)}); "
+            "delete it, or write to another file"
         )
-    return rows - (stated is not None), stated is not None
 
-
-def _decision(line: bytes, decided: Path) -> dict[str, Any]:
-    try:
-        decision = json.loads(line)
-    except ValueError:
-        decision = None
-    if not isinstance(decision, dict):
-        raise DataError(
-            f"{decided} is damaged: a line of it is no decision; delete it, or mend {line[:60]!r}"
-        )
-    return decision
+    is_complete = "rows" in last
+    with explained(decided, DataError, FREE_SPACE):
+        if lines < 2:  # nothing is decided, so the settings may be others
+            files.write_log(decided, [settings])
+        files.drop_cut_line(decided)
+    return max(lines - 1, 0) - is_complete, is_complete
 
 
 def _fields(source: str) -> Iterator[dict[str, object] | BadRow]:

@@ -3,16 +3,25 @@
 That is enough to go on bit by bit.
 """
 
-import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from paint import files
+from paint.errors import explained, reason
 from paint.model.policy import Policy
 from paint.model.teacher import Teacher
 from paint.model.weights import load_trained, save_trained, trained_in
-from paint.runs import RunError, latest_checkpoint, step_folder
+from paint.ranks import on_first_rank
+from paint.runs import (
+    RunError,
+    latest_checkpoint,
+    read_facts,
+    require_checkpoint,
+    step_folder,
+    step_of,
+)
 from paint.training.update import Setup
 
 
@@ -28,15 +37,17 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
     if final.exists():
         return final
 
+    state = {"step": step, "run": read_facts(folder)["id"]}
     try:
+        files.sync(folder / "metrics.jsonl")  # after a power cut, no checkpoint is without figures
         with files.new_folder(final) as partial:
             save_trained(setup.policy, trained_in(partial, setup.policy.tuning))
             setup.teacher.save(partial)
             torch.save(setup.optimizer.state_dict(), partial / "optimizer.pt")
-            files.write(partial / "state.json", json.dumps({"step": step}) + "\n")
+            files.write_json(partial / "state.json", state)
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
         raise RunError(
-            f"checkpoint {final} could not be written: {error}\n"
+            f"checkpoint {final} could not be written: {reason(error)}\n"
             f"Free some space, then `paint resume {folder}`; earlier checkpoints are untouched."
         ) from error
     return final
@@ -48,20 +59,24 @@ def restore(
     """Load the latest checkpoint into policy, optimizer and teacher; return its step, 0 for none.
 
     Raises:
-        RunError: the checkpoint is damaged.
+        Damaged, PolicyError, RunError: the checkpoint is not what was written.
     """
     checkpoint = latest_checkpoint(folder)
+    on_first_rank(lambda: require_checkpoint(checkpoint) if checkpoint else None)
     if checkpoint is None:
         return 0
 
-    try:
-        step = int(json.loads((checkpoint / "state.json").read_text())["step"])
-        load_trained(policy, trained_in(checkpoint, policy.tuning))
-        teacher.load(checkpoint)
-        state = torch.load(checkpoint / "optimizer.pt", map_location=policy.device)
+    load_trained(policy, trained_in(checkpoint, policy.tuning))
+    teacher.load(checkpoint)
+    state = _optimizer_state(checkpoint / "optimizer.pt", policy.device)
+    with explained(checkpoint / "optimizer.pt", RunError, "start a new run"):
         optimizer.load_state_dict(state)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise RunError(
-            f"{checkpoint} is damaged ({error}); delete it to go on from the one before"
-        ) from error
-    return step
+    return step_of(checkpoint)
+
+
+def _optimizer_state(path: Path, device: torch.device) -> Any:
+    try:
+        return torch.load(path, map_location=device, weights_only=True)
+    except Exception:
+        # torch's own text advises to run whatever code the file holds.
+        raise RunError(f"{path} holds no state that this version of torch reads") from None

@@ -4,11 +4,13 @@ Left out on purpose: cutting. A solution that loses its end to a limit would be 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from paint.config import Config, ConfigError
 from paint.context import MARKER, anchors
 from paint.data.problems import DataError, GoodRows, Problem
 from paint.display import Display
+from paint.model.control import REASON, control_in
 from paint.model.policy import Policy
 from paint.training.rollouts import Rollout
 
@@ -27,9 +29,11 @@ def problems_that_fit(
 
     Raises:
         ConfigError: completions as long as the model's positions.
-        DataError: a prompt over ``data.max_prompt_tokens``, unless data.on_bad_row is skip.
+        DataError: a prompt over ``data.max_prompt_tokens``, or text that the chat format takes for
+            control, unless data.on_bad_row is skip.
     """
     limit, reserved = _prompt_limit(policy, config)
+    candidates = _without_control(policy, config, candidates)
 
     def that_fit(problems: Sequence[Problem], other_tokens: int) -> Iterator[Problem]:
         for problem in problems:
@@ -66,6 +70,31 @@ def problems_that_fit(
             f"their overlap counts as 0"
         )
     return problems
+
+
+def _without_control(policy: Policy, config: Config, candidates: GoodRows) -> GoodRows:
+    """The rows whose texts are text in every prompt."""
+    problems, skipped = [], dict(candidates.skipped)
+    for problem in candidates.problems:
+        found = control_in(
+            policy.tokenizer,
+            problem=problem.problem,
+            solution=problem.solution,
+            answer=problem.answer,
+        )
+        if found is None:
+            problems.append(problem)
+        elif config.data.on_bad_row == "skip":
+            skipped[REASON] = skipped.get(REASON, 0) + 1
+        else:
+            raise DataError(
+                f"{config.data.path}: problem {problem.id} holds {REASON}{found}; fix the row or "
+                f"pass --data.on-bad-row skip"
+            )
+
+    if not problems:
+        raise DataError(f"{config.data.path}: no problem is left; all hold {REASON}")
+    return replace(candidates, problems=problems, skipped=skipped)
 
 
 def longest_prompt(policy: Policy, config: Config, problem: Problem, other_tokens: int) -> int:

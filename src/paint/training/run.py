@@ -4,8 +4,8 @@ The loop adds the order of the data, checkpoints, resuming and stopping to the s
 and paint.baselines.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -22,16 +22,18 @@ from paint.display import Clock, Display
 from paint.engines.local import LocalEngine
 from paint.engines.open import open_engine
 from paint.engines.protocol import Engine
-from paint.errors import Stopped
+from paint.errors import Stopped, explained
 from paint.evaluation.stages import summarise_folders
 from paint.evaluation.validation import Validation, load_validation, validate
+from paint.files import locked
 from paint.fused import triton_row_work
 from paint.grading.grader import Grader, Item
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
-from paint.ranks import agreed_signal, is_same_everywhere, require_all_ranks
+from paint.model.weights import model_digests
+from paint.ranks import agreed_signal, is_same_everywhere, on_first_rank, require_all_ranks
 from paint.recipe import require_trainable, to_table
-from paint.runs import RunError, latest_checkpoint
+from paint.runs import RunError, latest_checkpoint, step_places
 from paint.step import step
 from paint.training import checkpoint, runlog
 from paint.training.prompts import problems_that_fit, show_first_prompts
@@ -73,30 +75,36 @@ def train(
         policy.trainable, lr=config.train.learning_rate, weight_decay=config.train.weight_decay
     )
 
-    if is_main:
-        start = runlog.continue_run if resume else runlog.new_run
-        start(config, folder, problems_digest(problems))
-    accelerator.wait_for_everyone()
-    done = checkpoint.restore(folder, policy, optimizer, teacher) if resume else 0
-    if not is_same_everywhere(accelerator, done):
-        raise RunError(
-            f"not every rank sees the same checkpoints in {folder}; put it on a disk that all share"
-        )
-    if resume and is_main:
-        runlog.forget_after(folder, done)
-        display.note(f"going on after step {done} of {folder}")
+    with _held(folder, is_new=not resume):
+        model = on_first_rank(lambda: model_digests(policy))
+        trained_on = problems_digest(problems)
+        if resume:
+            on_first_rank(lambda: _go_on(config, folder, trained_on, model, display))
+            done = checkpoint.restore(folder, policy, optimizer, teacher)
+        else:
+            on_first_rank(lambda: runlog.new_run(config, folder, trained_on, model))
+            done = 0
+        if not is_same_everywhere(accelerator, done):
+            raise RunError(
+                f"not every rank sees the same checkpoints in {folder}; put it on a disk that all "
+                f"share"
+            )
+        if resume:
+            on_first_rank(lambda: runlog.forget_after(config, folder, done))
+            display.note(f"going on after step {done} of {folder}")
 
-    with _open_engine(policy, config, folder, display, problems) as engine, Grader() as grader:
-        if config.log.trackers:
-            accelerator.init_trackers(config.log.project, config=_flat_table(config))
-        setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
-        try:
-            loop(setup, validation, folder, display, done)
-        finally:
-            accelerator.end_training()
+        with _open_engine(policy, config, folder, display, problems) as engine, Grader() as grader:
+            if config.log.trackers:
+                accelerator.init_trackers(config.log.project, config=_flat_table(config))
+            setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
+            try:
+                loop(setup, validation, folder, display, done)
+            finally:
+                accelerator.end_training()
 
-    if validation is not None and is_main:
-        summarise_folders([folder / "validation"], folder / "validation", display)
+        if validation is not None and is_main:
+            validated = folder / "validation"
+            summarise_folders(step_places(validated), validated, display)
     last = latest_checkpoint(folder) or folder
     display.note(f"done: {last}")
     return last
@@ -119,10 +127,10 @@ def loop(
                 clock = Clock(display)
                 with accelerator.split_between_processes(minibatch(setup, done)) as batch:
                     scored, gradient_norm = take_step(setup, batch, done, clock)
-                done += 1
 
                 if accelerator.is_main_process:
-                    log_step(setup, folder, display, scored, gradient_norm, clock, done)
+                    log_step(setup, folder, display, scored, gradient_norm, clock, done + 1)
+                done += 1
                 is_due, signal_number = _is_due(config, done), agreed_signal(accelerator, signals)
                 if accelerator.is_main_process and (is_due or signal_number):
                     checkpoint.save(folder, setup, done)
@@ -132,8 +140,9 @@ def loop(
         except Stopped:
             raise
         except Exception:
-            # A failure must not lose whole steps. One between GRPO's updates, or before the teacher
-            # followed the student, left half a step, which must not be kept as a whole one.
+            # A failure must not lose whole steps. One between GRPO's updates, before the teacher
+            # followed the student, or before a step's figures were written, left half a step, which
+            # must not be kept as a whole one.
             if accelerator.is_main_process and done and is_whole_step(setup, done):
                 with suppress(RunError):
                     checkpoint.save(folder, setup, done)
@@ -191,7 +200,7 @@ def verdicts(setup: Setup, scored: Sequence[Scored]) -> list[bool]:
     items = [
         Item(
             setup.policy.transcript(r.prompt, r.completion.ids),
-            r.problem.answer,
+            r.problem.answers,
             r.completion.truncated,
         )
         for r in rollouts
@@ -225,6 +234,32 @@ def _open_accelerator(config: Config, folder: Path) -> Accelerator:
             f"{accelerator.num_processes} ranks"
         )
     return accelerator
+
+
+@contextmanager
+def _held(folder: Path, *, is_new: bool) -> Iterator[None]:
+    """Keep other runs out of the folder; where another is there, all ranks refuse together."""
+
+    def enter() -> None:
+        if is_new:
+            with explained(folder, RunError, "choose another with --log.folder"):
+                folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(locked(folder))
+
+    with ExitStack() as stack:
+        on_first_rank(enter)
+        yield
+
+
+def _go_on(
+    config: Config, folder: Path, problems: str, model: Mapping[str, str], display: Display
+) -> None:
+    changed = runlog.continue_run(config, folder, problems, model)
+    if changed:
+        display.note(
+            f"versions have changed since {folder} began, which may change its last digits: "
+            + ", ".join(changed)
+        )
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 What lies where, and how it is read, is paint.runs.
 """
 
-import json
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,60 +16,77 @@ from types import FrameType
 
 from paint import files
 from paint.config import Config
+from paint.errors import explained
 from paint.recipe import differences, to_table
-from paint.runs import RunError, read_facts, read_metrics, read_run, step_folder, step_of
+from paint.runs import (
+    MAY_CHANGE,
+    RunError,
+    identity,
+    read_facts,
+    read_history,
+    read_run,
+    step_folder,
+    step_of,
+    step_places,
+)
 from paint.training.rollouts import Scored, engine_gaps
-
-MAY_CHANGE = {"train.steps", "rollout.urls"}
-"""Settings with which a run may go on other than it began."""
 
 SHARES = {"clipped": "clipped_share", "selected": "selected_share"}
 UNAVERAGED = {"student_log_prob", "teacher_log_prob", "tempered_log_prob", "entropy_ratio"}
 LIBRARIES = ("paint", "torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 
 
-def new_run(config: Config, folder: Path, problems: str) -> None:
+def new_run(config: Config, folder: Path, problems: str, model: Mapping[str, str]) -> None:
     """Make the run folder and write run.json.
 
     Args:
         problems: digest of what is trained on.
+        model: digests of the model that is trained (``paint.model.weights.model_digests``).
 
     Raises:
-        RunError: the folder already holds a run, or cannot be written.
+        RunError: the folder already holds a run or a part of one, or cannot be written.
     """
     if (folder / "run.json").exists():
         raise RunError(
             f"{folder} already holds a run; go on with `paint resume {folder}` or set --log.name"
         )
+    for part in [*folder.glob("metrics.jsonl"), *folder.glob("*/step-*")]:
+        raise RunError(
+            f"{part} is of a run, and its run.json is gone; put that back, or set --log.name"
+        )
 
+    table = to_table(config)
     facts = {
-        "config": to_table(config),
+        "id": identity(table, problems, *model.values()),
+        "config": table,
         "problems": problems,
-        "versions": {name: version(name) for name in LIBRARIES}
-        | {"python": platform.python_version()},
+        "model": dict(model),
+        "versions": _versions(),
         "git": _git_revision(),
         "command": sys.argv,
     }
-    try:
+    with explained(folder, RunError, "choose another with --log.folder"):
         (folder / "rollouts").mkdir(parents=True, exist_ok=True)
         (folder / "checkpoints").mkdir(exist_ok=True)
         files.write_json(folder / "run.json", facts)
-    except OSError as error:
-        raise RunError(
-            f"cannot make the run folder {folder}: {error}; choose another with --log.folder"
-        ) from error
 
 
-def continue_run(config: Config, folder: Path, problems: str) -> None:
-    """Refuse to go on with another config or other problems: the result would be neither run.
+def continue_run(
+    config: Config, folder: Path, problems: str, model: Mapping[str, str]
+) -> list[str]:
+    """Refuse to go on with another config, model or problems: the result would be neither run.
 
-    What may change is noted: a larger number of steps, and where the engine runs.
+    Nothing is written.
+
+    Returns:
+        What differs and is not refused, in words: versions of libraries.
 
     Raises:
-        RunError: naming every value that differs, or a number of steps below the run's.
+        RunError: naming every value that differs, a number of steps below the run's, or a folder
+            of the run that is gone. Damaged: run.json was changed since it was written.
     """
     before, facts = read_run(folder), read_facts(folder)
-    if facts.get("problems", problems) != problems:
+    if facts["problems"] != problems:
         raise RunError(
             f"{folder} was started with other problems than {config.data.path} holds now; "
             f"put the file back as it was, or start a new run"
@@ -77,23 +94,36 @@ def continue_run(config: Config, folder: Path, problems: str) -> None:
     changes = [line for line in differences(before, config) if line.split(":")[0] not in MAY_CHANGE]
     if changes:
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(changes))
+    for name, digest in model.items():
+        if facts["model"][name] != digest:
+            raise RunError(
+                f"{folder} was started with another model: the {name} of {config.model.path} "
+                f"were others; put them back as they were, or start a new run"
+            )
     if config.train.steps < before.train.steps:
         raise RunError(
             f"{folder} has {before.train.steps} steps; "
             f"they may grow, not shrink to {config.train.steps}"
         )
+    if not (folder / "checkpoints").is_dir():
+        raise RunError(
+            f"{folder / 'checkpoints'} is gone; put it back, or make an empty folder of that name "
+            f"to do all steps again"
+        )
 
-    if config != before:
-        facts |= {"config": to_table(config)}
-        with _or_run_error(folder / "run.json"):
-            files.write_json(folder / "run.json", facts)
+    now = _versions()
+    return [
+        f"{name} {version} -> {now.get(name)}"
+        for name, version in facts["versions"].items()
+        if now.get(name) != version
+    ]
 
 
 def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
-    """Add one line to metrics.jsonl. Raises RunError where that fails."""
-    path = folder / "metrics.jsonl"
-    with _or_run_error(path), path.open("a") as file:
-        file.write(json.dumps(metrics) + "\n")
+    """Add the line of a step to metrics.jsonl. Raises RunError where that fails."""
+    path, owner = folder / "metrics.jsonl", read_facts(folder)["id"]
+    with _or_run_error(path):
+        files.append_log(path, [metrics], after=int(metrics["step"]) - 1, owner=owner)
 
 
 def step_metrics(
@@ -144,22 +174,44 @@ def write_rollouts(
     """Keep a step's rollouts, one JSON object a line. Raises RunError where that fails."""
     path = step_folder(folder / "rollouts", step).with_suffix(".jsonl")
     records = [_record(*row) for row in zip(scored, is_correct, strict=True)]
+    owner = read_facts(folder)["id"]
     with _or_run_error(path):
-        files.write(path, files.to_jsonl(records))
+        files.write_rows(path, records, owner)
 
 
-def forget_after(folder: Path, step: int) -> None:
-    """Drop metrics and rollouts of steps that will be done again; they come back the same.
+def forget_after(config: Config, folder: Path, step: int) -> None:
+    """Drop figures, rollouts and validation of steps that will be done again; note the config.
+
+    They come back the same. What may change is noted in run.json: a larger number of steps, and
+    where the engine runs.
+
+    Args:
+        step: of the last checkpoint.
 
     Raises:
-        RunError: the folder cannot be written.
+        RunError, Damaged: what was written before that step is not there or was changed, or the
+            folder cannot be written.
     """
-    rows = [row for row in read_metrics(folder) if row["step"] <= step]
+    rows = read_history(folder, step)
+    for number in range(1, step + 1 if config.log.keep_rollouts else 1):
+        path = step_folder(folder / "rollouts", number).with_suffix(".jsonl")
+        if not path.exists():
+            raise RunError(
+                f"{path} is gone; put it back, or delete the checkpoints of that step and of later "
+                f"ones: `paint resume {folder}` does these steps again"
+            )
+
+    facts, table = read_facts(folder), to_table(config)
     with _or_run_error(folder):
-        files.write(folder / "metrics.jsonl", files.to_jsonl(rows))
-        for path in (folder / "rollouts").glob("step-*.jsonl"):
+        if facts["config"] != table:
+            files.write_json(folder / "run.json", facts | {"config": table})
+        files.write_log(folder / "metrics.jsonl", rows, facts["id"])
+        for path in step_places(folder / "rollouts", ".jsonl"):
             if step_of(path) > step:
                 path.unlink()
+        for path in step_places(folder / "validation"):
+            if step_of(path) > step:
+                shutil.rmtree(path)
 
 
 @contextmanager
@@ -207,8 +259,12 @@ def _record(scored: Scored, is_correct: bool) -> dict[str, object]:
 
 @contextmanager
 def _or_run_error(path: Path) -> Iterator[None]:
-    with files.explained(path, RunError, "free some space, then `paint resume`"):
+    with explained(path, RunError, "free some space, then `paint resume`"):
         yield
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in LIBRARIES} | {"python": platform.python_version()}
 
 
 def _git_revision() -> str | None:

@@ -1,0 +1,117 @@
+"""What happens to files: they are cut, bits flip, rows are doubled, files take others' places."""
+
+import json
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+FLIPS = 3
+"""Bits that flip in a file, one at a time."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Something that happens to one file.
+
+    Attributes:
+        name: of what happens.
+        path: the file, from the world's folder.
+        do: does it, given where the file is.
+        is_harmless: nothing that is ours was changed, so that nothing may be refused.
+    """
+
+    name: str
+    path: Path
+    do: Callable[[Path], object]
+    is_harmless: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.name}"
+
+
+def damages(world: Path, path: Path, others: Sequence[Path], rng: random.Random) -> list[Damage]:
+    """All that happens to a file of a world.
+
+    Args:
+        path: from the world's folder.
+        others: files of its kind, from which it is overwritten.
+    """
+    content = (world / path).read_bytes()
+    changed = [*_cuts(content, rng), *_flips(content, rng)]
+    if path.suffix == ".json":
+        changed += [(f"{text} instead", text.encode()) for text in ("null", "[]", "{}")]
+    if path.suffix == ".jsonl":
+        changed += list(_rows(content, rng))
+    for other in others:
+        changed.append((f"overwritten with {other}", (world / other).read_bytes()))
+
+    found = [
+        Damage(name, path, lambda at, new=new: at.write_bytes(new))  # type: ignore[misc]
+        for name, new in changed
+        if new != content
+    ]
+    found.append(Damage("gone", path, Path.unlink))
+    copy = path.with_name(f"{path.stem} (copy){path.suffix}")
+    found.append(
+        Damage("a copy beside it", path, lambda at: shutil.copy(at, at.with_name(copy.name)), True)
+    )
+    found.append(
+        Damage(
+            ".DS_Store beside it",
+            path,
+            lambda at: at.with_name(".DS_Store").write_bytes(b"\0\0\0\1Bud1"),
+            True,
+        )
+    )
+    return found
+
+
+def others_of(path: Path, files: Sequence[Path], rng: random.Random, count: int) -> list[Path]:
+    """Some files of the same kind: of the same name, but for the numbers in it."""
+
+    def kind(file: Path) -> str:
+        return re.sub(r"\d+", "0", file.name)
+
+    same = [file for file in files if file != path and kind(file) == kind(path)]
+    return rng.sample(same, min(count, len(same)))
+
+
+def _cuts(content: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
+    yield "empty", b""
+    yield "cut in half", content[: len(content) // 2]
+    yield "last byte gone", content[:-1]
+    ends = [at + 1 for at in range(len(content) - 1) if content[at] == 10]
+    if ends and content.isascii():
+        yield "cut at a line end", content[: rng.choice(ends)]
+
+
+def _flips(content: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
+    for _ in range(FLIPS if content else 0):
+        at, bit = rng.randrange(len(content)), rng.randrange(8)
+        flipped = bytes([content[at] ^ (1 << bit)])
+        yield f"bit {bit} of byte {at} flipped", content[:at] + flipped + content[at + 1 :]
+
+
+def _rows(content: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
+    lines = content.splitlines(keepends=True)
+    if not lines:
+        return
+    row = rng.randrange(len(lines))
+    yield f"row {row + 1} twice", b"".join([*lines[: row + 1], *lines[row:]])
+    yield f"row {row + 1} gone", b"".join([*lines[:row], *lines[row + 1 :]])
+    yield "the first row moved to the end", b"".join([*lines[1:], lines[0]])
+    for text in (b"null", b"[]", b"{}"):
+        yield (
+            f"row {row + 1} is {text.decode()}",
+            b"".join([*lines[:row], text + b"\n", *lines[row + 1 :]]),
+        )
+    fields = json.loads(lines[row])
+    for change in ({"more": 1}, {next(iter(fields)): None}):
+        edited = json.dumps(fields | change).encode() + b"\n"
+        yield (
+            f"row {row + 1} edited: {json.dumps(change)}",
+            b"".join([*lines[:row], edited, *lines[row + 1 :]]),
+        )
