@@ -115,7 +115,7 @@ def show(config: Config, measured: Sequence[tuple[Tensor, Tensor]]) -> None:
         "    R^2 of that fit": f"{1 - min(fits) / float(at_all.var(correction=0)):.3f}",
     }.items():
         table.add_row(name, value)
-    Console().print(table)
+    Console(width=100).print(table)
 
 
 def spearman(a: Tensor, b: Tensor) -> float:
@@ -128,7 +128,7 @@ def share(holds: Tensor) -> str:
 
 
 def interval(values: Sequence[float]) -> str:
-    found = bootstrap([np.asarray(values)], bounds=(-1.0, 1.0), skewed=False)
+    found = bootstrap([np.asarray(values)], bounds=(-1.0, 1.0))
     return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 

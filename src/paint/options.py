@@ -46,8 +46,8 @@ class Objective:
     """What the loss is a mean over, of every method: each completion's tokens and then completions
     (paper: Eq. clipped_fkl), or all tokens of the optimizer step."""
     skip_tokens: int = 0
-    """First tokens of every completion that are left out of the loss of every method, 0 or more.
-    Where only one view thinks, its template sets the first of them apart (docs/paper.md, D2; ours,
+    """First tokens of every completion that are left out of the loss, of every method, at least 0.
+    Where one view thinks and the other does not, the first token is where they differ most (ours;
     paper: none)."""
     impl: Impl = "auto"
     """What computes the loss (paint.fused): auto takes triton on a GPU and chunked elsewhere;

@@ -135,11 +135,15 @@ def test_triton_without_a_gpu_is_refused_before_anything_is_done(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("skip_tokens", [0, 9])
 @pytest.mark.parametrize("reduction", ["completion", "token"])
-def test_micro_batches_do_not_change_the_update(tmp_path: Path, reduction: str) -> None:
+def test_micro_batches_do_not_change_the_update(
+    tmp_path: Path, reduction: str, skip_tokens: int
+) -> None:
     for size in (3, 8):  # eight rows in groups of 3, 3 and 2, or all at once
         config = small(
-            train={"steps": 1, "micro_batch_size": size}, objective={"reduction": reduction}
+            train={"steps": 1, "micro_batch_size": size},
+            objective={"reduction": reduction, "skip_tokens": skip_tokens},
         )
         train(config, tmp_path / str(size))
     assert_same(adapter(tmp_path / "3"), adapter(tmp_path / "8"), tolerance=1e-6)
@@ -211,6 +215,8 @@ def test_the_figures_of_a_step_are_averaged_as_the_loss_is() -> None:
     assert by_completion["completion_tokens"] == 3
     assert by_completion["rollout_tokens"] == 6
     assert by_completion["overlap"] == 0.5
+    assert step_metrics(rows, [False, True], "completion", 1)["loss"] == (3 + 7 / 3) / 2
+    assert step_metrics(rows, [False, True], "token", 2)["loss"] == 3
     assert by_completion["engine_gap_mean"] == pytest.approx((0.1 + 0.1 + 0.2 + 0.3) / 6)
 
 

@@ -175,7 +175,8 @@ def log_step(
 
     is_correct = verdicts(setup, scored)
     metrics: dict[str, float] = {"step": step_number}
-    metrics |= runlog.step_metrics(scored, is_correct, setup.config.objective.reduction)
+    options = setup.config.objective
+    metrics |= runlog.step_metrics(scored, is_correct, options.reduction, options.skip_tokens)
     metrics |= clock.rates(sum(len(s.rollout.completion.ids) for s in scored))
     metrics["gradient_norm"] = gradient_norm
     metrics["learning_rate"] = learning_rate(setup.config, step_number - 1)

@@ -127,7 +127,7 @@ def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
 
 
 def step_metrics(
-    scored: Sequence[Scored], is_correct: Sequence[bool], reduction: str
+    scored: Sequence[Scored], is_correct: Sequence[bool], reduction: str, skip_tokens: int = 0
 ) -> dict[str, float]:
     """The figures of a step from all its rollouts, averaged with the loss's own weights.
 
@@ -137,9 +137,10 @@ def step_metrics(
     tokens = sum(len(s.rollout.completion.ids) for s in scored)
 
     def mean(name: str) -> float:
+        weighed = [s.tokens[name][skip_tokens:] for s in scored]
         if reduction == "token":
-            return sum(sum(s.tokens[name]) for s in scored) / tokens
-        return sum(sum(s.tokens[name]) / len(s.tokens[name]) for s in scored) / len(scored)
+            return sum(map(sum, weighed)) / max(sum(map(len, weighed)), 1)
+        return sum(sum(values) / len(values) for values in weighed if values) / len(scored)
 
     figures = {
         SHARES.get(name, name): mean(name) for name in scored[0].tokens if name not in UNAVERAGED
