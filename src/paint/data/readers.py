@@ -153,7 +153,7 @@ def data_files(path: Path) -> list[Path]:
 
     kinds = set(_READERS) - {".json"}  # beside the data, hub folders hold JSON that describes it
     for folder in (path, path / "data"):
-        files = sorted(file for file in folder.glob("*") if file.suffix.lower() in kinds)
+        files = sorted(file for file in folder.glob("[!.]*") if file.suffix.lower() in kinds)
         wholes = {re.sub(r"-\d{5}-of-\d{5}(?=\.)", "", file.name) for file in files}
         if len(wholes) > 1:
             raise DataError(
