@@ -295,7 +295,9 @@ def test_a_disk_that_is_full_is_said_and_the_same_command_goes_on(
     command = [sys.executable, "-m", "paint.cli", *command, "--folder", str(tmp_path / "lab")]
     # A limit on the size of a file fails a write just as a full disk does, without filling one.
     for kilobytes in (1, 20):
-        limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "paint", *command]
+        # Bytecode, too, would be cut short, and break every process that imports it later.
+        shell = f'export PYTHONDONTWRITEBYTECODE=1; ulimit -f {kilobytes}; exec "$@"'
+        limited = ["bash", "-c", shell, "paint", *command]
         result = subprocess.run(limited, capture_output=True, text=True)
         assert result.returncode == 2, result.stderr
         assert str(tmp_path / "lab") in result.stderr

@@ -327,7 +327,9 @@ def test_a_full_disk_at_a_checkpoint_is_said_and_loses_nothing(tmp_path: Path) -
     folder = tmp_path / "run"
     # A limit on the size of a file fails a write just as a full disk does, without filling one.
     line = train_command(config, folder)
-    limited = ["bash", "-c", 'ulimit -f 60; exec "$@"', "paint", *line]
+    # Bytecode, too, would be cut short, and break every process that imports it later.
+    shell = 'export PYTHONDONTWRITEBYTECODE=1; ulimit -f 60; exec "$@"'
+    limited = ["bash", "-c", shell, "paint", *line]
     result = subprocess.run(limited, capture_output=True, text=True)
     assert result.returncode == 2, result.stdout + result.stderr
     assert "could not be written" in result.stderr
