@@ -284,6 +284,7 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
         from paint.data.problems import Problem
         from paint.evaluation.store import Sample, StoreError, open_store, prompt_digest
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        sys.dont_write_bytecode = True  # it would be cut short, too
         asked = {"model": "lab", "temperature": 1.0, "samples": 2, "versions": {"paint": "1"}}
         try:
             problems = [Problem("What is 0+0?", "", "0", "0")]
