@@ -200,13 +200,6 @@ def is_output_unread() -> bool:
     return True
 
 
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "is not installed"
-
-
 def plain(text: str) -> str:
     """Text from outside as text: what would steer a terminal is written out, as ``\\x1b``.
 
@@ -242,3 +235,10 @@ _SECRETS = [
         r"(\b(?:hf|sk|ghp|gho|pk)[_-])[\w-]{8,}",
     )
 ]
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "is not installed"

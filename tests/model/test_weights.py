@@ -4,8 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -14,12 +15,16 @@ from paint.config import Model
 from paint.evaluation.asking import _trained_digest
 from paint.model.policy import Policy, PolicyError, load_policy
 from paint.model.weights import (
+    load_trained,
     model_digests,
     read_adapter_shape,
     save_adapter,
     save_model,
+    save_trained,
     weights_digest,
 )
+
+LAB = Model(path="lab", dtype="float32")
 
 SAVE = """
 import sys
@@ -122,3 +127,21 @@ def test_a_model_that_was_saved_elsewhere_is_the_same_and_its_template_counts(
     other = model_digests(load_policy(moved, seed=0))
     assert other["weights"] == model_digests(policy)["weights"]
     assert other != model_digests(policy)
+
+
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+def test_weights_that_are_not_finite_are_refused_and_change_nothing(
+    tuning: Literal["lora", "full"], tmp_path: Path
+) -> None:
+    policy = load_policy(replace(LAB, tuning=tuning), seed=0)
+    before = [parameter.clone() for parameter in policy.trainable]
+    with torch.no_grad():
+        policy.trainable[0].view(-1)[3] = torch.inf
+    # What it writes is read back at once, and is what it is.
+    save_trained(policy, tmp_path / "saved")
+    with torch.no_grad():
+        policy.trainable[0].copy_(before[0])
+    with pytest.raises(PolicyError, match=r"saved: .*weight holds numbers that are not finite"):
+        load_trained(policy, tmp_path / "saved")
+    for parameter, value in zip(policy.trainable, before, strict=True):
+        assert torch.equal(parameter, value)

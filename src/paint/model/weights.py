@@ -142,15 +142,14 @@ def load_adapter(policy: Policy, folder: Path) -> None:
     """Put saved adapter weights into the policy, exactly.
 
     Raises:
-        PolicyError: the folder holds no adapter, or one of another shape.
+        PolicyError: the folder holds no adapter, one of another shape, or one that is not finite.
     """
     with explained(folder, PolicyError, "it must hold an adapter for this model"):
         weights = load_peft_weights(str(folder), device=str(policy.device))
+    _require_finite(folder, weights)
+    with explained(folder, PolicyError, "it must hold an adapter for this model"):
         result = set_peft_model_state_dict(policy.model, weights)
 
-    broken = sorted(name for name, value in weights.items() if not value.isfinite().all())
-    if broken:
-        raise PolicyError(f"{folder}: {broken[0]} holds numbers that are not finite; train it anew")
     missing = set(peft.get_peft_model_state_dict(policy.model)) - set(weights)
     if missing or result.unexpected_keys:
         raise PolicyError(f"{folder}: adapter of another shape (missing {sorted(missing)[:3]} ...)")
@@ -180,9 +179,10 @@ def load_model(policy: Policy, folder: Path) -> None:
     """Put the weights of a saved model into a policy all of whose weights are trained, exactly.
 
     Raises:
-        PolicyError: the folder holds no model, or one of another shape.
+        PolicyError: the folder holds no model, one of another shape, or one that is not finite.
     """
     stored = _read_model(policy, folder)
+    _require_finite(folder, stored)
     with torch.no_grad():
         for name, value in policy.model.named_parameters():
             value.copy_(stored[name])
@@ -234,6 +234,13 @@ def _sort_targets(path: Path) -> None:
     shape = json.loads(path.read_bytes())
     shape["target_modules"] = sorted(shape["target_modules"])
     files.write(path, json.dumps(shape, indent=2, sort_keys=True))
+
+
+def _require_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are not finite, while the policy is as it was."""
+    for name, value in weights.items():
+        if not value.isfinite().all():
+            raise PolicyError(f"{folder}: {name} holds numbers that are not finite; train it anew")
 
 
 def _read_model(policy: Policy, folder: Path) -> dict[str, Tensor]:
