@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
@@ -204,22 +204,19 @@ def cast_votes(grades: Sequence[Grade], k: int, grader: Grader) -> list[int]:
     Right answers vote 0: each is equal to the gold answer, hence to all others. A wrong answer
     votes with the first wrong one that it is verified equal to. No answer is -1.
     """
-    pairs = {
-        (grades[i].strict.answer, grades[j].strict.answer)
-        for start in range(0, len(grades), k)
-        for j in range(start, start + k)
-        for i in range(start, j)
-        if not (grades[i].strict.correct or grades[j].strict.correct)
-    }
-    ordered = sorted(
-        (a, b) for a, b in pairs if a is not None and b is not None and normalize(a) != normalize(b)
-    )
-    equal = {pair for pair, same in zip(ordered, grader.equal(ordered), strict=True) if same}
-
     votes: list[int] = []
     for start in range(0, len(grades), k):
+        posed = grades[start : start + k]
+        given = [
+            grade.strict.answer
+            for grade in posed
+            if grade.strict.answer is not None and not grade.strict.correct
+        ]
+        pairs = sorted({(a, b) for a, b in combinations(given, 2) if normalize(a) != normalize(b)})
+        equal = {pair for pair, same in zip(pairs, grader.equal(pairs), strict=True) if same}
+
         wrong: list[tuple[int, str]] = []  # each wrong answer that is new, with its vote
-        for vote, grade in enumerate(grades[start : start + k], start=1):
+        for vote, grade in enumerate(posed, start=1):
             answer = grade.strict.answer
             if answer is None:
                 votes.append(-1)

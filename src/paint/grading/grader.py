@@ -23,8 +23,7 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import IO, NoReturn
@@ -118,30 +117,22 @@ class Grader:
         False where that is undecidable: an answer that does not parse equals nothing but its own
         text, and an empty answer not even that. So does one that costs its deadline alone.
 
-        Answers that are linked by pairs, as all to one problem are, share a budget: after
-        MOST_TIMEOUTS deadlines, what still takes algebra is undecided.
+        All pairs share a budget, so they are those of one problem: after MOST_TIMEOUTS deadlines,
+        what still takes algebra is undecided.
         """
         reasons = _at_sight(pairs)
-        queues = _problems([pair for pair in dict.fromkeys(pairs) if pair not in reasons])
-        timeouts: Counter[str] = Counter()
+        hard = [pair for pair in dict.fromkeys(pairs) if pair not in reasons]
+        answers = dict.fromkeys(answer for pair in hard for answer in pair)
+        waiting = iter([*((answer, answer) for answer in answers), *hard])
         hopeless: set[str] = set()
+        timeouts = 0
 
-        while queues:
-            batches = {
-                problem: list(islice(queue, MOST_TIMEOUTS - timeouts[problem]))
-                for problem, queue in queues.items()
-            }
-            queues = {problem: queue for problem, queue in queues.items() if batches[problem]}
-            asked = {
-                pair: problem
-                for problem, batch in batches.items()
-                for pair in batch
-                if hopeless.isdisjoint(pair)
-            }
+        while batch := list(islice(waiting, MOST_TIMEOUTS - timeouts)):
+            asked = [pair for pair in batch if hopeless.isdisjoint(pair)]
             for pair, reason in self._compare(asked).items():
                 reasons.setdefault(pair, reason)  # an answer equals its own text, whatever it costs
                 if reason == "timed out":
-                    timeouts[asked[pair]] += 1
+                    timeouts += 1
                     hopeless |= {pair[0]} if pair[0] == pair[1] else set()
 
         return [reasons.get(pair) == "right" for pair in pairs]
@@ -282,24 +273,6 @@ def _at_sight(pairs: Iterable[Pair]) -> dict[Pair, Reason]:
     """The reasons that take no algebra."""
     decided = {pair: at_sight(*pair) for pair in dict.fromkeys(pairs)}
     return {pair: reason for pair, reason in decided.items() if reason}
-
-
-def _problems(pairs: Sequence[Pair]) -> dict[str, Iterator[Pair]]:
-    """For all answers that pairs link: each answer with itself, then the pairs."""
-    first: dict[str, str] = {}
-
-    def leader(answer: str) -> str:
-        while first.setdefault(answer, answer) != answer:
-            answer = first[answer]
-        return answer
-
-    for a, b in pairs:
-        first[leader(a)] = leader(b)
-    alone = [(answer, answer) for answer in first]
-    queues: dict[str, list[Pair]] = {}
-    for pair in [*alone, *pairs]:
-        queues.setdefault(leader(pair[0]), []).append(pair)
-    return {problem: iter(queue) for problem, queue in queues.items()}
 
 
 def _best(reasons: Sequence[Reason]) -> Reason:
