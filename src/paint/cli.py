@@ -96,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Stopped as stopped:
         return _end(str(stopped), 128 + stopped.signal_number)
     except KeyboardInterrupt:
-        go_on = "; the same command goes on where it stopped" if line[0] in RESUMABLE else ""
+        is_resumable = bool(line) and line[0] in RESUMABLE
+        go_on = "; the same command goes on where it stopped" if is_resumable else ""
         return _end(f"{name}: interrupted{go_on}", 130)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and is_output_unread():
@@ -301,7 +302,7 @@ def _grade_parser() -> ArgumentParser:
     )
     parser.add_argument(
         "--verdicts",
-        type=Path,
+        type=place,
         metavar="FILE",
         help="JSONL of verdicts by hand, which take the grader's place: problem, sample, verdict "
         "(right or wrong) and reason, and policy and benchmark where there are several",

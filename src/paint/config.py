@@ -488,6 +488,7 @@ class Evaluation:
         _at_least(0, self, seed="default: 0")
         require(self, "folder", bool(self.folder.strip()), "a folder", 'default: "evals"')
         require_place(self, "folder", 'default: "evals"')
+        require_place(self, "verdicts", "a JSONL file")
         in_range = 0.01 <= self.deadline <= 86_400
         require(self, "deadline", in_range, "in [0.01, 86400]", "seconds; default: 5")
 

@@ -3,7 +3,6 @@
 import io
 import json
 import shutil
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -71,15 +70,11 @@ class Verb:
     forget: Sequence[str] = ()
 
 
-def run_paint(command: Sequence[str], home: Path, at: Path) -> tuple[int | None, str]:
-    """The exit status of a command, None for a traceback, and what was said on stderr."""
+def run_paint(command: Sequence[str], home: Path, at: Path) -> tuple[int, str]:
+    """The exit status of a command, and what it said on stderr."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        try:
-            status: int | None = main([word.format(home=home, at=at) for word in command])
-        except Exception:
-            status = None
-            traceback.print_exc(file=err)
+        status = main([word.format(home=home, at=at) for word in command])
     return status, err.getvalue()
 
 
