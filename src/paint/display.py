@@ -29,6 +29,7 @@ from paint.errors import is_output_unread, plain
 SHOWN = {
     "loss": "loss",
     "kl": "unclipped KL to the target, nats",
+    "first_kl": "unclipped KL of the first token, nats",
     "clipped_share": "tokens with a clipped entry",
     "unclipped_mass": "P_A, target mass that is not clipped",
     "overlap": "overlap",

@@ -106,6 +106,8 @@ def test_a_step_is_the_papers_algorithm(run: Path, problems: list[Problem]) -> N
     assert metrics["selected_share"] == pytest.approx(
         float(sum(part.mean() for part in loss.stats["selected"].split(lengths)) / 8)
     )
+    first_kl = [float(part[0]) for part in loss.stats["kl"].split(lengths)]
+    assert metrics["first_kl"] == pytest.approx(sum(first_kl) / 8, rel=1e-4)
     assert metrics["engine_gap_mean"] < 1e-4
     sampled = torch.tensor([i for row in rows for i in row["completion_ids"]])
     engine = torch.tensor([x for row in rows for x in row["engine_log_probs"]])
@@ -148,8 +150,9 @@ def test_micro_batches_do_not_change_the_update(
         )
         train(config, tmp_path / str(size))
     assert_same(adapter(tmp_path / "3"), adapter(tmp_path / "8"), tolerance=1e-6)
-    norms = [read_metrics(tmp_path / name)[0]["gradient_norm"] for name in ("3", "8")]
-    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+    few, all_at_once = (read_metrics(tmp_path / name)[0] for name in ("3", "8"))
+    for name in ("gradient_norm", "kl", "first_kl"):
+        assert few[name] == pytest.approx(all_at_once[name], rel=1e-5)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(
@@ -213,6 +216,8 @@ def test_the_figures_of_a_step_are_averaged_as_the_loss_is() -> None:
     assert by_token["selected_share"] == pytest.approx(2 / 6)
     assert by_completion["selected_kl"] == pytest.approx((2 + 10) / 2)
     assert by_completion["truncated_share"] == by_completion["correct_share"] == 0.5
+    skipped = step_metrics(rows, [False, True], "completion", 1)
+    assert by_completion["first_kl"] == by_token["first_kl"] == skipped["first_kl"] == 2
     assert by_completion["completion_tokens"] == 3
     assert by_completion["rollout_tokens"] == 6
     assert by_completion["overlap"] == 0.5
@@ -292,6 +297,7 @@ def test_two_processes_train_the_adapter_that_one_trains_in_twice_the_micro_batc
     one, two = (read_metrics(tmp_path / name) for name in ("one", "two"))
     for name in (
         "loss",
+        "first_kl",
         "gradient_norm",
     ):  # Adam would hide a gradient that is a mean over ranks instead of a sum
         assert [row[name] for row in two] == pytest.approx([row[name] for row in one], rel=1e-5)

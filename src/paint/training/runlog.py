@@ -145,6 +145,10 @@ def step_metrics(
     figures = {
         SHARES.get(name, name): mean(name) for name in scored[0].tokens if name not in UNAVERAGED
     }
+    if "kl" in scored[0].tokens:
+        # Also where objective.skip_tokens leaves that token out: it shows what is left out.
+        first_kl = [s.tokens["kl"][0] for s in scored if s.tokens["kl"]]
+        figures["first_kl"] = sum(first_kl) / max(len(first_kl), 1)
     if "selected" in scored[0].tokens:
         selected_kl = [
             kl
