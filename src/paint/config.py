@@ -60,10 +60,11 @@ class Model:
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time, the same result."""
     student_thinking: bool = False
-    """Thinking mode of the student's prompt, in rollouts and in scoring (ours; the paper is
-    silent)."""
+    """Thinking mode of the student's prompt, in rollouts and in scoring (ours, as the public OPSD
+    scripts; the paper is silent)."""
     teacher_thinking: bool = True
-    """Thinking mode of the teacher's prompt (ours; the paper is silent)."""
+    """Thinking mode of the teacher's prompt. Where it is not the student's, the two continue after
+    different text (ours, as the public OPSD scripts; docs/paper.md, D9)."""
     attention: str = "sdpa"
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
 

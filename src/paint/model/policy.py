@@ -125,6 +125,22 @@ class Policy:
         messages = teacher_messages(problem, context, complete=complete, rationale=rationale)
         return encode(self.tokenizer, messages, thinking=self.teacher_thinking)
 
+    def template_difference(self) -> tuple[str, str]:
+        """What the chat template writes in one view alone: in the student's, in the teacher's.
+
+        It is what their thinking modes make of the same message. Both are empty where the views
+        differ in the privileged context alone, as in the paper (section 'Background').
+        """
+        student, teacher = (
+            self.student_prompt("What is 1 + 1?", thinking=thinking)
+            for thinking in (self.student_thinking, self.teacher_thinking)
+        )
+        start = _shared(student, teacher)
+        student, teacher = student[start:], teacher[start:]
+        end = _shared(student[::-1], teacher[::-1])
+        parts = student[: len(student) - end], teacher[: len(teacher) - end]
+        return self.decode(parts[0], special=True), self.decode(parts[1], special=True)
+
     def rationale_prompt(self, problem: str, context: str, *, complete: bool) -> list[int]:
         """Token ids of what a reason-first teacher replies to.
 
@@ -228,6 +244,13 @@ def encode(
         )
     assert isinstance(ids, list)
     return [int(i) for i in ids]
+
+
+def _shared(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many token ids two texts begin with in common."""
+    return next(
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+    )
 
 
 def _require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:

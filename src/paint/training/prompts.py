@@ -127,6 +127,30 @@ def longest_prompt(policy: Policy, config: Config, problem: Problem, other_token
     return longest + rationale_tokens
 
 
+def say_how_views_differ(display: Display, policy: Policy) -> None:
+    """Say it where the views differ in more than the privileged context, and what makes them equal.
+
+    Source: docs/paper.md, D9.
+    """
+    student, teacher = policy.template_difference()
+    if student == teacher:
+        return
+
+    off = {True: "", False: "no-"}
+    display.note(
+        f"the views differ in more than what the teacher is shown: where the student reads "
+        f"{_or_nothing(student)}, the teacher reads {_or_nothing(teacher)} (docs/paper.md, D9). "
+        f"first_kl is the KL of the first token after it. --objective.skip-tokens 1 leaves that "
+        f"token out of the loss; --model.{off[policy.student_thinking]}teacher-thinking gives the "
+        f"teacher the student's template, --model.{off[policy.teacher_thinking]}student-thinking "
+        f"the student the teacher's"
+    )
+
+
+def _or_nothing(text: str) -> str:
+    return repr(text) if text else "nothing"
+
+
 def show_first_prompts(display: Display, policy: Policy, rollout: Rollout) -> None:
     """Show what student and teacher really read: a template that differs is seen at a glance."""
     prompts = {"student": rollout.prompt}

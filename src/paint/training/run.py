@@ -36,7 +36,7 @@ from paint.recipe import require_trainable, to_table
 from paint.runs import RunError, latest_checkpoint, step_places
 from paint.step import step
 from paint.training import checkpoint, runlog
-from paint.training.prompts import problems_that_fit, show_first_prompts
+from paint.training.prompts import problems_that_fit, say_how_views_differ, show_first_prompts
 from paint.training.rollouts import Scored
 from paint.training.update import Setup, Step, is_whole_step, learning_rate
 
@@ -70,6 +70,8 @@ def train(
     # The teacher is the policy as it is before a checkpoint is loaded.
     teacher = open_teacher(policy, config.teacher if _asks_teacher(config) else _NO_TEACHER)
     problems = problems_that_fit(policy, config, candidates, display)
+    if config.train.method == "distillation":
+        say_how_views_differ(display, policy)
     validation = load_validation(policy, config, folder, accelerator.num_processes)
     optimizer = torch.optim.AdamW(
         policy.trainable, lr=config.train.learning_rate, weight_decay=config.train.weight_decay
