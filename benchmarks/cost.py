@@ -326,7 +326,7 @@ def plan(model: str, lengths: Lengths) -> dict[str, list[Work]]:
     """
     recipes = {method: read_recipe(find_recipe(f"{method}-{model}")) for method in METHODS}
     works = {
-        f"{method}: {config.train.steps} steps": [training(config, lengths)]
+        f"{method}: {config.train.steps:,} steps": [training(config, lengths)]
         for method, config in recipes.items()
     }
     paint, at_once = recipes["paint"], Evaluation().rollout.batch_size

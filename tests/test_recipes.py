@@ -1,5 +1,6 @@
-"""Recipes: every number that the paper gives, and nothing else that differs between its methods."""
+"""Recipes: every number of the paper and of OPSD's scripts, and nothing else that differs."""
 
+import math
 import re
 from itertools import product
 from typing import Any
@@ -15,7 +16,7 @@ SHIPPED = list(product(METHODS, MODELS))
 LABS = [name for name in shipped_recipes() if name.startswith("lab-")]
 
 Told = dict[str, tuple[Any, str]]
-"""What the paper says: of each setting its value, and the place in the paper."""
+"""What a source says: of each setting its value, and the place in the source."""
 
 LORA: Told = {
     "model.lora_rank": (64, "Experimental Details: r = 64"),
@@ -76,13 +77,54 @@ PAPER: dict[str, Told] = {
     "grpo": EVALUATION
     | {
         "grpo.group_size": (8, "Main Results: 8 GRPO rollouts"),
-        "rollout.max_new_tokens": (
-            16_384,
-            "Experimental Setup: maximum generation length 16k, as 38k is 38,912",
-        ),
+        "rollout.max_new_tokens": (16_000, "Experimental Setup: maximum generation length 16k"),
     },
     "sft": EVALUATION,
 }
+ADAPTERS = {name: (value, "run_*.sh: --lora_*") for name, (value, _) in LORA.items()}
+TRAINER: Told = {  # what the scripts do not set is their trainer's default
+    "train.max_grad_norm": (1.0, "TrainingArguments, and accelerate.yaml: gradient_clip 1"),
+    "train.weight_decay": (0.0, "TrainingArguments"),
+    "train.warmup_steps": (0, "TrainingArguments"),
+}
+SCRIPTS: dict[str, Told] = {
+    "paint": {
+        "model.student_thinking": (False, "opsd_train.py: student_thinking"),
+        "model.teacher_thinking": (True, "opsd_train.py: teacher_thinking"),
+        "rollout.top_p": (0.95, "run_opsd.sh: --top_p 0.95"),
+        "rollout.top_k": (20, "run_opsd.sh: --top_k 20"),
+    },
+    "grpo": ADAPTERS
+    | TRAINER
+    | {
+        "train.learning_rate": (2e-5, "run_grpo.sh: --learning_rate 2e-5"),
+        "train.batch_size": (32, "run_grpo.sh: 8 processes, 1 each, 4 accumulated"),
+        "grpo.group_size": (8, "run_grpo.sh: --num_generations 8"),
+        "grpo.kl": (0.0, "run_grpo.sh: --beta 0.0"),
+        "grpo.clip": (0.2, "GRPOConfig: epsilon"),
+        "grpo.iterations": (1, "GRPOConfig: num_iterations"),
+        "objective.reduction": ("completion", "run_grpo.sh: --loss_type grpo"),
+        "rollout.temperature": (1.2, "run_grpo.sh: --temperature 1.2"),
+        "rollout.max_new_tokens": (16_000, "run_grpo.sh: --max_completion_length 16000"),
+        "rollout.top_p": (1.0, "GRPOConfig: top_p"),
+        "rollout.top_k": (-1, "GRPOConfig: top_k"),
+        "model.gradient_checkpointing": (True, "run_grpo.sh: --gradient_checkpointing"),
+    },
+    "sft": ADAPTERS
+    | TRAINER
+    | {
+        "train.learning_rate": (2e-5, "run_sft.sh: --learning_rate 2e-5"),
+        "train.batch_size": (64, "run_sft.sh: 8 processes, 2 each, 4 accumulated"),
+        "train.checkpoint_every": (100, "run_sft.sh: --save_steps 100"),
+        "data.max_prompt_tokens": (16_000, "run_sft.sh: --max_length 16000"),
+        "objective.reduction": ("token", "SFTConfig: loss_type nll"),
+        "model.gradient_checkpointing": (True, "run_sft.sh: --gradient_checkpointing"),
+        "model.student_thinking": (False, "sft_train.py: the template closes an empty thought"),
+    },
+}
+SCRIPTS["opsd"] = SCRIPTS["paint"]
+EPOCHS = {"grpo": 2, "sft": 4}  # run_grpo.sh, run_sft.sh: --num_train_epochs
+PROBLEMS = 30_000  # Experimental Setup: up to 30K problem-solution pairs
 # Settings that change speed and memory, never the result.
 MEMORY = {"model.gradient_checkpointing", "train.micro_batch_size", "rollout.batch_size"}
 
@@ -136,11 +178,32 @@ def test_every_number_of_the_paper_is_in_its_recipe(method: str, model: str) -> 
     assert not wrong
 
 
+@pytest.mark.parametrize(("method", "model"), SHIPPED)
+def test_what_the_paper_leaves_open_is_that_of_opsds_scripts(method: str, model: str) -> None:
+    found = flat(shipped(method, model))
+    wrong = [
+        f"{name} is {found[name]}, and the scripts have {value} ({place})"
+        for name, (value, place) in SCRIPTS[method].items()
+        if found[name] != value
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(("method", "model"), [*product(EPOCHS, MODELS)])
+def test_the_steps_of_a_baseline_are_the_epochs_of_its_script(method: str, model: str) -> None:
+    config = shipped(method, model)
+    group = config.grpo.group_size if method == "grpo" else 1
+    problems_a_step = config.train.batch_size // group
+    assert config.train.steps == math.ceil(EPOCHS[method] * PROBLEMS / problems_a_step)
+    assert f"= {config.train.steps:,} steps" in find_recipe(f"{method}-{model}").read_text()
+
+
 @pytest.mark.parametrize("model", MODELS)
-def test_a_step_of_grpo_has_four_problems_and_no_kl(model: str) -> None:
-    config = shipped("grpo", model)
-    assert config.train.batch_size / config.grpo.group_size == 4
-    assert config.grpo.kl == 0
+def test_only_grpos_student_thinks_and_only_it_writes_long_completions(model: str) -> None:
+    for method in METHODS:
+        config = shipped(method, model)
+        is_long = config.rollout.max_new_tokens > 1024
+        assert (config.model.student_thinking, is_long) == (method == "grpo",) * 2
 
 
 @pytest.mark.parametrize(
@@ -164,8 +227,17 @@ def test_the_other_baselines_differ_from_paint_in_method_and_in_what_comes_with_
     model: str,
 ) -> None:
     paint = shipped("paint", model)
-    assert differing(paint, shipped("grpo", model)) == {"train.method", "rollout.max_new_tokens"}
-    assert differing(paint, shipped("sft", model)) == {"train.method", "objective.reduction"}
+    both = {"method", "steps", "learning_rate", "max_grad_norm", "checkpoint_every"}
+    trained = {f"train.{name}" for name in both}
+    sampled = {f"rollout.{name}" for name in ("temperature", "top_p", "top_k", "max_new_tokens")}
+    assert differing(paint, shipped("grpo", model)) == trained | sampled | {
+        "model.student_thinking"
+    }
+    assert differing(paint, shipped("sft", model)) == trained | {
+        "train.batch_size",
+        "data.max_prompt_tokens",
+        "objective.reduction",
+    }
 
 
 @pytest.mark.parametrize(("method", "model"), SHIPPED)
@@ -182,6 +254,6 @@ def test_every_setting_of_a_recipe_says_whose_it_is(name: str) -> None:
     for i in settings:
         above = lines[i - 1] if lines[i - 1].startswith("#") else ""
         said = above + lines[i].partition("#")[2]
-        assert re.search(r"\b(paper|ours)\b", said), (
-            f"{name}: {lines[i]!r} does not say whether it is the paper's or ours"
+        assert re.search(r"\b(paper|scripts|ours)\b", said), (
+            f"{name}: {lines[i]!r} does not say whether it is the paper's, the scripts' or ours"
         )

@@ -1,9 +1,10 @@
 """Which settings are there, what do they mean, and what did the paper use?
 
 One tree of frozen dataclasses. The defaults are the paper's setting (section 'Experimental
-Details'); where the paper is silent the default is ours and its docstring says so. The docstring
-below a field is its help text on the command line. The section [objective] is paint.options, which
-the loss takes too. How a recipe, a TOML file, becomes a config is paint.recipe's business.
+Details'). Where the paper is silent, the default is that of OPSD's public scripts (siyan-zhao/OPSD
+at 590ec26) or ours, and its docstring says which. The docstring below a field is its help text on
+the command line. The section [objective] is paint.options, which the loss takes too. How a recipe,
+a TOML file, becomes a config is paint.recipe's business.
 
 Ranges are checked whenever a section is built, whether from a recipe, flags, a run directory or
 Python; types where a table is read (flags are typed by their parser, Python by its type checker).
@@ -38,7 +39,8 @@ class Model:
     path: str = ""
     """Folder or hub name of the model; "lab" is the embedded one. Required: no default."""
     dtype: Dtype = "bfloat16"
-    """Number format of the frozen weights; what is trained is always float32 (ours)."""
+    """Number format of the frozen weights (OPSD's scripts); what is trained is always float32
+    (ours)."""
     tuning: Literal["lora", "full"] = "lora"
     """What is trained: LoRA adapters, or every weight, with a frozen copy as the teacher (paper:
     LoRA)."""
@@ -60,11 +62,11 @@ class Model:
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time, the same result."""
     student_thinking: bool = False
-    """Thinking mode of the student's prompt, in rollouts and in scoring (ours, as the public OPSD
-    scripts; the paper is silent)."""
+    """Thinking mode of the student's prompt, in rollouts and in scoring (OPSD's scripts: off; the
+    paper is silent)."""
     teacher_thinking: bool = True
     """Thinking mode of the teacher's prompt. Where it is not the student's, the two continue after
-    different text (ours, as the public OPSD scripts; docs/paper.md, D9)."""
+    different text (OPSD's scripts: on; the paper is silent; docs/paper.md, D9)."""
     attention: str = "sdpa"
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
 
@@ -127,10 +129,10 @@ class Rollout:
     """Sampling temperature, in [0.001, 1000] (paper: Experimental Details, 1.1 in training, 1.0 in
     evaluation)."""
     top_p: float = 0.95
-    """Nucleus sampling: share of probability kept, in (0, 1]; 1 is off (ours in training; paper:
-    0.95 in evaluation)."""
+    """Nucleus sampling: share of probability kept, in (0, 1]; 1 is off (OPSD's scripts, 0.95;
+    paper: 0.95 in evaluation)."""
     top_k: int = 20
-    """Number of likeliest tokens kept, at least 1; -1 is off (ours in training; paper: off in
+    """Number of likeliest tokens kept, at least 1; -1 is off (OPSD's scripts, 20; paper: off in
     evaluation)."""
     max_new_tokens: int = 1024
     """Longest completion, in tokens (paper: Experimental Details, 1024 in training, 38,912 in
@@ -247,12 +249,12 @@ class Grpo:
     8)."""
     clip: float = 0.2
     """How far the ratio of new to old probability may leave 1 before the gradient stops, in (0, 1)
-    (ours)."""
+    (OPSD's scripts, 0.2)."""
     kl: float = 0.0
-    """Weight of the KL to the model before training, at least 0 (ours: none)."""
+    """Weight of the KL to the model before training, at least 0 (OPSD's scripts: none)."""
     iterations: int = 1
     """Optimizer updates on the same completions; with 1 the ratio is 1 and nothing is clipped
-    (ours)."""
+    (OPSD's scripts, 1)."""
 
     def __post_init__(self) -> None:
         require_sound(self)
@@ -270,20 +272,23 @@ class Train:
     """What a step does: distillation is PAINT, and OPSD where nothing is hidden or interpolated;
     grpo and sft are the baselines (paper: Compared post-training recipes)."""
     steps: int = 100
-    """Optimizer steps (paper: Experimental Details, 100); grpo takes grpo.iterations in each."""
+    """Optimizer steps (paper: Experimental Details, 100); grpo takes grpo.iterations in each. So
+    many epochs are ceil(epochs x problems / problems a step)."""
     batch_size: int = 32
     """Completions an optimizer step, over all ranks (paper: Experimental Details, 32)."""
     micro_batch_size: int = 4
     """Completions in one forward and backward pass of a rank; changes memory, never the result."""
     learning_rate: float = 5e-6
-    """Learning rate of the adapters, constant after the warm-up (paper: Experimental Details,
-    5e-6)."""
+    """Learning rate of the adapters (paper: Experimental Details, 5e-6), constant after the warm-up
+    (ours)."""
     warmup_steps: int = 0
-    """Steps over which the learning rate rises linearly from zero, at most steps (ours)."""
+    """Steps over which the learning rate rises linearly from zero, at most steps (OPSD's
+    scripts: none)."""
     weight_decay: float = 0.0
-    """AdamW's decay of the adapters, at least 0 (ours)."""
+    """AdamW's decay of the adapters, at least 0 (OPSD's scripts: none)."""
     max_grad_norm: float = 0.1
-    """Gradient norm above which the gradient is scaled down, above 0 (ours)."""
+    """Gradient norm above which the gradient is scaled down, above 0 (OPSD's scripts, 0.1;
+    for grpo and sft 1.0)."""
     seed: int = 0
     """Seed of the order of problems, of sampling and of the adapters, at least 0."""
     checkpoint_every: int = 20

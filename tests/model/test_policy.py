@@ -79,6 +79,19 @@ def test_the_adapters_update_is_scaled_by_alpha_over_rank(trained: Policy) -> No
     torch.testing.assert_close(layer(x), expected)
 
 
+def test_adapters_are_float32_beside_bfloat16_weights_and_drop_nothing_out() -> None:
+    policy = load_policy(replace(LAB, dtype="bfloat16"), seed=0)
+    assert {p.dtype for p in policy.trainable} == {torch.float32}
+    frozen = {p.dtype for p in policy.model.parameters() if not p.requires_grad}
+    assert frozen == {torch.bfloat16}
+
+    for parameter in policy.trainable:  # B starts at 0, where a dropout would not be seen
+        torch.nn.init.constant_(parameter, 0.1)
+    policy.model.train()
+    once, again = (policy.hidden_states(PROMPTS, COMPLETIONS) for _ in range(2))
+    torch.testing.assert_close(once, again, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("tuning", ["lora", "full"])
 def test_gradient_checkpointing_changes_no_gradient(tuning: Literal["lora", "full"]) -> None:
     def gradients(policy: Policy) -> list[Tensor]:

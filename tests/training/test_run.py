@@ -699,6 +699,7 @@ def test_the_learning_rate_rises_and_then_stays(tmp_path: Path) -> None:
             "param_groups"
         ]
         assert (group["lr"], group["weight_decay"]) == (rate, 0.0)
+        assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
 
 
 def test_a_run_that_was_made_longer_stays_longer_and_ends_as_one_that_always_was(

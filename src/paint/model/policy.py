@@ -468,6 +468,7 @@ def _with_adapter(base: PreTrainedModel, config: cfg.Model, seed: int) -> peft.P
     adapter = peft.LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
+        lora_dropout=0.0,
         target_modules=list(config.lora_targets),
         task_type="CAUSAL_LM",
     )

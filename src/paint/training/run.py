@@ -74,7 +74,11 @@ def train(
         say_how_views_differ(display, policy)
     validation = load_validation(policy, config, folder, accelerator.num_processes)
     optimizer = torch.optim.AdamW(
-        policy.trainable, lr=config.train.learning_rate, weight_decay=config.train.weight_decay
+        policy.trainable,
+        lr=config.train.learning_rate,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=config.train.weight_decay,
     )
 
     with _held(folder, is_new=not resume):
