@@ -31,6 +31,7 @@ __all__ = [
 MARKER = "...(omitted)..."
 
 Placement = Literal["suffix", "prefix", "middle", "random", "punctuation"]
+Opening = Literal["as_shown", "complete", "part"]
 
 
 def overlap(completion: str, solution: str) -> float:
@@ -169,6 +170,15 @@ def _sentence_end(text: str, limit: int) -> int:
     return cut
 
 
+def opens_as_complete(opening: Opening, *, is_whole: bool) -> bool:
+    """Whether the prompts open with "a reference solution", and not with "a part of" one.
+
+    opening is "as_shown" (whole solutions do), "complete" (all do) or "part" (none does). The last
+    two keep the wording, so that what is hidden is all that differs between two prompts.
+    """
+    return opening == "complete" or (opening == "as_shown" and is_whole)
+
+
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
@@ -182,6 +192,7 @@ def teacher_messages(
 ) -> list[dict[str, str]]:
     """The privileged prompt: the problem, a masked or complete solution, and the instruction.
 
+    complete says how the solution is announced (``opens_as_complete``).
     With a rationale, the request of ``rationale_messages`` and the teacher's own reply to it stand
     before the instruction (paper: 'reason-first teachers'; the wording is ours).
     """

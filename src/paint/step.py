@@ -15,7 +15,7 @@ from functools import partial
 
 from torch import Tensor
 
-from paint.context import mask_ratio, mask_solution, overlaps
+from paint.context import mask_ratio, mask_solution, opens_as_complete, overlaps
 from paint.data.problems import DataError, Problem
 from paint.display import Clock
 from paint.engines.local import LocalEngine
@@ -71,7 +71,7 @@ def add_teacher_view(setup: Setup, rollout: Rollout, step_index: int) -> Rollout
     if reference is not None and options.shown in ("own", "other"):
         context = mask_solution(reference, ratio, placement=options.placement, seed=seed)
 
-    complete = context == reference
+    complete = opens_as_complete(options.opening, is_whole=context == reference)
     prompt = setup.policy.teacher_prompt(problem.problem, context, complete=complete)
     view = View(context, complete, prompt)
     return replace(rollout, view=view, figures={**scores, "mask_ratio": ratio})

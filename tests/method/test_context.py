@@ -7,7 +7,7 @@ import time
 from itertools import product
 from pathlib import Path
 from statistics import mean, quantiles
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 
 from paint.context import (
     MARKER,
+    Opening,
     Placement,
     anchors,
     mask_ratio,
     mask_solution,
     normalize,
+    opens_as_complete,
     overlap,
     overlaps,
     rationale_messages,
@@ -524,6 +526,12 @@ def test_prompts_are_those_of_the_paper() -> None:
                 f"{ask}",
             }
         ]
+    wholes = {
+        opening: [opens_as_complete(opening, is_whole=is_whole) for is_whole in (True, False)]
+        for opening in get_args(Opening)
+    }
+    assert wholes == {"as_shown": [True, False], "complete": [True] * 2, "part": [False] * 2}
+
     [asked] = rationale_messages("What is 1+1?", "Add.", complete=False)
     first, reply, last = teacher_messages(
         "What is 1+1?", "Add.", complete=False, rationale="It adds."
