@@ -320,12 +320,12 @@ _NUMERICAL_FRACTION = r"(?<=\\)frac\{[0-9]++\}\{[0-9]++\}"
 _DECIMAL_WITHOUT_ZERO = r"(?<=\.)[0-9]++"
 _DECIMAL_OR_INTEGER = r"(?<=[0-9])(?:[0-9]*+\.[0-9]++|[0-9]++)"
 # Met as a whole, because no number in it counts. Limits (`\sum_{k=10}`) are no indices.
-_NO_LIMIT = r"(?<=_)(?<!\\sum_)(?<!\\prod_)(?<!\\int_)"
 _NO_RELATION = r"[^{}=<>≤≥≠∈→]"
-_INDEX_GROUP = rf"{_NO_LIMIT}\{{(?:{_NO_RELATION}++|\{{{_NO_RELATION}*+\}})*+\}}(?P<index>)"
+_INDEX_BRACES = rf"\{{(?:{_NO_RELATION}++|\{{{_NO_RELATION}*+\}})*+\}}"
+_WHOLE_INDEX = rf"(?<=_)(?<!\\sum_)(?<!\\prod_)(?<!\\int_){_INDEX_BRACES}(?P<index>)"
 _NUMBER = re.compile(  # one set of first characters: the search leaps from one to the next
     rf"[0-9._\\](?:{_NUMERICAL_FRACTION}|{_DECIMAL_WITHOUT_ZERO}|{_DECIMAL_OR_INTEGER}"
-    rf"|{_INDEX_GROUP})"
+    rf"|{_WHOLE_INDEX})"
 )
 
 # A box whose brace does not close reaches to the next mark.
@@ -350,7 +350,7 @@ _FULL_STOP = r"\.(?![0-9])"
 _PROSE_SEAM = re.compile(rf"{_FORMULA_SEAM.pattern}|[?!|]|{_FULL_STOP}|{_WORD}|{_ARTICLE}")
 
 _JOINED = re.compile(rf"[-+*/^!|±{_RELATIONS}]|\\[a-z]|[0-9],")
-_INDEX = re.compile(r"_\{(?:[^{}]++|\{[^{}]*+\})*+\}")
+_INDEX = re.compile(rf"_(?:{_INDEX_BRACES}|\{{[^{{}}]*+\}})")
 _SIGN_BETWEEN = r"(?<=.)[-+]"  # not that of -x
 _OPERATOR_COMMAND = r"\\(?:frac|binom|sqrt|sum|prod|int|lfloor|lceil)"
 _FUNCTION = rf"(?:{'|'.join(_FUNCTIONS.split())})(?!{_LETTER})"

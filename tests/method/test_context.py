@@ -171,6 +171,7 @@ def test_normalising_twice_changes_nothing(text: str) -> None:
                 "60",
             ),
         ),
+        (r"$\sum_{i\in I_0} m_{i}=7$", (r"\sum_{i∈I_{0}}m_{i}",)),
         (r"no answer in \boxed{} or \boxed{\phantom{2}}", ()),
         (
             "\\begin{align*}\n 2x+3 &= 11 \\\\\n 2x &= 8 \\\\\n x &= \\boxed{4}.\n\\end{align*}",
