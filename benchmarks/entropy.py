@@ -9,6 +9,7 @@ share of pairs of rows in the wrong order. The plain sum is -sum p log p of log_
 
 import os
 import sys
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -22,7 +23,7 @@ if not torch.cuda.is_available():
 from paint import fused, kernels, objective
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-WAYS = {
+WAYS: dict[str, Callable[[Tensor], Tensor]] = {
     "plain sum": lambda z: -(z.log_softmax(-1).exp() * z.log_softmax(-1)).sum(-1),
     "objective.entropy": lambda z: objective.entropy(z.log_softmax(-1)),
     "fused.measure": lambda z: fused.measure(z.clone(), None, 1.0)["entropy"],

@@ -11,6 +11,7 @@ Intervals are 95 %, over problems.
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,10 @@ def resampled(figure: Callable[[Scores], float], problems: Sequence[Scores]) -> 
     return f"{figure(pooled(problems)):.3f} [{low:.3f}, {high:.3f}]"
 
 
+def mean_of(side: bool, scores: Scores) -> float:
+    return float(scores[side].mean())
+
+
 def everything(scores: Scores) -> Float[np.ndarray, " _"]:
     return np.concatenate([scores[True], scores[False]])
 
@@ -63,7 +68,7 @@ def main() -> None:
         print(f"{name}: AUC within {len(mixed)} problems {within.points()} %")
         print(f"  AUC over all pairs {resampled(auc, problems)}")
         for side, word in ((True, "right"), (False, "wrong")):
-            mean = resampled(lambda scores, side=side: float(scores[side].mean()), problems)
+            mean = resampled(partial(mean_of, side), problems)
             print(f"  mean of the {word} ones {mean}")
         if name == "overlap":
             ratios = [
