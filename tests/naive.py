@@ -22,8 +22,9 @@ class Loss(NamedTuple):
 def energies(logits: Vector, temperature: float) -> list[float]:
     """E(v) = −log softmax(z / T)(v)."""
     highest = max(logits)
-    partition = math.fsum(math.exp((z - highest) / temperature) for z in logits)
-    return [math.log(partition) - (z - highest) / temperature for z in logits]
+    # Less 1, which is the highest logit's: fsum is exact, and 1 + 1e-20 is not.
+    less_one = math.fsum([-1.0, *(math.exp((z - highest) / temperature) for z in logits)])
+    return [math.log1p(less_one) - (z - highest) / temperature for z in logits]
 
 
 def entropy(energy: Vector) -> float:
@@ -32,7 +33,7 @@ def entropy(energy: Vector) -> float:
 
 
 def ratio(teacher_entropy: float, student_entropy: float) -> float:
-    return teacher_entropy / max(student_entropy, 0.000001)
+    return teacher_entropy / max(student_entropy, 1e-30)
 
 
 def select(ratios: Vector, top_fraction: float) -> list[bool]:

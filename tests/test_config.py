@@ -148,7 +148,7 @@ def test_a_recipe_overrides_what_it_names_and_leaves_the_rest(tmp_path: Path) ->
         ("[objectiv]\nmix = 0.1", "x.toml: unknown section objectiv; did you mean objective?"),
         (
             "[context]\nzzz = 1",
-            "x.toml: unknown key context.zzz; there are wrong, correct, placement, shown",
+            "x.toml: unknown key context.zzz; there are wrong, correct, placement, shown, opening",
         ),
         (
             "[zzz]",

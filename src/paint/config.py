@@ -206,6 +206,10 @@ class Context:
     """What the teacher reads: the problem's own solution, nothing, another problem's solution, the
     bare answer, or a wrong one; all but own are controls (paper: own). Only solutions are
     masked."""
+    opening: Literal["as_shown", "complete", "part"] = "as_shown"
+    """How the teacher's prompt announces what it shows: as a reference solution where nothing is
+    hidden and as a part of one elsewhere, always as complete, or always as a part (paper: a
+    part)."""
 
     def __post_init__(self) -> None:
         require_sound(self)
@@ -439,6 +443,7 @@ class Config:
             ("teacher.weights", self.teacher.weights, "frozen"),
             ("teacher.reason_first", self.teacher.reason_first, False),
             ("context.shown", self.context.shown, "own"),
+            ("context.opening", self.context.opening, "as_shown"),
             ("objective.kind", self.objective.kind, "forward_kl"),
         )
         for name, value, default in settings:

@@ -13,7 +13,7 @@ import random
 import re
 from typing import Literal, get_args
 
-from paint.latex import anchors, contains, normalize
+from paint.latex import anchors, boxed_anchors, contains, normalize
 
 __all__ = [
     "MARKER",
@@ -31,6 +31,7 @@ __all__ = [
 MARKER = "...(omitted)..."
 
 Placement = Literal["suffix", "prefix", "middle", "random", "punctuation"]
+Opening = Literal["as_shown", "complete", "part"]
 
 
 def overlap(completion: str, solution: str) -> float:
@@ -42,11 +43,22 @@ def overlap(completion: str, solution: str) -> float:
     `ab` is not in cab, `2x` is in x+2x. The overlap of a solution with itself is exactly 1 when it
     has an anchor.
     """
-    solution_anchors = anchors(solution)
-    if not solution_anchors:
-        return 0.0
-    text = normalize(completion)
-    return sum(contains(text, anchor) for anchor in solution_anchors) / len(solution_anchors)
+    return overlaps(completion, solution)["overlap"]
+
+
+def overlaps(completion: str, solution: str) -> dict[str, float]:
+    """overlap and overlap_without_answer, from one look at each text.
+
+    The second is over the anchors that no box holds, 0 where there are none. It drives nothing.
+    """
+    is_boxed = boxed_anchors(solution)
+    text = normalize(completion) if is_boxed else ""
+    found = {anchor: contains(text, anchor) for anchor in is_boxed}
+    others = [found[anchor] for anchor in is_boxed if not is_boxed[anchor]]
+    return {
+        "overlap": sum(found.values()) / max(len(found), 1),
+        "overlap_without_answer": sum(others) / max(len(others), 1),
+    }
 
 
 def mask_ratio(overlap: float, *, wrong: float = 0.30, correct: float = 0.40) -> float:
@@ -75,8 +87,9 @@ def mask_solution(
     block stands at the end ("suffix"), the start ("prefix"), the centre ("middle") or anywhere
     ("random", drawn with the seed). "punctuation" moves the cut of "suffix" back to the last end of
     a sentence, paragraph or displayed formula that leaves at least half of the visible part, where
-    there is one. Blanks beside the block go too. A ratio that hides less than one character returns
-    the solution as it is.
+    there is one. Blanks beside the block go too, and those around the solution count neither as
+    hidden nor in its length. A ratio that hides less than one character returns the solution as it
+    is.
     Raises ValueError for a ratio outside [0, 1), another placement, and "random" without a seed.
     """
     if not 0 <= ratio < 1:
@@ -89,11 +102,12 @@ def mask_solution(
         raise ValueError("placement 'random' needs a seed, got None")
 
     # 0.29 * 100 is 28.999999999999996 in floating point, and must still hide 29.
-    hidden = int(ratio * len(solution) + 1e-9)
+    text = solution.strip()
+    hidden = int(ratio * len(text) + 1e-9)
     if hidden == 0:
         return solution
 
-    last = len(solution) - hidden
+    last = len(text) - hidden
     match placement:
         case "prefix":
             start = 0
@@ -102,12 +116,12 @@ def mask_solution(
         case "random":
             start = random.Random(seed).randint(0, last)
         case "punctuation":
-            start = _sentence_end(solution, last)
-            hidden = len(solution) - start
+            start = _sentence_end(text, last)
+            hidden = len(text) - start
         case "suffix":
             start = last
 
-    before, after = solution[:start].rstrip(), solution[start + hidden :].lstrip()
+    before, after = text[:start].rstrip(), text[start + hidden :].lstrip()
     return " ".join(part for part in (before, MARKER, after) if part)
 
 
@@ -156,6 +170,15 @@ def _sentence_end(text: str, limit: int) -> int:
     return cut
 
 
+def opens_as_complete(opening: Opening, *, is_whole: bool) -> bool:
+    """Whether the prompts open with "a reference solution", and not with "a part of" one.
+
+    opening is "as_shown" (whole solutions do), "complete" (all do) or "part" (none does). The last
+    two keep the wording, so that what is hidden is all that differs between two prompts.
+    """
+    return opening == "complete" or (opening == "as_shown" and is_whole)
+
+
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
@@ -169,6 +192,7 @@ def teacher_messages(
 ) -> list[dict[str, str]]:
     """The privileged prompt: the problem, a masked or complete solution, and the instruction.
 
+    complete says how the solution is announced (``opens_as_complete``).
     With a rationale, the request of ``rationale_messages`` and the teacher's own reply to it stand
     before the instruction (paper: 'reason-first teachers'; the wording is ours).
     """

@@ -452,8 +452,18 @@ def measure(
     for rows in _blocks(logits):
         if tokens is not None:
             figures["log_prob"][rows] = objective.token_log_probs(logits[rows], tokens[rows])
-        logits[rows] = objective.finite((logits[rows] / temperature).log_softmax(-1))
-        figures["entropy"][rows] = objective.entropy(logits[rows])
+
+        # H = log Z − Σ exp(d) d / Z, where d = (z − highest) / T and Z = Σ exp(d) = 1 + rest. The
+        # highest logit's own 1 would round the rest away, so it is no part of the sum.
+        block = logits[rows]
+        highest, top = block.max(-1, keepdim=True)
+        block.sub_(highest).div_(temperature).clamp_(min=torch.finfo(block.dtype).min)
+        others = block.exp().scatter_(-1, top, 0.0)
+        rest = others.sum(-1)
+
+        log_sum = rest.log1p()
+        figures["entropy"][rows] = log_sum - others.mul_(block).sum(-1) / (1 + rest)
+        block.sub_(log_sum[:, None])
     return figures
 
 

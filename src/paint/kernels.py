@@ -122,9 +122,11 @@ def _measure(
     dtype = logits.dtype.element_ty
 
     # With d = (z − highest) / T: mass is Σ exp(d), moment is Σ exp(d) d, and
-    # H = log mass − moment / mass. Both are rescaled when the highest logit so far rises.
+    # H = log mass − moment / mass. Both are rescaled when the highest logit so far rises. Entries
+    # at it are counted apart: beside 1, the others' mass would be rounded away.
     highest = tl.full((), LOWEST, dtype)
-    mass = tl.zeros((BLOCK,), dtype)
+    tops = tl.zeros((BLOCK,), dtype)
+    others = tl.zeros((BLOCK,), dtype)
     moment = tl.zeros((BLOCK,), dtype)
     mass_at_1 = tl.zeros((BLOCK,), dtype)
     for start in range(0, vocabulary, BLOCK):
@@ -134,16 +136,18 @@ def _measure(
         highest = higher
 
         d = (z - highest) * (1 / TEMPERATURE)
-        moment = tl.exp(-rise) * (moment - rise * mass) + tl.exp(d) * d
-        mass = tl.exp(-rise) * mass + tl.exp(d)
+        moment = tl.exp(-rise) * (moment - rise * (others + tops)) + tl.exp(d) * d
+        overtaken = tl.where(rise > 0, tops, 0.0)
+        others = tl.exp(-rise) * (others + overtaken) + tl.where(d < 0, tl.exp(d), 0.0)
+        tops += tl.where(d < 0, 0.0, 1.0) - overtaken
         if SAMPLED:
             mass_at_1 = tl.exp(-rise * TEMPERATURE) * mass_at_1 + tl.exp(z - highest)
 
-    total = tl.sum(mass)
-    log_sum = tl.log(total)
+    count, rest = tl.sum(tops), tl.sum(others)
+    log_sum = tl.log(count) + _log1p(rest / count)
     tl.store(highest_out + row, highest)
     tl.store(log_sum_out + row, log_sum)
-    tl.store(entropy_out + row, log_sum - tl.sum(moment) / total)
+    tl.store(entropy_out + row, log_sum - tl.sum(moment) / (count + rest))
     if SAMPLED:
         z = tl.load(logits + tl.load(tokens + row))
         tl.store(log_prob_out + row, z - highest - tl.log(tl.sum(mass_at_1)))
@@ -325,6 +329,16 @@ def _summand(log_p, log_q, sampled, KIND: tl.constexpr):
         q_term = tl.exp(log_q) * (log_q - log_m) / 2
         summand, g = tl.exp(log_p) * (log_p - log_m) / 2 + q_term, q_term
     return summand, g
+
+
+@triton.jit
+@no_type_check
+def _log1p(x):
+    """log (1 + x) of x ≥ 0."""
+    # Near 0 by its series, where 1 + x would be rounded.
+    close = tl.minimum(x, 1e-3)
+    near = close * (1 - close * (1 / 2 - close * (1 / 3 - close * (1 / 4 - close / 5))))
+    return tl.where(x < 1e-3, near, tl.log(1 + x))
 
 
 @triton.jit

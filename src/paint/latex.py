@@ -199,13 +199,31 @@ def _plain(text: str) -> str:
     return "".join([*written, text[position:]])
 
 
+_LETTER = r"[^\W\d_]"
+
+# The edge of a box between two letters, and between a number and a comma.
+_ONE_LETTER_BEFORE = rf"(?<={_LETTER})(?<!{_LETTER}{_LETTER})"
+_TO_EDGE = rf"[\s{START}{END}{CUT}]*+[{BOX}{UNBOX}]"
+_LETTERS_AT_BOX = re.compile(
+    rf"{_ONE_LETTER_BEFORE}{_TO_EDGE}[\s{MARKS}]*+(?={_LETTER}(?!{_LETTER}))"
+)
+_COMMA_AT_BOX = re.compile(rf"(?<![\s{MARKS}]){_TO_EDGE}[\s{MARKS}]*+,(?=[0-9])")
+
+
 def _unmark(text: str) -> str:
+    r"""Blanks for marks; but no box runs into what is beside it.
+
+    `\boxed{x}y` becomes x*y, where a blank would be loose, and `\boxed{5},000` a list.
+    """
+    if BOX in text or UNBOX in text:
+        text = _LETTERS_AT_BOX.sub("*", text)
+        text = _COMMA_AT_BOX.sub(", ", text)
+
     for mark in MARKS:  # str.translate is slow beyond ASCII
         text = text.replace(mark, " ")
     return text
 
 
-_LETTER = r"[^\W\d_]"
 _DIGIT_OR_LETTER = rf"([0-9]|{_LETTER})"
 
 # Blanks are loose but where they part numbers or words. The blank in `a b` is loose: a product.
@@ -289,8 +307,9 @@ def _tighten(text: str) -> str:
     return _LOOSE_BLANK.sub("", " ".join(text.split()).replace(" ,", ","))
 
 
-# Characters; two people hardly write the same formula or the same answer that is longer.
-LONGEST_SIDE, LONGEST_ANSWER = 80, 200
+# Characters. Two people hardly write the same formula that is longer. An answer is what was asked
+# for, so only what no grader reads is passed over; a limit keeps the search linear.
+LONGEST_SIDE, LONGEST_ANSWER = 80, 2000
 MOST_ANCHORS = 1000  # the longest real solutions have 150; it keeps the search linear
 
 # The word or number began before the piece; it goes on after the piece.
@@ -300,8 +319,13 @@ _RUNS_ON = re.compile(rf"[0-9]\.?[0-9]|{_LETTER}{{2}}")
 _NUMERICAL_FRACTION = r"(?<=\\)frac\{[0-9]++\}\{[0-9]++\}"
 _DECIMAL_WITHOUT_ZERO = r"(?<=\.)[0-9]++"
 _DECIMAL_OR_INTEGER = r"(?<=[0-9])(?:[0-9]*+\.[0-9]++|[0-9]++)"
+# Met as a whole, because no number in it counts. Limits (`\sum_{k=10}`) are no indices.
+_NO_RELATION = r"[^{}=<>≤≥≠∈→]"
+_INDEX_BRACES = rf"\{{(?:{_NO_RELATION}++|\{{{_NO_RELATION}*+\}})*+\}}"
+_WHOLE_INDEX = rf"(?<=_)(?<!\\sum_)(?<!\\prod_)(?<!\\int_){_INDEX_BRACES}(?P<index>)"
 _NUMBER = re.compile(  # one set of first characters: the search leaps from one to the next
-    rf"[0-9.\\](?:{_NUMERICAL_FRACTION}|{_DECIMAL_WITHOUT_ZERO}|{_DECIMAL_OR_INTEGER})"
+    rf"[0-9._\\](?:{_NUMERICAL_FRACTION}|{_DECIMAL_WITHOUT_ZERO}|{_DECIMAL_OR_INTEGER}"
+    rf"|{_WHOLE_INDEX})"
 )
 
 # A box whose brace does not close reaches to the next mark.
@@ -326,7 +350,7 @@ _FULL_STOP = r"\.(?![0-9])"
 _PROSE_SEAM = re.compile(rf"{_FORMULA_SEAM.pattern}|[?!|]|{_FULL_STOP}|{_WORD}|{_ARTICLE}")
 
 _JOINED = re.compile(rf"[-+*/^!|±{_RELATIONS}]|\\[a-z]|[0-9],")
-_INDEX = re.compile(r"_\{[^{}]*+\}")
+_INDEX = re.compile(rf"_(?:{_INDEX_BRACES}|\{{[^{{}}]*+\}})")
 _SIGN_BETWEEN = r"(?<=.)[-+]"  # not that of -x
 _OPERATOR_COMMAND = r"\\(?:frac|binom|sqrt|sum|prod|int|lfloor|lceil)"
 _FUNCTION = rf"(?:{'|'.join(_FUNCTIONS.split())})(?!{_LETTER})"
@@ -340,31 +364,38 @@ def anchors(solution: str) -> tuple[str, ...]:
 
     A(y*), "the boxed answer, formula-like spans, and informative numbers" (paper: overlap score):
 
-    - the content of every \boxed, \fbox and \framebox, however trivial, up to 200 characters;
+    - the content of every \boxed, \fbox and \framebox, however trivial, up to 2,000 characters;
     - from formulas, and from equations in plain text: each side of a relation that joins operands
       by an operation or lists a number, up to 80 characters. Of two sides that do neither (`x=7`),
       the whole relation. Names (`x`, `a_{k+1}`, `f(x)`) are no anchors;
-    - numbers of two digits or more, decimals and numerical fractions, wherever they stand, without
-      a sign.
+    - numbers of two digits or more, decimals and numerical fractions, wherever they stand but in
+      an index, without a sign.
 
     Drawing code ([asy]) and names of pictures are passed over. Each anchor is in
     normalize(solution).
     """
+    return tuple(boxed_anchors(solution))
+
+
+def boxed_anchors(solution: str) -> dict[str, bool]:
+    """The anchors of a solution in order, and whether each is what a box holds."""
     plain = _plain(solution)
     first, *rest = _canonical(plain).split("[asy]")
     without_drawings = CUT.join([first, *(part.partition("[/asy]")[2] for part in rest)])
     marked = _PICTURE.sub(CUT, without_drawings)
 
-    boxes = ((box.start(), _trim(box[1] or box[2] or "")) for box in _MARKED_BOX.finditer(marked))
+    boxes = [(box.start(), _trim(box[1] or box[2] or "")) for box in _MARKED_BOX.finditer(marked)]
     placed = [(start, answer) for start, answer in boxes if 0 < len(answer) <= LONGEST_ANSWER]
+    answers = {answer for _, answer in placed}
     placed += _formulas(marked)
-    placed += [(number.start(), number[0]) for number in _NUMBER.finditer(marked)]
+    numbers = (match for match in _NUMBER.finditer(marked) if match["index"] is None)
+    placed += [(number.start(), number[0]) for number in numbers]
     pieces = [*dict.fromkeys(piece for _, piece in sorted(placed))][:MOST_ANCHORS]
 
     # Without marks a formula can run into its surroundings (`$3ad$ b` reads 3adb), and then its
     # last word is lost.
     normalized = _canonical(_unmark(plain))
-    return tuple(piece for piece in pieces if contains(normalized, piece))
+    return {piece: piece in answers for piece in pieces if contains(normalized, piece)}
 
 
 def _formulas(marked: str) -> Iterator[tuple[int, str]]:

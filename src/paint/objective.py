@@ -24,14 +24,22 @@ from paint.options import ClipMode, Divergence, Kind, Objective, Reduction
 
 Lengths = Sequence[int] | Int[Tensor, "b"]
 
-# Nats. Float32 rounds an entropy this small by about a tenth of it: a ratio over less would rank
-# positions by rounding.
-ENTROPY_FLOOR = 1e-6
+# Nats. Below it, probabilities are lost to float32's range; above it, entropies keep their order.
+ENTROPY_FLOOR = 1e-30
 
 
 def entropy(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n"]:
-    """H = −Σ_v p(v) log p(v) in nats, in [0, log v]; 0 log 0 is 0 (paper: Eq. entropy_ratio)."""
-    return -(log_probs.exp() * finite(log_probs)).sum(-1)
+    """H = −Σ_v p(v) log p(v) in nats, in [0, log v]; 0 log 0 is 0 (paper: Eq. entropy_ratio).
+
+    Normalised log-probabilities in. However small, as precise as the unlikely entries are.
+    """
+    # Near 1, a probability is known best by what is left to the others.
+    log_top, top = log_probs.max(-1, keepdim=True)
+    others = log_probs.exp().scatter(-1, top, 0.0)
+    rest = others.sum(-1, keepdim=True)
+    log_top = torch.where(rest < 0.5, torch.log1p(-rest.clamp(max=0.5)), log_top)
+
+    return -(log_top.exp() * log_top).squeeze(-1) - (others * finite(log_probs)).sum(-1)
 
 
 def entropy_ratio(

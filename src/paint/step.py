@@ -15,7 +15,7 @@ from functools import partial
 
 from torch import Tensor
 
-from paint.context import mask_ratio, mask_solution, overlap
+from paint.context import mask_ratio, mask_solution, opens_as_complete, overlaps
 from paint.data.problems import DataError, Problem
 from paint.display import Clock
 from paint.engines.local import LocalEngine
@@ -63,18 +63,18 @@ def add_teacher_view(setup: Setup, rollout: Rollout, step_index: int) -> Rollout
     Source: section 'Overlap-Adaptive Partial Solution Conditioning'.
     """
     options, problem = setup.config.context, rollout.problem
-    alpha = overlap(rollout.text, problem.solution)
-    ratio = mask_ratio(alpha, wrong=options.wrong, correct=options.correct)
+    scores = overlaps(rollout.text, problem.solution)
+    ratio = mask_ratio(scores["overlap"], wrong=options.wrong, correct=options.correct)
 
     seed = seed_of(setup.config.train.seed, step_index, rollout.row)
     reference = context = reference_shown(setup.problems, problem, options.shown, seed)
     if reference is not None and options.shown in ("own", "other"):
         context = mask_solution(reference, ratio, placement=options.placement, seed=seed)
 
-    complete = context == reference
+    complete = opens_as_complete(options.opening, is_whole=context == reference)
     prompt = setup.policy.teacher_prompt(problem.problem, context, complete=complete)
     view = View(context, complete, prompt)
-    return replace(rollout, view=view, figures={"overlap": alpha, "mask_ratio": ratio})
+    return replace(rollout, view=view, figures={**scores, "mask_ratio": ratio})
 
 
 def reference_shown(

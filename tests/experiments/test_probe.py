@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from paint.config import Config, ConfigError, Context, Data, Train
+from paint.context import mask_solution
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.evaluation.store import StoreError, prompt_digest
 from paint.experiments.probe import answer_is_visible, first_problems, probe, require_sound, teacher
@@ -131,6 +132,18 @@ def test_the_prompts_are_those_of_training(
     for reader, prompts in wanted.items():
         stored = {row["problem"]: row["prompt"] for row in lines_of(probed, reader)}
         assert stored == {name: prompt_digest(prompt) for name, prompt in prompts.items()}
+
+
+def test_the_teachers_prompt_opens_as_configured(policy: Policy, problems: list[Problem]) -> None:
+    first, solution = problems[0], problems[0].solution
+    for opening, ratio, is_complete in (("part", 0.0, False), ("complete", 0.5, True)):
+        config = changed("lab-paint", {"context": {"opening": opening}})
+        reader = teacher(policy, config, [first], ratio)
+        context = mask_solution(solution, ratio)
+        assert reader.prompts[first.id] == policy.teacher_prompt(
+            first.problem, context, complete=is_complete
+        )
+        assert reader.shown == f"solution, {ratio:g} hidden (suffix), announced as {opening}"
 
 
 def test_more_problems_or_samples_are_added_to_what_is_stored(probed: Path) -> None:

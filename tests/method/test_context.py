@@ -7,7 +7,7 @@ import time
 from itertools import product
 from pathlib import Path
 from statistics import mean, quantiles
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 
 from paint.context import (
     MARKER,
+    Opening,
     Placement,
     anchors,
     mask_ratio,
     mask_solution,
     normalize,
+    opens_as_complete,
     overlap,
+    overlaps,
     rationale_messages,
     student_messages,
     teacher_messages,
@@ -93,6 +96,8 @@ many = settings(max_examples=400)
         (r"x=5 \tag{3}", "x=5"),
         (r"\fbox{7}", r"\framebox{7}", r"\framebox[2cm]{7}", r"\boxed7", "7"),
         (r"100\%", "100%", r"100 \%"),
+        (r"a\boxed{b}", r"$a$ \boxed b", r"\boxed{a}\,b", "a*b"),  # a box does not run into letters
+        (r"\boxed{5},000", r"$\boxed{5}$ ,000", "5, 000"),
     ],
 )
 def test_the_same_mathematics_written_differently_is_equal(spellings: tuple[str, ...]) -> None:
@@ -149,6 +154,24 @@ def test_normalising_twice_changes_nothing(text: str) -> None:
         (r"\boxed{\{1,\{2\}\}}", (r"\{1,\{2\}\}",)),
         (r"\boxed{\text{yes, \boxed{5}}}", ("yes", "5")),  # each of nested boxes for itself
         (r"Hence $n=\boxed{42$. More prose follows.", ("42", "n=42")),
+        (r"\boxed{x}y, a\boxed{b} and $2$\boxed{3n} p", ("x", "b", "3n")),
+        (r"\boxed{C}is right, I $\boxed{D}$\nE", ("C", "D")),
+        (r"\boxed{A}\boxed{B}, \boxed 7,500", ("A", "B", "7", "500")),
+        (r"$a_{10}=b_{12}+1$, $x_{2^{10}}$, $y_345$ and $z_{i,20}$", ("b_{12}+1",)),
+        (
+            r"$\sum_{k=10}^{20} a_{30}$ and $\int_{40}^{50} f$ for $x_{\max}=60$",
+            (
+                r"\sum_{k=10}^{20}a_{30}",
+                "10",
+                "20",
+                r"\int_{40}^{50}f",
+                "40",
+                "50",
+                "x_{max}=60",
+                "60",
+            ),
+        ),
+        (r"$\sum_{i\in I_0} m_{i}=7$", (r"\sum_{i∈I_{0}}m_{i}",)),
         (r"no answer in \boxed{} or \boxed{\phantom{2}}", ()),
         (
             "\\begin{align*}\n 2x+3 &= 11 \\\\\n 2x &= 8 \\\\\n x &= \\boxed{4}.\n\\end{align*}",
@@ -211,6 +234,44 @@ def test_overlap_counts_whole_anchors(completion: str, share: float) -> None:
     assert overlap(completion, solution) == pytest.approx(share)
 
 
+def test_a_long_boxed_answer_is_an_anchor() -> None:
+    answer = ", ".join(f"(a+{i}, {i})" for i in range(150))
+    solution = rf"So the pairs are $\boxed{{{answer}}}$."
+    assert 1500 < len(normalize(answer)) <= 2000
+    assert normalize(answer) in anchors(solution)
+    assert overlap(solution, solution) == 1.0
+    assert normalize(2 * answer) not in anchors(rf"\boxed{{{2 * answer}}}")
+
+
+@many
+@given(
+    st.text("abxyzπ", max_size=2),
+    st.sampled_from(["", " ", "$", ", ", r"\,"]),
+    st.text("abxyzπ27", min_size=1, max_size=3),
+    st.sampled_from(["", " ", "$", ",", r"\,"]),
+    st.text("abxyzπ05", max_size=3),
+)
+def test_a_boxed_answer_is_an_anchor_whatever_stands_beside_it(
+    before: str, left: str, answer: str, right: str, after: str
+) -> None:
+    solution = f"{before}{left}\\boxed{{{answer}}}{right}{after}"
+    assert anchors(rf"\boxed{{{answer}}}")[0] in anchors(solution)
+    assert overlap(solution, solution) == 1.0
+
+
+def test_the_overlap_without_the_answer_leaves_out_what_is_boxed() -> None:
+    solution = r"From $a+b=12$ and $b+c=30$ we get $a+b+c=25$, so $\boxed{25}$."
+    for completion, reference, both in (
+        ("The answer is 25.", solution, (1 / 6, 0.0)),
+        ("a+b=12", solution, (2 / 6, 2 / 5)),
+        (solution, solution, (1.0, 1.0)),
+        ("It is 7.", r"It is $\boxed{7}$.", (1.0, 0.0)),  # there is no other anchor
+        ("Obvious.", "Obvious.", (0.0, 0.0)),
+    ):
+        expected = dict(zip(("overlap", "overlap_without_answer"), both, strict=True))
+        assert overlaps(completion, reference) == expected
+
+
 def test_a_solution_has_at_most_a_thousand_anchors_the_first() -> None:
     found = anchors(" ".join(f"$x+{i}$" for i in range(100, 2000)))
     assert found[:3] == ("x+100", "100", "x+101")
@@ -244,6 +305,10 @@ def test_the_overlap_of_a_solution_with_itself_is_exactly_one(
         "^" * 10**6,
         "1," * 500_000,
         r"\frac{" * 160_000,
+        r"\boxed{" + "xy " * 300_000 + "x}" + "xy " * 30_000,
+        "_{a_{" * 200_000,
+        "_{" + "{a}_{b" * 150_000,
+        "x \x04 " + r"\boxed a " * 100_000,
         "}$(\ud800\x03=\\ and then some more of it, " * 30_000,
         "".join(f"Let $x_{{{i}}}+{i}=\\frac{{{i}}}{{7}}$. " for i in range(30_000)),
         " ".join(
@@ -257,6 +322,10 @@ def test_the_overlap_of_a_solution_with_itself_is_exactly_one(
         "powers",
         "commas",
         "fractions",
+        "a long answer",
+        "indices",
+        "nested indices",
+        "letters in boxes",
         "marks",
         "formulas",
         "runs",
@@ -364,6 +433,17 @@ def test_a_larger_ratio_never_shows_more(solution: str, ratios: tuple[float, flo
         assert len(shown[1].replace(" ", "")) <= len(shown[0].replace(" ", ""))
 
 
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_blanks_around_a_solution_are_neither_hidden_nor_counted(placement: Placement) -> None:
+    padded = f" \n{SOLID}\n\n{' ' * 100}"
+    for ratio in (0.004, 0.29, 0.4):
+        shown = mask_solution(padded, ratio, placement=placement, seed=0)
+        if ratio == 0.004:
+            assert shown == padded  # nothing is hidden, and so nothing is changed
+        else:
+            assert shown == mask_solution(SOLID, ratio, placement=placement, seed=0)
+
+
 def test_random_masks_follow_the_seed_and_only_the_seed() -> None:
     masks = [mask_solution(SOLID, 0.4, placement="random", seed=seed) for seed in range(50)]
     assert masks == [mask_solution(SOLID, 0.4, placement="random", seed=seed) for seed in range(50)]
@@ -447,6 +527,12 @@ def test_prompts_are_those_of_the_paper() -> None:
                 f"{ask}",
             }
         ]
+    wholes = {
+        opening: [opens_as_complete(opening, is_whole=is_whole) for is_whole in (True, False)]
+        for opening in get_args(Opening)
+    }
+    assert wholes == {"as_shown": [True, False], "complete": [True] * 2, "part": [False] * 2}
+
     [asked] = rationale_messages("What is 1+1?", "Add.", complete=False)
     first, reply, last = teacher_messages(
         "What is 1+1?", "Add.", complete=False, rationale="It adds."
@@ -523,6 +609,6 @@ def test_the_page_of_ten_real_cases_is_true() -> None:
     cases = re.findall(
         r"^```latex\n(.*?)^```\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL
     )
-    assert len(cases) == page.count("\n## ") - 1 == 10  # the last section is about weaknesses
+    assert len(cases) == page.count("\n## ") - 2 == 10  # the last two sections have no case
     for solution, listed in cases:
         assert anchors(solution) == tuple(listed.splitlines())

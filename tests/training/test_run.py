@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from paint import Diverged, fused
 from paint.config import Config
-from paint.context import mask_ratio, mask_solution, overlap
+from paint.context import mask_ratio, mask_solution, overlap, overlaps
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.engines.canary import EngineGap
 from paint.engines.local import LocalEngine
@@ -89,6 +89,8 @@ def test_a_step_is_the_papers_algorithm(run: Path, problems: list[Problem]) -> N
         problem, ids = by_id[row["problem_id"]], row["completion_ids"]
         assert row["text"] == policy.decode(ids)
         assert row["overlap"] == overlap(row["text"], problem.solution)
+        for name, share in overlaps(row["text"], problem.solution).items():
+            assert row[name] == share
         assert row["mask_ratio"] == mask_ratio(row["overlap"], wrong=0.3, correct=0.4)
         assert row["context"] == mask_solution(problem.solution, row["mask_ratio"])
         assert row["prompt_ids"] == policy.student_prompt(problem.problem)
@@ -108,6 +110,8 @@ def test_a_step_is_the_papers_algorithm(run: Path, problems: list[Problem]) -> N
     )
     first_kl = [float(part[0]) for part in loss.stats["kl"].split(lengths)]
     assert metrics["first_kl"] == pytest.approx(sum(first_kl) / 8, rel=1e-4)
+    for name in ("overlap", "overlap_without_answer"):
+        assert metrics[name] == pytest.approx(sum(row[name] for row in rows) / 8)
     assert metrics["engine_gap_mean"] < 1e-4
     sampled = torch.tensor([i for row in rows for i in row["completion_ids"]])
     engine = torch.tensor([x for row in rows for x in row["engine_log_probs"]])

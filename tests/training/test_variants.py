@@ -160,6 +160,29 @@ def test_a_reason_first_teacher_writes_about_what_it_is_shown_and_scores_with_th
             assert row["rationale"] not in policy.decode(row["prompt_ids"], special=True)
 
 
+@pytest.mark.parametrize(("opening", "hidden"), [("part", 0.0), ("complete", 0.4)])
+def test_the_opening_is_the_configured_one_whatever_is_hidden(
+    tmp_path: Path, by_id: dict[str, Problem], opening: str, hidden: float
+) -> None:
+    context = {"opening": opening, "wrong": hidden, "correct": hidden}
+    teacher = {"reason_first": True, "rationale_tokens": 8}
+    config = tiny(context=context, teacher=teacher, rollout=FEW_TOKENS)
+    rows, _ = run(tmp_path / "run", config)
+    policy = load_policy(config.model, seed=0)
+    sampling = replace(sampling_of(config.rollout), max_new_tokens=8)
+    for number, row in enumerate(rows):
+        problem, is_complete = by_id[row["problem_id"]], opening == "complete"
+        assert row["context"] == mask_solution(problem.solution, hidden)
+
+        asked = policy.rationale_prompt(problem.problem, row["context"], complete=is_complete)
+        seed = seed_of(3, "rationale", 0, number)
+        [reply] = LocalEngine(policy, batch_size=1).generate([asked], sampling, [seed])
+        assert row["rationale"] == policy.decode(reply.ids).strip()
+        assert row["teacher_prompt_ids"] == policy.teacher_prompt(
+            problem.problem, row["context"], complete=is_complete, rationale=row["rationale"]
+        )
+
+
 def test_another_problems_solution_counts_for_the_longest_prompt(tmp_path: Path) -> None:
     rows = [
         {"problem": "so " * 60, "solution": "It is 1.", "answer": "1"},

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paint.config import Config, ConfigError
-from paint.context import mask_solution
+from paint.context import mask_solution, opens_as_complete
 from paint.data.golds import name_unparsed
 from paint.data.problems import Problem, batch_indices, read_problems
 from paint.display import Display
@@ -146,15 +146,19 @@ def teacher(policy: Policy, config: Config, problems: Sequence[Problem], ratio: 
         p.id: mask_solution(p.solution, ratio, placement=placement, seed=seed_of(seed, p.id))
         for p in problems
     }
+    opening = config.context.opening
+    complete = {
+        p.id: opens_as_complete(opening, is_whole=contexts[p.id] == p.solution) for p in problems
+    }
     prompts = {
-        p.id: policy.teacher_prompt(
-            p.problem, contexts[p.id], complete=contexts[p.id] == p.solution
-        )
+        p.id: policy.teacher_prompt(p.problem, contexts[p.id], complete=complete[p.id])
         for p in problems
     }
 
     visible = sum(answer_is_visible(p, contexts[p.id]) for p in problems) / len(problems)
     shown = f"solution, {ratio:g} hidden ({placement})"
+    if opening != "as_shown":
+        shown += f", announced as {opening}"
     return Reader(name_of(ratio), policy.teacher_thinking, shown, visible, prompts)
 
 

@@ -18,7 +18,7 @@ class View:
 
     Attributes:
         context: what it is shown of a solution; None is nothing.
-        complete: nothing of that is hidden.
+        complete: that is announced as a whole solution.
         prompt: token ids of the privileged prompt.
         rationale: what it wrote itself about the context first; None where it does not.
     """
