@@ -96,7 +96,7 @@ def test_what_another_cell_needs_to_reach_the_goal_or_that_it_does_not() -> None
     def lead(cell: str, step: int) -> str:
         return compare_seeds(SCORES[cell, step], SCORES["few", 2]).points(sign=True)
 
-    assert reached.rows == [
+    assert [row[:3] + row[4:] for row in reached.rows] == [
         ["Many", "202", lead("many", 2), "404 (2.0 times)", "2 (2.0 times)"],
         [
             "Never",
@@ -109,9 +109,30 @@ def test_what_another_cell_needs_to_reach_the_goal_or_that_it_does_not() -> None
     ]
 
 
+def test_how_long_another_cell_is_surely_below_the_goal() -> None:
+    """Two seeds and three problems say nothing for sure; twice and four times as many do."""
+    assert {row[3] for row in step_sheets(LABELS, "few", RESULTS)[-1].rows} == {"nowhere"}
+    names = [f"{n}" for n in range(12)]
+    many = [
+        replace(r, seed=r.seed + more, right=4 * r.right, problems=names)
+        for more in (0, 2)
+        for r in RESULTS
+    ]
+    *_, reached = step_sheets(LABELS, "few", many)
+    end, wanted = np.tile(SCORES["few", 2], (2, 4)), []
+    for name, steps, tokens in (("many", (2, 4, 8), 101), ("never", (4, 8), 100), ("off", (8,), 0)):
+        scores = {step: np.tile(SCORES[name, step], (2, 4)) for step in steps}
+        below = [step for step in steps if compare_seeds(scores[step], end).low > 0]
+        wanted.append(
+            f"{below[-1] * tokens} ({below[-1] * tokens / 200:.1f} times)" if below else "nowhere"
+        )
+    assert [row[3] for row in reached.rows] == wanted
+    assert len(set(wanted)) == 3
+
+
 def test_a_goal_that_samples_nothing_is_no_measure_of_tokens() -> None:
     *_, reached = step_sheets(LABELS, "off", RESULTS)
-    assert [row[3:] for row in reached.rows] == [
+    assert [row[4:] for row in reached.rows] == [
         ["100", "0 (0.1 times)"],
         ["202", "1 (0.2 times)"],
         ["400", "2 (0.5 times)"],
@@ -182,6 +203,15 @@ def test_curves_are_drawn_where_their_figures_are_in_colours_and_names_of_their_
             slope, start = np.polyfit(wanted, drawn, 1)
             np.testing.assert_allclose(drawn, start + slope * np.array(wanted), atol=1e-3)
             assert (slope > 0) == (pick == "cost")
+
+
+def test_curves_of_one_point_and_curves_that_cost_nothing_are_drawn(tmp_path: Path) -> None:
+    base, *_, never, off = cost_curves(LABELS, RESULTS)
+    one = replace(never, levels=never.levels[:1], costs=[cost[:1] for cost in never.costs])
+    for number, curve in enumerate((off, one)):
+        place = tmp_path / str(number)
+        svg, _ = save_curves(place, "Title", "share, %", ["tokens", "seconds"], [base, curve])
+        assert svg.read_text().count(f">{curve.label}</text>") == 1 + number
 
 
 def test_names_of_curves_that_end_together_do_not_lie_on_each_other(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ import pytest
 from paint.cli import main
 from paint.config import Config, ConfigError, Model
 from paint.display import Display
-from paint.evaluation.stages import grade
 from paint.evaluation.intervals import Interval, compare_seeds, over_seeds
+from paint.evaluation.stages import grade
 from paint.experiments.ablations import GRIDS, ablate
 from paint.experiments.exams import lab_exam, paper_exam
 from paint.experiments.grid import Cell, run_cells
@@ -571,18 +571,34 @@ def test_results_of_other_problems_are_not_compared(finished: tuple[Path, list[s
         by_cell([first, second, replace(third, trained_on="0" * 16)])
 
 
+KILLED = """
+import os, signal, sys
+from paint.cli import main
+from paint.evaluation.store import Store
+
+add = Store.add
+
+def add_or_die(store, sample):
+    add(store, sample)
+    if store.folder.parent.name == "loose-step-000001" and len(store.written) == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Store.add = add_or_die
+main(sys.argv[1:])
+"""
+"""A process that is killed after the seventh sample of an earlier checkpoint."""
+
+
 @pytest.mark.slow
 def test_an_experiment_that_is_killed_while_it_evaluates_a_checkpoint_goes_on(
     stepped: tuple[Path, list[str], str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "lab"
     command = [*stepped[1], "--folder", str(folder)]
-    line = [sys.executable, "-m", "paint.cli", *command]
-    store = folder / "evaluation/seed-0/loose-step-000001/lab/completions.jsonl"
-    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        until(lambda: store.exists() or process.poll() is not None, seconds=120)
-        process.kill()
-    assert process.returncode == -signal.SIGKILL
+    killed = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    store = folder / "evaluation/seed-0/loose-step-000001/lab"
+    assert len((store / "completions.jsonl").read_text().splitlines()) == 7
     assert {result.cell for result in read_results(folder)} == {"base", "tight"}
 
     with redirect_stdout(StringIO()):

@@ -12,7 +12,7 @@ from datetime import timedelta
 import numpy as np
 from jaxtyping import Float
 
-from paint.evaluation.intervals import SHARE, compare_seeds, over_seeds
+from paint.evaluation.intervals import ROUNDING, SHARE, compare_seeds, over_seeds
 from paint.evaluation.tables import Sheet
 from paint.experiments.plots import Curve
 from paint.experiments.results import BASE, Result, by_step, shares
@@ -143,23 +143,28 @@ def _reached(
         near = min(points[name].values(), key=lambda point: abs(point.tokens - end.tokens))
         lead = compare_seeds(near.scores, end.scores).points(sign=True)
 
-        reaching = [p for p in points[name].values() if p.scores.mean() >= end.scores.mean()]
+        below = [p for p in points[name].values() if compare_seeds(p.scores, end.scores).low > 0]
+        surely = _times(below[-1].tokens, end.tokens) if below else "nowhere"
+
+        level = end.scores.mean() - ROUNDING
+        reaching = [point for point in points[name].values() if point.scores.mean() >= level]
         before, at = ("", reaching[0]) if reaching else ("not within ", _last(points[name]))
-        tokens = before + _times(f"{at.tokens:,.0f}", at.tokens, end.tokens)
-        seconds = before + _times(f"{at.seconds:,.0f}", at.seconds, end.seconds)
-        rows.append([label, f"{near.tokens:,.0f}", lead, tokens, seconds])
+        tokens = before + _times(at.tokens, end.tokens)
+        seconds = before + _times(at.seconds, end.seconds)
+        rows.append([label, f"{near.tokens:,.0f}", lead, surely, tokens, seconds])
 
     title = (
         f"What it takes to reach the last {score} of {labels[goal]}, "
         f"{100 * end.scores.mean():.1f} after {end.tokens:,.0f} rollout tokens and "
-        f"{end.seconds:,.0f} s: the first checkpoint whose mean is as high"
+        f"{end.seconds:,.0f} s: the last checkpoint whose interval lies below it, and the first "
+        f"whose mean does not"
     )
-    columns = ["", "nearest tokens", "difference there", "tokens", "seconds"]
+    columns = ["", "nearest tokens", "difference there", "below up to", "as high at", "in seconds"]
     return Sheet(title, columns, rows)
 
 
-def _times(shown: str, amount: float, other: float) -> str:
-    return f"{shown} ({amount / other:.1f} times)" if other else shown
+def _times(amount: float, other: float) -> str:
+    return f"{amount:,.0f} ({amount / other:.1f} times)" if other else f"{amount:,.0f}"
 
 
 def _last(steps: Mapping[int, Point]) -> Point:

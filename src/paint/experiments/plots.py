@@ -9,6 +9,7 @@ SVG holds text as text, and the same figures give the same file.
 Left out on purpose: other people's figures beside one's own on one axis.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -156,11 +157,12 @@ def _label_curves(axis: Axes, base: Curve, curves: Sequence[Curve], panel: int) 
     ]
     ends.append((100 * base.levels[0].mean, left, base.label, INK))
     bottom, top = axis.get_ylim()
-    floor = bottom
+    gap, placed = LABEL_GAP * (top - bottom), list[tuple[float, float]]()
     for level, x, label, colour in sorted(ends):
-        above = 0.5 * LABEL_GAP * (top - bottom) if label == base.label else 0.0  # not on its line
-        y = max(level + above, floor)
-        floor = y + LABEL_GAP * (top - bottom)
+        above = gap / 2 if label == base.label else 0.0  # its own line runs through it
+        near = [at for other, at in placed if abs(math.log(x / other)) < math.log(right / left) / 3]
+        y = max([level + above, *(at + gap for at in near)])
+        placed.append((x, y))
         axis.annotate(
             plain(label),
             (x, y),
