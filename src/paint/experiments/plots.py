@@ -142,7 +142,8 @@ def _label_curves(axis: Axes, base: Curve, curves: Sequence[Curve], panel: int) 
     axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(_short))
-    left, right = axis.get_xlim()
+    costs = [x for curve in curves for x in curve.costs[panel] if x > 0] or [1.0]
+    left, right = 0.8 * min(costs), 1.2 * max(costs)
     axis.set_xlim(left, right * (right / left) ** 0.3)  # room for the names
 
     ends = [
