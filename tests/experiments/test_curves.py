@@ -183,20 +183,22 @@ def test_curves_are_drawn_where_their_figures_are_in_colours_and_names_of_their_
         marks = re.findall(
             r'<use [^>]*x="([\d.]+)" y="([\d.]+)" style="fill: (#\w+); stroke: #\w+', part
         )
-        for axis, pick in ((0, "cost"), (1, "level")):
-            drawn, wanted = [], []
-            for colour, curve in zip(COLOURS, curves[1:], strict=False):
-                places = [float(mark[axis]) for mark in marks if mark[2] == colour]
-                is_shown = curve.costs[panel][0] > 0
-                assert len(places) == len(curve.levels) * is_shown
-                assert (f">{curve.label}</text>" in part) == is_shown
-                drawn += places
-                values = np.log(curve.costs[panel]) if pick == "cost" and is_shown else []
-                values = [level.mean for level in curve.levels] if pick == "level" else values
-                wanted += list(values) if is_shown else []
-            slope, start = np.polyfit(wanted, drawn, 1)
-            np.testing.assert_allclose(drawn, start + slope * np.array(wanted), atol=1e-3)
-            assert (slope > 0) == (pick == "cost")
+        drawn, wanted = [], []
+        for colour, curve in zip(COLOURS, curves[1:], strict=False):
+            places = [(float(x), float(y)) for x, y, found in marks if found == colour]
+            is_shown = curve.costs[panel][0] > 0
+            assert len(places) == len(curve.levels) * is_shown
+            assert (f">{curve.label}</text>" in part) == is_shown
+            drawn += places
+            if is_shown:
+                levels = [level.mean for level in curve.levels]
+                wanted += list(zip(np.log(curve.costs[panel]), levels, strict=True))
+
+        for axis, sign in ((0, 1), (1, -1)):  # heights count from the top
+            at, values = (np.array(rows)[:, axis] for rows in (drawn, wanted))
+            slope, start = np.polyfit(values, at, 1)
+            np.testing.assert_allclose(at, start + slope * values, atol=1e-3)
+            assert slope * sign > 0
 
 
 def test_curves_of_one_point_and_curves_that_cost_nothing_are_drawn(tmp_path: Path) -> None:
@@ -213,11 +215,10 @@ def test_names_of_curves_that_end_together_do_not_lie_on_each_other(tmp_path: Pa
     base, *_ = cost_curves(LABELS, RESULTS)
     same = [base, *(replace(few, label=name) for name in ("$x_1$", "two", "three"))]
     svg, _ = save_curves(tmp_path / "plot", "Title", "share, %", ["tokens"], same)
-    text = svg.read_text()
-    heights = [
-        float(re.search(rf' y="([\d.]+)"[^<]*>{re.escape(name)}</text>', text)[1])
-        for name in ("$x_1$", "two", "three")
-    ]
+    heights = []
+    for name in ("$x_1$", "two", "three"):
+        [height] = re.findall(rf' y="([\d.]+)"[^<]*>{re.escape(name)}</text>', svg.read_text())
+        heights.append(float(height))
     assert min(np.diff(sorted(heights))) >= 9  # the size of the letters
 
 

@@ -21,13 +21,16 @@ from paint.cli import main
 from paint.config import Config, ConfigError, Model
 from paint.display import Display
 from paint.evaluation.intervals import Interval, compare_seeds, over_seeds
+from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.stages import grade
+from paint.evaluation.store import Store
 from paint.experiments.ablations import GRIDS, ablate
 from paint.experiments.exams import lab_exam, paper_exam
 from paint.experiments.grid import Cell, run_cells
 from paint.experiments.plots import FAINT, INK, Panel, save_plot
 from paint.experiments.reports import Report, picture
 from paint.experiments.results import Result, by_cell, read_results
+from paint.grading.grader import Grader
 from paint.recipe import find_recipe, read_recipe
 from paint.runs import RunError
 from paint.training.runlog import new_run
@@ -305,13 +308,13 @@ def test_an_evaluation_that_ends_between_two_checkpoints_goes_on(
     shutil.rmtree(folder / "evaluation/seed-1")
     command = [*stepped[1], "--folder", str(folder)]
 
-    def is_last(store: Any, *_: object) -> Any:
+    def grade_or_end(store: Store, grader: Grader, display: Display) -> GradedSamples:
         if store.folder.parent.name == "loose":
             raise KeyboardInterrupt
-        return grade(store, *_)
+        return grade(store, grader, display)
 
     with monkeypatch.context() as patched, redirect_stdout(StringIO()):
-        patched.setattr("paint.experiments.grid.grade", is_last)
+        patched.setattr("paint.experiments.grid.grade", grade_or_end)
         assert main(command) == 130
     assert {result.cell for result in read_results(folder)} == {"base", "tight"}
 
