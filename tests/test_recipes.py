@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -152,7 +153,7 @@ def test_there_is_a_recipe_for_each_method_and_model_of_the_paper_and_for_the_la
         f"lab-{method}" if model == "lab" else f"{method}-{model}"
         for method, model in product(METHODS, models)
     }
-    assert set(shipped_recipes()) == names
+    assert set(shipped_recipes()) == {*names, "lab-grpo-long"}
 
 
 @pytest.mark.parametrize(("method", "model"), SHIPPED)
@@ -164,7 +165,18 @@ def test_a_recipe_trains_the_model_and_with_the_method_of_its_name(method: str, 
 @pytest.mark.parametrize("name", LABS)
 def test_a_lab_recipe_trains_the_embedded_model_with_the_method_of_its_name(name: str) -> None:
     config = read_recipe(find_recipe(name))
-    assert (config.train.method, config.model.path) == (METHODS[name.removeprefix("lab-")], "lab")
+    method = METHODS[name.removeprefix("lab-").removesuffix("-long")]
+    assert (config.train.method, config.model.path) == (method, "lab")
+
+
+def test_the_labs_long_grpo_is_its_grpo_with_eight_times_the_steps() -> None:
+    """The first checkpoint is where the short one ends, which has as many rollouts as PAINT."""
+    short, long = (read_recipe(find_recipe(name)) for name in ("lab-grpo", "lab-grpo-long"))
+    steps, every = 8 * short.train.steps, short.train.steps
+    longer = replace(short.train, steps=steps, checkpoint_every=every)
+    assert long == replace(short, train=longer)
+    paint = read_recipe(find_recipe("lab-paint")).train
+    assert (short.train.steps, short.train.batch_size) == (paint.steps, paint.batch_size)
 
 
 @pytest.mark.parametrize(("method", "model"), SHIPPED)

@@ -547,6 +547,7 @@ def lab(arguments: list[str]) -> int:
         seeds=_seeds(options),
         problems=options.problems,
         samples=options.samples,
+        every_checkpoint=options.every_checkpoint,
     )
     return 0
 
@@ -565,9 +566,14 @@ def _lab_parser() -> ArgumentParser:
         default=[],
         metavar="M,M,...",
         help="the lab's recipes by method, among sft, grpo, opsd, paint: all four are the paper's "
-        "main table",
+        "main table; grpo-long is grpo with 8 times as many steps",
     )
     _add_seeds_and_samples(parser, seeds=1)
+    _add_every_checkpoint(
+        parser,
+        "tables by step, and efficiency.svg and .png: accuracy against rollout tokens and against "
+        "seconds",
+    )
     parser.add_argument(
         "--folder",
         type=place,
@@ -607,6 +613,7 @@ def ablate(arguments: list[str]) -> int:
         benchmark=options.benchmark,
         problems=options.problems,
         samples=options.samples,
+        every_checkpoint=options.every_checkpoint,
     )
     return 0
 
@@ -632,6 +639,10 @@ def _ablate_parser() -> ArgumentParser:
         help="recipe to start from (paper: paint-qwen3-1.7b), or lab-paint on any laptop",
     )
     _add_seeds_and_samples(parser, seeds=3)
+    _add_every_checkpoint(
+        parser,
+        "a table by step, and each seed's best one (paper: Main Results, best within 100 steps)",
+    )
     parser.add_argument(
         "--folder",
         type=place,
@@ -686,6 +697,15 @@ def _add_seeds_and_samples(parser: ArgumentParser, *, seeds: int) -> None:
         type=COUNT,
         default=12,
         help="samples a problem: the k of Avg@k (paper: Experimental Details, 12; default: 12)",
+    )
+
+
+def _add_every_checkpoint(parser: ArgumentParser, shown: str) -> None:
+    parser.add_argument(
+        "--every-checkpoint",
+        action="store_true",
+        help="evaluate every checkpoint (train.checkpoint_every), not the last one alone, which "
+        f"stays what is reported; adds {shown}",
     )
 
 

@@ -21,12 +21,16 @@ from paint.cli import main
 from paint.config import Config, ConfigError, Model
 from paint.display import Display
 from paint.evaluation.intervals import Interval, compare_seeds, over_seeds
+from paint.evaluation.metrics import GradedSamples
+from paint.evaluation.stages import grade
+from paint.evaluation.store import Store
 from paint.experiments.ablations import GRIDS, ablate
 from paint.experiments.exams import lab_exam, paper_exam
 from paint.experiments.grid import Cell, run_cells
 from paint.experiments.plots import FAINT, INK, Panel, save_plot
 from paint.experiments.reports import Report, picture
 from paint.experiments.results import Result, by_cell, read_results
+from paint.grading.grader import Grader
 from paint.recipe import find_recipe, read_recipe
 from paint.runs import RunError
 from paint.training.runlog import new_run
@@ -82,6 +86,19 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str],
     with redirect_stdout(StringIO()) as said:
         assert main(command) == 0
     return folder / "lab", command, said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def stepped(
+    finished: tuple[Path, list[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[str], str]:
+    """The same experiment, gone on with for its earlier checkpoints."""
+    folder = tmp_path_factory.mktemp("stepped") / "lab"
+    shutil.copytree(finished[0], folder)
+    command = [*finished[1], "--folder", str(folder), "--every-checkpoint"]
+    with redirect_stdout(StringIO()) as said:
+        assert main(command) == 0
+    return folder, command, said.getvalue()
 
 
 def bytes_in(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -191,7 +208,9 @@ def test_the_plot_has_the_figures_of_the_tables(finished: tuple[Path, list[str],
     assert (level.zero, gap.zero) == (False, True)
 
 
-def test_the_last_checkpoint_is_what_is_asked(finished: tuple[Path, list[str], str]) -> None:
+def test_the_checkpoint_of_the_step_is_what_is_asked(
+    finished: tuple[Path, list[str], str], stepped: tuple[Path, list[str], str]
+) -> None:
     folder, _, _ = finished
     asked = json.loads((folder / "evaluation/seed-1/loose/lab/asked.json").read_text())
     assert asked["adapter"] is not None
@@ -216,6 +235,134 @@ def test_the_last_checkpoint_is_what_is_asked(finished: tuple[Path, list[str], s
         for path in sorted((folder.parent / "evals").glob("*/seed-1-step-*/lab/asked.json"))
     ]
     assert asked["adapter"] == digests[1] != digests[0]
+
+    for name, digest in zip(("loose-step-000001", "loose"), digests, strict=True):
+        place = stepped[0] / "evaluation/seed-1" / name / "lab"
+        assert json.loads((place / "asked.json").read_text())["adapter"] == digest
+
+
+def test_earlier_checkpoints_are_added_to_an_experiment_without_training(
+    finished: tuple[Path, list[str], str], stepped: tuple[Path, list[str], str]
+) -> None:
+    folder, _, said = stepped
+    assert "\ntraining " not in said
+    assert said.count("-step-000001, lab: ") == 4
+    before, results = read_results(finished[0]), read_results(folder)
+    assert results[: len(before)] == before
+    added = results[len(before) :]
+    assert [(r.cell, r.seed, r.steps) for r in added] == [
+        (name, seed, 1) for seed in (0, 1) for name in ("tight", "loose")
+    ]
+    for result in added:
+        assert not result.is_last
+        run = folder / result.cell / f"seed-{result.seed}"
+        lines = (run / "rollouts/step-000001.jsonl").read_text().splitlines()
+        lengths = [len(json.loads(line)["completion_ids"]) for line in lines]
+        assert result.rollout_tokens == sum(lengths)
+        [last] = [r for r in before if (r.cell, r.seed) == (result.cell, result.seed)]
+        assert 0 < result.seconds < last.seconds
+        place = folder / f"evaluation/seed-{result.seed}/{result.cell}-step-000001/lab/grades.jsonl"
+        grades = [json.loads(line) for line in place.read_text().splitlines()]
+        correct = np.array([grade["strict"]["correct"] for grade in grades])
+        assert result.right == correct.reshape(PROBLEMS, SAMPLES).sum(axis=1).tolist()
+    assert any(
+        result.right != last.right
+        for result in added
+        for last in before
+        if (last.cell, last.seed) == (result.cell, result.seed)
+    )
+
+    headline = (finished[0] / "results.md").read_text().rstrip()
+    assert (folder / "results.md").read_text().startswith(headline)
+    for ending in ("svg", "png"):
+        drawn = (folder / f"results.{ending}").read_bytes()
+        assert drawn == (finished[0] / f"results.{ending}").read_bytes()
+        assert (folder / f"efficiency.{ending}").stat().st_size > 1000
+    assert "Avg@3 by step" in said
+    assert "reach the last Avg@3 of loose" in said
+
+
+def test_without_the_flag_earlier_checkpoints_are_left_out_of_the_tables(
+    finished: tuple[Path, list[str], str],
+    stepped: tuple[Path, list[str], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "lab"
+    shutil.copytree(stepped[0], folder)
+    command = [word for word in stepped[1] if word != "--every-checkpoint"]
+    assert main([*command, "--folder", str(folder)]) == 0
+    assert "by step" not in capsys.readouterr().out
+    written = (folder / "results.md").read_bytes()
+    assert written == (finished[0] / "results.md").read_bytes()
+    assert len(read_results(folder)) == 10
+
+
+def test_an_evaluation_that_ends_between_two_checkpoints_goes_on(
+    stepped: tuple[Path, list[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "lab"
+    shutil.copytree(stepped[0], folder)
+    (folder / "results.jsonl").unlink()
+    shutil.rmtree(folder / "evaluation/seed-0/loose")
+    shutil.rmtree(folder / "evaluation/seed-1")
+    command = [*stepped[1], "--folder", str(folder)]
+
+    def grade_or_end(store: Store, grader: Grader, display: Display) -> GradedSamples:
+        if store.folder.parent.name == "loose":
+            raise KeyboardInterrupt
+        return grade(store, grader, display)
+
+    with monkeypatch.context() as patched, redirect_stdout(StringIO()):
+        patched.setattr("paint.experiments.grid.grade", grade_or_end)
+        assert main(command) == 130
+    assert {result.cell for result in read_results(folder)} == {"base", "tight"}
+
+    with redirect_stdout(StringIO()):
+        assert main(command) == 0
+    ours, wanted = (
+        {(r.cell, r.seed, r.steps): r for r in read_results(path)} for path in (folder, stepped[0])
+    )
+    assert ours == wanted
+    for name in ("results.md", "efficiency.svg"):
+        assert (folder / name).read_bytes() == (stepped[0] / name).read_bytes()
+
+
+def test_a_checkpoint_that_is_gone_is_named_and_the_steps_are_done_again_where_later_ones_go(
+    stepped: tuple[Path, list[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "lab"
+    shutil.copytree(stepped[0], folder)
+    (folder / "results.jsonl").unlink()
+    command = [*stepped[1], "--folder", str(folder)]
+    checkpoints = folder / "tight/seed-1/checkpoints"
+    shutil.rmtree(checkpoints / "step-000001")
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert f"{checkpoints / 'step-000001'} is to be evaluated, and is gone" in error
+    assert "delete the later ones beside it, and the same command does these steps again" in error
+
+    shutil.rmtree(checkpoints / "step-000002")
+    assert main(command) == 0
+    ours, wanted = (
+        {(r.cell, r.seed, r.steps): without_times(r) for r in read_results(path)}
+        for path in (folder, stepped[0])
+    )
+    assert ours == wanted
+
+
+def test_checkpoints_follow_from_the_settings_and_there_must_be_earlier_ones(
+    tmp_path: Path,
+) -> None:
+    config = replace(LAB, train=replace(LAB.train, steps=25, checkpoint_every=10))
+    cell = Cell("one", config)
+    assert cell.steps(every_checkpoint=True) == [10, 20, 25]
+    assert cell.steps(every_checkpoint=False) == [25]
+    once = Cell("one", replace(config, train=replace(config.train, checkpoint_every=25)))
+    assert once.steps(every_checkpoint=True) == [25]
+    with pytest.raises(ConfigError, match=r"set train\.checkpoint_every below train\.steps"):
+        run_cells([once], [0], tmp_path, lab_exam(2, 2), Display(), every_checkpoint=True)
+    assert not any(tmp_path.iterdir())
 
 
 def test_it_says_how_far_it_is_and_how_long_it_will_take(
@@ -427,6 +574,45 @@ def test_results_of_other_problems_are_not_compared(finished: tuple[Path, list[s
         by_cell([first, second, replace(third, trained_on="0" * 16)])
 
 
+KILLED = """
+import os, signal, sys
+from paint.cli import main
+from paint.evaluation.store import Store
+
+add = Store.add
+
+def add_or_die(store, sample):
+    add(store, sample)
+    if store.folder.parent.name == "loose-step-000001" and len(store.written) == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Store.add = add_or_die
+main(sys.argv[1:])
+"""
+"""A process that is killed after the seventh sample of an earlier checkpoint."""
+
+
+@pytest.mark.slow
+def test_an_experiment_that_is_killed_while_it_evaluates_a_checkpoint_goes_on(
+    stepped: tuple[Path, list[str], str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "lab"
+    command = [*stepped[1], "--folder", str(folder)]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    store = folder / "evaluation/seed-0/loose-step-000001/lab"
+    assert len((store / "completions.jsonl").read_text().splitlines()) == 7
+    assert {result.cell for result in read_results(folder)} == {"base", "tight"}
+
+    with redirect_stdout(StringIO()):
+        assert main(command) == 0
+    ours, wanted = (
+        {(r.cell, r.seed, r.steps): without_times(r) for r in read_results(path)}
+        for path in (folder, stepped[0])
+    )
+    assert ours == wanted
+
+
 @pytest.mark.slow
 def test_a_stopped_and_a_killed_experiment_go_on_and_end_as_an_undisturbed_one(
     tmp_path: Path,
@@ -617,6 +803,29 @@ def test_a_setting_that_two_tables_share_is_trained_once(
         for label in ("base", *labels):
             assert f">{label}</text>" in drawn, label
         assert (folder / f"{table}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_ablation_shows_every_checkpoint_and_each_seeds_best_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = {label: GRIDS["mask-placement"].points[label] for label in ("middle", "suffix")}
+    grid = replace(GRIDS["mask-placement"], points=points)
+    monkeypatch.setitem(GRIDS, "mask-placement", grid)
+    recipe, folder = tmp_path / "tiny.toml", tmp_path / "ablate"
+    recipe.write_text(RECIPE.format(clip=0.3, steps=2).replace("batch_size = 4", "batch_size = 2"))
+    flags = ["--problems", "2", "--samples", "2", "--seeds", "1", "--every-checkpoint"]
+    with redirect_stdout(StringIO()) as said:
+        command = ["ablate", "mask-placement", str(recipe), *flags, "--folder", str(folder)]
+        assert main(command) == 0
+    results = [(result.cell, result.steps) for result in read_results(folder)]
+    names = [point.name for point in points.values()]
+    assert results == [("base", 0), *((name, step) for name in names for step in (1, 2))]
+    for text in (said.getvalue(), (folder / "mask-placement.md").read_text()):
+        rows = [re.findall(r"[\w/.]+", line)[:2] for line in text.splitlines()]
+        assert all([label, step] in rows for label in points for step in ("1", "2"))
+        assert "No result: Avg@2 of each seed's best checkpoint" in " ".join(text.split())
+        assert "What it takes to reach" not in text
+    assert not (folder / "efficiency.svg").exists()
 
 
 @pytest.mark.parametrize("table", GRIDS)

@@ -159,11 +159,14 @@ LAB_HELP = [
     "default: runs/lab",
     "among sft, grpo, opsd, paint",
     "held-out problems",
+    "grpo-long is grpo with 8 times",
+    "--every-checkpoint",
     "paper: Experimental Det",
 ]
 ABLATE_HELP = [
     "default: runs/ablate-RECIPE",
     "default: 3",
+    "best within 100 steps",
     "mask_ratio_ablation",
     "Ablation Studies, aime_2024",
 ]

@@ -117,6 +117,7 @@ def ablate(
     benchmark: str | None,
     problems: int | None,
     samples: int,
+    every_checkpoint: bool = False,
 ) -> list[Result]:
     """Train and evaluate every row of one of the paper's tables, and print it.
 
@@ -127,6 +128,7 @@ def ablate(
             model, and AIME 2024 for others.
         problems: how many of its problems are asked, from the first; None is all.
         samples: k, a problem.
+        every_checkpoint: evaluate all checkpoints of each run, not the last one alone.
 
     Raises:
         ConfigError: the config masks nothing.
@@ -145,7 +147,7 @@ def ablate(
         exam = paper_exam(config, benchmark or "aime_2024", problems, samples)
 
     cells = [Cell(point.name, point.of(config)) for point in grid.points.values()]
-    results = run_cells(cells, seeds, folder, exam, display)
+    results = run_cells(cells, seeds, folder, exam, display, every_checkpoint=every_checkpoint)
 
     labels = {point.name: label for label, point in grid.points.items()}
     baseline = grid.points[grid.baseline].name

@@ -6,14 +6,16 @@
       lab-paint/seed-0/                   a run like any other (paint.runs), and its log.txt
       evaluation/seed-0/lab-paint/lab/    its samples (paint.evaluation.store); other ways to count
                                           them: `paint grade runs/lab/evaluation/seed-0`
+      evaluation/seed-0/lab-paint-step-000005/lab/    those of an earlier checkpoint
 
-Every cell is trained with every seed from the same base. The last checkpoints of all cells are
-asked the same problems with the same seed, so cells are compared seed by seed and problem by
-problem. The work goes seed by seed, so that an interrupted experiment has whole seeds. Killed at
-any moment, the same command goes on where it was.
+Every cell is trained with every seed from the same base. The last checkpoints of all cells, or
+every checkpoint, are asked the same problems with the same seed, so cells are compared seed by seed
+and problem by problem. The work goes seed by seed, so that an interrupted experiment has whole
+seeds. Killed at any moment, the same command goes on where it was.
 
-Left out on purpose: choosing a checkpoint by its result; figures of a part of the cells or seeds;
-work on several cells at once (for many GPUs, vLLM servers generate: docs/engines.md).
+Left out on purpose: reporting a checkpoint that was chosen by its result; figures of a part of the
+cells or seeds; work on several cells at once (for many GPUs, vLLM servers generate:
+docs/engines.md).
 """
 
 import io
@@ -34,12 +36,20 @@ from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, l
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.stages import grade
 from paint.experiments.exams import Exam
-from paint.experiments.results import BASE, Result, by_cell, read_results, write_results
+from paint.experiments.results import BASE, Result, by_step, read_results, write_results
 from paint.files import locked
 from paint.grading.grader import Grader
 from paint.model.weights import trained_in
 from paint.recipe import differences, from_table, require_trainable, to_table
-from paint.runs import RunError, latest_checkpoint, read_facts, read_history, read_run, step_of
+from paint.runs import (
+    RunError,
+    latest_checkpoint,
+    read_facts,
+    read_history,
+    read_run,
+    step_folder,
+    step_of,
+)
 from paint.training.run import train
 
 MAY_CHANGE = {"rollout.urls"}
@@ -65,44 +75,66 @@ class Cell:
         return self.config.train.seed
 
     @property
-    def key(self) -> tuple[str, int]:
-        """The identity of its line in results.jsonl."""
-        return self.name, self.seed
-
-    @property
     def label(self) -> str:
         return f"{self.name}, seed {self.seed}"
+
+    def steps(self, *, every_checkpoint: bool) -> list[int]:
+        """The steps whose checkpoints are evaluated, the last one last; 0 is the base model.
+
+        They follow from the config: a run that was interrupted has checkpoints at others, too.
+        """
+        if self.name == BASE:
+            return [0]
+        train = self.config.train
+        earlier = range(train.checkpoint_every, train.steps, train.checkpoint_every)
+        return [*(earlier if every_checkpoint else ()), train.steps]
 
     def with_seed(self, seed: int) -> "Cell":
         return Cell(self.name, replace(self.config, train=replace(self.config.train, seed=seed)))
 
 
 def run_cells(
-    cells: Sequence[Cell], seeds: Sequence[int], folder: Path, exam: Exam, display: Display
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    folder: Path,
+    exam: Exam,
+    display: Display,
+    *,
+    every_checkpoint: bool = False,
 ) -> list[Result]:
     """Train and evaluate every cell with every seed, and the base model; return a result for each.
 
     What results.jsonl holds is not done again, and an unfinished run or evaluation goes on.
 
+    Args:
+        every_checkpoint: evaluate all of a run's checkpoints, and return a result for each, the
+            last one last; otherwise the last one alone.
+
     Raises:
-        ConfigError: the cells cannot be compared.
+        ConfigError: the cells cannot be compared, or have no checkpoints but the last.
         RunError: the folder holds another experiment, or cannot be written.
         FolderInUse: another process works in the folder.
         Stopped: a signal ended a training, which is saved.
         PaintError: what else ends a training or an evaluation.
     """
     base = _require_comparable(cells)
+    steps = {cell.name: cell.steps(every_checkpoint=every_checkpoint) for cell in [base, *cells]}
+    if every_checkpoint and all(len(asked) == 1 for asked in steps.values()):
+        raise ConfigError(
+            "no run has a checkpoint before its last one, and every checkpoint was asked for; set "
+            "train.checkpoint_every below train.steps"
+        )
     name_unparsed(exam.benchmark.name, exam.benchmark.problems, display.note)
     seeded = [cell.with_seed(seed) for seed in seeds for cell in [base, *cells]]
     with explained(folder, RunError, "choose another place (--folder)"):
         folder.mkdir(parents=True, exist_ok=True)
 
     with locked(folder):
-        results = {(result.cell, result.seed): result for result in read_results(folder)}
-        _require_same(folder, seeded, results, exam)
+        results = {_key(result): result for result in read_results(folder)}
+        missing = [cell for cell in seeded if _lacking(cell, steps[cell.name], results)]
+        _require_same(folder, seeded, missing, list(results.values()), exam)
 
         path = folder / "results.jsonl"
-        missing = [cell for cell in seeded if cell.key not in results]
         if not missing:
             display.note(
                 f"{path} holds all of this already, and nothing was trained or evaluated; "
@@ -118,11 +150,14 @@ def run_cells(
             display.note(f"{number} of {len(seeded)}: {cell.label}{time_left}")
 
             began = monotonic()
-            results[cell.key] = _run(cell, folder, exam, display)
-            by_cell(list(results.values()))  # Refuses what cannot be compared before it is written.
+            lacking = _lacking(cell, steps[cell.name], results)
+            results |= {
+                _key(result): result for result in _run(cell, lacking, folder, exam, display)
+            }
+            by_step(list(results.values()))  # Refuses what cannot be compared before it is written.
             write_results(folder, list(results.values()))
             spent.setdefault(cell.name, []).append(monotonic() - began)
-    return [results[cell.key] for cell in seeded]
+    return [results[cell.name, cell.seed, step] for cell in seeded for step in steps[cell.name]]
 
 
 class LogFile(io.TextIOBase):
@@ -153,44 +188,52 @@ class RunDisplay(Display):
         self.counter.to(int(metrics["step"]))
 
 
-def _run(cell: Cell, folder: Path, exam: Exam, display: Display) -> Result:
-    """Train the cell unless it is the base, evaluate its last checkpoint, and sum up the cost."""
-    run = folder / cell.name / f"seed-{cell.seed}"
-    checkpoint = None if cell.name == BASE else _train(cell, run, display)
-    graded = _evaluate(cell, checkpoint, folder, exam, display)
+def _run(
+    cell: Cell, steps: Sequence[int], folder: Path, exam: Exam, display: Display
+) -> list[Result]:
+    """Train the cell unless it is the base, evaluate it after these steps, and sum up the cost."""
+    run, is_base = folder / cell.name / f"seed-{cell.seed}", cell.name == BASE
+    if not is_base:
+        _train(cell, run, display)
+    checkpoints = {step: None if is_base else _checkpoint(run, step) for step in steps}
+    graded = _evaluate(cell, checkpoints, folder, exam, display)
 
-    metrics = [] if checkpoint is None else read_history(run, cell.config.train.steps)
-    return Result(
-        cell=cell.name,
-        seed=cell.seed,
-        config=to_table(cell.config),
-        exam=exam.table,
-        trained_on=str(read_facts(run)["problems"]) if checkpoint else "",
-        steps=len(metrics),
-        rollout_tokens=round(sum(row["rollout_tokens"] for row in metrics)),
-        seconds=sum(
-            row[name]
-            for row in metrics
-            for name in row
-            if name.startswith("seconds_") and name != "seconds_left"
-        ),
-        problems=graded.problems,
-        right=graded.correct.sum(axis=1).tolist(),
-        answer_tokens=float(graded.tokens.mean()),
-    )
+    history = [] if is_base else read_history(run, max(steps))
+    trained_on = "" if is_base else str(read_facts(run)["problems"])
+    return [
+        Result(
+            cell=cell.name,
+            seed=cell.seed,
+            config=to_table(cell.config),
+            exam=exam.table,
+            trained_on=trained_on,
+            steps=step,
+            rollout_tokens=round(sum(row["rollout_tokens"] for row in history[:step])),
+            seconds=sum(
+                row[name]
+                for row in history[:step]
+                for name in row
+                if name.startswith("seconds_") and name != "seconds_left"
+            ),
+            problems=samples.problems,
+            right=samples.correct.sum(axis=1).tolist(),
+            answer_tokens=float(samples.tokens.mean()),
+        )
+        for step, samples in graded.items()
+    ]
 
 
-def _train(cell: Cell, run: Path, display: Display) -> Path:
-    """Train in the run's folder, or go on there, and return the last checkpoint."""
+def _train(cell: Cell, run: Path, display: Display) -> None:
+    """Train in the run's folder, or go on there, to the last checkpoint."""
     checkpoint, steps = latest_checkpoint(run), cell.config.train.steps
     done = step_of(checkpoint) if checkpoint else 0
-    if checkpoint is not None and done == steps:
-        return checkpoint
+    if done == steps:
+        return
 
     log = LogFile(run / "log.txt")
     try:
         with display.counting(f"training {cell.label}", steps, done) as counter:
-            return train(
+            train(
                 cell.config,
                 run,
                 resume=(run / "run.json").exists(),
@@ -201,25 +244,47 @@ def _train(cell: Cell, run: Path, display: Display) -> Path:
         raise Stopped(message, stopped.signal_number) from None
 
 
+def _checkpoint(run: Path, step: int) -> Path:
+    """The run's checkpoint of the step. Raises RunError where it is gone."""
+    checkpoint = step_folder(run / "checkpoints", step)
+    if not checkpoint.is_dir():
+        raise RunError(
+            f"{checkpoint} is to be evaluated, and is gone; put it back, or delete the later ones "
+            f"beside it, and the same command does these steps again"
+        )
+    return checkpoint
+
+
 def _evaluate(
-    cell: Cell, checkpoint: Path | None, folder: Path, exam: Exam, display: Display
-) -> GradedSamples:
-    """The graded samples of the checkpoint, or of the base model; missing ones are generated."""
+    cell: Cell,
+    checkpoints: Mapping[int, Path | None],
+    folder: Path,
+    exam: Exam,
+    display: Display,
+) -> dict[int, GradedSamples]:
+    """The graded samples after each step; missing ones are generated. None is the base model."""
     model = replace(cell.config.model, student_thinking=exam.thinking, gradient_checkpointing=False)
     protocol = Protocol(exam.samples, exam.thinking, exam.sampling, cell.seed)
-    store_folder = folder / "evaluation" / f"seed-{cell.seed}" / cell.name / exam.benchmark.name
-    trained = trained_in(checkpoint, model.tuning) if checkpoint else None
+    place = folder / "evaluation" / f"seed-{cell.seed}"
     problems = exam.benchmark.problems
 
     policy = load_asked(model, exam.rollout, seed=cell.seed)
     prompts = deployment_prompts(policy, problems, thinking=exam.thinking)
-    task = Task(store_folder, problems, prompts, protocol, trained)
+    tasks = []
+    for step, checkpoint in checkpoints.items():
+        is_last = [step] == cell.steps(every_checkpoint=False)
+        name = cell.name if is_last else f"{cell.name}-step-{step:06d}"
+        trained = trained_in(checkpoint, model.tuning) if checkpoint else None
+        tasks.append(Task(place / name / exam.benchmark.name, problems, prompts, protocol, trained))
 
     with (
-        asked(policy, model, exam.rollout, [task], store_folder.parent, display) as [store],
+        asked(policy, model, exam.rollout, tasks, place / cell.name, display) as stores,
         Grader() as grader,
     ):
-        return grade(store, grader, display)
+        return {
+            step: grade(store, grader, display)
+            for step, store in zip(checkpoints, stores, strict=True)
+        }
 
 
 def _require_comparable(cells: Sequence[Cell]) -> Cell:
@@ -250,34 +315,50 @@ def _require_comparable(cells: Sequence[Cell]) -> Cell:
 
 
 def _require_same(
-    folder: Path, seeded: Sequence[Cell], results: Mapping[tuple[str, int], Result], exam: Exam
+    folder: Path,
+    seeded: Sequence[Cell],
+    missing: Sequence[Cell],
+    results: Sequence[Result],
+    exam: Exam,
 ) -> None:
-    """Refuse to mix results or unfinished runs with those of other settings."""
+    """Refuse to mix results, or the runs of what is missing, with those of other settings."""
+    path = folder / "results.jsonl"
     for cell in seeded:
-        result, run = results.get(cell.key), folder / cell.name / f"seed-{cell.seed}"
-        source = run / "run.json" if result is None else folder / "results.jsonl"
-        lines: list[str] = []
-        if result is not None:
-            before = from_table(result.config, source=str(source))
-            lines += [
-                f"{name}: {result.exam.get(name)!r} -> {value!r}"
-                for name, value in exam.table.items()
-                if result.exam.get(name) != value
-            ]
-        elif source.exists():
-            before = read_run(run)
-        else:
-            continue
+        found = [
+            (path, from_table(result.config, source=str(path)), result.exam)
+            for result in results
+            if (result.cell, result.seed) == (cell.name, cell.seed)
+        ]
+        run = folder / cell.name / f"seed-{cell.seed}"
+        if cell in missing and (run / "run.json").exists():
+            found.append((run / "run.json", read_run(run), exam.table))
 
-        changes = differences(before, cell.config)
-        lines += [line for line in changes if line.split(":")[0] not in MAY_CHANGE]
-        if lines:
-            raise RunError(
-                f"{folder} holds {cell.label}, in another setting:\n  "
-                + "\n  ".join(lines)
-                + f"\nRepeat that setting (it is in {source}) to go on with it, or choose another "
-                f"place (--folder)"
-            )
+        for source, config, asked_before in found:
+            lines = [
+                f"{name}: {asked_before.get(name)!r} -> {value!r}"
+                for name, value in exam.table.items()
+                if asked_before.get(name) != value
+            ]
+            changes = differences(config, cell.config)
+            lines += [line for line in changes if line.split(":")[0] not in MAY_CHANGE]
+            if lines:
+                raise RunError(
+                    f"{folder} holds {cell.label}, in another setting:\n  "
+                    + "\n  ".join(lines)
+                    + f"\nRepeat that setting (it is in {source}) to go on with it, or choose "
+                    f"another place (--folder)"
+                )
+
+
+def _key(result: Result) -> tuple[str, int, int]:
+    return result.cell, result.seed, result.steps
+
+
+def _lacking(
+    cell: Cell, steps: Sequence[int], results: Mapping[tuple[str, int, int], Result]
+) -> list[int]:
+    """Those of a cell's steps that have no result yet."""
+    return [step for step in steps if (cell.name, cell.seed, step) not in results]
 
 
 def _time_left(spent: Mapping[str, Sequence[float]], names: Sequence[str]) -> str:

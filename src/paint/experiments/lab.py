@@ -21,11 +21,18 @@ from paint.recipe import read_recipe
 
 
 def run_lab(
-    recipes: Sequence[Path], folder: Path, *, seeds: Sequence[int], problems: int, samples: int
+    recipes: Sequence[Path],
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    problems: int,
+    samples: int,
+    every_checkpoint: bool = False,
 ) -> list[Result]:
     """Train each recipe with each seed, evaluate them and the base model, print the tables.
 
-    The last recipe is compared with each of the others.
+    The last recipe is compared with each of the others; with every checkpoint, its last one with
+    all of theirs.
 
     Raises:
         ConfigError: a recipe trains another model than the lab's.
@@ -40,10 +47,11 @@ def run_lab(
                 f'model.path "lab"; use `paint train` and `paint eval`, or `paint ablate`'
             )
 
-    results = run_cells(cells, seeds, folder, lab_exam(problems, samples), display)
+    exam = lab_exam(problems, samples)
+    results = run_cells(cells, seeds, folder, exam, display, every_checkpoint=every_checkpoint)
     *others, last = [cell.name for cell in cells]
     labels = {cell.name: cell.name for cell in cells}
     pairs = {other: (last, other) for other in others or [BASE]}
-    report = Report("results", "The lab", labels, pairs, f"{last} less the row's")
+    report = Report("results", "The lab", labels, pairs, f"{last} less the row's", goal=last)
     publish(report, results, folder, display)
     return results

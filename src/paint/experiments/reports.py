@@ -1,4 +1,8 @@
-"""The tables and the plot of an experiment, which show nothing that is not in results.jsonl."""
+"""The tables and the plots of an experiment, which show nothing that is not in results.jsonl.
+
+They report the last checkpoints. Where earlier ones were evaluated, too, paint.experiments.curves
+adds what is shown of them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +17,13 @@ from paint.display import Display
 from paint.errors import explained
 from paint.evaluation.intervals import SHARE, Interval, compare_seeds, over_seeds
 from paint.evaluation.tables import Sheet, markdown, print_sheets
-from paint.experiments.plots import Panel, save_plot
+from paint.experiments.curves import cost_curves, step_sheets
+from paint.experiments.plots import Panel, save_curves, save_plot
 from paint.experiments.results import BASE, Result, by_cell, shares
 from paint.runs import RunError
+
+COSTS = ["rollout tokens of a run", "training seconds of a run"]
+"""What curves are drawn against."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,8 @@ class Report:
         labels: the name of each cell's row, in the order of the rows; the base model comes first.
         pairs: the difference in each cell's row: a cell, and the cell that it is compared with.
         pairing: the plot's axis title for these differences.
+        goal: where earlier checkpoints were evaluated, the cell whose last one they are held
+            against, with a plot of what each cost; None for neither.
     """
 
     name: str
@@ -35,21 +45,35 @@ class Report:
     labels: Mapping[str, str]
     pairs: Mapping[str, tuple[str, str]]
     pairing: str
+    goal: str | None = None
 
 
 def publish(report: Report, results: Sequence[Result], folder: Path, display: Display) -> None:
     """Print the tables; write them to NAME.md, and draw them to NAME.svg and NAME.png.
 
+    With a goal and results of earlier checkpoints, efficiency.svg and .png show what each cost.
+
     Raises:
         RunError: results of different problems, or files that cannot be written.
     """
-    tables = result_sheets(report, results)
+    tables, labels = result_sheets(report, results), {BASE: BASE} | dict(report.labels)
+    has_steps = not all(result.is_last for result in results)
+    if has_steps:
+        tables += step_sheets(labels, report.goal, results)
     print_sheets(display.console, tables)
+
     with explained(folder / report.name, RunError, "results.jsonl is whole"):
         files.write(folder / f"{report.name}.md", markdown(tables))
-        save_plot(folder / report.name, *picture(report, results))
-    written = ", ".join(f"{report.name}.{ending}" for ending in ("md", "svg", "png"))
-    display.note(f"in {folder}: {written}, made of results.jsonl")
+        written = save_plot(folder / report.name, *picture(report, results))
+        if has_steps and report.goal:
+            score = f"Avg@{results[0].exam['samples']}, %"
+            title = (
+                f"{report.title}: accuracy and its price\n{_asked(results)}; bands: 95 % intervals"
+            )
+            curves = cost_curves(labels, results)
+            written += save_curves(folder / "efficiency", title, score, COSTS, curves)
+    names = ", ".join([f"{report.name}.md", *(path.name for path in written)])
+    display.note(f"in {folder}: {names}, made of results.jsonl")
 
 
 def result_sheets(report: Report, results: Sequence[Result]) -> list[Sheet]:

@@ -1,4 +1,8 @@
-"""The results of an experiment: a line of results.jsonl for every policy that was evaluated."""
+"""The results of an experiment: a line of results.jsonl for every policy that was evaluated.
+
+A policy is a cell, trained with one seed up to one step. What an experiment reports is the last
+step; earlier checkpoints are there where they were asked for, and are shown beside it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,12 +23,12 @@ BASE = "base"
 
 @dataclass(frozen=True)
 class Result:
-    """One line of results.jsonl: a cell, trained with one seed and evaluated.
+    """One line of results.jsonl: a checkpoint of a cell that was trained with one seed.
 
     Attributes:
         config, exam: the settings, as nested plain values.
         trained_on: digest of the training problems; empty for the base model.
-        steps: optimizer steps; 0 for the base model, as the next two.
+        steps: optimizer steps up to this checkpoint; 0 for the base model, as the next two.
         rollout_tokens: tokens that were sampled for these steps.
         seconds: wall time of these steps, without start-up, evaluation and work that a kill undid.
         problems: identity of each problem of the exam.
@@ -43,6 +47,11 @@ class Result:
     problems: list[str]
     right: list[int]
     answer_tokens: float
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is the last checkpoint of its run, or the base model."""
+        return self.cell == BASE or self.steps == self.config["train"]["steps"]
 
 
 def read_results(folder: Path) -> list[Result]:
@@ -66,7 +75,19 @@ def write_results(folder: Path, results: Sequence[Result]) -> None:
 
 
 def by_cell(results: Sequence[Result]) -> dict[str, list[Result]]:
-    """The results of each cell, by seed.
+    """The last checkpoints of each cell, by seed.
+
+    Raises:
+        RunError: of ``by_step``.
+    """
+    return {
+        name: [result for group in steps.values() for result in group if result.is_last]
+        for name, steps in by_step(results).items()
+    }
+
+
+def by_step(results: Sequence[Result]) -> dict[str, dict[int, list[Result]]]:
+    """The results of each cell by step, those of a step by seed.
 
     Raises:
         RunError: they cannot be compared, for the problems of training or of the exam differ.
@@ -86,8 +107,11 @@ def by_cell(results: Sequence[Result]) -> dict[str, list[Result]]:
                 f"{results[0].cell}, seed {results[0].seed} (the file of problems has changed); "
                 f"choose another place (--folder)"
             )
-    ordered = sorted(results, key=lambda result: (result.cell, result.seed))
-    return {name: list(group) for name, group in groupby(ordered, key=lambda result: result.cell)}
+    ordered = sorted(results, key=lambda result: (result.cell, result.steps, result.seed))
+    return {
+        name: {step: list(same) for step, same in groupby(group, key=lambda result: result.steps)}
+        for name, group in groupby(ordered, key=lambda result: result.cell)
+    }
 
 
 def shares(results: Sequence[Result]) -> Float[np.ndarray, "s p"]:
