@@ -284,7 +284,8 @@ def evaluation(config: Config, lengths: Lengths, *, policies: int, sets: int, at
 
 def ablations(paint: Config) -> list[Config]:
     """The cells of the paper's tables (section 'Ablation Studies'), each once: 16 of 18."""
-    points = [point for grid in GRIDS.values() for point in grid.points.values()]
+    papers = [grid for grid in GRIDS.values() if grid.is_papers]
+    points = [point for grid in papers for point in grid.points.values()]
     return list(dict.fromkeys(point.of(paint) for point in points))
 
 

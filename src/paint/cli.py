@@ -60,7 +60,7 @@ paint: on-policy self-distillation with a partly masked solution
   paint lab [RECIPE ...] [--methods M,M,...]
       train and evaluate on the embedded model, on any laptop
   paint ablate TABLE RECIPE [--seeds N]
-      the paper's ablations: mask-ratio, mask-placement, interpolation
+      the paper's ablations (mask-ratio, mask-placement, interpolation), and controls
 
 RECIPE is a TOML file, or the name of one that comes with paint:
 """
@@ -621,18 +621,19 @@ def ablate(arguments: list[str]) -> int:
 def _ablate_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="paint ablate",
-        description="One of the paper's ablation tables (section 'Ablation Studies'), row by row, "
-        "from any recipe: what the table varies replaces the recipe's values. Rows that stand in "
+        description="One of the paper's ablation tables (section 'Ablation Studies'), or controls, "
+        "row by row, from any recipe: what the table varies replaces the recipe's values. Rows that stand in "
         f"several tables are trained once, if the folder is the same. {GOES_ON}",
         epilog=RECIPE_FLAGS,
         allow_abbrev=False,
     )
     parser.add_argument(
         "table",
-        choices=["mask-ratio", "mask-placement", "interpolation"],
+        choices=["mask-ratio", "mask-placement", "interpolation", "controls"],
         help="mask-ratio: rho_correct and rho_wrong; mask-placement: which part is hidden; "
         "interpolation: k_base and f_top (paper: tables mask_ratio_ablation, "
-        "mask_strategy_ablation, interpolation_ablation)",
+        "mask_strategy_ablation, interpolation_ablation); controls: what the teacher is shown in "
+        "place of the solution (ours)",
     )
     parser.add_argument(
         "recipe",

@@ -722,11 +722,14 @@ def test_a_row_changes_its_recipe_in_what_the_tables_vary_and_nothing_else() -> 
     assert (point.objective.mix, point.objective.top_fraction) == (0, 0)
     restored = replace(point.objective, mix=0.03, top_fraction=0.03)
     assert replace(point, context=recipe.context, objective=restored) == recipe
+    other = GRIDS["controls"].points["another problem's solution"].of(recipe)
+    assert other == replace(recipe, context=replace(recipe.context, shown="other"))
+    assert GRIDS["controls"].points["its own solution"].of(recipe) == recipe
+
+    # Suffix masking without interpolation stands in all three of the paper's tables; controls add
+    # four to its main setting.
     names = [point.name for grid in GRIDS.values() for point in grid.points.values()]
-    assert (len(names), len(set(names))) == (
-        18,
-        16,
-    )  # suffix masking without interpolation stands in all three
+    assert (len(names), len(set(names))) == (23, 20)
 
 
 def test_a_models_ablation_is_evaluated_as_in_the_paper_through_the_recipes_engine(

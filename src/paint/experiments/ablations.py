@@ -1,7 +1,7 @@
-"""The paper's three ablation tables for any model: the setting of each row, and its comparison.
+"""The paper's three ablation tables for any model, and controls: the setting of each row.
 
-The grids are the paper's (section 'Ablation Studies'), row by row. A setting that stands in several
-tables is trained once. Each row is shown with its interval, and with its paired difference to the
+The grids are the paper's (section 'Ablation Studies'), row by row, and one of ours: what is shown
+in place of the problem's own solution. A setting that stands in several tables is trained once. Each row is shown with its interval, and with its paired difference to the
 row without what is ablated.
 
 Left out on purpose: the paper's own figures, which are of another model's single run.
@@ -30,17 +30,23 @@ class Point:
     placement: Literal["suffix", "prefix", "middle", "random"] = "suffix"
     mix: float = 0.0
     top_fraction: float = 0.0
+    shown: Literal["own", "none", "other", "answer", "wrong_answer"] = "own"
 
     @property
     def name(self) -> str:
         """The setting's name in every table, such as suffix-0.40-0.30-mix-0.03-0.01."""
         masking = f"{self.placement}-{self.correct:.2f}-{self.wrong:.2f}"
-        return f"{masking}-mix-{self.mix:.2f}-{self.top_fraction:.2f}"
+        control = "" if self.shown == "own" else f"-{self.shown.replace('_', '-')}"
+        return f"{masking}-mix-{self.mix:.2f}-{self.top_fraction:.2f}{control}"
 
     def of(self, config: Config) -> Config:
         """The config with this setting in it."""
         context = replace(
-            config.context, correct=self.correct, wrong=self.wrong, placement=self.placement
+            config.context,
+            correct=self.correct,
+            wrong=self.wrong,
+            placement=self.placement,
+            shown=self.shown,
         )
         objective = replace(config.objective, mix=self.mix, top_fraction=self.top_fraction)
         return replace(config, context=context, objective=objective)
@@ -48,16 +54,18 @@ class Point:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table of the paper.
+    """A table.
 
     Attributes:
-        points: by label, in the paper's order.
+        points: by label, in the order of the rows.
         baseline: label of the row that the others are compared with.
+        is_papers: whether the paper has it.
     """
 
     title: str
     points: dict[str, Point]
     baseline: str
+    is_papers: bool = True
 
 
 def _ratios(*pairs: tuple[float, float]) -> dict[str, Point]:
@@ -105,6 +113,19 @@ GRIDS = {
         ),
         "0.00/0.00",
     ),
+    # Ours: how much of a gain comes of what the solution says, and of nothing else?
+    "controls": Grid(
+        "What the teacher is shown (context.shown): ratios 0.40 and 0.30, interpolation 0.03/0.03",
+        {
+            "none": Point(mix=0.03, top_fraction=0.03, shown="none"),
+            "another problem's solution": Point(mix=0.03, top_fraction=0.03, shown="other"),
+            "a wrong answer": Point(mix=0.03, top_fraction=0.03, shown="wrong_answer"),
+            "the right answer": Point(mix=0.03, top_fraction=0.03, shown="answer"),
+            "its own solution": Point(mix=0.03, top_fraction=0.03),
+        },
+        "its own solution",
+        is_papers=False,
+    ),
 }
 
 
@@ -119,10 +140,10 @@ def ablate(
     samples: int,
     every_checkpoint: bool = False,
 ) -> list[Result]:
-    """Train and evaluate every row of one of the paper's tables, and print it.
+    """Train and evaluate every row of a table, and print it.
 
     Args:
-        table: mask-ratio, mask-placement or interpolation.
+        table: mask-ratio, mask-placement, interpolation or controls.
         config: what all rows have in common; what the table varies is replaced.
         benchmark: a set as for `paint eval`; None is the lab's held-out problems for the lab's
             model, and AIME 2024 for others.
