@@ -617,7 +617,7 @@ def test_an_experiment_that_is_killed_while_it_evaluates_a_checkpoint_goes_on(
 def test_a_stopped_and_a_killed_experiment_go_on_and_end_as_an_undisturbed_one(
     tmp_path: Path,
 ) -> None:
-    recipes, line = write_recipes(tmp_path, steps=8), [sys.executable, "-m", "paint.cli", "lab"]
+    recipes, line = write_recipes(tmp_path, steps=24), [sys.executable, "-m", "paint.cli", "lab"]
     line += [*recipes, "--folder", str(tmp_path / "killed"), *SMALL]
     killed = tmp_path / "killed"
 
@@ -655,7 +655,7 @@ def test_a_stopped_and_a_killed_experiment_go_on_and_end_as_an_undisturbed_one(
     assert (
         undisturbed[1].right != undisturbed[0].right
     )  # it learnt, or broke: equal results say something
-    adapter = "loose/seed-0/checkpoints/step-000008/adapter/adapter_model.safetensors"
+    adapter = "loose/seed-0/checkpoints/step-000024/adapter/adapter_model.safetensors"
     assert (killed / adapter).read_bytes() == (tmp_path / "undisturbed" / adapter).read_bytes()
 
 
