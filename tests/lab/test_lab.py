@@ -2,14 +2,14 @@
 
 import json
 import random
-import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from paint.cli import main
 from paint.config import Config
-from paint.context import mask_solution
+from paint.context import Placement, mask_solution
 from paint.data.problems import Problem
 from paint.engines.local import LocalEngine
 from paint.engines.protocol import Sampling
@@ -18,47 +18,132 @@ from paint.experiments.lab import run_lab
 from paint.experiments.results import shares
 from paint.grading.grader import is_correct
 from paint.lab.files import MODEL
-from paint.lab.pretraining import build_tokenizer, write_problems
-from paint.lab.problems import Chain, is_held_out, random_chain, random_chains
+from paint.lab.pretraining import (
+    SLIP_RATE,
+    View,
+    build_tokenizer,
+    shown_messages,
+    training_chain,
+    write_problems,
+)
+from paint.lab.problems import (
+    Chain,
+    apply,
+    boxed,
+    is_held_out,
+    random_chain,
+    random_chains,
+    told_steps,
+)
 from paint.model.policy import Policy
 from paint.training.runlog import new_run
 
 EVALUATION = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=96)
 
 
-def test_a_chain_is_worked_and_solved_by_the_rules_of_arithmetic() -> None:
-    chain = Chain(47, (("+", 38), ("*", 3), ("-", 59)))
-    assert chain.values == [47, 85, 55, 96]
-    assert chain.problem == r"Start at $47$ and apply $+38$, $\times 3$, $-59$ modulo $100$."
-    assert chain.solution == (
-        r"We find $(47+38)\times 3 \equiv 55$, then $55-59 \equiv 96$, "
-        r"so the result is $\boxed{96}$."
+OPERATIONS = (("+", 38), ("*", 3), ("-", 59))
+
+
+def chain_in(style: str) -> Chain:
+    """A chain whose reference is in that style, which the hash of its text decides."""
+    return next(
+        chain
+        for start in range(100)
+        if (chain := Chain(start, OPERATIONS)).is_in_own_style == (style == "own")
     )
-    assert chain.worked().splitlines() == [
-        "We start at $47$.",
-        r"Add $38$: $47+38 \equiv 85$.",
-        r"Multiply by $3$: $85\times 3 \equiv 55$.",
-        r"Subtract $59$: $55-59 \equiv 96$.",
-        r"The answer is $\boxed{96}$.",
+
+
+def test_a_chain_is_worked_and_solved_by_the_rules_of_arithmetic() -> None:
+    own, other = chain_in("own"), chain_in("other")
+    assert own.values == [own.start, *(result for _, result in worked_by_hand(own.start))]
+    assert own.problem == f"Start at ${own.start}$ and apply $+38, \\times 3, -59$ modulo $100$."
+
+    [(_, a), (_, b), (_, c)] = worked_by_hand(own.start)
+    formula = rf"{own.start}+38 \equiv {a}\times 3 \equiv {b}-59 \equiv {c}"
+    assert own.worked() == f"We get ${formula}$.\nThe answer is $\\boxed{{{c}}}$."
+    assert own.solution == own.worked()
+
+    [(x, a), (y, b), (z, c)] = worked_by_hand(other.start)
+    assert other.solution.splitlines() == [
+        rf"${x}+38 \equiv {a}$.",
+        rf"${y}\times 3 \equiv {b}$.",
+        rf"${z}-59 \equiv {c}$.",
+        f"The result is $\\boxed{{{c}}}$.",
     ]
-    assert chain.known_results(chain.solution) == 3
-    assert chain.known_results(mask_solution(chain.solution, 0.8)) == 0
-
-    partly_hidden = r"We find $(47+38)\times 3 \equiv 55$, then $55 ...(omitted)..."
-    assert chain.known_results(partly_hidden) == 2
 
 
-def test_the_models_own_style_is_longer_than_the_references_and_slips_carry_on() -> None:
+def worked_by_hand(start: int) -> list[tuple[int, int]]:
+    """Number and result of each of OPERATIONS."""
+    a = (start + 38) % 100
+    b = 3 * a % 100
+    return [(start, a), (a, b), (b, (b - 59) % 100)]
+
+
+@pytest.mark.parametrize("style", ["own", "other"])
+def test_a_reference_tells_the_steps_that_stand_in_it_whole(style: str) -> None:
+    chain = chain_in(style)
+    values = chain.values
+    steps = {
+        (value, *operation): result
+        for value, operation, result in zip(values, OPERATIONS, values[1:], strict=False)
+    }
+    assert told_steps(chain.solution) == steps
+    assert told_steps(chain.problem) == {}
+    assert told_steps(f"The answer is ${boxed(chain.answer)}$.") == {}
+
+    # Whatever is hidden, nothing else is told, and no digit of a number is taken for the number.
+    for placement in get_args(Placement):
+        for percent in range(1, 100):
+            masked = mask_solution(chain.solution, percent / 100, placement=placement, seed=percent)
+            assert told_steps(masked).items() <= steps.items()
+    assert list(told_steps(mask_solution(chain.solution, 0.5))) == list(steps)[:1]
+
+
+def test_a_told_step_never_slips_and_every_other_one_does_at_its_rate() -> None:
     rng = random.Random(0)
-    for chain in [random_chain(rng) for _ in range(200)]:
-        assert len(chain.worked()) > len(chain.solution)
+    slips = steps = 0
+    for chain in [random_chain(rng) for _ in range(300)]:
+        assert len(set(chain.operations)) == len(chain.operations)
         assert is_correct(chain.worked(), chain.answer)
         assert is_correct(chain.solution, chain.answer)
-        slipped = chain.worked([1.0] * len(chain.operations), rng)
-        results = [int(x) for x in re.findall(r"\\equiv (\d+)", slipped)]
-        operands = [int(x) for x in re.findall(r": \$(\d+)", slipped)]
-        assert operands[1:] == results[:-1]
-        assert results[0] != chain.values[1]
+        assert chain.worked(1.0, rng, told_steps(chain.solution)) == chain.worked()
+
+        worked = told_steps(chain.worked(0.03, rng))
+        assert [step[1:] for step in worked] == list(chain.operations)
+        assert [step[0] for step in worked][1:] == list(worked.values())[:-1]  # it is carried on
+        slips += sum(apply(*step) != result for step, result in worked.items())
+        steps += len(worked)
+    assert 0.025 < slips / steps < 0.035  # a standard deviation is 0.0025
+
+
+def test_references_are_in_two_styles_and_no_more_than_their_text_decides() -> None:
+    chains = random_chains(1000, seed=3, held_out=False)
+    assert 0.45 < sum(chain.is_in_own_style for chain in chains) / 1000 < 0.55
+
+
+@pytest.mark.parametrize("view", get_args(View))
+def test_pretraining_copies_what_a_prompt_tells_and_slips_elsewhere(view: View) -> None:
+    rng = random.Random(1)
+    told = slips = others = 0
+    for _ in range(200):
+        chain = training_chain(rng)
+        messages = shown_messages(chain, view, rng)
+        assert chain.problem in messages[0]["content"]
+        known = told_steps("\n".join(message["content"] for message in messages))
+        worked = chain.worked(SLIP_RATE, rng, known)
+        for step, result in told_steps(worked).items():
+            if step in known:
+                told += 1
+                assert known[step] == result
+            else:
+                others += 1
+                slips += apply(*step) != result
+
+    assert (told > 1000) == (view in ("own", "rationale", "two turns"))
+    if view == "two turns":  # its own lines of the first turn tell every step
+        assert others == 0
+    else:  # a standard deviation of 1,000 steps, the fewest, is below 0.006
+        assert abs(slips / others - SLIP_RATE) < 0.02
 
 
 def test_the_shipped_problems_are_made_by_the_shipped_code_and_the_held_out_ones_are(

@@ -1,15 +1,17 @@
 """Make the lab's model: its tokenizer, its habits, its weights (`python -m paint.lab.pretraining`).
 
-The model is a Qwen3 architecture of well under a million parameters. It learns three habits on the
-lab's chains, so that it stands to them roughly as a real reasoning model stands to competition
-problems:
+The model is a Qwen3 architecture of well under a million parameters. It works the lab's chains line
+by line, and slips in 3 % of the results, so that about six answers in ten are right. A text in its
+prompt helps by what it says and by nothing else:
 
-- Alone, it works line by line and slips in 18 % of the results, so that about half of its answers
-  are right.
-- With a reference in its prompt it works in the same style. It does not slip where the reference
-  shows the result, and slips in 10 % of the results that are hidden. So it matters how much is
-  revealed, as it does for a real model.
-- In thinking mode it does the same inside a think block, and then answers.
+- A step that the text tells (this number, this operation) is copied from it, without a slip.
+- Every other step slips as often as if there were no text: what is hidden, what only another
+  problem's solution tells, whatever stands beside an answer, right or wrong, and what comes after a
+  slip of the model's own, since then the number is another one.
+- Its own lines in an earlier turn are such a text, too.
+
+So the model finds out by itself whether a reference belongs to the problem, step by step. In
+thinking mode it does the same inside a think block, and then answers.
 
 Left out: everything that a general language model would need. The lab's claims are about the
 method, not about language.
@@ -20,7 +22,8 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -31,14 +34,39 @@ from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from paint import files
-from paint.context import MARKER, mask_solution, student_messages, teacher_messages
-from paint.lab.problems import Chain, is_held_out, random_chain, random_chains
+from paint.context import (
+    MARKER,
+    mask_solution,
+    rationale_messages,
+    student_messages,
+    teacher_messages,
+)
+from paint.lab.problems import (
+    LENGTHS,
+    MODULUS,
+    Chain,
+    Step,
+    boxed,
+    is_held_out,
+    random_chain,
+    random_chains,
+    told_steps,
+)
 
-SLIP_RATE = 0.18
-SLIP_RATE_HIDDEN = 0.10
-SHARE_TEACHER = 0.4
-SHARE_THINKING = 0.1
+SLIP_RATE = 0.03
+SHARE_THINKING = 0.06
 SHARE_COMPLETE = 0.25
+
+View = Literal["alone", "own", "other", "answer", "rationale", "two turns"]
+SHARES: dict[View, float] = {
+    "alone": 0.30,
+    "own": 0.35,
+    "other": 0.16,
+    "answer": 0.05,
+    "rationale": 0.06,
+    "two turns": 0.08,
+}
+"""How often a prompt shows what."""
 
 # Qwen3's chat format without tools: thinking is the default; switched off, a think block is closed
 # at once, empty.
@@ -58,21 +86,64 @@ ADDED_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</thi
 Messages = list[dict[str, str]]
 
 
-def pretraining_example(rng: random.Random) -> tuple[Messages, bool, str]:
-    """Messages, whether thinking is on, and the completion without its end token."""
-    chain = random_chain(rng)
-    while is_held_out(chain):
-        chain = random_chain(rng)
+@dataclass(frozen=True)
+class Stage:
+    """What pretraining takes its examples from, which changes as it goes on.
 
-    if rng.random() < SHARE_TEACHER:
-        context = revealed_reference(chain, rng)
-        messages = teacher_messages(chain.problem, context, complete=MARKER not in context)
-        known = chain.known_results(context)
-        hidden = len(chain.operations) - known
-        text = chain.worked([0.0] * known + [SLIP_RATE_HIDDEN] * hidden, rng)
-    else:
-        messages = student_messages(chain.problem)
-        text = chain.worked([SLIP_RATE] * len(chain.operations), rng)
+    Attributes:
+        lengths: how many operations the chains have, at least and at most.
+        invented: share of the references with invented results.
+        shares: how often a prompt shows what.
+    """
+
+    lengths: tuple[int, int] = LENGTHS
+    invented: float = 0.3
+    shares: Mapping[View, float] = field(default_factory=lambda: SHARES)
+
+
+LAST = Stage()
+POLISH = Stage(invented=0.15, shares=SHARES | {"own": 0.25, "other": 0.30})
+
+
+def grown(progress: float) -> Stage:
+    """By the share of the first phase that is done: short chains at first, and all invented.
+
+    In a short chain the next operation, and the step that a reference tells, are soon found. And
+    whoever can compute a result has little reason to learn to look it up.
+    """
+    growth = min(max((progress - 0.25) / 0.25, 0.0), 1.0)
+    shortest, longest = LENGTHS
+    lengths = (round(2 + growth * (shortest - 2)), round(4 + growth * (longest - 4)))
+    return Stage(lengths, min(max((0.70 - progress) / 0.15, LAST.invented), 1.0))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Optimizer steps under one schedule of the learning rate, from its peak to nearly zero.
+
+    Attributes:
+        stage: by the share of these steps that is done.
+    """
+
+    steps: int
+    learning_rate: float
+    stage: Callable[[float], Stage]
+
+
+PHASES = (
+    Phase(3600, 7e-4, grown),
+    # The last thing to be learnt is that another problem's solution tells nothing.
+    Phase(1200, 5e-4, lambda _: POLISH),
+)
+
+
+def pretraining_example(rng: random.Random, stage: Stage = LAST) -> tuple[Messages, bool, str]:
+    """Messages, whether thinking is on, and the completion without its end token."""
+    chain = training_chain(rng, stage)
+    [view] = rng.choices(list(stage.shares), list(stage.shares.values()))
+    messages = shown_messages(chain, view, rng, stage)
+    told = told_steps("\n".join(message["content"] for message in messages))
+    text = chain.worked(SLIP_RATE, rng, told)
 
     thinking = rng.random() < SHARE_THINKING
     if thinking:
@@ -81,26 +152,71 @@ def pretraining_example(rng: random.Random) -> tuple[Messages, bool, str]:
     return messages, thinking, text
 
 
-def revealed_reference(chain: Chain, rng: random.Random) -> str:
-    """The reference as a teacher may meet it: complete, or partly hidden, mostly at its end."""
+def training_chain(rng: random.Random, stage: Stage = LAST) -> Chain:
+    """A random chain that is not held out."""
+    chain = random_chain(rng, stage.lengths)
+    while is_held_out(chain):
+        chain = random_chain(rng, stage.lengths)
+    return chain
+
+
+def shown_messages(chain: Chain, view: View, rng: random.Random, stage: Stage = LAST) -> Messages:
+    """A prompt that shows what the view names."""
+    match view:
+        case "alone":
+            return student_messages(chain.problem)
+        case "answer":
+            answer = rng.choice([chain.answer, training_chain(rng, stage).answer])
+            context = f"The answer is ${boxed(answer)}$."
+        case "other":
+            # The same operations from another number look like what follows a slip.
+            same = Chain(rng.randrange(MODULUS), chain.operations)
+            context = revealed(rng.choice([training_chain(rng, stage), same]).solution, rng)
+        case "own" | "rationale" | "two turns":
+            is_invented = rng.random() < stage.invented
+            told = invented_results(chain, rng) if is_invented else None
+            context = revealed(chain.reference(told), rng)
+
+    complete = MARKER not in context
+    if view == "rationale":
+        return rationale_messages(chain.problem, context, complete=complete)
+    rationale = None
+    if view == "two turns":
+        rationale = chain.worked(SLIP_RATE, rng, told_steps(context))
+    return teacher_messages(chain.problem, context, complete=complete, rationale=rationale)
+
+
+def revealed(solution: str, rng: random.Random) -> str:
+    """A reference as a teacher may meet it: complete, or partly hidden, mostly at its end."""
     if rng.random() < SHARE_COMPLETE:
-        return chain.solution
+        return solution
 
     placement = rng.choice(["suffix"] * 5 + ["punctuation", "prefix", "middle", "random"])
     return mask_solution(
-        chain.solution,
+        solution,
         rng.uniform(0.1, 0.95),
         placement=placement,  # type: ignore[arg-type]
         seed=rng.getrandbits(32),
     )
 
 
+def invented_results(chain: Chain, rng: random.Random) -> dict[Step, int]:
+    """Any number as the result of each step: only who reads the reference can know them."""
+    value, told = chain.start, {}
+    for operation in chain.operations:
+        told[value, *operation] = result = rng.randrange(MODULUS)
+        value = result
+    return told
+
+
 def build_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
-    """Byte-level BPE whose words are whole phrases and short numbers: prompts stay short."""
+    """Byte-level BPE whose words are phrases, operations and short numbers: prompts stay short."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r"\d{1,2}"), "isolated"),
+            pre_tokenizers.Split(
+                Regex(r"([+-]|\\times )\d{1,2}(, | \\equiv )?|\d{1,2}"), "isolated"
+            ),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -108,9 +224,10 @@ def build_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
 
     rng = random.Random(seed)
     corpus = []
-    for _ in range(4000):
+    for _ in range(1500):
         messages, _, text = pretraining_example(rng)
-        corpus += [messages[0]["content"], "\n\n", "user\n", "assistant\n", text]
+        corpus += [*(message["content"] for message in messages), text]
+        corpus += ["\n\n", "user\n", "assistant\n"]
     trainer = trainers.BpeTrainer(
         vocab_size=1024,
         min_frequency=50,
@@ -166,144 +283,164 @@ def prompt_text(tokenizer: PreTrainedTokenizerFast, messages: Messages, *, think
 
 
 def encode_example(
-    tokenizer: PreTrainedTokenizerFast, rng: random.Random
+    tokenizer: PreTrainedTokenizerFast, rng: random.Random, stage: Stage = LAST
 ) -> tuple[list[int], list[int]]:
     """Token ids of an example's prompt and of its completion, the end token included."""
-    messages, thinking, text = pretraining_example(rng)
+    messages, thinking, text = pretraining_example(rng, stage)
     prompt = prompt_text(tokenizer, messages, thinking=thinking)
     ids = tokenizer([prompt, text + "<|im_end|>"], add_special_tokens=False)["input_ids"]
     return ids[0], ids[1]
 
 
+ROWS = 32  # a batch
+PARTS = 4  # of a batch
+POOL = 16  # batches
+
+
 def batches(
-    tokenizer: PreTrainedTokenizerFast, *, rows: int, seed: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless batches of right-padded rows of similar length, labels on completions only."""
-    rng = random.Random(seed)
-    pad = tokenizer.pad_token_id
-    while True:
-        pool = [encode_example(tokenizer, rng) for _ in range(rows * 16)]
-        pool.sort(key=lambda row: len(row[0] + row[1]))
-        groups = [pool[i : i + rows] for i in range(0, len(pool), rows)]
-        rng.shuffle(groups)
+    tokenizer: PreTrainedTokenizerFast, phase: Phase, seed: int
+) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Batches in parts: right-padded rows of similar length, labels on completions only.
 
-        for group in groups:
-            width = max(len(p) + len(c) for p, c in group)
-            ids = [p + c + [pad] * (width - len(p) - len(c)) for p, c in group]
-            labels = [[-100] * len(p) + c + [-100] * (width - len(p) - len(c)) for p, c in group]
-            yield torch.tensor(ids), torch.tensor(labels)
-
-
-Reference = Literal["alone", "masked", "complete"]
-REFERENCES: tuple[Reference, ...] = ("alone", "masked", "complete")
-"""What a prompt shows of the reference, in ``arithmetic_accuracy``: nothing, 60 % of it, all."""
-
-
-def arithmetic_accuracy(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, chains: list[Chain]
-) -> dict[str, float]:
-    """The share of results that are the model's first choice after a correct prefix.
-
-    By what the prompt shows of the reference.
+    Rows of all lengths are in a batch: a short one shows nothing, and a long one a reference.
     """
-    shares: dict[str, float] = {}
-    for reference in REFERENCES:
-        right = total = 0
-        for i in range(0, len(chains), 50):
-            counts = _count_right_results(model, tokenizer, chains[i : i + 50], reference)
-            right, total = right + counts[0], total + counts[1]
-        shares[reference] = right / max(total, 1)
-    return shares
+    rng = random.Random(seed)
+    size = ROWS // PARTS
+    for first in range(0, phase.steps, POOL):
+        stage = phase.stage(first / phase.steps)
+        pool = [encode_example(tokenizer, rng, stage) for _ in range(ROWS * POOL)]
+        pool.sort(key=lambda row: len(row[0] + row[1]))
+        groups = [pool[i : i + size] for i in range(0, len(pool), size)]
+        for i in rng.sample(range(POOL), POOL):
+            yield [_padded(group, tokenizer.pad_token_id) for group in groups[i::POOL]]
 
 
-def _count_right_results(
+def _padded(rows: Sequence[tuple[list[int], list[int]]], pad: int) -> tuple[Tensor, Tensor]:
+    width = max(len(p) + len(c) for p, c in rows)
+    ids = [p + c + [pad] * (width - len(p) - len(c)) for p, c in rows]
+    labels = [[-100] * len(p) + c + [-100] * (width - len(p) - len(c)) for p, c in rows]
+    return torch.tensor(ids), torch.tensor(labels)
+
+
+def slip_rates(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, chains: Sequence[Chain]
+) -> dict[str, float]:
+    """Mean probability of a wrong result, after a right beginning, by what the prompt shows.
+
+    ``told`` and ``hidden`` are the steps on either side of the mask, 40 % of the own solution being
+    hidden. ``invented`` are those of a reference whose results can only be looked up.
+    """
+    wrong: dict[str, list[float]] = {}
+    for i, chain in enumerate(chains):
+        other = chains[i - 1]
+        context = mask_solution(chain.solution, 0.4)
+        told = told_steps(context)
+        steps = zip(chain.values, chain.operations, strict=False)
+        sides = ["told" if (value, *operation) in told else "hidden" for value, operation in steps]
+
+        answer = f"The answer is ${boxed(other.answer)}$."
+        invented = chain.reference(invented_results(chain, random.Random(i)))
+        views = [
+            (sides, context, chain.worked()),
+            (["other"] * len(sides), other.solution, chain.worked()),
+            (["wrong answer"] * len(sides), answer, chain.worked()),
+            (["invented"] * len(sides), invented, chain.worked(told=told_steps(invented))),
+        ]
+        shares = _wrong_shares(model, tokenizer, student_messages(chain.problem), chain.worked())
+        wrong.setdefault("alone", []).extend(shares)
+        for names, shown, worked in views:
+            messages = teacher_messages(chain.problem, shown, complete=MARKER not in shown)
+            shares = _wrong_shares(model, tokenizer, messages, worked)
+            for name, share in zip(names, shares, strict=True):
+                wrong.setdefault(name, []).append(share)
+    return {name: sum(shares) / len(shares) for name, shares in wrong.items()}
+
+
+def _wrong_shares(
     model: Qwen3ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    chains: Sequence[Chain],
-    reference: Reference,
-) -> tuple[int, int]:
-    """How many results are the model's first choice, of how many."""
-    prompts, completions = [], []
-    for chain in chains:
-        messages = _messages(chain, reference)
-        prompts.append(tokenizer(prompt_text(tokenizer, messages, thinking=False))["input_ids"])
-        completions.append(tokenizer(chain.worked())["input_ids"])
-
-    rows = [p + c for p, c in zip(prompts, completions, strict=True)]
-    width = max(map(len, rows))
+    messages: Messages,
+    worked: str,
+) -> list[float]:
+    """The probability of anything but the right result, for each step of what was worked."""
+    prompt = tokenizer(prompt_text(tokenizer, messages, thinking=False))["input_ids"]
+    completion = tokenizer(worked)["input_ids"]
     with torch.no_grad():
-        logits = model(torch.tensor([row + [0] * (width - len(row)) for row in rows])).logits
-    choices = logits.argmax(-1)
+        logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
 
-    right = total = 0
-    for choice, prompt, completion in zip(choices, prompts, completions, strict=True):
-        for j in range(1, len(completion)):
-            if "equiv" in tokenizer.decode([completion[j - 1]]):
-                total += 1
-                right += int(choice[len(prompt) + j - 1] == completion[j])
-    return right, total
+    right = logits.softmax(-1)[torch.arange(len(completion)), torch.tensor(completion)]
+    return [
+        1 - right[j].item()
+        for j in range(1, len(completion))
+        if "equiv" in tokenizer.decode([completion[j - 1]])
+    ]
 
 
-def _messages(chain: Chain, reference: Reference) -> Messages:
-    match reference:
-        case "alone":
-            return student_messages(chain.problem)
-        case "masked":
-            context = mask_solution(chain.solution, 0.4)
-            return teacher_messages(chain.problem, context, complete=False)
-        case "complete":
-            return teacher_messages(chain.problem, chain.solution, complete=True)
-
-
-def pretrain(out: Path, *, steps: int, rows: int, learning_rate: float, seed: int) -> None:
-    """Train a model from scratch; write it, with its accuracy, every 250 steps and at the end."""
+def pretrain(out: Path, seed: int) -> None:
+    """Train a model from scratch; write it, with its slips, every 500 steps and at the end."""
     tokenizer = build_tokenizer()
     model = build_model(tokenizer, seed)
     size = sum(p.numel() for p in model.parameters())
     print(f"{size:,} parameters, vocabulary {len(tokenizer)}", flush=True)
 
+    tokenizer.save_pretrained(out)
+    for number, phase in enumerate(PHASES):
+        print(f"phase {number + 1} of {len(PHASES)}", flush=True)
+        run_phase(model, tokenizer, phase, out, seed + number)
+
+
+def run_phase(
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    phase: Phase,
+    out: Path,
+    seed: int,
+) -> None:
+    """Train through one phase, with an optimizer of its own."""
     matrices = [p for p in model.parameters() if p.ndim > 1]
     vectors = [p for p in model.parameters() if p.ndim <= 1]
     groups = [
         {"params": matrices, "weight_decay": 0.05},
         {"params": vectors, "weight_decay": 0.0},
     ]
-    optimizer = torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.98))
+    optimizer = torch.optim.AdamW(groups, lr=phase.learning_rate, betas=(0.9, 0.98))
 
     def schedule(step: int) -> float:
-        cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
+        cosine = 0.5 * (1 + math.cos(math.pi * step / phase.steps))
         return min((step + 1) / 100, cosine + 0.01)  # warm-up first
 
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
-    chains = random_chains(200, seed=1, held_out=True)
-    stream = batches(tokenizer, rows=rows, seed=seed)
+    chains = random_chains(100, seed=1, held_out=True)
     began = time.monotonic()
-    for step in range(1, steps + 1):
-        ids, labels = next(stream)
-        attended = (ids != tokenizer.pad_token_id).long()
-        hidden = model.model(ids, attention_mask=attended).last_hidden_state
-        predicts = labels[:, 1:] != -100
-        logits = model.lm_head(hidden[:, :-1][predicts])
-        loss = F.cross_entropy(logits, labels[:, 1:][predicts])
+    for step, parts in enumerate(batches(tokenizer, phase, seed), 1):
+        count = sum(int((labels != -100).sum()) for _, labels in parts)
+        mean_loss = 0.0
+        for ids, labels in parts:
+            attended = (ids != tokenizer.pad_token_id).long()
+            hidden = model.model(ids, attention_mask=attended).last_hidden_state
+            predicts = labels[:, 1:] != -100
+            logits = model.lm_head(hidden[:, :-1][predicts])
+            loss = F.cross_entropy(logits, labels[:, 1:][predicts], reduction="sum") / count
+            loss.backward()
+            mean_loss += loss.item()
 
-        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
 
-        if step % 100 == 0 or step == steps:
+        if step % 100 == 0 or step == phase.steps:
             elapsed = time.monotonic() - began
-            left = elapsed / step * (steps - step)
+            left = elapsed / step * (phase.steps - step)
             line = (
-                f"step {step}/{steps}  loss {loss.item():.4f}  {elapsed:.0f} s, {left:.0f} s left"
+                f"step {step}/{phase.steps}  loss {mean_loss:.4f}  {elapsed:.0f} s, "
+                f"{left:.0f} s left in this phase"
             )
-            if step % 250 == 0 or step == steps:
-                shares = arithmetic_accuracy(model, tokenizer, chains)
-                line += "  " + "  ".join(f"{name} {share:.1%}" for name, share in shares.items())
+            if step % 500 == 0 or step == phase.steps:
+                slips = slip_rates(model, tokenizer, chains)
+                line += "  slips: " + ", ".join(f"{name} {x:.2%}" for name, x in slips.items())
                 model.save_pretrained(out)
-                tokenizer.save_pretrained(out)
-                facts = {"steps": step, "rows": rows, "seed": seed, **shares}
+                facts = {"slip_rates": slips}
                 files.write(out / "pretraining.json", json.dumps(facts, indent=2) + "\n")
             print(line, flush=True)
 
@@ -331,21 +468,12 @@ def main() -> None:
     parser.add_argument(
         "--out", type=Path, default=Path("lab_model"), help="folder that the model is written to"
     )
-    parser.add_argument("--steps", type=int, default=1800, help="optimizer steps")
-    parser.add_argument("--rows", type=int, default=64, help="sequences a step")
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
 
     options.out.mkdir(parents=True, exist_ok=True)
     write_problems(options.out)
-    pretrain(
-        options.out,
-        steps=options.steps,
-        rows=options.rows,
-        learning_rate=options.learning_rate,
-        seed=options.seed,
-    )
+    pretrain(options.out, options.seed)
 
 
 if __name__ == "__main__":

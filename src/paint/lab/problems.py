@@ -1,26 +1,38 @@
 """The lab's problems: chains of operations modulo 100.
 
-Each has a reference solution, which skips intermediate results. The model works in a style of its
-own, which skips none.
+A reference solution holds every result. One problem in two, by the hash of its text, has a
+reference in the model's own style, and the other a reference in another style. Whichever it is,
+it tells the result of one step after the other: of that number and that operation, and of no other.
 
 Left out on purpose: torch. The lab's model is made by paint.lab.pretraining.
 """
 
 import hashlib
 import random
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+LENGTHS = (14, 18)
 MODULUS = 100
 SLIPS = (-10, -1, 1, 10)
 
-_WORDS = {"+": "Add", "-": "Subtract", "*": "Multiply by"}
+Step = tuple[int, str, int]
+"""A number, a sign (+, -, *), and the operand that is applied to it."""
+
 _SIGNS = {"+": "+", "-": "-", "*": r"\times "}
+_SIGN = r"(?P<sign>\+|-|\\times )"
+_STEP = re.compile(
+    # The lookahead, since a result can also be the number that the next step starts from. A number
+    # that begins or ends at a mask is no number: its other digit may be hidden.
+    r"(?:(?<=\$)|(?<=equiv ))(?P<value>\d+)"
+    rf"(?={_SIGN}(?P<operand>\d+) \\equiv (?P<result>\d+)(?:\$|[+-]|\\times))"
+)
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A starting number and three to five operations modulo 100."""
+    """A starting number and fourteen to eighteen operations modulo 100, no two of them the same."""
 
     start: int
     operations: tuple[tuple[str, int], ...]
@@ -35,61 +47,83 @@ class Chain:
 
     @property
     def problem(self) -> str:
-        steps = ", ".join(f"${_SIGNS[sign]}{operand}$" for sign, operand in self.operations)
-        return f"Start at ${self.start}$ and apply {steps} modulo $100$."
+        steps = ", ".join(f"{_SIGNS[sign]}{operand}" for sign, operand in self.operations)
+        return f"Start at ${self.start}$ and apply ${steps}$ modulo $100$."
 
     @property
     def answer(self) -> str:
         return str(self.values[-1])
 
     @property
-    def formulas(self) -> list[str]:
-        """Two operations at a time in one formula, the intermediate result skipped."""
-        formulas, values = [], self.values
-        for i in range(0, len(self.operations), 2):
-            merged = self.operations[i : i + 2]
-            formula = str(values[i])
-            for j, (sign, operand) in enumerate(merged):
-                formula = f"({formula})" if j else formula
-                formula += f"{_SIGNS[sign]}{operand}"
-            formulas.append(rf"${formula} \equiv {values[i + len(merged)]}$")
-        return formulas
+    def is_in_own_style(self) -> bool:
+        """Whether the reference is written as the model writes: one in two, by its hash."""
+        return _digest(self)[1] % 2 == 0
 
     @property
     def solution(self) -> str:
-        """The reference: shorter than the model's own style, since it skips results."""
-        return (
-            f"We find {', then '.join(self.formulas)}, so the result is $\\boxed{{{self.answer}}}$."
-        )
+        """The reference."""
+        return self.reference()
 
-    def known_results(self, context: str) -> int:
-        """How many operations, from the first on, have their result in a masked reference."""
-        if f"\\boxed{{{self.answer}}}" in context:
-            return len(self.operations)
+    def reference(self, told: Mapping[Step, int] | None = None) -> str:
+        """The reference, or what it would be if the steps that were ``told`` had those results."""
+        if self.is_in_own_style:
+            return self.worked(told=told)
 
-        seen = [i for i, formula in enumerate(self.formulas) if formula in context]
-        return min(2 * (max(seen, default=-1) + 1), len(self.operations))
+        steps = self._steps(told=told)
+        lines = [
+            rf"${value}{_SIGNS[sign]}{x} \equiv {result}$." for value, sign, x, result in steps
+        ]
+        return "\n".join([*lines, f"The result is ${boxed(steps[-1][-1])}$."])
 
-    def worked(self, slip_rates: Sequence[float] = (), rng: random.Random | None = None) -> str:
-        """The model's own style: one line an operation; a slip is carried on, as in real life.
+    def worked(
+        self,
+        slip_rate: float = 0.0,
+        rng: random.Random | None = None,
+        told: Mapping[Step, int] | None = None,
+    ) -> str:
+        """The model's own style: one running formula; a slip is carried on, as in real life.
 
-        ``slip_rates`` holds the probability of a slip for each operation, and ``rng`` decides.
-        Without ``rng`` there are no slips.
+        A step that was ``told`` is copied. ``slip_rate`` is the probability of a slip in each other
+        step, and ``rng`` decides; without it there are no slips.
         """
-        value = self.start
-        lines = [f"We start at ${value}$."]
-        for i, (sign, operand) in enumerate(self.operations):
+        steps = self._steps(slip_rate, rng, told)
+        formula = "".join(rf"{_SIGNS[sign]}{x} \equiv {result}" for _, sign, x, result in steps)
+        return f"We get ${self.start}{formula}$.\nThe answer is ${boxed(steps[-1][-1])}$."
+
+    def _steps(
+        self,
+        slip_rate: float = 0.0,
+        rng: random.Random | None = None,
+        told: Mapping[Step, int] | None = None,
+    ) -> list[tuple[int, str, int, int]]:
+        """Number, sign, operand and result of each step."""
+        value, steps = self.start, []
+        for sign, operand in self.operations:
             result = apply(value, sign, operand)
-            if rng is not None and rng.random() < slip_rates[i]:
+            if told is not None and (value, sign, operand) in told:
+                result = told[value, sign, operand]
+            elif rng is not None and rng.random() < slip_rate:
                 result = (result + rng.choice(SLIPS)) % MODULUS
 
-            lines.append(
-                rf"{_WORDS[sign]} ${operand}$: ${value}{_SIGNS[sign]}{operand} \equiv {result}$."
-            )
+            steps.append((value, sign, operand, result))
             value = result
+        return steps
 
-        lines.append(f"The answer is $\\boxed{{{value}}}$.")
-        return "\n".join(lines)
+
+def boxed(answer: int | str) -> str:
+    return f"\\boxed{{{answer}}}"
+
+
+def told_steps(text: str) -> dict[Step, int]:
+    """The results that a text tells, of whole steps only, in either style."""
+    return {
+        (
+            int(step["value"]),
+            "*" if "times" in step["sign"] else step["sign"],
+            int(step["operand"]),
+        ): int(step["result"])
+        for step in _STEP.finditer(text)
+    }
 
 
 def apply(value: int, sign: str, operand: int) -> int:
@@ -103,18 +137,19 @@ def apply(value: int, sign: str, operand: int) -> int:
             return (value * operand) % MODULUS
 
 
-def random_chain(rng: random.Random) -> Chain:
-    """A chain of three to five operations: small operands, and one multiplication in five."""
-    operations = []
-    for _ in range(rng.randint(3, 5)):
+def random_chain(rng: random.Random, lengths: tuple[int, int] = LENGTHS) -> Chain:
+    """A chain of different operations with small operands, about one in five a multiplication."""
+    length = rng.randint(*lengths)
+    operations: dict[tuple[str, int], None] = {}
+    while len(operations) < length:
         sign = rng.choice("++--*")
-        operations.append((sign, rng.randint(2, 5) if sign == "*" else rng.randint(2, 12)))
+        operations[sign, rng.randint(2, 5) if sign == "*" else rng.randint(2, 12)] = None
     return Chain(rng.randint(0, MODULUS - 1), tuple(operations))
 
 
 def is_held_out(chain: Chain) -> bool:
     """Whether a chain is never trained on, not in pretraining either: one in ten, by its hash."""
-    return hashlib.sha256(chain.problem.encode()).digest()[0] % 10 == 0
+    return _digest(chain)[0] % 10 == 0
 
 
 def random_chains(count: int, *, seed: int, held_out: bool) -> list[Chain]:
@@ -126,3 +161,7 @@ def random_chains(count: int, *, seed: int, held_out: bool) -> list[Chain]:
         if is_held_out(chain) == held_out:
             chains[chain] = None
     return list(chains)
+
+
+def _digest(chain: Chain) -> bytes:
+    return hashlib.sha256(chain.problem.encode()).digest()
