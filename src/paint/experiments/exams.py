@@ -42,11 +42,11 @@ class Exam:
 
 
 def lab_exam(problems: int | None, samples: int, benchmark: str = NAME) -> Exam:
-    """Held-out problems at temperature 1, without thinking, of at most 64 tokens.
+    """Held-out problems at temperature 1, without thinking, of at most 96 tokens.
 
     Top-p is 1 where the paper has 0.95: slips that are rarer than 5 % would never be sampled.
     """
-    rollout = Rollout(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=64, batch_size=400)
+    rollout = Rollout(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96, batch_size=400)
     return Exam(load_benchmark(benchmark, limit=problems), samples, thinking=False, rollout=rollout)
 
 
