@@ -230,3 +230,10 @@ def test_prose_is_wrapped_at_100_columns() -> None:
             is_code ^= line.lstrip().startswith("```")
             if not is_code and not line.lstrip().startswith("|") and " " in line.strip("- "):
                 assert len(line) <= 100, f"{document.name}:{number}"
+
+
+def test_the_readme_counts_the_lines_of_the_methods_files() -> None:
+    files = ["context", "options", "objective", "step", "baselines"]
+    lines = sum(len((SOURCE / f"{name}.py").read_text().splitlines()) for name in files)
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"files (context, options, objective, step, baselines) have {lines:,} lines" in readme
