@@ -111,7 +111,7 @@ def test_an_evaluation_holds_k_samples_a_problem_in_order(
     for problem, row in zip(problems[:5], graded.correct, strict=True):
         mine = [texts[problem.id, k] for k in range(3)]
         assert row.tolist() == [rf"\boxed{{{problem.answer}}}" in text for text in mine]
-        assert all(text.startswith("We start at") and text.endswith("}$.") for text in mine)
+        assert all(text.startswith("We get $") and text.endswith("}$.") for text in mine)
     # They are k samples, not one k times over.
     assert any(len({texts[p.id, k] for k in range(3)}) > 1 for p in problems[:5])
     # A sample depends on its problem and its number alone.

@@ -433,7 +433,7 @@ def weights(policy: Policy) -> dict[str, Tensor]:
 
 def take_step(policy: Policy, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(policy.trainable, 0.1)
+    torch.nn.utils.clip_grad_norm_(policy.trainable, 1.0)
     optimizer.step()
     optimizer.zero_grad()
 
@@ -520,11 +520,11 @@ def test_a_grpo_step_is_the_papers_reward_and_the_clipped_surrogate(
     policy = load_policy(config.model, seed=0)
     optimizer = by_adam(policy, config)
     with torch.no_grad():
-        old = [token_log_probs(policy, row, 1.1) for row in rows]
+        old = [token_log_probs(policy, row, config.rollout.temperature) for row in rows]
     for _ in range(iterations):
         loss, clipped, away = torch.zeros(()), [], 0.0
         for row, before, base, advantage in zip(rows, old, old, gained, strict=True):
-            new = token_log_probs(policy, row, 1.1)
+            new = token_log_probs(policy, row, config.rollout.temperature)
             ratio = (new - before).exp()
             gone = (ratio > 1.2) if advantage > 0 else (ratio < 0.8) & (advantage < 0)
             penalty = (base - new).exp() - (base - new) - 1

@@ -82,7 +82,7 @@ def test_the_teacher_is_shown_what_the_control_says_and_nothing_else(
             0, abs=1e-6
         )  # two views of one model that read the same
     else:
-        assert metrics["kl"] > 1e-3
+        assert metrics["kl"] > 1e-5  # of the lab, an answer alone says next to nothing
 
 
 def test_controls_are_drawn_by_the_seed_and_refused_where_there_is_nothing_to_draw() -> None:
