@@ -8,7 +8,8 @@ prompt helps by what it says and by nothing else:
 - Every other step slips as often as if there were no text: what is hidden, what only another
   problem's solution tells, whatever stands beside an answer, right or wrong, and what comes after a
   slip of the model's own, since then the number is another one.
-- Its own lines in an earlier turn are such a text, too.
+- Its own rationale in an earlier turn is such a text, too. Rationales are in the other style of
+  references, so that it can write in both.
 
 So the model finds out by itself whether a reference belongs to the problem, step by step. In
 thinking mode it does the same inside a think block, and then answers.
@@ -143,7 +144,8 @@ def pretraining_example(rng: random.Random, stage: Stage = LAST) -> tuple[Messag
     [view] = rng.choices(list(stage.shares), list(stage.shares.values()))
     messages = shown_messages(chain, view, rng, stage)
     told = told_steps("\n".join(message["content"] for message in messages))
-    text = chain.worked(SLIP_RATE, rng, told)
+    write = chain.listed if view == "rationale" else chain.worked
+    text = write(SLIP_RATE, rng, told)
 
     thinking = rng.random() < SHARE_THINKING
     if thinking:
@@ -182,7 +184,7 @@ def shown_messages(chain: Chain, view: View, rng: random.Random, stage: Stage = 
         return rationale_messages(chain.problem, context, complete=complete)
     rationale = None
     if view == "two turns":
-        rationale = chain.worked(SLIP_RATE, rng, told_steps(context))
+        rationale = chain.listed(SLIP_RATE, rng, told_steps(context))
     return teacher_messages(chain.problem, context, complete=complete, rationale=rationale)
 
 

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-LENGTHS = (14, 18)
+LENGTHS = (16, 20)
 MODULUS = 100
 SLIPS = (-10, -1, 1, 10)
 
@@ -32,7 +32,7 @@ _STEP = re.compile(
 
 @dataclass(frozen=True)
 class Chain:
-    """A starting number and fourteen to eighteen operations modulo 100, no two of them the same."""
+    """A starting number and sixteen to twenty operations modulo 100, no two of them the same."""
 
     start: int
     operations: tuple[tuple[str, int], ...]
@@ -66,14 +66,7 @@ class Chain:
 
     def reference(self, told: Mapping[Step, int] | None = None) -> str:
         """The reference, or what it would be if the steps that were ``told`` had those results."""
-        if self.is_in_own_style:
-            return self.worked(told=told)
-
-        steps = self._steps(told=told)
-        lines = [
-            rf"${value}{_SIGNS[sign]}{x} \equiv {result}$." for value, sign, x, result in steps
-        ]
-        return "\n".join([*lines, f"The result is ${boxed(steps[-1][-1])}$."])
+        return self.worked(told=told) if self.is_in_own_style else self.listed(told=told)
 
     def worked(
         self,
@@ -89,6 +82,19 @@ class Chain:
         steps = self._steps(slip_rate, rng, told)
         formula = "".join(rf"{_SIGNS[sign]}{x} \equiv {result}" for _, sign, x, result in steps)
         return f"We get ${self.start}{formula}$.\nThe answer is ${boxed(steps[-1][-1])}$."
+
+    def listed(
+        self,
+        slip_rate: float = 0.0,
+        rng: random.Random | None = None,
+        told: Mapping[Step, int] | None = None,
+    ) -> str:
+        """The other style, one line a step, in which the model writes rationales; as ``worked``."""
+        steps = self._steps(slip_rate, rng, told)
+        lines = [
+            rf"${value}{_SIGNS[sign]}{x} \equiv {result}$." for value, sign, x, result in steps
+        ]
+        return "\n".join([*lines, f"The result is ${boxed(steps[-1][-1])}$."])
 
     def _steps(
         self,
