@@ -226,7 +226,8 @@ def test_opsd_is_paint_with_nothing_hidden_and_nothing_interpolated(pair: tuple[
     changed = {
         line.partition(":")[0] for line in differences(paint, opsd)
     }  # of memory, too, nothing
-    assert changed == {
+    # On the lab, each method has the best of three learning rates.
+    assert changed - ({"train.learning_rate"} if "lab-opsd" in pair else set()) == {
         "context.wrong",
         "context.correct",
         "objective.mix",
