@@ -50,7 +50,7 @@ from paint.model.policy import Policy, PolicyError
 from paint.model.weights import save_adapter
 from processes import until
 
-PROTOCOL = Protocol(3, thinking=False, sampling=Sampling(1.0, 0.95, -1, 80))
+PROTOCOL = Protocol(3, thinking=False, sampling=Sampling(1.0, 1.0, -1, 80))
 QUIET = Display(enabled=False)
 FLAGS = ["--benchmarks", "lab", "--no-thinking", "--rollout.max-new-tokens", "96"]
 FEW = [*FLAGS, "--limit", "4", "--samples", "2"]

@@ -193,7 +193,8 @@ def test_the_model_solves_half_alone_and_clearly_more_with_a_reference(
     whole = accuracy([policy.teacher_prompt(p.problem, p.solution, complete=True) for p in some])
     assert 0.4 < alone < 0.7
     assert partial > alone + gain
-    assert whole > 0.95
+    assert whole > partial
+    assert whole > 0.8
 
 
 def test_the_model_thinks_when_asked_to_and_closes_its_thought(

@@ -471,7 +471,8 @@ def test_an_sft_step_makes_the_references_likelier_token_by_token(
             & metrics.keys()
         )
         take_step(policy, optimizer, loss)
-    assert_same(adapter(tmp_path / "run"), weights(policy), tolerance=2 * ADAMS_NOISE * 1e-4)
+    # A starts without a gradient, and has had one step with one: a tenth of a rate is noise there.
+    assert_same(adapter(tmp_path / "run"), weights(policy), tolerance=10 * ADAMS_NOISE * 1e-4)
 
 
 def test_sft_learns_the_references(tmp_path: Path) -> None:

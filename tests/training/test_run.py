@@ -104,7 +104,9 @@ def test_a_step_is_the_papers_algorithm(run: Path, problems: list[Problem]) -> N
             views.append(logits[len(row[prompt]) - 1 : -1])
         lengths.append(len(ids))
     loss = paint_loss(torch.cat(student), torch.cat(teacher), lengths, clip=config.objective.clip)
-    assert metrics["loss"] == pytest.approx(float(loss.value), rel=1e-4)
+    assert metrics["loss"] == pytest.approx(float(loss.value), rel=1e-4, abs=1e-7)
+    kl = sum(part.mean() for part in loss.stats["kl"].split(lengths)) / 8
+    assert metrics["kl"] == pytest.approx(float(kl), rel=1e-4)
     assert metrics["selected_share"] == pytest.approx(
         float(sum(part.mean() for part in loss.stats["selected"].split(lengths)) / 8)
     )

@@ -193,12 +193,12 @@ def test_another_problems_solution_counts_for_the_longest_prompt(tmp_path: Path)
     policy = load_policy(tiny().model, seed=0)
 
     def prepared(shown: str) -> list[Problem]:
-        config = tiny(context={"shown": shown}, data={"path": str(path), "max_prompt_tokens": 300})
+        config = tiny(context={"shown": shown}, data={"path": str(path), "max_prompt_tokens": 200})
         return problems_that_fit(policy, config, read_problems(config.data), Display())
 
     assert len(prepared("own")) == 2
     with pytest.raises(
-        DataError, match=r"problem 1 makes a teacher prompt of \d+ tokens, over the limit of 300"
+        DataError, match=r"problem 1 makes a teacher prompt of \d+ tokens, over the limit of 200"
     ):
         prepared("other")
 
