@@ -446,9 +446,10 @@ def by_adam(policy: Policy, config: Config) -> torch.optim.Optimizer:
 def test_an_sft_step_makes_the_references_likelier_token_by_token(
     tmp_path: Path, problems: list[Problem], reduction: str
 ) -> None:
-    config = small("sft", train={"steps": 2}, objective={"reduction": reduction})
+    # With seed 0, one gradient of 50,000 is so near zero that Adam makes a third of a rate of noise.
+    config = small("sft", train={"steps": 2, "seed": 1}, objective={"reduction": reduction})
     train(config, tmp_path / "run")
-    policy = load_policy(config.model, seed=0)
+    policy = load_policy(config.model, seed=1)
     optimizer = by_adam(policy, config)
     for number, metrics in enumerate(read_metrics(tmp_path / "run")):
         rows = stored(tmp_path / "run", number + 1)
@@ -471,8 +472,7 @@ def test_an_sft_step_makes_the_references_likelier_token_by_token(
             & metrics.keys()
         )
         take_step(policy, optimizer, loss)
-    # A starts without a gradient, and has had one step with one: a tenth of a rate is noise there.
-    assert_same(adapter(tmp_path / "run"), weights(policy), tolerance=10 * ADAMS_NOISE * 1e-4)
+    assert_same(adapter(tmp_path / "run"), weights(policy), tolerance=2 * ADAMS_NOISE * 1e-4)
 
 
 def test_sft_learns_the_references(tmp_path: Path) -> None:
