@@ -622,8 +622,8 @@ def _ablate_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="paint ablate",
         description="One of the paper's ablation tables (section 'Ablation Studies'), or controls, "
-        "row by row, from any recipe: what the table varies replaces the recipe's values. Rows that stand in "
-        f"several tables are trained once, if the folder is the same. {GOES_ON}",
+        "row by row, from any recipe: what the table varies replaces the recipe's values. Rows "
+        f"that stand in several tables are trained once, if the folder is the same. {GOES_ON}",
         epilog=RECIPE_FLAGS,
         allow_abbrev=False,
     )

@@ -446,7 +446,7 @@ def by_adam(policy: Policy, config: Config) -> torch.optim.Optimizer:
 def test_an_sft_step_makes_the_references_likelier_token_by_token(
     tmp_path: Path, problems: list[Problem], reduction: str
 ) -> None:
-    # With seed 0, one gradient of 50,000 is so near zero that Adam makes a third of a rate of noise.
+    # With seed 0, a gradient is so near zero that Adam makes a third of a rate of its rounding.
     config = small("sft", train={"steps": 2, "seed": 1}, objective={"reduction": reduction})
     train(config, tmp_path / "run")
     policy = load_policy(config.model, seed=1)

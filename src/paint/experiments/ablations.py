@@ -1,8 +1,9 @@
 """The paper's three ablation tables for any model, and controls: the setting of each row.
 
 The grids are the paper's (section 'Ablation Studies'), row by row, and one of ours: what is shown
-in place of the problem's own solution. A setting that stands in several tables is trained once. Each row is shown with its interval, and with its paired difference to the
-row without what is ablated.
+in place of the problem's own solution. A setting that stands in several tables is trained once.
+Each row is shown with its interval, and with its paired difference to the row without what is
+ablated.
 
 Left out on purpose: the paper's own figures, which are of another model's single run.
 """
