@@ -17,7 +17,7 @@ from paint.engines.protocol import Completion, Sampling
 from paint.model.policy import Policy, load_policy
 from paint.objective import token_log_probs
 
-SHORT = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
+SHORT = Sampling(temperature=1.5, top_p=0.99, top_k=20, max_new_tokens=60)
 GREEDY = dataclasses.replace(SHORT, temperature=0.0)
 
 

@@ -183,6 +183,7 @@ def test_opsd_is_the_same_step_with_nothing_hidden_and_nothing_interpolated(
         "context.correct",
         "objective.mix",
         "objective.top_fraction",
+        "train.learning_rate",
     ]
     config = small(
         context=to_table(opsd)["context"], objective=to_table(opsd)["objective"], train={"steps": 1}
