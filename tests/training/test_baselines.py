@@ -331,7 +331,7 @@ def grpo_trainer(policy: Policy, rollouts: Sequence[Rollout], folder: Path, **op
         output_dir=str(folder),
         num_generations=4,
         num_iterations=2,
-        temperature=1.1,
+        temperature=1.2,
         use_bias_correction_kl=False,  # the KL of DeepSeekMath's equation 4, not times the ratio
         **TRL_OPTIONS,
         **options,
