@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from transformers import Qwen3ForCausalLM
 
 from paint.cli import main
 from paint.config import Config
@@ -23,6 +24,7 @@ from paint.lab.pretraining import (
     View,
     build_tokenizer,
     shown_messages,
+    slip_rates,
     training_chain,
     write_problems,
 )
@@ -168,6 +170,17 @@ def test_the_shipped_tokenizer_is_made_by_the_shipped_code(policy: Policy) -> No
     assert made.get_vocab() == policy.tokenizer.get_vocab()
     assert made(text)["input_ids"] == policy.tokenizer(text)["input_ids"]
     assert policy.decode(made(text)["input_ids"], special=True) == text
+
+
+def test_a_prompt_helps_the_model_by_what_it_tells_and_by_nothing_else() -> None:
+    chains = random_chains(40, seed=5, held_out=True)
+    model = Qwen3ForCausalLM.from_pretrained(MODEL)
+    found = slip_rates(model, build_tokenizer(), chains)
+    for view in ("hidden", "other", "wrong answer"):
+        assert found[view] == pytest.approx(found["alone"], abs=0.004), view
+    assert found["alone"] == pytest.approx(SLIP_RATE, abs=0.004)
+    assert found["told"] < found["alone"] / 2
+    assert found["invented"] < 0.05  # read, since nothing else can tell it
 
 
 @pytest.mark.parametrize(

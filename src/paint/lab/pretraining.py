@@ -1,7 +1,7 @@
 """Make the lab's model: its tokenizer, its habits, its weights (`python -m paint.lab.pretraining`).
 
-The model is a Qwen3 architecture of well under a million parameters. It works the lab's chains line
-by line, and slips in 3 % of the results, so that about six answers in ten are right. A text in its
+The model is a Qwen3 architecture of well under a million parameters. It works the lab's chains step
+by step, and slips in 3 % of the results, so that about six answers in ten are right. A text in its
 prompt helps by what it says and by nothing else:
 
 - A step that the text tells (this number, this operation) is copied from it, without a slip.
@@ -144,8 +144,7 @@ def pretraining_example(rng: random.Random, stage: Stage = LAST) -> tuple[Messag
     [view] = rng.choices(list(stage.shares), list(stage.shares.values()))
     messages = shown_messages(chain, view, rng, stage)
     told = told_steps("\n".join(message["content"] for message in messages))
-    write = chain.listed if view == "rationale" else chain.worked
-    text = write(SLIP_RATE, rng, told)
+    text = chain.worked(SLIP_RATE, rng, told, in_own_style=view != "rationale")
 
     thinking = rng.random() < SHARE_THINKING
     if thinking:
@@ -184,7 +183,7 @@ def shown_messages(chain: Chain, view: View, rng: random.Random, stage: Stage = 
         return rationale_messages(chain.problem, context, complete=complete)
     rationale = None
     if view == "two turns":
-        rationale = chain.listed(SLIP_RATE, rng, told_steps(context))
+        rationale = chain.worked(SLIP_RATE, rng, told_steps(context), in_own_style=False)
     return teacher_messages(chain.problem, context, complete=complete, rationale=rationale)
 
 

@@ -40,10 +40,7 @@ class Chain:
     @property
     def values(self) -> list[int]:
         """The value before the first operation and after each one."""
-        values = [self.start]
-        for sign, operand in self.operations:
-            values.append(apply(values[-1], sign, operand))
-        return values
+        return [self.start, *(result for *_, result in self._steps(0.0, None, {}))]
 
     @property
     def problem(self) -> str:
@@ -66,47 +63,40 @@ class Chain:
 
     def reference(self, told: Mapping[Step, int] | None = None) -> str:
         """The reference, or what it would be if the steps that were ``told`` had those results."""
-        return self.worked(told=told) if self.is_in_own_style else self.listed(told=told)
+        return self.worked(told=told, in_own_style=self.is_in_own_style)
 
     def worked(
         self,
         slip_rate: float = 0.0,
         rng: random.Random | None = None,
         told: Mapping[Step, int] | None = None,
+        *,
+        in_own_style: bool = True,
     ) -> str:
-        """The model's own style: one running formula; a slip is carried on, as in real life.
+        """The chain worked step by step; a slip is carried on, as in real life.
 
-        A step that was ``told`` is copied. ``slip_rate`` is the probability of a slip in each other
-        step, and ``rng`` decides; without it there are no slips.
+        The model's own style is one running formula, in which it answers. The other has a line for
+        each step; the model writes its rationales in it. A step that was ``told`` is copied.
+        ``slip_rate`` is the probability of a slip in each other step, and ``rng`` decides; without
+        it there are no slips.
         """
-        steps = self._steps(slip_rate, rng, told)
-        formula = "".join(rf"{_SIGNS[sign]}{x} \equiv {result}" for _, sign, x, result in steps)
-        return f"We get ${self.start}{formula}$.\nThe answer is ${boxed(steps[-1][-1])}$."
+        steps = self._steps(slip_rate, rng, told or {})
+        operations = [rf"{_SIGNS[sign]}{x} \equiv {result}" for _, sign, x, result in steps]
+        result = f"is ${boxed(steps[-1][-1])}$."
+        if in_own_style:
+            return f"We get ${self.start}{''.join(operations)}$.\nThe answer {result}"
 
-    def listed(
-        self,
-        slip_rate: float = 0.0,
-        rng: random.Random | None = None,
-        told: Mapping[Step, int] | None = None,
-    ) -> str:
-        """The other style, one line a step, in which the model writes rationales; as ``worked``."""
-        steps = self._steps(slip_rate, rng, told)
-        lines = [
-            rf"${value}{_SIGNS[sign]}{x} \equiv {result}$." for value, sign, x, result in steps
-        ]
-        return "\n".join([*lines, f"The result is ${boxed(steps[-1][-1])}$."])
+        lines = [f"${value}{done}$." for (value, *_), done in zip(steps, operations, strict=True)]
+        return "\n".join([*lines, f"The result {result}"])
 
     def _steps(
-        self,
-        slip_rate: float = 0.0,
-        rng: random.Random | None = None,
-        told: Mapping[Step, int] | None = None,
+        self, slip_rate: float, rng: random.Random | None, told: Mapping[Step, int]
     ) -> list[tuple[int, str, int, int]]:
         """Number, sign, operand and result of each step."""
         value, steps = self.start, []
         for sign, operand in self.operations:
             result = apply(value, sign, operand)
-            if told is not None and (value, sign, operand) in told:
+            if (value, sign, operand) in told:
                 result = told[value, sign, operand]
             elif rng is not None and rng.random() < slip_rate:
                 result = (result + rng.choice(SLIPS)) % MODULUS
