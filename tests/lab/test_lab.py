@@ -179,8 +179,8 @@ def test_a_prompt_helps_the_model_by_what_it_tells_and_by_nothing_else() -> None
     for view in ("hidden", "other", "wrong answer"):
         assert found[view] == pytest.approx(found["alone"], abs=0.004), view
     assert found["alone"] == pytest.approx(SLIP_RATE, abs=0.004)
-    assert found["told"] < found["alone"] / 2
-    assert found["invented"] < 0.05  # read, since nothing else can tell it
+    assert found["told"] < found["alone"] / 4
+    assert found["invented"] < 0.02  # read, since nothing else can tell it
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_the_model_solves_half_alone_and_clearly_more_with_a_reference(
     alone = accuracy([policy.student_prompt(p.problem) for p in some])
     partial = accuracy([teacher_prompt(p) for p in some])
     whole = accuracy([policy.teacher_prompt(p.problem, p.solution, complete=True) for p in some])
-    assert 0.4 < alone < 0.7
+    assert 0.45 < alone < 0.75
     assert partial > alone + gain
     assert whole > partial
     assert whole > 0.8

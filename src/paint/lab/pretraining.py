@@ -67,7 +67,7 @@ SHARES: dict[View, float] = {
     "rationale": 0.06,
     "two turns": 0.08,
 }
-"""How often a prompt shows what."""
+"""How often a prompt shows what, as weights."""
 
 # Qwen3's chat format without tools: thinking is the default; switched off, a think block is closed
 # at once, empty.
@@ -94,7 +94,7 @@ class Stage:
     Attributes:
         lengths: how many operations the chains have, at least and at most.
         invented: share of the references with invented results.
-        shares: how often a prompt shows what.
+        shares: how often a prompt shows what, as weights.
     """
 
     lengths: tuple[int, int] = LENGTHS
@@ -103,7 +103,8 @@ class Stage:
 
 
 LAST = Stage()
-POLISH = Stage(invented=0.15, shares=SHARES | {"own": 0.25, "other": 0.30})
+OTHERS = Stage(invented=0.15, shares=SHARES | {"own": 0.25, "other": 0.30})
+OWN = Stage(invented=0.15, shares=SHARES | {"own": 0.42, "other": 0.22, "alone": 0.20})
 
 
 def grown(progress: float) -> Stage:
@@ -133,8 +134,10 @@ class Phase:
 
 PHASES = (
     Phase(3600, 7e-4, grown),
-    # The last thing to be learnt is that another problem's solution tells nothing.
-    Phase(1200, 5e-4, lambda _: POLISH),
+    # What is learnt late: that another problem's solution tells nothing, and then, how surely the
+    # own one tells what it tells.
+    Phase(1200, 5e-4, lambda _: OTHERS),
+    Phase(1200, 5e-4, lambda _: OWN),
 )
 
 
