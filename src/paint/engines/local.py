@@ -286,7 +286,7 @@ def distribution(logits: Float[Tensor, "b v"], sampling: Sampling) -> Float[Tens
     """What tokens are drawn by, up to a factor: temperature, then top-k, then top-p.
 
     Tokens as likely as the k-th are all kept. Of tokens that are equally likely where top-p ends,
-    only as many are kept as are needed to reach it, those of the highest ids.
+    only as many are kept as are needed to reach it, those of the lowest ids.
     """
     scores = logits / sampling.temperature
     size = scores.shape[-1]
@@ -310,7 +310,7 @@ def distribution(logits: Float[Tensor, "b v"], sampling: Sampling) -> Float[Tens
     last = likeliest.gather(-1, before_last)
     above, equal = probs > last, probs == last
     needed = before_last + 1 - above.sum(-1, keepdim=True)
-    is_needed = equal.flip(-1).cumsum(-1).flip(-1) <= needed
+    is_needed = equal.cumsum(-1) <= needed
     return probs.where(above | (equal & is_needed), 0)
 
 
