@@ -14,9 +14,9 @@ as often as it is asked, a batch as long as its longest row, and top-p by sortin
                       the model
     adapters          states of 4 x 300 tokens and the gradient, with peft's layers and with ours
 
-They take turns in one process. Seconds are of one thread's processor time, so that other work on the machine counts little; the ratios are medians over the
-rounds. Memory is the peak over the loaded model, which a long prompt makes; of the adapters, it is
-what is kept for the backward pass.
+They take turns in one process. Seconds are of one thread's processor time, so that other work on
+the machine counts little; the ratios are medians over the rounds. Memory is the peak beside what
+was held before; of the adapters, it is what is kept for the backward pass.
 """
 
 import statistics
