@@ -11,6 +11,7 @@ seconds, and --help or a slip in a flag need not wait for it. What goes wrong en
 import argparse
 import errno
 import io
+import os
 import signal
 import sys
 import time
@@ -87,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # not every locale has every letter
 
+    _wait_asleep()
     line = list(sys.argv[1:] if arguments is None else arguments)
     name = f"paint {line[0]}" if line and line[0] in VERBS else "paint"
     try:
@@ -108,6 +110,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _end(f"{name}: {reason(error)}, where the output or its files go", 2)
         return _end(f"{name}: {unexpected(error, line)}", 70)
+
+
+def _wait_asleep() -> None:
+    """Let OpenMP's threads sleep while they wait, unless the user has said how they wait.
+
+    Else they spin, and where a core is shared, they spin for a thread that cannot run meanwhile
+    (docs/log.md). OpenMP reads this when torch is imported, and never again.
+    """
+    if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
+        os.environ["OMP_WAIT_POLICY"] = "passive"
 
 
 def _run(line: list[str]) -> int:

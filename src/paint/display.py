@@ -116,7 +116,9 @@ class Display:
         self.task: TaskID | None = None
         self.metrics: Mapping[str, float] = {}
         self.steps = self.first = 0
-        self.began = time.monotonic()
+        self.began = self.phase_began = self.shown = time.monotonic()
+        self.phase_name = ""
+        self.counter: Counter | None = None
 
     def note(self, text: str) -> None:
         """Say something that stays on the screen."""
@@ -142,7 +144,7 @@ class Display:
 
         Without a terminal, that is a line now and then.
         """
-        counter = Counter(self, title, total, done)
+        self.counter = counter = Counter(self, title, total, done)
         if self.console.is_terminal and not self.console.quiet and self.live is None:
             with Progress(*_columns(), console=self.console, transient=True) as counter.bar:
                 counter.task = counter.bar.add_task(
@@ -159,15 +161,36 @@ class Display:
                 over.set()
                 speaker.join()
 
+        self.counter = None
         if counter.done > counter.first:
             self.note(counter.line())
 
     def phase(self, name: str) -> None:
         """What the step under way is doing."""
-        if self.live is not None and self.task is not None:
-            left = f"{_duration(self.metrics['seconds_left'])} left, " if self.metrics else ""
-            self.bar.update(self.task, status=f"{left}{name}")
-            self.live.update(self._picture())
+        self.phase_name, self.phase_began = name, time.monotonic()
+        self._show(name)
+
+    def writing(self, whole: int, under_way: int) -> None:
+        """So many tokens are written: in whole completions, and in those that go on.
+
+        May be called at every token. Without a terminal, that is a line now and then.
+        """
+        now = time.monotonic()
+        if self.counter is not None:
+            self.counter.under_way = under_way
+        if now - self.shown < (0.25 if self.console.is_terminal else SAY_SECONDS):
+            return
+
+        self.shown = now
+        tokens = whole + under_way
+        speed = tokens / max(now - self.phase_began, 1e-9)
+        status = f"{self.phase_name or 'writing'}, {tokens:,} tokens, {speed:,.0f} tok/s"
+        if self.counter is not None:
+            self.counter.to(self.counter.done)
+        elif self.live is not None:
+            self._show(status)
+        else:
+            self.note(status)
 
     def step(self, metrics: Mapping[str, float]) -> None:
         """Show the figures of a finished step."""
@@ -187,6 +210,13 @@ class Display:
     def seconds_left(self, done: int) -> float:
         """An estimate from the steps so far."""
         return (time.monotonic() - self.began) / max(done - self.first, 1) * (self.steps - done)
+
+    def _show(self, status: str) -> None:
+        """Say beside the bar what is done, where there is one."""
+        if self.live is not None and self.task is not None:
+            left = f"{_duration(self.metrics['seconds_left'])} left, " if self.metrics else ""
+            self.bar.update(self.task, status=f"{left}{status}")
+            self.live.update(self._picture())
 
     def _picture(self) -> Group:
         table = Table(box=None, show_header=False)
@@ -210,7 +240,7 @@ class Counter:
             done,
             done,
         )
-        self.tokens = 0
+        self.tokens = self.under_way = 0
         self.began = time.monotonic()
         self.bar: Progress | None = None
         self.task: TaskID | None = None
@@ -226,7 +256,7 @@ class Counter:
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=done, status=self.status())
         elif self.display.live is not None:
-            self.display.phase(self.line())
+            self.display._show(self.line())
 
     def say_until(self, over: threading.Event) -> None:
         """Say how far it is every now and then, also while nothing is finished."""
@@ -237,12 +267,14 @@ class Counter:
     def status(self) -> str:
         """Speed, and an estimate of what is left."""
         seconds = time.monotonic() - self.began
-        rate = f"{self.tokens / max(seconds, 1e-9):,.0f} tok/s, " if self.tokens else ""
+        tokens = self.tokens + self.under_way
+        rate = f"{tokens / max(seconds, 1e-9):,.0f} tok/s, " if tokens else ""
 
         if self.done >= self.total:
             return f"{rate}{_duration(seconds)}"
         if self.done == self.first:
-            return f"nothing yet after {_duration(seconds)}"
+            written = f"{tokens:,} tokens" if tokens else "nothing"
+            return f"{rate}{written} yet after {_duration(seconds)}"
         left = seconds / (self.done - self.first) * (self.total - self.done)
         return f"{rate}{_duration(left)} left"
 

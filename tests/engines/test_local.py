@@ -1,6 +1,9 @@
 """Sampling follows the right distribution; a completion depends on its prompt and seed alone."""
 
 import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +11,27 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import GenerationConfig
+from torch import Tensor
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from conftest import LAB
+from paint import display
 from paint.data.problems import Problem
-from paint.engines.local import LocalEngine, MergedEngine, invert
-from paint.engines.protocol import Completion, Sampling
+from paint.display import Clock, Display, Terminal
+from paint.engines.local import LocalEngine, MergedEngine, distribution, invert
+from paint.engines.protocol import Sampling
 from paint.model.policy import Policy, load_policy
 from paint.objective import token_log_probs
 
@@ -136,6 +154,188 @@ def test_samples_follow_the_models_distribution(  # type: ignore[no-untyped-def]
     ).all()
 
 
+@contextmanager
+def passes(policy: Policy) -> Iterator[list[tuple[int, int]]]:
+    """Rows and tokens of a row of every pass through the model, as they come."""
+    shapes: list[tuple[int, int]] = []
+
+    def note(_: Any, __: Any, inputs: dict[str, Tensor]) -> None:
+        shapes.append(tuple(inputs["input_ids"].shape))
+
+    hook = policy.base.get_decoder().register_forward_pre_hook(note, with_kwargs=True)
+    yield shapes
+    hook.remove()
+
+
+def test_samples_of_one_prompt_read_it_once(policy: Policy, problems: list[Problem]) -> None:
+    prompts = prompts_of(policy, problems, 2) * 3
+    with passes(policy) as shapes:
+        together = LocalEngine(policy, batch_size=6).generate(prompts, SHORT, range(6))
+    assert shapes[0] == (2, max(map(len, prompts)))
+    assert shapes[1] == (6, 1)
+
+    alone = LocalEngine(policy, batch_size=1).generate(prompts, SHORT, range(6))
+    assert [c.ids for c in together] == [c.ids for c in alone]
+
+
+def test_what_all_prompts_begin_with_is_read_once(policy: Policy, problems: list[Problem]) -> None:
+    beginning = policy.student_prompt(problems[9].problem)
+    prompts = [beginning + prompt for prompt in prompts_of(policy, problems, 5)]
+    shared = len(beginning) + len(policy.student_prompt("#")) - len(policy.student_prompt("#")[1:])
+    with passes(policy) as shapes:
+        together = LocalEngine(policy, batch_size=3).generate(prompts, SHORT, range(5))
+    (one, length), (rows, rest), *_ = shapes
+    assert one == 1
+    assert shared <= length < min(map(len, prompts))
+    assert (rows, rest) == (3, max(map(len, prompts)) - length)
+
+    alone = [
+        LocalEngine(policy, batch_size=1).generate([prompt], SHORT, [seed])[0]
+        for seed, prompt in enumerate(prompts)
+    ]
+    assert [c.ids for c in together] == [c.ids for c in alone]
+    for mine, theirs in zip(together, alone, strict=True):
+        assert mine.log_probs == pytest.approx(theirs.log_probs, abs=1e-4)
+
+
+def test_rows_that_end_make_room_for_others(policy: Policy, problems: list[Problem]) -> None:
+    """Whoever waits for the longest row of each batch takes as many passes as those together."""
+    prompts, whole = prompts_of(policy, problems, 24), dataclasses.replace(SHORT, max_new_tokens=90)
+    with passes(policy) as shapes:
+        completions = LocalEngine(policy, batch_size=4).generate(prompts, whole, range(24))
+    assert max(rows for rows, _ in shapes) == 4
+    assert sum(rows for rows, tokens in shapes if tokens == 1) == sum(
+        len(c.ids) - 1 for c in completions
+    )
+
+    ordered = sorted(range(24), key=lambda i: (-len(prompts[i]), prompts[i]))
+    lengths = [len(completions[i].ids) for i in ordered]
+    waiting = sum(max(lengths[i : i + 4]) - 1 for i in range(0, 24, 4))
+    assert sum(tokens == 1 for _, tokens in shapes) < waiting
+
+
+FAMILIES: dict[str, Callable[[dict[str, Any]], PreTrainedModel]] = {
+    "grouped heads": lambda shape: LlamaForCausalLM(LlamaConfig(**shape)),
+    "sliding windows": lambda shape: Gemma2ForCausalLM(
+        Gemma2Config(**shape, sliding_window=8, head_dim=16, final_logit_softcapping=None)
+    ),
+    "recurrent states": lambda shape: Qwen3NextForCausalLM(
+        Qwen3NextConfig(
+            **shape,
+            head_dim=16,
+            linear_num_key_heads=2,
+            linear_num_value_heads=2,
+            linear_key_head_dim=16,
+            linear_value_head_dim=16,
+            num_experts=2,
+            num_experts_per_tok=1,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=16,
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_writes_what_the_library_writes(policy: Policy, family: str) -> None:
+    torch.manual_seed(0)
+    shape = {
+        "vocab_size": len(policy.tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.5,
+        "pad_token_id": 0,
+    }
+    model = FAMILIES[family](shape).eval()
+    model.generation_config = GenerationConfig(eos_token_id=3)
+    own = dataclasses.replace(policy, model=model, lm_head=model.get_output_embeddings())
+
+    texts = torch.randint(4, 30, (5, 40)).tolist()
+    prompts = [texts[0][:20] + text[: 3 + 4 * i] for i, text in enumerate(texts)] * 2
+    greedy = dataclasses.replace(GREEDY, max_new_tokens=24)
+    completions = LocalEngine(own, batch_size=4).generate(prompts, greedy, range(10))
+    for prompt, completion in zip(prompts, completions, strict=True):
+        written = model.generate(
+            torch.tensor([prompt]), do_sample=False, max_new_tokens=24, eos_token_id=own.end_ids
+        )
+        assert list(completion.ids) == written[0, len(prompt) :].tolist()
+
+
+def plain_distribution(logits: Tensor, sampling: Sampling) -> Tensor:
+    """By definition, token by token, in float64."""
+    rows = []
+    for row in (logits.double() / sampling.temperature).tolist():
+        least = sorted(row)[-sampling.top_k] if 0 < sampling.top_k < len(row) else -torch.inf
+        kept_scores = [x if x >= least else -torch.inf for x in row]
+        weights = torch.tensor(kept_scores, dtype=torch.float64).softmax(0)
+        kept, mass = torch.zeros_like(weights), 0.0
+        for token in sorted(range(len(row)), key=lambda i: (-float(weights[i]), i)):
+            if mass < sampling.top_p or sampling.top_p == 1:  # 1 is off
+                kept[token] = weights[token]
+            mass += float(weights[token])
+        rows.append(kept / kept.sum())
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("top_k", [-1, 1, 7, 300, 1000])
+@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.5, 0.01])
+def test_tokens_are_kept_as_defined(dtype: torch.dtype, top_k: int, top_p: float) -> None:
+    """Peaked, flat and, in bfloat16, full of equals; more tokens than are looked at first."""
+    generator = torch.Generator().manual_seed(top_k)
+    logits = (
+        torch.randn(6, 700, generator=generator) * torch.tensor([0.01, 0.3, 1, 3, 9, 30])[:, None]
+    )
+    logits[0, ::3] = logits[0, 0]
+    sampling = Sampling(1.1, top_p, top_k, 1)
+    probs = distribution(logits.to(dtype).double(), sampling)
+    expected = plain_distribution(logits.to(dtype), sampling)
+    assert ((probs > 0) == (expected > 0)).all()
+    torch.testing.assert_close(probs / probs.sum(-1, keepdim=True), expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(20, 1.0), (-1, 0.9), (20, 0.9)])
+def test_tokens_are_kept_as_the_library_keeps_them(top_k: int, top_p: float) -> None:
+    logits = torch.randn(64, 3000, generator=torch.Generator().manual_seed(0)) * 4
+    logits = logits.bfloat16().float()
+    scores = TemperatureLogitsWarper(1.1)(None, logits)
+    if top_k > 0:
+        scores = TopKLogitsWarper(top_k)(None, scores)
+    if top_p < 1:
+        scores = TopPLogitsWarper(top_p)(None, scores)
+    probs = distribution(logits, Sampling(1.1, top_p, top_k, 1))
+    expected = scores.softmax(-1)
+    probs = probs / probs.sum(-1, keepdim=True)
+    # Which of several equals it keeps is up to its sorting, but not how many.
+    torch.testing.assert_close(probs.sort().values, expected.sort().values)
+    if top_p == 1:
+        torch.testing.assert_close(probs, expected)
+
+
+def test_progress_is_shown_before_anything_is_whole(
+    policy: Policy, problems: list[Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "SAY_SECONDS", 0.0)
+    shown = Display()
+    shown.console = Terminal(StringIO())
+    engine = LocalEngine(policy, batch_size=2, display=shown)
+    sampling = dataclasses.replace(SHORT, max_new_tokens=3)
+    with Clock(shown)("rollout"):
+        engine.generate(prompts_of(policy, problems, 2), sampling, range(2))
+    lines = shown.console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line.rpartition(",")[0] for line in lines] == [
+        f"rollout, {tokens} tokens" for tokens in (2, 4, 6)
+    ]
+
+    with shown.counting("base, mine", total=2) as count:
+        shown.writing(0, 40)
+        assert count.line().startswith("base, mine: 0/2, ")
+        assert "tok/s, 40 tokens yet after 0 s" in count.line()
+
+
 @given(
     st.lists(
         st.lists(st.sampled_from([0.0, 1e-8, 0.1, 1.0, 3.0]), min_size=4, max_size=4), min_size=1
@@ -158,13 +358,14 @@ def test_the_merged_engine_generates_with_the_adapter_in_the_weights_and_gives_t
     def is_merged() -> set[bool]:
         return {layer.merged for layer in trained.adapted.values()}
 
-    generate_batch, seen = MergedEngine._generate_batch, []
+    forward, seen = MergedEngine._forward, []
 
-    def look(engine: MergedEngine, *arguments: Any) -> list[Completion]:
+    def look(engine: MergedEngine, *arguments: Any) -> Any:
         seen.append(is_merged())
-        return generate_batch(engine, *arguments)
+        return forward(engine, *arguments)
 
-    monkeypatch.setattr(MergedEngine, "_generate_batch", look)
+    monkeypatch.setattr(MergedEngine, "_forward", look)
     MergedEngine(trained, batch_size=2).generate([[5, 6, 7]] * 3, SHORT, range(3))
-    assert seen == [{True}, {True}]
+    assert len(seen) > 2
+    assert all(merged == {True} for merged in seen)
     assert is_merged() == {False}

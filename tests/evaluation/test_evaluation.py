@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from io import StringIO
@@ -22,7 +23,7 @@ from paint.data.problem_sets import load_benchmark
 from paint.data.problems import Problem
 from paint.display import Display, Terminal
 from paint.engines.local import LocalEngine
-from paint.engines.protocol import Completion, Sampling
+from paint.engines.protocol import Completion, Finished, Sampling
 from paint.evaluation.asking import (
     Protocol,
     Task,
@@ -172,10 +173,15 @@ def test_an_interrupted_generation_goes_on_and_ends_in_the_same_samples(
         generate(policy, LocalEngine(policy, batch_size=4), whole, store, QUIET)
 
     class Interrupted(LocalEngine):
-        def _generate_batch(self, *arguments: Any) -> list[Completion]:
-            if (tmp_path / "cut/completions.jsonl").read_bytes().count(b"\n") >= 10:
-                raise KeyboardInterrupt
-            return super()._generate_batch(*arguments)
+        def stream(
+            self, prompts: Any, sampling: Sampling, seeds: Sequence[int], finished: Finished
+        ) -> None:
+            def finish(index: int, completion: Completion) -> None:
+                finished(index, completion)
+                if (tmp_path / "cut/completions.jsonl").read_bytes().count(b"\n") >= 10:
+                    raise KeyboardInterrupt
+
+            super().stream(prompts, sampling, seeds, finish)
 
     with pytest.raises(KeyboardInterrupt), opened(policy, cut) as store:
         generate(policy, Interrupted(policy, batch_size=5), cut, store, QUIET)

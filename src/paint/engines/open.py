@@ -50,7 +50,7 @@ def open_engine(
     """
     if rollout.engine != "vllm":
         local_engine = MergedEngine if rollout.engine == "merged" else LocalEngine
-        yield local_engine(policy, batch_size=rollout.batch_size)
+        yield local_engine(policy, batch_size=rollout.batch_size, display=display)
         return
 
     # All rows are asked for at once and go to the least busy server: four for each reach every one.

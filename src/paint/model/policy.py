@@ -40,6 +40,7 @@ from paint.device import require_dtype
 from paint.errors import PaintError, brief, explained, show
 from paint.lab.files import model_path
 from paint.model.control import control_text, without_control
+from paint.model.lora import LeanLinear
 
 TEMPLATE_SECONDS = 5.0
 """How long a chat template may take for a prompt; it takes a thousandth of a second."""
@@ -472,6 +473,7 @@ def _with_adapter(base: PreTrainedModel, config: cfg.Model, seed: int) -> peft.P
         target_modules=list(config.lora_targets),
         task_type="CAUSAL_LM",
     )
+    adapter._register_custom_module({nn.Linear: LeanLinear})
     place = f"model.lora_targets {config.lora_targets}, model.lora_rank {config.lora_rank}"
     with explained(place, PolicyError, "name linear layers of the model, and a smaller rank"):
         return peft.get_peft_model(base, adapter)
