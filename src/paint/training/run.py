@@ -38,6 +38,7 @@ from paint.step import step
 from paint.training import checkpoint, runlog
 from paint.training.prompts import problems_that_fit, say_how_views_differ, show_first_prompts
 from paint.training.rollouts import Scored
+from paint.training.tokens import write_tokens
 from paint.training.update import Setup, Step, is_whole_step, learning_rate
 
 STEPS: dict[str, Step] = {"distillation": step, "grpo": grpo_step, "sft": sft_step}
@@ -190,6 +191,8 @@ def log_step(
 
     if setup.config.log.keep_rollouts:
         runlog.write_rollouts(folder, step_number, scored, is_correct)
+        rows, tokenizer = setup.config.log.tokens, setup.policy.tokenizer
+        write_tokens(folder, step_number, scored, rows, tokenizer)
     runlog.append_metrics(folder, metrics)
     setup.accelerator.log(metrics, step=step_number)
     display.step(metrics)
