@@ -1,4 +1,4 @@
-"""What a run keeps of its tokens: the values of the step, readable elsewhere, refused if changed."""
+"""What a run keeps of its tokens: the values of the step, readable elsewhere."""
 
 from pathlib import Path
 
@@ -101,11 +101,10 @@ def test_what_was_changed_or_comes_from_elsewhere_is_refused(run: Path, tmp_path
         "a row less": table.slice(1),
         "another schema": table.replace_schema_metadata(table.schema.metadata | {b"schema": b"2"}),
     }
-    for name, other in changes.items():
+    for other in changes.values():
         pq.write_table(other, path)
         with pytest.raises(Damaged, match=r"step-000001\.parquet"):
             read_tokens(path, owner(run))
-            pytest.fail(name)
 
     path.write_bytes(tokens_path(run, 1).read_bytes())
     read_tokens(path, owner(run))
@@ -125,4 +124,5 @@ def test_tokens_are_bytes_where_they_are_no_letters(policy: Policy) -> None:
     ids = policy.tokenizer.encode(text)
     pieces = token_bytes(policy.tokenizer, [*ids, policy.end_ids[0]])
     assert b"".join(pieces[:-1]).decode() == text
-    assert pieces[-1].startswith(b"<|") and any(not piece.isascii() for piece in pieces)
+    assert pieces[-1].startswith(b"<|")
+    assert any(not piece.isascii() for piece in pieces)

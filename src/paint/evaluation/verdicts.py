@@ -94,12 +94,11 @@ def overrule(grade: Grade, given: Given) -> Grade:
     return Grade(strict, lenient)
 
 
-def counted(by_hand: ByHand) -> dict[str, dict[str, int]]:
-    """How many verdicts of each reason say right, and how many wrong."""
-    counts = Counter((given.reason, given.correct) for given in by_hand.values())
+def counted(given: Mapping[tuple[str, bool], int]) -> dict[str, dict[str, int]]:
+    """How many verdicts of each reason say right, and how many wrong, from counts of both."""
     return {
-        reason: {"right": counts[reason, True], "wrong": counts[reason, False]}
-        for reason in sorted({reason for reason, _ in counts})
+        reason: {"right": given.get((reason, True), 0), "wrong": given.get((reason, False), 0)}
+        for reason in sorted({reason for reason, _ in given})
     }
 
 

@@ -185,7 +185,7 @@ def write_rollouts(
 
 
 def forget_after(config: Config, folder: Path, step: int) -> None:
-    """Drop figures, rollouts, tokens and validation of steps that will be done again; note the config.
+    """Drop what is kept of steps that will be done again, validation included; note the config.
 
     They come back the same. What may change is noted in run.json: a larger number of steps, and
     where the engine runs.

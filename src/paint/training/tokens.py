@@ -12,6 +12,7 @@ what was changed since it was written, or comes from elsewhere, is refused.
 import hashlib
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -91,7 +92,7 @@ def read_tokens(path: Path, owner: str) -> dict[int, dict[str, Any]]:
     edges = [0, *ends.tolist(), len(table)]
     return {
         int(columns["row"][start]): {name: values[start:end] for name, values in columns.items()}
-        for start, end in zip(edges, edges[1:], strict=False)
+        for start, end in pairwise(edges)
     }
 
 
