@@ -37,7 +37,7 @@ function extent(values, { zero = false } = {}) {
 function lineChart({ title, note, x: xs, series, zero = false, format = number, onpick, xname = "step" }) {
   const width = 380, height = 178, margin = [46, 10, 8, 22];
   const all = series.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]);
-  const f = frame(width, height, margin, extent(xs), extent(all, { zero }), { yformat: format });
+  const f = frame(width, height, margin, extent(xs), extent(all, { zero }), { yformat: (v) => (format === percent ? `${Number((100 * v).toPrecision(3))} %` : format(v)) });
   const drawn = series.map((s, n) => {
     const points = xs.map((v, i) => [f.x(v), s.y[i] === null || s.y[i] === undefined ? null : f.y(s.y[i])]);
     const group = svg(`g.s${n % 6}`);
@@ -101,7 +101,7 @@ function keys(series) {
 function barChart({ title, note, labels, series, format = number, stacked = false }) {
   const width = 380, height = 190, margin = [46, 8, 8, 24];
   const sums = stacked ? labels.map((_, i) => series.reduce((sum, s) => sum + s.y[i], 0)) : series.flatMap((s) => s.y);
-  const f = frame(width, height, margin, [0, labels.length], extent(sums, { zero: true }), { xticks: [], yformat: format });
+  const f = frame(width, height, margin, [0, labels.length], extent(sums, { zero: true }), { xticks: [], yformat: (v) => (format === percent ? percent(v, 0) : format(v)) });
   const slot = (width - margin[0] - margin[1]) / labels.length;
   const parts = [];
   labels.forEach((label, i) => {
