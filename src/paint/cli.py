@@ -196,9 +196,10 @@ def train(arguments: list[str]) -> int:
 
     name = config.log.name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     config = replace(config, log=replace(config.log, name=name))
+    from paint.show.trackers import log_page
     from paint.training import run
 
-    run.train(config, Path(config.log.folder) / name)
+    run.train(config, Path(config.log.folder) / name, report=log_page)
     return 0
 
 
@@ -213,9 +214,10 @@ def resume(arguments: list[str]) -> int:
         config = replace(config, rollout=replace(config.rollout, urls=tuple(options.urls)))
     if options.steps is not None:
         config = replace(config, train=replace(config.train, steps=options.steps))
+    from paint.show.trackers import log_page
     from paint.training import run
 
-    run.train(config, options.run, resume=True)
+    run.train(config, options.run, resume=True, report=log_page)
     return 0
 
 

@@ -43,14 +43,25 @@ from paint.training.update import Setup, Step, is_whole_step, learning_rate
 
 STEPS: dict[str, Step] = {"distillation": step, "grpo": grpo_step, "sft": sft_step}
 
+Report = Callable[[Path, Accelerator, Display], None]
+"""What a finished run is told by."""
+
 START_SECONDS = 600
 """What ranks wait for each other beyond what an engine may take."""
 
 
 def train(
-    config: Config, folder: Path, *, resume: bool = False, display: Display | None = None
+    config: Config,
+    folder: Path,
+    *,
+    resume: bool = False,
+    display: Display | None = None,
+    report: Report | None = None,
 ) -> Path:
     """Run (or go on with) a training run in ``folder`` and return its last checkpoint.
+
+    Args:
+        report: called on the first rank after the last step, while trackers still take figures.
 
     Raises:
         ConfigError, DataError, ImplError, PolicyError, RunError: before the first step wherever
@@ -106,6 +117,8 @@ def train(
             setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
             try:
                 loop(setup, validation, folder, display, done)
+                if report is not None and is_main:
+                    report(folder, accelerator, display)
             finally:
                 accelerator.end_training()
 
