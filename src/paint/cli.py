@@ -372,7 +372,7 @@ def _show_parser() -> ArgumentParser:
     parser.add_argument(
         "--stored",
         action="store_true",
-        help="of a run: show what was kept while training alone; load no model, score nothing again",
+        help="of a run: show only what was kept while training; load no model, score nothing again",
     )
     parser.add_argument(
         "--format",

@@ -16,22 +16,27 @@ from paint.runs import read_facts, read_run
 from paint.show.show import Asked, show_targets
 from runs import stored
 
+MINUS = "\u2212"
+
 READ_TIPS = """count => {
   const found = [];
+  const all = selector => [...tip.querySelectorAll(selector)];
+  const exact = nodes => name => Object.fromEntries(
+    nodes.map(e => [e.dataset[name], Number(e.dataset.exact)]));
   for (const row of ROWS.filter(r => r.step === 1)) {
     selectRow(row);
     document.querySelectorAll('#tokens .t').forEach((span, i) => {
       if (found.length >= count) return;
       span.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));
-      const values = {}, shown = {};
-      tip.querySelectorAll('[data-value]').forEach(e => {
-        values[e.dataset.value] = Number(e.dataset.exact);
-        shown[e.dataset.value] = e.querySelector('b')?.textContent;
+      found.push({
+        row: row.row, i,
+        values: exact(all('[data-value]'))('value'),
+        shown: Object.fromEntries(all('[data-value]').map(
+          e => [e.dataset.value, e.querySelector('b')?.textContent])),
+        entries: all('[data-entry]').map(l => exact([...l.querySelectorAll('[data-view]')])('view')),
+        clipped: all('[data-entry]').map(l => l.textContent.includes('clipped')),
+        push: tip.querySelector('.push')?.textContent,
       });
-      const entries = [...tip.querySelectorAll('[data-entry]')].map(line => Object.fromEntries(
-        [...line.querySelectorAll('[data-view]')].map(e => [e.dataset.view, Number(e.dataset.exact)])));
-      const clipped = [...tip.querySelectorAll('[data-entry]')].map(l => l.textContent.includes('clipped'));
-      found.push({row: row.row, i, values, shown, entries, clipped, push: tip.querySelector('.push')?.textContent});
     });
   }
   return found;
@@ -86,7 +91,7 @@ def test_the_values_on_the_page_are_those_of_the_loss_in_float64(
             bound = 1e-4 * max(1.0, abs(true)) if name == "entropy_ratio" else 1e-4
             assert value == pytest.approx(true, abs=bound), (name, tip["row"], i)
             if name not in ("slope",):
-                said = float(tip["shown"][name].replace("−", "-").replace("e-", "e-"))
+                said = float(tip["shown"][name].replace(MINUS, "-"))
                 assert said == pytest.approx(true, rel=1e-3, abs=1e-4), name
 
         for view, probs in wanted["probs"].items():
@@ -95,6 +100,7 @@ def test_the_values_on_the_page_are_those_of_the_loss_in_float64(
             assert said[:5] == pytest.approx(likeliest, abs=1e-4)
             sampled = probs[i, stored(run)[tip["row"]]["completion_ids"][i]]
             assert tip["entries"][0][view] == pytest.approx(float(sampled), abs=1e-4)
+        assert any(tip["clipped"]) <= bool(wanted["clipped"][i].any())
         slope = float(wanted["values"]["slope"][i])
         if abs(slope) > 1e-4:
             words = "less likely" if slope > 0 else "makes the sampled token likelier"
@@ -165,7 +171,7 @@ def test_rows_are_filtered_and_sorted(browser: Any, page: Path, run: Path) -> No
         at.fill("input[name=kl]", "")
         at.click("[data-sort=kl]")
         said = [
-            float(t.replace("−", "-"))
+            float(t.replace(MINUS, "-"))
             for t in at.locator("#rows tbody td:nth-child(4)").all_inner_texts()
         ]
         assert said == sorted(said, reverse=True)
@@ -209,8 +215,10 @@ def test_every_token_can_be_read_and_nothing_is_asked_of_the_network(
 ) -> None:
     contrast = """() => usable.flatMap(q => { quantity = q; recolour(); return spans.map(s => {
       const parts = t => t.match(/[\\d.]+/g).slice(0, 3).map(Number);
-      const style = getComputedStyle(s), [a, b] = [style.color, style.backgroundColor].map(parts).map(luminance);
-      return (Math.max(a, b) + .05) / (Math.min(a, b) + .05); }); }).reduce((a, b) => Math.min(a, b))"""
+      const style = getComputedStyle(s);
+      const [a, b] = [style.color, style.backgroundColor].map(parts).map(luminance);
+      return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    }); }).reduce((a, b) => Math.min(a, b))"""
     with opened(browser, page, "view=rollouts", dark=dark) as shown:
         assert shown.page.evaluate("isDark()") == dark
         assert shown.page.evaluate(contrast) >= 4.5

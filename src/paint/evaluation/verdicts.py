@@ -8,7 +8,6 @@ several evaluations: a verdict is on one text. Every line is applied and counted
 Left out on purpose: verdicts on a whole problem. Mend its gold answer, or add another one.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -27,7 +27,6 @@ from paint.runs import (
     read_facts,
     read_metrics,
     read_run,
-    step_folder,
     step_of,
     step_places,
 )

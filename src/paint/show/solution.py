@@ -1,7 +1,7 @@
 """The solution beside the completion: what was hidden, and where each anchor is found.
 
-Anchors live in normalised texts. Where one stands in the text as it was written is searched for: the
-shortest piece of it whose normalised form holds the anchor.
+Anchors live in normalised texts. Where one stands in the text as it was written is searched for:
+the shortest piece of it whose normalised form holds the anchor.
 """
 
 import re
@@ -15,9 +15,51 @@ KINDS = ("other", "answer", "number", "formula", "style")
 """What a token belongs to."""
 
 STYLE = frozenset(
-    "so therefore thus hence then now first second next finally lastly let we wait hmm okay ok "
-    "alternatively but however since because note check actually maybe perhaps indeed clearly "
-    "recall suppose consider given also the is get and of to that this which".split()
+    [
+        "so",
+        "therefore",
+        "thus",
+        "hence",
+        "then",
+        "now",
+        "first",
+        "second",
+        "next",
+        "finally",
+        "lastly",
+        "let",
+        "we",
+        "wait",
+        "hmm",
+        "okay",
+        "ok",
+        "alternatively",
+        "but",
+        "however",
+        "since",
+        "because",
+        "note",
+        "check",
+        "actually",
+        "maybe",
+        "perhaps",
+        "indeed",
+        "clearly",
+        "recall",
+        "suppose",
+        "consider",
+        "given",
+        "also",
+        "the",
+        "is",
+        "get",
+        "and",
+        "of",
+        "to",
+        "that",
+        "this",
+        "which",
+    ]
 )
 """Words that carry a style and no mathematics; the list is ours."""
 
