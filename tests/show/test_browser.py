@@ -9,7 +9,7 @@ import torch
 from browser import opened
 from paint import files
 from paint.display import Display
-from paint.model.policy import load_policy
+from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
 from paint.objective import paint_loss
 from paint.runs import read_facts, read_run
@@ -33,7 +33,8 @@ READ_TIPS = """count => {
         values: exact(all('[data-value]'))('value'),
         shown: Object.fromEntries(all('[data-value]').map(
           e => [e.dataset.value, e.querySelector('b')?.textContent])),
-        entries: all('[data-entry]').map(l => exact([...l.querySelectorAll('[data-view]')])('view')),
+        entries: all('[data-entry]').map(
+          l => exact([...l.querySelectorAll('[data-view]')])('view')),
         clipped: all('[data-entry]').map(l => l.textContent.includes('clipped')),
         push: tip.querySelector('.push')?.textContent,
       });
@@ -43,12 +44,10 @@ READ_TIPS = """count => {
 }"""
 
 
-def exact(run: Path, row: int) -> dict[str, Any]:
+def exact(run: Path, policy: Policy, row: int) -> dict[str, Any]:
     """What paint_loss in float64 makes of a row of the first step, with the logits' gradient."""
     config, rollout = read_run(run), stored(run)[row]
-    policy = load_policy(config.model, seed=config.train.seed)
     teacher = open_teacher(policy, config.teacher)
-    policy.model.double()
     ids = rollout["completion_ids"]
     with torch.no_grad():
         student = policy.lm_head(policy.hidden_states([rollout["prompt_ids"]], [ids]))
@@ -80,10 +79,14 @@ def test_the_values_on_the_page_are_those_of_the_loss_in_float64(
     with opened(browser, page, "view=rollouts") as shown:
         tips = shown.page.evaluate(READ_TIPS, 200)
     assert len(tips) >= 150
+    config = read_run(run)
+    policy = load_policy(config.model, seed=config.train.seed)
+    policy.model.double()
     known: dict[int, dict[str, Any]] = {}
     for tip in tips:
-        wanted = known.setdefault(tip["row"], exact(run, tip["row"]))
-        i = tip["i"]
+        if tip["row"] not in known:
+            known[tip["row"]] = exact(run, policy, tip["row"])
+        wanted, i = known[tip["row"]], tip["i"]
         for name, value in tip["values"].items():
             if name == "engine_log_prob":
                 continue
@@ -258,7 +261,8 @@ def test_what_a_model_says_stays_text(browser: Any, run: Path, tmp_path: Path) -
         text = shown.page.inner_text("#tokens")
         assert "</script><script>" in text.replace("·", " ")
         assert "␛[2J" in text
-        assert "U+202E" in text
+        assert "E280AE" in text  # a mark in three tokens: each shows its byte
+        assert "U+202E" in shown.page.inner_text("#rollout")
         assert "␀" in text
         assert "‮" not in shown.page.inner_text("body")
         assert "\x1b" not in shown.page.inner_text("body")

@@ -14,53 +14,12 @@ from paint.latex import boxed_anchors, contains, normalize
 KINDS = ("other", "answer", "number", "formula", "style")
 """What a token belongs to."""
 
-STYLE = frozenset(
-    [
-        "so",
-        "therefore",
-        "thus",
-        "hence",
-        "then",
-        "now",
-        "first",
-        "second",
-        "next",
-        "finally",
-        "lastly",
-        "let",
-        "we",
-        "wait",
-        "hmm",
-        "okay",
-        "ok",
-        "alternatively",
-        "but",
-        "however",
-        "since",
-        "because",
-        "note",
-        "check",
-        "actually",
-        "maybe",
-        "perhaps",
-        "indeed",
-        "clearly",
-        "recall",
-        "suppose",
-        "consider",
-        "given",
-        "also",
-        "the",
-        "is",
-        "get",
-        "and",
-        "of",
-        "to",
-        "that",
-        "this",
-        "which",
-    ]
-)
+_STYLE = """
+so therefore thus hence then now first second next finally lastly let we wait hmm okay ok
+alternatively but however since because note check actually maybe perhaps indeed clearly recall
+suppose consider given also the is get and of to that this which
+"""
+STYLE = frozenset(_STYLE.split())
 """Words that carry a style and no mathematics; the list is ours."""
 
 _WORD = re.compile(r"(?<!\\)\b[A-Za-z]+\b")
