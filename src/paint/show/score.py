@@ -229,17 +229,23 @@ def positions(
             values = {"loss": loss.per_token, **loss.stats, "slope": slope}
             columns = {name: value.tolist() for name, value in values.items()}
             k = min(LIKELIEST, student.shape[-1])
-            likeliest = [view.topk(k, dim=-1).indices.tolist() for view in log_probs.values()]
-            for i, place in enumerate(places.tolist()):
-                union = {int(sampled[i]), *(j for view in likeliest for j in view[i])}
-                target = log_probs["target"][i]
-                others = sorted(union - {int(sampled[i])}, key=lambda j: -float(target[j]))
-                entries = [int(sampled[i]), *others]
-                made[place] = Position(
-                    {name: column[i] for name, column in columns.items()},
-                    entries,
-                    {name: view[i, entries].tolist() for name, view in log_probs.items()},
-                )
+            likeliest = [view.topk(k, dim=-1).indices for view in log_probs.values()]
+            candidates = torch.cat([sampled[:, None], *likeliest], dim=-1)
+            given = {name: view.gather(-1, candidates).tolist() for name, view in log_probs.items()}
+            ids = candidates.tolist()
+
+        for i, place in enumerate(places.tolist()):
+            kept = {candidate: n for n, candidate in reversed([*enumerate(ids[i])])}
+            target = given["target"][i]
+            order = [
+                0,
+                *sorted((n for n in kept.values() if n), key=[-x for x in target].__getitem__),
+            ]
+            made[place] = Position(
+                {name: column[i] for name, column in columns.items()},
+                [ids[i][n] for n in order],
+                {name: [rows[i][n] for n in order] for name, rows in given.items()},
+            )
     return [made[place] for place in range(len(tokens))]
 
 

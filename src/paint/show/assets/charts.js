@@ -132,7 +132,8 @@ function pathChart({ title, note, points, xname, yname, diagonal = false }) {
   points.forEach((p, i) => {
     const isEnd = i === 0 || i === points.length - 1;
     parts.push(svg("circle.dot.s0", { cx: f.x(p.x), cy: f.y(p.y), r: isEnd ? 5 : 3 }, svg("title", {}, `${p.label}: ${xname} ${number(p.x)}, ${yname} ${number(p.y)}`)));
-    if (isEnd) parts.push(svg("text", { x: f.x(p.x) + 8, y: f.y(p.y) - 6 }, p.label));
+    const isRight = f.x(p.x) > width * .75;
+    if (isEnd) parts.push(svg("text", { x: f.x(p.x) + (isRight ? -8 : 8), y: f.y(p.y) - 8, "text-anchor": isRight ? "end" : "start" }, p.label));
   });
   parts.push(svg("text", { x: (width + margin[0]) / 2, y: height - 4, "text-anchor": "middle" }, xname));
   parts.push(svg("text", { x: 8, y: 14 }, yname));
@@ -142,12 +143,12 @@ function pathChart({ title, note, points, xname, yname, diagonal = false }) {
 
 // Rows with an interval each: {label, mean, low, high}; zero draws the line at 0.
 function intervalChart({ title, note, rows, format = percent }) {
-  const width = 560, line = 26, height = rows.length * line + 34, left = 190;
+  const width = 560, line = 26, height = rows.length * line + 34, left = 205;
   const [x0, x1] = extent(rows.flatMap((r) => [r.mean, r.low, r.high]));
   const f = frame(width, height, [left, 16, 6, 24], [x0, x1], [0, rows.length], { yticks: [], xformat: (v) => format(v, 0) });
   const parts = rows.map((row, i) => {
     const y = 6 + (i + .5) * line;
-    return svg("g.s0", {}, svg("text", { x: left - 10, y: y + 4, "text-anchor": "end" }, row.label.length > 28 ? `${row.label.slice(0, 27)}\u2026` : row.label),
+    return svg("g.s0", {}, svg("text", { x: left - 10, y: y + 4, "text-anchor": "end" }, row.label.length > 32 ? `${row.label.slice(0, 31)}\u2026` : row.label),
       svg("line.whisker", { x1: f.x(row.low ?? row.mean), x2: f.x(row.high ?? row.mean), y1: y, y2: y }),
       svg("circle.dot", { cx: f.x(row.mean), cy: y, r: 4.5 }, svg("title", {}, `${row.label}: ${format(row.mean)} [${format(row.low)}, ${format(row.high)}]`)),
       svg("text", { x: Math.min(f.x(row.mean), width - 90), y: y - 7, "text-anchor": "middle" }, format(row.mean)));

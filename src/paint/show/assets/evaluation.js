@@ -18,7 +18,7 @@ function buildFigures(section) {
   }
   section.append(el("h2", {}, "Accuracy"), grid);
   if (DATA.differences.length) {
-    section.append(el("h2", {}, `Less ${POLICIES[0]}, on the same problems`), el("div.charts.wide", {}, [...new Set(DATA.differences.map((d) => d.benchmark))].map((set) => intervalChart({ title: set, note: "paired difference of Avg@k, with 95 % interval", rows: DATA.differences.filter((d) => d.benchmark === set).map((d) => ({ label: `${d.policy} (p ${number(d.p, 2)})`, mean: d.mean, low: d.low, high: d.high })), format: (v, digits = 1) => `${v >= 0 ? "+" : "\u2212"}${(100 * Math.abs(v)).toFixed(digits)}` }))));
+    section.append(el("h2", {}, `Less ${POLICIES[0]}, on the same problems`), el("div.charts.wide", {}, [...new Set(DATA.differences.map((d) => d.benchmark))].map((set) => intervalChart({ title: set, note: "paired difference of Avg@k, with 95 % interval", rows: DATA.differences.filter((d) => d.benchmark === set).map((d) => ({ label: `${d.policy} (p ${number(d.p, 1)})`, mean: d.mean, low: d.low, high: d.high })), format: (v, digits = 1) => `${v >= 0 ? "+" : "\u2212"}${(100 * Math.abs(v)).toFixed(digits)}` }))));
   }
   const shown = [["avg_at_k", percent], ["maj_at_k", percent], ["lenient_avg_at_k", percent], ["truncated_share", percent], ["unboxed_share", percent], ["looping_share", percent], ["completion_tokens", number]];
   section.append(el("h2", {}, "All figures"), el("div.scroll", {}, el("table", {}, el("thead", {}, el("tr", {}, ["policy", "benchmark", ...shown.map(([name]) => name)].map((c, i) => el(i < 2 ? "th.left" : "th", {}, c)))),
@@ -56,7 +56,7 @@ function drawProblems() {
   else if (sort.down) rows.reverse();
   countedProblems.textContent = `${rows.length} of ${set.problems.length} problems`;
   const heads = [["id", "problem"], ...POLICIES.map((p) => [p, p])];
-  head.replaceChildren(el("tr", {}, heads.map(([key, title]) => el(key === "id" ? "th.left" : "th", {}, el("button", { type: "button", onclick: () => { sort = { key, down: sort.key === key ? !sort.down : false }; drawProblems(); } }, title)))));
+  head.replaceChildren(el("tr", {}, heads.map(([key, title]) => el(key === "id" ? "th.left" : "th", {}, el("button", { type: "button", title, onclick: () => { sort = { key, down: sort.key === key ? !sort.down : false }; drawProblems(); } }, title)))));
   body.replaceChildren(...rows.map((problem) => {
     const open = () => choose(problem);
     return el("tr", { tabindex: 0, "data-problem": problem.id, "aria-selected": problem === chosen, onclick: open, onkeydown: (e) => { if (e.key === "Enter") open(); } },
@@ -94,7 +94,7 @@ function buildProblems(section) {
     el("select", { name: "kind", "aria-label": "which problems", onchange: (e) => { wanted.kind = e.target.value; drawProblems(); } }, Object.entries(KINDS_OF_PROBLEMS).map(([key, [name]]) => el("option", { value: key }, name))),
     el("input", { type: "search", name: "text", placeholder: "problem or its id", "aria-label": "search in problems", oninput: (e) => { wanted.text = e.target.value; drawProblems(); } }), countedProblems),
     el("div.scroll", {}, el("table", { id: "problems" }, head, body)));
-  section.append(el("div.split", {}, list, answersBox));
+  section.append(el("div.split.evaluation", {}, list, answersBox));
   drawProblems();
   choose(set.problems.find((p) => p.id === address.get().problem) ?? set.problems[0], { move: false });
 }

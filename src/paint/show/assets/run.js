@@ -170,7 +170,7 @@ function origin(row) {
   const step = row.at, said = [];
   if (row.is_kept) said.push("Values: those of the step itself, kept while training.");
   else if (row.entries) said.push("Values: scored again; none were kept for this row.");
-  if (row.entries && step.is_exact) said.push(`Likeliest tokens: scored again with the student before this step${row.moved !== undefined ? ` (its log-probs differ from the kept ones by at most ${number(row.moved, 2)} nats)` : ""}.`);
+  if (row.entries && step.is_exact) said.push(`Likeliest tokens: scored again with the student before this step${row.moved !== undefined ? ` (its log-probs ${row.moved === 0 ? "are the kept ones" : `differ from the kept ones by at most ${number(row.moved, 2)} nats`})` : ""}.`);
   else if (row.entries) said.push(`Likeliest tokens and pushes are not those of the step's own student: they are scored with the checkpoint after step ${step.student}, and the step's student stood after step ${row.step - 1}${row.moved !== undefined ? ` (its log-probs differ by at most ${number(row.moved, 2)} nats)` : ""}.`);
   return el(row.entries && !step.is_exact ? "div.note" : "p.soft", { id: "origin" }, said.join(" "));
 }
@@ -301,7 +301,7 @@ function sameToken(i, span) {
 function buildShape(section) {
   const rows = ROWS.filter((row) => row.values.kl);
   const choice = el("select", { id: "shape-step", "aria-label": "step", onchange: draw }, el("option", { value: "" }, "all steps of this page"), [...stepsThere.keys()].map((s) => el("option", { value: s }, `step ${s}`)));
-  const grid = el("div.charts");
+  const grid = el("div.charts.wide");
   section.append(el("div.bar-row", {}, el("label", {}, "of ", choice)), grid);
   function draw() {
     const chosen = (rows.length ? rows : ROWS).filter((row) => !choice.value || row.step === Number(choice.value));
@@ -372,4 +372,5 @@ const showView = tabs(DATA.name, `${DATA.method}, ${STEPS.length} of ${DATA.fact
   shape: { title: "Shape", build: buildShape },
   settings: { title: "Settings", build: buildSettings },
 });
+document.documentElement.dataset.seconds = performance.now() / 1000;
 document.documentElement.dataset.ready = "true";
