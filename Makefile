@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup vllm lab results test test-all lint check bench-loss bench-update bench-merged clean
+.PHONY: setup vllm inspect screenshots lab results test test-all lint check bench-loss bench-update bench-merged clean
 
 setup: .venv/ready
 
@@ -23,6 +23,17 @@ vllm: .venv-vllm/ready  ## vLLM for CPUs, in an environment of its own
 	@# It brings a torchvision that breaks transformers; text needs none of the three.
 	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
+
+inspect: .venv-inspect/ready  ## inspect-ai, which tests read evaluations with, in an environment of its own
+
+.venv-inspect/ready:
+	@echo "setting up .venv-inspect (once; downloads inspect-ai)"
+	$(PYTHON) -m venv .venv-inspect
+	.venv-inspect/bin/pip install --quiet --disable-pip-version-check inspect-ai==0.3.285
+	@touch $@
+
+screenshots: setup  ## the pictures of docs/show.md; needs Chromium
+	$(BIN)/python benchmarks/screenshots.py
 
 lab: setup  ## train and evaluate on the embedded model
 	$(BIN)/paint lab --folder runs/lab-$$(date +%Y%m%d-%H%M%S)
@@ -60,4 +71,4 @@ bench-merged: setup  ## what generating with merged weights costs
 		$(if $(wildcard .venv-vllm/ready),--server ".venv-vllm/bin/python -m vllm.entrypoints.openai.api_server")
 
 clean:
-	rm -rf .venv .venv-vllm runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-vllm .venv-inspect runs .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -40,6 +40,7 @@ ROOMS = {
     "evaluation": [],
     "training": ["step", "baselines"],
     "experiments": [],
+    "show": [],
     "door": ["__init__", "cli"],
 }
 MODULES = {

@@ -52,6 +52,8 @@ paint: on-policy self-distillation with a partly masked solution
       answer benchmarks, grade, compare; `paint eval --help` explains
   paint grade FOLDER ...
       grade stored evaluations again, and compare them
+  paint show RUN | EVALUATION ...
+      one HTML file: rollouts token by token, answers with their verdicts
   paint data openthoughts OUT.jsonl
       the paper's training data: verified, without benchmark problems
   paint data check FILE --model.path MODEL
@@ -206,9 +208,10 @@ def train(arguments: list[str]) -> int:
 
     name = config.log.name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     config = replace(config, log=replace(config.log, name=name))
+    from paint.show.trackers import log_page
     from paint.training import run
 
-    run.train(config, Path(config.log.folder) / name)
+    run.train(config, Path(config.log.folder) / name, report=log_page)
     return 0
 
 
@@ -223,9 +226,10 @@ def resume(arguments: list[str]) -> int:
         config = replace(config, rollout=replace(config.rollout, urls=tuple(options.urls)))
     if options.steps is not None:
         config = replace(config, train=replace(config.train, steps=options.steps))
+    from paint.show.trackers import log_page
     from paint.training import run
 
-    run.train(config, options.run, resume=True)
+    run.train(config, options.run, resume=True, report=log_page)
     return 0
 
 
@@ -319,6 +323,80 @@ def _grade_parser() -> ArgumentParser:
         help="JSONL of verdicts by hand, which take the grader's place: problem, sample, verdict "
         "(right or wrong) and reason, and policy and benchmark where there are several",
     )
+    return parser
+
+
+# --- show ----------------------------------------------------------------------------------------
+
+
+def show_pages(arguments: list[str]) -> int:
+    """Write runs or evaluations as one HTML file."""
+    options = _show_parser().parse_args(arguments)
+    from paint.display import Display
+    from paint.show.show import Asked, show_targets
+
+    asked = Asked(
+        options.targets,
+        steps=options.step,
+        row=options.row,
+        contexts=options.contexts,
+        again=not options.stored,
+        format=options.format,
+        out=options.out,
+        opens=not options.no_open,
+    )
+    show_targets(asked, Display())
+    return 0
+
+
+def _show_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="paint show",
+        description="One HTML file that opens anywhere, without a server and without a network: a "
+        "run with its rollouts token by token, several runs over each other, or evaluations with "
+        "every answer and its verdict (docs/show.md).",
+    )
+    parser.add_argument(
+        "targets",
+        nargs="+",
+        type=place,
+        help="a run, several runs to compare, or what `paint eval` made",
+    )
+    parser.add_argument(
+        "--step",
+        nargs="+",
+        type=COUNT,
+        default=[],
+        help="of a run: steps whose rollouts are shown, all rows of each (default: as many steps "
+        "as fit, with the rows of log.tokens)",
+    )
+    parser.add_argument(
+        "--row", type=_within(int, 0, MOST), help="of a run: one row of each step, from 0"
+    )
+    parser.add_argument(
+        "--contexts",
+        type=lambda text: [name.strip() for name in text.split(",") if name.strip()],
+        default=[],
+        metavar="C,C,...",
+        help="of a run: score the completions under these contexts, too: own, none, other (another "
+        "problem's solution), answer, wrong_answer",
+    )
+    parser.add_argument(
+        "--stored",
+        action="store_true",
+        help="of a run: show only what was kept while training; load no model, score nothing again",
+    )
+    parser.add_argument(
+        "--format",
+        choices=["html", "inspect"],
+        default="html",
+        help="of evaluations: html, or logs that `inspect view` of inspect-ai reads, in the folder "
+        "--out (default: html)",
+    )
+    parser.add_argument(
+        "--out", type=place, help="file to write (default: show.html in the first target)"
+    )
+    parser.add_argument("--no-open", action="store_true", help="do not open the page in a browser")
     return parser
 
 
@@ -731,6 +809,7 @@ VERBS: dict[str, Callable[[list[str]], int]] = {
     "resume": resume,
     "eval": evaluate,
     "grade": grade,
+    "show": show_pages,
     "data": data,
     "probe": probe,
     "lab": lab,

@@ -363,9 +363,16 @@ class Log:
     """Project that trackers file the run under."""
     keep_rollouts: bool = True
     """Store every completion with its overlap, mask ratio and verdict in the run directory."""
+    tokens: int | Literal["all"] = 4
+    """Rows a step, the first ones, whose values are kept token by token beside their rollouts, for
+    `paint show` and pandas (docs/show.md); "all", or 0 for none (ours)."""
 
     def __post_init__(self) -> None:
         require_sound(self)
+        is_count = self.tokens == "all" or (
+            isinstance(self.tokens, int) and 0 <= self.tokens <= MOST
+        )
+        require(self, "tokens", is_count, f'in [0, {MOST}] or "all"', "rows a step; default: 4")
         require(self, "folder", bool(self.folder.strip()), "a folder", 'default: "runs"')
         is_folder_name = self.name is None or (
             self.name not in ("", ".", "..") and not set(self.name) & set("/\\\0")

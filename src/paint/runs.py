@@ -3,6 +3,7 @@
     run.json                    resolved config, identity, versions, git revision, command
     metrics.jsonl               one line a step
     rollouts/step-000001.jsonl  every rollout of the step: ids, text, overlap, mask ratio, context
+    tokens/step-000001.parquet  some of these token by token (paint.training.tokens)
     validation/step-000020/     an evaluation of that checkpoint (paint.evaluation.store)
     checkpoints/step-000020/    adapter (peft format) or model, optimizer, an averaged teacher,
                                 state: enough to go on bit by bit; SHA256SUMS of all of these

@@ -15,6 +15,7 @@ from functools import partial
 
 from torch import Tensor
 
+from paint.config import Context
 from paint.context import mask_ratio, mask_solution, opens_as_complete, overlaps
 from paint.data.problems import DataError, Problem
 from paint.display import Clock
@@ -22,6 +23,7 @@ from paint.engines.local import LocalEngine
 from paint.engines.protocol import sampling_of, seed_of
 from paint.fused import loss_from_hidden
 from paint.grading.equality import at_sight
+from paint.model.policy import Policy
 from paint.training.rollouts import Rollout, Scored, View, require_agreement
 from paint.training.update import (
     Batch,
@@ -67,14 +69,26 @@ def add_teacher_view(setup: Setup, rollout: Rollout, step_index: int) -> Rollout
     ratio = mask_ratio(scores["overlap"], wrong=options.wrong, correct=options.correct)
 
     seed = seed_of(setup.config.train.seed, step_index, rollout.row)
-    reference = context = reference_shown(setup.problems, problem, options.shown, seed)
+    view = teacher_view(setup.policy, options, setup.problems, problem, ratio, seed)
+    return replace(rollout, view=view, figures={**scores, "mask_ratio": ratio})
+
+
+def teacher_view(
+    policy: Policy,
+    options: Context,
+    problems: Sequence[Problem],
+    problem: Problem,
+    ratio: float,
+    seed: int,
+) -> View:
+    """What the teacher reads of a problem, with ``ratio`` of the solution hidden."""
+    reference = context = reference_shown(problems, problem, options.shown, seed)
     if reference is not None and options.shown in ("own", "other"):
         context = mask_solution(reference, ratio, placement=options.placement, seed=seed)
 
     complete = opens_as_complete(options.opening, is_whole=context == reference)
-    prompt = setup.policy.teacher_prompt(problem.problem, context, complete=complete)
-    view = View(context, complete, prompt)
-    return replace(rollout, view=view, figures={**scores, "mask_ratio": ratio})
+    prompt = policy.teacher_prompt(problem.problem, context, complete=complete)
+    return View(context, complete, prompt)
 
 
 def reference_shown(

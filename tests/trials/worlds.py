@@ -213,6 +213,13 @@ VERBS = [
         lambda at: read(at / "evals/lab/summary.json"),
         ["evals"],
     ),
+    Verb(
+        "show",
+        ["evals"],
+        ["show", "{at}/evals/lab", "--no-open", "--out", "{at}/page.html"],
+        lambda at: (at / "page.html").read_text("utf-8"),
+        ["evals"],
+    ),
     Verb("lab", ["lab"], LAB, _lab_figures, ["lab"]),
     Verb("lab without its results", ["lab"], LAB, _lab_figures, ["lab"], ["lab/results.jsonl"]),
     Verb("probe", ["probe"], PROBE, lambda at: read(at / "probe/summary.json"), ["probe"]),

@@ -8,7 +8,7 @@ more often right.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import combinations, islice
@@ -102,20 +102,35 @@ def grade(
         for (problem, number), sample, vote in zip(rows, ordered, votes, strict=True)
     ]
     write_grades(store.folder, lines)
+    return assembled(store, lines, [(sample.tokens, sample.truncated) for sample in ordered])
+
+
+def assembled(
+    store: Store, grades: Sequence[Mapping[str, Any]], written: Sequence[tuple[int, bool]]
+) -> GradedSamples:
+    """The graded samples of a store, from the rows of its grades.jsonl.
+
+    Args:
+        written: of each row, the tokens of its sample, and whether it was cut.
+    """
+    k = store.asked["samples"]
+    by_hand = Counter(
+        (row["by_hand"], row["strict"]["correct"]) for row in grades if "by_hand" in row
+    )
 
     def table(values: Sequence[Any]) -> Any:
         return np.array(values).reshape(-1, k)
 
     return GradedSamples(
         problems=[_identity(problem) for problem in store.problems],
-        correct=table([sample.grade.strict.correct for sample in ordered]),
-        lenient=table([sample.grade.lenient.correct for sample in ordered]),
-        votes=table(votes),
-        tokens=table([sample.tokens for sample in ordered]),
-        truncated=table([sample.truncated for sample in ordered]),
-        unboxed=table([sample.grade.strict.answer is None for sample in ordered]),
-        looping=table([sample.looping for sample in ordered]),
-        reasons=Counter(sample.grade.strict.reason for sample in ordered),
+        correct=table([row["strict"]["correct"] for row in grades]),
+        lenient=table([row["lenient"]["correct"] for row in grades]),
+        votes=table([row["vote"] for row in grades]),
+        tokens=table([tokens for tokens, _ in written]),
+        truncated=table([is_cut for _, is_cut in written]),
+        unboxed=table([row["strict"]["answer"] is None for row in grades]),
+        looping=table([row["looping"] for row in grades]),
+        reasons=Counter(row["strict"]["reason"] for row in grades),
         by_hand=counted(by_hand),
         labels=_labels(store.problems),
         doubts=doubts(store.problems),

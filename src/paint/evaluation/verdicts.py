@@ -8,7 +8,6 @@ several evaluations: a verdict is on one text. Every line is applied and counted
 Left out on purpose: verdicts on a whole problem. Mend its gold answer, or add another one.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -94,12 +93,11 @@ def overrule(grade: Grade, given: Given) -> Grade:
     return Grade(strict, lenient)
 
 
-def counted(by_hand: ByHand) -> dict[str, dict[str, int]]:
-    """How many verdicts of each reason say right, and how many wrong."""
-    counts = Counter((given.reason, given.correct) for given in by_hand.values())
+def counted(given: Mapping[tuple[str, bool], int]) -> dict[str, dict[str, int]]:
+    """How many verdicts of each reason say right, and how many wrong, from counts of both."""
     return {
-        reason: {"right": counts[reason, True], "wrong": counts[reason, False]}
-        for reason in sorted({reason for reason, _ in counts})
+        reason: {"right": given.get((reason, True), 0), "wrong": given.get((reason, False), 0)}
+        for reason in sorted({reason for reason, _ in given})
     }
 
 

@@ -38,18 +38,30 @@ from paint.step import step
 from paint.training import checkpoint, runlog
 from paint.training.prompts import problems_that_fit, say_how_views_differ, show_first_prompts
 from paint.training.rollouts import Scored
+from paint.training.tokens import write_tokens
 from paint.training.update import Setup, Step, is_whole_step, learning_rate
 
 STEPS: dict[str, Step] = {"distillation": step, "grpo": grpo_step, "sft": sft_step}
+
+Report = Callable[[Path, Accelerator, Display], None]
+"""What a finished run is told by."""
 
 START_SECONDS = 600
 """What ranks wait for each other beyond what an engine may take."""
 
 
 def train(
-    config: Config, folder: Path, *, resume: bool = False, display: Display | None = None
+    config: Config,
+    folder: Path,
+    *,
+    resume: bool = False,
+    display: Display | None = None,
+    report: Report | None = None,
 ) -> Path:
     """Run (or go on with) a training run in ``folder`` and return its last checkpoint.
+
+    Args:
+        report: called on the first rank after the last step, while trackers still take figures.
 
     Raises:
         ConfigError, DataError, ImplError, PolicyError, RunError: before the first step wherever
@@ -105,6 +117,8 @@ def train(
             setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
             try:
                 loop(setup, validation, folder, display, done)
+                if report is not None and is_main:
+                    report(folder, accelerator, display)
             finally:
                 accelerator.end_training()
 
@@ -190,6 +204,8 @@ def log_step(
 
     if setup.config.log.keep_rollouts:
         runlog.write_rollouts(folder, step_number, scored, is_correct)
+        rows, tokenizer = setup.config.log.tokens, setup.policy.tokenizer
+        write_tokens(folder, step_number, scored, rows, tokenizer)
     runlog.append_metrics(folder, metrics)
     setup.accelerator.log(metrics, step=step_number)
     display.step(metrics)

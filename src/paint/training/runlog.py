@@ -185,7 +185,7 @@ def write_rollouts(
 
 
 def forget_after(config: Config, folder: Path, step: int) -> None:
-    """Drop figures, rollouts and validation of steps that will be done again; note the config.
+    """Drop what is kept of steps that will be done again, validation included; note the config.
 
     They come back the same. What may change is noted in run.json: a larger number of steps, and
     where the engine runs.
@@ -211,9 +211,10 @@ def forget_after(config: Config, folder: Path, step: int) -> None:
         if facts["config"] != table:
             files.write_json(folder / "run.json", facts | {"config": table})
         files.write_log(folder / "metrics.jsonl", rows, facts["id"])
-        for path in step_places(folder / "rollouts", ".jsonl"):
-            if step_of(path) > step:
-                path.unlink()
+        for part, ending in (("rollouts", ".jsonl"), ("tokens", ".parquet")):
+            for path in step_places(folder / part, ending):
+                if step_of(path) > step:
+                    path.unlink()
         for path in step_places(folder / "validation"):
             if step_of(path) > step:
                 shutil.rmtree(path)

@@ -1,0 +1,130 @@
+"""The pictures of docs/show.md: `make screenshots`.
+
+Trains lab-paint and evaluates it and its base, unless --run and --evals name others, writes both
+pages, and takes a picture of each view with the system's Chromium.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+from paint.display import Display
+from paint.runs import read_metrics
+from paint.show.show import Asked, show_targets
+
+SIZE = {"width": 1400, "height": 900}
+CONTEXTS = ("own", "none", "other", "wrong_answer")
+MOST_BYTES = 300_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", type=Path, help="a finished run (default: train lab-paint)")
+    parser.add_argument("--evals", type=Path, help="an evaluation (default: of that run)")
+    parser.add_argument("--work", type=Path, default=Path("runs/screenshots"))
+    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    parser.add_argument("--name", default="show", help="the pictures are NAME-rollout.png, ...")
+    options = parser.parse_args()
+
+    run = options.run or trained(options.work)
+    evals = options.evals or evaluated(run, options.work)
+    display = Display()
+    pages = {
+        "run": Asked([run], contexts=CONTEXTS, out=options.work / "run.html"),
+        "evaluation": Asked([evals], out=options.work / "evaluation.html"),
+    }
+    places = {name: show_targets(asked, display) for name, asked in pages.items()}
+    take(places["run"], places["evaluation"], options.docs, options.name)
+
+
+def trained(work: Path) -> Path:
+    run = work / "lab-paint"
+    if not run.exists() or len(read_metrics(run)) < 20:
+        shutil.rmtree(run, ignore_errors=True)
+        paint("train", "lab-paint", "--log.folder", str(work), "--log.name", run.name)
+    return run
+
+
+def evaluated(run: Path, work: Path) -> Path:
+    last = sorted((run / "checkpoints").iterdir())[-1]
+    paint(
+        *("eval", str(last), "--benchmarks", "lab", "--limit", "60", "--samples", "8"),
+        *("--no-thinking", "--rollout.top-p", "1.0", "--rollout.max-new-tokens", "96"),
+        *("--folder", str(work / "evals")),
+    )
+    return work / "evals"
+
+
+def paint(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "paint.cli", *arguments], check=True)
+
+
+def take(run: Path, evaluation: Path, docs: Path, name: str) -> None:
+    """A picture of each view, of at most MOST_BYTES."""
+    binary = shutil.which("chromium") or shutil.which("google-chrome")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+
+        def shot(view: str, page: Page) -> None:
+            path = docs / f"{name}-{view}.png"
+            page.wait_for_timeout(150)
+            page.screenshot(path=path)
+            assert path.stat().st_size <= MOST_BYTES, f"{path}: {path.stat().st_size:,} bytes"
+            print(f"{path}: {path.stat().st_size:,} bytes")
+
+        def opened(path: Path, place: str, *, dark: bool = False) -> Page:
+            scheme = "dark" if dark else "light"
+            page = browser.new_context(color_scheme=scheme, viewport=SIZE).new_page()
+            page.goto(f"{path.resolve().as_uri()}#{place}")
+            page.wait_for_function("document.documentElement.dataset.ready === 'true'")
+            return page
+
+        shot("run", opened(run, "view=run"))
+
+        page = opened(run, "view=rollouts")
+        page.evaluate(WORST)
+        shot("rollout", page)
+
+        page.keyboard.press("Escape")
+        page.evaluate("document.querySelector('#contexts').scrollIntoView()")
+        page.hover("#contexts .t.clipped, #contexts .t.selected >> nth=0")
+        shot("contexts", page)
+
+        page = opened(run, "view=rollouts&color=ratio", dark=True)
+        page.select_option("select[name=correct]", "wrong")
+        page.click("[data-sort=klmax]")
+        page.click("#rows tbody tr >> nth=0")
+        page.keyboard.press("n")
+        shot("where", page)
+
+        shot("shape", opened(run, "view=shape"))
+
+        page = opened(evaluation, "view=problems")
+        page.select_option("select[name=kind]", "gained")
+        page.click("#problems tbody tr >> nth=0")
+        shot("evaluation", page)
+
+        shot("accuracy", opened(evaluation, "view=figures"))
+        browser.close()
+
+
+# The wrong rollout of an exactly scored step with the largest KL at a clipped token.
+WORST = """() => {
+  const rows = ROWS.filter(r => r.at.is_exact && !r.correct && r.entries);
+  let best = null;
+  for (const row of rows.length ? rows : ROWS) {
+    const v = values(row);
+    v.kl.forEach((kl, i) => {
+      if (v.clipped[i] && (!best || kl > best[2])) best = [row, i, kl];
+    });
+  }
+  if (best) { selectRow(best[0]); focusToken(best[1]); }
+}"""
+
+
+if __name__ == "__main__":
+    main()

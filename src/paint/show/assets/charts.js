@@ -1,0 +1,159 @@
+// Plots as SVG: lines over steps, bars, points; hover and arrow keys read the values.
+
+const charts = [];  // of one page: the same step is read in all of them
+
+function ticks(low, high, count = 4) {
+  const rough = (high - low) / count || 1, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= rough) || rough;
+  const made = [];
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i++) made.push(i * step);
+  return made;
+}
+
+function frame(width, height, margin, [x0, x1], [y0, y1], { xticks, yticks, xformat = number, yformat = number } = {}) {
+  const [left, right, top, bottom] = margin;
+  const x = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
+  const y = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
+  const parts = [];
+  for (const tick of yticks ?? ticks(y0, y1)) {
+    parts.push(svg("line.axis", { x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
+    parts.push(svg("text", { x: left - 5, y: y(tick) + 4, "text-anchor": "end" }, yformat(tick)));
+  }
+  for (const tick of xticks ?? ticks(x0, x1, 6)) parts.push(svg("text", { x: x(tick), y: height - bottom + 15, "text-anchor": "middle" }, xformat(tick)));
+  if (y0 < 0 && y1 > 0) parts.push(svg("line.zero", { x1: left, x2: width - right, y1: y(0), y2: y(0) }));
+  return { x, y, parts };
+}
+
+function extent(values, { zero = false } = {}) {
+  const known = values.filter((v) => v !== null && v !== undefined && Number.isFinite(v));
+  let low = Math.min(...known), high = Math.max(...known);
+  if (!known.length) [low, high] = [0, 1];
+  if (zero) { low = Math.min(low, 0); high = Math.max(high, 0); }
+  if (low === high) { low -= Math.abs(low) * .1 || (zero ? 0 : .5); high += Math.abs(high) * .1 || .5; }
+  return [low, high];
+}
+
+// Lines over x. series: {name, y, low?, high?}; onpick(x) follows a click or Enter.
+function lineChart({ title, note, x: xs, series, zero = false, format = number, onpick, xname = "step" }) {
+  const width = 380, height = 178, margin = [46, 10, 8, 22];
+  const all = series.flatMap((s) => [...s.y, ...(s.low || []), ...(s.high || [])]);
+  const f = frame(width, height, margin, extent(xs), extent(all, { zero }), { yformat: (v) => (format === percent ? `${Number((100 * v).toPrecision(3))} %` : format(v)) });
+  const drawn = series.map((s, n) => {
+    const points = xs.map((v, i) => [f.x(v), s.y[i] === null || s.y[i] === undefined ? null : f.y(s.y[i])]);
+    const group = svg(`g.s${n % 6}`);
+    if (s.low) {
+      const there = xs.map((_, i) => i).filter((i) => Number.isFinite(s.low[i]) && Number.isFinite(s.high[i]));
+      const edge = (values, order) => order.map((i) => `${f.x(xs[i])},${f.y(values[i])}`).join("L");
+      if (there.length > 1) group.append(svg("path.band", { d: `M${edge(s.high, there)}L${edge(s.low, [...there].reverse())}Z` }));
+      for (const i of there) group.append(svg("line.whisker", { x1: f.x(xs[i]), x2: f.x(xs[i]), y1: f.y(s.low[i]), y2: f.y(s.high[i]) }));
+    }
+    let path = "", pen = "M";
+    for (const [px, py] of points) { if (py === null) pen = "M"; else { path += `${pen}${px.toFixed(1)},${py.toFixed(1)}`; pen = "L"; } }
+    group.append(svg("path.line", { d: path, "stroke-dasharray": ["", "6 3", "2 2", "8 3 2 3", "", "4 4"][n % 6] }));
+    if (xs.length < 40) for (const [px, py] of points) if (py !== null) group.append(svg("circle.dot", { cx: px, cy: py, r: 2.3 }));
+    return group;
+  });
+  const cross = svg("line.cross", { y1: margin[2], y2: height - margin[3], visibility: "hidden" });
+  const picture = svg(onpick ? "svg.pick" : "svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: 0,
+    "aria-label": `${title}, ${series.map((s) => s.name).join(", ")} over ${xname}` }, f.parts, drawn, cross);
+  const read = el("span.read", { "aria-live": "polite" });
+  let at = null;
+  const shown = (i) => {
+    at = i;
+    cross.setAttribute("visibility", i === null ? "hidden" : "visible");
+    if (i === null) { read.textContent = ""; return; }
+    cross.setAttribute("x1", f.x(xs[i])); cross.setAttribute("x2", f.x(xs[i]));
+    const said = series.map((s) => {
+      const range = s.low && Number.isFinite(s.low[i]) ? ` [${format(s.low[i])}, ${format(s.high[i])}]` : "";
+      return (series.length > 1 ? `${s.name} ` : "") + format(s.y[i]) + range;
+    });
+    read.textContent = `${xname} ${number(xs[i])}: ${said.join(" \u00b7 ")}`;
+  };
+  const tell = (i) => { for (const chart of charts) chart(i === null ? null : xs[i]); };
+  charts.push((value) => { const i = value === null ? -1 : xs.indexOf(value); shown(i < 0 ? null : i); });
+  const nearest = (event) => {
+    const box = picture.getBoundingClientRect(), place = (event.clientX - box.left) / box.width * width;
+    let best = 0;
+    xs.forEach((v, i) => { if (Math.abs(f.x(v) - place) < Math.abs(f.x(xs[best]) - place)) best = i; });
+    return best;
+  };
+  picture.addEventListener("mousemove", (event) => tell(nearest(event)));
+  picture.addEventListener("mouseleave", () => tell(null));
+  picture.addEventListener("blur", () => tell(null));
+  picture.addEventListener("click", (event) => onpick?.(xs[nearest(event)]));
+  picture.addEventListener("keydown", (event) => {
+    const last = xs.length - 1;
+    if (event.key === "ArrowRight") tell(Math.min((at ?? -1) + 1, last));
+    else if (event.key === "ArrowLeft") tell(Math.max((at ?? last + 1) - 1, 0));
+    else if (event.key === "Enter" && at !== null) onpick?.(xs[at]);
+    else return;
+    event.preventDefault();
+  });
+  return el("figure", { "data-chart": title }, el("h3", {}, title, read), keys(series), note ? el("p", {}, note) : null, picture);
+}
+
+function keys(series) {
+  if (series.length < 2) return null;
+  return el("div", {}, series.map((s, n) => el(`span.key.s${n % 6}`, {}, el("i"), s.name)));
+}
+
+// Bars beside each other for every label; series: {name, y}.
+function barChart({ title, note, labels, series, format = number, stacked = false }) {
+  const width = 380, height = 190, margin = [46, 8, 8, 24];
+  const sums = stacked ? labels.map((_, i) => series.reduce((sum, s) => sum + s.y[i], 0)) : series.flatMap((s) => s.y);
+  const f = frame(width, height, margin, [0, labels.length], extent(sums, { zero: true }), { xticks: [], yformat: (v) => (format === percent ? percent(v, 0) : format(v)) });
+  const slot = (width - margin[0] - margin[1]) / labels.length;
+  const parts = [];
+  labels.forEach((label, i) => {
+    let base = 0;
+    series.forEach((s, n) => {
+      const value = s.y[i], [from, to] = stacked ? [base, base + value] : [0, value];
+      base += value;
+      const w = stacked ? slot * .78 : slot * .8 / series.length;
+      const left = f.x(i) + slot * .1 + (stacked ? 0 : n * w);
+      const [top, bottom] = [Math.min(f.y(from), f.y(to)), Math.max(f.y(from), f.y(to))];
+      parts.push(svg(`rect.bar.s${n}`, { x: left, width: Math.max(w - 1, .5), y: top, height: Math.max(bottom - top, 0) }, svg("title", {}, `${label}, ${s.name}: ${format(value)}`)));
+    });
+    if (labels.length <= 12 || i % Math.ceil(labels.length / 8) === 0) parts.push(svg("text", { x: f.x(i) + slot / 2, y: height - 8, "text-anchor": "middle" }, label));
+  });
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title }, f.parts, parts);
+  return el("figure", { "data-chart": title }, el("h3", {}, title), keys(series), note ? el("p", {}, note) : null, picture);
+}
+
+// Points joined in order: {x, y, label}.
+function pathChart({ title, note, points, xname, yname, diagonal = false }) {
+  const width = 380, height = 230, margin = [50, 14, 8, 36];
+  let [xe, ye] = [extent(points.map((p) => p.x)), extent(points.map((p) => p.y))];
+  if (diagonal) { const both = extent([...xe, ...ye]); xe = both; ye = both; }
+  const f = frame(width, height, margin, xe, ye);
+  const parts = [];
+  if (diagonal) parts.push(svg("line.zero", { x1: f.x(xe[0]), y1: f.y(xe[0]), x2: f.x(xe[1]), y2: f.y(xe[1]) }));
+  parts.push(svg("path.line.s0", { d: points.map((p, i) => `${i ? "L" : "M"}${f.x(p.x)},${f.y(p.y)}`).join(""), opacity: .5 }));
+  points.forEach((p, i) => {
+    const isEnd = i === 0 || i === points.length - 1;
+    parts.push(svg("circle.dot.s0", { cx: f.x(p.x), cy: f.y(p.y), r: isEnd ? 5 : 3 }, svg("title", {}, `${p.label}: ${xname} ${number(p.x)}, ${yname} ${number(p.y)}`)));
+    const isRight = f.x(p.x) > width * .75;
+    if (isEnd) parts.push(svg("text", { x: f.x(p.x) + (isRight ? -8 : 8), y: f.y(p.y) - 8, "text-anchor": isRight ? "end" : "start" }, p.label));
+  });
+  parts.push(svg("text", { x: (width + margin[0]) / 2, y: height - 4, "text-anchor": "middle" }, xname));
+  parts.push(svg("text", { x: 8, y: 14 }, yname));
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title }, f.parts, parts);
+  return el("figure", { "data-chart": title }, el("h3", {}, title), note ? el("p", {}, note) : null, picture);
+}
+
+// Rows with an interval each: {label, mean, low, high}; zero draws the line at 0.
+function intervalChart({ title, note, rows, format = percent }) {
+  const width = 560, line = 26, height = rows.length * line + 34, left = 205;
+  const [x0, x1] = extent(rows.flatMap((r) => [r.mean, r.low, r.high]));
+  const f = frame(width, height, [left, 16, 6, 24], [x0, x1], [0, rows.length], { yticks: [], xformat: (v) => format(v, 0) });
+  const parts = rows.map((row, i) => {
+    const y = 6 + (i + .5) * line;
+    return svg("g.s0", {}, svg("text", { x: left - 10, y: y + 4, "text-anchor": "end" }, row.label.length > 32 ? `${row.label.slice(0, 31)}\u2026` : row.label),
+      svg("line.whisker", { x1: f.x(row.low ?? row.mean), x2: f.x(row.high ?? row.mean), y1: y, y2: y }),
+      svg("circle.dot", { cx: f.x(row.mean), cy: y, r: 4.5 }, svg("title", {}, `${row.label}: ${format(row.mean)} [${format(row.low)}, ${format(row.high)}]`)),
+      svg("text", { x: Math.min(f.x(row.mean), width - 90), y: y - 7, "text-anchor": "middle" }, format(row.mean)));
+  });
+  if (x0 < 0 && x1 > 0) parts.push(svg("line.zero", { x1: f.x(0), x2: f.x(0), y1: 4, y2: height - 24 }));
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": title }, f.parts, parts);
+  return el("figure", { "data-chart": title }, el("h3", {}, title), note ? el("p", {}, note) : null, picture);
+}

@@ -1,0 +1,305 @@
+"""The pages in a real browser: true values, keys, links, dark mode, nothing from the network."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from browser import opened
+from paint import files
+from paint.display import Display
+from paint.model.policy import Policy, load_policy
+from paint.model.teacher import open_teacher
+from paint.objective import paint_loss
+from paint.runs import read_facts, read_run
+from paint.show.show import Asked, show_targets
+from runs import stored
+
+MINUS = "\u2212"
+
+READ_TIPS = """count => {
+  const found = [];
+  const all = selector => [...tip.querySelectorAll(selector)];
+  const exact = nodes => name => Object.fromEntries(
+    nodes.map(e => [e.dataset[name], Number(e.dataset.exact)]));
+  for (const row of ROWS.filter(r => r.step === 1)) {
+    selectRow(row);
+    document.querySelectorAll('#tokens .t').forEach((span, i) => {
+      if (found.length >= count) return;
+      span.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));
+      found.push({
+        row: row.row, i,
+        values: exact(all('[data-value]'))('value'),
+        shown: Object.fromEntries(all('[data-value]').map(
+          e => [e.dataset.value, e.querySelector('b')?.textContent])),
+        entries: all('[data-entry]').map(
+          l => exact([...l.querySelectorAll('[data-view]')])('view')),
+        clipped: all('[data-entry]').map(l => l.textContent.includes('clipped')),
+        push: tip.querySelector('.push')?.textContent,
+      });
+    });
+  }
+  return found;
+}"""
+
+
+def exact(run: Path, policy: Policy, row: int) -> dict[str, Any]:
+    """What paint_loss in float64 makes of a row of the first step, with the logits' gradient."""
+    config, rollout = read_run(run), stored(run)[row]
+    teacher = open_teacher(policy, config.teacher)
+    ids = rollout["completion_ids"]
+    with torch.no_grad():
+        student = policy.lm_head(policy.hidden_states([rollout["prompt_ids"]], [ids]))
+        with teacher.view():
+            hidden = policy.hidden_states([rollout["teacher_prompt_ids"]], [ids])
+            taught = policy.lm_head(hidden)
+    assert student.dtype == torch.float64
+    logits = student.clone().requires_grad_()
+    tokens = torch.tensor(ids)
+    loss = paint_loss(logits, taught, [len(ids)], clip=config.objective.clip, tokens=tokens)
+    loss.value.backward()
+    assert logits.grad is not None
+    slope = logits.grad.gather(1, tokens[:, None])[:, 0] * len(ids)
+    log_p, log_q = ((x / 1.1).log_softmax(-1) for x in (taught, student))
+    target = 0.97 * log_p + 0.03 * log_q
+    target = torch.where(loss.stats["selected"][:, None] > 0, target.log_softmax(-1), log_p)
+    summands = target.exp() * (target - log_q)
+    return {
+        "values": {"loss": loss.per_token, **loss.stats, "slope": slope},
+        "probs": {"student": log_q.exp(), "teacher": log_p.exp(), "target": target.exp()},
+        "clipped": summands > config.objective.clip,
+    }
+
+
+def test_the_values_on_the_page_are_those_of_the_loss_in_float64(
+    browser: Any, run: Path, page: Path
+) -> None:
+    """Values, likeliest tokens and pushes of 150 tokens, within 1e-4."""
+    with opened(browser, page, "view=rollouts") as shown:
+        tips = shown.page.evaluate(READ_TIPS, 200)
+    assert len(tips) >= 150
+    config = read_run(run)
+    policy = load_policy(config.model, seed=config.train.seed)
+    policy.model.double()
+    known: dict[int, dict[str, Any]] = {}
+    for tip in tips:
+        if tip["row"] not in known:
+            known[tip["row"]] = exact(run, policy, tip["row"])
+        wanted, i = known[tip["row"]], tip["i"]
+        for name, value in tip["values"].items():
+            if name == "engine_log_prob":
+                continue
+            true = float(wanted["values"][name][i])
+            bound = 1e-4 * max(1.0, abs(true)) if name == "entropy_ratio" else 1e-4
+            assert value == pytest.approx(true, abs=bound), (name, tip["row"], i)
+            if name not in ("slope",):
+                said = float(tip["shown"][name].replace(MINUS, "-"))
+                assert said == pytest.approx(true, rel=1e-3, abs=1e-4), name
+
+        for view, probs in wanted["probs"].items():
+            said = sorted((entry[view] for entry in tip["entries"]), reverse=True)
+            likeliest = probs[i].topk(5).values.tolist()
+            assert said[:5] == pytest.approx(likeliest, abs=1e-4)
+            sampled = probs[i, stored(run)[tip["row"]]["completion_ids"][i]]
+            assert tip["entries"][0][view] == pytest.approx(float(sampled), abs=1e-4)
+        assert any(tip["clipped"]) <= bool(wanted["clipped"][i].any())
+        slope = float(wanted["values"]["slope"][i])
+        if abs(slope) > 1e-4:
+            words = "less likely" if slope > 0 else "makes the sampled token likelier"
+            assert words in tip["push"]
+
+
+def test_hovering_and_focus_show_what_stands_behind_a_token(browser: Any, page: Path) -> None:
+    with opened(browser, page, "view=rollouts&step=1&row=2") as shown:
+        at = shown.page
+        at.hover("#tokens .t >> nth=5")
+        assert "token 5 of" in at.inner_text("#tip")
+        assert at.locator("#tip [data-entry]").count() >= 5
+        at.mouse.move(5, 5)
+        assert at.is_hidden("#tip")
+        at.focus("#tokens .t >> nth=0")
+        at.keyboard.press("ArrowRight")
+        at.keyboard.press("ArrowRight")
+        assert "token 1 of" in at.inner_text("#tip")
+        at.keyboard.press("Escape")
+        assert at.is_hidden("#tip")
+        assert not shown.said
+
+
+def test_keys_lead_on(browser: Any, page: Path) -> None:
+    with opened(browser, page, "view=rollouts&step=1&row=0") as shown:
+        at = shown.page
+        at.keyboard.press("j")
+        assert "row=1" in at.url
+        at.keyboard.press("k")
+        assert "row=0" in at.url
+        at.keyboard.press("2")
+        assert at.input_value("#quantity") == "loss"
+        at.keyboard.press("1")
+        at.keyboard.press("n")
+        assert "token=" in at.url
+        place = at.evaluate("Number(address.get().token)")
+        highest = at.evaluate("series(current, quantity).map(Math.abs)")
+        everything = sorted(at.evaluate("ROWS.flatMap(r => series(r, quantity).map(Math.abs))"))
+        assert highest[place] >= everything[int(0.96 * len(everything))]
+        at.keyboard.press("?")
+        assert at.is_visible("dialog")
+
+
+def test_a_link_leads_to_the_same_token_and_a_step_that_is_not_there_says_so(
+    browser: Any, page: Path
+) -> None:
+    with opened(browser, page, "view=rollouts&step=3&row=1&token=7&color=ht") as shown:
+        at = shown.page
+        assert "Step 3, row 1" in at.inner_text("#rollout h2")
+        assert at.input_value("#quantity") == "ht"
+        assert "token 7 of" in at.inner_text("#tip")
+        at.goto(f"{page.as_uri()}#view=rollouts&step=77")
+        at.wait_for_function("document.querySelector('#rollout').innerText.includes('step 77')")
+
+
+def test_rows_are_filtered_and_sorted(browser: Any, page: Path, run: Path) -> None:
+    with opened(browser, page, "view=rollouts") as shown:
+        at = shown.page
+        rows = at.locator("#rows tbody tr")
+        everything = rows.count()
+        assert everything == 12
+        at.select_option("select[name=correct]", "wrong")
+        wrong = sum(not row["correct"] for step in (1, 2, 3) for row in stored(run, step)[:4])
+        assert rows.count() == wrong
+        at.select_option("select[name=correct]", "")
+        at.fill("input[name=kl]", "1000")
+        assert rows.count() == 0
+        at.fill("input[name=kl]", "")
+        at.click("[data-sort=kl]")
+        said = [
+            float(t.replace(MINUS, "-"))
+            for t in at.locator("#rows tbody td:nth-child(4)").all_inner_texts()
+        ]
+        assert said == sorted(said, reverse=True)
+
+
+def test_anchors_lead_to_their_place(browser: Any, page: Path, run: Path) -> None:
+    with opened(browser, page, "view=rollouts&step=1&row=0") as shown:
+        at = shown.page
+        found = at.locator("button.chip.found").count()
+        missing = at.locator(".chip.missing").count()
+        overlap = stored(run)[0]["overlap"]
+        assert found / (found + missing) == pytest.approx(overlap)
+        if found:
+            at.click("button.chip.found >> nth=0")
+            text = "".join(at.locator(".t.met").all_inner_texts()).replace("·", " ")
+            assert at.locator(".t.met").count() >= 1
+            anchor = at.get_attribute("button.chip.found >> nth=0", "data-anchor")
+            assert anchor is not None
+            assert any(letter in text for letter in anchor if letter.isdigit())
+
+
+def test_the_runs_curves_read_one_step_and_lead_to_its_rollouts(
+    browser: Any, page: Path, run: Path
+) -> None:
+    with opened(browser, page, "view=run") as shown:
+        at = shown.page
+        chart = at.locator("figure[data-chart='Loss and KL'] svg")
+        chart.hover(position={"x": 60, "y": 60})
+        assert "step 1: loss" in at.inner_text("figure[data-chart='Loss and KL'] .read")
+        assert "step 1" in at.inner_text("figure[data-chart='Overlap'] .read")
+        chart.click(position={"x": 60, "y": 60})
+        assert "Step 1, row 0" in at.inner_text("#rollout h2")
+        at.click("[role=tab] >> nth=2")
+        assert at.locator("figure").filter(has_text="KL by tenth").count() == 1
+        assert not shown.said
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_token_can_be_read_and_nothing_is_asked_of_the_network(
+    browser: Any, page: Path, dark: bool
+) -> None:
+    contrast = """() => usable.flatMap(q => { quantity = q; recolour(); return spans.map(s => {
+      const parts = t => t.match(/[\\d.]+/g).slice(0, 3).map(Number);
+      const style = getComputedStyle(s);
+      const [a, b] = [style.color, style.backgroundColor].map(parts).map(luminance);
+      return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    }); }).reduce((a, b) => Math.min(a, b))"""
+    with opened(browser, page, "view=rollouts", dark=dark) as shown:
+        assert shown.page.evaluate("isDark()") == dark
+        assert shown.page.evaluate(contrast) >= 4.5
+        background = "getComputedStyle(document.body).backgroundColor"
+        before = shown.page.evaluate(background)
+        shown.page.click("#theme")
+        assert shown.page.evaluate("isDark()") != dark
+        assert shown.page.evaluate(background) != before
+        assert shown.page.evaluate(contrast) >= 4.5
+        for tab in range(4):
+            shown.page.click(f"[role=tab] >> nth={tab}")
+        assert not shown.said
+
+
+HOSTILE = (
+    "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>\x1b[2J‮abc⁦\x00é\n"
+)
+
+
+def test_what_a_model_says_stays_text(browser: Any, run: Path, tmp_path: Path) -> None:
+    """Also in problems, contexts and names: it neither runs, nor steers, nor turns around."""
+    import shutil
+
+    folder = tmp_path / "hostile"
+    shutil.copytree(run, folder)
+    shutil.rmtree(folder / "tokens")
+    policy = load_policy(read_run(run).model, seed=0)
+    ids = policy.tokenizer.encode(HOSTILE, add_special_tokens=False)
+    rows = stored(folder)
+    for row in rows:
+        row.update(completion_ids=ids, engine_log_probs=[-1.0] * len(ids), text=HOSTILE)
+        row.update(problem=HOSTILE, answer=HOSTILE, source=HOSTILE, context=HOSTILE)
+    files.write_rows(folder / "rollouts/step-000001.jsonl", rows, read_facts(folder)["id"])
+    page = show_targets(Asked([folder], steps=[1]), Display(enabled=False))
+    assert page.read_text("utf-8").count("</script>") == 2
+    with opened(browser, page, "view=rollouts&step=1&row=0&token=3") as shown:
+        text = shown.page.inner_text("#tokens")
+        assert "</script><script>" in text.replace("·", " ")
+        assert "␛[2J" in text
+        assert "E280AE" in text  # a mark in three tokens: each shows its byte
+        assert "U+202E" in shown.page.inner_text("#rollout")
+        assert "␀" in text
+        assert "‮" not in shown.page.inner_text("body")
+        assert "\x1b" not in shown.page.inner_text("body")
+        assert shown.page.title() != "taken"
+        assert shown.page.locator("main img").count() == 0
+        assert not shown.said
+
+
+def test_an_evaluation_says_why_an_answer_failed(browser: Any, run: Path, tmp_path: Path) -> None:
+    page = show_targets(
+        Asked([run / "validation"], out=tmp_path / "e.html"), Display(enabled=False)
+    )
+    with opened(browser, page, "view=problems") as shown:
+        at = shown.page
+        assert at.locator("#problems tbody tr").count() == 4
+        assert at.locator("#problems thead th").count() == 4  # the problem and three checkpoints
+        at.click("#problems tbody tr >> nth=2")
+        assert at.locator("#answers [data-policy]").count() == 2
+        answers = at.locator("#answers [data-policy] >> nth=0").locator("details")
+        assert answers.count() == 3
+        right = sum("✓" in text for text in answers.locator("summary").all_inner_texts())
+        line = at.inner_text("#problems tbody tr >> nth=2")
+        assert f"{right}/3" in line
+        at.click("[role=tab] >> nth=0")
+        assert at.locator("figure").filter(has_text="pass@j").count() == 1
+        assert not shown.said
+
+
+def test_runs_lie_over_each_other(browser: Any, run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    page = show_targets(Asked([run, other], out=tmp_path / "c.html"), Display(enabled=False))
+    with opened(browser, page) as shown:
+        loss = shown.page.locator("figure[data-chart='loss']")
+        assert loss.locator("path.line").count() == 2
+        shown.page.click("[role=tab] >> nth=1")
+        assert "All settings are the same" in shown.page.inner_text("main")
+        assert not shown.said

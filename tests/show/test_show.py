@@ -1,0 +1,182 @@
+"""The verb: what it takes and refuses, the logs it writes for inspect-ai, the page for trackers."""
+
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accelerate import Accelerator
+
+from paint.cli import main
+from paint.config import ConfigError
+from paint.display import Display
+from paint.evaluation.store import StoreError, find_stores
+from paint.files import read_json
+from paint.show.evaluation import evaluation_data, read_graded, shortened
+from paint.show.show import Asked, show_targets
+from paint.show.trackers import log_page
+
+INSPECT = Path(__file__).parents[2] / ".venv-inspect/bin/python"
+
+
+def data_of(page: Path) -> dict[str, Any]:
+    text = page.read_text("utf-8").split('id="data">')[1].split("</script>")[0]
+    data: dict[str, Any] = json.loads(text)
+    return data
+
+
+def test_the_command_writes_one_file(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert main(["show", str(run), "--stored", "--no-open", "--out", str(out)]) == 0
+    data = data_of(out)
+    assert data["metrics"]["step"] == [1, 2, 3]
+    assert [len(step["rows"]) for step in data["steps"]] == [4, 4, 4]
+    assert [v["step"] for v in data["validation"]] == [0, 2, 3]
+    assert "http" not in out.read_text("utf-8").replace("http://www.w3.org/2000/svg", "").replace(
+        "http-equiv", ""
+    )
+
+
+def test_what_does_not_belong_together_is_refused(run: Path, tmp_path: Path) -> None:
+    evals = run / "validation"
+    refused: list[tuple[str, Asked]] = [
+        ("not both", Asked([run, evals])),
+        ("neither a run", Asked([tmp_path])),
+        ("for one run", Asked([evals], steps=[1])),
+        ("for one run", Asked([run, run], row=0)),
+        ("wrong", Asked([run], contexts=["wrong"])),
+        ("drop one", Asked([run], contexts=["none"], again=False)),
+        ("for evaluations", Asked([run], format="inspect")),
+    ]
+    for words, asked in refused:
+        with pytest.raises(ConfigError, match=words):
+            show_targets(asked, Display(enabled=False))
+
+
+def test_an_evaluation_is_shown_as_it_was_graded(run: Path) -> None:
+    """The figures are those of the summary that the run wrote, and every answer is there."""
+    data = evaluation_data([run / "validation"])
+    summary = read_json(run / "validation/summary.json", "")
+    [benchmark] = data["benchmarks"]
+    for policy in data["policies"]:
+        mean = data["figures"][policy][benchmark["name"]]["avg_at_k"]["mean"]
+        text = json.dumps(summary)
+        assert str(mean)[:8] in text, policy
+        given = [p["answers"][policy] for p in benchmark["problems"]]
+        assert sum(a["correct"] for answers in given for a in answers) / 12 == pytest.approx(mean)
+        assert data["pass"][policy][benchmark["name"]][0]["mean"] == pytest.approx(mean)
+        assert {a["reason"] == "right" for answers in given for a in answers if a["correct"]} <= {
+            True
+        }
+
+
+def test_what_is_not_graded_says_how(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    folder = tmp_path / "validation"
+    shutil.copytree(run / "validation", folder)
+    [store, *_] = find_stores(folder)
+    (store / "grades.jsonl").unlink()
+    with pytest.raises(StoreError, match="paint grade"):
+        evaluation_data([folder])
+
+
+def test_of_long_answers_the_middle_is_left_out() -> None:
+    text = "a" * 500 + "b" * 5000 + "c" * 500
+    short = shortened(text, 1000)
+    assert short.startswith("a" * 500)
+    assert short.endswith("c" * 500)
+    assert "5,000 characters" in short
+    assert shortened("abc", 3) == "abc"
+
+
+@pytest.fixture(scope="module")
+def logs(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("inspect") / "logs"
+    asked = Asked([run / "validation"], format="inspect", out=out)
+    return show_targets(asked, Display(enabled=False))
+
+
+def test_inspects_logs_have_every_sample_with_its_verdict(run: Path, logs: Path) -> None:
+    stores = find_stores(run / "validation")
+    written = sorted(logs.glob("*.json"))
+    assert len(written) == len(stores) == 3
+    by_policy = {log["eval"]["model"]: log for log in (json.loads(p.read_text()) for p in written)}
+    for store in stores:
+        graded, log = read_graded(store), by_policy[store.parent.name]
+        assert log["version"] == 2
+        assert len(log["samples"]) == len(graded.rows)
+        for sample, row in zip(log["samples"], graded.rows, strict=True):
+            score = sample["scores"]["strict"]
+            assert (score["value"] == "C") == row["strict"]["correct"]
+            assert score["answer"] == row["strict"]["answer"]
+            assert (sample["id"], sample["epoch"]) == (row["problem"], row["sample"] + 1)
+
+
+READ = """
+import json, sys
+from inspect_ai.log import list_eval_logs, read_eval_log
+logs = [read_eval_log(info) for info in list_eval_logs(sys.argv[1])]
+print(json.dumps([[log.eval.model, log.status, log.results.scores[0].metrics["accuracy"].value,
+    [[s.id, s.epoch, s.scores["strict"].as_str(), s.output.completion] for s in log.samples]]
+    for log in logs]))
+"""
+
+
+def test_the_real_inspect_ai_reads_them(run: Path, logs: Path) -> None:
+    if not INSPECT.exists():
+        pytest.skip(f"inspect-ai is not installed: `make inspect` does it ({INSPECT})")
+    command = [str(INSPECT), "-c", READ, str(logs)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    read = {model: rest for model, *rest in json.loads(result.stdout.splitlines()[-1])}
+    for store in find_stores(run / "validation"):
+        graded = read_graded(store)
+        status, accuracy, samples = read[store.parent.name]
+        assert status == "success"
+        assert accuracy == pytest.approx(float(graded.graded.correct.mean()))
+        wanted = [
+            [s.problem, s.sample + 1, "C" if row["strict"]["correct"] else "I", s.text]
+            for row, s in zip(graded.rows, graded.samples, strict=True)
+        ]
+        assert sorted(samples) == sorted(wanted)
+
+
+class Tracked:
+    """A tracker as accelerate has them."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.logged = name, dict[str, Any]()
+
+    def log(self, values: dict[str, Any]) -> None:
+        self.logged |= values
+
+
+def accelerator_of(trackers: Any) -> Accelerator:
+    """One that has these trackers and nothing else."""
+    accelerator = object.__new__(Accelerator)
+    accelerator.trackers = trackers
+    return accelerator
+
+
+def test_trackers_that_take_html_get_the_page(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """wandb and trackio both take the text of a page as ``Html``."""
+    monkeypatch.setitem(sys.modules, "trackio", types.SimpleNamespace(Html=lambda page: page))  # type: ignore[arg-type]
+    trackers = [Tracked("trackio"), Tracked("tensorboard")]
+    log_page(run, accelerator_of(trackers), Display(enabled=False))
+    assert trackers[0].logged["paint_show"].startswith("<!doctype html>")
+    assert not trackers[1].logged
+
+
+def test_a_tracker_that_fails_does_not_fail_the_run(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace())  # type: ignore[arg-type]
+    said: list[str] = []
+    display = Display(enabled=False)
+    monkeypatch.setattr(Display, "note", lambda _, text: said.append(text))
+    log_page(run, accelerator_of([Tracked("wandb")]), display)
+    assert any("was not logged" in text for text in said)

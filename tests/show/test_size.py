@@ -1,0 +1,48 @@
+"""What a page of 32 rows of 1,024 tokens costs: bytes, and seconds until it can be used."""
+
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser import opened
+from paint import files
+from paint.display import Display
+from paint.runs import read_facts
+from paint.show.show import Asked, show_targets
+from runs import stored
+
+ROWS, TOKENS = 32, 1024
+
+
+@pytest.mark.slow
+def test_a_large_page_is_small_and_ready_at_once(
+    browser: Any, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of random tokens, whose likeliest ones differ in every view: pages of texts are smaller."""
+    folder = tmp_path / "large"
+    shutil.copytree(run, folder)
+    shutil.rmtree(folder / "tokens")
+    [row, *_] = stored(folder)
+    rng = random.Random(0)
+    rows = []
+    for _ in range(ROWS):
+        ids = [rng.randrange(5, 700) for _ in range(TOKENS)]
+        rows.append(row | {"completion_ids": ids, "engine_log_probs": [-1.0] * TOKENS})
+    files.write_rows(folder / "rollouts/step-000001.jsonl", rows, read_facts(folder)["id"])
+
+    began = time.perf_counter()
+    page = show_targets(Asked([folder], steps=[1]), Display(enabled=False))
+    made = time.perf_counter() - began
+    size = page.stat().st_size
+    with opened(browser, page, "view=rollouts&step=1&row=7") as shown:
+        seconds = float(shown.page.evaluate("document.documentElement.dataset.seconds"))
+        assert shown.page.locator("#tokens .t").count() == TOKENS
+        assert not shown.said
+    with capsys.disabled():
+        print(f"{size / 1e6:.1f} MB, written in {made:.0f} s, ready in {seconds:.2f} s")
+    assert size < 10e6
+    assert seconds < 2

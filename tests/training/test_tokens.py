@@ -1,0 +1,128 @@
+"""What a run keeps of its tokens: the values of the step, readable elsewhere."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from paint import files
+from paint.files import Damaged
+from paint.model.policy import Policy
+from paint.runs import read_facts, read_metrics
+from paint.training.run import train
+from paint.training.tokens import read_tokens, token_bytes, tokens_path
+from runs import changed, stored
+
+SMALL = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 40},
+    "train": {"steps": 1, "batch_size": 6, "micro_batch_size": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A step with all its tokens: read only."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(changed("lab-paint", SMALL, {"log": {"tokens": "all"}}), folder)
+    return folder
+
+
+def owner(run: Path) -> str:
+    identity: str = read_facts(run)["id"]
+    return identity
+
+
+def test_the_means_of_the_stored_values_are_the_figures_of_the_step(run: Path) -> None:
+    tokens = pd.read_parquet(run / "tokens/step-000001.parquet")
+    per_row = tokens.groupby("row").mean(numeric_only=True).mean()
+    [metrics] = read_metrics(run)
+    for name in ("loss", "kl", "student_entropy", "teacher_entropy", "unclipped_mass"):
+        assert per_row[name] == pytest.approx(metrics[name], rel=1e-5), name
+    assert per_row["clipped"] == pytest.approx(metrics["clipped_share"], rel=1e-5)
+    gap = (tokens.engine_log_prob - tokens.student_log_prob).abs().mean()
+    assert gap == pytest.approx(metrics["engine_gap_mean"], rel=1e-4, abs=1e-9)
+
+
+def test_the_rows_are_those_of_the_rollouts(run: Path) -> None:
+    by_row, rollouts = read_tokens(tokens_path(run, 1), owner(run)), stored(run)
+    assert list(by_row) == list(range(6))
+    for row, columns in by_row.items():
+        assert columns["token_id"].tolist() == rollouts[row]["completion_ids"]
+        assert set(columns["problem_id"]) == {rollouts[row]["problem_id"]}
+        assert columns["position"].tolist() == list(range(len(columns["token"])))
+        assert "".join(columns["token"]).startswith(rollouts[row]["text"])
+        assert columns["loss"].mean() == pytest.approx(rollouts[row]["loss"], rel=1e-5)
+
+
+@pytest.mark.parametrize(("kept", "rows"), [(0, 0), (4, 4), ("all", 6), (100, 6)])
+def test_as_many_rows_are_kept_as_are_asked_for(tmp_path: Path, kept: int | str, rows: int) -> None:
+    train(changed("lab-paint", SMALL, {"log": {"tokens": kept}}), tmp_path)
+    path = tokens_path(tmp_path, 1)
+    assert path.exists() == (rows > 0)
+    if rows:
+        assert len(read_tokens(path, owner(tmp_path))) == rows
+
+
+def test_without_rollouts_no_tokens_are_kept(tmp_path: Path) -> None:
+    train(changed("lab-paint", SMALL, {"log": {"keep_rollouts": False}}), tmp_path)
+    assert not tokens_path(tmp_path, 1).exists()
+
+
+def test_baselines_keep_what_they_have(tmp_path: Path) -> None:
+    train(changed("lab-sft", SMALL), tmp_path)
+    [first, *_] = read_tokens(tokens_path(tmp_path, 1), owner(tmp_path)).values()
+    assert {"loss", "student_entropy"} <= set(first)
+    assert np.isnan(first["engine_log_prob"]).all()  # nobody drew a reference
+
+
+def test_a_run_that_goes_on_drops_the_tokens_of_steps_that_it_does_again(tmp_path: Path) -> None:
+    twice = {"train": {"steps": 2, "checkpoint_every": 1}}
+    train(changed("lab-paint", SMALL, twice), tmp_path)
+    later = tokens_path(tmp_path, 2)
+    kept, again = tokens_path(tmp_path, 1).read_bytes(), later.read_bytes()
+    files.write(tokens_path(tmp_path, 3), again)
+    train(changed("lab-paint", SMALL, twice, {"train": {"steps": 2}}), tmp_path, resume=True)
+    assert not tokens_path(tmp_path, 3).exists()
+    assert (tokens_path(tmp_path, 1).read_bytes(), later.read_bytes()) == (kept, again)
+
+
+def test_what_was_changed_or_comes_from_elsewhere_is_refused(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "step-000001.parquet"
+    table = pq.read_table(tokens_path(run, 1))
+    rows = table.to_pydict()
+    rows["kl"][7] += 1.0
+    changes = {
+        "another value": table.set_column(
+            table.column_names.index("kl"), "kl", [np.array(rows["kl"], np.float32)]
+        ),
+        "a row less": table.slice(1),
+        "another schema": table.replace_schema_metadata(table.schema.metadata | {b"schema": b"2"}),
+    }
+    for other in changes.values():
+        pq.write_table(other, path)
+        with pytest.raises(Damaged, match=r"step-000001\.parquet"):
+            read_tokens(path, owner(run))
+
+    path.write_bytes(tokens_path(run, 1).read_bytes())
+    read_tokens(path, owner(run))
+    with pytest.raises(Damaged, match="this run"):
+        read_tokens(path, "of another run")
+    later = tmp_path / "step-000002.parquet"
+    later.write_bytes(path.read_bytes())
+    with pytest.raises(Damaged, match="that step"):
+        read_tokens(later, owner(run))
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(Damaged, match="delete it"):
+        read_tokens(path, owner(run))
+
+
+def test_tokens_are_bytes_where_they_are_no_letters(policy: Policy) -> None:
+    text = "é ‮\x1b[2J</script>\n"
+    ids = policy.tokenizer.encode(text)
+    pieces = token_bytes(policy.tokenizer, [*ids, policy.end_ids[0]])
+    assert b"".join(pieces[:-1]).decode() == text
+    assert pieces[-1].startswith(b"<|")
+    assert any(not piece.isascii() for piece in pieces)
