@@ -118,7 +118,7 @@ class Display:
         self.steps = self.first = 0
         self.began = self.phase_began = self.shown = time.monotonic()
         self.phase_name = ""
-        self.counter: Counter | None = None
+        self.count: Counter | None = None
 
     def note(self, text: str) -> None:
         """Say something that stays on the screen."""
@@ -144,7 +144,7 @@ class Display:
 
         Without a terminal, that is a line now and then.
         """
-        self.counter = counter = Counter(self, title, total, done)
+        self.count = counter = Counter(self, title, total, done)
         if self.console.is_terminal and not self.console.quiet and self.live is None:
             with Progress(*_columns(), console=self.console, transient=True) as counter.bar:
                 counter.task = counter.bar.add_task(
@@ -161,7 +161,7 @@ class Display:
                 over.set()
                 speaker.join()
 
-        self.counter = None
+        self.count = None
         if counter.done > counter.first:
             self.note(counter.line())
 
@@ -176,8 +176,8 @@ class Display:
         May be called at every token. Without a terminal, that is a line now and then.
         """
         now = time.monotonic()
-        if self.counter is not None:
-            self.counter.under_way = under_way
+        if self.count is not None:
+            self.count.under_way = under_way
         if now - self.shown < (0.25 if self.console.is_terminal else SAY_SECONDS):
             return
 
@@ -185,8 +185,8 @@ class Display:
         tokens = whole + under_way
         speed = tokens / max(now - self.phase_began, 1e-9)
         status = f"{self.phase_name or 'writing'}, {tokens:,} tokens, {speed:,.0f} tok/s"
-        if self.counter is not None:
-            self.counter.to(self.counter.done)
+        if self.count is not None:
+            self.count.to(self.count.done)
         elif self.live is not None:
             self._show(status)
         else:

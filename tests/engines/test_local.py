@@ -160,7 +160,8 @@ def passes(policy: Policy) -> Iterator[list[tuple[int, int]]]:
     shapes: list[tuple[int, int]] = []
 
     def note(_: Any, __: Any, inputs: dict[str, Tensor]) -> None:
-        shapes.append(tuple(inputs["input_ids"].shape))
+        rows, tokens = inputs["input_ids"].shape
+        shapes.append((rows, tokens))
 
     hook = policy.base.get_decoder().register_forward_pre_hook(note, with_kwargs=True)
     yield shapes

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from conftest import LAB, move
+from paint.config import Dtype
 from paint.model import policy as policies
 from paint.model.policy import Policy, load_policy
 
 PROMPTS, COMPLETIONS = [[5, 6, 7], [8, 9]], [[10, 11, 12, 13], [14, 15, 16]]
 
 
-def loaded(dtype: str) -> Policy:
+def loaded(dtype: Dtype) -> Policy:
     policy = load_policy(dataclasses.replace(LAB, dtype=dtype), seed=0)
     move(policy)
     return policy
@@ -41,7 +42,7 @@ def passed(policy: Policy) -> tuple[list[Tensor], int]:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_values_and_gradients_are_pefts(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_and_gradients_are_pefts(dtype: Dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     lean, lean_bytes = passed(loaded(dtype))
     monkeypatch.setattr(policies, "LeanLinear", peft.tuners.lora.Linear)
     plain, plain_bytes = passed(loaded(dtype))

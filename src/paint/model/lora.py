@@ -24,7 +24,8 @@ class LeanLinear(Linear):  # type: ignore[misc]
             return output
 
         a, b = self.lora_A[adapters[0]].weight, self.lora_B[adapters[0]].weight
-        result: Tensor = _Added.apply(self.base_layer(x), x, a, b, self.scaling[adapters[0]])
+        scale = self.scaling[adapters[0]]
+        result: Tensor = _Added.apply(self.base_layer(x), x, a, b, scale)  # type: ignore[no-untyped-call]
         return result
 
 
