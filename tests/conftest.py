@@ -2,7 +2,9 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach for a hub
 # As many tests at once as there are cores: several threads in each would only wait for each other.
@@ -17,7 +19,7 @@ if not torch.cuda.is_available():
 
 from paint import config as cfg
 from paint.data.problems import Problem, read_problems
-from paint.lab.files import MODEL
+from paint.lab.files import HELD_OUT_PROBLEMS, MODEL
 from paint.model.policy import Policy, load_policy
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and so would be the processes that
@@ -68,3 +70,52 @@ def lab_copy(tmp_path: Path) -> Path:
     for path in MODEL.iterdir():
         (folder / path.name).write_bytes(path.read_bytes())
     return folder
+
+
+# What the tests of pages share (tests/show).
+
+SHOWN: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "data": {"limit": 40},
+    "rollout": {"max_new_tokens": 60, "batch_size": 8},
+    "train": {"steps": 3, "batch_size": 6, "micro_batch_size": 6, "checkpoint_every": 2},
+    "validation": {
+        "path": str(HELD_OUT_PROBLEMS),
+        "limit": 4,
+        "samples": 3,
+        "thinking": False,
+        "max_new_tokens": 60,
+        "top_p": 1.0,
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """The system's Chromium."""
+    from browser import launched
+
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three steps, a checkpoint after the second and third, four rows' tokens a step: read only."""
+    from paint.training.run import train
+    from runs import changed
+
+    folder = tmp_path_factory.mktemp("runs") / "shown"
+    train(changed("lab-paint", SHOWN), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def page(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run's page, with other contexts."""
+    from paint.display import Display
+    from paint.show.show import Asked, show_targets
+
+    out = tmp_path_factory.mktemp("pages") / "run.html"
+    contexts = ("own", "none", "other", "wrong_answer")
+    return show_targets(Asked([run], contexts=contexts, out=out), Display(enabled=False))

@@ -7,10 +7,11 @@ number, and its score the strict verdict, with the reason as the explanation.
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from paint import __version__, files
+from paint import files
 from paint.display import Display
 from paint.errors import explained
 from paint.evaluation.metrics import avg_at_k
@@ -96,7 +97,7 @@ def log_of(policy: str, benchmark: str, graded: Graded, when: str) -> dict[str, 
             },
             "model": policy,
             "config": {"epochs": asked["samples"]},
-            "packages": {"paint": __version__},
+            "packages": {"paint": version("paint")},
             "metadata": {
                 name: asked[name] for name in asked if name not in ("problems", "versions")
             },

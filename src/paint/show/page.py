@@ -9,6 +9,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from paint import __version__, files
+from paint import files
 
 ASSETS = resources("paint.show") / "assets"
 
@@ -87,7 +88,7 @@ def render(kind: str, title: str, data: Mapping[str, Any]) -> str:
         style_hash=_hash(style),
         script_hash=_hash(script),
         data=as_json(data),
-        version=__version__,
+        version=version("paint"),
     )
 
 
