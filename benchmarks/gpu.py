@@ -15,12 +15,13 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -36,6 +37,7 @@ from gpu_memory import update_memory
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
+SCRIPT = Path(__file__).resolve()
 BUDGET = 520
 """Seconds for all parts: below nine minutes with what comes before and after."""
 
@@ -55,6 +57,21 @@ Say = Callable[..., None]
 
 class Skipped(Exception):
     """This part cannot be had here; the message says what is missing."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a part works, and until when.
+
+    Attributes:
+        folder: that all parts share, for models and for what they leave to each other.
+        ends: when the part is stopped (``time.time``).
+        smollm2: folder of that model; "" for none.
+    """
+
+    folder: Path
+    ends: float
+    smollm2: str
 
 
 @dataclass(frozen=True)
@@ -146,7 +163,7 @@ def peak_flops(name: str) -> float | None:
 # --- kernels -------------------------------------------------------------------------------------
 
 
-def kernels(scale: Scale, say: Say, _: Path) -> None:
+def kernels(scale: Scale, say: Say, _: Place) -> None:
     """Triton, plain torch and eager code against float64: values, gradients, memory.
 
     Errors are of the per-token loss and of the states' gradient, as norms over that of the truth.
@@ -217,9 +234,8 @@ def _distance(found: torch.Tensor | None, truth: torch.Tensor | None) -> float:
 # --- loss and step: the other benchmarks ---------------------------------------------------------
 
 
-def loss(scale: Scale, say: Say, folder: Path) -> None:
+def loss(scale: Scale, say: Say, place: Place) -> None:
     """benchmarks/loss.py: products, ours, compiled torch, Liger, TRL."""
-    path = folder / "loss.json"
     only = ["products", "paint chunked", *(["paint triton", "paint chunked, compiled"] * on_gpu())]
     only += [peer for peer, package in (("liger", "liger_kernel"), ("trl", "trl")) if _has(package)]
     for peer, package in (("Liger", "liger_kernel"), ("TRL", "trl")):
@@ -248,10 +264,10 @@ def loss(scale: Scale, say: Say, folder: Path) -> None:
                     f"(goal: at most 1.4); the fastest of ours is {fastest}"
                 )
 
-    _benchmark("loss.py", [*scale.loss, "--only", *only], path, rows)
+    _benchmark("loss.py", [*scale.loss, "--only", *only], place, rows)
 
 
-def step(scale: Scale, say: Say, folder: Path) -> None:
+def step(scale: Scale, say: Say, place: Place) -> None:
     """benchmarks/step.py: a whole training step beside its peers'."""
     only = ["paint", "opsd, restated"]
     if _has("trl"):
@@ -276,30 +292,33 @@ def step(scale: Scale, say: Say, folder: Path) -> None:
                 )
             say(note=f"{model}: {result['goal']}")
 
-    _benchmark("step.py", [*scale.step, "--only", *only], folder / "step.json", rows)
+    more = ["--smollm2", place.smollm2] if place.smollm2 else []
+    _benchmark("step.py", [*scale.step, *more, "--only", *only], place, rows)
 
 
 def _benchmark(
-    script: str, arguments: Sequence[str], path: Path, rows: Callable[[dict[str, Any]], None]
+    script: str, arguments: Sequence[str], place: Place, rows: Callable[[dict[str, Any]], None]
 ) -> None:
-    """Run another benchmark, and give what it had stored, even if it did not get to its end."""
+    """Run another benchmark; what it had stored counts, even if it did not get to its end."""
+    path = place.folder / f"{script}.json"
     command = [sys.executable, str(HERE / script), *arguments, "--json", str(path)]
     process = subprocess.Popen(command, stdout=sys.stderr)
-    told = 0.0
-    while process.poll() is None:
-        time.sleep(0.5)
-        if path.exists() and time.monotonic() - told > 10:
-            told = time.monotonic()
+    try:
+        ended = f"ended with {process.wait(place.ends - time.time() - 5)}"
+    except subprocess.TimeoutExpired:
+        process.kill()
+        ended = "had no time left"
+
     if path.exists():
         rows(json.loads(path.read_text()))
     if process.returncode:
-        raise RuntimeError(f"{script} ended with {process.returncode}")
+        raise RuntimeError(f"{script} {ended}")
 
 
 # --- updates -------------------------------------------------------------------------------------
 
 
-def update(model: str, scale: Scale, say: Say, folder: Path) -> None:
+def update(model: str, scale: Scale, say: Say, place: Place) -> None:
     """Whole updates of a random Qwen3 by phase: seconds, FLOPs, share of the peak, memory."""
     from paint import config as cfg
     from paint.display import Clock, Display
@@ -309,7 +328,9 @@ def update(model: str, scale: Scale, say: Say, folder: Path) -> None:
 
     shape = scale.models[model]
     setting = cfg.Model(
-        path=_random_model(model, shape, folder), dtype="bfloat16", gradient_checkpointing=True
+        path=_random_model(model, shape, place.folder),
+        dtype="bfloat16",
+        gradient_checkpointing=True,
     )
     policy = load_policy(setting, seed=0, device=device())
     peak = peak_flops(torch.cuda.get_device_name()) if on_gpu() else None
@@ -436,17 +457,19 @@ def _forget(policy: Any) -> None:
 # --- generation ----------------------------------------------------------------------------------
 
 
-def generation(scale: Scale, say: Say, folder: Path, smollm2: str = "") -> None:
+def generation(scale: Scale, say: Say, place: Place) -> None:
     """The local engine: tokens a second, memory, and whether the trainer scores what it drew."""
     from paint import config as cfg
     from paint.engines.local import LocalEngine
     from paint.engines.protocol import Sampling
     from paint.model.policy import load_policy
 
-    models = {"random 1.7B": (_random_model("1.7B", scale.models["1.7B"], folder), "bfloat16")}
-    models["lab"] = ("lab", "float32")
-    if smollm2:
-        models["SmolLM2"] = (smollm2, "bfloat16")
+    random = _random_model("1.7B", scale.models["1.7B"], place.folder)
+    models = {"random 1.7B": (random, "bfloat16"), "lab": ("lab", "float32")}
+    if place.smollm2:
+        models["SmolLM2"] = (place.smollm2, "bfloat16")
+    else:
+        say(note="SmolLM2 is skipped: --smollm2 names no folder")
     rows, tokens = scale.generated
 
     for name, (path, dtype) in models.items():
@@ -485,7 +508,7 @@ def generation(scale: Scale, say: Say, folder: Path, smollm2: str = "") -> None:
 # --- resuming ------------------------------------------------------------------------------------
 
 
-def resume(scale: Scale, say: Say, folder: Path) -> None:
+def resume(scale: Scale, say: Say, place: Place) -> None:
     """A run of the lab's model, the same run again, and one that is resumed: how far are they one?
 
     The second says how far this GPU repeats itself at all.
@@ -502,9 +525,8 @@ def resume(scale: Scale, say: Say, folder: Path) -> None:
     config: Config = from_table(table)
     quiet = Display(enabled=False)
 
-    first, again, resumed = (folder / f"resume-{name}" for name in ("first", "again", "resumed"))
-    for path in (first, again, resumed):
-        shutil.rmtree(path, ignore_errors=True)
+    names = ("first", "again", "resumed")
+    first, again, resumed = (place.folder / f"resume-{name}" for name in names)
     began = time.monotonic()
     train(config, first, display=quiet)
     say(note=f"{steps} steps of lab-paint took {time.monotonic() - began:.0f} s")
@@ -548,7 +570,7 @@ def _beside(first: Path, other: Path) -> dict[str, Any]:
 # --- tests ---------------------------------------------------------------------------------------
 
 
-def tests(scale: Scale, say: Say, _: Path) -> None:
+def tests(scale: Scale, say: Say, _: Place) -> None:
     """The tests of the loss and its kernels, which run on the GPU where there is one."""
     for package in ("pytest", "hypothesis", "beartype"):
         if not _has(package):
@@ -626,7 +648,8 @@ def main(options: Options, parts: Mapping[str, Part] = PARTS) -> dict[str, Any]:
             if left < 10:
                 found = {"status": "skipped: no time was left", "seconds": 0.0, "rows": []}
             else:
-                found = run_part(name, min(part.seconds, left), folder, options)
+                patience = 1 if on_gpu() else 6  # importing alone may take half a minute
+                found = run_part(name, min(part.seconds * patience, left), folder, options)
             report["parts"][name] = {"title": part.title, **found}
             report["about"]["seconds"] = round(time.monotonic() - began)
             write(report, options.folder)
@@ -638,16 +661,20 @@ def main(options: Options, parts: Mapping[str, Part] = PARTS) -> dict[str, Any]:
 def run_part(name: str, limit: float, folder: Path, options: Options) -> dict[str, Any]:
     """One part's rows and how it ended, from a process of its own that is ended at its limit."""
     rows = folder / f"{name}.jsonl"
-    order = {"name": name, "rows": str(rows), "folder": str(folder), "rehearse": options.rehearse}
-    order["smollm2"] = str(options.smollm2) if options.smollm2 else ""
+    order = {
+        "name": name,
+        "rows": str(rows),
+        "rehearse": options.rehearse,
+        "place": [str(folder), time.time() + limit, str(options.smollm2 or "")],
+    }
     log = options.folder / f"{name}.log"
     began = time.monotonic()
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, __file__, "part", json.dumps(order)],
+            [sys.executable, str(SCRIPT), "part", json.dumps(order)],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=_environment(options.rehearse),
+            env=_environment(),
             start_new_session=True,
         )
         try:
@@ -660,29 +687,24 @@ def run_part(name: str, limit: float, folder: Path, options: Options) -> dict[st
     lines = rows.read_text().splitlines() if rows.exists() else []
     found = [json.loads(line) for line in lines if line.endswith("}")]
     text = log.read_text(errors="replace").strip().splitlines()
-    if status not in ("done",) and not status.startswith("stopped"):
+    if status.startswith(("failed", "skipped")):
         status = f"{status}: {text[-1][:200] if text else 'without a word'}"
     return {"status": status, "seconds": round(time.monotonic() - began, 1), "rows": found}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a part with all that it has started."""
-    import signal
-    from contextlib import suppress
-
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
-def _environment(rehearse: bool) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Ours and the house's modules, no network, and Triton's interpreter where there is no GPU."""
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
     if not on_gpu():
         own["TRITON_INTERPRET"] = "1"
-    if rehearse:
-        own.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
     return {**os.environ, **own}
 
 
@@ -690,14 +712,14 @@ def work(order: dict[str, Any]) -> int:
     """A part's own process; returns its exit status, 3 where something is missing."""
     part = PARTS[order["name"]]
     scale = FULL if on_gpu() and not order["rehearse"] else REHEARSAL
-    more = {"smollm2": order["smollm2"]} if order["name"] == "generation" else {}
+    folder, ends, smollm2 = order["place"]
     with Path(order["rows"]).open("a") as file:
 
         def say(table: str = "", **cells: Any) -> None:
             print(json.dumps({"table": table, **cells}), file=file, flush=True)
 
         try:
-            part.run(scale, say, Path(order["folder"]), **more)
+            part.run(scale, say, Place(Path(folder), ends, smollm2))
         except (Skipped, ImportError) as missing:
             print(_line(missing))
             return 3

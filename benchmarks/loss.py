@@ -36,7 +36,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from paint import fused
 from paint.fused import fused_paint_loss
 from paint.options import Impl
-from workers import Worker, answers_alone, seconds_of, serve
+from workers import Worker, answers_alone, seconds_of, serve, started
 
 VOCABULARY = 151_936
 TEMPERATURE = 1.1
@@ -236,9 +236,9 @@ def compare(
 ) -> dict[str, dict[str, Any]]:
     """Figures of every contender for one head."""
     contenders, figures = dict[str, Worker](), dict[str, dict[str, Any]]()
-    for name in names:
+    orders = {name: [name, asdict(size), size.completions] for name in names}
+    for name, contender in started(__file__, orders):
         console.print(f"{size.name}: warming up {name}", style="dim")
-        contender = Worker(__file__, [name, asdict(size), size.completions])
         if "error" in contender.first:
             console.print(f"{name} cannot run here: {contender.first['error']}")
             contender.close()

@@ -51,7 +51,7 @@ from paint.model.policy import load_policy
 from paint.model.teacher import open_teacher
 from paint.training.rollouts import Rollout, View
 from paint.training.update import Setup, accumulate, update
-from workers import Worker, answers_alone, cpu_seconds_of, seconds_of, serve
+from workers import Worker, answers_alone, cpu_seconds_of, seconds_of, serve, started
 
 TEMPERATURE, CLIP, LEARNING_RATE, MAX_NORM = 1.1, 0.06, 5e-6, 0.1
 OURS = "paint"
@@ -414,9 +414,9 @@ def compare(
     One that cannot run has an "error".
     """
     workers, figures = dict[str, Worker](), dict[str, dict[str, Any]]()
-    for name in names:
+    orders = {name: [name, path, asdict(options.sizes)] for name in names}
+    for name, worker in started(__file__, orders):
         console.print(f"{title}: a first step of {name}", style="dim")
-        worker = Worker(__file__, [name, path, asdict(options.sizes)])
         figures[name] = {**worker.first, "seconds": []}
         if "error" in worker.first:
             console.print(f"{name} cannot run here: {worker.first['error']}")

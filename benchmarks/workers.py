@@ -11,8 +11,9 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,8 +30,12 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.first = self.answer()
-        """Of a first run: {"peak_bytes"} or {"error"}."""
+
+    @cached_property
+    def first(self) -> dict[str, Any]:
+        """Of a first run: {"peak_bytes"} or {"error"}; waits for it."""
+        answer: dict[str, Any] = self.answer()
+        return answer
 
     def __call__(self, question: str) -> Any:
         """What one more run takes."""
@@ -46,6 +51,17 @@ class Worker:
     def close(self) -> None:
         """End the worker."""
         self.process.communicate()
+
+
+def started(script: str, orders: Mapping[str, Any]) -> Iterator[tuple[str, Worker]]:
+    """A worker for each order: on a GPU all at once, as starting takes longest there.
+
+    On a CPU one after the other: they would share its memory and its processors.
+    """
+    at_once = torch.cuda.is_available()
+    workers = {name: Worker(script, order) for name, order in orders.items() if at_once}
+    for name, order in orders.items():
+        yield name, workers.get(name) or Worker(script, order)
 
 
 def answers_alone() -> TextIO:

@@ -194,7 +194,7 @@ def test_controls_stand_beside_the_own_solution_with_as_much_hidden(controlled: 
 
 def test_controls_have_the_names_of_the_ablation() -> None:
     points = GRIDS["controls"].points
-    assert LABELS == {point.shown: label for label, point in points.items()}
+    assert {point.shown: label for label, point in points.items()} == LABELS
 
 
 def test_controls_are_shown_what_training_shows_them(
