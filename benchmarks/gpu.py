@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -34,6 +35,7 @@ import tyro
 
 from cost import CHUNK, SHAPES, Shape, backward_flops, forward_flops
 from gpu_memory import update_memory
+from paint.options import Impl
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -160,6 +162,10 @@ def peak_flops(name: str) -> float | None:
     return next((flops for part, flops in PEAKS.items() if part in name), None)
 
 
+IMPLS: tuple[Impl, ...] = ("reference", "chunked", "triton")
+"""The loss in eager code on all logits, in plain torch by chunks, and with kernels."""
+
+
 # --- kernels -------------------------------------------------------------------------------------
 
 
@@ -176,18 +182,19 @@ def kernels(scale: Scale, say: Say, _: Place) -> None:
         for dtype in (torch.float32, torch.bfloat16, torch.float16):
             case = _states(hidden, scale, dtype)
             lengths = [scale.tokens - scale.tokens // 3, scale.tokens // 3]
-            wide = [x.detach().double().requires_grad_(x.requires_grad) for x in case]
-            truth = fused_paint_loss(*wide, lengths, impl="reference")
+            exact = case[0].detach().double().requires_grad_()
+            teacher, head = (x.double() for x in case[1:])
+            truth = fused_paint_loss(exact, teacher, head, lengths, impl="reference")
             truth.value.backward()
-            value, gradient = truth.per_token.detach(), wide[0].grad
-            del truth, wide
+            value, gradient = truth.per_token.detach(), exact.grad
+            del truth, exact, teacher, head
 
             errors = {}
-            for impl in ("reference", "chunked", "triton"):
+            for impl in IMPLS:
                 case[0].grad = None
                 before = _start_peak()
                 try:
-                    found = fused_paint_loss(*case, lengths, impl=impl)  # type: ignore[arg-type]
+                    found = fused_paint_loss(case[0], case[1], case[2], lengths, impl=impl)
                     found.value.backward()
                 except Exception as error:
                     say("Kernels", head=name, dtype=str(dtype)[6:], impl=impl, failed=_line(error))
@@ -674,7 +681,7 @@ def run_part(name: str, limit: float, folder: Path, options: Options) -> dict[st
             [sys.executable, str(SCRIPT), "part", json.dumps(order)],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=_environment(),
+            env=_environment(folder),
             start_new_session=True,
         )
         try:
@@ -699,13 +706,24 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _environment() -> dict[str, str]:
-    """Ours and the house's modules, no network, and Triton's interpreter where there is no GPU."""
+def _environment(folder: Path) -> dict[str, str]:
+    """The house's modules, no network, and Triton's interpreter where there is no GPU."""
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    if _version("paint") == "not installed":
+        paths.append(str(name_the_version(folder / "metadata")))
     own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
     if not on_gpu():
         own["TRITON_INTERPRET"] = "1"
     return {**os.environ, **own}
+
+
+def name_the_version(folder: Path) -> Path:
+    """Make a folder on whose account paint has a version, which runs write down, uninstalled."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    info = folder / f"paint-{project['version']}.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text(f"Name: paint\nVersion: {project['version']}\n")
+    return folder
 
 
 def work(order: dict[str, Any]) -> int:
@@ -740,10 +758,12 @@ def about(options: Options) -> dict[str, Any]:
         found["cuda"] = torch.version.cuda
     for package in ("triton", "transformers", "peft", "trl", "liger_kernel"):
         found[package] = _version(package)
-    revision = subprocess.run(
-        ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    )
-    found["revision"] = revision.stdout.strip() or "unknown"
+    found["revision"] = "unknown"
+    with suppress(OSError, subprocess.CalledProcessError):  # no git, or no repository
+        command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+        found["revision"] = subprocess.check_output(
+            command, text=True, stderr=subprocess.DEVNULL
+        ).strip()
     return found
 
 
@@ -824,8 +844,9 @@ def _peak_gb(before: int) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 1e9
 
 
-def _median(values: Sequence[float]) -> float | None:
-    return sorted(values)[len(values) // 2] if values else None
+def _median(values: Sequence[float]) -> float:
+    """The upper one of two; nan of none."""
+    return sorted(values)[len(values) // 2] if values else float("nan")
 
 
 def _has(package: str) -> bool:

@@ -374,7 +374,8 @@ def steps_of(trainer: Any, batches: Sequence[dict[str, Tensor]]) -> Run:
     trainer.current_gradient_accumulation_steps = len(batches)
     trainer.create_optimizer()
     # TRL's loop counts the tokens of the whole step, and its losses divide by them.
-    tokens = sum(int((b.get("labels", b.get("completion_ids")) != -100).sum()) for b in batches)
+    trained = [batch["labels" if "labels" in batch else "completion_ids"] for batch in batches]
+    tokens = sum(int((ids != -100).sum()) for ids in trained)
 
     def run() -> None:
         for batch in batches:

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from importlib.metadata import Distribution, version
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,12 @@ def test_the_report_is_there_after_each_part_and_the_next_are_tried_after_a_fail
 
     late = main(Options(folder=fake / "out", seconds=5), parts)
     assert {part["status"] for part in late["parts"].values()} == {"skipped: no time was left"}
+
+
+def test_paint_has_a_version_where_it_is_not_installed(tmp_path: Path) -> None:
+    path = [str(gpu.name_the_version(tmp_path / "metadata"))]
+    (found,) = Distribution.discover(name="paint", path=path)
+    assert found.version == version("paint")
 
 
 def test_the_report_shows_tables_notes_and_that_it_is_a_rehearsal() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paint.config import Config, ConfigError, Context, Data, Train
+from paint.config import Config, ConfigError, Context, Data, Shown, Train
 from paint.context import mask_solution
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.evaluation.store import StoreError, prompt_digest
@@ -158,7 +158,7 @@ def test_the_teachers_prompt_opens_as_configured(policy: Policy, problems: list[
 def controlled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished probe of 12 problems with every control."""
     folder = tmp_path_factory.mktemp("controls")
-    shown = ("own", "other", "none", "answer", "wrong_answer")
+    shown: tuple[Shown, ...] = ("own", "other", "none", "answer", "wrong_answer")
     probe(LAB, folder, problems=12, samples=2, ratios=RATIOS, shown=shown)
     return folder
 
