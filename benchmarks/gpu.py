@@ -68,7 +68,7 @@ class Place:
     Attributes:
         folder: that all parts share, for models and for what they leave to each other.
         ends: when the part is stopped (``time.time``).
-        smollm2: folder of that model; "" for none.
+        smollm2: folder of that model and its problems; "" for none.
     """
 
     folder: Path
@@ -104,6 +104,8 @@ class Scale:
     """Completions that the local engine writes at once, and their tokens."""
     steps: tuple[int, int]
     """Of the run that is resumed: all, and those before it is stopped."""
+    real_steps: int
+    """Most steps of the real model."""
     tests: tuple[str, ...]
     loss: tuple[str, ...]
     """Further arguments of benchmarks/loss.py."""
@@ -123,6 +125,7 @@ FULL = Scale(
     repeat=2,
     generated=(32, 256),
     steps=(6, 3),
+    real_steps=200,
     tests=("tests/method/test_fused.py", "tests/method/test_objective.py"),
     loss=("--repeat", "3"),
     step=("--repeat", "3", "--sizes.completions", "4"),
@@ -138,6 +141,7 @@ REHEARSAL = Scale(
     repeat=1,
     generated=(2, 4),
     steps=(2, 1),
+    real_steps=1,
     tests=("tests/method/test_objective.py", "-k", "entropy"),
     loss=("--repeat", "1", "--completion", "8", "--vocabulary", "300", "--memory", "1"),
     step=(
@@ -299,7 +303,7 @@ def step(scale: Scale, say: Say, place: Place) -> None:
                 )
             say(note=f"{model}: {result['goal']}")
 
-    more = ["--smollm2", place.smollm2] if place.smollm2 else []
+    more = ["--smollm2", f"{place.smollm2}/model"] if place.smollm2 else []
     _benchmark("step.py", [*scale.step, *more, "--only", *only], place, rows)
 
 
@@ -474,7 +478,7 @@ def generation(scale: Scale, say: Say, place: Place) -> None:
     random = _random_model("1.7B", scale.models["1.7B"], place.folder)
     models = {"random 1.7B": (random, "bfloat16"), "lab": ("lab", "float32")}
     if place.smollm2:
-        models["SmolLM2"] = (place.smollm2, "bfloat16")
+        models["SmolLM2"] = (f"{place.smollm2}/model", "bfloat16")
     else:
         say(note="SmolLM2 is skipped: --smollm2 names no folder")
     rows, tokens = scale.generated
@@ -574,6 +578,54 @@ def _beside(first: Path, other: Path) -> dict[str, Any]:
     }
 
 
+# --- a real model ---------------------------------------------------------------------------------
+
+SMOLLM2_RECIPE = "smollm2-paint"
+
+
+def smollm2(scale: Scale, say: Say, place: Place) -> None:
+    """PAINT on SmolLM2 for as many steps as there is time for: the first steps beside the last."""
+    from paint.config import ConfigError
+    from paint.recipe import find_recipe
+    from paint.runs import read_metrics
+
+    if not place.smollm2:
+        raise Skipped("--smollm2 names no folder")
+    model, problems = Path(place.smollm2) / "model", Path(place.smollm2) / "train.jsonl"
+    for path in (model / "config.json", problems):
+        if not path.exists():
+            raise Skipped(f"{path} is not there")
+    try:
+        recipe = find_recipe(SMOLLM2_RECIPE)
+    except ConfigError as error:
+        raise Skipped(str(error).splitlines()[0]) from error
+
+    run = place.folder / "smollm2-run"
+    setting = {"model.path": model, "data.path": problems, "train.steps": scale.real_steps}
+    setting |= {"log.folder": run.parent, "log.name": run.name}
+    flags = [str(word) for name, value in setting.items() for word in (f"--{name}", value)]
+    command = [sys.executable, "-m", "paint.cli", "train", str(recipe), *flags]
+    process = subprocess.Popen(command, stdout=sys.stderr)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(place.ends - time.time() - 10)
+    process.kill()
+    if process.wait() > 0:
+        raise RuntimeError(f"paint train ended with {process.returncode}")
+
+    rows = read_metrics(run)
+    part = max(len(rows) // 4, 1)
+    for title, some in (("first quarter", rows[:part]), ("last quarter", rows[-part:])):
+        say(
+            "SmolLM2",
+            steps=title,
+            of=len(rows),
+            **{
+                name: sum(row[name] for row in some) / len(some)
+                for name in ("correct_share", "kl", "seconds_rollout", "seconds_loss")
+            },
+        )
+
+
 # --- tests ---------------------------------------------------------------------------------------
 
 
@@ -624,6 +676,7 @@ PARTS = {
     "generation": Part("Generation by the local engine", 80, generation),
     "tests": Part("Tests on the GPU", 120, tests),
     "step": Part("A training step beside its peers'", 120, step),
+    "smollm2": Part("PAINT on SmolLM2-135M", 200, smollm2),
 }
 
 
@@ -634,7 +687,8 @@ class Options:
     folder: Path = Path("runs/gpu")
     """Folder for gpu-report.md and gpu-report.json."""
     smollm2: Path | None = None
-    """Folder of SmolLM2-135M-Instruct; None: its rows are left out."""
+    """Folder with SmolLM2 as `model` and its problems as `train.jsonl`; None: its rows are left
+    out."""
     seconds: float = BUDGET
     """For all parts together."""
     only: tuple[str, ...] = ()

@@ -92,11 +92,18 @@ def saved_by_layer(shape: Shape, rank: int, targets: Sequence[str]) -> float:
     """Bytes a token that one layer saves for its backward pass.
 
     Norms save their input in float32 and one number a vector; attention its inputs, its output and
-    one number a head; the activation its input, its output and what that is multiplied with; every
-    adapter its input and its inner vector in float32.
+    one number a head; the activation its input, its output and what that is multiplied with.
+    Adapters save their inner vector in float32, and their input as it came: once where several read
+    it, and not again where attention has saved it (paint.model.lora).
     """
     queries, keys = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     norms = 2 * (shape.hidden + 1) + queries + shape.heads + keys + shape.kv_heads
-    adapters = sum(shape.matrices[name][0] + rank for name in targets)
     attention = BYTES * (2 * queries + 2 * keys) + WIDE * shape.heads
-    return WIDE * (norms + adapters) + attention + BYTES * 3 * shape.intermediate
+
+    readers = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("down_proj",))
+    widths = (shape.hidden, shape.hidden, shape.intermediate)
+    inputs = sum(
+        width for names, width in zip(readers, widths, strict=True) if {*names} & {*targets}
+    )
+    adapters = BYTES * inputs + WIDE * rank * len(targets)
+    return WIDE * norms + attention + BYTES * 3 * shape.intermediate + adapters
