@@ -14,6 +14,7 @@ nothing.
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -629,30 +630,46 @@ def smollm2(scale: Scale, say: Say, place: Place) -> None:
 # --- tests ---------------------------------------------------------------------------------------
 
 
-def tests(scale: Scale, say: Say, _: Place) -> None:
-    """The tests of the loss and its kernels, which run on the GPU where there is one."""
+def tests(scale: Scale, say: Say, place: Place) -> None:
+    """The tests of the loss and its kernels, which run on the GPU where there is one.
+
+    Tests that no time was left for are not counted.
+    """
     for package in ("pytest", "hypothesis", "beartype"):
         if not _has(package):
             raise Skipped(f"the package {package} is not installed")
-    import pytest
-
-    class Recorder:
-        def __init__(self) -> None:
-            self.counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
-
-        def pytest_runtest_logreport(self, report: Any) -> None:
-            if report.when == "call" or report.outcome != "passed":
-                self.counts[report.outcome] += 1
-            if report.failed:
-                text = str(report.longrepr).strip().splitlines()
-                say("Failed tests", test=report.nodeid, error=text[-1][:200] if text else "")
-
-    recorder = Recorder()
     began = time.monotonic()
-    os.chdir(ROOT)
-    arguments = [*scale.tests, "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    pytest.main(arguments, plugins=[recorder])
-    say("Tests", files=" ".join(scale.tests), **recorder.counts, seconds=time.monotonic() - began)
+    output = place.folder / "tests.txt"
+    command = [sys.executable, "-m", "pytest", *scale.tests, "-v", "-rfE", "--tb=line"]
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [*command, "-p", "no:cacheprovider", "-p", "no:xdist"],
+            cwd=ROOT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(place.ends - time.time() - 5)
+        process.kill()
+        process.wait()
+
+    text = output.read_text(errors="replace")
+    print(text)
+    for line in re.findall(r"^(?:FAILED|ERROR) (.+)$", text, re.MULTILINE):
+        name, _, error = line.partition(" - ")
+        say("Failed tests", test=name, error=error[:200])
+    outcomes = re.findall(r"^tests/.+::.+ (PASSED|FAILED|SKIPPED|ERROR)\b", text, re.MULTILINE)
+    if not outcomes:
+        raise RuntimeError(f"no test was run: {text.strip().splitlines()[-1][:200]}")
+    counts = {name.lower(): outcomes.count(name) for name in ("PASSED", "FAILED", "SKIPPED")}
+    has_ended = process.returncode >= 0
+    say(
+        "Tests",
+        files=" ".join(scale.tests),
+        **counts,
+        all_were_run=has_ended,
+        seconds=time.monotonic() - began,
+    )
 
 
 # --- the parts and the report --------------------------------------------------------------------
