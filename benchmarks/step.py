@@ -19,8 +19,8 @@ one completion at a time.
 Models: a Qwen3 of few layers with random weights and the full vocabulary, in float32 (bfloat16 on a
 GPU), and SmolLM2 where --smollm2 names its folder.
 
-Every contender has a process of its own. Seconds are medians over rounds in which each runs once,
-on a CPU those of the processors: other work on the machine does not count. Memory is the peak of a
+Every contender has a process of its own. Seconds are medians of several steps after a first one, on
+a CPU those of the processors: other work on the machine does not count. Memory is the peak of the
 first step beside what is loaded, models and trainer, so with gradients and the optimizer's
 averages. The goal: half the seconds of the fastest peer, at half of its memory.
 """
@@ -51,7 +51,7 @@ from paint.model.policy import load_policy
 from paint.model.teacher import open_teacher
 from paint.training.rollouts import Rollout, View
 from paint.training.update import Setup, accumulate, update
-from workers import Worker, answers_alone, cpu_seconds_of, seconds_of, serve, started
+from workers import Worker, answers_alone, cpu_seconds_of, seconds_of, serve
 
 TEMPERATURE, CLIP, LEARNING_RATE, MAX_NORM = 1.1, 0.06, 5e-6, 0.1
 OURS = "paint"
@@ -85,7 +85,7 @@ class Options:
     smollm2: Path | None = None
     """Folder of SmolLM2-135M-Instruct; None: only the Qwen3."""
     repeat: int = 3
-    """Rounds that are timed, after one that is not."""
+    """Steps that are timed, after one that is not."""
     only: tuple[str, ...] = ()
     """Contenders, by name; none: all that can run here."""
     json: Path = Path("runs/bench-step.json")
@@ -410,42 +410,37 @@ def compare(
     console: Console,
     store: Callable[[dict[str, dict[str, Any]]], None],
 ) -> dict[str, dict[str, Any]]:
-    """Figures of every contender for one model, stored after each round.
+    """Figures of every contender for one model, stored after each contender.
 
-    One that cannot run has an "error".
+    One after the other: on a CPU they would share its memory. One that cannot run has an "error".
     """
-    workers, figures = dict[str, Worker](), dict[str, dict[str, Any]]()
-    orders = {name: [name, path, asdict(options.sizes)] for name in names}
-    for name, worker in started(__file__, orders):
-        console.print(f"{title}: a first step of {name}", style="dim")
+    figures = dict[str, dict[str, Any]]()
+    for name in names:
+        console.print(f"{title}: {name}", style="dim")
+        worker = Worker(__file__, [name, path, asdict(options.sizes)])
         figures[name] = {**worker.first, "seconds": []}
-        if "error" in worker.first:
-            console.print(f"{name} cannot run here: {worker.first['error']}")
-            worker.close()
-        else:
-            workers[name] = worker
-
-    for number in range(options.repeat):
-        console.print(f"{title}: round {number + 1} of {options.repeat}", style="dim")
-        for name, worker in workers.items():
-            figures[name]["seconds"].append(worker("seconds"))
-        store(figures)
-    for worker in workers.values():
+        for _ in range(0 if "error" in worker.first else options.repeat):
+            seconds = worker("seconds")
+            if isinstance(seconds, dict):  # it was ended: there was no memory left
+                figures[name] = {**seconds, "seconds": []}
+                break
+            figures[name]["seconds"].append(seconds)
         worker.close()
+
+        if "error" in figures[name]:
+            console.print(f"{name} cannot run here: {figures[name]['error']}")
+        store(figures)
     return figures
 
 
 def beside_ours(figures: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Each peer's seconds and bytes over ours: medians of the rounds' ratios, and peaks."""
+    """Each peer's seconds and bytes over ours: medians, and peaks."""
     if OURS not in figures or not figures[OURS]["seconds"]:
         return {}
     ours = figures[OURS]
     return {
         name: {
-            "seconds": statistics.median(
-                theirs / mine
-                for theirs, mine in zip(found["seconds"], ours["seconds"], strict=True)
-            ),
+            "seconds": statistics.median(found["seconds"]) / statistics.median(ours["seconds"]),
             "peak_bytes": found["peak_bytes"] / ours["peak_bytes"],
         }
         for name, found in figures.items()

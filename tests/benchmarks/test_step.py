@@ -5,8 +5,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pytest
 import torch
+
+from paint.model.policy import load_policy
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -23,13 +26,13 @@ def figures(**contenders: tuple[list[float], int]) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_ratios_are_medians_over_rounds_and_the_goal_is_held_against_the_fastest() -> None:
+def test_ratios_are_of_medians_and_the_goal_is_held_against_the_fastest() -> None:
     found = figures(
-        paint=([1.0, 2.0, 1.0], 10), slow=([5.0, 6.0, 9.0], 90), fast=([2.0, 4.4, 2.6], 21)
+        paint=([1.0, 2.0, 1.0], 10), slow=([5.0, 6.0, 9.0], 90), fast=([2.0, 4.4, 2.2], 21)
     )
     ratios = beside_ours(found)
     assert ratios == {
-        "slow": {"seconds": 5.0, "peak_bytes": 9.0},
+        "slow": {"seconds": 6.0, "peak_bytes": 9.0},
         "fast": {"seconds": 2.2, "peak_bytes": 2.1},
     }
     assert verdict(ratios).startswith("goal met: the fastest peer, fast, takes 2.20 times")
@@ -48,16 +51,22 @@ def test_what_cannot_run_has_no_ratio() -> None:
     assert beside_ours({**found, "paint": {"error": "out of memory", "seconds": []}}) == {}
 
 
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the checker of types: where rollouts are given, a step needs no engine."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", ["paint", "opsd, restated"])
 def test_a_step_moves_the_adapter_and_nothing_else(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = random_qwen3(tmp_path, layers=1, hidden=32, heads=2, kv_heads=1, vocabulary=800)
     policies = []
-    load = step.load_policy
 
     def loaded(*args: Any, **options: Any) -> Any:
-        policies.append(load(*args, **options))
+        policies.append(load_policy(*args, **options))
         return policies[-1]
 
     monkeypatch.setattr(step, "load_policy", loaded)
