@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup vllm inspect screenshots lab results test test-all lint check bench-loss bench-update bench-merged clean
+.PHONY: setup vllm inspect screenshots lab real results test test-all lint check \
+	bench-loss bench-step bench-update bench-merged gpu clean
 
 setup: .venv/ready
 
@@ -63,12 +64,20 @@ bench-loss: setup  ## the loss beside its matrix products, Liger and TRL
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/python benchmarks/loss.py
 
+bench-step: setup  ## a whole training step beside TRL's and OPSD's; SMOLLM2=FOLDER: on that model, too
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/python benchmarks/step.py $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
+
 bench-update: setup  ## a whole update of a random Qwen3-1.7B (without a GPU: of the lab's model)
 	$(BIN)/python benchmarks/update.py
 
 bench-merged: setup  ## what generating with merged weights costs
 	$(BIN)/python benchmarks/merged.py \
 		$(if $(wildcard .venv-vllm/ready),--server ".venv-vllm/bin/python -m vllm.entrypoints.openai.api_server")
+
+# Installs nothing: a machine with a GPU may have no network, and has a torch of its own.
+gpu:  ## all that only a GPU can show, in under nine minutes (docs/gpu.md); without one, a rehearsal
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) benchmarks/gpu.py $(if $(OUT),--folder $(OUT)) $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
 
 clean:
 	rm -rf .venv .venv-vllm .venv-inspect runs .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -18,15 +18,12 @@ CPU for 1, 4 and 16 completions. The whole took 17 minutes on two cores.
 """
 
 import json
-import resource
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TextIO
 from unittest.mock import patch
 
 import torch
@@ -39,6 +36,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from paint import fused
 from paint.fused import fused_paint_loss
 from paint.options import Impl
+from workers import Worker, answers_alone, seconds_of, serve, started
 
 VOCABULARY = 151_936
 TEMPERATURE = 1.1
@@ -206,65 +204,22 @@ ON_GPU_ALONE = {"paint triton", "paint chunked, compiled"}
 # The measurements
 
 
-class Contender:
-    """One contender in a process of its own, whose memory nobody else has warmed."""
-
-    def __init__(self, name: str, size: Size, completions: int) -> None:
-        order = json.dumps([name, asdict(size), completions])
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "worker", order],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.first = self.answer()
-        """Of a first run: {"peak_bytes"} or {"error"}."""
-
-    def __call__(self, question: Literal["seconds", "products"]) -> float:
-        """What one more run takes."""
-        assert self.process.stdin is not None
-        print(question, file=self.process.stdin, flush=True)
-        answer: float = self.answer()
-        return answer
-
-    def answer(self) -> Any:
-        """The worker's next line."""
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline() or '{"error": "ended without a word"}')
-
-    def close(self) -> None:
-        """End the worker."""
-        self.process.communicate()
-
-
-def work(name: str, size: Size, completions: int) -> None:
+def work(answers: TextIO, name: str, size: Size, completions: int) -> None:
     """The worker: report the peak of a first run, then run once for each line that it reads."""
     x = make(size, completions)
     # The C library learns from what is freed how much memory to keep, and every training run frees
     # this much.
     torch.ones(2**22)
-    try:
-        run = CONTENDERS[name](x)
-        peak = peak_of(run)
-    except (RuntimeError, MemoryError, ImportError) as error:
-        print(json.dumps({"error": str(error).splitlines()[0]}), flush=True)
-        return
-    print(json.dumps({"peak_bytes": peak}), flush=True)
-    for question in sys.stdin:
+
+    def seconds(run: Callable[[], Any]) -> float:
         x.student.grad = None
-        answer = seconds_of(run) if question == "seconds\n" else products_of(run, x)
-        print(json.dumps(answer), flush=True)
+        return seconds_of(run)
 
+    def products(run: Callable[[], Any]) -> float:
+        x.student.grad = None
+        return products_of(run, x)
 
-def seconds_of(run: Callable[[], Any]) -> float:
-    """What a run takes, the device's work included."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    run()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
+    serve(answers, lambda: CONTENDERS[name](x), seconds=seconds, products=products)
 
 
 def products_of(run: Callable[[], Any], x: Inputs) -> float:
@@ -276,38 +231,14 @@ def products_of(run: Callable[[], Any], x: Inputs) -> float:
     return flops / (2 * x.student.numel() * len(x.head))
 
 
-def peak_of(run: Callable[[], Any]) -> int:
-    """Most bytes beside the inputs at any time of a run; on a CPU, of the process's first run."""
-    if torch.cuda.is_available():
-        run()  # compiles, which takes memory of its own
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        run()
-        return torch.cuda.max_memory_allocated() - before
-    # Fail where memory does not suffice, rather than let the system end whom it likes.
-    most = int(0.8 * memory("MemTotal", "/proc/meminfo"))
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    before = memory("VmRSS")
-    run()
-    return memory("VmHWM") - before
-
-
-def memory(name: str, source: str = "/proc/self/status") -> int:
-    """One of Linux's figures, in bytes."""
-    line = next(
-        line for line in Path(source).read_text().splitlines() if line.startswith(f"{name}:")
-    )
-    return int(line.split()[1]) * 1024
-
-
 def compare(
     size: Size, names: Sequence[str], options: Options, console: Console
 ) -> dict[str, dict[str, Any]]:
     """Figures of every contender for one head."""
-    contenders, figures = dict[str, Contender](), dict[str, dict[str, Any]]()
-    for name in names:
+    contenders, figures = dict[str, Worker](), dict[str, dict[str, Any]]()
+    orders = {name: [name, asdict(size), size.completions] for name in names}
+    for name, contender in started(__file__, orders):
         console.print(f"{size.name}: warming up {name}", style="dim")
-        contender = Contender(name, size, size.completions)
         if "error" in contender.first:
             console.print(f"{name} cannot run here: {contender.first['error']}")
             contender.close()
@@ -337,7 +268,7 @@ def compare(
     ):
         for name in contenders:
             console.print(f"{size.name}: memory of {name}, {count} completions", style="dim")
-            contender = Contender(name, size, count)
+            contender = Worker(__file__, [name, asdict(size), count])
             figures[name]["peak_bytes"][count] = contender.first.get("peak_bytes")
             contender.close()
     return figures
@@ -399,6 +330,6 @@ def main(options: Options) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["worker"]:
         name, size, completions = json.loads(sys.argv[2])
-        work(name, Size(**size), completions)
+        work(answers_alone(), name, Size(**size), completions)
     else:
         main(tyro.cli(Options, description=__doc__))

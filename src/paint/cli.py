@@ -580,6 +580,7 @@ def probe(arguments: list[str]) -> int:
         problems=options.problems,
         samples=options.samples,
         ratios=options.ratios,
+        shown=options.shown,
     )
     return 0
 
@@ -604,7 +605,7 @@ def _probe_parser() -> ArgumentParser:
         "--samples",
         type=COUNT,
         default=4,
-        help="samples a problem, of the student and of the teacher at each mask ratio (default: 4)",
+        help="samples a problem, of the student and of each teacher (default: 4)",
     )
     parser.add_argument(
         "--ratios",
@@ -614,6 +615,17 @@ def _probe_parser() -> ArgumentParser:
         metavar="RHO",
         help="mask ratios of the teacher, each in [0, 1); 0 is the whole solution (paper: those of "
         "table mask_ratio_ablation; default: all of them, 0 0.25 0.3 0.4 0.5 0.75)",
+    )
+    parser.add_argument(
+        "--shown",
+        nargs="+",
+        default=["own"],
+        choices=["own", "other", "none", "answer", "wrong_answer"],
+        help="what the teacher is shown: the problem's own solution, and as controls another "
+        "problem's, nothing, the right answer, a wrong one (default: own). The cost is "
+        "problems * samples completions for each row: one of the student; own and other have one "
+        "at each mask ratio, the rest one. 2,800 completions by default; 2,400 with "
+        "--ratios 0.4 --shown own other none answer wrong_answer",
     )
     parser.add_argument(
         "--folder", type=place, help="where samples and tables go (default: probes/RECIPE)"

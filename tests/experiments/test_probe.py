@@ -11,11 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paint.config import Config, ConfigError, Context, Data, Train
+from paint.config import Config, ConfigError, Context, Data, Shown, Train
 from paint.context import mask_solution
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.evaluation.store import StoreError, prompt_digest
-from paint.experiments.probe import answer_is_visible, first_problems, probe, require_sound, teacher
+from paint.experiments.ablations import GRIDS
+from paint.experiments.probe import (
+    LABELS,
+    answer_is_visible,
+    first_problems,
+    probe,
+    require_sound,
+    teacher,
+)
 from paint.model.policy import Policy
 from paint.recipe import read_recipe
 from processes import until
@@ -146,6 +154,84 @@ def test_the_teachers_prompt_opens_as_configured(policy: Policy, problems: list[
         assert reader.shown == f"solution, {ratio:g} hidden (suffix), announced as {opening}"
 
 
+@pytest.fixture(scope="module")
+def controlled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished probe of 12 problems with every control."""
+    folder = tmp_path_factory.mktemp("controls")
+    shown: tuple[Shown, ...] = ("own", "other", "none", "answer", "wrong_answer")
+    probe(LAB, folder, problems=12, samples=2, ratios=RATIOS, shown=shown)
+    return folder
+
+
+CONTROLS = [
+    "teacher-other@0",
+    "teacher-other@0.5",
+    "teacher-none",
+    "teacher-answer",
+    "teacher-wrong_answer",
+]
+
+
+def test_controls_stand_beside_the_own_solution_with_as_much_hidden(controlled: Path) -> None:
+    summary = json.loads((controlled / "summary.json").read_text())
+    assert list(summary["figures"]) == [*READERS, *CONTROLS]
+    pairs = [(row["policy"], row["less"]) for row in summary["beside_own"]]
+    both = ["teacher@0", "teacher@0.5"]
+    assert pairs == [
+        ("teacher-other@0", "teacher@0"),
+        ("teacher-other@0.5", "teacher@0.5"),
+        *((control, own) for control in CONTROLS[2:] for own in both),
+    ]
+    text = (controlled / "summary.md").read_text()
+    for row in summary["beside_own"]:
+        difference = right(controlled, row["policy"]).mean() - right(controlled, row["less"]).mean()
+        assert row["difference"]["mean"] == pytest.approx(difference)
+        assert f"| {row['policy']} | {row['less']} | {100 * difference:+.1f} [" in text
+    shares = summary["answer_visible_share"]
+    assert (shares["teacher-answer"], shares["teacher-none"]) == (1, 0)
+    assert shares["teacher-wrong_answer"] == 0
+
+
+def test_controls_have_the_names_of_the_ablation() -> None:
+    points = GRIDS["controls"].points
+    assert {point.shown: label for label, point in points.items()} == LABELS
+
+
+def test_controls_are_shown_what_training_shows_them(
+    controlled: Path, policy: Policy, problems: list[Problem]
+) -> None:
+    first = {p.id: p for p in first_problems(problems, 12, LAB.train.seed)}
+
+    def shown(reader: str) -> dict[str, str]:
+        config = changed("lab-paint", {"train": {"seed": 3}})
+        kind, _, ratio = reader.removeprefix("teacher-").partition("@")
+        made = teacher(
+            policy,
+            config,
+            list(first.values()),
+            float(ratio) if ratio else None,
+            kind,  # type: ignore[arg-type]
+            problems,
+        )
+        stored = {row["problem"]: row["prompt"] for row in lines_of(controlled, reader)}
+        assert stored == {name: prompt_digest(made.prompts[name]) for name in first}
+        return {name: policy.decode(prompt) for name, prompt in made.prompts.items()}
+
+    for name, text in shown("teacher-none").items():
+        assert "Reference Solution" not in text
+        assert first[name].problem in text
+    for name, text in shown("teacher-answer").items():
+        assert f"The answer is $\\boxed{{{first[name].answer}}}$." in text
+    for name, text in shown("teacher-wrong_answer").items():
+        assert "The answer is $\\boxed{" in text
+        assert f"\\boxed{{{first[name].answer}}}" not in text
+    others = {p.solution: p.id for p in problems}
+    for name, text in shown("teacher-other@0").items():
+        reference = text.split("Solution Begin ===\n")[1].split("\n=== Reference")[0]
+        assert others[reference] != name
+    assert all("...(omitted)..." in text for text in shown("teacher-other@0.5").values())
+
+
 def test_more_problems_or_samples_are_added_to_what_is_stored(probed: Path) -> None:
     folder = probed / "teacher@0.5/problems"
     begun = (folder / "begun.jsonl").read_bytes()
@@ -266,8 +352,10 @@ def test_an_answer_is_seen_in_any_spelling_and_only_as_a_whole() -> None:
         (
             {"context": Context(shown="answer")},
             {},
-            'context.shown is "answer"; pass --context.shown own',
+            'context.shown is "answer"; pass --context.shown own, .* --shown own answer',
         ),
+        ({}, {"shown": ()}, r"shown must be some of own, none, .*, each once, got \[\]"),
+        ({}, {"shown": ("own", "own")}, r"each once, got \['own', 'own'\]"),
     ],
 )
 def test_what_cannot_be_probed_is_refused_first(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from paint.config import Config, ConfigError
+from paint.config import Config, ConfigError, Shown
 from paint.display import Display
 from paint.experiments.exams import lab_exam, paper_exam
 from paint.experiments.grid import Cell, run_cells
@@ -31,7 +31,7 @@ class Point:
     placement: Literal["suffix", "prefix", "middle", "random"] = "suffix"
     mix: float = 0.0
     top_fraction: float = 0.0
-    shown: Literal["own", "none", "other", "answer", "wrong_answer"] = "own"
+    shown: Shown = "own"
 
     @property
     def name(self) -> str:

@@ -2,18 +2,20 @@
 
 Both are the same untrained model; the teacher also reads a part of the solution. They are asked the
 same problems with the same seeds: the problems that training takes first, with its prompts and its
-sampling. What training can gain follows the difference, so it is worth knowing first. Every sample
-is stored, and the same command goes on where it was stopped.
+sampling. What training can gain follows the difference, so it is worth knowing first. Controls say
+what it comes of: another problem's solution, no reference, the right answer alone, a wrong one
+(``context.shown``). Every sample is stored, and the same command goes on where it was stopped.
 
 Left out on purpose: the overlap schedule (the hidden part does not depend on a completion here), a
 teacher that writes a rationale first, and a choice of mask ratio: all ratios are shown.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, get_args
 
-from paint.config import Config, ConfigError
+from paint.config import Config, ConfigError, Shown
 from paint.context import mask_solution, opens_as_complete
 from paint.data.golds import name_unparsed
 from paint.data.problems import Problem, batch_indices, read_problems
@@ -29,7 +31,7 @@ from paint.evaluation.asking import (
     load_asked,
     untrained,
 )
-from paint.evaluation.intervals import compare
+from paint.evaluation.intervals import Comparison, compare
 from paint.evaluation.metrics import GradedSamples, avg_at_k
 from paint.evaluation.stages import grade
 from paint.evaluation.store import write_summary
@@ -40,10 +42,21 @@ from paint.latex import contains, normalize
 from paint.model.policy import Policy
 from paint.ranks import require_one_process
 from paint.recipe import require_paths
+from paint.step import reference_shown
 from paint.training.prompts import problems_that_fit
 
 STUDENT, PROBLEMS = "student", "problems"
 COLUMNS = ("", "Avg@{k}", "less the student's", "tokens an answer", "truncated", "answer visible")
+MASKED: tuple[Shown, ...] = ("own", "other")
+"""What is shown as a solution of which a part is hidden; the rest is shown as it is."""
+LABELS: dict[Shown, str] = {
+    "own": "its own solution",
+    "other": "another problem's solution",
+    "none": "none",
+    "answer": "the right answer",
+    "wrong_answer": "a wrong answer",
+}
+"""What is shown, in the words of `paint ablate controls`."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,8 @@ class Reader:
         shown: what it sees of the solutions, for the record; None is nothing.
         visible: share of the problems whose answer it sees (`answer_is_visible`).
         prompts: what it reads of each problem.
+        own: of a control, the teachers with whom it is compared: those that see the problem's own
+            solution, with as much hidden if it is masked, too.
     """
 
     name: str
@@ -62,51 +77,81 @@ class Reader:
     shown: str | None
     visible: float
     prompts: Prompts
+    own: tuple[str, ...] = ()
 
 
 def probe(
-    config: Config, folder: Path, *, problems: int, samples: int, ratios: Sequence[float]
+    config: Config,
+    folder: Path,
+    *,
+    problems: int,
+    samples: int,
+    ratios: Sequence[float],
+    shown: Sequence[Shown] = ("own",),
 ) -> dict[str, GradedSamples]:
     """Ask student and teacher, print and write one table, return the graded samples by reader.
+
+    With controls beside "own", a second table says how much each falls short of it.
 
     Args:
         config: of the training in question; its rollout section also says how to sample here.
         problems: how many, in the order in which training takes them; all where there are fewer.
-        samples: how many a problem, for the student and for the teacher at each ratio.
+        samples: how many a problem, for the student and for each teacher.
         ratios: mask ratios rho of the teacher, each in [0, 1).
+        shown: what teachers see, in the order of the rows. A solution, "own" or "other", is seen by
+            a teacher at each ratio, the rest by one.
 
     Raises:
         ConfigError, DataError, EngineError, PolicyError, StoreError: the message says what is wrong
             and the way out.
         FolderInUse: another process works on the probe.
     """
-    require_sound(config, problems, samples, ratios)
+    require_sound(config, problems, samples, ratios, shown)
     require_one_process("paint probe")
     display = Display()
     config = replace(config, model=untrained(config.model))
 
     policy = load_asked(config.model, config.rollout)
-    trained_on = problems_that_fit(policy, config, read_problems(config.data), display)
+    longest: Shown = "other" if "other" in shown else "own"
+    sized = replace(config, context=replace(config.context, shown=longest))
+    trained_on = problems_that_fit(policy, sized, read_problems(config.data), display)
     asked_problems = first_problems(trained_on, problems, config.train.seed)
     name_unparsed(config.data.path, asked_problems, display.note)
+
+    own = {ratio: name_of("own", ratio) for ratio in ratios if "own" in shown}
     readers = [student(policy, asked_problems)]
-    readers += [teacher(policy, config, asked_problems, ratio) for ratio in ratios]
+    for what in shown:
+        for ratio in ratios if what in MASKED else [None]:
+            reader = teacher(policy, config, asked_problems, ratio, what, trained_on)
+            peers = [own[r] for r in own if what != "own" and ratio in (None, r)]
+            readers.append(replace(reader, own=tuple(peers)))
 
     graded = ask_readers(policy, config, folder, asked_problems, samples, readers, display)
     conclude(config, folder, readers, graded, display)
     return graded
 
 
-def require_sound(config: Config, problems: int, samples: int, ratios: Sequence[float]) -> None:
+def require_sound(
+    config: Config,
+    problems: int,
+    samples: int,
+    ratios: Sequence[float],
+    shown: Sequence[Shown] = ("own",),
+) -> None:
     """Refuse what cannot be probed, before the model is loaded. Raises ConfigError."""
     require_paths(config)
     for name, value in (("problems", problems), ("samples", samples)):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}")
-    names = {name_of(ratio) for ratio in ratios}
+    names = {name_of("own", ratio) for ratio in ratios}
     if not all(0 <= ratio < 1 for ratio in ratios) or len(names) < max(len(ratios), 1):
         raise ConfigError(
             f"ratios must be distinct mask ratios in [0, 1), at least one, got {show(list(ratios))}"
+        )
+    if not shown or len(set(shown)) < len(shown) or not set(shown) <= set(get_args(Shown)):
+        raise ConfigError(
+            f"shown must be some of {', '.join(get_args(Shown))}, each once, got "
+            f"{show(list(shown))}"
         )
 
     if config.train.method != "distillation":
@@ -116,8 +161,9 @@ def require_sound(config: Config, problems: int, samples: int, ratios: Sequence[
         )
     if config.context.shown != "own":
         raise ConfigError(
-            f"the probe shows each problem's own solution, and context.shown is "
-            f"{show(config.context.shown)}; pass --context.shown own"
+            f"what the probe shows is not the recipe's choice, and context.shown is "
+            f"{show(config.context.shown)}; pass --context.shown own, and name controls with "
+            f"--shown own {config.context.shown}"
         )
 
 
@@ -127,9 +173,13 @@ def first_problems(problems: Sequence[Problem], count: int, seed: int) -> list[P
     return [problems[i] for i in indices]
 
 
-def name_of(ratio: float) -> str:
-    """The teacher's name: ``teacher@0.3`` is shown the solution with 30 % hidden."""
-    return f"teacher@{ratio:g}"
+def name_of(shown: Shown, ratio: float | None) -> str:
+    """The teacher's name: ``teacher@0.3`` is shown the solution with 30 % hidden.
+
+    A control says what it is shown: ``teacher-other@0.3``, ``teacher-answer``.
+    """
+    control = "" if shown == "own" else f"-{shown}"
+    return f"teacher{control}" + ("" if ratio is None else f"@{ratio:g}")
 
 
 def student(policy: Policy, problems: Sequence[Problem]) -> Reader:
@@ -139,27 +189,47 @@ def student(policy: Policy, problems: Sequence[Problem]) -> Reader:
     return Reader(STUDENT, thinking, shown=None, visible=0.0, prompts=prompts)
 
 
-def teacher(policy: Policy, config: Config, problems: Sequence[Problem], ratio: float) -> Reader:
-    """The privileged prompt, with ``ratio`` of the solution hidden, in the teacher's mode."""
-    placement, seed = config.context.placement, config.train.seed
-    contexts = {
-        p.id: mask_solution(p.solution, ratio, placement=placement, seed=seed_of(seed, p.id))
-        for p in problems
-    }
-    opening = config.context.opening
-    complete = {
-        p.id: opens_as_complete(opening, is_whole=contexts[p.id] == p.solution) for p in problems
-    }
+def teacher(
+    policy: Policy,
+    config: Config,
+    problems: Sequence[Problem],
+    ratio: float | None,
+    shown: Shown = "own",
+    candidates: Sequence[Problem] = (),
+) -> Reader:
+    """The privileged prompt, as training writes it (``paint.step``), in the teacher's mode.
+
+    Args:
+        ratio: hidden share of a solution; None for what is shown whole.
+        shown: what stands for the problem's solution.
+        candidates: problems whose solutions and answers a control may show.
+
+    Raises:
+        DataError: a control asks for another problem, or another answer, and there is none.
+    """
+    placement, opening = config.context.placement, config.context.opening
+    contexts: dict[str, str | None] = {}
+    complete = {}
+    for problem in problems:
+        seed = seed_of(config.train.seed, problem.id)
+        reference = context = reference_shown(candidates, problem, shown, seed)
+        if reference is not None and ratio is not None:
+            context = mask_solution(reference, ratio, placement=placement, seed=seed)
+        contexts[problem.id] = context
+        complete[problem.id] = opens_as_complete(opening, is_whole=context == reference)
+
     prompts = {
         p.id: policy.teacher_prompt(p.problem, contexts[p.id], complete=complete[p.id])
         for p in problems
     }
+    visible = sum(answer_is_visible(p, contexts[p.id] or "") for p in problems) / len(problems)
 
-    visible = sum(answer_is_visible(p, contexts[p.id]) for p in problems) / len(problems)
-    shown = f"solution, {ratio:g} hidden ({placement})"
-    if opening != "as_shown":
-        shown += f", announced as {opening}"
-    return Reader(name_of(ratio), policy.teacher_thinking, shown, visible, prompts)
+    what = "solution" if shown == "own" else LABELS[shown]
+    if ratio is not None:
+        what += f", {ratio:g} hidden ({placement})"
+    if shown != "none" and opening != "as_shown":
+        what += f", announced as {opening}"
+    return Reader(name_of(shown, ratio), policy.teacher_thinking, what, visible, prompts)
 
 
 def answer_is_visible(problem: Problem, context: str) -> bool:
@@ -214,13 +284,33 @@ def conclude(
     display: Display,
 ) -> None:
     """Write summary.json and summary.md to ``folder``, and print the table with how to read it."""
-    sheet, reading = table(readers, graded), how_to_read(config)
+    pairs = list(beside_own(readers, graded))
+    sheets, reading = [table(readers, graded)], how_to_read(config)
+    if pairs:
+        sheets.append(beside_own_table(pairs))
+        reading += (
+            " What a control reaches, a teacher gains by other things than what the problem's "
+            "solution says; with no reference it reads the student's prompt in its own thinking "
+            "mode."
+        )
     visible = {reader.name: reader.visible for reader in readers}
-    figures = summary_json({name: {PROBLEMS: samples} for name, samples in graded.items()})
+    figures: dict[str, Any] = summary_json(
+        {name: {PROBLEMS: samples} for name, samples in graded.items()}
+    )
     figures["answer_visible_share"] = visible
+    figures["beside_own"] = [
+        {
+            "policy": name,
+            "less": own,
+            "difference": found.difference.table(),
+            "p_value": found.p_value,
+            "detectable": found.detectable,
+        }
+        for name, own, found in pairs
+    ]
 
-    write_summary(folder, figures, f"{markdown([sheet])}\n{reading}\n")
-    print_sheets(display.console, [sheet])
+    write_summary(folder, figures, f"{markdown(sheets)}\n{reading}\n")
+    print_sheets(display.console, sheets)
     display.note(f"{reading}\nwritten to {folder}: summary.json, summary.md")
 
 
@@ -244,6 +334,32 @@ def table(readers: Sequence[Reader], graded: Mapping[str, GradedSamples]) -> She
 
     title = f"Before training: {len(base.problems)} training problems, in % with 95 % interval"
     return Sheet(title, [column.format(k=base.correct.shape[1]) for column in COLUMNS], rows)
+
+
+def beside_own(
+    readers: Sequence[Reader], graded: Mapping[str, GradedSamples]
+) -> Iterator[tuple[str, str, Comparison]]:
+    """Each control, each teacher that it is held against, and the control's score less that one's.
+
+    Problem by problem.
+    """
+    for reader in readers:
+        for own in reader.own:
+            yield (
+                reader.name,
+                own,
+                compare([graded[own].correct], [graded[reader.name].correct]),
+            )
+
+
+def beside_own_table(pairs: Sequence[tuple[str, str, Comparison]]) -> Sheet:
+    """A row for each control and teacher that sees the own solution."""
+    rows = [
+        [name, own, found.difference.points(sign=True), f"{found.p_value:.4f}"]
+        for name, own, found in pairs
+    ]
+    title = "Controls less the problem's own solution, in points with 95 % interval"
+    return Sheet(title, ["", "less", "difference", "p"], rows)
 
 
 def how_to_read(config: Config) -> str:

@@ -1,0 +1,321 @@
+"""The report of what a GPU shows, rehearsed on a CPU; the formula of an update's memory."""
+
+import json
+import sys
+import time
+from importlib.metadata import Distribution, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from paint import config as cfg
+from paint.lab.files import MODEL, TRAINING_PROBLEMS
+from paint.model.policy import load_policy
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+import gpu
+from cost import SHAPES, Shape
+from gpu import (
+    REHEARSAL,
+    Options,
+    Place,
+    Skipped,
+    main,
+    markdown,
+    peak_flops,
+    run_part,
+    update_flops,
+)
+from gpu_memory import Memory, saved_by_layer, update_memory
+from models import random_qwen3
+
+Rows = list[tuple[str, dict[str, Any]]]
+TARGETS = cfg.Model().lora_targets
+
+
+def rehearsed(name: str, folder: Path) -> Rows:
+    """What a part says when it is rehearsed in this process."""
+    rows: Rows = []
+    place = Place(folder, time.time() + 600, smollm2="")
+    gpu.PARTS[name].run(REHEARSAL, lambda table="", **cells: rows.append((table, cells)), place)
+    return rows
+
+
+def cells_of(rows: Rows, table: str) -> list[dict[str, Any]]:
+    """The rows of one table."""
+    return [cells for name, cells in rows if name == table]
+
+
+# The formula of an update's memory
+
+
+def saved_bytes(path: str, checkpointing: bool, prompt: int, completion: int) -> int:
+    """Bytes of all distinct tensors but parameters that a student's pass saves, two rows."""
+    model = cfg.Model(path=path, lora_rank=4, gradient_checkpointing=checkpointing)
+    policy = load_policy(model, seed=0)
+    parameters = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
+    saved: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in parameters:
+            saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        policy.hidden_states([[1] * prompt] * 2, [[2] * completion] * 2)
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(2, 64, 4, 160, tied=True, kv_heads=2, head_size=16, vocabulary=800),
+        Shape(5, 48, 8, 96, tied=True, kv_heads=2, head_size=8, vocabulary=800),
+    ],
+)
+def test_the_formula_counts_what_a_real_models_pass_saves(
+    shape: Shape, checkpointing: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("paint.model.lora")  # the layer whose savings the formula counts
+    path = random_qwen3(
+        tmp_path,
+        layers=shape.layers,
+        hidden=shape.hidden,
+        intermediate=shape.intermediate,
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_size=shape.head_size,
+        vocabulary=shape.vocabulary,
+    )
+    prompt, completion = 60, 40
+    planned = update_memory(
+        shape,
+        rank=4,
+        targets=TARGETS,
+        rows=2,
+        prompt=prompt,
+        teacher_prompt=prompt,
+        completion=completion,
+        checkpointing=checkpointing,
+    ).saved
+    if checkpointing:  # one layer is computed again, later
+        planned -= 2 * (prompt + completion) * saved_by_layer(shape, 4, TARGETS)
+    assert saved_bytes(path, checkpointing, prompt, completion) == pytest.approx(planned, rel=0.03)
+
+
+def test_the_peak_is_the_largest_moment_of_an_update() -> None:
+    memory = Memory(weights=100, adapters=10, saved=50, states=5, logits=7, teacher=3, backward=9)
+    assert memory.peak == 100 + 10 + 50 + 5 + 9
+    assert Memory(100, 10, 50, 5, logits=30, teacher=3, backward=9).peak == 100 + 10 + 50 + 5 + 30
+    assert Memory(100, 10, 50, 5, logits=30, teacher=300, backward=9).peak == 100 + 10 + 300
+
+
+def test_an_updates_memory_by_hand() -> None:
+    shape = SHAPES["Qwen/Qwen3-1.7B"]
+    sizes = {"prompt": 200, "teacher_prompt": 2000, "completion": 1024}
+    memory = update_memory(shape, rank=64, targets=TARGETS, rows=4, checkpointing=False, **sizes)
+    assert memory.weights == 2 * shape.parameters
+    assert memory.adapters == 16 * 64 * 28 * sum(sum(shape.matrices[t]) for t in TARGETS)
+    assert memory.logits == 1024 * 151_936 * (4 + 4 + 2)
+    assert memory.states == 4 * 1024 * 2048 * (2 + 2 + 4)
+    a_token = 12 * 2048 + 8 * 2048 + 8 * 1024 + 8 * 6144 + 28 * 64 + 8 * 16 + 4 * 8 + 8
+    assert memory.saved == 4 * 1224 * 28 * a_token
+    kept = update_memory(shape, rank=64, targets=TARGETS, rows=4, checkpointing=True, **sizes)
+    assert kept.saved == 4 * 1224 * (28 * 2 * 2048 + 4 * 2049 + a_token)
+
+
+# The parts
+
+
+def test_kernels_are_held_against_eager_code_in_every_dtype(tmp_path: Path) -> None:
+    rows = rehearsed("kernels", tmp_path)
+    found = cells_of(rows, "Kernels")
+    assert [(row["dtype"], row["impl"]) for row in found] == [
+        (dtype, impl)
+        for dtype in ("float32", "bfloat16", "float16")
+        for impl in ("reference", "chunked", "triton")
+    ]
+    for row in found:
+        assert "failed" not in row
+        assert 0 < row["value_error"] < 1e-3
+        assert 0 < row["gradient_error"] < (1e-4 if row["dtype"] == "float32" else 1e-2)
+    assert rows[-1][1]["note"].startswith("largest error of the kernels over that of eager code")
+
+
+def test_updates_say_phases_flops_and_memory(tmp_path: Path) -> None:
+    rows = rehearsed("update-1.7B", tmp_path)
+    updates = cells_of(rows, "Updates")
+    loads = [load.title for load in REHEARSAL.loads]
+    assert [(row["checkpointing"], row["load"]) for row in updates] == [
+        (checkpointing, load) for checkpointing in (True, False) for load in loads
+    ]
+    assert all(row["seconds"] > 0 and row["formula_GB"] > 0 for row in updates)
+    phases = cells_of(rows, "Phases")
+    assert len(phases) == 4 * len(updates)
+    for row in phases:
+        assert row["TFLOP_per_second"] == pytest.approx(row["TFLOP"] / row["seconds"])
+
+
+def test_flops_by_phase_by_hand() -> None:
+    shape, load = SHAPES["Qwen/Qwen3-1.7B"], gpu.FULL.loads[0]
+    model = cfg.Model()
+    plain, kept = (update_flops(shape, model, load, on) for on in (False, True))
+    assert plain["loss"] == 32 * 1024 * 3 * 2 * 2048 * 151_936
+    attention = 4 * 28 * 2048 * 3024**2 / 2
+    assert plain["teacher forward"] == 32 * (2 * shape.weights * 3024 + attention)
+    assert kept["backward"] == plain["backward"] + plain["student forward"]
+    long = update_flops(shape, model, gpu.FULL.loads[1], False)
+    assert long["loss"] == pytest.approx(16_384 * 3.09 * 2 * 2048 * 151_936)
+
+
+def test_the_engine_is_timed_and_held_against_the_trainer(tmp_path: Path) -> None:
+    rows = rehearsed("generation", tmp_path)
+    found = cells_of(rows, "Generation")
+    assert [row["model"] for row in found] == ["random 1.7B", "lab"]
+    assert all(row["tokens_per_second"] > 0 and row["largest_gap"] < 0.05 for row in found)
+    assert ("", {"note": "SmolLM2 is skipped: --smollm2 names no folder"}) in rows
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_held_against_the_first_and_one_from_the_start(tmp_path: Path) -> None:
+    found = cells_of(rehearsed("resume", tmp_path), "Resuming")
+    assert [row["run"] for row in found] == ["resumed after step 1", "the same from the start"]
+    for row in found:
+        assert row["bitwise"]
+        assert row["largest_difference"] == 0
+        assert row["steps_with_the_same_loss"] == "2 of 2"
+
+
+@pytest.mark.slow
+def test_a_real_model_is_trained_while_there_is_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "SMOLLM2_RECIPE", "lab-paint")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real/model").symlink_to(MODEL)
+    (tmp_path / "real/train.jsonl").symlink_to(TRAINING_PROBLEMS)
+    place = Place(tmp_path, time.time() + 600, smollm2=str(tmp_path / "real"))
+    rows: Rows = []
+    gpu.smollm2(REHEARSAL, lambda table="", **cells: rows.append((table, cells)), place)
+    assert [row["steps"] for row in cells_of(rows, "SmolLM2")] == ["first quarter", "last quarter"]
+    assert all(row["of"] == 1 and 0 <= row["correct_share"] <= 1 for _, row in rows)
+
+
+def test_a_real_model_that_is_not_there_is_skipped_and_named(tmp_path: Path) -> None:
+    for folder, missing in (("", "names no folder"), (str(tmp_path), "model/config.json is not")):
+        with pytest.raises(Skipped, match=missing):
+            gpu.smollm2(REHEARSAL, lambda: None, Place(tmp_path, 0.0, folder))
+
+
+# Parts in processes of their own
+
+
+FAKE = """
+import json, sys, time
+order = json.loads(sys.argv[2])
+with open(order["rows"], "a") as file:
+    print(json.dumps({"table": "Rows", "value": 1}), file=file, flush=True)
+    file.write('{"table": "Ro')  # a row that the kill cut short
+if order["name"] == "slow":
+    time.sleep(60)
+if order["name"] == "bad":
+    raise SystemExit("it broke")
+if order["name"] == "missing":
+    print("the package x is not installed")
+    sys.exit(3)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Parts that end in all ways, each after one row and a half."""
+    script = tmp_path / "fake.py"
+    script.write_text(FAKE)
+    monkeypatch.setattr(gpu, "SCRIPT", script)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "status"),
+    [
+        ("good", 60, "done"),
+        ("slow", 2, "stopped at its limit of 2 s"),
+        ("bad", 60, "failed with 1: it broke"),
+        ("missing", 60, "skipped: the package x is not installed"),
+    ],
+)
+def test_a_part_keeps_its_rows_however_it_ends(
+    name: str, limit: float, status: str, fake: Path
+) -> None:
+    found = run_part(name, limit, fake, Options(folder=fake))
+    assert found["status"] == status
+    assert found["rows"] == [{"table": "Rows", "value": 1}]
+
+
+def test_the_report_is_there_after_each_part_and_the_next_are_tried_after_a_failure(
+    fake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def noted(name: str, limit: float, folder: Path, options: Options) -> dict[str, Any]:
+        path = fake / "out/gpu-report.json"
+        seen.append(list(json.loads(path.read_text())["parts"]) if path.exists() else [])
+        return run_part(name, limit, folder, options)
+
+    monkeypatch.setattr(gpu, "run_part", noted)
+    parts = {name: gpu.Part(name, 30, gpu.kernels) for name in ("bad", "good", "missing")}
+    report = main(Options(folder=fake / "out"), parts)
+    assert seen == [[], ["bad"], ["bad", "good"]]
+    assert [part["status"][:7] for part in report["parts"].values()] == [
+        "failed ",
+        "done",
+        "skipped",
+    ]
+    assert (fake / "out/gpu-report.md").read_text() == markdown(report)
+
+    late = main(Options(folder=fake / "out", seconds=5), parts)
+    assert {part["status"] for part in late["parts"].values()} == {"skipped: no time was left"}
+
+
+def test_paint_has_a_version_where_it_is_not_installed(tmp_path: Path) -> None:
+    path = [str(gpu.name_the_version(tmp_path / "metadata"))]
+    (found,) = Distribution.discover(name="paint", path=path)
+    assert found.version == version("paint")
+
+
+def test_the_report_shows_tables_notes_and_that_it_is_a_rehearsal() -> None:
+    row = {"table": "Kernels", "head": "8B", "peak_GB": 1.2345, "failed": None, "bitwise": True}
+    rows = [row, {"table": "", "note": "mended"}]
+    part = {"title": "A part", "status": "done", "seconds": 3.0, "rows": rows}
+    facts = {"date": "today", "is_rehearsal": True}
+    text = markdown({"about": facts, "parts": {"kernels": part}})
+    assert "| head | peak GB | failed | bitwise |" in text
+    assert "| 8B | 1.23 | - | yes |" in text
+    assert "- mended" in text
+    assert "**A rehearsal" in text
+    facts["is_rehearsal"] = False
+    assert "rehearsal" not in markdown({"about": facts, "parts": {}})
+
+
+def test_the_peak_is_that_of_the_devices_data_sheet() -> None:
+    assert peak_flops("NVIDIA H200") == peak_flops("NVIDIA H100 80GB HBM3") == 989.4e12
+    assert peak_flops("NVIDIA H100 PCIe") == 756e12
+    assert peak_flops("A card of tomorrow") is None
+
+
+@pytest.mark.slow
+def test_the_whole_rehearsal_is_done(tmp_path: Path) -> None:
+    report = main(Options(folder=tmp_path, rehearse=True, seconds=1200))
+    statuses = {name: part["status"] for name, part in report["parts"].items()}
+    assert statuses.pop("smollm2") == "skipped: Skipped: --smollm2 names no folder"
+    assert set(statuses.values()) == {"done"}
+    contenders = [row["contender"] for row in report["parts"]["step"]["rows"] if row["table"]]
+    assert contenders[:2] == ["paint", "trl sdft"]
+    (tests,) = (row for row in report["parts"]["tests"]["rows"] if row["table"] == "Tests")
+    assert tests["passed"] > 0
+    assert tests["failed"] == 0

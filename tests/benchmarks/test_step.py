@@ -1,0 +1,90 @@
+"""A training step beside its peers': the ratios, the goal, and that what is ours runs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+
+from paint.model.policy import load_policy
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+import step
+from models import random_qwen3
+from step import Sizes, beside_ours, rows_of, verdict
+
+
+def figures(**contenders: tuple[list[float], int]) -> dict[str, dict[str, Any]]:
+    """Seconds and bytes by contender."""
+    return {
+        name: {"seconds": seconds, "peak_bytes": peak}
+        for name, (seconds, peak) in contenders.items()
+    }
+
+
+def test_ratios_are_of_medians_and_the_goal_is_held_against_the_fastest() -> None:
+    found = figures(
+        paint=([1.0, 2.0, 1.0], 10), slow=([5.0, 6.0, 9.0], 90), fast=([2.0, 4.4, 2.2], 21)
+    )
+    ratios = beside_ours(found)
+    assert ratios == {
+        "slow": {"seconds": 6.0, "peak_bytes": 9.0},
+        "fast": {"seconds": 2.2, "peak_bytes": 2.1},
+    }
+    assert verdict(ratios).startswith("goal met: the fastest peer, fast, takes 2.20 times")
+    ratios["fast"]["peak_bytes"] = 1.9
+    assert verdict(ratios).startswith("goal missed")
+    ratios["fast"] = {"seconds": 1.9, "peak_bytes": 3.0}
+    assert verdict(ratios).startswith("goal missed")
+    assert verdict({}) == "no peer ran"
+
+
+def test_what_cannot_run_has_no_ratio() -> None:
+    found = figures(paint=([1.0], 10), slow=([5.0], 90))
+    found["broken"] = {"error": "no such package", "seconds": []}
+    assert set(beside_ours(found)) == {"slow"}
+    assert beside_ours({"paint": {"error": "out of memory", "seconds": []}, **found}) != {}
+    assert beside_ours({**found, "paint": {"error": "out of memory", "seconds": []}}) == {}
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the checker of types: where rollouts are given, a step needs no engine."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", ["paint", "opsd, restated"])
+def test_a_step_moves_the_adapter_and_nothing_else(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = random_qwen3(tmp_path, layers=1, hidden=32, heads=2, kv_heads=1, vocabulary=800)
+    policies = []
+
+    def loaded(*args: Any, **options: Any) -> Any:
+        policies.append(load_policy(*args, **options))
+        return policies[-1]
+
+    monkeypatch.setattr(step, "load_policy", loaded)
+    run = step.CONTENDERS[name](path, Sizes(2, completion=8, prompt=4, teacher_prompt=12))
+    before = {n: p.detach().clone() for n, p in policies[0].model.named_parameters()}
+    run()
+    moved = {
+        n for n, p in policies[0].model.named_parameters() if not torch.equal(p.detach(), before[n])
+    }
+    assert moved
+    assert all(".lora_" in name for name in moved)
+
+
+def test_all_contenders_get_the_same_ids() -> None:
+    sizes = Sizes(3, completion=5, prompt=4, teacher_prompt=6)
+    rows = rows_of(100, sizes)
+    assert rows == rows_of(100, sizes)
+    assert [(len(r.prompt), len(r.teacher_prompt), len(r.completion)) for r in rows] == [
+        (4, 6, 5)
+    ] * 3
+    assert len({json.dumps(r.completion) for r in rows}) == 3
