@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup vllm lab results test test-all lint check bench-loss bench-update bench-merged clean
+.PHONY: setup vllm lab real results test test-all lint check bench-loss bench-update bench-merged clean
 
 setup: .venv/ready
 
@@ -26,6 +26,9 @@ vllm: .venv-vllm/ready  ## vLLM for CPUs, in an environment of its own
 
 lab: setup  ## train and evaluate on the embedded model
 	$(BIN)/paint lab --folder runs/lab-$$(date +%Y%m%d-%H%M%S)
+
+real: setup  ## the same on a small real model (docs/real.md): hours; stopped, it goes on where it was
+	$(BIN)/paint lab --model smollm2 --seeds 3 --samples 2
 
 results: setup  ## the paper's tables on the lab (docs/results.md); stopped, it goes on where it was
 	$(BIN)/paint lab --methods sft,grpo,opsd,paint --seeds 5

@@ -21,13 +21,21 @@ of equals. The controls of PAINT take PAINT's.
 Killed at any moment, the same call goes on where it was.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from paint import files
-from paint.config import Config, ConfigError
+from paint.config import Config, ConfigError, Rollout
+from paint.data.problem_sets import load_benchmark
 from paint.display import Display
-from paint.experiments.grid import Cell, train_cell
+from paint.experiments.exams import Exam
+from paint.experiments.grid import Cell, run_cells, train_cell
+from paint.experiments.lab import compare
+from paint.experiments.reports import Report, publish
+from paint.experiments.results import BASE, Result, by_cell, shares
 from paint.files import locked
 from paint.model.policy import load_policy
 from paint.model.weights import load_trained, merge, trained_in
@@ -41,6 +49,91 @@ CACHE = Path("runs/smollm2")
 
 WARM_UPS = {"smollm2-warm-up-1": "warmed-1", "smollm2-warm-up-2": "model"}
 """The recipes of the warm-up, in their order, and the models that they end in."""
+
+
+RATES = (1 / 3, 1, 3)
+"""Learning rates that are tried, as multiples of a recipe's."""
+
+RATE_SEED = 100
+"""The seed with which they are tried; what is reported has others, from 0."""
+
+
+def run_smollm2(
+    recipes: Sequence[Path],
+    cache: Path,
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    problems: int,
+    samples: int,
+    every_checkpoint: bool = False,
+) -> list[Result]:
+    """Prepare the model, choose learning rates, train and evaluate each recipe with each seed.
+
+    The last recipe is compared with each of the others.
+
+    Raises:
+        ConfigError: a recipe trains another model, or on other problems.
+        PaintError: what `prepare` and `paint.experiments.grid.run_cells` raise.
+    """
+    display = Display()
+    cells = [Cell(recipe.stem, in_cache(read_recipe(recipe), cache)) for recipe in recipes]
+    prepare(cache, display)
+    cells = with_chosen_rates(cells, cache, folder / "rates", samples, display)
+    exam = exam_on(cache / "evaluation.jsonl", problems, samples)
+    return compare("SmolLM2-135M", cells, seeds, folder, exam, display, every_checkpoint)
+
+
+def exam_on(path: Path, problems: int | None, samples: int) -> Exam:
+    """The paper's sampling (section 'Experimental Details'), cut at 80 tokens instead of 38,912.
+
+    The longest solution takes 54.
+    """
+    rollout = Rollout(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=80, batch_size=50)
+    benchmark = load_benchmark(str(path), limit=problems)
+    return Exam(benchmark, samples, thinking=False, rollout=rollout)
+
+
+def with_chosen_rates(
+    cells: Sequence[Cell], cache: Path, folder: Path, samples: int, display: Display
+) -> list[Cell]:
+    """The cells with the learning rates that do best on the validation problems.
+
+    A control has the rate of the method that it controls, which is tried also where it is no cell.
+    """
+    tried: dict[str, dict[float, Cell]] = {}
+    for cell in cells:
+        config = cell.config
+        method = replace(config, context=replace(config.context, shown="own"))
+        tried[_method(cell)] = {
+            rate: Cell(f"{_method(cell)}-{rate:.1e}", _with_rate(method, rate))
+            for rate in (config.train.learning_rate * factor for factor in RATES)
+        }
+
+    every = [cell for by_rate in tried.values() for cell in by_rate.values()]
+    exam = exam_on(cache / "validation.jsonl", None, samples)
+    results = run_cells(every, [RATE_SEED], folder, exam, display)
+    labels = {cell.name: cell.name for cell in every}
+    pairs = {name: (name, BASE) for name in labels}
+    title = "SmolLM2-135M: learning rates, on validation problems"
+    publish(Report("rates", title, labels, pairs, "less the base"), results, folder, display)
+
+    found = by_cell(results)
+    scores = {cell.name: float(np.mean(shares(found[cell.name]))) for cell in every}
+    chosen = {
+        method: max(by_rate, key=lambda rate: (scores[by_rate[rate].name], -rate))
+        for method, by_rate in tried.items()
+    }
+    return [Cell(cell.name, _with_rate(cell.config, chosen[_method(cell)])) for cell in cells]
+
+
+def _method(cell: Cell) -> str:
+    """The cell's name without what its teacher is shown."""
+    return cell.name.removesuffix(f"-{cell.config.context.shown}")
+
+
+def _with_rate(config: Config, rate: float) -> Config:
+    return replace(config, train=replace(config.train, learning_rate=rate))
 
 
 def prepare(cache: Path, display: Display) -> Path:
