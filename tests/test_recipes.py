@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import replace
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -243,7 +243,9 @@ def test_opsd_is_paint_with_nothing_hidden_and_nothing_interpolated(pair: tuple[
 
 
 @pytest.mark.parametrize("shown", ["none", "other"])
-def test_a_control_of_smollm2_differs_from_its_paint_in_what_is_shown(shown: str) -> None:
+def test_a_control_of_smollm2_differs_from_its_paint_in_what_is_shown(
+    shown: Literal["none", "other"],
+) -> None:
     paint, control = (
         read_recipe(find_recipe(name)) for name in ("smollm2-paint", f"smollm2-paint-{shown}")
     )

@@ -541,10 +541,13 @@ def lab(arguments: list[str]) -> int:
     """Train and evaluate recipes on the embedded model or SmolLM2, and print one table."""
     options = _lab_parser().parse_args(arguments)
     names = [*options.recipes, *(f"{options.model}-{name}" for name in options.methods)]
-    names = names or {
-        "lab": ["lab-paint"],
-        "smollm2": [f"smollm2-{name}" for name in SMOLLM2_METHODS],
-    }[options.model]
+    names = (
+        names
+        or {
+            "lab": ["lab-paint"],
+            "smollm2": [f"smollm2-{name}" for name in SMOLLM2_METHODS],
+        }[options.model]
+    )
     recipes = [find_recipe(name) for name in names]
     settings: dict[str, Any] = {
         "seeds": _seeds(options),

@@ -137,7 +137,7 @@ def _with_rate(config: Config, rate: float) -> Config:
 
 
 def prepare(cache: Path, display: Display) -> Path:
-    """The warmed-up model in ``cache``, and the problems beside it; what is there is not done again.
+    """The warmed-up model in ``cache``, with its problems; what is there is not done again.
 
     Raises:
         FetchError: what `paint.smollm2.conversion.converted` raises.

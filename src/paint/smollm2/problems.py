@@ -157,7 +157,7 @@ def _fences(rng: random.Random) -> WordProblem:
     )
 
 
-MEASURES: Mapping[str, tuple[str, str, int, str]] = {
+MEASURES: dict[str, tuple[str, str, int, str]] = {
     "fathom": ("fathoms", "feet", 6, "rope"),
     "hand": ("hands", "inches", 4, "plank"),
     "span": ("spans", "inches", 9, "table"),
@@ -187,7 +187,7 @@ def _measure(measure: str, rng: random.Random) -> WordProblem:
     return _word_problem(measure, problem, [*rule, step], answer)
 
 
-WARM_UP: Mapping[str, Maker] = {
+WARM_UP: dict[str, Maker] = {
     "packs": _packs,
     "change": _change,
     "ages": _ages,
@@ -201,7 +201,7 @@ def _maker(measure: str) -> Maker:
     return lambda rng: _measure(measure, rng)
 
 
-HELD_OUT: Mapping[str, Maker] = {measure: _maker(measure) for measure in MEASURES}
+HELD_OUT: dict[str, Maker] = {measure: _maker(measure) for measure in MEASURES}
 
 
 def word_problems(
