@@ -39,6 +39,9 @@ screenshots: setup  ## the pictures of docs/show.md; needs Chromium
 lab: setup  ## train and evaluate on the embedded model
 	$(BIN)/paint lab --folder runs/lab-$$(date +%Y%m%d-%H%M%S)
 
+real: setup  ## the same on a small real model (docs/real.md): hours; stopped, it goes on where it was
+	$(BIN)/paint lab --model smollm2 --seeds 3 --samples 2
+
 results: setup  ## the paper's tables on the lab (docs/results.md); stopped, it goes on where it was
 	$(BIN)/paint lab --methods sft,grpo,opsd,paint --seeds 5
 	$(BIN)/paint lab --methods grpo-long,opsd,paint --seeds 5 --every-checkpoint --folder runs/lab-budget

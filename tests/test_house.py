@@ -32,6 +32,7 @@ ROOMS = {
     ],
     "method": ["context", "latex", "objective", "fused", "kernels"],
     "lab": [],
+    "smollm2": [],
     "grading": [],
     "data": [],
     "model": [],
@@ -110,7 +111,7 @@ def test_the_method_reads_without_the_rest_of_the_house() -> None:
 
 # Packages beside the standard library that the method, the settings and a lone process may import.
 STANDARD = ["context", "latex", "errors", "options", "config", "recipe", "runs", "files"]
-STANDARD += ["engines.watchdog", "lab.problems", "lab.files"]
+STANDARD += ["engines.watchdog", "lab.problems", "lab.files", "smollm2.problems"]
 OUTSIDE: dict[str, set[str]] = {
     **{module: set() for module in STANDARD},
     "objective": {"torch", "jaxtyping"},

@@ -194,7 +194,7 @@ def _run(
     """Train the cell unless it is the base, evaluate it after these steps, and sum up the cost."""
     run, is_base = folder / cell.name / f"seed-{cell.seed}", cell.name == BASE
     if not is_base:
-        _train(cell, run, display)
+        train_cell(cell, run, display)
     checkpoints = {step: None if is_base else _checkpoint(run, step) for step in steps}
     graded = _evaluate(cell, checkpoints, folder, exam, display)
 
@@ -223,7 +223,7 @@ def _run(
     ]
 
 
-def _train(cell: Cell, run: Path, display: Display) -> None:
+def train_cell(cell: Cell, run: Path, display: Display) -> None:
     """Train in the run's folder, or go on there, to the last checkpoint."""
     checkpoint, steps = latest_checkpoint(run), cell.config.train.steps
     done = step_of(checkpoint) if checkpoint else 0

