@@ -805,7 +805,8 @@ def work(order: dict[str, Any]) -> int:
     with Path(order["rows"]).open("a") as file:
 
         def say(table: str = "", **cells: Any) -> None:
-            print(json.dumps({"table": table, **cells}), file=file, flush=True)
+            known = {name: None if cell != cell else cell for name, cell in cells.items()}  # nan
+            print(json.dumps({"table": table, **known}), file=file, flush=True)
 
         try:
             part.run(scale, say, Place(Path(folder), ends, smollm2))
