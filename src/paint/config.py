@@ -24,6 +24,7 @@ from paint.errors import require, require_place, require_sound, show
 from paint.options import Objective as Objective
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+Shown = Literal["own", "none", "other", "answer", "wrong_answer"]
 
 MOST = 10_000_000
 """The largest number of steps, rows, tokens or samples: more is a slip that takes all memory."""
@@ -202,7 +203,7 @@ class Context:
     placement: Literal["suffix", "prefix", "middle", "random", "punctuation"] = "suffix"
     """Which part is hidden; punctuation is a suffix that starts after a sentence (paper: suffix
     masking)."""
-    shown: Literal["own", "none", "other", "answer", "wrong_answer"] = "own"
+    shown: Shown = "own"
     """What the teacher reads: the problem's own solution, nothing, another problem's solution, the
     bare answer, or a wrong one; all but own are controls (paper: own). Only solutions are
     masked."""
