@@ -98,9 +98,9 @@ def test_the_values_on_the_page_are_those_of_the_loss_in_float64(
                 assert said == pytest.approx(true, rel=1e-3, abs=1e-4), name
 
         for view, probs in wanted["probs"].items():
-            said = sorted((entry[view] for entry in tip["entries"]), reverse=True)
+            given = sorted((entry[view] for entry in tip["entries"]), reverse=True)
             likeliest = probs[i].topk(5).values.tolist()
-            assert said[:5] == pytest.approx(likeliest, abs=1e-4)
+            assert given[:5] == pytest.approx(likeliest, abs=1e-4)
             sampled = probs[i, stored(run)[tip["row"]]["completion_ids"][i]]
             assert tip["entries"][0][view] == pytest.approx(float(sampled), abs=1e-4)
         assert any(tip["clipped"]) <= bool(wanted["clipped"][i].any())

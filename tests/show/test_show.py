@@ -164,7 +164,7 @@ def accelerator_of(trackers: Any) -> Accelerator:
 
 def test_trackers_that_take_html_get_the_page(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """wandb and trackio both take the text of a page as ``Html``."""
-    monkeypatch.setitem(sys.modules, "trackio", types.SimpleNamespace(Html=lambda page: page))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "trackio", types.SimpleNamespace(Html=lambda page: page))
     trackers = [Tracked("trackio"), Tracked("tensorboard")]
     log_page(run, accelerator_of(trackers), Display(enabled=False))
     assert trackers[0].logged["paint_show"].startswith("<!doctype html>")
@@ -174,7 +174,7 @@ def test_trackers_that_take_html_get_the_page(run: Path, monkeypatch: pytest.Mon
 def test_a_tracker_that_fails_does_not_fail_the_run(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace())  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace())
     said: list[str] = []
     display = Display(enabled=False)
     monkeypatch.setattr(Display, "note", lambda _, text: said.append(text))

@@ -41,8 +41,6 @@ MOST_TOKENS = 32 * 1024
 FEW_ROWS = 4
 """Rows of a step without kept values, where nobody named the step."""
 
-CONTEXTS = ("own", "none", "other", "wrong_answer")
-
 
 @dataclass(frozen=True)
 class Wanted:

@@ -11,13 +11,13 @@ Every value is that of paint.objective, the reference, on the logits of a few to
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paint.config import Config
+from paint.config import Config, Shown
 from paint.data.problems import DataError, Problem, problems_digest, read_problems
 from paint.device import own_device
 from paint.display import Display
@@ -115,7 +115,7 @@ class Scorer:
 
     def view(self, problem: Problem, ratio: float, shown: str, step: int, row: int) -> View | None:
         """What the teacher would have read with another context; None where there is no such."""
-        context = replace(self.config.context, shown=shown)
+        context = replace(self.config.context, shown=cast(Shown, shown))
         seed = seed_of(self.config.train.seed, step - 1, row)
         try:
             return teacher_view(self.policy, context, self.problems, problem, ratio, seed)
@@ -155,7 +155,8 @@ def detail(
     chunks = [slice(i, i + rows) for i in range(0, n, rows)]
 
     def logits(hidden: Tensor, head: nn.Linear, chunk: slice) -> Tensor:
-        return head(hidden[chunk]).to(torch.promote_types(hidden.dtype, torch.float32))
+        made: Tensor = head(hidden[chunk])
+        return made.to(torch.promote_types(hidden.dtype, torch.float32))
 
     # The selection is a rank within the completion, so all entropies come first.
     with torch.no_grad():

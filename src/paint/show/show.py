@@ -6,8 +6,9 @@ import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
-from paint.config import ConfigError
+from paint.config import ConfigError, Shown
 from paint.display import Display
 from paint.errors import explained
 from paint.evaluation.store import find_stores
@@ -15,7 +16,7 @@ from paint.runs import RunError
 from paint.show.page import write_page
 from paint.show.run import Wanted, run_data
 
-SHOWN = ("own", "none", "other", "answer", "wrong_answer")
+SHOWN = get_args(Shown)
 
 
 @dataclass(frozen=True)
