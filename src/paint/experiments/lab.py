@@ -12,10 +12,10 @@ from pathlib import Path
 
 from paint.config import ConfigError
 from paint.display import Display
-from paint.experiments.exams import Exam, lab_exam
+from paint.experiments.exams import lab_exam
 from paint.experiments.grid import Cell, run_cells
-from paint.experiments.reports import Report, publish
-from paint.experiments.results import BASE, Result
+from paint.experiments.reports import publish, side_by_side
+from paint.experiments.results import Result
 from paint.lab.files import NAME
 from paint.recipe import read_recipe
 
@@ -48,27 +48,7 @@ def run_lab(
             )
 
     exam = lab_exam(problems, samples)
-    return compare("The lab", cells, seeds, folder, exam, display, every_checkpoint)
-
-
-def compare(
-    title: str,
-    cells: Sequence[Cell],
-    seeds: Sequence[int],
-    folder: Path,
-    exam: Exam,
-    display: Display,
-    every_checkpoint: bool,
-) -> list[Result]:
-    """Train and evaluate the cells, and print their tables: the last one against the others.
-
-    Raises:
-        PaintError: what `paint.experiments.grid.run_cells` raises.
-    """
     results = run_cells(cells, seeds, folder, exam, display, every_checkpoint=every_checkpoint)
-    *others, last = [cell.name for cell in cells]
-    labels = {cell.name: cell.name for cell in cells}
-    pairs = {other: (last, other) for other in others or [BASE]}
-    report = Report("results", title, labels, pairs, f"{last} less the row's", goal=last)
+    report = side_by_side("The lab", [cell.name for cell in cells])
     publish(report, results, folder, display)
     return results

@@ -48,6 +48,14 @@ class Report:
     goal: str | None = None
 
 
+def side_by_side(title: str, names: Sequence[str]) -> Report:
+    """The report on cells of these names, of which the last is compared with each of the others."""
+    *others, last = names
+    pairs = {other: (last, other) for other in others or [BASE]}
+    labels = {name: name for name in names}
+    return Report("results", title, labels, pairs, f"{last} less the row's", goal=last)
+
+
 def publish(report: Report, results: Sequence[Result], folder: Path, display: Display) -> None:
     """Print the tables; write them to NAME.md, and draw them to NAME.svg and NAME.png.
 

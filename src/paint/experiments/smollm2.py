@@ -33,8 +33,7 @@ from paint.data.problem_sets import load_benchmark
 from paint.display import Display
 from paint.experiments.exams import Exam
 from paint.experiments.grid import Cell, run_cells, train_cell
-from paint.experiments.lab import compare
-from paint.experiments.reports import Report, publish
+from paint.experiments.reports import Report, publish, side_by_side
 from paint.experiments.results import BASE, Result, by_cell, shares
 from paint.files import locked
 from paint.model.policy import load_policy
@@ -46,6 +45,8 @@ from paint.smollm2.problems import HELD_OUT, WARM_UP, rows, views, word_problems
 
 CACHE = Path("runs/smollm2")
 """Where the recipes expect model and problems."""
+
+TITLE = "SmolLM2-135M"
 
 WARM_UPS = {"smollm2-warm-up-1": "warmed-1", "smollm2-warm-up-2": "model"}
 """The recipes of the warm-up, in their order, and the models that they end in."""
@@ -81,7 +82,9 @@ def run_smollm2(
     prepare(cache, display)
     cells = with_chosen_rates(cells, cache, folder / "rates", samples, display)
     exam = exam_on(cache / "evaluation.jsonl", problems, samples)
-    return compare("SmolLM2-135M", cells, seeds, folder, exam, display, every_checkpoint)
+    results = run_cells(cells, seeds, folder, exam, display, every_checkpoint=every_checkpoint)
+    publish(side_by_side(TITLE, [cell.name for cell in cells]), results, folder, display)
+    return results
 
 
 def exam_on(path: Path, problems: int | None, samples: int) -> Exam:
@@ -115,7 +118,7 @@ def with_chosen_rates(
     results = run_cells(every, [RATE_SEED], folder, exam, display)
     labels = {cell.name: cell.name for cell in every}
     pairs = {name: (name, BASE) for name in labels}
-    title = "SmolLM2-135M: learning rates, on validation problems"
+    title = f"{TITLE}: learning rates, on validation problems"
     publish(Report("rates", title, labels, pairs, "less the base"), results, folder, display)
 
     found = by_cell(results)
