@@ -45,7 +45,8 @@ real: setup  ## the same on a small real model (docs/real.md): hours; stopped, i
 results: setup  ## the paper's tables on the lab (docs/results.md); stopped, it goes on where it was
 	$(BIN)/paint lab --methods sft,grpo,opsd,paint --seeds 5
 	$(BIN)/paint lab --methods grpo-long,opsd,paint --seeds 5 --every-checkpoint --folder runs/lab-budget
-	for table in mask-ratio mask-placement interpolation controls; do $(BIN)/paint ablate $$table lab-paint --seeds 5 || exit; done
+	$(BIN)/paint ablate controls lab-paint --seeds 5
+	for table in mask-ratio mask-placement interpolation; do $(BIN)/paint ablate $$table lab-paint --seeds 5 --problems 100 --folder runs/lab-ablations || exit; done
 
 # A file's tests share what they run, so a file stays with one worker.
 PYTEST = $(BIN)/pytest -n auto --dist loadfile
