@@ -81,7 +81,6 @@ def saved_bytes(path: str, checkpointing: bool, prompt: int, completion: int) ->
 def test_the_formula_counts_what_a_real_models_pass_saves(
     shape: Shape, checkpointing: bool, tmp_path: Path
 ) -> None:
-    pytest.importorskip("paint.model.lora")  # the layer whose savings the formula counts
     path = random_qwen3(
         tmp_path,
         layers=shape.layers,
