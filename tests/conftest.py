@@ -90,9 +90,9 @@ SHOWN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """The system's Chromium."""
+    """The system's Chromium; no longer than a module, since it keeps an event loop running."""
     from browser import launched
 
     with launched() as browser:

@@ -542,16 +542,17 @@ def _blocks(logits: Tensor) -> Iterator[slice]:
 
 def triton_row_work(device: torch.device) -> RowWork:
     """The row work of paint.kernels; raises ImplError where that cannot run."""
+    # First of all, since the kernels stay what they are when they are imported: interpreted or not.
+    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise ImplError(
+            "impl='triton' needs a GPU, or TRITON_INTERPRET=1 to try it without; use impl='chunked'"
+        )
     try:
         from paint import kernels
     except ImportError as error:
         raise ImplError(
             f"impl='triton' needs the triton package ({error}); use impl='chunked'"
         ) from error
-    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise ImplError(
-            "impl='triton' needs a GPU, or TRITON_INTERPRET=1 to try it without; use impl='chunked'"
-        )
     return RowWork(kernels.measure, kernels.differentiate)
 
 

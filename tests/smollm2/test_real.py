@@ -117,7 +117,7 @@ def test_a_prompt_is_a_chat_whose_marks_are_control_tokens(policy: Policy) -> No
 
 @pytest.mark.parametrize(
     ("question", "wanted"),
-    [("What is the capital of France?", "Paris"), ("What is the capital of Italy?", "Rome")],
+    [("What is the capital of France?", "Paris"), ("What is the capital of Japan?", "Tokyo")],
 )
 def test_greedy_answers_make_sense_and_end(policy: Policy, question: str, wanted: str) -> None:
     prompt = policy.tokenizer.apply_chat_template(

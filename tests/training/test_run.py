@@ -183,7 +183,6 @@ def test_opsd_is_the_same_step_with_nothing_hidden_and_nothing_interpolated(
         "context.correct",
         "objective.mix",
         "objective.top_fraction",
-        "train.learning_rate",
     ]
     config = small(
         context=to_table(opsd)["context"], objective=to_table(opsd)["objective"], train={"steps": 1}
@@ -682,6 +681,7 @@ def test_a_run_folder_holds_what_it_says_and_what_was_asked_for(run: Path) -> No
         "run.json",
         "metrics.jsonl",
         "rollouts",
+        "tokens",
         "checkpoints",
     }
     checkpoints = sorted(path.name for path in (run / "checkpoints").iterdir())
