@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # not every locale has every letter
 
-    _wait_asleep()
+    _spin_briefly()
     line = list(sys.argv[1:] if arguments is None else arguments)
     name = f"paint {line[0]}" if line and line[0] in VERBS else "paint"
     try:
@@ -114,14 +114,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _end(f"{name}: {unexpected(error, line)}", 70)
 
 
-def _wait_asleep() -> None:
-    """Let OpenMP's threads sleep while they wait, unless the user has said how they wait.
+def _spin_briefly() -> None:
+    """Let OpenMP's threads spin for a moment only before they sleep, unless the user says how.
 
-    Else they spin, and where a core is shared, they spin for a thread that cannot run meanwhile
-    (docs/log.md). OpenMP reads this when torch is imported, and never again.
+    By default they spin for long, and where a core is shared, for a thread that cannot run
+    meanwhile. Threads that sleep at once are as slow on a machine of their own (docs/log.md).
+    OpenMP reads this when torch is imported, and never again.
     """
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
-        os.environ["OMP_WAIT_POLICY"] = "passive"
+        os.environ["GOMP_SPINCOUNT"] = "10000"
 
 
 def _run(line: list[str]) -> int:
