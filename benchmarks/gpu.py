@@ -586,8 +586,6 @@ SMOLLM2_RECIPE = "smollm2-paint"
 
 def smollm2(scale: Scale, say: Say, place: Place) -> None:
     """PAINT on SmolLM2 for as many steps as there is time for: the first steps beside the last."""
-    from paint.config import ConfigError
-    from paint.recipe import find_recipe
     from paint.runs import read_metrics
 
     if not place.smollm2:
@@ -596,16 +594,12 @@ def smollm2(scale: Scale, say: Say, place: Place) -> None:
     for path in (model / "config.json", problems):
         if not path.exists():
             raise Skipped(f"{path} is not there")
-    try:
-        recipe = find_recipe(SMOLLM2_RECIPE)
-    except ConfigError as error:
-        raise Skipped(str(error).splitlines()[0]) from error
 
     run = place.folder / "smollm2-run"
     setting = {"model.path": model, "data.path": problems, "train.steps": scale.real_steps}
     setting |= {"log.folder": run.parent, "log.name": run.name}
     flags = [str(word) for name, value in setting.items() for word in (f"--{name}", value)]
-    command = [sys.executable, "-m", "paint.cli", "train", str(recipe), *flags]
+    command = [sys.executable, "-m", "paint.cli", "train", SMOLLM2_RECIPE, *flags]
     process = subprocess.Popen(command, stdout=sys.stderr)
     with suppress(subprocess.TimeoutExpired):
         process.wait(place.ends - time.time() - 10)
@@ -878,7 +872,7 @@ def _cells(cells: Iterator[str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    if value is None or value != value:
+    if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"

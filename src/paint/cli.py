@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from paint import __version__
-from paint.config import MOST, Config, ConfigError, Data, Evaluation
+from paint.config import MOST, Config, ConfigError, Data, Evaluation, Shown
 from paint.errors import (
     PaintError,
     Stopped,
@@ -115,11 +115,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _spin_briefly() -> None:
-    """Let OpenMP's threads spin for a moment only before they sleep, unless the user says how.
+    """Let OpenMP's threads that wait spin for a moment, and then sleep, unless the user says how.
 
     By default they spin for long, and where a core is shared, for a thread that cannot run
-    meanwhile. Threads that sleep at once are as slow on a machine of their own (docs/log.md).
-    OpenMP reads this when torch is imported, and never again.
+    meanwhile. If they slept at once, a step of the lab would take twice as long on idle cores
+    (docs/log.md). OpenMP reads this when torch is imported, and never again.
     """
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
         os.environ["GOMP_SPINCOUNT"] = "10000"
@@ -212,7 +212,7 @@ def train(arguments: list[str]) -> int:
     from paint.show.trackers import log_page
     from paint.training import run
 
-    run.train(config, Path(config.log.folder) / name, report=log_page)
+    run.train(config, Path(config.log.folder) / name, at_end=log_page)
     return 0
 
 
@@ -230,7 +230,7 @@ def resume(arguments: list[str]) -> int:
     from paint.show.trackers import log_page
     from paint.training import run
 
-    run.train(config, options.run, resume=True, report=log_page)
+    run.train(config, options.run, resume=True, at_end=log_page)
     return 0
 
 
@@ -621,7 +621,7 @@ def _probe_parser() -> ArgumentParser:
         "--shown",
         nargs="+",
         default=["own"],
-        choices=["own", "other", "none", "answer", "wrong_answer"],
+        choices=get_args(Shown),
         help="what the teacher is shown: the problem's own solution, and as controls another "
         "problem's, nothing, the right answer, a wrong one (default: own). The cost is "
         "problems * samples completions for each row: one of the student; own and other have one "

@@ -97,6 +97,17 @@ def read_history(folder: Path, steps: int) -> list[dict[str, float]]:
     return rows
 
 
+def require_rollouts(folder: Path, steps: int) -> None:
+    """Refuse a run that lacks the rollouts of one of its first ``steps`` steps. Raises RunError."""
+    for number in range(1, steps + 1):
+        path = step_folder(folder / "rollouts", number).with_suffix(".jsonl")
+        if not path.exists():
+            raise RunError(
+                f"{path} is gone; put it back, or delete the checkpoints of that step and of later "
+                f"ones: `paint resume {folder}` does these steps again"
+            )
+
+
 def checkpoints(folder: Path) -> list[Path]:
     """The complete checkpoints of a run, by step."""
     return [path for path in step_places(folder / "checkpoints") if path.is_dir()]

@@ -35,6 +35,9 @@ from paint.training.update import (
     update,
 )
 
+MASKED = ("own", "other")
+"""What of ``context.shown`` is a solution, of which a part is hidden; the rest is shown whole."""
+
 
 def step(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> tuple[list[Scored], float]:
     """One update of the student on this rank's rows of a minibatch (paper: Algorithm 1).
@@ -83,7 +86,7 @@ def teacher_view(
 ) -> View:
     """What the teacher reads of a problem, with ``ratio`` of the solution hidden."""
     reference = context = reference_shown(problems, problem, options.shown, seed)
-    if reference is not None and options.shown in ("own", "other"):
+    if reference is not None and options.shown in MASKED:
         context = mask_solution(reference, ratio, placement=options.placement, seed=seed)
 
     complete = opens_as_complete(options.opening, is_whole=context == reference)

@@ -1,7 +1,7 @@
 """The pages in a real browser: true values, keys, links, dark mode, nothing from the network."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -9,12 +9,16 @@ import torch
 from browser import opened
 from paint import files
 from paint.display import Display
+from paint.latex import contains, normalize
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
-from paint.objective import paint_loss
+from paint.objective import divergence, paint_loss
+from paint.options import Divergence
 from paint.runs import read_facts, read_run
 from paint.show.show import Asked, show_targets
-from runs import stored
+from paint.training.run import train
+from paint.training.tokens import read_tokens, tokens_path
+from runs import changed, stored
 
 MINUS = "\u2212"
 
@@ -83,6 +87,7 @@ def test_the_values_on_the_page_are_those_of_the_loss_in_float64(
     policy = load_policy(config.model, seed=config.train.seed)
     policy.model.double()
     known: dict[int, dict[str, Any]] = {}
+    clipped = 0
     for tip in tips:
         if tip["row"] not in known:
             known[tip["row"]] = exact(run, policy, tip["row"])
@@ -93,7 +98,7 @@ def test_the_values_on_the_page_are_those_of_the_loss_in_float64(
             true = float(wanted["values"][name][i])
             bound = 1e-4 * max(1.0, abs(true)) if name == "entropy_ratio" else 1e-4
             assert value == pytest.approx(true, abs=bound), (name, tip["row"], i)
-            if name not in ("slope",):
+            if name != "slope":
                 said = float(tip["shown"][name].replace(MINUS, "-"))
                 assert said == pytest.approx(true, rel=1e-3, abs=1e-4), name
 
@@ -103,11 +108,30 @@ def test_the_values_on_the_page_are_those_of_the_loss_in_float64(
             assert given[:5] == pytest.approx(likeliest, abs=1e-4)
             sampled = probs[i, stored(run)[tip["row"]]["completion_ids"][i]]
             assert tip["entries"][0][view] == pytest.approx(float(sampled), abs=1e-4)
-        assert any(tip["clipped"]) <= bool(wanted["clipped"][i].any())
+        assert any(tip["clipped"]) == bool(wanted["clipped"][i].any())
+        clipped += any(tip["clipped"])
         slope = float(wanted["values"]["slope"][i])
         if abs(slope) > 1e-4:
             words = "less likely" if slope > 0 else "makes the sampled token likelier"
             assert words in tip["push"]
+    assert 0 < clipped < len(tips)
+
+
+@pytest.mark.parametrize("kind", get_args(Divergence))
+def test_what_an_entry_adds_is_that_of_the_loss(browser: Any, page: Path, kind: Divergence) -> None:
+    """The script's summands and clipped entries, of distributions as far apart as they come."""
+    torch.manual_seed(0)
+    log_p, log_q = (torch.randn(2, 300, dtype=torch.float64) * 20).log_softmax(-1)
+    wanted = [
+        float(divergence(p[None], q[None], kind=kind, clip_mode="none"))
+        for p, q in zip(log_p, log_q, strict=True)
+    ]
+    script = "([kind, ps, qs]) => ps.map((p, i) => summand(kind, p, qs[i]))"
+    sampled = "[true, false].map(is => summand('sampled_token', -3, -1, is))"
+    with opened(browser, page) as shown:
+        found = shown.page.evaluate(script, [kind, log_p.tolist(), log_q.tolist()])
+        assert shown.page.evaluate(sampled) == [2, 0]
+    assert found == pytest.approx(wanted, rel=1e-9, abs=1e-12)
 
 
 def test_hovering_and_focus_show_what_stands_behind_a_token(browser: Any, page: Path) -> None:
@@ -187,13 +211,13 @@ def test_anchors_lead_to_their_place(browser: Any, page: Path, run: Path) -> Non
         missing = at.locator(".chip.missing").count()
         overlap = stored(run)[0]["overlap"]
         assert found / (found + missing) == pytest.approx(overlap)
-        if found:
-            at.click("button.chip.found >> nth=0")
+        assert found
+        for chip in at.locator("button.chip.found").all():
+            chip.click()
             text = "".join(at.locator(".t.met").all_inner_texts()).replace("·", " ")
-            assert at.locator(".t.met").count() >= 1
-            anchor = at.get_attribute("button.chip.found >> nth=0", "data-anchor")
+            anchor = chip.get_attribute("data-anchor")
             assert anchor is not None
-            assert any(letter in text for letter in anchor if letter.isdigit())
+            assert contains(normalize(text), anchor)
 
 
 def test_the_runs_curves_read_one_step_and_lead_to_its_rollouts(
@@ -268,6 +292,28 @@ def test_what_a_model_says_stays_text(browser: Any, run: Path, tmp_path: Path) -
         assert "\x1b" not in shown.page.inner_text("body")
         assert shown.page.title() != "taken"
         assert shown.page.locator("main img").count() == 0
+        assert not shown.said
+
+
+@pytest.mark.parametrize("method", ["sft", "grpo"])
+def test_the_baselines_pages_have_what_they_keep(browser: Any, tmp_path: Path, method: str) -> None:
+    short: dict[str, Any] = {
+        "rollout": {"max_new_tokens": 60},
+        "train": {"steps": 1, "batch_size": 8, "checkpoint_every": 1},
+    }
+    train(changed(f"lab-{method}", short, {"model": {"lora_rank": 4, "lora_alpha": 8}}), tmp_path)
+    page = show_targets(Asked([tmp_path]), Display(enabled=False))
+    with opened(browser, page, "view=rollouts&step=1&row=1") as shown:
+        at = shown.page
+        ids = stored(tmp_path)[1]["completion_ids"]
+        assert at.locator("#tokens .t").count() == len(ids)
+        at.hover("#tokens .t >> nth=3")
+        kept = read_tokens(tokens_path(tmp_path, 1), read_facts(tmp_path)["id"])[1]
+        said = at.get_attribute("#tip [data-value=student_entropy]", "data-exact")
+        assert said is not None
+        assert float(said) == pytest.approx(kept["student_entropy"][3], rel=1e-6)
+        for tab in range(4):
+            at.click(f"[role=tab] >> nth={tab}")
         assert not shown.said
 
 

@@ -1,6 +1,7 @@
 """The verb: what it takes and refuses, the logs it writes for inspect-ai, the page for trackers."""
 
 import json
+import shutil
 import subprocess
 import sys
 import types
@@ -10,14 +11,19 @@ from typing import Any
 import pytest
 from accelerate import Accelerator
 
+from conftest import SHOWN
 from paint.cli import main
 from paint.config import ConfigError
 from paint.display import Display
 from paint.evaluation.store import StoreError, find_stores
 from paint.files import read_json
-from paint.show.evaluation import evaluation_data, read_graded, shortened
+from paint.runs import RunError
+from paint.show.compare import compare_data
+from paint.show.evaluation import evaluation_data, graded_validation, read_graded, shortened
 from paint.show.show import Asked, show_targets
 from paint.show.trackers import log_page
+from paint.training.run import train
+from runs import changed
 
 INSPECT = Path(__file__).parents[2] / ".venv-inspect/bin/python"
 
@@ -38,6 +44,30 @@ def test_the_command_writes_one_file(run: Path, tmp_path: Path) -> None:
     assert "http" not in out.read_text("utf-8").replace("http://www.w3.org/2000/svg", "").replace(
         "http-equiv", ""
     )
+
+
+@pytest.mark.parametrize(
+    ("screen", "sits", "flags", "opens"),
+    [(":0", True, [], 1), (":0", True, ["--no-open"], 0), (":0", False, [], 0), ("", True, [], 0)],
+)
+def test_the_page_is_opened_where_a_person_sits_at_a_screen(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    screen: str,
+    sits: bool,
+    flags: list[str],
+    opens: int,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("webbrowser.open", asked.append)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: sits, raising=False)
+    monkeypatch.setenv("DISPLAY", screen)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    out = tmp_path / "page.html"
+    assert main(["show", str(run), "--stored", "--row", "0", "--out", str(out), *flags]) == 0
+    assert asked == [out.as_uri()] * opens
 
 
 def test_what_does_not_belong_together_is_refused(run: Path, tmp_path: Path) -> None:
@@ -61,27 +91,65 @@ def test_an_evaluation_is_shown_as_it_was_graded(run: Path) -> None:
     data = evaluation_data([run / "validation"])
     summary = read_json(run / "validation/summary.json", "")
     [benchmark] = data["benchmarks"]
+    assert data["policies"] == list(summary["figures"])
     for policy in data["policies"]:
+        assert data["figures"][policy] == summary["figures"][policy]
         mean = data["figures"][policy][benchmark["name"]]["avg_at_k"]["mean"]
-        text = json.dumps(summary)
-        assert str(mean)[:8] in text, policy
         given = [p["answers"][policy] for p in benchmark["problems"]]
         assert sum(a["correct"] for answers in given for a in answers) / 12 == pytest.approx(mean)
         assert data["pass"][policy][benchmark["name"]][0]["mean"] == pytest.approx(mean)
-        assert {a["reason"] == "right" for answers in given for a in answers if a["correct"]} <= {
-            True
-        }
+        for answer in (answer for answers in given for answer in answers):
+            assert (answer["reason"] == "right") == answer["correct"]
 
 
 def test_what_is_not_graded_says_how(run: Path, tmp_path: Path) -> None:
-    import shutil
-
     folder = tmp_path / "validation"
     shutil.copytree(run / "validation", folder)
     [store, *_] = find_stores(folder)
     (store / "grades.jsonl").unlink()
     with pytest.raises(StoreError, match="paint grade"):
         evaluation_data([folder])
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another run, of two steps at a rate at which the lab falls."""
+    folder = tmp_path_factory.mktemp("runs") / "other"
+    train(changed("lab-paint", SHOWN, {"train": {"steps": 2, "learning_rate": 0.05}}), folder)
+    return folder
+
+
+def test_runs_are_compared_where_both_were_validated(run: Path, other: Path) -> None:
+    data = compare_data([run, other], Display(enabled=False))
+    assert data["settings"] == [
+        ["train.steps", "3", "2"],
+        ["train.learning_rate", "0.0006", "0.05"],
+    ]
+    scores = [graded_validation(folder, Display(enabled=False)) for folder in (run, other)]
+    found = {d["step"]: d["mean"] for d in data["differences"]}
+    assert list(found) == [0, 2]
+    for step, mean in found.items():
+        first, second = (graded[step, "held_out"].correct.mean() for graded in scores)
+        assert mean == pytest.approx(second - first)
+    assert found[0] == 0
+    assert found[2] != 0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("rollouts/step-000002.jsonl", r"step-000002.jsonl is gone; put it back"),
+        ("metrics.jsonl", r"metrics.jsonl ends before step 1, and there is a checkpoint of step 3"),
+    ],
+)
+def test_what_a_checkpoint_says_was_there_and_is_gone_is_named(
+    run: Path, tmp_path: Path, name: str, words: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    (folder / name).unlink()
+    with pytest.raises(RunError, match=words):
+        show_targets(Asked([folder], again=False), Display(enabled=False))
 
 
 def test_of_long_answers_the_middle_is_left_out() -> None:

@@ -96,3 +96,7 @@ def test_letters_know_their_tokens_where_they_are_spread_over_several() -> None:
     text, owners = written(pieces)
     assert text == "aéb�"
     assert owners == [0, 1, 3, 4]
+
+    # What is cut in a letter, and the replacement character itself, shift nothing behind them.
+    pieces = [b"\xe2", b"\x82", "�".encode(), b"12"]
+    assert written(pieces) == ("���12", [0, 1, 2, 3, 3])

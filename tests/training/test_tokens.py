@@ -71,11 +71,21 @@ def test_without_rollouts_no_tokens_are_kept(tmp_path: Path) -> None:
     assert not tokens_path(tmp_path, 1).exists()
 
 
-def test_baselines_keep_what_they_have(tmp_path: Path) -> None:
-    train(changed("lab-sft", SMALL), tmp_path)
-    [first, *_] = read_tokens(tokens_path(tmp_path, 1), owner(tmp_path)).values()
-    assert {"loss", "student_entropy"} <= set(first)
-    assert np.isnan(first["engine_log_prob"]).all()  # nobody drew a reference
+@pytest.mark.parametrize("method", ["sft", "grpo"])
+def test_baselines_keep_what_they_have(tmp_path: Path, method: str) -> None:
+    batch = {"train": {"steps": 1, "batch_size": 8, "micro_batch_size": 4}}
+    train(changed(f"lab-{method}", SMALL, batch, {"log": {"tokens": "all"}}), tmp_path)
+    by_row, rollouts = read_tokens(tokens_path(tmp_path, 1), owner(tmp_path)), stored(tmp_path)
+    assert len(by_row) == len(rollouts) == 8
+    for row, columns in by_row.items():
+        assert columns["token_id"].tolist() == rollouts[row]["completion_ids"]
+        assert columns["loss"].mean() == pytest.approx(rollouts[row]["loss"], rel=1e-5, abs=1e-7)
+        if method == "sft":  # nobody drew a reference
+            assert np.isnan(columns["engine_log_prob"]).all()
+            assert (columns["student_entropy"] >= 0).all()
+        else:
+            drawn = rollouts[row]["engine_log_probs"]
+            np.testing.assert_allclose(columns["engine_log_prob"], drawn, rtol=1e-6)
 
 
 def test_a_run_that_goes_on_drops_the_tokens_of_steps_that_it_does_again(tmp_path: Path) -> None:

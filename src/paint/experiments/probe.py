@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from paint.config import Config, ConfigError, Shown
-from paint.context import mask_solution, opens_as_complete
 from paint.data.golds import name_unparsed
 from paint.data.problems import Problem, batch_indices, read_problems
 from paint.display import Display
@@ -42,13 +41,11 @@ from paint.latex import contains, normalize
 from paint.model.policy import Policy
 from paint.ranks import require_one_process
 from paint.recipe import require_paths
-from paint.step import reference_shown
+from paint.step import MASKED, teacher_view
 from paint.training.prompts import problems_that_fit
 
 STUDENT, PROBLEMS = "student", "problems"
 COLUMNS = ("", "Avg@{k}", "less the student's", "tokens an answer", "truncated", "answer visible")
-MASKED: tuple[Shown, ...] = ("own", "other")
-"""What is shown as a solution of which a part is hidden; the rest is shown as it is."""
 LABELS: dict[Shown, str] = {
     "own": "its own solution",
     "other": "another problem's solution",
@@ -207,28 +204,22 @@ def teacher(
     Raises:
         DataError: a control asks for another problem, or another answer, and there is none.
     """
-    placement, opening = config.context.placement, config.context.opening
-    contexts: dict[str, str | None] = {}
-    complete = {}
-    for problem in problems:
-        seed = seed_of(config.train.seed, problem.id)
-        reference = context = reference_shown(candidates, problem, shown, seed)
-        if reference is not None and ratio is not None:
-            context = mask_solution(reference, ratio, placement=placement, seed=seed)
-        contexts[problem.id] = context
-        complete[problem.id] = opens_as_complete(opening, is_whole=context == reference)
-
-    prompts = {
-        p.id: policy.teacher_prompt(p.problem, contexts[p.id], complete=complete[p.id])
+    options = replace(config.context, shown=shown)
+    views = {
+        p.id: teacher_view(
+            policy, options, candidates, p, ratio or 0.0, seed_of(config.train.seed, p.id)
+        )
         for p in problems
     }
-    visible = sum(answer_is_visible(p, contexts[p.id] or "") for p in problems) / len(problems)
+    seen = [answer_is_visible(p, views[p.id].context or "") for p in problems]
+    prompts = {name: view.prompt for name, view in views.items()}
 
     what = "solution" if shown == "own" else LABELS[shown]
     if ratio is not None:
-        what += f", {ratio:g} hidden ({placement})"
-    if shown != "none" and opening != "as_shown":
-        what += f", announced as {opening}"
+        what += f", {ratio:g} hidden ({options.placement})"
+    if shown != "none" and options.opening != "as_shown":
+        what += f", announced as {options.opening}"
+    visible = sum(seen) / len(problems)
     return Reader(name_of(shown, ratio), policy.teacher_thinking, what, visible, prompts)
 
 

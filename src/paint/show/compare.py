@@ -1,6 +1,6 @@
 """What the page of several runs holds: their curves over each other, and what differs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +8,10 @@ from paint.config import Config
 from paint.display import Display
 from paint.evaluation.intervals import compare
 from paint.evaluation.metrics import GradedSamples
-from paint.evaluation.stages import stored_in
 from paint.recipe import to_table
-from paint.runs import read_metrics, read_run, step_of, step_places
-from paint.show.evaluation import read_graded
-from paint.show.run import columns_of, validation_of
+from paint.runs import read_metrics, read_run
+from paint.show.evaluation import graded_validation
+from paint.show.run import columns_of, validation_figures
 
 
 def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
@@ -23,18 +22,19 @@ def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
     """
     names = names_of(runs)
     configs = [read_run(run) for run in runs]
+    validated = [graded_validation(run, display) for run in runs]
     return {
         "name": " · ".join(names),
         "runs": [
             {
                 "name": name,
                 "metrics": columns_of(read_metrics(run)),
-                "validation": validation_of(run, display),
+                "validation": validation_figures(graded),
             }
-            for name, run in zip(names, runs, strict=True)
+            for name, run, graded in zip(names, runs, validated, strict=True)
         ],
         "settings": differing(configs),
-        "differences": paired(runs, names),
+        "differences": paired(names, validated),
     }
 
 
@@ -55,38 +55,30 @@ def differing(configs: Sequence[Config]) -> list[list[str]]:
     ]
 
 
-def paired(runs: Sequence[Path], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Each run's validation less the first run's, where problems and step are the same."""
-    validated = [graded_by_step(run) for run in runs]
+def paired(
+    names: Sequence[str], validated: Sequence[Mapping[tuple[int, str], GradedSamples]]
+) -> list[dict[str, Any]]:
+    """Each run's validation less the first run's, where step, set and problems are the same.
+
+    Args:
+        validated: of each run, by step and problem set.
+    """
+    first = validated[0]
     made = []
     for name, other in zip(names[1:], validated[1:], strict=True):
-        for benchmark, base in validated[0].items():
-            steps = [
-                step
-                for step, graded in base.items()
-                if step in other.get(benchmark, {})
-                and graded.problems == other[benchmark][step].problems
-            ]
-            for step in steps:
-                after = other[benchmark][step]
-                found = compare([base[step].correct], [after.correct])
-                made.append(
-                    {
-                        "run": name,
-                        "less": names[0],
-                        "benchmark": benchmark,
-                        "step": step,
-                        "p": found.p_value,
-                        **found.difference.table(),
-                    }
-                )
+        for (step, benchmark), base in first.items():
+            after = other.get((step, benchmark))
+            if after is None or after.problems != base.problems:
+                continue
+            found = compare([base.correct], [after.correct])
+            made.append(
+                {
+                    "run": name,
+                    "less": names[0],
+                    "benchmark": benchmark,
+                    "step": step,
+                    "p": found.p_value,
+                    **found.difference.table(),
+                }
+            )
     return made
-
-
-def graded_by_step(run: Path) -> dict[str, dict[int, GradedSamples]]:
-    """The graded validation of a run, by problem set and step."""
-    found: dict[str, dict[int, GradedSamples]] = {}
-    for place in step_places(run / "validation"):
-        for folder in stored_in([place]):
-            found.setdefault(folder.name, {})[step_of(place)] = read_graded(folder).graded
-    return found

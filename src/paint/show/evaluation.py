@@ -6,11 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from paint import files
+from paint.display import Display
+from paint.errors import reason
 from paint.evaluation.intervals import SHARE, bootstrap
 from paint.evaluation.metrics import GradedSamples, pass_at_k
 from paint.evaluation.stages import assembled, stored_in
-from paint.evaluation.store import Sample, Store, StoreError, reopen_store
+from paint.evaluation.store import Sample, Store, StoreError, find_stores, reopen_store
 from paint.evaluation.tables import comparisons, tables_of
+from paint.files import FolderInUse
+from paint.runs import step_of, step_places
 
 TEXT_CHARACTERS = 6_000_000
 """Of all answers of a page; of longer ones the middle is left out."""
@@ -53,6 +57,21 @@ def read_graded(folder: Path) -> Graded:
     return Graded(
         store, assembled(store, rows, [(s.tokens, s.truncated) for s in samples]), rows, samples
     )
+
+
+def graded_validation(run: Path, display: Display) -> dict[tuple[int, str], GradedSamples]:
+    """What a run was validated on, graded, by step and problem set.
+
+    What a training is at work on is left out, with a note.
+    """
+    found = {}
+    for place in step_places(run / "validation"):
+        for folder in find_stores(place):
+            try:
+                found[step_of(place), folder.name] = read_graded(folder).graded
+            except FolderInUse as error:
+                display.note(f"validation of step {step_of(place)} is left out: {reason(error)}")
+    return found
 
 
 def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:

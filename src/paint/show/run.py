@@ -15,21 +15,25 @@ import numpy as np
 
 from paint.config import Config
 from paint.data.problems import Problem
-from paint.display import Display
-from paint.errors import reason
+from paint.display import Counter, Display
+from paint.evaluation.metrics import GradedSamples, figures
 from paint.evaluation.stages import loops
-from paint.files import FolderInUse, read_rows
+from paint.files import read_rows
 from paint.grading.equality import boxed
 from paint.model.policy import load_tokenizer
 from paint.recipe import to_table
 from paint.runs import (
     RunError,
+    latest_checkpoint,
     read_facts,
+    read_history,
     read_metrics,
     read_run,
+    require_rollouts,
     step_of,
     step_places,
 )
+from paint.show.evaluation import graded_validation
 from paint.show.page import Vocabulary, packed, text_of
 from paint.show.score import Detail, Scorer
 from paint.show.solution import KINDS, anchors_of, hidden_part, kinds_of_tokens, written
@@ -59,26 +63,50 @@ class Wanted:
     again: bool = True
 
 
+@dataclass(frozen=True)
+class Making:
+    """What the rows of a page are made with.
+
+    Attributes:
+        scorer: None where nothing is scored again.
+        problems: what the run was trained on, by id; none where nothing is scored again.
+        vocabulary: grows with every row.
+    """
+
+    config: Config
+    wanted: Wanted
+    scorer: Scorer | None
+    tokenizer: Any
+    problems: Mapping[str, Problem]
+    vocabulary: Vocabulary
+
+
 def run_data(run: Path, wanted: Wanted, display: Display) -> dict[str, Any]:
     """The page's data.
 
     Raises:
-        RunError: no such run, step or row. Damaged: a file was changed since it was written.
+        RunError: no such run, step or row, or what belongs to a checkpoint is gone.
+        Damaged: a file was changed since it was written.
         ConfigError, PolicyError: its model cannot be loaded to score again.
     """
     config, facts = read_run(run), read_facts(run)
+    saved = latest_checkpoint(run)
+    done = step_of(saved) if saved else 0
+    read_history(run, done)
+    if config.log.keep_rollouts and not wanted.steps:
+        require_rollouts(run, done)
     chosen = choose(run, config, wanted)
     is_scored = wanted.again and config.train.method == "distillation" and bool(chosen)
     scorer = Scorer(run, config, display) if is_scored else None
     tokenizer = scorer.policy.tokenizer if scorer else load_tokenizer(config.model.path)
 
     vocabulary = Vocabulary()
+    problems = {problem.id: problem for problem in scorer.problems} if scorer else {}
+    making = Making(config, wanted, scorer, tokenizer, problems, vocabulary)
     steps = []
     with display.counting("tokens", sum(map(len, chosen.values()))) as count:
         for step, rollouts in chosen.items():
-            steps.append(
-                step_data(run, config, step, rollouts, wanted, scorer, tokenizer, vocabulary, count)
-            )
+            steps.append(step_data(making, run, step, rollouts, count))
 
     pieces = token_bytes(tokenizer, vocabulary.ids)
     return {
@@ -94,7 +122,7 @@ def run_data(run: Path, wanted: Wanted, display: Display) -> dict[str, Any]:
         "settings": settings_of(config),
         "objective": objective_of(config),
         "metrics": columns_of(read_metrics(run)),
-        "validation": validation_of(run, display),
+        "validation": validation_figures(graded_validation(run, display)),
         "stored_steps": [step_of(path) for path in step_places(run / "rollouts", ".jsonl")],
         "steps": steps,
         "kinds": list(KINDS),
@@ -162,53 +190,25 @@ def spread(steps: Sequence[int], sizes: Mapping[int, int]) -> list[int]:
 
 
 def step_data(
-    run: Path,
-    config: Config,
-    step: int,
-    rollouts: Sequence[Mapping[str, Any]],
-    wanted: Wanted,
-    scorer: Scorer | None,
-    tokenizer: Any,
-    vocabulary: Vocabulary,
-    count: Any,
+    making: Making, run: Path, step: int, rollouts: Sequence[Mapping[str, Any]], count: Counter
 ) -> dict[str, Any]:
     """A step of the page, with its rows."""
     path = tokens_path(run, step)
     kept = read_tokens(path, read_facts(run)["id"]) if path.exists() else {}
-    student = scorer.become_student(step) if scorer else None
-    problems = {problem.id: problem for problem in scorer.problems} if scorer else {}
+    student = making.scorer.become_student(step) if making.scorer else None
     rows = []
     for rollout in rollouts:
-        problem = problems.get(rollout["problem_id"])
-        rows.append(
-            row_data(
-                config,
-                step,
-                rollout,
-                kept.get(rollout["row"]),
-                problem,
-                wanted,
-                scorer,
-                tokenizer,
-                vocabulary,
-            )
-        )
+        rows.append(row_data(making, step, rollout, kept.get(rollout["row"])))
         count.add(len(rollout["completion_ids"]))
     return {"step": step, "student": student, "is_exact": student == step - 1, "rows": rows}
 
 
 def row_data(
-    config: Config,
-    step: int,
-    rollout: Mapping[str, Any],
-    kept: Mapping[str, Any] | None,
-    problem: Problem | None,
-    wanted: Wanted,
-    scorer: Scorer | None,
-    tokenizer: Any,
-    vocabulary: Vocabulary,
+    making: Making, step: int, rollout: Mapping[str, Any], kept: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """One rollout of the page."""
+    scorer, vocabulary, tokenizer = making.scorer, making.vocabulary, making.tokenizer
+    problem = making.problems.get(rollout["problem_id"])
     ids = rollout["completion_ids"]
     pieces = token_bytes(tokenizer, ids)
     values: dict[str, Any] = {}
@@ -243,11 +243,11 @@ def row_data(
             )
             values["slope"] = scored["slope"]
         data["entries"] = entries_of(found, vocabulary)
-        data["contexts"] = dict(other_contexts(config, step, rollout, problem, wanted, scorer))
+        data["contexts"] = dict(other_contexts(making.wanted, step, rollout, problem, scorer))
     data["is_kept"] = kept is not None
     data["values"] = {name: packed(array) for name, array in values.items()}
     if problem is not None:
-        data["solution"] = solution_of(problem, rollout, config, pieces)
+        data["solution"] = solution_of(problem, rollout, making.config, pieces)
     return data
 
 
@@ -270,11 +270,10 @@ def entries_of(found: Detail, vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def other_contexts(
-    config: Config,
+    wanted: Wanted,
     step: int,
     rollout: Mapping[str, Any],
     problem: Problem | None,
-    wanted: Wanted,
     scorer: Scorer,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """The same completion under other views of the teacher; the values that differ."""
@@ -350,28 +349,17 @@ def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float |
     return {name: [row.get(name) for row in metrics] for name in names}
 
 
-def validation_of(run: Path, display: Display) -> list[dict[str, Any]]:
+def validation_figures(
+    graded: Mapping[tuple[int, str], GradedSamples],
+) -> list[dict[str, Any]]:
     """The figures of every checkpoint that was evaluated while training."""
-    from paint.evaluation.metrics import figures
-    from paint.evaluation.store import find_stores
-    from paint.show.evaluation import read_graded
-
-    found = []
-    for place in step_places(run / "validation"):
-        for folder in find_stores(place):
-            try:
-                graded = read_graded(folder).graded
-            except FolderInUse as error:
-                display.note(f"validation of step {step_of(place)} is left out: {reason(error)}")
-                continue
-            intervals = figures({folder.name: graded})[folder.name]
-            found.append(
-                {
-                    "step": step_of(place),
-                    "benchmark": folder.name,
-                    "k": graded.correct.shape[1],
-                    "problems": len(graded.problems),
-                    "figures": {name: i.table() for name, i in intervals.items()},
-                }
-            )
-    return found
+    return [
+        {
+            "step": step,
+            "benchmark": name,
+            "k": samples.correct.shape[1],
+            "problems": len(samples.problems),
+            "figures": {f: i.table() for f, i in figures({name: samples})[name].items()},
+        }
+        for (step, name), samples in graded.items()
+    ]

@@ -24,6 +24,7 @@ STYLE = frozenset(_STYLE.split())
 
 _WORD = re.compile(r"(?<!\\)\b[A-Za-z]+\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NO_LETTER = re.compile("[\udc80-\udcff]")
 _FORMULA = re.compile(r"\\[A-Za-z]+|[-+*/^_=<>{}\\]")
 
 
@@ -139,16 +140,18 @@ def kinds_of_tokens(pieces: Sequence[bytes]) -> list[int]:
 
 
 def written(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
-    """The text of some tokens, and which token each character begins in."""
-    text = b"".join(pieces).decode("utf-8", "replace")
-    owners: list[int] = []
+    """The text of some tokens, and which token each character begins in.
+
+    A byte that is no letter is one replacement character.
+    """
     starts = [i for i, piece in enumerate(pieces) for _ in piece]
+    text = b"".join(pieces).decode("utf-8", "surrogateescape")
+    owners: list[int] = []
     position = 0
     for letter in text:
-        owners.append(starts[min(position, len(starts) - 1)])
-        # A replacement stands for one byte or a few; most letters for what they take.
-        position += len(letter.encode("utf-8", "replace")) if letter != "�" else 1
-    return text, owners
+        owners.append(starts[position])
+        position += len(letter.encode("utf-8", "surrogateescape"))
+    return _NO_LETTER.sub("�", text), owners
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:

@@ -43,8 +43,8 @@ from paint.training.update import Setup, Step, is_whole_step, learning_rate
 
 STEPS: dict[str, Step] = {"distillation": step, "grpo": grpo_step, "sft": sft_step}
 
-Report = Callable[[Path, Accelerator, Display], None]
-"""What a finished run is told by."""
+AtEnd = Callable[[Path, Accelerator, Display], None]
+"""What is done with a run's folder when its last step is over."""
 
 START_SECONDS = 600
 """What ranks wait for each other beyond what an engine may take."""
@@ -56,12 +56,12 @@ def train(
     *,
     resume: bool = False,
     display: Display | None = None,
-    report: Report | None = None,
+    at_end: AtEnd | None = None,
 ) -> Path:
     """Run (or go on with) a training run in ``folder`` and return its last checkpoint.
 
     Args:
-        report: called on the first rank after the last step, while trackers still take figures.
+        at_end: called on the first rank, while trackers still take figures.
 
     Raises:
         ConfigError, DataError, ImplError, PolicyError, RunError: before the first step wherever
@@ -117,8 +117,8 @@ def train(
             setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
             try:
                 loop(setup, validation, folder, display, done)
-                if report is not None and is_main:
-                    report(folder, accelerator, display)
+                if at_end is not None and is_main:
+                    at_end(folder, accelerator, display)
             finally:
                 accelerator.end_training()
 

@@ -25,6 +25,7 @@ from paint.runs import (
     read_facts,
     read_history,
     read_run,
+    require_rollouts,
     step_folder,
     step_of,
     step_places,
@@ -198,13 +199,8 @@ def forget_after(config: Config, folder: Path, step: int) -> None:
             folder cannot be written.
     """
     rows = read_history(folder, step)
-    for number in range(1, step + 1 if config.log.keep_rollouts else 1):
-        path = step_folder(folder / "rollouts", number).with_suffix(".jsonl")
-        if not path.exists():
-            raise RunError(
-                f"{path} is gone; put it back, or delete the checkpoints of that step and of later "
-                f"ones: `paint resume {folder}` does these steps again"
-            )
+    if config.log.keep_rollouts:
+        require_rollouts(folder, step)
 
     facts, table = read_facts(folder), to_table(config)
     with _or_run_error(folder):

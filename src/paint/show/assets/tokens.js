@@ -92,7 +92,8 @@ function tokenSpans(row) {
 }
 
 // What the divergence adds up for one entry, before the clip; the same as paint.objective.
-function summand(kind, logP, logQ) {
+function summand(kind, logP, logQ, isSampled) {
+  if (kind === "sampled_token") return isSampled ? logQ - logP : 0;
   const p = Math.exp(logP), q = Math.exp(logQ);
   const term = (weight, x) => (weight === 0 ? 0 : weight * x);
   if (kind === "reverse_kl") return term(q, logQ - logP);
@@ -112,7 +113,7 @@ function entriesAt(row, i) {
   const [s, t, g] = ["student", "teacher", "target"].map((name) => unpack(e[name]));
   const made = [];
   for (let j = edges[i]; j < edges[i + 1]; j++) {
-    const part = summand(DATA.objective.kind, g[j], s[j]);
+    const part = summand(DATA.objective.kind, g[j], s[j], j === edges[i]);
     made.push({ text: DATA.vocabulary[ids[j]], sampled: j === edges[i], student: Math.exp(s[j]), teacher: Math.exp(t[j]), target: Math.exp(g[j]), summand: part, clipped: isClipped(i, values(row), part) });
   }
   return made;
