@@ -14,9 +14,9 @@ of word problems whose problems tell all that is needed, partly in the teacher's
 trained and evaluated is eight other families, each of which needs one fact that its solutions tell.
 
 The rule for learning rates is written down before any evaluation problem is asked: each method
-with a rate of its own is trained with RATES, its recipe's rate times 1/3, 1 and 3, with seed
-RATE_SEED, and the rate with the highest score on the validation problems is taken, the smaller one
-of equals. The controls of PAINT take PAINT's.
+with a rate of its own is trained for RATE_STEPS with RATES, its recipe's rate times 1/3, 1 and 3,
+with seed RATE_SEED, and the rate with the highest score on the validation problems is taken, the
+smaller one of equals. The controls of PAINT take PAINT's.
 
 Killed at any moment, the same call goes on where it was.
 """
@@ -54,6 +54,9 @@ WARM_UPS = {"smollm2-warm-up-1": "warmed-1", "smollm2-warm-up-2": "model"}
 
 RATES = (1 / 3, 1, 3)
 """Learning rates that are tried, as multiples of a recipe's."""
+
+RATE_STEPS = 20
+"""For how many steps they are tried: half of the recipes'."""
 
 RATE_SEED = 100
 """The seed with which they are tried; what is reported has others, from 0."""
@@ -109,7 +112,7 @@ def with_chosen_rates(
         config = cell.config
         method = replace(config, context=replace(config.context, shown="own"))
         tried[_method(cell)] = {
-            rate: Cell(f"{_method(cell)}-{rate:.1e}", _with_rate(method, rate))
+            rate: Cell(f"{_method(cell)}-{rate:.1e}", _tried(method, rate))
             for rate in (config.train.learning_rate * factor for factor in RATES)
         }
 
@@ -133,6 +136,11 @@ def with_chosen_rates(
 def _method(cell: Cell) -> str:
     """The cell's name without what its teacher is shown."""
     return cell.name.removesuffix(f"-{cell.config.context.shown}")
+
+
+def _tried(config: Config, rate: float) -> Config:
+    steps = min(RATE_STEPS, config.train.steps)
+    return replace(config, train=replace(config.train, steps=steps, learning_rate=rate))
 
 
 def _with_rate(config: Config, rate: float) -> Config:
