@@ -499,6 +499,7 @@ def test_two_processes_share_an_experiment_and_one_that_is_killed_leaves_its_cel
     parts = [sys.executable, "-m", "paint.cli", *command, "--folder", str(shared)]
     with subprocess.Popen(parts, stdout=subprocess.PIPE, text=True) as first:
         until(lambda: (shared / "tight/seed-0/run.json").exists(), 120)
+        first.send_signal(signal.SIGSTOP)  # or it would be through before it is killed
         with subprocess.Popen(parts, stdout=subprocess.PIPE, text=True) as second:
             until(lambda: (shared / "loose/seed-0/run.json").exists(), 120)
             first.kill()

@@ -53,7 +53,7 @@ from paint.runs import (
 )
 from paint.training.run import train
 
-MAY_CHANGE = {"rollout.urls"}
+MAY_CHANGE = {"rollout.urls", "rollout.max_engine_gap"}
 """Keys of a config that may differ between two calls that work on one experiment."""
 
 POLL_SECONDS = 2
