@@ -57,6 +57,16 @@ TEMPERATURE, CLIP, LEARNING_RATE, MAX_NORM = 1.1, 0.06, 5e-6, 0.1
 OURS = "paint"
 
 
+def own_device() -> str:
+    """Where all compute."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def own_dtype() -> cfg.Dtype:
+    """In what all compute unless told otherwise."""
+    return "bfloat16" if torch.cuda.is_available() else "float32"
+
+
 @dataclass(frozen=True)
 class Sizes:
     """A step's rows, and their numbers; every completion is a micro-batch of its own."""
@@ -69,7 +79,7 @@ class Sizes:
     """Tokens of the student's prompts."""
     teacher_prompt: int = 800
     """Tokens of the teacher's prompts, where a trainer has any."""
-    dtype: cfg.Dtype = field(default_factory=lambda: own_dtype())
+    dtype: cfg.Dtype = field(default_factory=own_dtype)
     """Number format of the weights; the adapters are float32."""
 
 
@@ -114,16 +124,6 @@ def rows_of(vocabulary: int, sizes: Sizes) -> list[Row]:
         Row(ids(sizes.prompt), ids(sizes.teacher_prompt), ids(sizes.completion))
         for _ in range(sizes.completions)
     ]
-
-
-def own_device() -> str:
-    """Where all compute."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def own_dtype() -> cfg.Dtype:
-    """In what all compute unless told otherwise."""
-    return "bfloat16" if torch.cuda.is_available() else "float32"
 
 
 # The contenders: each loads the model and returns what runs one step.
