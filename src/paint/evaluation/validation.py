@@ -88,7 +88,8 @@ def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Va
         run,
         config.model.path,
         config.rollout.engine,
-        config.rollout.batch_size * max(ranks, len(config.rollout.urls)),
+        config.rollout.batch_size
+        * max(ranks, len(config.rollout.urls), len(config.rollout.server_gpus)),
     )
     require_room(policy, validation.task(policy, 0))
     on_first_rank(lambda: _require_same_problems(run, benchmark))

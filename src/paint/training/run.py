@@ -19,6 +19,7 @@ from paint.baselines import grpo_step, sft_step
 from paint.config import Config, ConfigError, Teacher, Train
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
 from paint.display import Clock, Display
+from paint.engines.launch import training_tokens
 from paint.engines.local import LocalEngine
 from paint.engines.open import open_engine
 from paint.engines.protocol import Engine
@@ -294,8 +295,6 @@ def _open_engine(
         yield LocalEngine(policy, batch_size=config.rollout.batch_size)
         return
 
-    validated = config.validation.max_new_tokens if config.validation.path else 0
-    max_tokens = config.data.max_prompt_tokens + max(config.rollout.max_new_tokens, validated)
     with open_engine(
         policy,
         config.model,
@@ -303,7 +302,7 @@ def _open_engine(
         folder,
         display,
         problems=problems,
-        max_tokens=max_tokens,
+        max_tokens=training_tokens(config),
     ) as engine:
         yield engine
 
