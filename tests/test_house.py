@@ -42,7 +42,7 @@ ROOMS = {
     "training": ["step", "baselines"],
     "experiments": [],
     "show": [],
-    "door": ["__init__", "cli", "launch"],
+    "door": ["__init__", "cli", "gpus"],
 }
 MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts): path

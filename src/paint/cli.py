@@ -36,7 +36,7 @@ from paint.errors import (
     unexpected,
     wrong_name,
 )
-from paint.launch import (
+from paint.gpus import (
     HELP,
     Request,
     alone,
