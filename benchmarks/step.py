@@ -17,7 +17,7 @@ one completion at a time.
                        words (siyan-zhao/OPSD at 8ae338d: it needs other versions of its libraries)
 
 Models: a Qwen3 of few layers with random weights and the full vocabulary, in float32 (bfloat16 on a
-GPU), and SmolLM2 where --smollm2 names its folder.
+GPU, or where --sizes.dtype says so), and SmolLM2 where --smollm2 names its folder.
 
 Every contender has a process of its own. Seconds are medians of several steps after a first one, on
 a CPU those of the processors: other work on the machine does not count. Memory is the peak of the
@@ -30,7 +30,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -57,9 +57,19 @@ TEMPERATURE, CLIP, LEARNING_RATE, MAX_NORM = 1.1, 0.06, 5e-6, 0.1
 OURS = "paint"
 
 
+def own_device() -> str:
+    """Where all compute."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def own_dtype() -> cfg.Dtype:
+    """In what all compute unless told otherwise."""
+    return "bfloat16" if torch.cuda.is_available() else "float32"
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """A step's rows; every completion is a micro-batch of its own."""
+    """A step's rows, and their numbers; every completion is a micro-batch of its own."""
 
     completions: int = 2
     """Completions of a step."""
@@ -69,6 +79,8 @@ class Sizes:
     """Tokens of the student's prompts."""
     teacher_prompt: int = 800
     """Tokens of the teacher's prompts, where a trainer has any."""
+    dtype: cfg.Dtype = field(default_factory=own_dtype)
+    """Number format of the weights; the adapters are float32."""
 
 
 @dataclass(frozen=True)
@@ -114,16 +126,6 @@ def rows_of(vocabulary: int, sizes: Sizes) -> list[Row]:
     ]
 
 
-def own_device() -> str:
-    """Where all compute."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def own_dtype() -> cfg.Dtype:
-    """In what all compute."""
-    return "bfloat16" if torch.cuda.is_available() else "float32"
-
-
 # The contenders: each loads the model and returns what runs one step.
 
 Run = Callable[[], Any]
@@ -131,7 +133,7 @@ Run = Callable[[], Any]
 
 def paint(path: str, sizes: Sizes) -> Run:
     """Ours: everything in paint.step.step behind the rollouts."""
-    model = cfg.Model(path=path, dtype=own_dtype())
+    model = cfg.Model(path=path, dtype=sizes.dtype)
     config = cfg.Config(
         model=model,
         train=cfg.Train(batch_size=sizes.completions, micro_batch_size=1, warmup_steps=0),
@@ -163,7 +165,7 @@ def paint(path: str, sizes: Sizes) -> Run:
 
 def opsd(path: str, sizes: Sizes) -> Run:
     """OPSD's loss path: all logits of both views, entropies for its log, clipped forward KL."""
-    policy = load_policy(cfg.Model(path=path, dtype=own_dtype()), seed=0, device=own_device())
+    policy = load_policy(cfg.Model(path=path, dtype=sizes.dtype), seed=0, device=own_device())
     optimizer = torch.optim.AdamW(policy.trainable, lr=LEARNING_RATE)
     rows = rows_of(policy.lm_head.out_features, sizes)
     teacher = open_teacher(policy, cfg.Teacher())
@@ -203,7 +205,7 @@ def sdft(mode: str, path: str, sizes: Sizes) -> Run:
     """TRL's SDFTTrainer; the teacher is the model without its adapter."""
     from trl.experimental.sdft import SDFTConfig, SDFTTrainer
 
-    model, tokenizer = load(path)
+    model, tokenizer = load(path, sizes.dtype)
     alpha = {"distillation_alpha": 0.0} if mode == "full_logits" else {}
     args = SDFTConfig(
         **arguments(sizes),
@@ -236,7 +238,7 @@ def gold(path: str, sizes: Sizes) -> Run:
     """TRL's GOLDTrainer with a second copy of the model as teacher."""
     from trl.experimental.gold import GOLDConfig, GOLDTrainer
 
-    (model, tokenizer), (teacher, _) = load(path), load(path)
+    (model, tokenizer), (teacher, _) = load(path, sizes.dtype), load(path, sizes.dtype)
     args = GOLDConfig(
         **arguments(sizes),
         max_length=None,
@@ -275,7 +277,7 @@ def distillation(path: str, sizes: Sizes) -> Run:
     """TRL's DistillationTrainer with a second copy of the model as teacher."""
     from trl import DistillationConfig, DistillationTrainer
 
-    (model, tokenizer), (teacher, _) = load(path), load(path)
+    (model, tokenizer), (teacher, _) = load(path, sizes.dtype), load(path, sizes.dtype)
     args = DistillationConfig(
         **arguments(sizes),
         max_completion_length=sizes.completion,
@@ -315,11 +317,11 @@ CONTENDERS: dict[str, Callable[[str, Sizes], Run]] = {
 # What TRL's trainers have in common
 
 
-def load(path: str) -> tuple[Any, Any]:
+def load(path: str, dtype: cfg.Dtype) -> tuple[Any, Any]:
     """Model and tokenizer as TRL takes them."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, own_dtype()))
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
     return model.to(own_device()), AutoTokenizer.from_pretrained(path)
 
 
@@ -466,7 +468,7 @@ def table(title: str, figures: dict[str, dict[str, Any]], options: Options) -> T
     sizes, ratios = options.sizes, beside_ours(figures)
     result = Table(
         title=f"{title}: a step of {sizes.completions} x {sizes.completion:,} tokens, "
-        f"{own_dtype()}, {torch.get_num_threads()} threads"
+        f"{sizes.dtype}, {torch.get_num_threads()} threads"
     )
     result.add_column("")
     for heading in ("seconds", "min to max", "tokens/s", "peak GB", "x our s", "x our GB"):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +244,22 @@ def test_a_second_process_is_kept_out_until_the_first_has_left(tmp_path: Path) -
         with files.locked(tmp_path, ".other.lock"):
             pass
     assert ask() == ""
+
+
+def test_a_folder_in_use_can_be_waited_for(tmp_path: Path) -> None:
+    told: list[str] = []
+    with ExitStack() as first:
+        first.enter_context(files.locked(tmp_path))
+
+        def waiting(message: str) -> None:
+            told.append(message)
+            first.close()
+
+        with files.locked(tmp_path, waiting=waiting):
+            assert f"process {os.getpid()} on" in (tmp_path / ".lock").read_text()
+    [message] = told
+    assert message.startswith(f"{tmp_path}: another process is at work there")
+    assert message.endswith("; waiting for it")
 
 
 def test_a_lock_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:

@@ -87,6 +87,9 @@ RESUMABLE = ("eval", "data", "probe", "lab", "ablate")
 """Verbs whose same command goes on where it was interrupted."""
 
 GOES_ON = "Interrupted, the same command goes on where it stopped."
+SHARED = (
+    "Given again while it runs, in another terminal or on another machine, it works on other cells."
+)
 RECIPE_FLAGS = (
     "Every setting of the recipe can be given as a flag, too: `paint train RECIPE --help` explains "
     "them."
@@ -277,6 +280,8 @@ def resume(arguments: list[str]) -> int:
         config = replace(config, rollout=rollout)
     if options.steps is not None:
         config = replace(config, train=replace(config.train, steps=options.steps))
+    if (gap := options.max_engine_gap) is not None:
+        config = replace(config, rollout=replace(config.rollout, max_engine_gap=gap))
     return _train(config, options.run, request, ["resume", str(options.run)], resume=True)
 
 
@@ -292,6 +297,11 @@ def _resume_parser() -> ArgumentParser:
     )
     parser.add_argument(
         "--urls", nargs="+", help="addresses of the vLLM servers, where they have changed"
+    )
+    parser.add_argument(
+        "--max-engine-gap",
+        type=float,
+        help="another limit on what engine and trainer differ by, in nats; it changes no value",
     )
     parser.add_argument(
         "--server-gpus",
@@ -771,7 +781,7 @@ def _lab_parser() -> ArgumentParser:
         prog="paint lab",
         description="Train and evaluate on the embedded model, or on a small real one: each recipe "
         "from the same base, on the same problems. The last recipe is compared with each of the "
-        f"others. {GOES_ON}",
+        f"others. {GOES_ON} {SHARED}",
     )
     parser.add_argument(
         "recipes",
@@ -859,7 +869,8 @@ def _ablate_parser() -> ArgumentParser:
         prog="paint ablate",
         description="One of the paper's ablation tables (section 'Ablation Studies'), or controls, "
         "row by row, from any recipe: what the table varies replaces the recipe's values. Rows "
-        f"that stand in several tables are trained once, if the folder is the same. {GOES_ON}",
+        f"that stand in several tables are trained once, if the folder is the same. {GOES_ON} "
+        f"{SHARED}",
         epilog=RECIPE_FLAGS,
         allow_abbrev=False,
     )

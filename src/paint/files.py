@@ -22,7 +22,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -250,14 +250,17 @@ def digest_of_bytes(parts: Iterable[bytes]) -> str:
 
 
 @contextmanager
-def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
+def locked(
+    folder: Path, name: str = ".lock", *, waiting: Callable[[str], None] | None = None
+) -> Iterator[None]:
     """Keep other processes out of a folder; the lock ends with this process, however it ends.
 
     Args:
         name: of the file in it that is locked, where only a part of the folder is meant.
+        waiting: where another process is at work there, this is told so, and it is waited for.
 
     Raises:
-        FolderInUse: another process is at work there; the message says which.
+        FolderInUse: another process is at work there, and not waited for; it says which.
         PaintError: the folder cannot be written.
     """
     with explained(folder, PaintError, "nothing that was stored before is lost"):
@@ -268,10 +271,11 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
         except BlockingIOError:
             lock.seek(0)
             holder = lock.read(READ_BYTES).decode("utf-8", "replace").strip() or "unknown"
-            raise FolderInUse(
-                f"{folder}: another process is at work there ({holder}); wait, or name another "
-                f"folder"
-            ) from None
+            in_use = f"{folder}: another process is at work there ({holder})"
+            if waiting is None:
+                raise FolderInUse(f"{in_use}; wait, or name another folder") from None
+            waiting(f"{in_use}; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError:
             pass  # Some file systems have no locks: better to work there than to refuse.
 

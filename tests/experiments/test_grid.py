@@ -1,6 +1,5 @@
 """An experiment holds what was measured, survives being killed, and never mixes two settings."""
 
-import fcntl
 import json
 import re
 import shutil
@@ -29,7 +28,8 @@ from paint.experiments.exams import lab_exam, paper_exam
 from paint.experiments.grid import Cell, run_cells
 from paint.experiments.plots import FAINT, INK, Panel, save_plot
 from paint.experiments.reports import Report, picture
-from paint.experiments.results import Result, by_cell, read_results
+from paint.experiments.results import Result, by_cell, read_results, write_results
+from paint.files import locked
 from paint.grading.grader import Grader
 from paint.recipe import find_recipe, read_recipe
 from paint.runs import RunError
@@ -482,16 +482,53 @@ def test_another_setting_in_the_same_folder_is_refused_with_what_differs(
     assert bytes_in(folder) == before
 
 
-def test_another_evaluation_in_the_same_folder_is_refused_and_so_is_a_second_process(
+def test_another_evaluation_in_the_same_folder_is_refused(
     finished: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, command, _ = finished
+    _, command, _ = finished
     assert main([*command, "--samples", "4"]) == 2
     assert "samples: 3 -> 4" in capsys.readouterr().err
-    with (folder / ".lock").open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        assert main(command) == 2
-    assert "another process is at work there" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_processes_share_an_experiment_and_one_that_is_killed_leaves_its_cell_to_the_other(
+    finished: tuple[Path, list[str], str], tmp_path: Path
+) -> None:
+    folder, command, _ = finished
+    shared = tmp_path / "shared"
+    parts = [sys.executable, "-m", "paint.cli", *command, "--folder", str(shared)]
+    with subprocess.Popen(parts, stdout=subprocess.PIPE, text=True) as first:
+        until(lambda: (shared / "tight/seed-0/run.json").exists(), 120)
+        first.send_signal(signal.SIGSTOP)  # or it would be through before it is killed
+        with subprocess.Popen(parts, stdout=subprocess.PIPE, text=True) as second:
+            until(lambda: (shared / "loose/seed-0/run.json").exists(), 120)
+            first.kill()
+            said, _ = second.communicate(timeout=300)
+    assert second.returncode == 0
+    assert "loose, seed 0" in said
+    assert "tight, seed 0" in said
+    ours, wanted = (read_results(path) for path in (shared, folder))
+    assert sorted(map(str, map(without_times, ours))) == sorted(
+        map(str, map(without_times, wanted))
+    )
+
+
+def test_one_that_has_nothing_left_to_take_waits_for_the_others_cells(
+    finished: tuple[Path, list[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, command, _ = finished
+    results, shared = read_results(folder), tmp_path / "shared"
+    shared.mkdir()
+    write_results(shared, results[:-1])
+    last = results[-1]
+    (shared / ".cells").mkdir()
+    monkeypatch.setattr("paint.experiments.grid.train", None)
+    with locked(shared / ".cells", f"{last.cell}-seed-{last.seed}"):
+        monkeypatch.setattr(
+            "paint.experiments.grid.sleep", lambda _: write_results(shared, results)
+        )
+        assert main([*command, "--folder", str(shared)]) == 0
+    assert read_results(shared) == read_results(folder)
 
 
 LAB, LARGE = (read_recipe(find_recipe(name)) for name in ("lab-paint", "paint-qwen3-1.7b"))

@@ -634,10 +634,11 @@ def test_an_engine_with_another_policy_stops_the_run_before_the_update(
     ):
         train(small(train={"steps": 4, "checkpoint_every": 10}), tmp_path / "run")
     assert_same(adapter(tmp_path / "run"), adapter(run, step=2))
-    calls.clear()
-    train(
-        small(rollout={"max_engine_gap": 0.2}), tmp_path / "wider"
-    )  # three steps, the third with the gap
+
+    wider = small(rollout={"max_engine_gap": 0.2}, train={"steps": 4, "checkpoint_every": 10})
+    train(wider, tmp_path / "run", resume=True)
+    gaps = [row["engine_gap_mean"] for row in read_metrics(tmp_path / "run")]
+    assert gaps == pytest.approx([0, 0, 0.1, 0.1], abs=1e-4)
 
 
 def test_merged_weights_are_an_engine_for_comparison(tmp_path: Path, run: Path) -> None:

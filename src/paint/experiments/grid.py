@@ -11,20 +11,21 @@
 Every cell is trained with every seed from the same base. The last checkpoints of all cells, or
 every checkpoint, are asked the same problems with the same seed, so cells are compared seed by seed
 and problem by problem. The work goes seed by seed, so that an interrupted experiment has whole
-seeds. Killed at any moment, the same command goes on where it was.
+seeds. Killed at any moment, the same command goes on where it was. Given in a second terminal, or
+on another machine that sees the folder, it works on other cells.
 
 Left out on purpose: reporting a checkpoint that was chosen by its result; figures of a part of the
-cells or seeds; work on several cells at once (for many GPUs, vLLM servers generate:
-docs/engines.md).
+cells or seeds.
 """
 
 import io
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.stages import grade
 from paint.experiments.exams import Exam
 from paint.experiments.results import BASE, Result, by_step, read_results, write_results
-from paint.files import locked
+from paint.files import FolderInUse, locked
 from paint.grading.grader import Grader
 from paint.model.weights import trained_in
 from paint.recipe import differences, from_table, require_trainable, to_table
@@ -52,8 +53,11 @@ from paint.runs import (
 )
 from paint.training.run import train
 
-MAY_CHANGE = {"rollout.urls", "rollout.server_gpus"}
+MAY_CHANGE = {"rollout.urls", "rollout.server_gpus", "rollout.max_engine_gap"}
 """Keys of a config that may differ between two calls that work on one experiment."""
+
+POLL_SECONDS = 2
+"""How often is looked whether other processes have ended their cells."""
 
 FREE_SPACE = "free some space, or choose another place (--folder); the same command goes on"
 
@@ -121,7 +125,6 @@ def run_cells(
     Raises:
         ConfigError: the cells cannot be compared, or have no checkpoints but the last.
         RunError: the folder holds another experiment, or cannot be written.
-        FolderInUse: another process works in the folder.
         Stopped: a signal ended a training, which is saved.
         PaintError: what else ends a training or an evaluation.
     """
@@ -137,34 +140,44 @@ def run_cells(
     with explained(folder, RunError, "choose another place (--folder)"):
         folder.mkdir(parents=True, exist_ok=True)
 
-    with locked(folder):
-        results = {_key(result): result for result in read_results(folder)}
+    path = folder / "results.jsonl"
+    with locked(folder, waiting=display.note):
+        results = _stored(folder)
         missing = [cell for cell in seeded if _lacking(cell, steps[cell.name], results)]
         _require_same(folder, seeded, missing, list(results.values()), exam)
+    if not missing:
+        display.note(
+            f"{path} holds all of this already, and nothing was trained or evaluated; "
+            f"to do so anew, name another --folder"
+        )
+    elif len(missing) < len(seeded):
+        display.note(f"{len(seeded) - len(missing)} of {len(seeded)} are in {path} already")
 
-        path = folder / "results.jsonl"
-        if not missing:
-            display.note(
-                f"{path} holds all of this already, and nothing was trained or evaluated; "
-                f"to do so anew, name another --folder"
-            )
-        elif len(missing) < len(seeded):
-            display.note(f"{len(seeded) - len(missing)} of {len(seeded)} are in {path} already")
+    spent: dict[str, list[float]] = {}
+    is_waiting = False
+    while missing:
+        with ExitStack() as stack:
+            cell, busy = _take(missing, folder, stack)
+            if cell is None:
+                if not is_waiting:
+                    display.note("other processes work on all that is missing; waiting for them")
+                is_waiting = True
+                sleep(POLL_SECONDS)
+            elif lacking := _lacking(cell, steps[cell.name], _stored(folder)):
+                time_left = _time_left(spent, [other.name for other in missing], 1 + busy)
+                number = seeded.index(cell) + 1
+                display.note(f"{number} of {len(seeded)}: {cell.label}{time_left}")
 
-        spent: dict[str, list[float]] = {}
-        for index, cell in enumerate(missing):
-            time_left = _time_left(spent, [other.name for other in missing[index:]])
-            number = seeded.index(cell) + 1
-            display.note(f"{number} of {len(seeded)}: {cell.label}{time_left}")
+                began = monotonic()
+                found = _run(cell, lacking, folder, exam, display)
+                with locked(folder, waiting=display.note):
+                    together = [*read_results(folder), *found]
+                    by_step(together)  # Refuses what cannot be compared before it is written.
+                    write_results(folder, together)
+                spent.setdefault(cell.name, []).append(monotonic() - began)
 
-            began = monotonic()
-            lacking = _lacking(cell, steps[cell.name], results)
-            results |= {
-                _key(result): result for result in _run(cell, lacking, folder, exam, display)
-            }
-            by_step(list(results.values()))  # Refuses what cannot be compared before it is written.
-            write_results(folder, list(results.values()))
-            spent.setdefault(cell.name, []).append(monotonic() - began)
+        results = _stored(folder)
+        missing = [cell for cell in seeded if _lacking(cell, steps[cell.name], results)]
     return [results[cell.name, cell.seed, step] for cell in seeded for step in steps[cell.name]]
 
 
@@ -358,6 +371,10 @@ def _require_same(
                 )
 
 
+def _stored(folder: Path) -> dict[tuple[str, int, int], Result]:
+    return {_key(result): result for result in read_results(folder)}
+
+
 def _key(result: Result) -> tuple[str, int, int]:
     return result.cell, result.seed, result.steps
 
@@ -369,7 +386,19 @@ def _lacking(
     return [step for step in steps if (cell.name, cell.seed, step) not in results]
 
 
-def _time_left(spent: Mapping[str, Sequence[float]], names: Sequence[str]) -> str:
+def _take(missing: Sequence[Cell], folder: Path, stack: ExitStack) -> tuple[Cell | None, int]:
+    """The first cell that no other process works on, held by the stack; how many it passed."""
+    places = folder / ".cells"
+    with explained(places, RunError, "choose another place (--folder)"):
+        places.mkdir(exist_ok=True)
+    for busy, cell in enumerate(missing):
+        with suppress(FolderInUse):
+            stack.enter_context(locked(places, f"{cell.name}-seed-{cell.seed}"))
+            return cell, busy
+    return None, len(missing)
+
+
+def _time_left(spent: Mapping[str, Sequence[float]], names: Sequence[str], processes: int) -> str:
     """How long the cells of these names will take, in words; nothing before the first training.
 
     A cell takes what it took with other seeds, or else what trained cells took on average.
@@ -378,4 +407,4 @@ def _time_left(spent: Mapping[str, Sequence[float]], names: Sequence[str]) -> st
     if not trained:
         return ""
     seconds = sum(float(np.mean(spent.get(name, trained))) for name in names)
-    return f"; about {math.ceil(seconds / 60):,} min left"
+    return f"; about {math.ceil(seconds / 60 / processes):,} min left"

@@ -162,10 +162,9 @@ def prepare(cache: Path, display: Display) -> Path:
         FetchError: what `paint.smollm2.conversion.converted` raises.
         Damaged: a folder was changed since it was written.
         Stopped: a signal ended a training, which is saved.
-        FolderInUse: another process prepares it.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    with locked(cache):
+    with locked(cache, waiting=display.note):
         converted(cache, display)
         write_problems(cache)
         for recipe, result in WARM_UPS.items():

@@ -86,5 +86,6 @@ def require_agreement(scored: Sequence[Scored], bound: float, step: int) -> None
             raise EngineGap(
                 f"step {step}: engine ({source}) and trainer differ by {mean:.3g} nats on the "
                 f"sampled tokens (99th percentile {p99:.3g}), over rollout.max_engine_gap "
-                f"{bound:g}; nothing was updated. Look at {CAUSES}"
+                f"{bound:g}; nothing was updated. Look at {CAUSES}. Where all are "
+                f"right, `paint resume --max-engine-gap` takes a larger limit"
             )
