@@ -5,12 +5,16 @@ model, and gradients are summed over the ranks once a step.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator, PartialState
-from accelerate.utils import broadcast_object_list
+from torch import distributed
 
 from paint.config import ConfigError
 from paint.errors import PaintError
@@ -20,6 +24,44 @@ T = TypeVar("T")
 MESSAGE_NUMBERS = 2**26
 """Numbers that one message between ranks holds, at most."""
 
+WAIT = timedelta(days=7)
+"""What ranks wait for one that works for all; that one has ended, they meet at once."""
+
+_COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Where launchers say how many processes they started; the first that is there counts."""
+
+_IGNORED = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "parallelism_config",
+}
+
+
+def require_plain_launch() -> None:
+    """Refuse what accelerate was told and would not be done here, before anything is started.
+
+    Raises:
+        ConfigError: with the command that works.
+    """
+    told = [name for key, name in _IGNORED.items() if _said(key) in ("true", "1")]
+    for key, name in (("MIXED_PRECISION", "mixed precision"), ("DYNAMO_BACKEND", "dynamo")):
+        if _said(f"ACCELERATE_{key}") not in ("", "no"):
+            told.append(f"{name} {_said(f'ACCELERATE_{key}')}")
+    if told:
+        raise ConfigError(
+            f"accelerate was told to use {' and '.join(told)}, which would be ignored: every rank "
+            f"holds the whole model, in model.dtype; launch with `{_launch_line('GPUS')}`"
+        )
+
+    # Only its launcher sets both, and for several processes it then starts them by itself.
+    is_alone = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
+    if is_alone and not os.environ.keys() & set(_COUNTS):
+        raise ConfigError(
+            f"accelerate was asked for several processes and has started one, as it does without "
+            f"GPUs; launch with `ACCELERATE_USE_CPU=true {_launch_line('2')}`"
+        )
+
 
 def require_all_ranks(accelerator: Accelerator) -> None:
     """Refuse launched processes that do not know of each other.
@@ -27,15 +69,22 @@ def require_all_ranks(accelerator: Accelerator) -> None:
     Each would train alone, and all in one folder.
 
     Raises:
-        ConfigError: with the commands that launch them together.
+        ConfigError: with the command that launches them together.
     """
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched != accelerator.num_processes:
+    variable, launched = _launched()
+    if launched == accelerator.num_processes:
+        return
+    if variable == "WORLD_SIZE":
         raise ConfigError(
             f"{launched} processes were launched, and accelerate sees {accelerator.num_processes}; "
-            f"launch with `accelerate launch`, or without a GPU with torchrun and "
-            f"ACCELERATE_USE_CPU=true"
+            f"without a GPU launch with `ACCELERATE_USE_CPU=true {_launch_line('2')}`"
         )
+    nodes = "--nnodes N --rdzv-backend c10d --rdzv-endpoint FIRST_NODE:29500"
+    raise ConfigError(
+        f"{launched} processes were launched ({variable}), and none knows of the others; start one "
+        f"on each machine, which starts its ranks: `srun --ntasks-per-node 1 "
+        f"{_launch_line('GPUS', nodes)}` (if this is one process all the same: `unset {variable}`)"
+    )
 
 
 def require_one_process(verb: str) -> None:
@@ -44,7 +93,7 @@ def require_one_process(verb: str) -> None:
     Raises:
         ConfigError: with the way to use many GPUs all the same.
     """
-    if max(PartialState().num_processes, int(os.environ.get("WORLD_SIZE", "1"))) > 1:
+    if max(PartialState().num_processes, _launched()[1]) > 1:
         raise ConfigError(
             f"{verb} is one process; for many GPUs, start vLLM servers and name them: "
             f"--rollout.urls"
@@ -60,23 +109,48 @@ def on_first_rank(work: Callable[[], T]) -> T:
         except PaintError as error:
             outcome = [error]
 
-    broadcast_object_list(outcome)
+    if PartialState().num_processes > 1:
+        distributed.broadcast_object_list(outcome, group=_objects())
     if isinstance(outcome[0], PaintError):
         raise outcome[0]
     result: T = outcome[0]
     return result
 
 
-def agreed_signal(accelerator: Accelerator, signals: Sequence[int]) -> int:
+def gathered(rows: Sequence[T]) -> list[T]:
+    """The rows of all ranks, on every rank, in the order of the ranks."""
+    if PartialState().num_processes == 1:
+        return list(rows)
+    parts: list[Any] = [None] * PartialState().num_processes
+    distributed.all_gather_object(parts, list(rows), group=_objects())
+    return [row for part in parts for row in part]
+
+
+def gathered_on_first(rows: Sequence[T]) -> list[T]:
+    """The rows of all ranks on the first, in the order of the ranks; on the others their own."""
+    if PartialState().num_processes == 1:
+        return list(rows)
+    is_first = PartialState().is_main_process
+    parts: list[Any] | None = [None] * PartialState().num_processes if is_first else None
+    distributed.gather_object(list(rows), parts, dst=0, group=_objects())
+    return list(rows) if parts is None else [row for part in parts for row in part]
+
+
+def meet() -> None:
+    """Wait for all ranks, however long one works: collectives on the device have a short limit."""
+    if PartialState().num_processes > 1:
+        distributed.barrier(group=_objects())
+
+
+def agreed_signal(signals: Sequence[int]) -> int:
     """The signal that any rank got, so that all of them stop after the same step; 0 for none."""
-    mine = torch.tensor([max(signals, default=0)], device=accelerator.device)
-    return int(accelerator.gather(mine).max().item())
+    return max(gathered([max(signals, default=0)]))
 
 
-def is_same_everywhere(accelerator: Accelerator, number: int) -> bool:
-    """Whether all ranks have the same number."""
-    numbers = accelerator.gather(torch.tensor([number], device=accelerator.device))
-    return bool(numbers.min() == numbers.max())
+def is_same_everywhere(value: object) -> bool:
+    """Whether all ranks have the same value."""
+    values = gathered([value])
+    return all(other == values[0] for other in values)
 
 
 def sum_gradients(accelerator: Accelerator, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -105,3 +179,30 @@ def _message_groups(
             group = []
         group.append(parameter)
     yield group
+
+
+@cache
+def _objects() -> Any:
+    """The group in which ranks tell each other objects, and wait: gloo, with a limit of its own.
+
+    The group of the gradients has a short one, since there no rank waits for another's long work.
+    """
+    return distributed.new_group(backend="gloo", timeout=WAIT)
+
+
+def _launched(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
+    """How many processes a launcher says that it started, and the variable that says so."""
+    for name in _COUNTS:
+        if environment.get(name, "").isdigit():
+            return name, int(environment[name])
+    return "", 1
+
+
+def _said(variable: str) -> str:
+    return os.environ.get(variable, "").lower()
+
+
+def _launch_line(processes: str, more: str = "") -> str:
+    """The command that launches what this process does in several ranks."""
+    line = ["torchrun", "--nproc-per-node", processes, *more.split(), "-m", "paint.cli"]
+    return shlex.join([*line, *sys.argv[1:]])

@@ -31,7 +31,13 @@ from paint.grading.grader import Grader, Item
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
 from paint.model.weights import model_digests
-from paint.ranks import agreed_signal, is_same_everywhere, on_first_rank, require_all_ranks
+from paint.ranks import (
+    agreed_signal,
+    is_same_everywhere,
+    on_first_rank,
+    require_all_ranks,
+    require_plain_launch,
+)
 from paint.recipe import require_trainable, to_table
 from paint.runs import RunError, latest_checkpoint, step_places
 from paint.step import step
@@ -102,7 +108,7 @@ def train(
         else:
             on_first_rank(lambda: runlog.new_run(config, folder, trained_on, model))
             done = 0
-        if not is_same_everywhere(accelerator, done):
+        if not is_same_everywhere(done):
             raise RunError(
                 f"not every rank sees the same checkpoints in {folder}; put it on a disk that all "
                 f"share"
@@ -138,7 +144,7 @@ def loop(
     take_step = STEPS[config.method]
 
     with runlog.stop_signals() as signals, display.running(config.steps, done):
-        stop_if_asked = partial(_stop_if_asked, accelerator, signals, folder)
+        stop_if_asked = partial(_stop_if_asked, signals, folder)
         try:
             if _is_due(config, done):  # the student as it starts, or what a kill left undone
                 _validate(validation, setup, display, done, stop_if_asked)
@@ -151,7 +157,7 @@ def loop(
                 if accelerator.is_main_process:
                     log_step(setup, folder, display, scored, gradient_norm, clock, done + 1)
                 done += 1
-                is_due, signal_number = _is_due(config, done), agreed_signal(accelerator, signals)
+                is_due, signal_number = _is_due(config, done), agreed_signal(signals)
                 if accelerator.is_main_process and (is_due or signal_number):
                     checkpoint.save(folder, setup, done)
                 _raise_stopped(signal_number, folder)
@@ -241,7 +247,8 @@ def _asks_teacher(config: Config) -> bool:
 
 
 def _open_accelerator(config: Config, folder: Path) -> Accelerator:
-    # Ranks wait for the first one's engine: while it starts, generates, or is waited for.
+    require_plain_launch()
+    # One rank's rows may take longer than another's.
     seconds = START_SECONDS + config.rollout.patience + config.rollout.timeout
     waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))
     accelerator = Accelerator(
@@ -335,8 +342,8 @@ def _is_due(config: Train, done: int) -> bool:
     return done % config.checkpoint_every == 0 or done == config.steps
 
 
-def _stop_if_asked(accelerator: Accelerator, signals: Sequence[int], folder: Path) -> None:
-    _raise_stopped(agreed_signal(accelerator, signals), folder)
+def _stop_if_asked(signals: Sequence[int], folder: Path) -> None:
+    _raise_stopped(agreed_signal(signals), folder)
 
 
 def _raise_stopped(signal_number: int, folder: Path) -> None:
