@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import peft
 import torch
+from peft.tuners.lora import Linear
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import Tensor
@@ -120,16 +121,18 @@ def save_adapter(policy: Policy, folder: Path) -> None:
     """Write the adapter in peft's format and read it back: what is on disk is what was trained.
 
     Raises:
-        PolicyError: the file does not hold the trained values (as happens with sharded parameters).
+        PolicyError: the file does not hold the trained values, or these are not of the shapes that
+            the config asks for (both happen with sharded parameters).
         OSError: the disk is full or not writable.
     """
+    trained = peft.get_peft_model_state_dict(policy.model)
+    _require_whole(policy, folder, trained)
     try:
         policy.model.save_pretrained(folder)
     except SafetensorError as error:  # how a full disk is reported
         raise OSError(f"{folder} could not be written: {reason(error)}") from error
     _sort_targets(folder / ADAPTER_CONFIG)
 
-    trained = peft.get_peft_model_state_dict(policy.model)
     stored = load_peft_weights(str(folder), device="cpu")
     for name, value in trained.items():
         if name not in stored or not torch.equal(stored[name], value.detach().cpu()):
@@ -227,6 +230,29 @@ def merge(policy: Policy, folder: Path) -> None:
         }
         policy.base.save_pretrained(folder, state_dict=weights)
         policy.tokenizer.save_pretrained(folder)
+
+
+def _require_whole(policy: Policy, folder: Path, trained: Mapping[str, Tensor]) -> None:
+    """Refuse an adapter of which this process holds a part, or nothing.
+
+    The shapes are the config's: of the layers (which the base model's config tells) and their rank.
+    """
+    rank = policy.model.peft_config["default"].r
+    wanted: dict[str, tuple[int, ...]] = {}
+    for name, layer in policy.adapted.items():
+        if isinstance(layer, Linear):
+            stem = f"base_model.model.{name}.lora_"
+            wanted[f"{stem}A.weight"] = (rank, layer.in_features)
+            wanted[f"{stem}B.weight"] = (layer.out_features, rank)
+
+    held = {name: tuple(value.shape) for name, value in trained.items()}
+    for name in sorted(wanted.keys() | held.keys()):
+        shape = wanted.get(name)
+        if name not in held or held[name] != (shape or held[name]) or 0 in held[name]:
+            raise PolicyError(
+                f"{folder}: {name} is {held.get(name)} here, and {shape or 'not empty'} in a whole "
+                f"adapter; do not use this checkpoint, and train without sharding"
+            )
 
 
 def _sort_targets(path: Path) -> None:
