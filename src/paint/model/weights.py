@@ -4,7 +4,7 @@ Whatever is saved is read back at once, so that what is on disk is what was trai
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,20 +99,32 @@ def model_digests(policy: Policy) -> dict[str, str]:
 
 
 def weights_digest(policy: Policy) -> str:
-    """The identity of the base model, whatever its path and its adapter.
+    """The identity of the base model, whatever its path and its adapter."""
+    named = policy.base.named_parameters()
+    return _digest(
+        (name.replace(".base_layer", ""), value) for name, value in named if "lora_" not in name
+    )
 
-    It is a digest of a part of every weight, and of the sum of all of its bits, so that no single
-    number can change without another digest.
+
+def trained_digest(policy: Policy) -> str:
+    """The identity of what is trained, as it stands."""
+    named = policy.model.named_parameters()
+    return _digest((name, value) for name, value in named if value.requires_grad)
+
+
+def _digest(named: Iterable[tuple[str, Tensor]]) -> str:
+    """A digest of a part of every weight, and of the sum of all of its bits.
+
+    No single number can change without another digest.
     """
 
     def parts() -> Iterator[bytes]:
-        for name, value in policy.base.named_parameters():
-            if "lora_" not in name:
-                flat = value.detach().flatten()
-                some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
-                yield name.replace(".base_layer", "").encode()
-                yield some.view(torch.uint8).numpy().tobytes()
-                yield str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode()
+        for name, value in named:
+            flat = value.detach().flatten()
+            some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
+            yield name.encode()
+            yield some.view(torch.uint8).numpy().tobytes()
+            yield str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode()
 
     return files.digest_of_bytes(parts())[:16]
 

@@ -32,11 +32,13 @@ from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
 from paint.model.weights import model_digests
 from paint.ranks import (
+    Peers,
     agreed_signal,
     is_same_everywhere,
     on_first_rank,
     require_all_ranks,
     require_plain_launch,
+    together,
 )
 from paint.recipe import require_trainable, to_table
 from paint.runs import RunError, latest_checkpoint, step_places
@@ -76,6 +78,20 @@ def train(
     """
     require_trainable(config)
     accelerator = _open_accelerator(config, folder)
+    with together() as peers:
+        return _train(config, folder, accelerator, peers, resume, display, at_end)
+
+
+def _train(
+    config: Config,
+    folder: Path,
+    accelerator: Accelerator,
+    peers: Peers,
+    resume: bool,
+    display: Display | None,
+    at_end: AtEnd | None,
+) -> Path:
+    """The run on one of the ranks that go on and end together."""
     is_main = accelerator.is_main_process
     display = (is_main and display) or Display(enabled=is_main)
     if accelerator.num_processes > 1:
@@ -122,7 +138,7 @@ def train(
                 accelerator.init_trackers(config.log.project, config=_flat_table(config))
             setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
             try:
-                loop(setup, validation, folder, display, done)
+                loop(setup, validation, folder, display, done, peers)
                 if at_end is not None and is_main:
                     at_end(folder, accelerator, display)
             finally:
@@ -137,13 +153,23 @@ def train(
 
 
 def loop(
-    setup: Setup, validation: Validation | None, folder: Path, display: Display, done: int
+    setup: Setup,
+    validation: Validation | None,
+    folder: Path,
+    display: Display,
+    done: int,
+    peers: Peers,
 ) -> None:
     """Step after step from ``done`` on, with what each leaves behind."""
     config, accelerator = setup.config.train, setup.accelerator
     take_step = STEPS[config.method]
 
-    with runlog.stop_signals() as signals, display.running(config.steps, done):
+    def save_whole_step() -> bool:
+        has_none = done == 0 or not accelerator.is_main_process
+        return has_none or checkpoint.save_while_at_work(folder, setup, done)
+
+    peers.save = save_whole_step
+    with runlog.stop_signals(save_whole_step) as signals, display.running(config.steps, done):
         stop_if_asked = partial(_stop_if_asked, signals, folder)
         try:
             if _is_due(config, done):  # the student as it starts, or what a kill left undone
@@ -158,12 +184,14 @@ def loop(
                     log_step(setup, folder, display, scored, gradient_norm, clock, done + 1)
                 done += 1
                 is_due, signal_number = _is_due(config, done), agreed_signal(signals)
-                if accelerator.is_main_process and (is_due or signal_number):
-                    checkpoint.save(folder, setup, done)
+                if is_due or signal_number:
+                    checkpoint.require_same_weights(folder, setup, done)
+                    if accelerator.is_main_process:
+                        checkpoint.save(folder, setup, done)
                 _raise_stopped(signal_number, folder)
                 if is_due:
                     _validate(validation, setup, display, done, stop_if_asked)
-        except Stopped:
+        except (Stopped, checkpoint.RanksDiffer):
             raise
         except Exception:
             # A failure must not lose whole steps. One between GRPO's updates, before the teacher
