@@ -25,6 +25,7 @@ from typing import Any, TypeVar, get_args
 from paint import __version__
 from paint.config import MOST, Config, ConfigError, Data, Evaluation, Model, Shown
 from paint.errors import (
+    EndedElsewhere,
     PaintError,
     Stopped,
     brief,
@@ -117,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _end(f"{name}: {error}", 2)
     except Stopped as stopped:
         return _end(str(stopped), 128 + stopped.signal_number)
+    except EndedElsewhere as ended:  # one rank alone says why
+        return ended.status
     except KeyboardInterrupt:
         is_resumable = bool(line) and line[0] in RESUMABLE
         go_on = "; the same command goes on where it stopped" if is_resumable else ""

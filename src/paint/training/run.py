@@ -32,7 +32,15 @@ from paint.grading.grader import Grader, Item
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
 from paint.model.weights import model_digests
-from paint.ranks import agreed_signal, is_same_everywhere, on_first_rank, require_all_ranks
+from paint.ranks import (
+    Peers,
+    agreed_signal,
+    is_same_everywhere,
+    on_first_rank,
+    require_all_ranks,
+    require_plain_launch,
+    together,
+)
 from paint.recipe import require_trainable, to_table
 from paint.runs import RunError, latest_checkpoint, step_places
 from paint.step import step
@@ -71,6 +79,20 @@ def train(
     """
     require_trainable(config)
     accelerator = _open_accelerator(config, folder)
+    with together() as peers:
+        return _train(config, folder, accelerator, peers, resume, display, at_end)
+
+
+def _train(
+    config: Config,
+    folder: Path,
+    accelerator: Accelerator,
+    peers: Peers,
+    resume: bool,
+    display: Display | None,
+    at_end: AtEnd | None,
+) -> Path:
+    """The run on one of the ranks that go on and end together."""
     is_main = accelerator.is_main_process
     display = (is_main and display) or Display(enabled=is_main)
     if accelerator.num_processes > 1:
@@ -103,7 +125,7 @@ def train(
         else:
             on_first_rank(lambda: runlog.new_run(config, folder, trained_on, model))
             done = 0
-        if not is_same_everywhere(accelerator, done):
+        if not is_same_everywhere(done):
             raise RunError(
                 f"not every rank sees the same checkpoints in {folder}; put it on a disk that all "
                 f"share"
@@ -117,7 +139,7 @@ def train(
                 accelerator.init_trackers(config.log.project, config=_flat_table(config))
             setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
             try:
-                loop(setup, validation, folder, display, done)
+                loop(setup, validation, folder, display, done, peers)
                 if at_end is not None and is_main:
                     at_end(folder, accelerator, display)
             finally:
@@ -132,14 +154,24 @@ def train(
 
 
 def loop(
-    setup: Setup, validation: Validation | None, folder: Path, display: Display, done: int
+    setup: Setup,
+    validation: Validation | None,
+    folder: Path,
+    display: Display,
+    done: int,
+    peers: Peers,
 ) -> None:
     """Step after step from ``done`` on, with what each leaves behind."""
     config, accelerator = setup.config.train, setup.accelerator
     take_step = STEPS[config.method]
 
-    with runlog.stop_signals() as signals, display.running(config.steps, done):
-        stop_if_asked = partial(_stop_if_asked, accelerator, signals, folder)
+    def save_whole_step() -> bool:
+        has_none = done == 0 or not accelerator.is_main_process
+        return has_none or checkpoint.save_while_at_work(folder, setup, done)
+
+    peers.save = save_whole_step
+    with runlog.stop_signals(save_whole_step) as signals, display.running(config.steps, done):
+        stop_if_asked = partial(_stop_if_asked, signals, folder)
         try:
             if _is_due(config, done):  # the student as it starts, or what a kill left undone
                 _validate(validation, setup, display, done, stop_if_asked)
@@ -152,13 +184,15 @@ def loop(
                 if accelerator.is_main_process:
                     log_step(setup, folder, display, scored, gradient_norm, clock, done + 1)
                 done += 1
-                is_due, signal_number = _is_due(config, done), agreed_signal(accelerator, signals)
-                if accelerator.is_main_process and (is_due or signal_number):
-                    checkpoint.save(folder, setup, done)
+                is_due, signal_number = _is_due(config, done), agreed_signal(signals)
+                if is_due or signal_number:
+                    checkpoint.require_same_weights(folder, setup, done)
+                    if accelerator.is_main_process:
+                        checkpoint.save(folder, setup, done)
                 _raise_stopped(signal_number, folder)
                 if is_due:
                     _validate(validation, setup, display, done, stop_if_asked)
-        except Stopped:
+        except (Stopped, checkpoint.RanksDiffer):
             raise
         except Exception:
             # A failure must not lose whole steps. One between GRPO's updates, before the teacher
@@ -242,7 +276,8 @@ def _asks_teacher(config: Config) -> bool:
 
 
 def _open_accelerator(config: Config, folder: Path) -> Accelerator:
-    # Ranks wait for the first one's engine: while it starts, generates, or is waited for.
+    require_plain_launch()
+    # One rank's rows may take longer than another's.
     seconds = START_SECONDS + config.rollout.patience + config.rollout.timeout
     waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))
     accelerator = Accelerator(
@@ -334,8 +369,8 @@ def _is_due(config: Train, done: int) -> bool:
     return done % config.checkpoint_every == 0 or done == config.steps
 
 
-def _stop_if_asked(accelerator: Accelerator, signals: Sequence[int], folder: Path) -> None:
-    _raise_stopped(agreed_signal(accelerator, signals), folder)
+def _stop_if_asked(signals: Sequence[int], folder: Path) -> None:
+    _raise_stopped(agreed_signal(signals), folder)
 
 
 def _raise_stopped(signal_number: int, folder: Path) -> None:
