@@ -33,6 +33,7 @@ ROOMS = {
     "method": ["context", "latex", "objective", "fused", "kernels"],
     "lab": [],
     "smollm2": [],
+    "planning": ["plan"],
     "grading": [],
     "data": [],
     "model": [],

@@ -47,7 +47,6 @@ from paint.gpus import (
     served,
     train_on,
     with_gpus,
-    write_outcome,
 )
 from paint.recipe import find_recipe, read_recipe, shipped_recipes
 from paint.runs import read_run
@@ -60,6 +59,8 @@ paint: on-policy self-distillation with a partly masked solution
   paint train RECIPE [--section.field VALUE ...]
       train; `paint train RECIPE --help` explains every option
       --gpus 8 [--split 4+4] [--dry-run]: on so many GPUs, with vLLM servers on some of them
+  paint plan RECIPE [--gpus N] [--nodes M] [--memory GB]
+      what lies where, what fits, how long a step takes: an estimate, before anything is loaded
   paint resume RUN [--steps N]
       go on with a run from its last checkpoint
   paint serve RECIPE --gpus N
@@ -178,9 +179,8 @@ def _version(_: list[str]) -> int:
 
 def _end(message: str, status: int) -> int:
     """Say why it ends, if anybody listens."""
-    write_outcome(plain(message), status)
     with suppress(OSError):
-        print(plain(message), file=sys.stderr, flush=True)
+        print(plain(with_gpus(message)), file=sys.stderr, flush=True)
     return status
 
 
@@ -252,11 +252,7 @@ def _train(
     config, placement = outcome
     has_begun = (folder / "run.json").exists()
     with pinned(placement):
-        try:
-            _train_here(config, folder, resume=has_begun)
-        except Stopped as stopped:
-            text = with_gpus(str(stopped), request.gpus)
-            raise Stopped(text, stopped.signal_number) from None
+        _train_here(config, folder, resume=has_begun)
     return 0
 
 
@@ -265,6 +261,53 @@ def _train_here(config: Config, folder: Path, *, resume: bool) -> None:
     from paint.training import run
 
     run.train(config, folder, resume=resume, at_end=log_page)
+
+
+# --- plan ----------------------------------------------------------------------------------------
+
+
+def plan(arguments: list[str]) -> int:
+    """What lies where, what fits, and how long a step takes."""
+    options, flags = _plan_parser().parse_known_args(arguments)
+    config = _override(find_recipe(options.recipe), flags, "plan")
+    from paint.plan import make_plan
+    from paint.planning import report
+
+    memory = options.memory and options.memory * 1e9
+    made = make_plan(config, options.gpus, options.nodes, memory)
+    print(report.markdown_row(made) if options.markdown else "\n".join(report.lines(made)))
+    return 0
+
+
+def _plan_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="paint plan",
+        description="What lies where, what fits, the longest prompt and completion that fit, and "
+        "how long a step takes. An estimate from the model's config.json: nothing is loaded, and "
+        "no GPU is needed (docs/plan.md).",
+        epilog=RECIPE_FLAGS,
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipe", help="the recipe to be trained, such as paint-qwen3-8b")
+    parser.add_argument(
+        "--gpus",
+        type=_within(int, 0, 1024),
+        default=1,
+        help="GPUs of each machine; 0 is a laptop's CPU (default: 1)",
+    )
+    parser.add_argument(
+        "--nodes", type=_within(int, 1, 1024), default=1, help="machines (default: 1)"
+    )
+    parser.add_argument(
+        "--memory",
+        type=_within(float, 1, 10_000),
+        help="GB of each GPU: 80 is taken for an H100, 141 for an H200, 48 for an L40S, 24 for an "
+        "RTX 4090 (default: 80; of a laptop 16)",
+    )
+    parser.add_argument(
+        "--markdown", action="store_true", help="print one row of the table in docs/plan.md"
+    )
+    return parser
 
 
 # --- resume --------------------------------------------------------------------------------------
@@ -982,6 +1025,7 @@ def _seeds(options: Namespace) -> range:
 
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
+    "plan": plan,
     "resume": resume,
     "serve": run_servers,
     "eval": evaluate,

@@ -5,8 +5,8 @@ without ``--gpus``, one on each GPU that serves (``rollout.server_gpus``), so th
 (paint.engines.watchdog). Here, the GPUs are divided, the ranks are started and watched, and what
 ends them is said in one line. One trainer, or none, is this very process.
 
-Left out on purpose: other machines. Their servers are started there by `paint serve`, and all
-ranks by torchrun (launch/slurm.sbatch, docs/launch.md).
+Left out on purpose: other machines. Their servers are started there by `paint serve`, and the
+ranks on all of them by paint.launch (launch/slurm.sbatch, docs/launch.md).
 """
 
 import json
@@ -16,13 +16,11 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from signal import Signals
 from typing import TYPE_CHECKING
 
 from paint.config import Config, ConfigError, Model, Rollout
@@ -35,8 +33,9 @@ from paint.engines.launch import (
     training_tokens,
     visible_gpus,
 )
-from paint.errors import PaintError, Stopped, brief, explained
+from paint.errors import PaintError, brief, explained
 from paint.lab.files import model_path
+from paint.launch import SHUTDOWN_SECONDS
 from paint.recipe import differences
 from paint.runs import MAY_CHANGE, RunError, read_run
 
@@ -49,14 +48,11 @@ HELP = (
     "turns, --dry-run prints every command and starts nothing."
 )
 
-OUTCOME = "PAINT_OUTCOME"
-"""The environment variable that names the file in which ranks write why they end."""
+GPUS = "PAINT_GPUS"
+"""The environment variable that tells ranks of --gpus, for their advice."""
 
 LOG = "launch.log"
-"""In a run's folder: what servers print, and what ranks and torchrun print as errors."""
-
-STOP_SECONDS = 3600
-"""How long ranks may take to finish a step and save it when they are told to stop."""
+"""In a run's folder: the commands, and what the servers print."""
 
 RESTARTS = 3
 """How often `paint serve` starts a server again."""
@@ -228,8 +224,6 @@ def train_on(
 
     Raises:
         ConfigError: as ``place``. RunError: the folder holds another run.
-        Stopped: a signal stopped it; all is saved, or the last checkpoint is.
-        PaintError: what ended it, as the first rank says it.
     """
     is_begun = (folder / "run.json").exists()
     if is_begun:
@@ -246,12 +240,14 @@ def train_on(
     if is_begun:
         task = ["resume", str(folder), "--steps", str(config.train.steps)]
         task += ["--server-gpus", *placement.servers] if placement.servers else []
+        task += ["--max-engine-gap", str(config.rollout.max_engine_gap)]
         task += ["--urls", *config.rollout.urls] if config.rollout.urls else []
     command = [sys.executable, "-m"]
     if len(placement.trainers) > 1:
         count = str(len(placement.trainers))
-        command += ["torch.distributed.run", "--standalone", "--nproc-per-node", count, "-m"]
-    command += ["paint.cli", *task]
+        command += ["paint.launch", "--standalone", "--nproc-per-node", count, *task]
+    else:
+        command += ["paint.cli", *task]
 
     if request.is_dry:
         print(f"# {placement}")
@@ -259,14 +255,16 @@ def train_on(
         _print_servers(config, placement, training_tokens(config))
         return 0
     print(f"gpus: {placement}", flush=True)
+    os.environ[GPUS] = str(request.gpus)
     if len(placement.trainers) == 1:
         return config, placement
-    return _run_ranks(command, placement.environment, folder, line[0], request.gpus)
+    return _run_ranks(command, placement.environment, folder)
 
 
-def with_gpus(text: str, gpus: int) -> str:
-    """A message whose `paint resume` is told of the GPUs, too."""
-    return re.sub(r"(`paint resume [^`]+)`", rf"\1 --gpus {gpus}`", text)
+def with_gpus(text: str) -> str:
+    """A message whose `paint resume` is told of --gpus, too, where this is started by it."""
+    gpus = os.environ.get(GPUS)
+    return re.sub(r"(`paint resume [^`]+)`", rf"\1 --gpus {gpus}`", text) if gpus else text
 
 
 def serve(request: Request, config: Config, *, host: str, port: int) -> int:
@@ -324,20 +322,15 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
     return 128 + signals[0]
 
 
-def _run_ranks(
-    command: Sequence[str], pins: dict[str, str], folder: Path, verb: str, gpus: int
-) -> int:
-    """Start the ranks, pass signals on, and say in one line what ended them; the exit status."""
+def _run_ranks(command: Sequence[str], pins: dict[str, str], folder: Path) -> int:
+    """Start the ranks and pass signals on; the exit status. The rank that ends first says why."""
     with explained(folder, RunError, "choose another with --log.folder"):
         folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="paint-launch-") as place, _signals() as signals:
-        outcome = Path(place) / "outcome"
-        limit = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(STOP_SECONDS)}  # torchrun's own is 30 s
-        # ``python -m`` would import modules from the working directory first.
-        safe = {"PYTHONSAFEPATH": "1", OUTCOME: str(outcome)}
-        environment = dict(os.environ) | limit | safe | pins
-        grace = STOP_SECONDS + 60.0
-        ranks = OwnedProcess(command, environment, folder / LOG, grace=grace, is_shown=True)
+    # ``python -m`` would import modules from the working directory first.
+    environment = dict(os.environ) | {"PYTHONSAFEPATH": "1"} | pins
+    grace = SHUTDOWN_SECONDS + 60.0
+    ranks = OwnedProcess(command, environment, folder / LOG, grace=grace, is_shown=True)
+    with _signals() as signals:
         ranks.start()
         try:
             told = 0
@@ -348,52 +341,7 @@ def _run_ranks(
                 time.sleep(0.1)
         finally:
             ranks.stop()
-        said = _read_outcome(outcome)
-
-    if ranks.status == 0:
-        return 0
-    go_on = f"`paint resume {folder} --gpus {gpus}`"
-    if said is not None:
-        message, status = said
-        message = with_gpus(message, gpus)
-    else:
-        message, status = f"{_how_ranks_ended(ranks)}; go on with {go_on}", 1
-    if signals or status > 128:
-        number = signals[0] if signals else status - 128
-        name = Signals(number).name
-        raise Stopped(
-            message if said else f"stopped by {name}; go on with {go_on}",
-            number,
-        )
-    print(message, file=sys.stderr, flush=True)
-    return status
-
-
-def _how_ranks_ended(ranks: OwnedProcess) -> str:
-    """What torchrun says of the first rank that failed, where no rank could speak for itself."""
-    log = ranks.tail(400)
-    killed = re.findall(r"failed \(exitcode: -(\d+)\) local_rank: (\d+)", log)
-    if killed:
-        number, rank = killed[-1]
-        return f"rank {rank} was ended by {Signals(int(number)).name}, and the others with it"
-    return f"the ranks ended with status {ranks.status}; {ranks.log} says why"
-
-
-def _read_outcome(path: Path) -> tuple[str, int] | None:
-    """Message and status of the rank that ended first; None where none could say why."""
-    if not path.exists():
-        return None
-    outcomes = [json.loads(line) for line in path.read_text().splitlines()]
-    # An error that nobody expected is mostly what a rank meets when another one is gone.
-    outcomes.sort(key=lambda outcome: outcome["status"] == 70)
-    return str(outcomes[0]["message"]), int(outcomes[0]["status"])
-
-
-def write_outcome(message: str, status: int) -> None:
-    """Tell the launcher of this rank why it ends, if there is one."""
-    if path := os.environ.get(OUTCOME):
-        with suppress(OSError), Path(path).open("ab", buffering=0) as file:
-            file.write((json.dumps({"message": message, "status": status}) + "\n").encode())
+    return 128 + signals[0] if signals and ranks.status else ranks.status or 0
 
 
 @contextmanager
@@ -429,7 +377,8 @@ def _as_begun(config: Config, folder: Path) -> Config:
             + "\ngo on with it in its own (`paint resume`), or set --log.name"
         )
     steps = max(config.train.steps, begun.train.steps)
-    config = with_rollout(before, urls=config.rollout.urls)
+    rollout = config.rollout
+    config = with_rollout(before, urls=rollout.urls, max_engine_gap=rollout.max_engine_gap)
     return replace(config, train=replace(config.train, steps=steps))
 
 

@@ -145,7 +145,7 @@ class OwnedProcess:
         environment: all of it.
         name: what each line of its output begins with, where several share a log.
         grace: seconds that it may take when it is told to end.
-        is_shown: what it prints goes where ours goes, and only its errors to the log.
+        is_shown: it prints where we do, and not to the log.
 
     Attributes:
         log: where its output goes, at its end.
@@ -185,7 +185,7 @@ class OwnedProcess:
                 [*watchdog, self.name, *self.command],
                 stdin=subprocess.DEVNULL,
                 stdout=None if self.is_shown else log,
-                stderr=log,
+                stderr=None if self.is_shown else subprocess.STDOUT,
                 env=self.environment,
                 start_new_session=True,
             )

@@ -4,6 +4,7 @@ The loop adds the order of the data, checkpoints, resuming and stopping to the s
 and paint.baselines.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from signal import Signals
 
+import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
@@ -32,6 +34,8 @@ from paint.grading.grader import Grader, Item
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
 from paint.model.weights import model_digests
+from paint.plan import Split, make_plan, require_fit
+from paint.planning.report import start_lines
 from paint.ranks import (
     Peers,
     agreed_signal,
@@ -98,6 +102,7 @@ def _train(
     if accelerator.num_processes > 1:
         display.note(f"{accelerator.num_processes} ranks")
 
+    _plan(config, accelerator, display)
     candidates = read_problems(config.data)
     if config.objective.impl == "triton":
         triton_row_work(accelerator.device)  # refused now, not after the first rollouts
@@ -293,6 +298,34 @@ def _open_accelerator(config: Config, folder: Path) -> Accelerator:
             f"{accelerator.num_processes} ranks"
         )
     return accelerator
+
+
+def _plan(config: Config, accelerator: Accelerator, display: Display) -> None:
+    """Say what lies where and how long a step takes; on a GPU, refuse what cannot fit."""
+    ranks, device = accelerator.num_processes, accelerator.device
+    on_gpu = device.type == "cuda"
+    properties = torch.cuda.get_device_properties(device) if on_gpu else None
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    # Without sleep, an own server may be on another GPU: its command says so, and nothing else.
+    serves = config.rollout.engine == "vllm" and not config.rollout.urls
+    split = Split(ranks, int(serves), serves and config.rollout.sleep, "as it was started")
+    try:
+        plan = make_plan(
+            config,
+            local if properties else 0,
+            max(ranks // local, 1),
+            properties.total_memory if properties else psutil.virtual_memory().total,
+            name=properties.name if properties else "",
+            split=split,
+        )
+    except ConfigError as error:  # a model that the plan does not know may be trained all the same
+        display.note(f"no plan: {error}")
+        return
+
+    if properties:
+        require_fit(plan)
+    for line in start_lines(plan):
+        display.note(line)
 
 
 @contextmanager
