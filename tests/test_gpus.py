@@ -179,6 +179,22 @@ def test_a_dry_run_prints_every_command_and_starts_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "rollout",
+    [
+        {"engine": "local", "server_gpus": ("0",)},
+        {"urls": ("http://a:1",), "server_gpus": ("0",)},
+        {"server_gpus": ("0 1",)},
+        {"server_gpus": ("",)},
+    ],
+)
+def test_gpus_of_servers_that_are_not_started_or_have_no_name_are_refused(
+    rollout: dict[str, Any],
+) -> None:
+    with pytest.raises(ConfigError, match=r"rollout.server_gpus must be"):
+        replace(LAB.rollout, **({"engine": "vllm"} | rollout))
+
+
 def test_advice_names_the_gpus_too(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "all is saved; go on with `paint resume runs/a`"
     assert with_gpus(text) == text
