@@ -295,9 +295,14 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
         )
 
     environment = dict(os.environ) | server_environment(config.rollout) | {API_KEY: key}
-    log = Path("/dev/stderr")
     servers = [
-        OwnedProcess(command, environment | visible_gpus(gpus), log, name=f"server {number}")
+        OwnedProcess(
+            command,
+            environment | visible_gpus(gpus),
+            Path(os.devnull),
+            name=f"server {number}",
+            is_shown=True,
+        )
         for number, (gpus, command) in enumerate(zip(placement.servers, commands, strict=True))
     ]
     with _signals() as signals:
@@ -312,6 +317,7 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
                                 f"server {number} has ended {ended[number]} times; what it says is "
                                 f"above"
                             )
+                        print(f"{server.name} | $ {shlex.join(server.command)}", flush=True)
                         server.start()
                 time.sleep(0.2)
         finally:
