@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -36,7 +37,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
     def make(count: int) -> None:
         answer = subprocess.CompletedProcess([], 0, f"{count}\n", "")
-        monkeypatch.setattr(gpus.subprocess, "run", lambda *_, **__: answer)
+        monkeypatch.setattr("paint.gpus.subprocess.run", lambda *_, **__: answer)
 
     return make
 
@@ -253,7 +254,8 @@ def test_processes_that_share_a_log_have_tails_of_their_own(tmp_path: Path) -> N
             [sys.executable, "-c", code], os.environ, tmp_path / "log", name=name
         )
         process.start()
-        until(lambda process=process: process.dead)
+        while not process.dead:
+            time.sleep(0.02)
         assert process.status == 3
     assert process.tail(2) == "two | I am two\ntwo | the command ended with status 3"
 
