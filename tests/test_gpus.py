@@ -374,3 +374,51 @@ def test_two_ranks_killed_one_by_one_end_with_the_bits_of_an_unbroken_run(
     assert other.returncode == 2
     assert "holds a run in another setting" in output
     assert "train.learning_rate" in output
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (ROOT / ".venv-vllm/ready").exists(),
+    reason="no CPU engine here; `make vllm` installs it",
+)
+def test_two_ranks_and_two_real_servers_killed_one_by_one(
+    start: Callable[[list[str]], "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    """SIGKILL of a server, of a rank, of the launcher, and SIGTERM; the same command goes on."""
+    run = tmp_path / "run"
+    server = f"{PYTHON} -m vllm.entrypoints.openai.api_server"
+    more = ["--rollout.server", server, "--rollout.server-args=--enforce-eager"]
+    more += ["--rollout.max-engine-gap", "1e-4", "--train.steps", "40"]
+    line = train_line(tmp_path, "run", "2+2", *more)
+
+    process = start(line)
+    processes = at_step(process, run, 2)
+    [first, _] = [p for p in processes if f"{PYTHON} -m vllm" in command_line(p) and not _is_dog(p)]
+    first.kill()
+    log = run / "launch.log"
+    until(lambda: log.read_text().count("server 0 | $ ") == 2, 60)
+    done = len(read_metrics(run))
+    processes += at_step(process, run, done + 2)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 143, output
+    assert "is left out" in output
+    assert f"go on with `paint resume {run} --gpus 4`" in output.splitlines()[-1]
+    until(lambda: all_gone(processes))
+
+    for number in (1, 0):
+        process = start(line)
+        processes = at_step(process, run, len(read_metrics(run)) + 2)
+        (ranks_of(processes)[number] if number else psutil.Process(process.pid)).kill()
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode not in (0, 70), output
+        for left in processes:
+            psutil.wait_procs([left], timeout=30)
+        assert all_gone(processes)
+    metrics = read_metrics(run)
+    assert max(row["engine_gap_mean"] for row in metrics) < 1e-4
+    assert [row["step"] for row in metrics] == list(range(1, len(metrics) + 1))
+
+
+def _is_dog(process: psutil.Process) -> bool:
+    return "watchdog" in command_line(process)
