@@ -34,9 +34,11 @@ from typing import Any
 import torch
 import tyro
 
-from cost import CHUNK, SHAPES, Shape, backward_flops, forward_flops
-from gpu_memory import update_memory
+from paint.config import Config, Train
 from paint.options import Impl
+from paint.planning.memory import Rows, training_memory
+from paint.planning.shapes import SHAPES, Shape
+from paint.planning.work import loss_products, row_flops, trained_weights
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -403,33 +405,31 @@ def update(model: str, scale: Scale, say: Say, place: Place) -> None:
 
 
 def update_flops(shape: Shape, model: Any, load: Load, checkpointing: bool) -> dict[str, float]:
-    """FLOPs of an update by phase (benchmarks/cost.py; the names are benchmarks/update.py's)."""
-    adapters = shape.adapters(model.lora_rank, model.lora_targets)
-    student, teacher = load.prompt + load.completion, load.teacher_prompt + load.completion
-    again = forward_flops(shape, adapters, student) if checkpointing else 0.0
-    # A completion that is longer than a chunk visits its selected tokens once more.
-    products = 3 * (1 + (0.03 if load.completion > CHUNK else 0.0))
-    by_row = {
-        "teacher forward": forward_flops(shape, 0, teacher),
-        "student forward": forward_flops(shape, adapters, student),
-        "loss": products * 2 * shape.head * load.completion,
-        "backward": backward_flops(shape, adapters, student) + again,
-    }
+    """FLOPs of an update by phase (paint.planning.work; the names are benchmarks/update.py's)."""
+    config = _config(model, load, checkpointing)
+    by_row = row_flops(
+        shape,
+        trained_weights(config, shape),
+        student=load.prompt + load.completion,
+        teacher=load.teacher_prompt + load.completion,
+        completion=load.completion,
+        products=loss_products(config, load.completion),
+        checkpointing=checkpointing,
+    )
     return {phase: load.rows * flops for phase, flops in by_row.items()}
 
 
 def planned_memory(shape: Shape, model: Any, load: Load, checkpointing: bool) -> float:
     """Bytes of an update by the formula."""
-    return update_memory(
-        shape,
-        rank=model.lora_rank,
-        targets=model.lora_targets,
-        rows=load.micro,
-        prompt=load.prompt,
-        teacher_prompt=load.teacher_prompt,
-        completion=load.completion,
-        checkpointing=checkpointing,
-    ).peak
+    rows = Rows(load.micro, load.prompt, load.teacher_prompt, load.completion)
+    return training_memory(_config(model, load, checkpointing), shape, rows).peak
+
+
+def _config(model: Any, load: Load, checkpointing: bool) -> Config:
+    return Config(
+        model=replace(model, gradient_checkpointing=checkpointing),
+        train=Train(batch_size=load.rows, micro_batch_size=load.micro),
+    )
 
 
 def _random_model(name: str, shape: Shape, folder: Path) -> str:

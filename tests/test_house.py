@@ -33,6 +33,7 @@ ROOMS = {
     "method": ["context", "latex", "objective", "fused", "kernels"],
     "lab": [],
     "smollm2": [],
+    "planning": ["plan"],
     "grading": [],
     "data": [],
     "model": [],
@@ -42,7 +43,7 @@ ROOMS = {
     "training": ["step", "baselines"],
     "experiments": [],
     "show": [],
-    "door": ["__init__", "cli"],
+    "door": ["__init__", "cli", "gpus"],
 }
 MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts): path

@@ -18,7 +18,6 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from accelerate.utils import gather_object
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -29,6 +28,7 @@ from paint.fused import LogProbs, fused_log_probs
 from paint.grading.grader import Item
 from paint.objective import token_weights
 from paint.options import Reduction
+from paint.ranks import gathered
 from paint.training.rollouts import Rollout, Scored, require_agreement
 from paint.training.update import (
     Batch,
@@ -130,9 +130,7 @@ def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
         for r in rollouts
     ]
     verdicts = [float(grade.strict.correct) for grade in setup.grader.grade(items)]
-    by_row = gather_object(
-        [(r.row, verdict) for r, verdict in zip(rollouts, verdicts, strict=True)]
-    )
+    by_row = gathered([(r.row, verdict) for r, verdict in zip(rollouts, verdicts, strict=True)])
     rewards = torch.tensor([verdict for _, verdict in sorted(by_row)], dtype=torch.float64)
 
     size = setup.config.grpo.group_size

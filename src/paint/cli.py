@@ -16,15 +16,16 @@ import signal
 import sys
 import time
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from paint import __version__
-from paint.config import MOST, Config, ConfigError, Data, Evaluation, Shown
+from paint.config import MOST, Config, ConfigError, Data, Evaluation, Model, Shown
 from paint.errors import (
+    EndedElsewhere,
     PaintError,
     Stopped,
     brief,
@@ -36,6 +37,17 @@ from paint.errors import (
     unexpected,
     wrong_name,
 )
+from paint.gpus import (
+    HELP,
+    Request,
+    alone,
+    pinned,
+    requested,
+    serve,
+    served,
+    train_on,
+    with_gpus,
+)
 from paint.recipe import find_recipe, read_recipe, shipped_recipes
 from paint.runs import read_run
 
@@ -46,8 +58,13 @@ paint: on-policy self-distillation with a partly masked solution
 
   paint train RECIPE [--section.field VALUE ...]
       train; `paint train RECIPE --help` explains every option
+      --gpus 8 [--split 4+4] [--dry-run]: on so many GPUs, with vLLM servers on some of them
+  paint plan RECIPE [--gpus N] [--nodes M] [--memory GB]
+      what lies where, what fits, how long a step takes: an estimate, before anything is loaded
   paint resume RUN [--steps N]
       go on with a run from its last checkpoint
+  paint serve RECIPE --gpus N
+      vLLM servers for a run on other machines
   paint eval TARGET ... [--option VALUE ...]
       answer benchmarks, grade, compare; `paint eval --help` explains
   paint grade FOLDER ...
@@ -102,6 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _end(f"{name}: {error}", 2)
     except Stopped as stopped:
         return _end(str(stopped), 128 + stopped.signal_number)
+    except EndedElsewhere as ended:  # one rank alone says why
+        return ended.status
     except KeyboardInterrupt:
         is_resumable = bool(line) and line[0] in RESUMABLE
         go_on = "; the same command goes on where it stopped" if is_resumable else ""
@@ -161,7 +180,7 @@ def _version(_: list[str]) -> int:
 def _end(message: str, status: int) -> int:
     """Say why it ends, if anybody listens."""
     with suppress(OSError):
-        print(plain(message), file=sys.stderr, flush=True)
+        print(plain(with_gpus(message)), file=sys.stderr, flush=True)
     return status
 
 
@@ -197,13 +216,14 @@ SECONDS = _within(float, 0.01, 86_400)
 
 def train(arguments: list[str]) -> int:
     """Train by a recipe; flags override its values."""
+    request, arguments = requested(arguments)
     is_named = bool(arguments) and not arguments[0].startswith("-")
     recipe = find_recipe(arguments.pop(0)) if is_named else None
     config = _from_flags(
         Config,
         prog=f"paint train {recipe or 'RECIPE'}",
         description="Train by a recipe. Defaults shown are the recipe's; without a recipe, the "
-        "paper's.",
+        f"paper's. {HELP}",
         default=read_recipe(recipe) if recipe else Config(),
         args=arguments,
     )
@@ -212,11 +232,82 @@ def train(arguments: list[str]) -> int:
 
     name = config.log.name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     config = replace(config, log=replace(config.log, name=name))
+    folder = Path(config.log.folder) / name
+    line = ["train", str(recipe), *arguments]
+    line += [] if "--log.name" in arguments else ["--log.name", name]
+    return _train(config, folder, request, line)
+
+
+def _train(
+    config: Config, folder: Path, request: Request | None, line: list[str], *, resume: bool = False
+) -> int:
+    """Train here, or on the GPUs of a request, where a run that has begun goes on."""
+    if request is None:
+        _train_here(config, folder, resume=resume)
+        return 0
+
+    outcome = train_on(request, config, folder, line)
+    if isinstance(outcome, int):
+        return outcome
+    config, placement = outcome
+    has_begun = (folder / "run.json").exists()
+    with pinned(placement):
+        _train_here(config, folder, resume=has_begun)
+    return 0
+
+
+def _train_here(config: Config, folder: Path, *, resume: bool) -> None:
     from paint.show.trackers import log_page
     from paint.training import run
 
-    run.train(config, Path(config.log.folder) / name, at_end=log_page)
+    run.train(config, folder, resume=resume, at_end=log_page)
+
+
+# --- plan ----------------------------------------------------------------------------------------
+
+
+def plan(arguments: list[str]) -> int:
+    """What lies where, what fits, and how long a step takes."""
+    options, flags = _plan_parser().parse_known_args(arguments)
+    config = _override(find_recipe(options.recipe), flags, "plan")
+    from paint.plan import make_plan
+    from paint.planning import report
+
+    memory = options.memory and options.memory * 1e9
+    made = make_plan(config, options.gpus, options.nodes, memory)
+    print(report.markdown_row(made) if options.markdown else "\n".join(report.lines(made)))
     return 0
+
+
+def _plan_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="paint plan",
+        description="What lies where, what fits, the longest prompt and completion that fit, and "
+        "how long a step takes. An estimate from the model's config.json: nothing is loaded, and "
+        "no GPU is needed (docs/plan.md).",
+        epilog=RECIPE_FLAGS,
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipe", help="the recipe to be trained, such as paint-qwen3-8b")
+    parser.add_argument(
+        "--gpus",
+        type=_within(int, 0, 1024),
+        default=1,
+        help="GPUs of each machine; 0 is a laptop's CPU (default: 1)",
+    )
+    parser.add_argument(
+        "--nodes", type=_within(int, 1, 1024), default=1, help="machines (default: 1)"
+    )
+    parser.add_argument(
+        "--memory",
+        type=_within(float, 1, 10_000),
+        help="GB of each GPU: 80 is taken for an H100, 141 for an H200, 48 for an L40S, 24 for an "
+        "RTX 4090 (default: 80; of a laptop 16)",
+    )
+    parser.add_argument(
+        "--markdown", action="store_true", help="print one row of the table in docs/plan.md"
+    )
+    return parser
 
 
 # --- resume --------------------------------------------------------------------------------------
@@ -224,24 +315,25 @@ def train(arguments: list[str]) -> int:
 
 def resume(arguments: list[str]) -> int:
     """Go on with a run."""
+    request, arguments = requested(arguments)
     options = _resume_parser().parse_args(arguments)
     config = read_run(options.run)
     if options.urls is not None:
-        config = replace(config, rollout=replace(config.rollout, urls=tuple(options.urls)))
+        rollout = replace(config.rollout, urls=tuple(options.urls), server_gpus=())
+        config = replace(config, rollout=rollout)
+    if options.server_gpus is not None:
+        rollout = replace(config.rollout, urls=(), server_gpus=tuple(options.server_gpus))
+        config = replace(config, rollout=rollout)
     if options.steps is not None:
         config = replace(config, train=replace(config.train, steps=options.steps))
     if (gap := options.max_engine_gap) is not None:
         config = replace(config, rollout=replace(config.rollout, max_engine_gap=gap))
-    from paint.show.trackers import log_page
-    from paint.training import run
-
-    run.train(config, options.run, resume=True, at_end=log_page)
-    return 0
+    return _train(config, options.run, request, ["resume", str(options.run)], resume=True)
 
 
 def _resume_parser() -> ArgumentParser:
     parser = ArgumentParser(
-        prog="paint resume", description="Go on with a run, bit by bit as it was."
+        prog="paint resume", description=f"Go on with a run, bit by bit as it was. {HELP}"
     )
     parser.add_argument("run", type=place, help="the run's folder (it holds run.json)")
     parser.add_argument(
@@ -257,6 +349,42 @@ def _resume_parser() -> ArgumentParser:
         type=float,
         help="another limit on what engine and trainer differ by, in nats; it changes no value",
     )
+    parser.add_argument(
+        "--server-gpus",
+        nargs="+",
+        help="GPUs of the servers that are started, one each, where they have changed (--gpus "
+        "sets them)",
+    )
+    return parser
+
+
+# --- serve ---------------------------------------------------------------------------------------
+
+
+def run_servers(arguments: list[str]) -> int:
+    """Run vLLM servers for a recipe's trainers on other machines."""
+    request, arguments = requested(arguments)
+    options, flags = _serve_parser().parse_known_args(arguments)
+    config = _override(find_recipe(options.recipe), flags, "serve")
+    if request is None:
+        raise ConfigError("--gpus says how many GPUs of this machine serve")
+    return serve(request, config, host=options.host, port=options.port)
+
+
+def _serve_parser() -> ArgumentParser:
+    parser = ArgumentParser(
+        prog="paint serve",
+        description="vLLM servers for a recipe's trainers on other machines, until they are told "
+        "to stop: one on each GPU, at --port and the ports after it, with the key in "
+        f"VLLM_API_KEY. {HELP}",
+        epilog=RECIPE_FLAGS,
+        allow_abbrev=False,
+    )
+    parser.add_argument("recipe", help="the recipe that is trained")
+    parser.add_argument("--host", default="0.0.0.0", help="address to listen on (default: all)")
+    parser.add_argument(
+        "--port", type=_within(int, 1, 65_000), default=8000, help="of the first (default: 8000)"
+    )
     return parser
 
 
@@ -265,6 +393,7 @@ def _resume_parser() -> ArgumentParser:
 
 def evaluate(arguments: list[str]) -> int:
     """Answer benchmarks, grade, and compare with the base."""
+    request, arguments = requested(arguments)
     targets = []
     while arguments and not arguments[0].startswith("-"):
         targets.append(arguments.pop(0))
@@ -274,7 +403,7 @@ def evaluate(arguments: list[str]) -> int:
         description="Answer benchmarks, grade the samples, and compare with the base model. A "
         "TARGET is a run (all its checkpoints), a checkpoint, an adapter folder, or a model "
         "(folder or hub name). Every sample is stored; the same command goes on where it was "
-        "stopped. Defaults are the paper's.",
+        f"stopped. Defaults are the paper's. {HELP}",
         args=arguments,
     )
     if not targets:
@@ -284,7 +413,10 @@ def evaluate(arguments: list[str]) -> int:
         )
     from paint.evaluation import run
 
-    run.evaluate(evaluation, targets)
+    model = run.resolve(evaluation, targets)[0] if request else Model()
+    with _on_gpus(request, Config(model, rollout=evaluation.rollout), ranks=0) as config:
+        if config is not None:
+            run.evaluate(replace(evaluation, rollout=config.rollout), targets)
     return 0
 
 
@@ -580,19 +712,22 @@ def _add_check_parser(verbs: Any) -> None:
 
 def probe(arguments: list[str]) -> int:
     """Before any training: accuracy of student and teacher on the same problems."""
+    request, arguments = requested(arguments)
     options, flags = _probe_parser().parse_known_args(arguments)
     recipe = find_recipe(options.recipe)
-    config = _override(recipe, flags, "probe")
-    from paint.experiments import probe as experiment
+    with _on_gpus(request, _override(recipe, flags, "probe"), ranks=0) as config:
+        if config is None:
+            return 0
+        from paint.experiments import probe as experiment
 
-    experiment.probe(
-        config,
-        options.folder or Path("probes") / recipe.stem,
-        problems=options.problems,
-        samples=options.samples,
-        ratios=options.ratios,
-        shown=options.shown,
-    )
+        experiment.probe(
+            config,
+            options.folder or Path("probes") / recipe.stem,
+            problems=options.problems,
+            samples=options.samples,
+            ratios=options.ratios,
+            shown=options.shown,
+        )
     return 0
 
 
@@ -652,6 +787,7 @@ SMOLLM2_METHODS = ("grpo", "opsd", "paint-none", "paint-other", "paint")
 
 def lab(arguments: list[str]) -> int:
     """Train and evaluate recipes on the embedded model or SmolLM2, and print one table."""
+    request, arguments = requested(arguments)
     options = _lab_parser().parse_args(arguments)
     names = [*options.recipes, *(f"{options.model}-{name}" for name in options.methods)]
     names = (
@@ -669,15 +805,20 @@ def lab(arguments: list[str]) -> int:
         "every_checkpoint": options.every_checkpoint,
     }
 
-    if options.model == "lab":
-        from paint.experiments.lab import run_lab
+    with _on_gpus(request, read_recipe(recipes[-1]), ranks=1) as config:
+        if config is None:
+            return 0
+        if request is not None:
+            settings["server_gpus"] = config.rollout.server_gpus
+        if options.model == "lab":
+            from paint.experiments.lab import run_lab
 
-        run_lab(recipes, options.folder or Path("runs/lab"), **settings)
-    else:
-        from paint.experiments.smollm2 import run_smollm2
+            run_lab(recipes, options.folder or Path("runs/lab"), **settings)
+        else:
+            from paint.experiments.smollm2 import run_smollm2
 
-        folder = options.folder or Path("runs/lab-smollm2")
-        run_smollm2(recipes, options.cache, folder, **settings)
+            folder = options.folder or Path("runs/lab-smollm2")
+            run_smollm2(recipes, options.cache, folder, **settings)
     return 0
 
 
@@ -742,6 +883,7 @@ def _lab_parser() -> ArgumentParser:
 
 def ablate(arguments: list[str]) -> int:
     """Train and evaluate the rows of one of the paper's ablation tables."""
+    request, arguments = requested(arguments)
     options, flags = _ablate_parser().parse_known_args(arguments)
     recipe = find_recipe(options.recipe)
     config = _override(recipe, flags, f"ablate {options.table}")
@@ -750,18 +892,21 @@ def ablate(arguments: list[str]) -> int:
         raise ConfigError(
             "rows have folders and seeds of their own: --folder, --seed and --seeds say which"
         )
-    from paint.experiments import ablations
+    with _on_gpus(request, config, ranks=1) as served_config:
+        if served_config is None:
+            return 0
+        from paint.experiments import ablations
 
-    ablations.ablate(
-        options.table,
-        config,
-        options.folder or Path("runs") / f"ablate-{recipe.stem}",
-        seeds=_seeds(options),
-        benchmark=options.benchmark,
-        problems=options.problems,
-        samples=options.samples,
-        every_checkpoint=options.every_checkpoint,
-    )
+        ablations.ablate(
+            options.table,
+            served_config,
+            options.folder or Path("runs") / f"ablate-{recipe.stem}",
+            seeds=_seeds(options),
+            benchmark=options.benchmark,
+            problems=options.problems,
+            samples=options.samples,
+            every_checkpoint=options.every_checkpoint,
+        )
     return 0
 
 
@@ -820,6 +965,22 @@ def _override(recipe: Path, flags: list[str], verb: str) -> Config:
     return _from_flags(Config, prog=prog, default=read_recipe(recipe), args=flags)
 
 
+@contextmanager
+def _on_gpus(request: Request | None, config: Config, *, ranks: int) -> Iterator[Config | None]:
+    """The config for one process that trains on so many GPUs, with servers on the others.
+
+    Without a request it is as it was; None: a dry run, which has printed what would be started.
+    """
+    placement = alone(request, config, ranks=ranks) if request else None
+    if request is None:
+        yield config
+    elif placement is None:
+        yield None
+    else:
+        with pinned(placement):
+            yield served(config, placement)
+
+
 def _from_flags(kind: type[Settings], **options: Any) -> Settings:
     """The settings that flags describe; tyro makes their parser."""
     import tyro
@@ -864,7 +1025,9 @@ def _seeds(options: Namespace) -> range:
 
 VERBS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
+    "plan": plan,
     "resume": resume,
+    "serve": run_servers,
     "eval": evaluate,
     "grade": grade,
     "show": show_pages,

@@ -150,6 +150,10 @@ class Rollout:
     server: str = "vllm serve"
     """Command that starts the owned vLLM server, as in a shell: it may live in another
     environment."""
+    server_gpus: tuple[str, ...] = ()
+    """GPUs of the owned servers, one server for each entry, as CUDA_VISIBLE_DEVICES takes them: 4,
+    or 4,5 for a server that spreads over two; cpu is none. Empty: one server, which sees what the
+    trainer sees (ours; `--gpus` sets it)."""
     server_args: str = ""
     """Further arguments of the owned server, as in a shell:
     --rollout.server-args="--gpu-memory-utilization 0.4", with the = before the dashes; no keys or
@@ -182,6 +186,13 @@ class Rollout:
         require(self, "urls", are_used, allowed, 'servers need engine "vllm"')
         are_distinct = len(set(self.urls)) == len(self.urls)
         require(self, "urls", are_distinct, "a list of distinct addresses", "one for each server")
+
+        are_owned = not self.server_gpus or (self.engine == "vllm" and not self.urls)
+        allowed = 'empty unless rollout.engine is "vllm" and rollout.urls is empty'
+        require(self, "server_gpus", are_owned, allowed, "GPUs of the servers that are started")
+        are_named = all(re.fullmatch(r"[\w-]+(,[\w-]+)*", gpus) for gpus in self.server_gpus)
+        allowed = "GPUs for each server, such as 4 or 4,5"
+        require(self, "server_gpus", are_named, allowed, "cpu: none")
 
         require(self, "server", bool(self.server.split()), "a command", 'default: "vllm serve"')
         in_range = 0 < self.patience <= MOST_SECONDS

@@ -54,6 +54,18 @@ class Stopped(Exception):
         self.signal_number = signal_number
 
 
+class EndedElsewhere(Exception):
+    """Another rank ended the work of all, and says why.
+
+    Args:
+        status: the exit status with which all of them end.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"another rank ended the work of all, with status {status}")
+        self.status = status
+
+
 def require(section: object, key: str, is_allowed: bool, allowed: str, note: str) -> None:
     """Raise ConfigError that names section.key, its value and what is allowed, unless it is."""
     if not is_allowed:

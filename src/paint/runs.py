@@ -26,7 +26,12 @@ from paint.errors import PaintError
 from paint.files import Damaged, digest, read_json, read_log, require_whole
 from paint.recipe import from_table
 
-MAY_CHANGE = {"train.steps", "rollout.urls", "rollout.max_engine_gap"}
+MAY_CHANGE = {
+    "train.steps",
+    "rollout.urls",
+    "rollout.server_gpus",
+    "rollout.max_engine_gap",
+}
 """Settings with which a run may go on other than it began: none of them changes a value."""
 
 START_ANEW = "put it back as it was, or start a new run"

@@ -13,33 +13,26 @@ from transformers import Qwen3Config, Qwen3Model
 
 from paint.config import Config, ConfigError, Context, Data, Grpo, Model, Objective, Rollout, Train
 from paint.experiments.ablations import GRIDS
+from paint.planning.shapes import SHAPES, Shape
+from paint.planning.work import (
+    HIGH,
+    LOW,
+    Generation,
+    Lengths,
+    Machine,
+    Work,
+    attention_flops,
+    backward_flops,
+    decode_seconds,
+    forward_flops,
+    seconds,
+)
 from paint.recipe import find_recipe, read_recipe
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import cost
-from cost import (
-    HIGH,
-    LOW,
-    MACHINES,
-    METHODS,
-    SHAPES,
-    Generation,
-    Lengths,
-    Machine,
-    Shape,
-    Work,
-    ablations,
-    attention_flops,
-    backward_flops,
-    decode_seconds,
-    evaluation,
-    forward_flops,
-    plan,
-    seconds,
-    span,
-    training,
-)
+from cost import GPUS, KNOWN, METHODS, ablations, evaluation, plan, span, training
 
 TINY = Shape(
     layers=3, hidden=16, heads=4, intermediate=24, tied=True, kv_heads=2, head_size=8, vocabulary=32
@@ -50,7 +43,7 @@ OPSD = replace(
 )
 GRPO = replace(PAINT, train=Train(method="grpo"), rollout=Rollout(max_new_tokens=16_384))
 SFT = replace(PAINT, train=Train(method="sft"))
-H100 = MACHINES["H100"]
+H100 = GPUS["H100"]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +116,7 @@ def test_twice_the_tokens_cost_more_than_twice_as_much_and_less_than_four_times(
     assert 2 < seconds(long, H100, 1) / seconds(short, H100, 1) < 4
 
 
-@pytest.mark.parametrize("path", SHAPES)
+@pytest.mark.parametrize("path", KNOWN)
 @pytest.mark.parametrize("lengths", [LOW, HIGH], ids=["low", "high"])
 def test_eight_gpus_are_faster_and_at_most_eight_times(path: str, lengths: Lengths) -> None:
     for config in (PAINT, OPSD, GRPO, SFT):
@@ -132,7 +125,7 @@ def test_eight_gpus_are_faster_and_at_most_eight_times(path: str, lengths: Lengt
             training(sized, lengths),
             evaluation(sized, lengths, policies=5, sets=3, at_once=64),
         ):
-            for machine in MACHINES.values():
+            for machine in GPUS.values():
                 gain = seconds(work, machine, 1) / seconds(work, machine, 8)
                 assert 1 < gain <= 8 * (1 + 1e-9)
 
@@ -224,7 +217,7 @@ def test_a_span_shows_low_high_and_limit() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("path", SHAPES)
+@pytest.mark.parametrize("path", KNOWN)
 def test_the_recipe_of_each_method_and_model_has_a_cost(method: str, path: str) -> None:
     config = read_recipe(find_recipe(f"{method}-{path.split('/')[1].lower()}"))
     assert config.model.path == path
@@ -252,7 +245,7 @@ def test_the_tables_are_printed_as_markdown_one_for_each_model(
     cost.main()
     printed = capsys.readouterr().out
     assert [line for line in printed.splitlines() if line.startswith("**")] == [
-        f"**{path}**" for path in SHAPES
+        f"**{path}**" for path in KNOWN
     ]
     stated = (Path(cost.__file__).parent.parent / "docs" / "results.md").read_text().splitlines()
     rows = [line for line in printed.splitlines() if line.startswith("| ") and "---" not in line]

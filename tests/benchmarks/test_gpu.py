@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from paint import config as cfg
 from paint.lab.files import MODEL, TRAINING_PROBLEMS
-from paint.model.policy import load_policy
+from paint.planning.shapes import SHAPES
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import gpu
-from cost import SHAPES, Shape
 from gpu import (
     REHEARSAL,
     Options,
@@ -30,8 +27,6 @@ from gpu import (
     run_part,
     update_flops,
 )
-from gpu_memory import Memory, saved_by_layer, update_memory
-from models import random_qwen3
 
 Rows = list[tuple[str, dict[str, Any]]]
 TARGETS = cfg.Model().lora_targets
@@ -48,84 +43,6 @@ def rehearsed(name: str, folder: Path) -> Rows:
 def cells_of(rows: Rows, table: str) -> list[dict[str, Any]]:
     """The rows of one table."""
     return [cells for name, cells in rows if name == table]
-
-
-# The formula of an update's memory
-
-
-def saved_bytes(path: str, checkpointing: bool, prompt: int, completion: int) -> int:
-    """Bytes of all distinct tensors but parameters that a student's pass saves, two rows."""
-    model = cfg.Model(path=path, lora_rank=4, gradient_checkpointing=checkpointing)
-    policy = load_policy(model, seed=0)
-    parameters = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
-    saved: dict[int, Tensor] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        if tensor.untyped_storage().data_ptr() not in parameters:
-            saved[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        policy.hidden_states([[1] * prompt] * 2, [[2] * completion] * 2)
-    return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
-
-
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize(
-    "shape",
-    [
-        Shape(2, 64, 4, 160, tied=True, kv_heads=2, head_size=16, vocabulary=800),
-        Shape(5, 48, 8, 96, tied=True, kv_heads=2, head_size=8, vocabulary=800),
-    ],
-)
-def test_the_formula_counts_what_a_real_models_pass_saves(
-    shape: Shape, checkpointing: bool, tmp_path: Path
-) -> None:
-    path = random_qwen3(
-        tmp_path,
-        layers=shape.layers,
-        hidden=shape.hidden,
-        intermediate=shape.intermediate,
-        heads=shape.heads,
-        kv_heads=shape.kv_heads,
-        head_size=shape.head_size,
-        vocabulary=shape.vocabulary,
-    )
-    prompt, completion = 60, 40
-    planned = update_memory(
-        shape,
-        rank=4,
-        targets=TARGETS,
-        rows=2,
-        prompt=prompt,
-        teacher_prompt=prompt,
-        completion=completion,
-        checkpointing=checkpointing,
-    ).saved
-    if checkpointing:  # one layer is computed again, later
-        planned -= 2 * (prompt + completion) * saved_by_layer(shape, 4, TARGETS)
-    assert saved_bytes(path, checkpointing, prompt, completion) == pytest.approx(planned, rel=0.03)
-
-
-def test_the_peak_is_the_largest_moment_of_an_update() -> None:
-    memory = Memory(weights=100, adapters=10, saved=50, states=5, logits=7, teacher=3, backward=9)
-    assert memory.peak == 100 + 10 + 50 + 5 + 9
-    assert Memory(100, 10, 50, 5, logits=30, teacher=3, backward=9).peak == 100 + 10 + 50 + 5 + 30
-    assert Memory(100, 10, 50, 5, logits=30, teacher=300, backward=9).peak == 100 + 10 + 300
-
-
-def test_an_updates_memory_by_hand() -> None:
-    shape = SHAPES["Qwen/Qwen3-1.7B"]
-    sizes = {"prompt": 200, "teacher_prompt": 2000, "completion": 1024}
-    memory = update_memory(shape, rank=64, targets=TARGETS, rows=4, checkpointing=False, **sizes)
-    assert memory.weights == 2 * shape.parameters
-    assert memory.adapters == 16 * 64 * 28 * sum(sum(shape.matrices[t]) for t in TARGETS)
-    assert memory.logits == 1024 * 151_936 * (4 + 4 + 2)
-    assert memory.states == 4 * 1024 * 2048 * (2 + 2 + 4)
-    a_token = 12 * 2048 + 8 * 2048 + 8 * 1024 + 8 * 6144 + 28 * 64 + 8 * 16 + 4 * 8 + 8
-    assert memory.saved == 4 * 1224 * 28 * a_token
-    kept = update_memory(shape, rank=64, targets=TARGETS, rows=4, checkpointing=True, **sizes)
-    assert kept.saved == 4 * 1224 * (28 * 2 * 2048 + 4 * 2049 + a_token)
 
 
 # The parts

@@ -65,6 +65,24 @@ def test_an_adapter_is_known_by_its_weights_and_its_shape(trained: Policy, tmp_p
     assert _trained_digest(tmp_path) != before
 
 
+@pytest.mark.parametrize("part", ["nothing", "half of the rows", "no layer"])
+def test_an_adapter_of_which_this_process_holds_a_part_is_not_saved(
+    trained: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """As a rank that holds its shard alone would: what is on disk is then what it holds."""
+    save_adapter(trained, tmp_path / "whole")
+    for name, layer in trained.adapted.items():
+        weight = layer.lora_B["default"].weight
+        if part == "nothing":
+            weight.data = weight.data[:0, 0]
+        elif part == "half of the rows" and name.endswith("layers.1.mlp.up_proj"):
+            weight.data = weight.data[: len(weight) // 2]
+    if part == "no layer":
+        monkeypatch.setattr("peft.get_peft_model_state_dict", lambda _: {})
+    with pytest.raises(PolicyError, match=r"lora_\w\.weight is .* in a whole adapter; .* sharding"):
+        save_adapter(trained, tmp_path / "part")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import gather_object
 
 from paint.engines.protocol import Completion, Engine, Finished, Sampling
-from paint.ranks import on_first_rank
+from paint.ranks import gathered, on_first_rank
 
 
 class FirstRankEngine:
@@ -55,8 +54,8 @@ class FirstRankEngine:
         if self.frees_memory and torch.cuda.is_available():
             torch.cuda.empty_cache()  # servers on the same GPUs need the memory that torch caches
 
-        counts = gather_object([len(prompts)])
-        rows = gather_object(list(zip(prompts, seeds, strict=True)))
+        counts = gathered([len(prompts)])
+        rows = gathered(list(zip(prompts, seeds, strict=True)))
 
         def work() -> list[Completion]:
             assert self.engine is not None

@@ -199,7 +199,13 @@ class Fleet:
         if server.process is not None and server.process.dead:
             self.display.note(f"engine: starting {server.url} again{_log_of(server)}")
             server.process.start()
-            await self._until_healthy(server)
+            try:
+                await self._until_healthy(server)
+            except EngineError as error:
+                if not any(s.live for s in self.servers):
+                    raise
+                server.strikes, server.reason = server.strikes + 1, str(error)
+                return False
         if not await server.healthy():
             return False
         try:

@@ -1,6 +1,6 @@
 """The engine that a config asks for: in this process, or on vLLM servers that passed the canary.
 
-Where no servers are named, one is started.
+Where no servers are named, they are started: one, or one for each of ``rollout.server_gpus``.
 """
 
 import time
@@ -15,7 +15,13 @@ from paint.display import Display
 from paint.engines import adapters
 from paint.engines.canary import canary
 from paint.engines.first_rank import FirstRankEngine
-from paint.engines.launch import ServerProcess, free_port, server_command, server_environment
+from paint.engines.launch import (
+    ServerProcess,
+    free_port,
+    server_command,
+    server_environment,
+    visible_gpus,
+)
 from paint.engines.local import LocalEngine, MergedEngine
 from paint.engines.protocol import Engine, Sampling, sampling_of
 from paint.engines.server import Server
@@ -24,6 +30,9 @@ from paint.model.policy import Policy
 from paint.ranks import on_first_rank
 
 CANARY_TOKENS = 64
+
+LOG = "launch.log"
+"""In a run's folder: what all that is started for it prints."""
 
 
 @contextmanager
@@ -54,7 +63,7 @@ def open_engine(
         return
 
     # All rows are asked for at once and go to the least busy server: four for each reach every one.
-    count = 4 * max(len(rollout.urls), 1)
+    count = 4 * max(len(rollout.urls), len(rollout.server_gpus), 1)
     prompts = [policy.student_prompt(problems[i % len(problems)].problem) for i in range(count)]
     sampling = sampling_of(rollout)
     sampling = replace(sampling, max_new_tokens=min(CANARY_TOKENS, sampling.max_new_tokens))
@@ -76,7 +85,7 @@ def open_vllm(
     *,
     max_tokens: int,
 ) -> Iterator[Engine]:
-    """The engine on the servers at ``options.urls``, or on one that is started and owned.
+    """The engine on the servers at ``options.urls``, or on those that are started and owned.
 
     It has passed the canary with these prompts. Whatever ends the block ends our server, too.
 
@@ -114,17 +123,23 @@ def _connected(
     max_tokens: int,
 ) -> Iterator[VllmEngine]:
     """An engine on servers that respond."""
-    folder = adapters.open_folder(folder, options.adapter_folder)
+    run_folder, folder = folder, adapters.open_folder(folder, options.adapter_folder)
     servers = [Server(url, timeout=options.timeout) for url in options.urls]
     if not servers:
-        port = free_port()
+        # Several, and the ranks beside them, have one log (docs/launch.md).
+        log = run_folder / LOG if options.server_gpus else folder / "server.log"
         positions = getattr(policy.model.config, "max_position_embeddings", None)
-        command = server_command(model, options, port, max_tokens=max_tokens, positions=positions)
-        process = ServerProcess(command, server_environment(options), folder / "server.log")
-        display.note(f"engine: starting a vLLM server; its log is {process.log}")
-        process.start()
-        url = f"http://127.0.0.1:{port}"
-        servers = [Server(url, timeout=options.timeout, process=process)]
+        for number, gpus in enumerate(options.server_gpus or ("",)):
+            port = free_port()
+            command = server_command(
+                model, options, port, max_tokens=max_tokens, positions=positions
+            )
+            environment = server_environment(options) | visible_gpus(gpus)
+            name = f"server {number}" if options.server_gpus else ""
+            process = ServerProcess(command, environment, log, name=name)
+            url = f"http://127.0.0.1:{port}"
+            servers.append(Server(url, timeout=options.timeout, process=process))
+        display.note(f"engine: starting {_counted(servers)}; the log is {log}")
 
     engine = VllmEngine(
         policy,
@@ -137,9 +152,16 @@ def _connected(
     )
     try:
         start = time.monotonic()
+        for server in servers:
+            if server.process is not None:
+                server.process.start()
         engine.connect()
         urls, seconds = ", ".join(server.url for server in servers), time.monotonic() - start
         display.note(f"engine: {urls} ready after {seconds:.0f} s")
         yield engine
     finally:
         engine.close()
+
+
+def _counted(servers: Sequence[Server]) -> str:
+    return "a vLLM server" if len(servers) == 1 else f"{len(servers)} vLLM servers"

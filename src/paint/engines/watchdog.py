@@ -1,49 +1,135 @@
-"""Runs a command, and ends it with all its children when whoever started this is gone.
+"""Runs a command, and ends it with all its descendants when whoever started this is gone.
 
-    python -I -S watchdog.py PARENT COMMAND ...
+    python -I -S watchdog.py PARENT GRACE NAME COMMAND ...
 
 A server that outlives its trainer keeps its GPU's memory, and one whose first process is killed
-leaves workers behind. So the command runs in this process's group, and the whole group ends as soon
-as the command has ended, the parent has (however it did: SIGKILL cannot be caught), or SIGTERM asks
-for it.
+leaves workers behind; so do the ranks of a launcher. So this process adopts what the command's
+processes leave behind, and ends all of them as soon as the command has ended, the parent has
+(however it did: SIGKILL cannot be caught), or a signal asks for it. SIGTERM and SIGINT are passed
+on, and the command has GRACE seconds to end by itself; a second signal ends it at once. The exit
+status is the command's. With a NAME, every line of its output begins with it, so that several can
+share one log.
 
 Left out on purpose: everything outside the standard library, so that the watchdog starts at once
 and imports nothing that a user, an environment variable or a working directory could put in its
 way.
 """
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
 
-GRACE_SECONDS = 5.0
+ORPHAN_GRACE = 5.0
+"""Seconds that the command has when the parent is gone."""
+
+KILL_SECONDS = 15.0
+"""How long to wait for what was killed: a process stays until its memory is freed."""
+
+SET_CHILD_SUBREAPER = 36
+"""Linux's prctl: orphans among our descendants become our children."""
+
+NOT_STARTED = 127
+
+PROCESSES = Path("/proc/")
 
 
-def main(parent: int, command: list[str]) -> None:
-    """Run the command until it ends or must end; never returns, as it ends its own group."""
+def main(parent: int, grace: float, name: str, command: list[str]) -> int:
+    """Run the command until it ends or must end; its exit status."""
     if os.getpgrp() != os.getpid():
         os.setsid()  # the group that is ended below must be this command's alone
     signals: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: signals.append(number))
+    with suppress(OSError, AttributeError):  # no such call: its group is ended all the same
+        ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
+    prefix = f"{name} | " if name else ""
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if name else {}
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, **output)  # type: ignore[call-overload]
     except OSError as error:
-        print(f"{command[0]} cannot be started: {error}", flush=True)
-        return
+        _say(f"{prefix}{command[0]} cannot be started: {error}")
+        return NOT_STARTED
+    reader = threading.Thread(target=_pass_on, args=(child.stdout, prefix), daemon=True)
+    reader.start()
+
     while child.poll() is None and not signals and os.getppid() == parent:
         time.sleep(0.1)
-    if child.returncode is not None:
-        print(f"the command ended with status {child.returncode}", flush=True)
+    has_ended = child.returncode is not None
+    if not has_ended:
+        _signal_group(signals.pop(0) if signals else signal.SIGTERM)
+        told = time.monotonic()
+        while child.poll() is None and not signals:
+            allowed = grace if os.getppid() == parent else min(grace, ORPHAN_GRACE)
+            if time.monotonic() - told > allowed:
+                break
+            time.sleep(0.05)
 
-    os.killpg(0, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE_SECONDS
-    while child.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.killpg(0, signal.SIGKILL)
+    _kill_descendants()
+    status = int(child.wait())
+    reader.join(1.0)
+    if has_ended:
+        _say(f"{prefix}the command ended with status {status}")
+    return status if status >= 0 else 128 - status
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # nobody reads any more
+        os.write(2, f"{line}\n".encode(errors="replace"))
+
+
+def _pass_on(lines: IO[bytes] | None, prefix: str) -> None:
+    for line in lines or ():
+        with suppress(OSError):
+            os.write(1, prefix.encode() + line)
+
+
+def _signal_group(number: int) -> None:
+    """Tell the command, and what it has started in its group, but not ourselves again."""
+    handler = signal.signal(number, signal.SIG_IGN)
+    os.killpg(0, number)
+    signal.signal(number, handler)
+
+
+def _kill_descendants() -> None:
+    """End all that is left, and return when it is gone; without /proc the group, with ourselves."""
+    if not PROCESSES.is_dir():
+        os.killpg(0, signal.SIGKILL)
+    deadline = time.monotonic() + KILL_SECONDS
+    while (pids := _descendants()) and time.monotonic() < deadline:
+        for pid in pids:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def _descendants() -> set[int]:
+    """Our children, theirs, and so on; those that have ended are none."""
+    children: dict[int, list[tuple[int, str]]] = {}
+    for folder in PROCESSES.iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):  # it has ended meanwhile
+                # pid (command) state parent ...; a command may hold blanks and brackets.
+                line = (folder / "stat").read_bytes().rpartition(b")")[2].decode()
+                state, parent = line.split()[:2]
+                children.setdefault(int(parent), []).append((int(folder.name), state))
+
+    found: set[int] = set()
+    open_ends = [os.getpid()]
+    while open_ends:
+        for pid, state in children.get(open_ends.pop(), []):
+            open_ends.append(pid)
+            if state not in "ZX":
+                found.add(pid)
+    return found
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:]))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 
 from paint.config import Config
 from paint.data.golds import name_unparsed
@@ -37,7 +36,7 @@ from paint.evaluation.store import Store, StoreError, find_stores, reopen_store
 from paint.grading.grader import Grader
 from paint.model.policy import Policy
 from paint.model.weights import trained_in
-from paint.ranks import on_first_rank
+from paint.ranks import gathered, on_first_rank
 from paint.runs import step_folder, step_places
 
 
@@ -88,7 +87,8 @@ def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Va
         run,
         config.model.path,
         config.rollout.engine,
-        config.rollout.batch_size * max(ranks, len(config.rollout.urls)),
+        config.rollout.batch_size
+        * max(ranks, len(config.rollout.urls), len(config.rollout.server_gpus)),
     )
     require_room(policy, validation.task(policy, 0))
     on_first_rank(lambda: _require_same_problems(run, benchmark))
@@ -141,7 +141,7 @@ def validate(
                         task.protocol.sampling,
                         sample_seeds(task.protocol, mine),
                     )
-                    samples = gather_object(
+                    samples = gathered(
                         [
                             sample_of(policy, task, problem, number, completion)
                             for (problem, number), completion in zip(mine, completions, strict=True)

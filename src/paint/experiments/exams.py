@@ -28,6 +28,12 @@ class Exam:
     def sampling(self) -> Sampling:
         return sampling_of(self.rollout)
 
+    def served(self, server_gpus: tuple[str, ...]) -> "Exam":
+        """Asked through vLLM servers on these GPUs; without any, as it is."""
+        if not server_gpus:
+            return self
+        return replace(self, rollout=replace(self.rollout, engine="vllm", server_gpus=server_gpus))
+
     @property
     def table(self) -> dict[str, Any]:
         """What results must have in common to be compared, as JSON keeps it."""

@@ -53,7 +53,7 @@ from paint.runs import (
 )
 from paint.training.run import train
 
-MAY_CHANGE = {"rollout.urls", "rollout.max_engine_gap"}
+MAY_CHANGE = {"rollout.urls", "rollout.server_gpus", "rollout.max_engine_gap"}
 """Keys of a config that may differ between two calls that work on one experiment."""
 
 POLL_SECONDS = 2
@@ -92,6 +92,14 @@ class Cell:
         train = self.config.train
         earlier = range(train.checkpoint_every, train.steps, train.checkpoint_every)
         return [*(earlier if every_checkpoint else ()), train.steps]
+
+    def served(self, server_gpus: tuple[str, ...]) -> "Cell":
+        """Trained with vLLM servers on these GPUs; without any, as it is, and so where no method
+        generates."""
+        if not server_gpus or self.config.train.method == "sft":
+            return self
+        rollout = replace(self.config.rollout, engine="vllm", server_gpus=server_gpus)
+        return Cell(self.name, replace(self.config, rollout=rollout))
 
     def with_seed(self, seed: int) -> "Cell":
         return Cell(self.name, replace(self.config, train=replace(self.config.train, seed=seed)))

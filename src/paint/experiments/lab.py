@@ -28,18 +28,22 @@ def run_lab(
     problems: int,
     samples: int,
     every_checkpoint: bool = False,
+    server_gpus: tuple[str, ...] = (),
 ) -> list[Result]:
     """Train each recipe with each seed, evaluate them and the base model, print the tables.
 
     The last recipe is compared with each of the others; with every checkpoint, its last one with
     all of theirs.
 
+    Args:
+        server_gpus: of the vLLM servers that generate; none: the training process does.
+
     Raises:
         ConfigError: a recipe trains another model than the lab's.
         PaintError: what `paint.experiments.grid.run_cells` raises.
     """
     display = Display()
-    cells = [Cell(recipe.stem, read_recipe(recipe)) for recipe in recipes]
+    cells = [Cell(recipe.stem, read_recipe(recipe)).served(server_gpus) for recipe in recipes]
     for cell in cells:
         if cell.config.model.path != NAME:
             raise ConfigError(
@@ -47,7 +51,7 @@ def run_lab(
                 f'model.path "lab"; use `paint train` and `paint eval`, or `paint ablate`'
             )
 
-    exam = lab_exam(problems, samples)
+    exam = lab_exam(problems, samples).served(server_gpus)
     results = run_cells(cells, seeds, folder, exam, display, every_checkpoint=every_checkpoint)
     report = side_by_side("The lab", [cell.name for cell in cells])
     publish(report, results, folder, display)

@@ -71,20 +71,28 @@ def run_smollm2(
     problems: int,
     samples: int,
     every_checkpoint: bool = False,
+    server_gpus: tuple[str, ...] = (),
 ) -> list[Result]:
     """Prepare the model, choose learning rates, train and evaluate each recipe with each seed.
 
     The last recipe is compared with each of the others.
+
+    Args:
+        server_gpus: of the vLLM servers that generate; none: the training process does. Learning
+            rates are compared without them.
 
     Raises:
         ConfigError: a recipe trains another model, or on other problems.
         PaintError: what `prepare` and `paint.experiments.grid.run_cells` raise.
     """
     display = Display()
-    cells = [Cell(recipe.stem, in_cache(read_recipe(recipe), cache)) for recipe in recipes]
+    cells = [
+        Cell(recipe.stem, in_cache(read_recipe(recipe), cache)).served(server_gpus)
+        for recipe in recipes
+    ]
     prepare(cache, display)
     cells = with_chosen_rates(cells, cache, folder / "rates", samples, display)
-    exam = exam_on(cache / "evaluation.jsonl", problems, samples)
+    exam = exam_on(cache / "evaluation.jsonl", problems, samples).served(server_gpus)
     results = run_cells(cells, seeds, folder, exam, display, every_checkpoint=every_checkpoint)
     publish(side_by_side(TITLE, [cell.name for cell in cells]), results, folder, display)
     return results

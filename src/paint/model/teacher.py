@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -37,6 +38,9 @@ from paint.errors import explained, reason
 from paint.model.policy import Policy, PolicyError
 
 FILE = "teacher.safetensors"
+
+IN_PLACE = Lock()
+"""Held while the teacher's weights stand in the place of the student's."""
 
 
 @dataclass(frozen=True)
@@ -172,14 +176,15 @@ def _swapped(
     parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]
 ) -> Iterator[None]:
     """Within this block the parameters have these values; tied ones stay tied."""
-    before = {name: parameter.data for name, parameter in parameters.items()}
-    try:
-        for name, parameter in parameters.items():
-            parameter.data = values[name]
-        yield
-    finally:
-        for name, parameter in parameters.items():
-            parameter.data = before[name]
+    with IN_PLACE:
+        before = {name: parameter.data for name, parameter in parameters.items()}
+        try:
+            for name, parameter in parameters.items():
+                parameter.data = values[name]
+            yield
+        finally:
+            for name, parameter in parameters.items():
+                parameter.data = before[name]
 
 
 @contextmanager

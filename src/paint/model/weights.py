@@ -4,12 +4,13 @@ Whatever is saved is read back at once, so that what is on disk is what was trai
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import peft
 import torch
+from peft.tuners.lora import Linear
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import Tensor
@@ -98,20 +99,32 @@ def model_digests(policy: Policy) -> dict[str, str]:
 
 
 def weights_digest(policy: Policy) -> str:
-    """The identity of the base model, whatever its path and its adapter.
+    """The identity of the base model, whatever its path and its adapter."""
+    named = policy.base.named_parameters()
+    return _digest(
+        (name.replace(".base_layer", ""), value) for name, value in named if "lora_" not in name
+    )
 
-    It is a digest of a part of every weight, and of the sum of all of its bits, so that no single
-    number can change without another digest.
+
+def trained_digest(policy: Policy) -> str:
+    """The identity of what is trained, as it stands."""
+    named = policy.model.named_parameters()
+    return _digest((name, value) for name, value in named if value.requires_grad)
+
+
+def _digest(named: Iterable[tuple[str, Tensor]]) -> str:
+    """A digest of a part of every weight, and of the sum of all of its bits.
+
+    No single number can change without another digest.
     """
 
     def parts() -> Iterator[bytes]:
-        for name, value in policy.base.named_parameters():
-            if "lora_" not in name:
-                flat = value.detach().flatten()
-                some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
-                yield name.replace(".base_layer", "").encode()
-                yield some.view(torch.uint8).numpy().tobytes()
-                yield str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode()
+        for name, value in named:
+            flat = value.detach().flatten()
+            some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
+            yield name.encode()
+            yield some.view(torch.uint8).numpy().tobytes()
+            yield str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode()
 
     return files.digest_of_bytes(parts())[:16]
 
@@ -120,16 +133,18 @@ def save_adapter(policy: Policy, folder: Path) -> None:
     """Write the adapter in peft's format and read it back: what is on disk is what was trained.
 
     Raises:
-        PolicyError: the file does not hold the trained values (as happens with sharded parameters).
+        PolicyError: the file does not hold the trained values, or these are not of the shapes that
+            the config asks for (both happen with sharded parameters).
         OSError: the disk is full or not writable.
     """
+    trained = peft.get_peft_model_state_dict(policy.model)
+    _require_whole(policy, folder, trained)
     try:
         policy.model.save_pretrained(folder)
     except SafetensorError as error:  # how a full disk is reported
         raise OSError(f"{folder} could not be written: {reason(error)}") from error
     _sort_targets(folder / ADAPTER_CONFIG)
 
-    trained = peft.get_peft_model_state_dict(policy.model)
     stored = load_peft_weights(str(folder), device="cpu")
     for name, value in trained.items():
         if name not in stored or not torch.equal(stored[name], value.detach().cpu()):
@@ -227,6 +242,29 @@ def merge(policy: Policy, folder: Path) -> None:
         }
         policy.base.save_pretrained(folder, state_dict=weights)
         policy.tokenizer.save_pretrained(folder)
+
+
+def _require_whole(policy: Policy, folder: Path, trained: Mapping[str, Tensor]) -> None:
+    """Refuse an adapter of which this process holds a part, or nothing.
+
+    The shapes are the config's: of the layers (which the base model's config tells) and their rank.
+    """
+    rank = policy.model.peft_config["default"].r
+    wanted: dict[str, tuple[int, ...]] = {}
+    for name, layer in policy.adapted.items():
+        if isinstance(layer, Linear):
+            stem = f"base_model.model.{name}.lora_"
+            wanted[f"{stem}A.weight"] = (rank, layer.in_features)
+            wanted[f"{stem}B.weight"] = (layer.out_features, rank)
+
+    held = {name: tuple(value.shape) for name, value in trained.items()}
+    for name in sorted(wanted.keys() | held.keys()):
+        shape = wanted.get(name)
+        if name not in held or held[name] != (shape or held[name]) or 0 in held[name]:
+            raise PolicyError(
+                f"{folder}: {name} is {held.get(name)} here, and {shape or 'not empty'} in a whole "
+                f"adapter; do not use this checkpoint, and train without sharding"
+            )
 
 
 def _sort_targets(path: Path) -> None:

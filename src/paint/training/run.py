@@ -4,6 +4,7 @@ The loop adds the order of the data, checkpoints, resuming and stopping to the s
 and paint.baselines.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from signal import Signals
 
+import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
@@ -19,6 +21,7 @@ from paint.baselines import grpo_step, sft_step
 from paint.config import Config, ConfigError, Teacher, Train
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
 from paint.display import Clock, Display
+from paint.engines.launch import training_tokens
 from paint.engines.local import LocalEngine
 from paint.engines.open import open_engine
 from paint.engines.protocol import Engine
@@ -31,7 +34,17 @@ from paint.grading.grader import Grader, Item
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
 from paint.model.weights import model_digests
-from paint.ranks import agreed_signal, is_same_everywhere, on_first_rank, require_all_ranks
+from paint.plan import Split, make_plan, require_fit
+from paint.planning.report import start_lines
+from paint.ranks import (
+    Peers,
+    agreed_signal,
+    is_same_everywhere,
+    on_first_rank,
+    require_all_ranks,
+    require_plain_launch,
+    together,
+)
 from paint.recipe import require_trainable, to_table
 from paint.runs import RunError, latest_checkpoint, step_places
 from paint.step import step
@@ -70,11 +83,26 @@ def train(
     """
     require_trainable(config)
     accelerator = _open_accelerator(config, folder)
+    with together() as peers:
+        return _train(config, folder, accelerator, peers, resume, display, at_end)
+
+
+def _train(
+    config: Config,
+    folder: Path,
+    accelerator: Accelerator,
+    peers: Peers,
+    resume: bool,
+    display: Display | None,
+    at_end: AtEnd | None,
+) -> Path:
+    """The run on one of the ranks that go on and end together."""
     is_main = accelerator.is_main_process
     display = (is_main and display) or Display(enabled=is_main)
     if accelerator.num_processes > 1:
         display.note(f"{accelerator.num_processes} ranks")
 
+    _plan(config, accelerator, display)
     candidates = read_problems(config.data)
     if config.objective.impl == "triton":
         triton_row_work(accelerator.device)  # refused now, not after the first rollouts
@@ -102,7 +130,7 @@ def train(
         else:
             on_first_rank(lambda: runlog.new_run(config, folder, trained_on, model))
             done = 0
-        if not is_same_everywhere(accelerator, done):
+        if not is_same_everywhere(done):
             raise RunError(
                 f"not every rank sees the same checkpoints in {folder}; put it on a disk that all "
                 f"share"
@@ -116,7 +144,7 @@ def train(
                 accelerator.init_trackers(config.log.project, config=_flat_table(config))
             setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
             try:
-                loop(setup, validation, folder, display, done)
+                loop(setup, validation, folder, display, done, peers)
                 if at_end is not None and is_main:
                     at_end(folder, accelerator, display)
             finally:
@@ -131,14 +159,24 @@ def train(
 
 
 def loop(
-    setup: Setup, validation: Validation | None, folder: Path, display: Display, done: int
+    setup: Setup,
+    validation: Validation | None,
+    folder: Path,
+    display: Display,
+    done: int,
+    peers: Peers,
 ) -> None:
     """Step after step from ``done`` on, with what each leaves behind."""
     config, accelerator = setup.config.train, setup.accelerator
     take_step = STEPS[config.method]
 
-    with runlog.stop_signals() as signals, display.running(config.steps, done):
-        stop_if_asked = partial(_stop_if_asked, accelerator, signals, folder)
+    def save_whole_step() -> bool:
+        has_none = done == 0 or not accelerator.is_main_process
+        return has_none or checkpoint.save_while_at_work(folder, setup, done)
+
+    peers.save = save_whole_step
+    with runlog.stop_signals(save_whole_step) as signals, display.running(config.steps, done):
+        stop_if_asked = partial(_stop_if_asked, signals, folder)
         try:
             if _is_due(config, done):  # the student as it starts, or what a kill left undone
                 _validate(validation, setup, display, done, stop_if_asked)
@@ -151,13 +189,15 @@ def loop(
                 if accelerator.is_main_process:
                     log_step(setup, folder, display, scored, gradient_norm, clock, done + 1)
                 done += 1
-                is_due, signal_number = _is_due(config, done), agreed_signal(accelerator, signals)
-                if accelerator.is_main_process and (is_due or signal_number):
-                    checkpoint.save(folder, setup, done)
+                is_due, signal_number = _is_due(config, done), agreed_signal(signals)
+                if is_due or signal_number:
+                    checkpoint.require_same_weights(folder, setup, done)
+                    if accelerator.is_main_process:
+                        checkpoint.save(folder, setup, done)
                 _raise_stopped(signal_number, folder)
                 if is_due:
                     _validate(validation, setup, display, done, stop_if_asked)
-        except Stopped:
+        except (Stopped, checkpoint.RanksDiffer):
             raise
         except Exception:
             # A failure must not lose whole steps. One between GRPO's updates, before the teacher
@@ -241,7 +281,8 @@ def _asks_teacher(config: Config) -> bool:
 
 
 def _open_accelerator(config: Config, folder: Path) -> Accelerator:
-    # Ranks wait for the first one's engine: while it starts, generates, or is waited for.
+    require_plain_launch()
+    # One rank's rows may take longer than another's.
     seconds = START_SECONDS + config.rollout.patience + config.rollout.timeout
     waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))
     accelerator = Accelerator(
@@ -257,6 +298,34 @@ def _open_accelerator(config: Config, folder: Path) -> Accelerator:
             f"{accelerator.num_processes} ranks"
         )
     return accelerator
+
+
+def _plan(config: Config, accelerator: Accelerator, display: Display) -> None:
+    """Say what lies where and how long a step takes; on a GPU, refuse what cannot fit."""
+    ranks, device = accelerator.num_processes, accelerator.device
+    on_gpu = device.type == "cuda"
+    properties = torch.cuda.get_device_properties(device) if on_gpu else None
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    # Without sleep, an own server may be on another GPU: its command says so, and nothing else.
+    serves = config.rollout.engine == "vllm" and not config.rollout.urls
+    split = Split(ranks, int(serves), serves and config.rollout.sleep, "as it was started")
+    try:
+        plan = make_plan(
+            config,
+            local if properties else 0,
+            max(ranks // local, 1),
+            properties.total_memory if properties else psutil.virtual_memory().total,
+            name=properties.name if properties else "",
+            split=split,
+        )
+    except ConfigError as error:  # a model that the plan does not know may be trained all the same
+        display.note(f"no plan: {error}")
+        return
+
+    if properties:
+        require_fit(plan)
+    for line in start_lines(plan):
+        display.note(line)
 
 
 @contextmanager
@@ -294,8 +363,6 @@ def _open_engine(
         yield LocalEngine(policy, batch_size=config.rollout.batch_size)
         return
 
-    validated = config.validation.max_new_tokens if config.validation.path else 0
-    max_tokens = config.data.max_prompt_tokens + max(config.rollout.max_new_tokens, validated)
     with open_engine(
         policy,
         config.model,
@@ -303,7 +370,7 @@ def _open_engine(
         folder,
         display,
         problems=problems,
-        max_tokens=max_tokens,
+        max_tokens=training_tokens(config),
     ) as engine:
         yield engine
 
@@ -335,8 +402,8 @@ def _is_due(config: Train, done: int) -> bool:
     return done % config.checkpoint_every == 0 or done == config.steps
 
 
-def _stop_if_asked(accelerator: Accelerator, signals: Sequence[int], folder: Path) -> None:
-    _raise_stopped(agreed_signal(accelerator, signals), folder)
+def _stop_if_asked(signals: Sequence[int], folder: Path) -> None:
+    _raise_stopped(agreed_signal(signals), folder)
 
 
 def _raise_stopped(signal_number: int, folder: Path) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 from torch import Tensor
 
 from paint.config import Config
@@ -21,7 +20,7 @@ from paint.grading.grader import Grader
 from paint.model.policy import Policy
 from paint.model.teacher import Teacher
 from paint.options import Objective
-from paint.ranks import sum_gradients
+from paint.ranks import gathered_on_first, meet, sum_gradients
 from paint.training.rollouts import Rollout, Scored
 
 
@@ -45,8 +44,8 @@ Batch = Sequence[tuple[int, Problem]]
 Step = Callable[[Setup, Batch, int, Clock], tuple[list[Scored], float]]
 """One update of the student.
 
-Returns the rollouts of all ranks with their values, in the order of their rows, and the norm of the
-gradient before it was scaled down.
+Returns the rollouts with their values, in the order of their rows (on the first rank those of all
+ranks), and the norm of the gradient before it was scaled down.
 """
 
 Score = Callable[[Sequence[Rollout]], tuple[Tensor, dict[str, Tensor]]]
@@ -80,9 +79,11 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[Scored]:
     """The gradient of the whole step's loss, micro-batch by micro-batch.
 
-    Returns the scored rollouts of all ranks, in the order of their rows.
+    Returns the scored rollouts in the order of their rows: on the first rank those of all ranks, on
+    the others their own.
     """
     config = setup.config
+    meet()  # one rank may have generated for much longer than another
     total = totals(setup.accelerator, rollouts, config.objective)
 
     scored: list[Scored] = []
@@ -95,7 +96,7 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
             tokens = {name: parts[i].tolist() for name, parts in columns.items()}
             scored.append(Scored(rollout, tokens))
 
-    return sorted(gather_object(scored), key=lambda item: item.rollout.row)
+    return sorted(gathered_on_first(scored), key=lambda item: item.rollout.row)
 
 
 def update(setup: Setup, step_index: int) -> float:

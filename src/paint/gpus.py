@@ -1,0 +1,490 @@
+"""``--gpus``: which GPUs of this machine train, which serve, what is started on them, and its end.
+
+The ranks are torchrun's, and the servers vLLM's own. The first rank starts the servers as it does
+without ``--gpus``, one on each GPU that serves (``rollout.server_gpus``), so that they end with it
+(paint.engines.watchdog). Here, the GPUs are divided, the ranks are started and watched, and what
+ends them is said in one line. One trainer, or none, is this very process.
+
+Left out on purpose: other machines. Their servers are started there by `paint serve`, and the
+ranks on all of them by paint.launch (launch/slurm.sbatch, docs/launch.md).
+"""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paint.config import Config, ConfigError, Model, Rollout
+from paint.engines.launch import (
+    API_KEY,
+    NO_GPU,
+    OwnedProcess,
+    server_command,
+    server_environment,
+    training_tokens,
+    visible_gpus,
+)
+from paint.errors import PaintError, brief, explained
+from paint.lab.files import model_path
+from paint.launch import SHUTDOWN_SECONDS
+from paint.recipe import differences
+from paint.runs import MAY_CHANGE, RunError, read_run
+
+if TYPE_CHECKING:
+    from paint.plan import Split
+
+HELP = (
+    "--gpus N divides N GPUs of this machine into ranks that train and vLLM servers "
+    "(docs/launch.md): --split 4+4 says how many of each, --split shared lets all do both in "
+    "turns, --dry-run prints every command and starts nothing."
+)
+
+GPUS = "PAINT_GPUS"
+"""The environment variable that tells ranks of --gpus, for their advice."""
+
+LOG = "launch.log"
+"""In a run's folder: the commands, and what the servers print."""
+
+RESTARTS = 3
+"""How often `paint serve` starts a server again."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for.
+
+    Attributes:
+        gpus: of this machine; on a machine without GPUs, processes without one.
+        split: "4+4", "shared", or None: the plan's.
+        is_dry: print the commands, start nothing.
+    """
+
+    gpus: int
+    split: str | None
+    is_dry: bool
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What runs where.
+
+    Attributes:
+        trainers: the GPU of each rank.
+        servers: the GPUs of each server, as ``rollout.server_gpus``.
+        shared: the same GPUs train and serve, in turns.
+        reason: why, in words.
+    """
+
+    trainers: tuple[str, ...]
+    servers: tuple[str, ...]
+    shared: bool
+    reason: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which the ranks see their GPUs and no others."""
+        gpus = [gpu for gpu in self.trainers if gpu != NO_GPU]
+        on_cpu = {} if gpus else {"ACCELERATE_USE_CPU": "true"}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} | on_cpu
+
+    def __str__(self) -> str:
+        trained, served = (", ".join(gpus) or "none" for gpus in (self.trainers, self.servers))
+        return f"train on {trained}; serve on {served} ({self.reason})"
+
+
+def requested(arguments: Sequence[str]) -> tuple[Request | None, list[str]]:
+    """What --gpus, --split and --dry-run ask for, and the other arguments as they are.
+
+    Without --gpus there is no request, and every argument stays.
+
+    Raises:
+        ConfigError: a value is missing or wrong.
+    """
+    if not any(argument.partition("=")[0] == "--gpus" for argument in arguments):
+        return None, list(arguments)
+
+    values: dict[str, str] = {}
+    others: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        name, is_joined, value = argument.partition("=")
+        if name in ("--gpus", "--split"):
+            values[name] = value if is_joined else next(rest, "")
+        elif argument == "--dry-run":
+            values[argument] = ""
+        else:
+            others.append(argument)
+
+    gpus, split = values["--gpus"], values.get("--split")
+    if not re.fullmatch(r"[1-9]\d{0,3}", gpus, re.ASCII):
+        raise ConfigError(f"--gpus must be a number of GPUs, at least 1, got {brief(gpus)}")
+    if split is not None and not re.fullmatch(r"\d{1,4}\+\d{1,4}|shared", split, re.ASCII):
+        raise ConfigError(
+            f"--split must be trainers+servers, such as 4+4, or shared, got {brief(split)}"
+        )
+    return Request(int(gpus), split, "--dry-run" in values), others
+
+
+def asked_for_servers(config: Config) -> Config:
+    """The config with servers in place of the training process, wherever they can take its place.
+
+    They cannot where nothing is generated, where weights are merged or all trained, and where
+    other servers are named.
+    """
+    generates = config.train.method != "sft" or bool(config.validation.path)
+    is_served = config.rollout.engine == "local" and config.model.tuning == "lora" and generates
+    return with_rollout(config, engine="vllm") if is_served else config
+
+
+def with_rollout(config: Config, **changes: object) -> Config:
+    """The config with other settings of its rollouts."""
+    return replace(config, rollout=replace(config.rollout, **changes))  # type: ignore[arg-type]
+
+
+def place(request: Request, config: Config, ranks: tuple[int, int]) -> Placement:
+    """Which GPUs train, and which serve.
+
+    Args:
+        ranks: the fewest and the most trainers that the verb has.
+
+    Raises:
+        ConfigError: the machine has fewer GPUs, or they cannot be divided so.
+    """
+    gpus = _gpus_of_machine(request)
+    split = _split(request, config, ranks)
+    trainers = gpus[: split.trainers]
+    served = gpus[len(gpus) - split.servers :]
+    size = _gpus_of_a_server(config.rollout)
+    if len(served) % size:
+        raise ConfigError(
+            f"{len(served)} GPUs are to serve, and a server takes {size} (--tensor-parallel-size "
+            f"in rollout.server_args); choose a multiple with --split"
+        )
+    is_cpu = NO_GPU in gpus
+    servers = (
+        served if is_cpu else [",".join(served[i : i + size]) for i in range(0, len(served), size)]
+    )
+    return Placement(tuple(trainers), tuple(servers), split.shared and not is_cpu, split.reason)
+
+
+def served(config: Config, placement: Placement) -> Config:
+    """The config with the servers of a placement; without any, the ranks generate."""
+    if not placement.servers:
+        return config
+    return with_rollout(
+        config, engine="vllm", server_gpus=placement.servers, sleep=placement.shared
+    )
+
+
+@contextmanager
+def pinned(placement: Placement) -> Iterator[None]:
+    """This process and what it starts see the trainers' GPUs alone; call it before torch's CUDA."""
+    before = dict(os.environ)
+    os.environ.update(placement.environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def alone(request: Request, config: Config, *, ranks: int) -> Placement | None:
+    """The placement of a verb that is one process, which trains on so many GPUs; None: a dry run.
+
+    Raises:
+        ConfigError: as ``place``.
+    """
+    placement = place(request, asked_for_servers(config), (ranks, ranks))
+    if request.is_dry:
+        print(f"# {placement}")
+        _print_servers(served(config, placement), placement, None)
+        return None
+    print(f"gpus: {placement}", flush=True)
+    return placement
+
+
+def train_on(
+    request: Request, config: Config, folder: Path, line: Sequence[str]
+) -> int | tuple[Config, Placement]:
+    """Train on the GPUs of a request: the exit status, or what this process itself should train.
+
+    A folder that holds the run already goes on.
+
+    Args:
+        line: verb and arguments that describe the run, without those of the request.
+
+    Raises:
+        ConfigError: as ``place``. RunError: the folder holds another run.
+    """
+    is_begun = (folder / "run.json").exists()
+    if is_begun:
+        config = _as_begun(config, folder)
+        placement = place(request, config, (1, request.gpus))
+        _require_same_engine(config, placement, folder)
+    else:
+        placement = place(request, asked_for_servers(config), (1, request.gpus))
+    config = served(config, placement)
+
+    flags = ["--rollout.engine", "vllm", "--rollout.server-gpus", *placement.servers]
+    flags += ["--rollout.sleep"] if placement.shared else []
+    task = [*line, *(flags if placement.servers else [])]
+    if is_begun:
+        task = ["resume", str(folder), "--steps", str(config.train.steps)]
+        task += ["--server-gpus", *placement.servers] if placement.servers else []
+        task += ["--max-engine-gap", str(config.rollout.max_engine_gap)]
+        task += ["--urls", *config.rollout.urls] if config.rollout.urls else []
+    command = [sys.executable, "-m"]
+    if len(placement.trainers) > 1:
+        count = str(len(placement.trainers))
+        command += ["paint.launch", "--standalone", "--nproc-per-node", count, *task]
+    else:
+        command += ["paint.cli", *task]
+
+    if request.is_dry:
+        print(f"# {placement}")
+        print(_shown(placement.environment, command))
+        _print_servers(config, placement, training_tokens(config))
+        return 0
+    print(f"gpus: {placement}", flush=True)
+    os.environ[GPUS] = str(request.gpus)
+    if len(placement.trainers) == 1:
+        return config, placement
+    return _run_ranks(command, placement.environment, folder)
+
+
+def with_gpus(text: str) -> str:
+    """A message whose `paint resume` is told of --gpus, too, where this is started by it."""
+    gpus = os.environ.get(GPUS)
+    return re.sub(r"(`paint resume [^`]+)`", rf"\1 --gpus {gpus}`", text) if gpus else text
+
+
+def serve(request: Request, config: Config, *, host: str, port: int) -> int:
+    """Run one vLLM server on each GPU, at ``port`` and the ports after it, until told to stop.
+
+    A server that ends is started again. The key is VLLM_API_KEY, as on the trainers' side.
+
+    Raises:
+        ConfigError: there is no key, or as ``place``.
+        PaintError: a server keeps ending.
+    """
+    config = asked_for_servers(config)
+    placement = place(request, config, (0, 0))
+    config = served(config, placement)
+    commands = [
+        _server_command(config, port + number, training_tokens(config), host)
+        for number in range(len(placement.servers))
+    ]
+    if request.is_dry:
+        for gpus, command in zip(placement.servers, commands, strict=True):
+            print(_shown(visible_gpus(gpus), command))
+        return 0
+    key = os.environ.get(API_KEY)
+    if not key:
+        raise ConfigError(
+            f"servers for other machines need a key, or everybody could load adapters; set "
+            f"{API_KEY} in the environment of this command and of the training"
+        )
+
+    environment = dict(os.environ) | server_environment(config.rollout) | {API_KEY: key}
+    servers = [
+        OwnedProcess(
+            command,
+            environment | visible_gpus(gpus),
+            Path(os.devnull),
+            name=f"server {number}",
+            is_shown=True,
+        )
+        for number, (gpus, command) in enumerate(zip(placement.servers, commands, strict=True))
+    ]
+    with _signals() as signals:
+        try:
+            ended = dict.fromkeys(range(len(servers)), -1)
+            while not signals:
+                for number, server in enumerate(servers):
+                    if server.dead:
+                        ended[number] += 1
+                        if ended[number] > RESTARTS:
+                            raise PaintError(
+                                f"server {number} has ended {ended[number]} times; what it says is "
+                                f"above"
+                            )
+                        print(f"{server.name} | $ {shlex.join(server.command)}", flush=True)
+                        server.start()
+                time.sleep(0.2)
+        finally:
+            for server in servers:
+                server.tell(signal.SIGTERM)
+            for server in servers:
+                server.stop()
+    return 128 + signals[0]
+
+
+def _run_ranks(command: Sequence[str], pins: dict[str, str], folder: Path) -> int:
+    """Start the ranks and pass signals on; the exit status. The rank that ends first says why."""
+    with explained(folder, RunError, "choose another with --log.folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+    # ``python -m`` would import modules from the working directory first.
+    environment = dict(os.environ) | {"PYTHONSAFEPATH": "1"} | pins
+    grace = SHUTDOWN_SECONDS + 60.0
+    ranks = OwnedProcess(command, environment, folder / LOG, grace=grace, is_shown=True)
+    with _signals() as signals:
+        ranks.start()
+        try:
+            told = 0
+            while not ranks.dead:
+                while told < len(signals):
+                    ranks.tell(signals[told])
+                    told += 1
+                time.sleep(0.1)
+        finally:
+            ranks.stop()
+    return 128 + signals[0] if signals and ranks.status else ranks.status or 0
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM, however many, instead of dying from them."""
+    signals: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = {n: signal.signal(n, lambda number, _: signals.append(number)) for n in numbers}
+    try:
+        yield signals
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _as_begun(config: Config, folder: Path) -> Config:
+    """The config of the run in the folder, with what may change. Raises RunError for another."""
+    begun = read_run(folder)
+
+    def without_places(one: Config) -> Config:
+        # What --gpus itself may have put there is no setting of the user's.
+        rollout = begun.rollout
+        return with_rollout(
+            one, engine=rollout.engine, sleep=rollout.sleep, urls=(), server_gpus=()
+        )
+
+    before, wanted = without_places(begun), without_places(config)
+    changes = [line for line in differences(before, wanted) if line.split(":")[0] not in MAY_CHANGE]
+    if changes:
+        raise RunError(
+            f"{folder} holds a run in another setting:\n  "
+            + "\n  ".join(changes)
+            + "\ngo on with it in its own (`paint resume`), or set --log.name"
+        )
+    steps = max(config.train.steps, begun.train.steps)
+    rollout = config.rollout
+    config = with_rollout(before, urls=rollout.urls, max_engine_gap=rollout.max_engine_gap)
+    return replace(config, train=replace(config.train, steps=steps))
+
+
+def _require_same_engine(config: Config, placement: Placement, folder: Path) -> None:
+    """Refuse to go on with servers where the run began without, or the other way round.
+
+    Raises:
+        RunError: with the split that goes on.
+    """
+    rollout = config.rollout
+    has_servers = rollout.engine == "vllm" and not rollout.urls
+    if (bool(placement.servers), placement.shared) != (has_servers, has_servers and rollout.sleep):
+        kind = "shared" if rollout.sleep else "TRAINERS+SERVERS"
+        raise RunError(
+            f"{folder} was started {'with' if has_servers else 'without'} servers of its own "
+            f"(rollout.engine {rollout.engine}, rollout.sleep {rollout.sleep}); go on with "
+            f"--split {kind if has_servers else 'TRAINERS+0'}"
+        )
+
+
+def _split(request: Request, config: Config, ranks: tuple[int, int]) -> "Split":
+    """How many GPUs train, and how many serve."""
+    from paint.plan import Split, divide
+
+    fewest, most = ranks
+    gpus = request.gpus
+    if request.split is None:
+        if most > 1:
+            return divide(config, gpus)
+        if gpus == most:
+            return Split(most, gpus, True, "one process, and its server beside it")
+        return Split(most, gpus - most, False, "one process, and servers on all other GPUs")
+
+    if request.split == "shared":
+        return Split(min(gpus, most), gpus, True, "--split")
+    trainers, servers = map(int, request.split.split("+"))
+    if trainers + servers != gpus:
+        raise ConfigError(
+            f"--split {request.split} divides {trainers + servers} GPUs, and --gpus are {gpus}"
+        )
+    if not fewest <= trainers <= most:
+        allowed = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        raise ConfigError(
+            f"--split {request.split} has {trainers} trainers, and there are {allowed}"
+        )
+    return Split(trainers, servers, False, "--split")
+
+
+def _gpus_of_machine(request: Request) -> list[str]:
+    """The names of so many GPUs that this process may use; on a machine without any, NO_GPU."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    # In another process: one that has asked CUDA cannot be pinned any more.
+    line = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
+    found = subprocess.run(line, capture_output=True, text=True, check=False).stdout.strip()
+    count = int(found) if found.isdigit() else 0
+    if count == 0:
+        return [NO_GPU] * request.gpus
+    if count < request.gpus:
+        raise ConfigError(
+            f"--gpus {request.gpus} asks for more GPUs than the {count} that are here"
+        )
+    names = [name.strip() for name in named.split(",")] if named else list(map(str, range(count)))
+    return names[: request.gpus]
+
+
+def _gpus_of_a_server(rollout: Rollout) -> int:
+    """Over how many GPUs each server spreads."""
+    arguments = " ".join(shlex.split(f"{rollout.server} {rollout.server_args}"))
+    found = re.findall(r"(?:^|\s)(?:--tensor-parallel-size|-tp)[\s=](\d+)", arguments)
+    return max(int(found[-1]), 1) if found else 1
+
+
+def _print_servers(config: Config, placement: Placement, tokens: int | None) -> None:
+    """What the servers will be started with, each on a free port, with a key in its environment."""
+    for number, gpus in enumerate(placement.servers):
+        command = _server_command(config, 0, tokens or 0)
+        command[command.index("--port") + 1] = "PORT"
+        if tokens is None:  # it depends on the prompts
+            command[command.index("--max-model-len") + 1] = "LONGEST"
+        print(f"# server {number}, started by the first of them")
+        print(_shown(visible_gpus(gpus), command))
+
+
+def _server_command(config: Config, port: int, tokens: int, host: str = "127.0.0.1") -> list[str]:
+    positions = _positions(config.model)
+    return server_command(
+        config.model, config.rollout, port, max_tokens=tokens, positions=positions, host=host
+    )
+
+
+def _positions(model: Model) -> int | None:
+    """The longest sequence that a model in a folder takes; None where only its loading tells."""
+    path = Path(model_path(model.path)) / "config.json"
+    with suppress(OSError, ValueError):
+        positions = json.loads(path.read_text()).get("max_position_embeddings")
+        return positions if isinstance(positions, int) else None
+    return None
+
+
+def _shown(variables: dict[str, str], command: Sequence[str]) -> str:
+    """A command as a shell takes it."""
+    pins = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    return f"{pins} {shlex.join(command)}"

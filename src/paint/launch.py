@@ -1,0 +1,46 @@
+"""Several ranks from one command: `python -m paint.launch --nproc-per-node 8 train RECIPE ...`.
+
+It is torchrun, with all of its flags, started so that what ends a run is told once, and that a step
+may end which is under way when a signal comes.
+"""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+SHUTDOWN_SECONDS = 3600
+"""How long a step may take to end after a signal, unless TORCH_ELASTIC_SHUTDOWN_TIMEOUT says."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Launch one verb on several ranks.
+
+    The exit status is that of the rank that ended first, or 128 + n where signal n ended the work.
+    """
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
+    options = torchrun.parse_args(list(sys.argv[1:] if arguments is None else arguments))
+    line = [options.training_script, *options.training_script_args]
+    options.module, options.training_script, options.training_script_args = True, "paint.cli", line
+    logging.disable(logging.CRITICAL)  # each rank's end, which its one message tells
+
+    try:
+        torchrun.run(options)
+    except SignalException as stopped:
+        return 128 + int(stopped.sigval)
+    except ChildFailedError as failed:
+        rank, failure = failed.get_first_failure()
+        if failure.exitcode < 0:
+            name = signal.Signals(-failure.exitcode).name
+            print(f"paint: rank {rank} was ended by {name}", file=sys.stderr, flush=True)
+        return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""A server that answers as vLLM does, from the lab's model: `python model_server.py FLAGS OF VLLM`.
+
+It holds base and adapter, as vLLM does, so that it passes the canary; one row at a time, so that a
+completion depends on its prompt, its seed and the adapter to the last bit. It starts in seconds.
+"""
+
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paint.config import Model
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import Sampling
+from paint.model.policy import load_policy
+from paint.model.weights import load_trained, read_adapter_shape
+from stand_in import StandIn
+
+
+class ModelServer(StandIn):
+    """One server; its adapters answer."""
+
+    def __init__(self, port: int, **settings: Any) -> None:
+        self.wanted, self.answering, self.served = port, threading.Lock(), ""
+        self.policy: Any = None
+        super().__init__(**settings)
+
+    def start(self) -> None:
+        self.port = self.wanted
+        super().start()
+
+    def complete(self, body: Any) -> tuple[int, Any]:
+        name = body["model"]
+        with self.answering:
+            if name not in self.adapters:
+                return super().complete(body)
+            if name != self.served:
+                folder = Path(self.adapters[name])
+                shape = replace(read_adapter_shape(folder), path="lab", dtype="float32")
+                self.policy = self.policy or load_policy(replace(Model(), **_shape(shape)), seed=0)
+                load_trained(self.policy, folder)
+                self.served = name
+            sampling = Sampling(
+                temperature=body["temperature"],
+                top_p=body["top_p"],
+                top_k=body["top_k"] or -1,
+                max_new_tokens=body["max_tokens"],
+            )
+            engine = LocalEngine(self.policy, batch_size=1)
+            [completion] = engine.generate([body["prompt"]], sampling, [body["seed"]])
+        choice = {
+            "token_ids": list(completion.ids),
+            "prompt_token_ids": body["prompt"],
+            "logprobs": {"token_logprobs": [min(x, 0.0) for x in completion.log_probs]},
+            "finish_reason": "length" if completion.truncated else "stop",
+            "stop_reason": None,
+        }
+        return 200, {"choices": [choice]}
+
+
+def _shape(model: Model) -> dict[str, Any]:
+    names = ("path", "dtype", "lora_rank", "lora_alpha", "lora_targets")
+    return {name: getattr(model, name) for name in names}
+
+
+if __name__ == "__main__":
+    flags = dict(zip(sys.argv[1:], sys.argv[2:], strict=False))
+    server = ModelServer(
+        int(flags["--port"]),
+        max_tokens=int(flags["--max-model-len"]),
+        max_rank=int(flags["--max-lora-rank"]),
+        max_loras=int(flags["--max-loras"]),
+    )
+    server.thread.join()

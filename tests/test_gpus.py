@@ -1,0 +1,424 @@
+"""--gpus: who gets which GPU, what is started, and that nothing is left of it, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from paint import cli, gpus
+from paint.config import Config, ConfigError
+from paint.engines.launch import OwnedProcess, visible_gpus
+from paint.gpus import Request, place, requested, served, with_gpus
+from paint.plan import Split
+from paint.recipe import find_recipe, read_recipe
+from paint.runs import latest_checkpoint, read_metrics
+from processes import alive, until
+
+ROOT = Path(__file__).parents[1]
+PYTHON = ROOT / ".venv-vllm/bin/python"
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+LAB = read_recipe(find_recipe("lab-paint"))
+Machine = Callable[[int], None]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Makes this a machine with so many GPUs, which no variable names."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def make(count: int) -> None:
+        answer = subprocess.CompletedProcess([], 0, f"{count}\n", "")
+        monkeypatch.setattr("paint.gpus.subprocess.run", lambda *_, **__: answer)
+
+    return make
+
+
+def vllm(**rollout: Any) -> Config:
+    return replace(LAB, rollout=replace(LAB.rollout, engine="vllm", **rollout))
+
+
+def test_without_gpus_every_argument_stays() -> None:
+    line = ["lab-paint", "--dry-run", "--split", "4+4", "--rollout.server-args=--gpus 3"]
+    assert requested(line) == (None, line)
+
+
+def test_what_is_asked_for_is_taken_out_wherever_it_stands() -> None:
+    line = ["r", "--gpus", "8", "--rollout.top-k", "-1", "--split=3+5", "--dry-run", "--x", "1"]
+    others = ["r", "--rollout.top-k", "-1", "--x", "1"]
+    assert requested(line) == (Request(8, "3+5", True), others)
+
+
+@pytest.mark.parametrize(
+    "line", [["--gpus"], ["--gpus", "0"], ["--gpus=x"], ["--gpus", "2", "--split", "two"]]
+)
+def test_what_is_no_number_of_gpus_is_refused(line: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"--(gpus|split) must be .*, got"):
+        requested(line)
+
+
+def test_trainers_get_the_first_gpus_and_servers_the_last(machine: Machine) -> None:
+    machine(8)
+    placed = place(Request(8, "3+5", False), vllm(), (1, 8))
+    assert (placed.trainers, placed.servers) == (("0", "1", "2"), ("3", "4", "5", "6", "7"))
+    assert placed.environment == {"CUDA_VISIBLE_DEVICES": "0,1,2"}
+    config = served(LAB, placed)
+    assert (config.rollout.engine, config.rollout.server_gpus) == ("vllm", placed.servers)
+    assert not config.rollout.sleep
+
+
+def test_all_gpus_train_and_serve_in_turns(machine: Machine) -> None:
+    machine(2)
+    placed = place(Request(2, "shared", False), vllm(), (1, 2))
+    assert placed.trainers == placed.servers == ("0", "1")
+    assert served(LAB, placed).rollout.sleep
+
+
+def test_the_gpus_are_those_that_the_environment_names(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-1f,7")
+    placed = place(Request(2, "1+1", False), vllm(), (1, 2))
+    assert (placed.trainers, placed.servers) == (("5",), ("GPU-1f",))
+
+
+def test_a_server_of_two_gpus_gets_two(machine: Machine) -> None:
+    machine(4)
+    config = vllm(server_args="--tensor-parallel-size 2")
+    assert place(Request(4, "2+2", False), config, (1, 4)).servers == ("2,3",)
+    with pytest.raises(ConfigError, match="3 GPUs are to serve, and a server takes 2"):
+        place(Request(4, "1+3", False), config, (1, 4))
+
+
+def test_without_a_gpu_there_are_processes_without_one(machine: Machine) -> None:
+    machine(0)
+    placed = place(Request(4, "2+2", False), vllm(), (1, 4))
+    assert placed.trainers == placed.servers == ("cpu", "cpu")
+    assert placed.environment == {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
+    assert visible_gpus("cpu") == {"CUDA_VISIBLE_DEVICES": ""}
+    assert visible_gpus("4,5") == {"CUDA_VISIBLE_DEVICES": "4,5"}
+    assert visible_gpus("") == {}
+    shared = place(Request(1, None, False), vllm(), (1, 1))
+    assert not shared.shared  # vLLM sleeps on GPUs alone
+
+
+def test_the_plan_divides_where_no_split_is_given(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(8)
+    monkeypatch.setattr("paint.plan.divide", lambda *_: Split(6, 2, False, "because"))
+    placed = place(Request(8, None, False), vllm(), (1, 8))
+    assert (len(placed.trainers), placed.servers) == (6, ("6", "7"))
+    assert str(placed) == "train on 0, 1, 2, 3, 4, 5; serve on 6, 7 (because)"
+
+
+def test_a_verb_that_trains_nothing_serves_on_all_and_an_experiment_on_all_but_one(
+    machine: Machine,
+) -> None:
+    machine(8)
+    asked = place(Request(8, None, False), vllm(), (0, 0))
+    assert (len(asked.trainers), len(asked.servers)) == (0, 8)
+    trained = place(Request(8, None, False), vllm(), (1, 1))
+    assert (trained.trainers, len(trained.servers)) == (("0",), 7)
+    with pytest.raises(ConfigError, match="has 2 trainers, and there are 1"):
+        place(Request(8, "2+6", False), vllm(), (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request(8, None, False), "asks for more GPUs than the 4 that are here"),
+        (Request(4, "4+4", False), "divides 8 GPUs, and --gpus are 4"),
+        (Request(4, "0+4", False), "has 0 trainers, and there are 1 to 4"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(
+    machine: Machine, request_: Request, message: str
+) -> None:
+    machine(4)
+    with pytest.raises(ConfigError, match=message):
+        place(request_, vllm(), (1, request_.gpus))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(LAB, train=replace(LAB.train, method="sft")),
+        replace(LAB, model=replace(LAB.model, tuning="full")),
+        replace(LAB, rollout=replace(LAB.rollout, engine="merged")),
+        vllm(urls=("http://a:1",)),
+    ],
+    ids=["sft", "full", "merged", "urls"],
+)
+def test_no_servers_are_started_where_they_could_not_be_used(config: Config) -> None:
+    assert gpus.asked_for_servers(config) == config
+    assert gpus.asked_for_servers(LAB).rollout.engine == "vllm"
+
+
+def test_a_dry_run_prints_every_command_and_starts_nothing(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine(4)
+    line = ["train", "lab-paint", "--gpus", "4", "--split", "2+2", "--dry-run"]
+    assert cli.main([*line, "--log.folder", str(tmp_path), "--log.name", "one"]) == 0
+    output = capsys.readouterr().out
+    assert "CUDA_VISIBLE_DEVICES=0,1 " in output
+    assert "-m paint.launch --standalone --nproc-per-node 2 train " in output
+    assert "--rollout.engine vllm --rollout.server-gpus 2 3" in output
+    for gpu in (2, 3):
+        assert f"CUDA_VISIBLE_DEVICES={gpu} vllm serve " in output
+    assert output.count("--max-model-len 1024") == 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "rollout",
+    [
+        {"engine": "local", "server_gpus": ("0",)},
+        {"urls": ("http://a:1",), "server_gpus": ("0",)},
+        {"server_gpus": ("0 1",)},
+        {"server_gpus": ("",)},
+    ],
+)
+def test_gpus_of_servers_that_are_not_started_or_have_no_name_are_refused(
+    rollout: dict[str, Any],
+) -> None:
+    with pytest.raises(ConfigError, match=r"rollout.server_gpus must be"):
+        replace(LAB.rollout, **({"engine": "vllm"} | rollout))
+
+
+def test_advice_names_the_gpus_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "all is saved; go on with `paint resume runs/a`"
+    assert with_gpus(text) == text
+    monkeypatch.setenv(gpus.GPUS, "8")
+    assert with_gpus(text) == "all is saved; go on with `paint resume runs/a --gpus 8`"
+
+
+def test_servers_for_other_machines_need_a_key(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(1)
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="set VLLM_API_KEY"):
+        gpus.serve(Request(1, None, False), LAB, host="127.0.0.1", port=8000)
+
+
+# A launcher whose worker is in a session of its own, as a rank of torchrun is.
+LEAVER = """
+import os, subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                          start_new_session=True)
+open(sys.argv[1] + ".partial", "w").write(str(worker.pid))
+os.rename(sys.argv[1] + ".partial", sys.argv[1])
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
+def test_what_a_killed_launcher_leaves_in_other_sessions_ends_too(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEAVER, str(tmp_path / "pid")]
+    process = OwnedProcess(command, os.environ, tmp_path / "log")
+    process.start()
+    worker = int(until((tmp_path / "pid").exists) and (tmp_path / "pid").read_text())
+    os.kill(psutil.Process(worker).ppid(), signal.SIGKILL)
+    until(lambda: process.dead and not alive(worker))
+    assert process.status == 128 + signal.SIGKILL
+
+
+def test_an_owned_process_gets_signals_and_its_status_is_its_own(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(7));"
+        "print('here', flush=True); time.sleep(600)"
+    )
+    process = OwnedProcess([sys.executable, "-c", code], os.environ, tmp_path / "log", name="a")
+    process.start()
+    until(lambda: "a | here" in process.log.read_text())
+    process.tell(signal.SIGINT)
+    until(lambda: process.dead)
+    assert process.status == 7
+
+
+def test_processes_that_share_a_log_have_tails_of_their_own(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        code = f"print('I am {name}'); raise SystemExit(3)"
+        process = OwnedProcess(
+            [sys.executable, "-c", code], os.environ, tmp_path / "log", name=name
+        )
+        process.start()
+        while not process.dead:
+            time.sleep(0.02)
+        assert process.status == 3
+    assert process.tail(2) == "two | I am two\ntwo | the command ended with status 3"
+
+
+# --- real processes ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[list[str]], "subprocess.Popen[str]"]]:
+    """Starts `paint`, and ends what a failing test leaves behind."""
+    started: list[subprocess.Popen[str]] = []
+
+    def popen(line: list[str]) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "paint.cli", *line],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | ENVIRONMENT,
+        )
+        started.append(process)
+        return process
+
+    yield popen
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """The process and all that it has started."""
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def command_line(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def ranks_of(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """The ranks among them, the first one first."""
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):
+            if "RANK" in (variables := process.environ()) and "paint.cli" in command_line(process):
+                found.append((int(variables["RANK"]), process))
+    return [process for _, process in sorted(found, key=lambda pair: pair[0])]
+
+
+def all_gone(processes: list[psutil.Process]) -> bool:
+    return not any(alive(process.pid) for process in processes)
+
+
+def at_step(process: "subprocess.Popen[str]", run: Path, step: int) -> list[psutil.Process]:
+    """Wait for a step, and return all that runs then."""
+    until(lambda: process.poll() is not None or len(read_metrics(run)) >= step, 200)
+    assert process.poll() is None, process.communicate()
+    return family(process.pid)
+
+
+def adapter(run: Path) -> bytes:
+    checkpoint = latest_checkpoint(run)
+    assert checkpoint is not None
+    return (checkpoint / "adapter/adapter_model.safetensors").read_bytes()
+
+
+def train_line(folder: Path, name: str, split: str, *more: str) -> list[str]:
+    line = ["train", "lab-paint", "--gpus", str(sum(map(int, split.split("+")))), "--split", split]
+    line += ["--log.folder", str(folder), "--log.name", name, "--train.batch-size", "8"]
+    return [*line, "--train.checkpoint-every", "3", *more]
+
+
+@pytest.mark.slow
+def test_two_ranks_killed_one_by_one_end_with_the_bits_of_an_unbroken_run(
+    start: Callable[[list[str]], "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    """SIGKILL of a rank, SIGKILL of the launcher, SIGTERM, Ctrl-C; each time the same command."""
+    run, line = tmp_path / "broken", train_line(tmp_path, "broken", "2+0", "--train.steps", "24")
+
+    process = start(line)
+    processes = at_step(process, run, 4)
+    ranks_of(processes)[1].kill()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode not in (0, 70), output
+    assert "Traceback" not in output
+    until(lambda: all_gone(processes))
+
+    process = start(line)
+    processes = at_step(process, run, 7)
+    process.kill()
+    until(lambda: all_gone(processes))
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process = start(line)
+        processes = at_step(process, run, len(read_metrics(run)) + 2)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 128 + number, output
+        said = f"stopped by {number.name}, all is saved; go on with `paint resume {run} --gpus 2`"
+        assert output.count("stopped by") == 1
+        assert output.splitlines()[-1] == said
+        assert all_gone(processes)
+
+    process = start(["resume", str(run), "--gpus", "2", "--split", "2+0"])
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    process = start(train_line(tmp_path, "whole", "2+0", "--train.steps", "24"))
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, output
+    assert adapter(run) == adapter(tmp_path / "whole")
+
+    other = start(train_line(tmp_path, "whole", "2+0", "--train.learning-rate", "1e-9"))
+    output, _ = other.communicate(timeout=60)
+    assert other.returncode == 2
+    assert "holds a run in another setting" in output
+    assert "train.learning_rate" in output
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (ROOT / ".venv-vllm/ready").exists(),
+    reason="no CPU engine here; `make vllm` installs it",
+)
+def test_two_ranks_and_two_real_servers_killed_one_by_one(
+    start: Callable[[list[str]], "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    """SIGKILL of a server, of a rank, of the launcher, and SIGTERM; the same command goes on."""
+    run = tmp_path / "run"
+    server = f"{PYTHON} -m vllm.entrypoints.openai.api_server"
+    more = ["--rollout.server", server, "--rollout.server-args=--enforce-eager"]
+    more += ["--rollout.max-engine-gap", "1e-4", "--train.steps", "40"]
+    line = train_line(tmp_path, "run", "2+2", *more)
+
+    process = start(line)
+    processes = at_step(process, run, 2)
+    [first, _] = [p for p in processes if f"{PYTHON} -m vllm" in command_line(p) and not _is_dog(p)]
+    first.kill()
+    log = run / "launch.log"
+    until(lambda: log.read_text().count("server 0 | $ ") == 2, 60)
+    done = len(read_metrics(run))
+    processes += at_step(process, run, done + 2)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 143, output
+    assert "is left out" in output
+    assert f"go on with `paint resume {run} --gpus 4`" in output.splitlines()[-1]
+    until(lambda: all_gone(processes))
+
+    for number in (1, 0):
+        process = start(line)
+        processes = at_step(process, run, len(read_metrics(run)) + 2)
+        (ranks_of(processes)[number] if number else psutil.Process(process.pid)).kill()
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode not in (0, 70), output
+        for left in processes:
+            psutil.wait_procs([left], timeout=30)
+        assert all_gone(processes)
+    metrics = read_metrics(run)
+    assert max(row["engine_gap_mean"] for row in metrics) < 1e-4
+    assert [row["step"] for row in metrics] == list(range(1, len(metrics) + 1))
+
+
+def _is_dog(process: psutil.Process) -> bool:
+    return "watchdog" in command_line(process)

@@ -1,0 +1,132 @@
+"""Several ranks: they wait for one another, tell each other objects, and are launched together."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from accelerate import Accelerator
+
+from paint.config import ConfigError
+from paint.ranks import require_all_ranks, require_one_process, require_plain_launch
+from processes import in_two_processes
+
+ALONE = {"ACCELERATE_USE_CPU": "True", "ACCELERATE_MIXED_PRECISION": "no"}
+COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+def two_ranks(script: str, folder: Path, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    """What a script does on two ranks that do not load paint's model."""
+    path = folder / "ranks.py"
+    path.write_text(script)
+    return subprocess.run(
+        in_two_processes([sys.executable, str(path)]),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.fixture
+def by_accelerate(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The environment of a process that accelerate has launched."""
+    for name in (*COUNTS, "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ALONE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.argv", ["paint", "train", "my recipe.toml"])
+    return monkeypatch
+
+
+WAITING = """
+import time
+from datetime import timedelta
+from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs
+from paint.ranks import (
+    agreed_signal, gathered, gathered_on_first, is_same_everywhere, meet, on_first_rank
+)
+
+limit = InitProcessGroupKwargs(timeout=timedelta(seconds=2))
+rank = Accelerator(kwargs_handlers=[limit]).process_index
+waves = on_first_rank(lambda: time.sleep(5) or "waves")
+if rank == 1:
+    time.sleep(5)
+meet()
+mine = [10 * rank, 10 * rank + 1]
+told = [
+    waves, gathered(mine), gathered_on_first(mine), agreed_signal([15] * rank),
+    is_same_everywhere("same"), is_same_everywhere(rank),
+]
+print(f"rank {rank}: {told}\\n", end="", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_wait_for_one_beyond_the_limit_of_the_gradients_and_tell_each_other_objects(
+    tmp_path: Path,
+) -> None:
+    result = two_ranks(WAITING, tmp_path)
+    assert result.returncode == 0, result.stderr
+    all_rows = [0, 1, 10, 11]
+    for rank, on_first in enumerate([all_rows, [10, 11]]):
+        told = ["waves", all_rows, on_first, 15, True, False]
+        assert f"rank {rank}: {told}" in result.stdout
+
+
+def test_what_accelerate_would_be_told_in_vain_is_refused_with_the_command_that_works(
+    by_accelerate: pytest.MonkeyPatch,
+) -> None:
+    require_plain_launch()
+    for variable, value, told in (
+        ("ACCELERATE_USE_FSDP", "true", "FSDP"),
+        ("ACCELERATE_USE_DEEPSPEED", "true", "DeepSpeed"),
+        ("ACCELERATE_MIXED_PRECISION", "bf16", "mixed precision bf16"),
+        ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "dynamo inductor"),
+    ):
+        with by_accelerate.context() as patch:
+            patch.setenv(variable, value)
+            with pytest.raises(ConfigError, match=f"told to use {told}, .* 'my recipe.toml'`"):
+                require_plain_launch()
+    by_accelerate.setenv("ACCELERATE_DYNAMO_BACKEND", "NO")
+    require_plain_launch()
+
+
+def test_one_process_where_several_were_asked_for_is_refused(
+    by_accelerate: pytest.MonkeyPatch,
+) -> None:
+    by_accelerate.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(ConfigError, match="started one, as it does without GPUs"):
+        require_plain_launch()
+    by_accelerate.setenv("WORLD_SIZE", "2")  # as torchrun says it, which started both
+    require_plain_launch()
+
+
+@pytest.mark.parametrize("variable", COUNTS[1:])
+def test_tasks_that_do_not_know_of_each_other_are_refused(
+    by_accelerate: pytest.MonkeyPatch, variable: str
+) -> None:
+    accelerator = Accelerator(cpu=True)
+    by_accelerate.setenv(variable, "1")
+    require_all_ranks(accelerator)
+    by_accelerate.setenv(variable, "2")
+    with pytest.raises(ConfigError, match=rf"2 processes .*{variable}.*srun --ntasks-per-node 1 "):
+        require_all_ranks(accelerator)
+    with pytest.raises(ConfigError, match="eval is one process"):
+        require_one_process("eval")
+    by_accelerate.setenv("WORLD_SIZE", "1")  # one rank, in one of two tasks
+    require_all_ranks(accelerator)
+
+
+@pytest.mark.slow
+def test_the_launcher_that_starts_one_process_is_met(tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--cpu"]
+    line = ["--num_processes", "2", "-m", "paint.cli", "train", "lab-paint"]
+    flags = ["--log.folder", str(tmp_path), "--log.name", "run"]
+    result = subprocess.run([*launch, *line, *flags], capture_output=True, text=True, timeout=120)
+    assert result.returncode != 0
+    works = "ACCELERATE_USE_CPU=true torchrun --nproc-per-node 2 -m paint.cli train lab-paint"
+    assert works in result.stderr
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,170 @@
+"""Ranks that fail, hang, are killed or asked to stop: all end, what is whole is kept, one tells."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from paint.config import Config
+from paint.runs import latest_checkpoint, read_metrics
+from paint.training.run import train
+from processes import free_port, in_two_processes, train_command
+from runs import adapter, assert_same, changed, wait_for
+
+pytestmark = pytest.mark.slow
+
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 20},
+    "train": {"steps": 3, "batch_size": 4, "micro_batch_size": 2, "checkpoint_every": 100},
+}
+
+# What a rank does in its third step, instead of training: {in_step}.
+AT_THE_THIRD = """
+import os, sys, time
+from pathlib import Path
+import torch
+from accelerate import PartialState
+from paint import cli, ranks
+from paint.errors import PaintError
+from paint.training import run
+
+def step(setup, batch, index, clock):
+    rank = PartialState().process_index
+    if index == 2:
+        {in_step}
+    return take_step(setup, batch, index, clock)
+
+take_step, run.STEPS["distillation"] = run.STEPS["distillation"], step
+ranks.LOST_BEATS = 8
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def small(**options: int) -> Config:
+    return changed("lab-paint", SMALL, {"train": options})
+
+
+def start(line: list[str], **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        line,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"} | environment,
+    )
+
+
+def launched(folder: Path, **options: int) -> subprocess.Popen[str]:
+    """Two ranks by our launcher."""
+    line = train_command(small(**options), folder)
+    flags = ["--nproc-per-node", "2", "--master-port", str(free_port())]
+    return start([sys.executable, "-m", "paint.launch", *flags, *line[3:]])
+
+
+def by_torchrun(folder: Path, in_step: str, **environment: str) -> subprocess.Popen[str]:
+    """Two ranks by torchrun, which do something in their third step."""
+    script = folder.with_suffix(".py")
+    script.write_text(AT_THE_THIRD.replace("{in_step}", in_step))
+    line = train_command(small(), folder)
+    return start(in_two_processes([sys.executable, str(script), *line[3:]]), **environment)
+
+
+def assert_kept(folder: Path, steps: int) -> None:
+    checkpoint = latest_checkpoint(folder)
+    assert checkpoint is not None
+    assert checkpoint.name == f"step-{steps:06d}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_is_told_once_with_its_status_and_keeps_the_step(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    folder = tmp_path / "run"
+    process = launched(folder, steps=500)
+    wait_for(lambda: len(read_metrics(folder)) >= 1, process)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + number, output
+    assert output.count(f"stopped by {number.name}, all is saved; go on with `paint resume") == 1
+    assert "Traceback" not in output
+    assert_kept(folder, len(read_metrics(folder)))
+
+
+def test_a_killed_rank_ends_all_with_the_last_whole_step_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    process = launched(folder, steps=500)
+    wait_for(lambda: len(read_metrics(folder)) >= 2, process)
+    [*_, last] = psutil.Process(process.pid).children()
+    is_second = last.environ()["RANK"] == "1"
+    last.kill()
+    output, _ = process.communicate(timeout=120)
+    assert is_second
+    assert process.returncode == 128 + signal.SIGKILL, output
+    assert output.count("another rank ended without a word: it was killed, ran out of memory") == 1
+    assert output.count("paint: rank 1 was ended by SIGKILL") == 1
+    assert "Traceback" not in output
+    assert_kept(folder, len(read_metrics(folder)))
+
+
+def test_a_refusal_is_told_once(tmp_path: Path) -> None:
+    process = launched(tmp_path / "run", batch_size=1)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 2, output
+    assert output == "paint train: train.batch_size 1 is smaller than the 2 ranks\n"
+
+
+def test_a_signal_in_a_long_step_leaves_the_step_before(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    in_step = "Path(sys.argv[-1] + '.third').touch(); time.sleep(100)"
+    process = by_torchrun(folder, in_step, TORCH_ELASTIC_SHUTDOWN_TIMEOUT="25")
+    wait_for(lambda: list(Path.cwd().glob("run.third")), process)
+    Path("run.third").unlink()
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert len(read_metrics(folder)) == 2, output
+    assert_kept(folder, 2)
+    train(small(steps=2), tmp_path / "undisturbed")
+    assert_same(adapter(folder), adapter(tmp_path / "undisturbed"), tolerance=1e-6)
+
+
+def test_what_a_rank_cannot_do_ends_all_and_that_rank_tells(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    in_step = "if rank == 1: raise PaintError('row 7 is not finite')"
+    process = by_torchrun(folder, in_step)
+    output, _ = process.communicate(timeout=120)
+    assert output.count("paint train: row 7 is not finite\n") == 1, output
+    assert "did not expect" not in output
+    assert re.search(r"rank +: 1 .*\n +exitcode +: 2 ", output)  # as torchrun reports it
+    assert_kept(folder, 2)
+
+
+def test_a_rank_that_hangs_ends_all_with_the_last_whole_step_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    in_step = "if rank == 1: os.kill(os.getpid(), 19)"  # stopped, with its connections open
+    process = by_torchrun(folder, in_step)
+    wait_for(lambda: latest_checkpoint(folder), process)
+    stopped = [p for p in psutil.Process(process.pid).children() if p.status() == "stopped"]
+    wait_for(lambda: len(psutil.Process(process.pid).children()) == 1, process)
+    [hanging] = stopped
+    hanging.kill()
+    output, _ = process.communicate(timeout=120)
+    assert output.count("paint: rank 1 no longer responds: it was killed, ran out of memory") == 1
+    assert "did not expect" not in output
+    assert_kept(folder, 2)
+
+
+def test_ranks_that_hold_other_weights_are_refused_and_not_saved(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    in_step = "torch.nn.init.normal_(setup.policy.trainable[0]) if rank == 1 else None"
+    output, _ = by_torchrun(folder, in_step).communicate(timeout=120)
+    assert output.count("after step 3, the weights of rank 1 are not those of rank 0") == 1, output
+    assert "did not expect" not in output
+    assert not list((folder / "checkpoints").iterdir())
