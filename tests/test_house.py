@@ -42,7 +42,7 @@ ROOMS = {
     "training": ["step", "baselines"],
     "experiments": [],
     "show": [],
-    "door": ["__init__", "cli"],
+    "door": ["__init__", "cli", "launch"],
 }
 MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts): path

@@ -65,6 +65,8 @@ def require_plain_launch() -> None:
     for key, name in (("MIXED_PRECISION", "mixed precision"), ("DYNAMO_BACKEND", "dynamo")):
         if _said(f"ACCELERATE_{key}") not in ("", "no"):
             told.append(f"{name} {_said(f'ACCELERATE_{key}')}")
+    if told and os.environ.get("RANK", "0") != "0":
+        raise EndedElsewhere(_status(ConfigError()))
     if told:
         raise ConfigError(
             f"accelerate was told to use {' and '.join(told)}, which would be ignored: every rank "
@@ -253,8 +255,8 @@ def together() -> Iterator[Peers]:
 
 def _lost(what: str) -> str:
     return (
-        f"{what}: it was killed, ran out of memory, or its machine is gone; the last whole step is "
-        f"saved, go on with `paint resume`"
+        f"{what}: it was killed, ran out of memory, or its machine is gone; what was whole is saved, "
+        f"go on with `paint resume`"
     )
 
 
@@ -385,5 +387,5 @@ def _said(variable: str) -> str:
 
 def _launch_line(processes: str, more: str = "") -> str:
     """The command that launches what this process does in several ranks."""
-    line = ["torchrun", "--nproc-per-node", processes, *more.split(), "-m", "paint.cli"]
+    line = ["python", "-m", "paint.launch", "--nproc-per-node", processes, *more.split()]
     return shlex.join([*line, *sys.argv[1:]])
