@@ -12,14 +12,26 @@ from paint.planning.work import BANDWIDTH_SHARE, FLOP_SHARE, MEMORY_SHARE
 
 def start_lines(plan: Plan) -> list[str]:
     """What a run says of its plan as it starts, in short."""
-    memory, machine = plan.memory, plan.machine
-    parts = ", ".join(f"{name} {gb(value)}" for name, value in resident_parts(plan) if value)
+    memory = plan.memory
+    parts = {
+        "base": memory.layers + memory.ends + memory.gathered,
+        "what is trained": memory.adapters + memory.gradients + memory.optimizer,
+        "the teacher's own": memory.copy,
+    }
+    said = ", ".join(f"{name} {gb(value)}" for name, value in parts.items() if value)
+    where = f" on each of {plan.split.trainers} GPUs" if plan.split.trainers > 1 else ""
     return [
-        f"plan (estimated): at most {gb(memory.peak)} GB of {gb(machine.memory)} for training "
-        f"on each of {plan.split.trainers}: {parts}; {worst(memory)}",
-        f"plan: {_fit_words(plan)}; a step about {duration(plan.step)}: "
-        + ", ".join(f"{phase} {duration(value)}" for phase, value in plan.seconds.items()),
+        f"plan, an estimate: at most {gb(memory.peak)} of {gb(plan.machine.memory)} GB to train"
+        f"{where} ({said}; {worst(memory)}); fits: {_fit_words(plan)}",
+        f"plan: a step about {duration(plan.step)} (" + phases_words(plan) + ")",
     ]
+
+
+def phases_words(plan: Plan) -> str:
+    """Seconds by phase; what takes less than a thousandth is left out."""
+    least = plan.step / 1000
+    shown = {phase: value for phase, value in plan.seconds.items() if value > least}
+    return ", ".join(f"{phase} {duration(value)}" for phase, value in shown.items())
 
 
 def resident_parts(plan: Plan) -> list[tuple[str, float]]:
@@ -106,7 +118,7 @@ def lines(plan: Plan) -> list[str]:
 def time_lines(plan: Plan) -> list[str]:
     """Seconds of a step by phase, as configured and with the engine elsewhere."""
     text = [f"a step   about {duration(plan.step)}, every completion at its limit: "]
-    text[0] += ", ".join(f"{phase} {duration(value)}" for phase, value in plan.seconds.items())
+    text[0] += phases_words(plan)
     for title, rollout in engine_variants(plan):
         config = replace(plan.config, rollout=rollout)
         other = replace(plan, config=config)
