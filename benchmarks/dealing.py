@@ -21,7 +21,7 @@ from statistics import mean
 from time import perf_counter
 
 from cost import SHAPES, Shape, backward_flops, forward_flops
-from paint.config import Train
+from paint.config import Config, Train
 from paint.data.problems import Problem
 from paint.engines.protocol import Completion
 from paint.training.dealing import Model, micro_batches, shares
@@ -39,7 +39,7 @@ BUDGETS = (2048, 4096, 8192, 16_384)
 ROWS_AT_ONCE = 4
 NO_BUDGET = 10_000_000
 
-Deal = Callable[[Sequence[Rollout], int, Train], list[list[Rollout]]]
+Deal = Callable[[Sequence[Rollout], int, Config], list[list[Rollout]]]
 
 
 def rows(rng: random.Random, count: int, median: float, sigma: float, limit: int) -> list[Rollout]:
@@ -65,7 +65,7 @@ def seconds(micro: Sequence[Rollout], shape: Shape) -> float:
     return len(micro) * passes + 6 * shape.head * sum(len(r.completion.ids) for r in micro)
 
 
-def by_order(rollouts: Sequence[Rollout], ranks: int, _: Train) -> list[list[Rollout]]:
+def by_order(rollouts: Sequence[Rollout], ranks: int, _: Config) -> list[list[Rollout]]:
     """Neighbours together, as rows were generated."""
     each = math.ceil(len(rollouts) / ranks)
     return [list(rollouts[i : i + each]) for i in range(0, len(rollouts), each)]
@@ -80,19 +80,19 @@ def by_cost(shape: Shape) -> Deal:
         is_full=False,
         recomputes=True,
     )
-    return lambda rollouts, ranks, train: shares(rollouts, ranks, model, train)
+    return lambda rollouts, ranks, config: shares(rollouts, ranks, model, config)
 
 
 def times(
     steps: Sequence[Sequence[Rollout]], ranks: int, shape: Shape, deal: Deal, train: Train
 ) -> tuple[float, float]:
     """Time and padded work over the ideal: means over steps."""
-    found = []
+    found, config = [], Config(train=train)
     for rollouts in steps:
         ideal = sum(seconds([r], shape) for r in rollouts) / ranks
         each = [
-            sum(seconds(micro, shape) for micro in micro_batches(share, train))
-            for share in deal(rollouts, ranks, train)
+            sum(seconds(micro, shape) for micro in micro_batches(share, config))
+            for share in deal(rollouts, ranks, config)
         ]
         found.append((max(each) / ideal, sum(each) / ranks / ideal))
     return mean(time for time, _ in found), mean(work for _, work in found)
@@ -136,7 +136,7 @@ def main() -> None:
             print(f"| {name} | {ranks} | {bound:.3f} | {' | '.join(cells)} |", flush=True)
 
     start = perf_counter()
-    by_cost(shape)(steps[0], 8, Train())
+    by_cost(shape)(steps[0], 8, Config())
     print(f"dealing a step over 8 ranks: {perf_counter() - start:.4f} s")
 
 

@@ -70,6 +70,10 @@ class Model:
     different text (OPSD's scripts: on; the paper is silent; docs/paper.md, D9)."""
     attention: str = "sdpa"
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
+    packed: bool = False
+    """Lay the rows of a micro-batch end to end instead of padding them, told apart by their
+    positions: for flash_attention_2. With others, too, the result is the same, but they hold a mask
+    of all tokens squared (ours)."""
 
     def __post_init__(self) -> None:
         require_sound(self)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import LAB
+from paint import config as cfg
 from paint.config import Config, Train
 from paint.data.problems import Problem
 from paint.engines.protocol import Completion
@@ -35,6 +36,11 @@ def of_lengths(lengths: Sequence[int]) -> list[Rollout]:
     return [rollout(row, 10, length, 20) for row, length in enumerate(lengths)]
 
 
+def asked(size: int, tokens: int, *, packed: bool = False) -> Config:
+    train = Train(micro_batch_size=size, micro_batch_tokens=tokens)
+    return Config(train=train, model=cfg.Model(packed=packed))
+
+
 def numbers(rollouts: Sequence[Rollout]) -> list[int]:
     return [r.row for r in rollouts]
 
@@ -49,13 +55,13 @@ def numbers(rollouts: Sequence[Rollout]) -> list[int]:
 def test_every_row_is_dealt_once_and_alike_whatever_the_order(
     lengths: list[int], ranks: int, size: int, tokens: int, random: Any
 ) -> None:
-    train = Train(micro_batch_size=size, micro_batch_tokens=tokens)
+    config = asked(size, tokens)
     rollouts = of_lengths(lengths)
-    dealt = [numbers(share) for share in shares(rollouts, ranks, MODEL, train)]
+    dealt = [numbers(share) for share in shares(rollouts, ranks, MODEL, config)]
     assert sorted(row for share in dealt for row in share) == list(range(len(lengths)))
     assert sum(not share for share in dealt) == max(0, ranks - len(lengths))
     random.shuffle(rollouts)
-    assert [numbers(share) for share in shares(rollouts, ranks, MODEL, train)] == dealt
+    assert [numbers(share) for share in shares(rollouts, ranks, MODEL, config)] == dealt
 
 
 @given(
@@ -66,8 +72,8 @@ def test_every_row_is_dealt_once_and_alike_whatever_the_order(
 def test_a_micro_batch_has_few_rows_and_few_tokens_or_one_row(
     lengths: list[int], size: int, tokens: int
 ) -> None:
-    train = Train(micro_batch_size=size, micro_batch_tokens=tokens)
-    groups = list(micro_batches(of_lengths(lengths), train))
+    config = asked(size, tokens)
+    groups = list(micro_batches(of_lengths(lengths), config))
     assert sorted(row for group in groups for row in numbers(group)) == list(range(len(lengths)))
     widths = [max(20 + len(r.completion.ids) for r in group) for group in groups]
     assert widths == sorted(widths, reverse=True)
@@ -80,19 +86,27 @@ def test_a_micro_batch_has_few_rows_and_few_tokens_or_one_row(
 
 
 def test_the_teachers_prompt_counts_where_there_is_one() -> None:
-    train = Train(micro_batch_size=2, micro_batch_tokens=200)
+    config = asked(2, 200)
     student = [rollout(0, 90, 10), rollout(1, 90, 10)]
-    assert list(map(numbers, micro_batches(student, train))) == [[0, 1]]
+    assert list(map(numbers, micro_batches(student, config))) == [[0, 1]]
     both = [rollout(0, 40, 10, teacher=91), rollout(1, 40, 10, teacher=91)]
-    assert list(map(numbers, micro_batches(both, train))) == [[0], [1]]
+    assert list(map(numbers, micro_batches(both, config))) == [[0], [1]]
     assert flops(both[:1], MODEL) - flops([rollout(0, 40, 10)], MODEL) == MODEL.forward(101)
 
 
+def test_packed_rows_have_no_padding_to_count() -> None:
+    rows = [rollout(0, 90, 10), rollout(1, 10, 10), rollout(2, 10, 10)]
+    assert list(map(numbers, micro_batches(rows, asked(3, 150)))) == [[0], [1, 2]]
+    assert list(map(numbers, micro_batches(rows, asked(3, 150, packed=True)))) == [[0, 1, 2]]
+    packed = replace(MODEL, packed=True)
+    assert flops(rows, packed) == sum(flops([r], MODEL) for r in rows) < flops(rows, MODEL)
+
+
 def test_ranks_compute_for_about_as_long_where_neighbours_would_not() -> None:
-    train = Train(micro_batch_size=4, micro_batch_tokens=2048)
+    config = asked(4, 2048)
     rollouts = of_lengths([10_000, 9_000, 8_000, 7_000, *range(4_000, 1_200, -100)])
     costs = [flops([r], MODEL) for r in rollouts]
-    dealt = [sum(flops([r], MODEL) for r in s) for s in shares(rollouts, 4, MODEL, train)]
+    dealt = [sum(flops([r], MODEL) for r in s) for s in shares(rollouts, 4, MODEL, config)]
     assert max(dealt) < 1.02 * sum(costs) / 4 < sum(costs[:8]) / 1.9
 
 
@@ -117,7 +131,7 @@ def test_a_rank_gets_its_share_of_all_ranks_rollouts(
     monkeypatch.setattr(dealing, "gather_object", gather)
     monkeypatch.setattr(Accelerator, "num_processes", 2)
     monkeypatch.setattr(Accelerator, "process_index", rank)
-    config = replace(Config(), train=Train(micro_batch_size=1))
+    config = asked(1, 4096)
     mine = deal(Accelerator(cpu=True), everyones[3 * rank : 3 * rank + 3], policy, config)
     assert numbers(mine) == [[0, 3, 4, 5], [1, 2]][rank]
 

@@ -149,9 +149,10 @@ def test_triton_without_a_gpu_is_refused_before_anything_is_done(
 def test_micro_batches_do_not_change_the_update(
     tmp_path: Path, reduction: str, skip_tokens: int
 ) -> None:
-    # Eight rows in groups of 3, 3 and 2, all at once, or as many as 400 tokens hold.
+    # Eight rows in groups of 3, 3 and 2, all at once, or as many as 400 tokens hold, end to end.
     for name, size, tokens in (("3", 3, 4096), ("8", 8, 4096), ("tokens", 8, 400)):
         config = small(
+            model={"packed": name == "tokens"},
             train={"steps": 1, "micro_batch_size": size, "micro_batch_tokens": tokens},
             objective={"reduction": reduction, "skip_tokens": skip_tokens},
         )

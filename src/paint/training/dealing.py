@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 
-from paint.config import Config, Train
+from paint.config import Config
 from paint.model.policy import Policy
 from paint.training.rollouts import Rollout
 
@@ -28,6 +28,7 @@ class Model:
         head: weights of the projection onto the vocabulary.
         is_full: every weight is trained, and gets a gradient of its own.
         recomputes: a backward pass begins with another forward pass.
+        packed: rows are not padded.
     """
 
     weights: int
@@ -35,6 +36,7 @@ class Model:
     head: int
     is_full: bool
     recomputes: bool
+    packed: bool = False
 
     def forward(self, tokens: int) -> int:
         """FLOPs of a causal forward pass over one row."""
@@ -59,6 +61,7 @@ def model_of(policy: Policy, config: Config) -> Model:
         head=policy.lm_head.weight.numel(),
         is_full=config.model.tuning == "full",
         recomputes=config.model.gradient_checkpointing,
+        packed=config.model.packed,
     )
 
 
@@ -70,13 +73,12 @@ def deal(
         return list(rollouts)
 
     all_rollouts, ranks = gather_object(list(rollouts)), accelerator.num_processes
-    return shares(all_rollouts, ranks, model_of(policy, config), config.train)[
-        accelerator.process_index
-    ]
+    dealt = shares(all_rollouts, ranks, model_of(policy, config), config)
+    return dealt[accelerator.process_index]
 
 
 def shares(
-    rollouts: Sequence[Rollout], ranks: int, model: Model, train: Train
+    rollouts: Sequence[Rollout], ranks: int, model: Model, config: Config
 ) -> list[list[Rollout]]:
     """Rollouts dealt to ranks: the costliest first, each to where all is soonest done.
 
@@ -84,7 +86,7 @@ def shares(
     """
 
     def cost(share: Sequence[Rollout]) -> int:
-        return sum(flops(micro, model) for micro in micro_batches(share, train))
+        return sum(flops(micro, model) for micro in micro_batches(share, config))
 
     shares: list[list[Rollout]] = [[] for _ in range(ranks)]
     for rollout in sorted(rollouts, key=lambda r: (-cost([r]), r.row)):
@@ -97,13 +99,16 @@ def flops(micro: Sequence[Rollout], model: Model) -> int:
 
     Those are three for each token of a completion (paint.fused), which is never padded there.
     """
+    if model.packed and len(micro) > 1:
+        return sum(flops([rollout], model) for rollout in micro)
+
     student = max(len(r.prompt) + len(r.completion.ids) for r in micro)
     teacher = max((len(r.view.prompt) + len(r.completion.ids) for r in micro if r.view), default=0)
     passes = model.forward(student) + model.backward(student) + model.forward(teacher)
     return len(micro) * passes + 6 * model.head * sum(len(r.completion.ids) for r in micro)
 
 
-def micro_batches(rollouts: Sequence[Rollout], train: Train) -> Iterator[list[Rollout]]:
+def micro_batches(rollouts: Sequence[Rollout], config: Config) -> Iterator[list[Rollout]]:
     """Groups of similar length, the longest first: little padding.
 
     A group has at most ``train.micro_batch_size`` rows and ``train.micro_batch_tokens`` tokens with
@@ -111,14 +116,14 @@ def micro_batches(rollouts: Sequence[Rollout], train: Train) -> Iterator[list[Ro
     """
     group: list[Rollout] = []
     for rollout in sorted(rollouts, key=tokens_of, reverse=True):
-        rows = len(group) + 1
-        is_full = rows > train.micro_batch_size or (
-            group and rows * tokens_of(group[0]) > train.micro_batch_tokens
-        )
-        if is_full:
+        grown = [*group, rollout]
+        widths = [tokens_of(r) for r in grown]
+        tokens = sum(widths) if config.model.packed else len(widths) * widths[0]
+        is_over = tokens > config.train.micro_batch_tokens
+        if group and (is_over or len(grown) > config.train.micro_batch_size):
             yield group
-            group = []
-        group.append(rollout)
+            grown = [rollout]
+        group = grown
     if group:
         yield group
 

@@ -88,7 +88,7 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     total = totals(setup.accelerator, rollouts, config.objective)
 
     scored: list[Scored] = []
-    for micro in micro_batches(rollouts, config.train):
+    for micro in micro_batches(rollouts, config):
         loss, values = score(micro)
         setup.accelerator.backward(loss * share(micro, total, config.objective))
 
