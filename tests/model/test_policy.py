@@ -395,7 +395,7 @@ def test_packed_rows_have_the_states_and_gradients_of_padded_ones(
     packed = states_and_gradients(replace(config, packed=True))
     assert len(padded) == len(packed) > 1
     for one, other in zip(padded, packed, strict=True):
-        assert float((one - other).norm() / one.norm()) < 1e-9
+        assert float((one - other).norm() / one.norm()) < 1e-6
 
 
 def test_a_model_that_lets_packed_rows_see_each_other_is_refused(
