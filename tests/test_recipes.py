@@ -128,7 +128,12 @@ SCRIPTS["opsd"] = SCRIPTS["paint"]
 EPOCHS = {"grpo": 2, "sft": 4}  # run_grpo.sh, run_sft.sh: --num_train_epochs
 PROBLEMS = 30_000  # Experimental Setup: up to 30K problem-solution pairs
 # Settings that change speed and memory, never the result.
-MEMORY = {"model.gradient_checkpointing", "train.micro_batch_size", "rollout.batch_size"}
+MEMORY = {
+    "model.gradient_checkpointing",
+    "train.micro_batch_size",
+    "train.micro_batch_tokens",
+    "rollout.batch_size",
+}
 
 
 def shipped(method: str, model: str) -> Config:

@@ -70,6 +70,10 @@ class Model:
     different text (OPSD's scripts: on; the paper is silent; docs/paper.md, D9)."""
     attention: str = "sdpa"
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
+    packed: bool = False
+    """Lay the rows of a micro-batch end to end instead of padding them, told apart by their
+    positions: for flash_attention_2. With others, too, the result is the same, but they hold a mask
+    of all tokens squared (ours)."""
 
     def __post_init__(self) -> None:
         require_sound(self)
@@ -293,7 +297,12 @@ class Train:
     batch_size: int = 32
     """Completions an optimizer step, over all ranks (paper: Experimental Details, 32)."""
     micro_batch_size: int = 4
-    """Completions in one forward and backward pass of a rank; changes memory, never the result."""
+    """Completions in one forward and backward pass of a rank, at most; changes memory and speed,
+    never the result."""
+    micro_batch_tokens: int = 4096
+    """Tokens in such a pass, at most: its rows times the longest of them, prompt (the teacher's
+    where that is longer), completion and padding. A longer row goes alone (ours: less padding than
+    in more tokens, less memory for long rows)."""
     learning_rate: float = 5e-6
     """Learning rate of the adapters (paper: Experimental Details, 5e-6), constant after the warm-up
     (ours)."""
@@ -314,7 +323,8 @@ class Train:
         require_sound(self)
         _at_least(1, self, steps="optimizer steps; paper: 100")
         _at_least(1, self, batch_size="completions a step; paper: 32")
-        _at_least(1, self, micro_batch_size="default: 4", checkpoint_every="steps; paper: 20")
+        _at_least(1, self, micro_batch_size="default: 4", micro_batch_tokens="default: 4096")
+        _at_least(1, self, checkpoint_every="steps; paper: 20")
         _at_least(0, self, seed="default: 0")
 
         in_range = 0 < self.learning_rate < math.inf

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
 from conftest import LAB, move
+from paint import config as cfg
 from paint.data.problems import Problem
 from paint.engines.local import LocalEngine
 from paint.engines.protocol import Sampling
@@ -373,3 +374,34 @@ def test_a_template_that_never_ends_is_stopped(
     with pytest.raises(PolicyError, match=r"does not end within 0\.5 seconds; mend chat_template"):
         load_policy(replace(LAB, path=str(lab_copy)), seed=0)
     until(lambda: threading.active_count() <= before)
+
+
+def states_and_gradients(config: cfg.Model) -> list[Tensor]:
+    policy = load_policy(config, seed=0)
+    move(policy)
+    policy.model.double()
+    states = policy.hidden_states(PROMPTS, COMPLETIONS)
+    (states * torch.linspace(0, 1, states.shape[-1])).sum().backward()
+    return [states.detach(), *(p.grad for p in policy.trainable if p.grad is not None)]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_packed_rows_have_the_states_and_gradients_of_padded_ones(
+    attention: str, checkpointing: bool
+) -> None:
+    config = replace(LAB, attention=attention, gradient_checkpointing=checkpointing)
+    padded = states_and_gradients(config)
+    packed = states_and_gradients(replace(config, packed=True))
+    assert len(padded) == len(packed) > 1
+    for one, other in zip(padded, packed, strict=True):
+        assert float((one - other).norm() / one.norm()) < 1e-6
+
+
+def test_a_model_that_lets_packed_rows_see_each_other_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one whose code makes its own mask, and does not look at positions."""
+    monkeypatch.setattr("transformers.masking_utils.find_packed_sequence_indices", lambda _: None)
+    with pytest.raises(PolicyError, match=r"does not keep packed rows apart .* model\.packed off"):
+        load_policy(replace(LAB, packed=True), seed=0)

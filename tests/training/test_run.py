@@ -149,16 +149,20 @@ def test_triton_without_a_gpu_is_refused_before_anything_is_done(
 def test_micro_batches_do_not_change_the_update(
     tmp_path: Path, reduction: str, skip_tokens: int
 ) -> None:
-    for size in (3, 8):  # eight rows in groups of 3, 3 and 2, or all at once
+    # Eight rows in groups of 3, 3 and 2, all at once, or as many as 400 tokens hold, end to end.
+    for name, size, tokens in (("3", 3, 4096), ("8", 8, 4096), ("tokens", 8, 400)):
         config = small(
-            train={"steps": 1, "micro_batch_size": size},
+            model={"packed": name == "tokens"},
+            train={"steps": 1, "micro_batch_size": size, "micro_batch_tokens": tokens},
             objective={"reduction": reduction, "skip_tokens": skip_tokens},
         )
-        train(config, tmp_path / str(size))
-    assert_same(adapter(tmp_path / "3"), adapter(tmp_path / "8"), tolerance=1e-6)
-    few, all_at_once = (read_metrics(tmp_path / name)[0] for name in ("3", "8"))
-    for name in ("gradient_norm", "kl", "first_kl"):
-        assert few[name] == pytest.approx(all_at_once[name], rel=1e-5)
+        train(config, tmp_path / name)
+    all_at_once = read_metrics(tmp_path / "8")[0]
+    for few in ("3", "tokens"):
+        assert_same(adapter(tmp_path / few), adapter(tmp_path / "8"), tolerance=1e-6)
+        for name in ("gradient_norm", "kl", "first_kl"):
+            found = read_metrics(tmp_path / few)[0][name]
+            assert found == pytest.approx(all_at_once[name], rel=1e-5)
 
 
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(
@@ -307,7 +311,11 @@ def test_two_processes_train_the_adapter_that_one_trains_in_twice_the_micro_batc
         "gradient_norm",
     ):  # Adam would hide a gradient that is a mean over ranks instead of a sum
         assert [row[name] for row in two] == pytest.approx([row[name] for row in one], rel=1e-5)
-    assert len((tmp_path / "two/rollouts/step-000001.jsonl").read_text().splitlines()) == 8
+    # Rows were dealt, and are written in the order of the minibatch all the same.
+    for name in ("problem_id", "completion_ids", "context"):
+        expected = [row[name] for row in stored(tmp_path / "one")]
+        assert [row[name] for row in stored(tmp_path / "two")] == expected
+    assert len(expected) == 8
 
 
 def test_a_sum_over_ranks_takes_every_gradient_once_however_many_messages_it_takes(

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -45,6 +45,10 @@ from paint.model.lora import LeanLinear
 TEMPLATE_SECONDS = 5.0
 """How long a chat template may take for a prompt; it takes a thousandth of a second."""
 
+PACKING_ERROR = 0.05
+"""What rounding may change of packed states, as a share of their norm; rows that see each other
+change more."""
+
 
 class PolicyError(PaintError, ValueError):
     """The model cannot be student and teacher; the message names the reason and the way out."""
@@ -61,6 +65,7 @@ class Policy:
         lm_head: hidden states (n h) to logits (n v). It has no adapter: where adapters are trained,
             it is frozen.
         student_thinking, teacher_thinking: whether each view's prompt leaves thinking on.
+        packed: rows are computed end to end, not padded.
     """
 
     model: peft.PeftModel | PreTrainedModel
@@ -68,6 +73,7 @@ class Policy:
     lm_head: nn.Linear
     student_thinking: bool
     teacher_thinking: bool
+    packed: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -208,6 +214,9 @@ class Policy:
         Source: Eq. entropy_ratio and above.
         """
         rows = [[*p, *c] for p, c in zip(prompts, completions, strict=True)]
+        if self.packed:
+            return self._packed_states(rows, [len(prompt) for prompt in prompts])
+
         width = max(map(len, rows))
         pad = self.tokenizer.pad_token_id or 0
         ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=self.device)
@@ -222,6 +231,17 @@ class Policy:
         predicts = (positions >= starts[:, None] - 1) & (positions < lengths[:, None] - 1)
         selected: Tensor = states[predicts]
         return selected
+
+    def _packed_states(self, rows: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+        """The same of one long row, in which positions alone tell where the next one begins."""
+        ids = torch.tensor([[i for row in rows for i in row]], device=self.device)
+        positions = torch.cat([torch.arange(len(row)) for row in rows]).to(self.device)
+        states = self.base.get_decoder()(
+            input_ids=ids, position_ids=positions[None], use_cache=False
+        ).last_hidden_state[0]
+
+        parts = states.split([len(row) for row in rows])
+        return torch.cat([part[n - 1 : -1] for part, n in zip(parts, starts, strict=True)])
 
 
 def encode(
@@ -297,7 +317,23 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
     model.eval()
     if config.gradient_checkpointing:
         _checkpoint_gradients(model)
-    return Policy(model, tokenizer, lm_head, config.student_thinking, config.teacher_thinking)
+    policy = Policy(model, tokenizer, lm_head, config.student_thinking, config.teacher_thinking)
+    return _packing(policy, config) if config.packed else policy
+
+
+def _packing(policy: Policy, config: cfg.Model) -> Policy:
+    """The same, with rows end to end. Raises PolicyError where a row would see those before it."""
+    packed, prompts, completions = replace(policy, packed=True), [[0, 1], [2, 3]], [[4, 5], [6, 7]]
+    with torch.no_grad(), _loading(config.path):
+        padded = policy.hidden_states(prompts, completions).float()
+        error = (packed.hidden_states(prompts, completions).float() - padded).norm()
+    if not error <= PACKING_ERROR * padded.norm():
+        raise PolicyError(
+            f"model.path {show(config.path)} does not keep packed rows apart with model.attention "
+            f"{show(config.attention)}: its states change by {float(error / padded.norm()):.2g} of "
+            f"their size; leave model.packed off"
+        )
+    return packed
 
 
 def _load_base(config: cfg.Model) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -4,7 +4,7 @@ A method's step (``paint.step``, ``paint.baselines``) says what is learnt from a
 module makes a step of the optimizer of it: the same loss, whatever the micro-batches and ranks.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,7 @@ from paint.model.policy import Policy
 from paint.model.teacher import Teacher
 from paint.options import Objective
 from paint.ranks import gathered_on_first, meet, sum_gradients
+from paint.training.dealing import deal, micro_batches
 from paint.training.rollouts import Rollout, Scored
 
 
@@ -77,17 +78,18 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
 
 
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[Scored]:
-    """The gradient of the whole step's loss, micro-batch by micro-batch.
+    """The gradient of the whole step's loss, micro-batch by micro-batch, on ranks of equal work.
 
     Returns the scored rollouts in the order of their rows: on the first rank those of all ranks, on
     the others their own.
     """
     config = setup.config
     meet()  # one rank may have generated for much longer than another
+    rollouts = deal(setup.accelerator, rollouts, setup.policy, config)
     total = totals(setup.accelerator, rollouts, config.objective)
 
     scored: list[Scored] = []
-    for micro in micro_batches(rollouts, config.train.micro_batch_size):
+    for micro in micro_batches(rollouts, config):
         loss, values = score(micro)
         setup.accelerator.backward(loss * share(micro, total, config.objective))
 
@@ -149,18 +151,6 @@ def lengths_of(rollouts: Sequence[Rollout]) -> list[int]:
 def completion_ids(rollouts: Sequence[Rollout], device: torch.device) -> Tensor:
     """The completions' token ids, laid end to end (n)."""
     return torch.tensor([i for rollout in rollouts for i in rollout.completion.ids], device=device)
-
-
-def micro_batches(rollouts: Sequence[Rollout], size: int) -> Iterator[list[Rollout]]:
-    """Groups of similar length: little padding, and the same sum whatever the grouping."""
-
-    def length(rollout: Rollout) -> int:
-        prompt = rollout.view.prompt if rollout.view else rollout.prompt
-        return len(prompt) + len(rollout.completion.ids)
-
-    ordered = sorted(rollouts, key=length, reverse=True)
-    for i in range(0, len(ordered), size):
-        yield ordered[i : i + size]
 
 
 def totals(

@@ -1,0 +1,134 @@
+"""Who computes which rows of a step, and which of them at once.
+
+Rows differ in length many times over, and a step takes as long as its slowest rank. So rows are
+dealt by what they cost, after they were generated. Loss, gradient, figures and files are the same
+whatever the dealing: every row weighs by its share of the whole step (paint.training.update).
+
+Left out on purpose: dealing by seconds that were measured. Ranks of one kind are taken for granted.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from accelerate import Accelerator
+
+from paint.config import Config
+from paint.model.policy import Policy
+from paint.ranks import gathered
+from paint.training.rollouts import Rollout
+
+
+@dataclass(frozen=True)
+class Model:
+    """What decides how much one row costs beside another.
+
+    Attributes:
+        weights: of the decoder's matrices, each multiplied once a token in a forward pass.
+        attention: layers x heads x size of a head.
+        head: weights of the projection onto the vocabulary.
+        is_full: every weight is trained, and gets a gradient of its own.
+        recomputes: a backward pass begins with another forward pass.
+        packed: rows are not padded.
+    """
+
+    weights: int
+    attention: int
+    head: int
+    is_full: bool
+    recomputes: bool
+    packed: bool = False
+
+    def forward(self, tokens: int) -> int:
+        """FLOPs of a causal forward pass over one row."""
+        return 2 * self.weights * tokens + 2 * self.attention * tokens**2
+
+    def backward(self, tokens: int) -> int:
+        """Of its backward pass: attention twice, and weights twice where they are trained."""
+        matrices = 2 * self.weights * tokens * (2 if self.is_full else 1)
+        again = self.forward(tokens) if self.recomputes else 0
+        return matrices + 4 * self.attention * tokens**2 + again
+
+
+def model_of(policy: Policy, config: Config) -> Model:
+    """What the policy's weights and its config say."""
+    base, shape = policy.base, policy.base.config
+    embedding = base.get_input_embeddings().weight
+    heads = shape.num_attention_heads
+    head_size = getattr(shape, "head_dim", None) or shape.hidden_size // heads
+    return Model(
+        weights=sum(p.numel() for p in base.get_decoder().parameters() if p is not embedding),
+        attention=shape.num_hidden_layers * heads * head_size,
+        head=policy.lm_head.weight.numel(),
+        is_full=config.model.tuning == "full",
+        recomputes=config.model.gradient_checkpointing,
+        packed=config.model.packed,
+    )
+
+
+def deal(
+    accelerator: Accelerator, rollouts: Sequence[Rollout], policy: Policy, config: Config
+) -> list[Rollout]:
+    """This rank's share of the rollouts of all ranks, so that all compute for about as long."""
+    if accelerator.num_processes == 1:
+        return list(rollouts)
+
+    all_rollouts, ranks = gathered(list(rollouts)), accelerator.num_processes
+    dealt = shares(all_rollouts, ranks, model_of(policy, config), config)
+    return dealt[accelerator.process_index]
+
+
+def shares(
+    rollouts: Sequence[Rollout], ranks: int, model: Model, config: Config
+) -> list[list[Rollout]]:
+    """Rollouts dealt to ranks: the costliest first, each to where all is soonest done.
+
+    Every rank gets one where there are enough. The same rollouts are dealt alike, in any order.
+    """
+
+    def cost(share: Sequence[Rollout]) -> int:
+        return sum(flops(micro, model) for micro in micro_batches(share, config))
+
+    shares: list[list[Rollout]] = [[] for _ in range(ranks)]
+    for rollout in sorted(rollouts, key=lambda r: (-cost([r]), r.row)):
+        min(shares, key=lambda share: cost([*share, rollout])).append(rollout)
+    return shares
+
+
+def flops(micro: Sequence[Rollout], model: Model) -> int:
+    """What a micro-batch costs with its padding: both views' passes, and the loss's products.
+
+    Those are three for each token of a completion (paint.fused), which is never padded there.
+    """
+    if model.packed and len(micro) > 1:
+        return sum(flops([rollout], model) for rollout in micro)
+
+    student = max(len(r.prompt) + len(r.completion.ids) for r in micro)
+    teacher = max((len(r.view.prompt) + len(r.completion.ids) for r in micro if r.view), default=0)
+    passes = model.forward(student) + model.backward(student) + model.forward(teacher)
+    return len(micro) * passes + 6 * model.head * sum(len(r.completion.ids) for r in micro)
+
+
+def micro_batches(rollouts: Sequence[Rollout], config: Config) -> Iterator[list[Rollout]]:
+    """Groups of similar length, the longest first: little padding.
+
+    A group has at most ``train.micro_batch_size`` rows and ``train.micro_batch_tokens`` tokens with
+    its padding; a longer row is alone.
+    """
+    group: list[Rollout] = []
+    for rollout in sorted(rollouts, key=tokens_of, reverse=True):
+        grown = [*group, rollout]
+        widths = [tokens_of(r) for r in grown]
+        tokens = sum(widths) if config.model.packed else len(widths) * widths[0]
+        is_over = tokens > config.train.micro_batch_tokens
+        if group and (is_over or len(grown) > config.train.micro_batch_size):
+            yield group
+            grown = [rollout]
+        group = grown
+    if group:
+        yield group
+
+
+def tokens_of(rollout: Rollout) -> int:
+    """Tokens of the longer view: the student's, or the teacher's where there is one."""
+    prompts = [rollout.prompt, *([rollout.view.prompt] if rollout.view else [])]
+    return max(map(len, prompts)) + len(rollout.completion.ids)
