@@ -43,6 +43,8 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
         with files.new_folder(final) as partial:
             save_trained(setup.policy, trained_in(partial, setup.policy.tuning))
             setup.teacher.save(partial)
+            if setup.ahead is not None:
+                setup.ahead.save(partial, step)
             torch.save(setup.optimizer.state_dict(), partial / "optimizer.pt")
             files.write_json(partial / "state.json", state)
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
