@@ -12,6 +12,9 @@ from paint.data.problems import Problem
 from paint.engines.canary import CAUSES, EngineGap
 from paint.engines.protocol import Completion
 
+STALE_KL = 0.05
+"""Nats of stale_kl over which a run says that its completions are old (docs/engines.md)."""
+
 
 @dataclass(frozen=True)
 class View:

@@ -39,7 +39,7 @@ from paint.step import step
 from paint.training import checkpoint, runlog
 from paint.training.ahead import Ahead
 from paint.training.prompts import problems_that_fit, say_how_views_differ, show_first_prompts
-from paint.training.rollouts import Scored
+from paint.training.rollouts import STALE_KL, Scored
 from paint.training.tokens import write_tokens
 from paint.training.update import Setup, Step, is_whole_step, learning_rate, wanted
 
@@ -206,6 +206,11 @@ def log_step(
     metrics["learning_rate"] = learning_rate(setup.config, step_number - 1)
     metrics["seconds_left"] = display.seconds_left(step_number)
 
+    if metrics.get("stale_kl", 0.0) > STALE_KL:
+        display.note(
+            f"step {step_number}: its completions are old: stale_kl is {metrics['stale_kl']:.2g} "
+            f"nats, over {STALE_KL:g}; lower rollout.ahead or train.learning_rate"
+        )
     if setup.config.log.keep_rollouts:
         runlog.write_rollouts(folder, step_number, scored, is_correct)
         rows, tokenizer = setup.config.log.tokens, setup.policy.tokenizer
