@@ -64,6 +64,8 @@ def test_a_completion_is_whole_by_the_adapter_of_two_updates_ago(
 
 def test_the_gap_is_to_who_wrote_and_staleness_to_who_is_trained(run: Path) -> None:
     first, *later = read_metrics(run)
+    assert {"seconds_wait", "seconds_ask", "seconds_author"} < first.keys()
+    assert not {"seconds_rollout", "tokens_per_second_rollout"} & first.keys()
     assert first["stale_kl"] < 1e-9
     for row in later:
         assert row["engine_gap_mean"] < 1e-5

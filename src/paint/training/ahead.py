@@ -48,10 +48,10 @@ class Ahead:
         self._authors: dict[int, list[Tensor]] = {}
 
     def take(self, step: int) -> list[Completion]:
-        """This rank's completions of a step, of which ``ask`` has not been told again since."""
-        for first in range(step, step + len(self.engines)):  # the policy as it starts writes them
-            if first not in self._authors:
-                self._begin(first)
+        """This rank's completions of a step; those of a run's first k steps are asked for here."""
+        for early in range(step, step + len(self.engines)):
+            if early not in self._authors:
+                self._begin(early)
         self._authors = {s: author for s, author in self._authors.items() if s >= step}
         return self._under_way.pop(step)()
 

@@ -59,7 +59,7 @@ The tokens of all completions are laid end to end.
 
 
 def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> list[Rollout]:
-    """One completion of the current student for every row.
+    """One completion of the current student for every row; with steps ahead, of an earlier one.
 
     Source: Algorithm 1, 'Sample one student rollout'.
     """
@@ -72,9 +72,9 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
         with clock("rollout"):
             completions = setup.engine.generate(*asked)
     else:
-        with clock("rollout"):
+        with clock("wait"):
             completions = ahead.take(step_index)
-        with clock("adopt"):
+        with clock("ask"):
             ahead.ask(step_index)
 
     rollouts = [
