@@ -135,11 +135,17 @@ def test_an_engine_with_another_policy_is_found_also_ahead(
         ({"train": {"method": "grpo"}}, r"must be 0 with train.method \"grpo\", got 1"),
         ({"train": {"method": "sft"}}, r"must be 0 with train.method \"sft\", got 1"),
         (
-            {"objective": {"kind": "sampled_token", "clip_mode": "none"}},
+            {
+                "objective": {"kind": "sampled_token", "clip_mode": "none"},
+                "rollout": {"ahead": 1, "top_p": 1.0, "top_k": -1},
+            },
             r'must be 0 with objective.kind "sampled_token", got 1',
         ),
         ({"rollout": {"ahead": 1, "sleep": True}}, "must be 0 with rollout.sleep"),
-        ({"rollout": {"ahead": 1, "engine": "merged"}}, "and with rollout.engine merged, got 1"),
+        (
+            {"rollout": {"ahead": 1, "engine": "merged"}},
+            "must be 0 with rollout.sleep and with rollout.engine merged, got 1",
+        ),
         ({"rollout": {"ahead": 65}}, r"must be in \[0, 64\], got 65"),
     ],
 )
