@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -391,7 +392,7 @@ def test_steps_are_under_way_at_once_each_by_its_own_adapter(
 ) -> None:
     """While the caller goes on, and while what was asked for first is not there yet."""
     stand_in = stand_ins(max_loras=3)
-    engine = opened(stand_in, ahead=2, in_flight=32)
+    engine = opened(stand_in, ahead=2, in_flight=2)
     engine.adopt()
     others = [engine.beside(), engine.beside()]
     for step, other in enumerate(others):
@@ -399,14 +400,14 @@ def test_steps_are_under_way_at_once_each_by_its_own_adapter(
         other.adopt()
     stand_in.silent = True
     waiting = [other.begin(PROMPTS, SHORT, range(24)) for other in others]
-    until(lambda: stand_in.paths().count("/v1/completions") == 48)
+    until(lambda: stand_in.paths().count("/v1/completions") == 2 * 2)
     stand_in.silent = False
 
     assert [[c.ids for c in wait()] for wait in waiting] == [EXPECTED, EXPECTED]
     assert generate(engine) == EXPECTED
     asked = [body["model"] for path, body in stand_in.calls if path == "/v1/completions"]
-    assert [len(set(asked[i : i + 24])) for i in (0, 24, 48)] == [1, 1, 1]
-    assert len(set(asked)) == 3 == len(stand_in.adapters)
+    assert sorted(Counter(asked).values()) == [24, 24, 24]
+    assert set(asked) == set(stand_in.adapters)
     weights = {
         digest_of_file(Path(p) / "adapter_model.safetensors") for p in stand_in.adapters.values()
     }
