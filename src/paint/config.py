@@ -29,6 +29,9 @@ Shown = Literal["own", "none", "other", "answer", "wrong_answer"]
 MOST = 10_000_000
 """The largest number of steps, rows, tokens or samples: more is a slip that takes all memory."""
 
+MOST_AHEAD = 64
+"""The furthest that completions may be ahead: each step of it is another adapter on the servers."""
+
 MOST_SECONDS = 31_536_000
 """The longest time to wait, a year."""
 
@@ -170,6 +173,11 @@ class Rollout:
     checkpoint."""
     timeout: float = 1800.0
     """Seconds that one completion may take before it is asked for again."""
+    ahead: int = 0
+    """Steps between asking for completions and training on them, in [0, 64]: servers write step
+    t + ahead, by the adapter as it is before update t, while step t trains; 0 is on policy
+    (paper: Algorithm 1, on policy; ours). With local, this only shows what old completions do
+    (docs/engines.md)."""
     sleep: bool = False
     """Let the servers give their GPU to the trainer between rollouts (vLLM's sleep mode, level
     1)."""
@@ -204,6 +212,12 @@ class Rollout:
         in_range = 0 < self.timeout <= MOST_SECONDS
         require(self, "timeout", in_range, f"in (0, {MOST_SECONDS}]", "seconds; default: 1800")
         require_place(self, "adapter_folder", "None: the run directory")
+
+        in_range = 0 <= self.ahead <= MOST_AHEAD
+        require(self, "ahead", in_range, f"in [0, {MOST_AHEAD}]", "steps; default: 0, on policy")
+        are_apart = not self.ahead or not (self.sleep or self.engine == "merged")
+        allowed = "0 with rollout.sleep and with rollout.engine merged"
+        require(self, "ahead", are_apart, allowed, "servers write while the trainer works")
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,6 +474,15 @@ class Config:
                 "KL only for tokens drawn from the whole distribution)"
             )
 
+        if rollout.ahead and (self.train.method != "distillation" or tokens_carry_gradient):
+            what = f"train.method {show(self.train.method)}"
+            if self.train.method == "distillation":
+                what = 'objective.kind "sampled_token"'
+            raise ConfigError(
+                f"rollout.ahead must be 0 with {what}, got {rollout.ahead} (a gradient by sampled "
+                f"tokens is that of the policy which drew them, and references are not drawn)"
+            )
+
         if self.teacher.reason_first and self.context.shown == "none":
             raise ConfigError(
                 'context.shown must not be "none" with teacher.reason_first: '
@@ -529,6 +552,7 @@ class Evaluation:
         require(self, "folder", bool(self.folder.strip()), "a folder", 'default: "evals"')
         require_place(self, "folder", 'default: "evals"')
         require_place(self, "verdicts", "a JSONL file")
+        require(self.rollout, "ahead", not self.rollout.ahead, "0", "no training, nothing ahead")
         in_range = 0.01 <= self.deadline <= 86_400
         require(self, "deadline", in_range, "in [0.01, 86400]", "seconds; default: 5")
 

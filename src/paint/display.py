@@ -47,6 +47,7 @@ SHOWN = {
     "correct_share": "verified correct (for analysis only)",
     "engine_gap_mean": "engine - trainer log-prob, mean",
     "engine_gap_p99": "engine - trainer log-prob, 99th percentile",
+    "stale_kl": "KL from who wrote the completions, nats",
     "tokens_per_second_rollout": "tokens/s, rollout",
     "tokens_per_second_loss": "tokens/s, loss and gradient",
 }

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 import torch
 from peft.utils import load_peft_weights
 
-from conftest import LAB
+from conftest import LAB, move
 from paint.config import Config
 from paint.data.problems import Problem
 from paint.display import Display
@@ -28,6 +30,7 @@ from paint.engines.open import open_vllm
 from paint.engines.protocol import Completion, EngineError, Sampling
 from paint.engines.server import Server
 from paint.engines.vllm import VllmEngine
+from paint.files import digest_of_file
 from paint.model.policy import Policy
 from paint.model.weights import load_adapter
 from paint.recipe import find_recipe, read_recipe
@@ -376,6 +379,86 @@ def test_a_server_with_more_adapters_than_slots_is_refused(stand_ins: Any, opene
         second.require_slots()
 
 
+def test_every_step_under_way_needs_a_slot_of_its_own(stand_ins: Any, opened: Open) -> None:
+    ahead = opened(stand_ins(max_loras=2), ahead=2)
+    ahead.adopt()
+    wanted = r"serves 3 adapters and holds 2 .* --max-loras 3.* or lower rollout\.ahead"
+    with pytest.raises(EngineError, match=wanted):
+        ahead.require_slots()
+
+
+def test_steps_are_under_way_at_once_each_by_its_own_adapter(
+    stand_ins: Any, opened: Open, policy: Policy, tmp_path: Path
+) -> None:
+    """While the caller goes on, and while what was asked for first is not there yet."""
+    stand_in = stand_ins(max_loras=3)
+    engine = opened(stand_in, ahead=2, in_flight=2)
+    engine.adopt()
+    others = [engine.beside(), engine.beside()]
+    for step, other in enumerate(others):
+        move(policy, step)
+        other.adopt()
+    stand_in.silent = True
+    waiting = [other.begin(PROMPTS, SHORT, range(24)) for other in others]
+    until(lambda: stand_in.paths().count("/v1/completions") == 2 * 2)
+    stand_in.silent = False
+
+    assert [[c.ids for c in wait()] for wait in waiting] == [EXPECTED, EXPECTED]
+    assert generate(engine) == EXPECTED
+    asked = [body["model"] for path, body in stand_in.calls if path == "/v1/completions"]
+    assert sorted(Counter(asked).values()) == [24, 24, 24]
+    assert set(asked) == set(stand_in.adapters)
+    weights = {
+        digest_of_file(Path(p) / "adapter_model.safetensors") for p in stand_in.adapters.values()
+    }
+    assert len(weights) == 3
+    engine.close()
+    assert not stand_in.adapters
+    assert not list((tmp_path / "run/engine").iterdir())
+
+
+def test_a_server_that_dies_while_nobody_waits_is_taken_back(
+    stand_ins: Any, opened: Open, said: Any
+) -> None:
+    stand_in = stand_ins(max_loras=2, seconds=0.1)
+    engine = opened(stand_in, ahead=1)
+    engine.adopt()
+    beside = engine.beside()
+    beside.adopt()
+    wait = beside.begin(PROMPTS, SHORT, range(24))
+    until(lambda: stand_in.paths().count("/v1/completions") > 8)
+    stand_in.stop()
+    until(lambda: "is left out" in said())
+    stand_in.start()
+    assert [c.ids for c in wait()] == EXPECTED
+
+
+def test_what_nobody_waits_for_any_longer_ends_with_the_engine(
+    stand_ins: Any, opened: Open
+) -> None:
+    stand_in = stand_ins(max_loras=2, seconds=0.2)
+    engine = opened(stand_in, ahead=1, in_flight=1)
+    engine.adopt()
+    beside = engine.beside()
+    beside.adopt()
+    wait = beside.begin(PROMPTS, SHORT, range(24))
+    until(lambda: "/v1/completions" in stand_in.paths())
+    started = time.monotonic()
+    engine.close()
+    assert time.monotonic() - started < 2
+    assert not stand_in.adapters
+    assert stand_in.paths().count("/v1/completions") < 4
+    with pytest.raises(CancelledError):
+        wait()
+
+
+def test_what_is_refused_ahead_is_said_to_who_waits(stand_ins: Any, opened: Open) -> None:
+    engine = opened(stand_ins(max_tokens=20), ahead=1)
+    engine.adopt()
+    with pytest.raises(EngineError, match="a server has 20"):
+        engine.begin([[5] * 30], SHORT, [0])()
+
+
 def test_a_completion_that_would_be_cut_by_the_server_is_refused(
     stand_ins: Any, opened: Open
 ) -> None:
@@ -617,6 +700,9 @@ def test_a_server_of_ours_is_started_for_the_model_and_the_adapter() -> None:
         "--max-lora-rank": "64",
         "--max-loras": "1",
     }
+    ahead = replace(config.rollout, sleep=False, ahead=3)
+    line_ahead = server_command(config.model, ahead, 8123, max_tokens=9216, positions=None)
+    assert line_ahead[line_ahead.index("--max-loras") + 1] == "4"
     assert line[17:] == ["--enable-lora", "--enable-sleep-mode", "--dtype", "half", "-x", "a b"]
 
 

@@ -39,6 +39,7 @@ from paint.model.weights import save_adapter
 from paint.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.runs import latest_checkpoint, read_metrics
 from processes import alive, in_two_processes, train_command, until
+from runs import adapter, assert_same, kill_and_resume, stored
 
 ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-vllm/bin/python"
@@ -64,7 +65,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     flags = ["--model", str(MODEL), "--dtype", "float32", "--enforce-eager", "--port", str(port)]
-    flags += ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "2"]
+    flags += ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "3"]
     environment = SMALL | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     log = tmp_path_factory.mktemp("server") / "log"
     process = ServerProcess([*SERVER, *flags], environment, log)
@@ -414,6 +415,31 @@ def test_two_processes_train_through_the_server_what_one_trains(url: str, tmp_pa
     ]
     ids = [[json.loads(line)["completion_ids"] for line in lines] for lines in stored]
     assert ids[0] == ids[1]
+    models = httpx2.get(f"{url}/v1/models").json()["data"]
+    assert not [model["id"] for model in models if "paint-" in model["id"]]
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_run_ahead_of_itself_is_killed_and_ends_in_the_same_bits(
+    url: str, tmp_path: Path, ahead: int
+) -> None:
+    """Several adapters on one server at once; a checkpoint keeps those that are behind."""
+    config = recipe(urls=[url], ahead=ahead)
+    train = dataclasses.replace(config.train, steps=5, batch_size=8, checkpoint_every=2)
+    config = dataclasses.replace(config, train=train)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(
+        train_command(config, whole), check=True, capture_output=True, env=os.environ | SMALL
+    )
+    kill_and_resume(config, killed, lambda: len(read_metrics(killed)) >= 3)
+
+    assert_same(adapter(whole), adapter(killed))
+    for step in range(1, 6):
+        ids = [[row["completion_ids"] for row in stored(f, step)] for f in (whole, killed)]
+        assert ids[0] == ids[1]
+    metrics = read_metrics(whole)
+    assert max(row["engine_gap_mean"] for row in metrics) < 1e-4
+    assert metrics[0]["stale_kl"] < 1e-7 < min(row["stale_kl"] for row in metrics[1:])
     models = httpx2.get(f"{url}/v1/models").json()["data"]
     assert not [model["id"] for model in models if "paint-" in model["id"]]
 

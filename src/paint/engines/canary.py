@@ -14,8 +14,8 @@ from torch import Tensor
 
 from paint.engines.protocol import Completion, Engine, Sampling
 from paint.errors import PaintError
+from paint.fused import fused_log_probs
 from paint.model.policy import Policy
-from paint.objective import token_log_probs
 
 CAUSES = (
     "the model and number format that the engine loaded (model.path, model.dtype; vLLM: --model, "
@@ -117,9 +117,9 @@ def trainer_log_probs(
     At temperature 1, as an engine's.
     """
     ids = [completion.ids for completion in completions]
-    logits = policy.lm_head(policy.hidden_states(prompts, ids))
-    tokens = torch.tensor([token for row in ids for token in row], device=logits.device)
-    return token_log_probs(logits.float(), tokens).cpu()
+    hidden = policy.hidden_states(prompts, ids)
+    tokens = torch.tensor([token for row in ids for token in row], device=hidden.device)
+    return fused_log_probs(hidden, policy.lm_head, tokens).log_prob.cpu()
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from accelerate import PartialState
 
-from paint.engines.protocol import Completion, Engine, Finished, Sampling
+from paint.engines.protocol import Completion, Engine, Finished, Sampling, Waiting
 from paint.ranks import gathered, on_first_rank
 
 
@@ -54,13 +54,34 @@ class FirstRankEngine:
         if self.frees_memory and torch.cuda.is_available():
             torch.cuda.empty_cache()  # servers on the same GPUs need the memory that torch caches
 
-        counts = gathered([len(prompts)])
-        rows = gathered(list(zip(prompts, seeds, strict=True)))
+        all_prompts, all_seeds, mine = _of_all_ranks(prompts, seeds)
 
         def work() -> list[Completion]:
             assert self.engine is not None
-            all_prompts, all_seeds = [prompt for prompt, _ in rows], [seed for _, seed in rows]
             return self.engine.generate(all_prompts, sampling, all_seeds)
 
-        start = sum(counts[: PartialState().process_index])
-        return on_first_rank(work)[start : start + len(prompts)]
+        return on_first_rank(work)[mine]
+
+    def begin(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> Waiting:
+        """As ``generate``; what is returned is called by all ranks together, too."""
+        all_prompts, all_seeds, mine = _of_all_ranks(prompts, seeds)
+        waiting = self.engine.begin(all_prompts, sampling, all_seeds) if self.engine else list
+        return lambda: on_first_rank(waiting)[mine]
+
+    def beside(self) -> "FirstRankEngine":
+        """Another engine on the same servers, with an adapter of its own."""
+        engine = self.engine.beside() if self.engine else None
+        return FirstRankEngine(engine, frees_memory=self.frees_memory)
+
+
+def _of_all_ranks(
+    prompts: Sequence[Sequence[int]], seeds: Sequence[int]
+) -> tuple[list[Sequence[int]], list[int], slice]:
+    """All ranks' prompts and seeds, and where this rank's are among them."""
+    counts = gathered([len(prompts)])
+    rows = gathered(list(zip(prompts, seeds, strict=True)))
+    start = sum(counts[: PartialState().process_index])
+    mine = slice(start, start + len(prompts))
+    return [prompt for prompt, _ in rows], [seed for _, seed in rows], mine

@@ -37,6 +37,9 @@ class Fleet:
         in_flight: requests that a server is given at once.
         patience: seconds to wait for a server when there is no other.
         wakes: a server that comes back may be asleep.
+
+    Attributes:
+        says_count: show how many completions are there, as what the step is doing.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Fleet:
         self.servers, self.display = list(servers), display
         self.in_flight, self.patience, self.wakes = in_flight, patience, wakes
         self.adapter = Path()
+        self.says_count = True
         self.changed = asyncio.Condition()
         self.silent_since = time.monotonic()
 
@@ -96,7 +100,8 @@ class Fleet:
             nonlocal count
             finished(index, await self._complete(prompt, sampling, seed, vocabulary))
             count += 1
-            self.display.phase(f"rollout {count}/{len(prompts)}")
+            if self.says_count:
+                self.display.phase(f"rollout {count}/{len(prompts)}")
 
         self.adapter = adapter
         self.silent_since = time.monotonic()

@@ -91,7 +91,7 @@ def server_command(
         "--dtype": model.dtype,
         "--max-model-len": min(max_tokens, positions or max_tokens),
         "--max-lora-rank": max_rank_flag(model.lora_rank),
-        "--max-loras": 1,
+        "--max-loras": 1 + options.ahead,
     }
     flags = [str(part) for setting in settings.items() for part in setting]
     flags += ["--enable-lora", *(["--enable-sleep-mode"] if options.sleep else [])]

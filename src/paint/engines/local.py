@@ -24,7 +24,7 @@ from transformers.cache_utils import DynamicLayer
 
 from paint.device import float64_device
 from paint.display import Display
-from paint.engines.protocol import Completion, Finished, Sampling, collect
+from paint.engines.protocol import Completion, Finished, Sampling, Waiting, collect
 from paint.errors import Diverged
 from paint.model.policy import Policy
 
@@ -80,6 +80,17 @@ class LocalEngine:
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
     ) -> list[Completion]:
         return collect(self, prompts, sampling, seeds)
+
+    def begin(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> Waiting:
+        """At once: there is nobody else who could write while this process trains."""
+        completions = self.generate(prompts, sampling, seeds)
+        return lambda: completions
+
+    def beside(self) -> "LocalEngine":
+        """Itself: what it has begun is done."""
+        return self
 
     def stream(
         self,

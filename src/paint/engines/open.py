@@ -149,6 +149,7 @@ def _connected(
         in_flight=options.batch_size,
         patience=options.patience,
         sleeps=options.sleep,
+        ahead=options.ahead,
     )
     try:
         start = time.monotonic()

@@ -63,6 +63,10 @@ Finished = Callable[[int, Completion], None]
 """Is called with every completion as soon as it is there, and with the index of its prompt."""
 
 
+Waiting = Callable[[], list[Completion]]
+"""Waits for completions that were asked for, and returns them in the order of their prompts."""
+
+
 @runtime_checkable
 class Engine(Protocol):
     """The only thing that training and evaluation know about generation."""
@@ -88,6 +92,16 @@ class Engine(Protocol):
 
     def adopt(self) -> None:
         """Take over the policy's current adapter before the next ``generate``."""
+        ...
+
+    def begin(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> Waiting:
+        """As ``generate``, without waiting: by the adapter as it is now. One at a time."""
+        ...
+
+    def beside(self) -> "Engine":
+        """Another engine at the same place, with an adapter of its own; it ends with this one."""
         ...
 
 

@@ -109,6 +109,12 @@ class Server:
                 trust_env=False,  # a proxy for the outside world does not know a cluster's machines
             )
 
+    def beside(self) -> "Server":
+        """The same server for another client, which loads an adapter of its own."""
+        server = Server(self.url, timeout=self.timeout, process=self.process)
+        server.max_tokens = self.max_tokens
+        return server
+
     @property
     def live(self) -> bool:
         """Requests may be sent to it."""
@@ -200,21 +206,24 @@ class Server:
         with suppress(Unreachable, EngineError):
             await self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
-    async def require_slots(self) -> None:
+    async def require_slots(self, ahead: int) -> None:
         """Refuse a server with more adapters than it holds at once: they would evict each other.
+
+        Args:
+            ahead: adapters that will be loaded beside those that are.
 
         Raises:
             EngineError: with the value that --max-loras needs.
             Unreachable: no response.
         """
-        loaded = sum(model.adapter is not None for model in await self._models())
+        loaded = sum(model.adapter is not None for model in await self._models()) + ahead
         metrics = await self._ask("GET", "/metrics", most=LIST_BYTES)
         slots = re.search(rb'max_lora="(\d{1,9})"', metrics)
         if slots and loaded > int(slots[1]):
             raise EngineError(
                 f"{self.url} serves {loaded} adapters and holds {int(slots[1])} at once, so each "
                 f"would evict another; start it with --max-loras {loaded}, or unload those of "
-                f"other runs"
+                f"other runs" + (", or lower rollout.ahead" if ahead else "")
             )
 
     async def sleep(self) -> None:

@@ -6,17 +6,22 @@ adapter, up to the rounding of whatever else is in the batch.
 """
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from paint.display import Display
 from paint.engines.adapters import Adapters, delete, delete_all
 from paint.engines.answers import Vocabulary
 from paint.engines.fleet import Fleet, together
-from paint.engines.protocol import Completion, EngineError, Finished, Sampling, collect
+from paint.engines.protocol import Completion, EngineError, Finished, Sampling, Waiting, collect
 from paint.engines.server import Server, Unreachable
 from paint.model.policy import Policy
+
+T = TypeVar("T")
 
 
 class VllmEngine:
@@ -29,6 +34,7 @@ class VllmEngine:
         in_flight: requests that a server is given at once.
         patience: seconds to wait for a server when there is no other.
         sleeps: servers give their GPU back between rollouts.
+        ahead: so many steps will be under way at once, each on an engine ``beside`` this one.
 
     Attributes:
         adapter: folder of the adapter that the servers have, or get when they wake; None before
@@ -45,12 +51,14 @@ class VllmEngine:
         in_flight: int,
         patience: float,
         sleeps: bool = False,
+        ahead: int = 0,
     ) -> None:
-        self.policy, self.sleeps = policy, sleeps
+        self.policy, self.sleeps, self.ahead = policy, sleeps, ahead
         self.fleet = Fleet(servers, display, in_flight=in_flight, patience=patience, wakes=sleeps)
         self.adapters = Adapters(folder)
         self.adapter: Path | None = None
-        self.loop = asyncio.Runner()
+        self.loop: asyncio.Runner | Background = Background() if ahead else asyncio.Runner()
+        self.others: list[VllmEngine] = []
         self.closed = False
 
     def connect(self) -> None:
@@ -91,17 +99,7 @@ class VllmEngine:
         """
         if self.adapter is None:
             self.adopt()
-        assert self.adapter is not None
-        self._require_room(max(map(len, prompts), default=0), sampling.max_new_tokens)
-
-        if self.sleeps:
-            self.loop.run(self.fleet.each(Server.wake))
-        vocabulary = Vocabulary(self.policy.lm_head.out_features, self.policy.end_ids)
-        self.loop.run(
-            self.fleet.complete(self.adapter, prompts, sampling, seeds, vocabulary, finished)
-        )
-        if self.sleeps:
-            self.loop.run(self.fleet.each(Server.sleep))
+        self.loop.run(self._complete(prompts, sampling, seeds, finished))
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
@@ -109,13 +107,43 @@ class VllmEngine:
         """One completion per prompt, in the order of the prompts."""
         return collect(self, prompts, sampling, seeds)
 
+    def begin(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> Waiting:
+        """As ``generate``, while the caller goes on. Only after ``adopt``, and with ``ahead``."""
+        assert isinstance(self.loop, Background)
+        completions: dict[int, Completion] = {}
+        work = self._complete(prompts, sampling, seeds, completions.__setitem__)
+        under_way = self.loop.begin(work)
+
+        def wait() -> list[Completion]:
+            under_way.result()
+            return [completions[i] for i in range(len(prompts))]
+
+        return wait
+
+    def beside(self) -> "VllmEngine":
+        """Another engine on the same servers, with an adapter of its own; it ends with this one."""
+        fleet = self.fleet
+        other = VllmEngine(
+            self.policy,
+            [server.beside() for server in fleet.servers],
+            self.adapters.folder,
+            fleet.display,
+            in_flight=fleet.in_flight,
+            patience=fleet.patience,
+        )
+        other.loop, other.fleet.says_count = self.loop, False
+        self.others.append(other)
+        return other
+
     def require_slots(self) -> None:
         """Refuse servers with more adapters than they hold at once.
 
         Raises:
             EngineError: with the flag to set.
         """
-        self.loop.run(self.fleet.each(Server.require_slots))
+        self.loop.run(self.fleet.each(lambda server: server.require_slots(self.ahead)))
 
     def close(self) -> None:
         """Leave the servers as they were found, end ours, delete the adapters; once is enough."""
@@ -123,9 +151,31 @@ class VllmEngine:
             return
 
         self.closed = True
-        self.loop.run(together(self._leave(server) for server in self.fleet.servers))
+        if isinstance(self.loop, Background):
+            self.loop.cancel()
+        for engine in (*self.others, self):
+            self.loop.run(together(engine._leave(server) for server in engine.fleet.servers))
         self.loop.close()
         delete_all(self.adapters.folder)
+
+    async def _complete(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        finished: Finished,
+    ) -> None:
+        """What ``stream`` promises, by the adapter as it is when this is called."""
+        adapter = self.adapter
+        assert adapter is not None
+        self._require_room(max(map(len, prompts), default=0), sampling.max_new_tokens)
+
+        if self.sleeps:
+            await self.fleet.each(Server.wake)
+        vocabulary = Vocabulary(self.policy.lm_head.out_features, self.policy.end_ids)
+        await self.fleet.complete(adapter, prompts, sampling, seeds, vocabulary, finished)
+        if self.sleeps:
+            await self.fleet.each(Server.sleep)
 
     async def _leave(self, server: Server) -> None:
         is_foreign = server.process is None
@@ -144,3 +194,44 @@ class VllmEngine:
                 f"a prompt of {prompt} tokens and {new} new ones need --max-model-len "
                 f"{prompt + new}, and a server has {limit}"
             )
+
+
+class Background:
+    """An event loop in a thread of its own: what is begun there goes on while the caller computes.
+
+    Else as asyncio.Runner.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name="engine", daemon=True)
+        self.thread.start()
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Do it beside whatever else is under way."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it, and wait for what it returns; whatever ends the wait ends the work."""
+        future = self.begin(work)
+        try:
+            return future.result()
+        finally:
+            future.cancel()
+
+    def cancel(self) -> None:
+        """End whatever is under way."""
+
+        async def end() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self.run(end())
+
+    def close(self) -> None:
+        """End the loop and its thread."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()

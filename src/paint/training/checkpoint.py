@@ -99,6 +99,8 @@ def _save(folder: Path, setup: Setup, step: int, *, while_at_work: bool) -> Path
         with files.new_folder(final) as partial:
             save_trained(setup.policy, trained_in(partial, setup.policy.tuning))
             setup.teacher.save(partial)
+            if setup.ahead is not None:
+                setup.ahead.save(partial, step)
             torch.save(setup.optimizer.state_dict(), partial / "optimizer.pt")
             files.write_json(partial / "state.json", state)
             if while_at_work and not is_whole_step(setup, step):

@@ -4,12 +4,16 @@ The log-probs of sampled tokens are known twice, from the engine that drew them 
 trainer that scores them. Where the two differ, training is off-policy, for whatever reason.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paint.data.problems import Problem
 from paint.engines.canary import CAUSES, EngineGap
 from paint.engines.protocol import Completion
+
+STALE_KL = 0.05
+"""Nats of stale_kl over which a run says that its completions are old (docs/engines.md)."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Rollout:
         view: the teacher's, in distillation.
         figures: numbers that belong to the whole completion: overlap, mask_ratio, reward, ...
             (docs/notation.md).
+        author_log_probs: the trainer's log-probs, in nats, under the adapter that wrote it, where
+            that is not the one that is trained; () where they were not computed.
     """
 
     row: int
@@ -49,6 +55,7 @@ class Rollout:
     text: str
     view: View | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
+    author_log_probs: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,14 +67,45 @@ class Scored:
 
 
 def engine_gaps(scored: Sequence[Scored]) -> list[float]:
-    """|log p_engine − log p_trainer| of every sampled token at temperature 1, in nats, sorted."""
-    return sorted(
-        abs(engine - student)
+    """|log p_engine − log p_trainer| of the sampled tokens at temperature 1, in nats, sorted.
+
+    Of every token; where others wrote than is trained, of those that were scored by them.
+    """
+    gaps: list[float] = []
+    for s in scored:
+        author = s.rollout.author_log_probs
+        trainer = s.tokens["student_log_prob"] if author is None else author
+        if trainer:
+            pairs = zip(s.rollout.completion.log_probs, trainer, strict=True)
+            gaps += [abs(engine - value) for engine, value in pairs]
+    return sorted(gaps)
+
+
+def staleness(scored: Sequence[Scored]) -> dict[str, float]:
+    """How far the policy that is trained is from the one that wrote, over the tokens of w = p / p'.
+
+    stale_kl   mean of w − 1 − log w, an estimate of KL(p' ‖ p) in nats that is never negative
+    stale_ess  (Σ w)² / (n Σ w²), the share of tokens that importance weights would leave
+    stale_max  the largest w
+
+    Nothing where the policy that is trained wrote, or nothing was scored by who wrote.
+    Source: docs/notation.md.
+    """
+    logs = [
+        now - then
         for s in scored
-        for engine, student in zip(
-            s.rollout.completion.log_probs, s.tokens["student_log_prob"], strict=True
-        )
-    )
+        if s.rollout.author_log_probs
+        for now, then in zip(s.tokens["student_log_prob"], s.rollout.author_log_probs, strict=True)
+    ]
+    if not logs:
+        return {}
+
+    ratios = [math.exp(log) for log in logs]
+    return {
+        "stale_kl": sum(w - 1 - log for w, log in zip(ratios, logs, strict=True)) / len(logs),
+        "stale_ess": sum(ratios) ** 2 / (len(logs) * sum(w * w for w in ratios)),
+        "stale_max": max(ratios),
+    }
 
 
 def require_agreement(scored: Sequence[Scored], bound: float, step: int) -> None:
@@ -80,6 +118,8 @@ def require_agreement(scored: Sequence[Scored], bound: float, step: int) -> None
     """
     for source in sorted({s.rollout.completion.source for s in scored}):
         gaps = engine_gaps([s for s in scored if s.rollout.completion.source == source])
+        if not gaps:
+            continue
         mean, p99 = sum(gaps) / len(gaps), gaps[int(0.99 * (len(gaps) - 1))]
 
         if not mean <= bound:  # also where the mean is not a number

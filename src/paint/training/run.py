@@ -7,6 +7,7 @@ and paint.baselines.
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,7 @@ from paint.display import Clock, Display
 from paint.engines.launch import training_tokens
 from paint.engines.local import LocalEngine
 from paint.engines.open import open_engine
-from paint.engines.protocol import Engine
+from paint.engines.protocol import Engine, Waiting
 from paint.errors import Stopped, explained
 from paint.evaluation.stages import summarise_folders
 from paint.evaluation.validation import Validation, load_validation, validate
@@ -49,10 +50,11 @@ from paint.recipe import require_trainable, to_table
 from paint.runs import RunError, latest_checkpoint, step_places
 from paint.step import step
 from paint.training import checkpoint, runlog
+from paint.training.ahead import Ahead
 from paint.training.prompts import problems_that_fit, say_how_views_differ, show_first_prompts
-from paint.training.rollouts import Scored
+from paint.training.rollouts import STALE_KL, Scored
 from paint.training.tokens import write_tokens
-from paint.training.update import Setup, Step, is_whole_step, learning_rate
+from paint.training.update import Setup, Step, is_whole_step, learning_rate, wanted
 
 STEPS: dict[str, Step] = {"distillation": step, "grpo": grpo_step, "sft": sft_step}
 
@@ -148,6 +150,8 @@ def _train(
             if config.log.trackers:
                 accelerator.init_trackers(config.log.project, config=_flat_table(config))
             setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
+            if config.rollout.ahead:
+                setup = replace(setup, ahead=_open_ahead(setup, folder, display, done))
             try:
                 loop(setup, validation, folder, display, done, peers)
                 if at_end is not None and is_main:
@@ -247,6 +251,11 @@ def log_step(
     metrics["learning_rate"] = learning_rate(setup.config, step_number - 1)
     metrics["seconds_left"] = display.seconds_left(step_number)
 
+    if metrics.get("stale_kl", 0.0) > STALE_KL:
+        display.note(
+            f"step {step_number}: its completions are old: stale_kl is {metrics['stale_kl']:.2g} "
+            f"nats, over {STALE_KL:g}; lower rollout.ahead or train.learning_rate"
+        )
     if setup.config.log.keep_rollouts:
         runlog.write_rollouts(folder, step_number, scored, is_correct)
         rows, tokenizer = setup.config.log.tokens, setup.policy.tokenizer
@@ -254,6 +263,28 @@ def log_step(
     runlog.append_metrics(folder, metrics)
     setup.accelerator.log(metrics, step=step_number)
     display.step(metrics)
+
+
+def _open_ahead(setup: Setup, folder: Path, display: Display, done: int) -> Ahead:
+    """Completions ``rollout.ahead`` steps ahead, with what was under way after ``done`` steps."""
+    config = setup.config
+    if config.objective.kind != "forward_kl":
+        display.note(
+            f"rollout.ahead: forward KL bears old completions, reverse KL suffers from them "
+            f"(arXiv 2606.24143), and objective.kind is {config.objective.kind}; look at stale_kl"
+        )
+
+    def begin(engine: Engine, step_index: int) -> Waiting:
+        rows = minibatch(setup, step_index)
+        with setup.accelerator.split_between_processes(rows) as batch:
+            return engine.begin(*wanted(setup, batch, step_index))
+
+    engines = [setup.engine.beside() for _ in range(config.rollout.ahead)]
+    measured = config.train.micro_batch_size
+    ahead = Ahead(setup.policy, engines, begin, steps=config.train.steps, measured=measured)
+    if done and (last := latest_checkpoint(folder)):
+        ahead.restore(last)
+    return ahead
 
 
 def verdicts(setup: Setup, scored: Sequence[Scored]) -> list[bool]:

@@ -32,7 +32,7 @@ from paint.runs import (
     step_of,
     step_places,
 )
-from paint.training.rollouts import Scored, engine_gaps
+from paint.training.rollouts import Scored, engine_gaps, staleness
 
 SHARES = {"clipped": "clipped_share", "selected": "selected_share"}
 UNAVERAGED = {"student_log_prob", "teacher_log_prob", "tempered_log_prob", "entropy_ratio"}
@@ -177,6 +177,7 @@ def step_metrics(
         figures["correct_share"] = sum(is_correct) / len(is_correct)
         figures["engine_gap_mean"] = sum(gaps) / len(gaps)
         figures["engine_gap_p99"] = gaps[int(0.99 * (len(gaps) - 1))]
+        figures |= staleness(scored)
     return figures
 
 

@@ -14,13 +14,14 @@ from torch import Tensor
 from paint.config import Config
 from paint.data.problems import Problem
 from paint.display import Clock
-from paint.engines.protocol import Engine, sampling_of, seed_of
+from paint.engines.protocol import Engine, Sampling, sampling_of, seed_of
 from paint.errors import Diverged
 from paint.grading.grader import Grader
 from paint.model.policy import Policy
 from paint.model.teacher import Teacher
 from paint.options import Objective
 from paint.ranks import gathered_on_first, meet, sum_gradients
+from paint.training.ahead import Ahead
 from paint.training.dealing import deal, micro_batches
 from paint.training.rollouts import Rollout, Scored
 
@@ -37,6 +38,7 @@ class Setup:
     optimizer: torch.optim.Optimizer
     accelerator: Accelerator
     grader: Grader
+    ahead: Ahead | None = None
 
 
 Batch = Sequence[tuple[int, Problem]]
@@ -57,24 +59,42 @@ The tokens of all completions are laid end to end.
 
 
 def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> list[Rollout]:
-    """One completion of the current student for every row.
+    """One completion of the current student for every row; with steps ahead, of an earlier one.
 
     Source: Algorithm 1, 'Sample one student rollout'.
     """
-    config, policy = setup.config, setup.policy
+    policy, ahead = setup.policy, setup.ahead
+    asked = prompts, _, _ = wanted(setup, batch, step_index)
 
-    with clock("adopt"):  # first, so that an engine which fails finds no step half done
-        setup.engine.adopt()
+    if ahead is None:
+        with clock("adopt"):  # first, so that an engine which fails finds no step half done
+            setup.engine.adopt()
+        with clock("rollout"):
+            completions = setup.engine.generate(*asked)
+    else:
+        with clock("wait"):
+            completions = ahead.take(step_index)
+        with clock("ask"):
+            ahead.ask(step_index)
 
-    with clock("rollout"):
-        prompts = [policy.student_prompt(problem.problem) for _, problem in batch]
-        seeds = [seed_of(config.train.seed, step_index, row) for row, _ in batch]
-        completions = setup.engine.generate(prompts, sampling_of(config.rollout), seeds)
-
-    return [
+    rollouts = [
         Rollout(row, problem, prompt, completion, policy.decode(completion.ids))
         for (row, problem), prompt, completion in zip(batch, prompts, completions, strict=True)
     ]
+    if ahead is None:
+        return rollouts
+    with clock("author"):
+        return ahead.measure(rollouts, step_index)
+
+
+def wanted(
+    setup: Setup, batch: Batch, step_index: int
+) -> tuple[list[list[int]], Sampling, list[int]]:
+    """What an engine is asked for in a step: prompts, sampling, seeds."""
+    config = setup.config
+    prompts = [setup.policy.student_prompt(problem.problem) for _, problem in batch]
+    seeds = [seed_of(config.train.seed, step_index, row) for row, _ in batch]
+    return prompts, sampling_of(config.rollout), seeds
 
 
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[Scored]:

@@ -1,0 +1,107 @@
+"""Completions k steps ahead, so that servers and trainer need not wait for each other in turn.
+
+As step t begins, its completions are waited for, and those of step t + k are asked for: by the
+policy as it is then, all of each by one adapter. So completions are exactly k updates old (in the
+first k steps: as many as there were), whatever is faster, and a run can be repeated. A checkpoint
+keeps the k adapters that write what is under way, so that a resumed run asks for the same again.
+
+Left out on purpose: completions by more than one adapter, queues whose lag is an upper bound, and
+weights for what is old, which forward KL does not need (docs/engines.md).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from paint.engines.canary import restoring, trainer_log_probs
+from paint.engines.protocol import Completion, Engine, Waiting
+from paint.model.policy import Policy
+from paint.model.weights import load_trained, save_trained, trained_in
+from paint.runs import step_folder, step_of, step_places
+from paint.training.rollouts import Rollout
+
+BEHIND = "behind"
+"""The folder of a checkpoint with the adapters that write what is under way, by its steps."""
+
+Ask = Callable[[Engine, int], Waiting]
+"""Asks an engine for this rank's completions of a step."""
+
+
+class Ahead:
+    """What is under way, and who writes it. All ranks call each method together.
+
+    Args:
+        engines: k of them, one for each step that is under way.
+        steps: of the whole run; more are not asked for.
+        measured: rows of a step, on each rank, whose log-probs under their author are computed.
+    """
+
+    def __init__(
+        self, policy: Policy, engines: Sequence[Engine], ask: Ask, *, steps: int, measured: int
+    ) -> None:
+        self.policy, self.engines, self._measured = policy, engines, measured
+        self._ask, self._steps = ask, steps
+        self._under_way: dict[int, Waiting] = {}
+        self._authors: dict[int, list[Tensor]] = {}
+
+    def take(self, step: int) -> list[Completion]:
+        """This rank's completions of a step; those of a run's first k steps are asked for here."""
+        for early in range(step, step + len(self.engines)):
+            if early not in self._authors:
+                self._begin(early)
+        self._authors = {s: author for s, author in self._authors.items() if s >= step}
+        return self._under_way.pop(step)()
+
+    def ask(self, step: int) -> None:
+        """Ask for what is trained on k steps after ``step``, by the policy as it is now."""
+        self._begin(step + len(self.engines))
+
+    def measure(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
+        """Some of a step's rollouts with their log-probs under their author: each source in turn.
+
+        As many as a micro-batch has, in one forward pass. All others have none.
+        """
+        start = step % len(rollouts)
+        turned = [*rollouts[start:], *rollouts[:start]]
+        firsts = list({r.completion.source: r for r in reversed(turned)}.values())
+        chosen = (firsts + [r for r in turned if r not in firsts])[: self._measured]
+
+        with restoring(self.policy):
+            _put(self.policy, self._authors[step])
+            values = trainer_log_probs(
+                self.policy, [r.prompt for r in chosen], [r.completion for r in chosen]
+            )
+        parts = values.split([len(r.completion.ids) for r in chosen])
+        found = {r.row: tuple(part.tolist()) for r, part in zip(chosen, parts, strict=True)}
+        return [replace(r, author_log_probs=found.get(r.row, ())) for r in rollouts]
+
+    def save(self, checkpoint: Path, done: int) -> None:
+        """Keep the adapters that write what is under way after ``done`` steps."""
+        with restoring(self.policy):
+            for step in range(done, done + len(self.engines)):
+                _put(self.policy, self._authors[step])
+                place = step_folder(checkpoint / BEHIND, step)
+                save_trained(self.policy, trained_in(place, self.policy.tuning))
+
+    def restore(self, checkpoint: Path) -> None:
+        """Ask for what was under way when the checkpoint was written."""
+        with restoring(self.policy):
+            for place in step_places(checkpoint / BEHIND):
+                load_trained(self.policy, trained_in(place, self.policy.tuning))
+                self._begin(step_of(place))
+
+    def _begin(self, step: int) -> None:
+        self._authors[step] = [p.detach().to("cpu", copy=True) for p in self.policy.trainable]
+        if step < self._steps:
+            engine = self.engines[step % len(self.engines)]
+            engine.adopt()
+            self._under_way[step] = self._ask(engine, step)
+
+
+@torch.no_grad()
+def _put(policy: Policy, values: Sequence[Tensor]) -> None:
+    for parameter, value in zip(policy.trainable, values, strict=True):
+        parameter.copy_(value)

@@ -1,0 +1,186 @@
+"""Completions k steps ahead: exactly so old, by one adapter, the same again after a kill."""
+
+import math
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paint.config import Config, ConfigError
+from paint.data.problems import Problem, batch_indices
+from paint.display import Display
+from paint.engines.canary import EngineGap
+from paint.engines.local import LocalEngine
+from paint.engines.protocol import Completion, sampling_of, seed_of
+from paint.model.policy import load_policy
+from paint.model.weights import load_adapter
+from paint.runs import read_metrics
+from paint.training.rollouts import Rollout, Scored, engine_gaps, staleness
+from paint.training.run import train
+from processes import in_two_processes, train_command
+from runs import adapter, assert_same, assert_same_history, changed, kill_and_resume, stored
+
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 60, "batch_size": 8, "ahead": 2},
+    "train": {"steps": 5, "batch_size": 8, "micro_batch_size": 4, "checkpoint_every": 1},
+}
+
+
+def small(**sections: dict[str, Any]) -> Config:
+    """The lab's recipe on a few rollouts two steps ahead, with changes."""
+    return changed("lab-paint", SMALL, sections)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five steps that nothing disturbs, with a checkpoint after each: read only."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(small(), folder)
+    return folder
+
+
+def test_a_completion_is_whole_by_the_adapter_of_two_updates_ago(
+    run: Path, problems: list[Problem]
+) -> None:
+    config = small()
+    for step in range(5):
+        author = load_policy(config.model, seed=0)
+        if step > 2:
+            load_adapter(author, run / f"checkpoints/step-{step - 2:06d}/adapter")
+        rows = batch_indices(len(problems), 8, step, 0)
+        prompts = [author.student_prompt(problems[i].problem) for i in rows]
+        seeds = [seed_of(0, step, row) for row in range(8)]
+        engine = LocalEngine(author, batch_size=8)
+        expected = engine.generate(prompts, sampling_of(config.rollout), seeds)
+        found = stored(run, step + 1)
+        assert [tuple(row["completion_ids"]) for row in found] == [c.ids for c in expected]
+        assert [tuple(row["engine_log_probs"]) for row in found] == [c.log_probs for c in expected]
+
+
+def test_the_gap_is_to_who_wrote_and_staleness_to_who_is_trained(run: Path) -> None:
+    first, *later = read_metrics(run)
+    assert {"seconds_wait", "seconds_ask", "seconds_author"} < first.keys()
+    assert not {"seconds_rollout", "tokens_per_second_rollout"} & first.keys()
+    assert first["stale_kl"] < 1e-9
+    for row in later:
+        assert row["engine_gap_mean"] < 1e-5
+        assert 1e-7 < row["stale_kl"] < 0.1
+        assert 0.9 < row["stale_ess"] < 1 - 1e-7
+        assert row["stale_max"] > 1.001
+
+
+def test_staleness_is_counted_over_the_tokens_that_were_scored_twice() -> None:
+    def scored(engine: float, now: float, then: tuple[float, ...] | None) -> Scored:
+        completion = Completion((5,), (engine,), truncated=False)
+        rollout = Rollout(0, Problem("a", "b", "c", "d"), [1], completion, "", None, {}, then)
+        return Scored(rollout, {"student_log_prob": [now]})
+
+    rows = [scored(-1.0, math.log(0.5), (math.log(0.25),)), scored(-1.0, -1.0, (-1.0,))]
+    unscored = scored(-9.0, -1.0, ())
+    assert staleness([*rows, unscored]) == {
+        "stale_kl": pytest.approx((2 - 1 - math.log(2)) / 2),
+        "stale_ess": pytest.approx((2 + 1) ** 2 / (2 * (4 + 1))),
+        "stale_max": pytest.approx(2),
+    }
+    assert engine_gaps([*rows, unscored]) == pytest.approx([0, math.log(4) - 1])
+    assert staleness([unscored]) == {}
+    assert staleness([scored(-1.0, -2.0, None)]) == {}
+    assert engine_gaps([scored(-1.0, -2.0, None)]) == [1.0]
+
+
+def test_a_run_that_goes_on_asks_for_what_was_under_way(run: Path, tmp_path: Path) -> None:
+    """Also one that was over, and is made longer."""
+    short = tmp_path / "run"
+    train(small(train={"steps": 3, "checkpoint_every": 3}), short)
+    behind = short / "checkpoints/step-000003/behind"
+    assert sorted(path.name for path in behind.iterdir()) == ["step-000003", "step-000004"]
+    train(small(train={"steps": 5, "checkpoint_every": 3}), short, resume=True)
+    assert_same(adapter(short), adapter(run))
+    assert_same_history(run, short)
+
+
+def test_one_step_ahead_is_another_run_and_none_keeps_nothing_behind(tmp_path: Path) -> None:
+    one, none = (tmp_path / name for name in ("one", "none"))
+    train(small(rollout={"ahead": 1}), one)
+    train(small(rollout={"ahead": 0}), none)
+    assert stored(one, 2)[0]["completion_ids"] == stored(none, 2)[0]["completion_ids"]
+    with pytest.raises(AssertionError):
+        assert_same(adapter(one), adapter(none))
+    assert not list(none.rglob("behind"))
+    assert "stale_kl" not in read_metrics(none)[-1]
+
+
+def test_an_engine_with_another_policy_is_found_also_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate = LocalEngine.generate
+
+    def drift(engine: LocalEngine, prompts: Any, sampling: Any, seeds: Any) -> list[Completion]:
+        found = generate(engine, prompts, sampling, seeds)
+        return [replace(c, log_probs=tuple(x + 0.1 for x in c.log_probs)) for c in found]
+
+    monkeypatch.setattr(LocalEngine, "generate", drift)
+    with pytest.raises(EngineGap, match=r"step 1: engine \(local\) and trainer differ by 0\.1 "):
+        train(small(), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"train": {"method": "grpo"}}, r"must be 0 with train.method \"grpo\", got 1"),
+        ({"train": {"method": "sft"}}, r"must be 0 with train.method \"sft\", got 1"),
+        (
+            {
+                "objective": {"kind": "sampled_token", "clip_mode": "none"},
+                "rollout": {"ahead": 1, "top_p": 1.0, "top_k": -1},
+            },
+            r'must be 0 with objective.kind "sampled_token", got 1',
+        ),
+        ({"rollout": {"ahead": 1, "sleep": True}}, "must be 0 with rollout.sleep"),
+        (
+            {"rollout": {"ahead": 1, "engine": "merged"}},
+            "must be 0 with rollout.sleep and with rollout.engine merged, got 1",
+        ),
+        ({"rollout": {"ahead": 65}}, r"must be in \[0, 64\], got 65"),
+    ],
+)
+def test_what_needs_its_own_samples_refuses_old_ones(
+    sections: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"rollout.ahead {message}"):
+        changed("lab-paint", {"rollout": {"ahead": 1}, "train": {"batch_size": 8}}, sections)
+
+
+def test_reverse_kl_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(
+        small(objective={"kind": "reverse_kl"}, train={"steps": 1}),
+        tmp_path / "run",
+        display=Display(),
+    )
+    assert "reverse KL suffers from them (arXiv 2606.24143)" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_killed_run_asks_again_and_ends_in_the_same_bits(run: Path, tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    config = small(train={"checkpoint_every": 2})
+    kill_and_resume(config, killed, lambda: len(read_metrics(killed)) >= 3)
+    assert_same(adapter(killed), adapter(run))
+    assert_same_history(run, killed)
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_trains(run: Path, tmp_path: Path) -> None:
+    config = small(train={"steps": 4, "micro_batch_size": 2})
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    line = in_two_processes(train_command(config, tmp_path / "two"))
+    subprocess.run(line, check=True, capture_output=True, env=environment)
+    for step in range(1, 5):
+        ids = [[row["completion_ids"] for row in stored(f, step)] for f in (run, tmp_path / "two")]
+        assert ids[0] == ids[1]
+    assert_same(adapter(run, 4), adapter(tmp_path / "two", 4), tolerance=1e-5)
