@@ -158,6 +158,11 @@ def require_trainable(config: Config) -> None:
             f"got {show(config.model.dtype)} (a weight of 16 bits loses steps of "
             f"{config.train.learning_rate:g}: docs/paper.md, D4)"
         )
+    if config.model.shard and (config.model.tuning == "full" or config.rollout.engine == "merged"):
+        raise ConfigError(
+            "model.shard shares weights that stay as they are: it needs model.tuning lora, and "
+            "rollout.engine local or vllm"
+        )
     if config.model.tuning == "full" and config.rollout.engine != "local":
         raise ConfigError(
             f'rollout.engine must be "local" with model.tuning "full", '

@@ -26,7 +26,7 @@ from paint.errors import PaintError
 from paint.files import Damaged, digest, read_json, read_log, require_whole
 from paint.recipe import from_table
 
-MAY_CHANGE = {"train.steps", "rollout.urls"}
+MAY_CHANGE = {"train.steps", "rollout.urls", "model.shard"}
 """Settings with which a run may go on other than it began."""
 
 START_ANEW = "put it back as it was, or start a new run"

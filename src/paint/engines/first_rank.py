@@ -65,3 +65,16 @@ class FirstRankEngine:
 
         start = sum(counts[: PartialState().process_index])
         return on_first_rank(work)[start : start + len(prompts)]
+
+
+class SharedEngine(FirstRankEngine):
+    """All ranks ask for the same, and get it: for checks that no rank can make alone."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[Completion]:
+        def work() -> list[Completion]:
+            assert self.engine is not None
+            return self.engine.generate(prompts, sampling, seeds)
+
+        return on_first_rank(work)

@@ -41,6 +41,7 @@ from paint.errors import PaintError, brief, explained, show
 from paint.lab.files import model_path
 from paint.model.control import control_text, without_control
 from paint.model.lora import LeanLinear
+from paint.model.sharding import digest_of_weights, is_sharded, ranks_here, shard
 
 TEMPLATE_SECONDS = 5.0
 """How long a chat template may take for a prompt; it takes a thousandth of a second."""
@@ -61,6 +62,7 @@ class Policy:
         lm_head: hidden states (n h) to logits (n v). It has no adapter: where adapters are trained,
             it is frozen.
         student_thinking, teacher_thinking: whether each view's prompt leaves thinking on.
+        digest: of the base weights, where ranks share them, so that one can name them by itself.
     """
 
     model: peft.PeftModel | PreTrainedModel
@@ -68,6 +70,7 @@ class Policy:
     lm_head: nn.Linear
     student_thinking: bool
     teacher_thinking: bool
+    digest: str | None = None
 
     @property
     def device(self) -> torch.device:
@@ -281,10 +284,14 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
             or an adapter on lm_head.
     """
     require_dtype(device, getattr(torch, config.dtype))
-    base, tokenizer = _load_base(config)
+    is_shared = config.shard and ranks_here() > 1
+    base, tokenizer = _load_base(config, is_shared=is_shared)
+    model = _with_adapter(base, config, seed) if config.tuning == "lora" else base
+    if is_shared:  # not before: adapters take their shapes from whole weights
+        shard(base, device)
     with _loading(config.path):
         base.to(device)
-    model = _with_adapter(base, config, seed) if config.tuning == "lora" else base
+    _require_usable(base, tokenizer, config)
 
     lm_head = base.get_output_embeddings()
     if not isinstance(lm_head, nn.Linear):
@@ -297,18 +304,25 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
     model.eval()
     if config.gradient_checkpointing:
         _checkpoint_gradients(model)
-    return Policy(model, tokenizer, lm_head, config.student_thinking, config.teacher_thinking)
+    digest = digest_of_weights(base) if is_sharded(base) else None
+    thinking = config.student_thinking, config.teacher_thinking
+    return Policy(model, tokenizer, lm_head, *thinking, digest)
 
 
-def _load_base(config: cfg.Model) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model as it comes, checked, without settings that would bend its sampling."""
+def _load_base(
+    config: cfg.Model, *, is_shared: bool
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model as it comes, whole, without settings that would bend its sampling.
+
+    Where ranks will share it, its weights stay in their file until they are read.
+    """
     if not sys.stderr.isatty():
         disable_progress_bar()
     tokenizer = load_tokenizer(config.path)
     with _loading(config.path):
         base, loading = AutoModelForCausalLM.from_pretrained(
             model_path(config.path),
-            dtype=getattr(torch, config.dtype),
+            dtype="auto" if is_shared else getattr(torch, config.dtype),
             attn_implementation=config.attention,
             output_loading_info=True,
         )
@@ -317,7 +331,8 @@ def _load_base(config: cfg.Model) -> tuple[PreTrainedModel, PreTrainedTokenizerB
             GenerationConfig.from_pretrained(model_path(config.path))  # else it would be left out
 
     _require_whole(base, loading, config)
-    _require_usable(base, tokenizer, config)
+    if is_shared:
+        _require_own_dtype(base, config)
     # A repetition penalty or a temperature that came with the model would bend the policy.
     base.generation_config = GenerationConfig(eos_token_id=base.generation_config.eos_token_id)
     return base, tokenizer
@@ -416,6 +431,16 @@ def _require_whole(base: PreTrainedModel, loading: Mapping[str, Any], config: cf
                 f"model.path {show(config.path)} {wrong} {', '.join(sorted(names)[:3])}{more}; "
                 f"its weights and its config.json belong to different models, or files are missing"
             )
+
+
+def _require_own_dtype(base: PreTrainedModel, config: cfg.Model) -> None:
+    """Raise PolicyError where weights would be converted: each rank would hold all of them."""
+    own = str(base.dtype).removeprefix("torch.")
+    if own != config.dtype:
+        raise PolicyError(
+            f"model.path {show(config.path)} is stored in {own}, and model.shard reads each layer "
+            f"from its file as it is: set model.dtype to {own}, or store it in {config.dtype}"
+        )
 
 
 def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.Model) -> None:
