@@ -23,8 +23,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from paint.config import ConfigError
-from paint.errors import PaintError
+from paint.errors import ConfigError, PaintError
 from paint.files import digest_of_bytes
 
 NUMBERS_READ = 1_000
