@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -186,6 +188,11 @@ class Policy:
         if self.tuning == "full":
             yield
             return
+        if getattr(self.base, "is_loaded_in_4bit", False):
+            raise PolicyError(
+                "an adapter cannot be added to weights of 4 bits: it would be rounded away; load "
+                "the model with model.quantization none"
+            )
 
         with torch.no_grad():
             layers = list(self.adapted.values())
@@ -285,7 +292,7 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
     """
     require_dtype(device, getattr(torch, config.dtype))
     is_shared = config.shard and ranks_here() > 1
-    base, tokenizer = _load_base(config, is_shared=is_shared)
+    base, tokenizer = _load_base(config, device, is_shared=is_shared)
     model = _with_adapter(base, config, seed) if config.tuning == "lora" else base
     if is_shared:  # not before: adapters take their shapes from whole weights
         shard(base, device)
@@ -310,7 +317,7 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
 
 
 def _load_base(
-    config: cfg.Model, *, is_shared: bool
+    config: cfg.Model, device: torch.device | str, *, is_shared: bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model as it comes, whole, without settings that would bend its sampling.
 
@@ -325,6 +332,7 @@ def _load_base(
             dtype="auto" if is_shared else getattr(torch, config.dtype),
             attn_implementation=config.attention,
             output_loading_info=True,
+            **_quantization(config, device),
         )
 
         if Path(model_path(config.path), GENERATION_CONFIG_NAME).exists():
@@ -333,9 +341,28 @@ def _load_base(
     _require_whole(base, loading, config)
     if is_shared:
         _require_own_dtype(base, config)
+    for module in base.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            # bitsandbytes would repack weights of 4 bits into a format that has no gradient.
+            module.support_avx512bf16_for_cpu = False
     # A repetition penalty or a temperature that came with the model would bend the policy.
     base.generation_config = GenerationConfig(eos_token_id=base.generation_config.eos_token_id)
     return base, tokenizer
+
+
+def _quantization(config: cfg.Model, device: torch.device | str) -> dict[str, Any]:
+    """What lets transformers round the layers while it loads them, as a vLLM server does."""
+    if config.quantization == "none":
+        return {}
+    if find_spec("bitsandbytes") is None:
+        raise ImportError("model.quantization nf4 needs bitsandbytes: pip install 'paint[nf4]'")
+    rounded = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=config.quantization,
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, config.dtype),
+    )
+    return {"quantization_config": rounded, "device_map": {"": device}}
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:

@@ -114,13 +114,20 @@ def digest_of_weights(base: nn.Module) -> str:
     def parts() -> Iterator[bytes]:
         for name, value in whole_parameters(base):
             if "lora_" not in name:
-                flat = value.detach().flatten()
-                some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
                 yield name.replace(".base_layer", "").encode()
-                yield some.view(torch.uint8).numpy().tobytes()
-                yield str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode()
+                for numbers in (value.detach(), *_scales(value)):
+                    flat = numbers.flatten()
+                    some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
+                    yield some.view(torch.uint8).numpy().tobytes()
+                    yield str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode()
 
     return digest_of_bytes(parts())[:16]
+
+
+def _scales(weight: Tensor) -> list[Tensor]:
+    """What a weight of 4 bits is multiplied with; nothing for any other."""
+    state = getattr(weight, "quant_state", None)
+    return [] if state is None else list(state.as_dict(packed=True).values())
 
 
 def passes_missing(accelerator: Accelerator, model: nn.Module, passes: int) -> int:
