@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,8 +19,14 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
 from conftest import LAB, move
+from paint import config as cfg
 from paint.config import Config, ConfigError
+from paint.display import Display
+from paint.engines.canary import canary
 from paint.engines.launch import free_port
+from paint.engines.local import LocalEngine
+from paint.engines.open import open_vllm
+from paint.engines.protocol import Engine, Sampling
 from paint.model.policy import Policy, PolicyError, load_policy
 from paint.model.sharding import ShardError, gathered, is_sharded, passes_missing, shard
 from paint.model.weights import save_adapter, weights_digest
@@ -99,13 +107,47 @@ def test_layers_are_whole_within_a_block_and_shared_after_it(group: None) -> Non
     policy = load_policy(LAB, seed=0)
     shard(policy.base, "cpu")
     layer = policy.base.get_decoder().layers[0].mlp.up_proj.get_base_layer()
+
+    def is_part() -> bool:
+        return isinstance(layer.weight, DTensor)
+
     for _ in range(2):
-        assert isinstance(layer.weight, DTensor)
+        assert is_part()
         with gathered(policy.base):
-            assert not isinstance(layer.weight, DTensor)
+            assert not is_part()
             with torch.no_grad():
                 policy.hidden_states(PROMPTS, COMPLETIONS)
-            assert not isinstance(layer.weight, DTensor)
+            assert not is_part()
+
+
+class OwnServer(LocalEngine):
+    """This process in the place of servers."""
+
+    def require_slots(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_the_canary_asks_for_all_ranks_where_none_can_score_alone(
+    group: None, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    if is_shared:
+        shard(policy.base, "cpu")
+    asked: list[str] = []
+
+    def spied(_: Policy, engine: Engine, *rest: Any) -> dict[str, float]:
+        asked.append(type(engine).__name__)
+        return canary(policy, engine, *rest)
+
+    monkeypatch.setattr("paint.engines.open.canary", spied)
+    server = OwnServer(policy, batch_size=4)
+    monkeypatch.setattr("paint.engines.open._connected", lambda *_: nullcontext(server))
+    options, sampling = cfg.Rollout(engine="vllm"), Sampling(1.0, 1.0, -1, 8)
+    with open_vllm(
+        policy, LAB, options, tmp_path, Display(enabled=False), PROMPTS, sampling, max_tokens=64
+    ) as engine:
+        assert [len(c.ids) > 0 for c in engine.generate(PROMPTS, sampling, [1, 2])] == [True, True]
+    assert asked == ["SharedEngine" if is_shared else "OwnServer"]
 
 
 def test_a_model_without_a_list_of_layers_cannot_be_shared(policy: Policy) -> None:
