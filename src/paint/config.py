@@ -65,6 +65,12 @@ class Model:
     """Names of the linear layers that get an adapter (paper: Experimental Details, these seven)."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time, the same result."""
+    shard: bool = False
+    """Let the ranks of a machine share the frozen layers, each gathered as it computes: for models
+    that one GPU does not hold; the same result (ours; docs/scale.md)."""
+    quantization: Literal["none", "nf4"] = "none"
+    """Format of the frozen layers in memory: nf4 rounds them to 4 bits when they are loaded, which
+    trains on another base (ours; docs/scale.md)."""
     student_thinking: bool = False
     """Thinking mode of the student's prompt, in rollouts and in scoring (OPSD's scripts: off; the
     paper is silent)."""

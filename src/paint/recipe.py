@@ -158,6 +158,22 @@ def require_trainable(config: Config) -> None:
             f"got {show(config.model.dtype)} (a weight of 16 bits loses steps of "
             f"{config.train.learning_rate:g}: docs/paper.md, D4)"
         )
+    if config.model.shard and (config.model.tuning == "full" or config.rollout.engine == "merged"):
+        raise ConfigError(
+            "model.shard shares weights that stay as they are: it needs model.tuning lora, and "
+            "rollout.engine local or vllm"
+        )
+    if config.model.quantization == "nf4" and (
+        config.model.shard
+        or config.model.tuning == "full"
+        or config.teacher.weights == "ema"
+        or config.rollout.engine == "merged"
+    ):
+        raise ConfigError(
+            "model.quantization nf4 keeps weights that nothing can be added to: it needs "
+            "model.tuning lora, teacher.weights frozen or live, rollout.engine local or vllm, and "
+            "no model.shard"
+        )
     if config.model.tuning == "full" and config.rollout.engine != "local":
         raise ConfigError(
             f'rollout.engine must be "local" with model.tuning "full", '

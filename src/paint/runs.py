@@ -31,6 +31,7 @@ MAY_CHANGE = {
     "rollout.urls",
     "rollout.server_gpus",
     "rollout.max_engine_gap",
+    "model.shard",
 }
 """Settings with which a run may go on other than it began: none of them changes a value."""
 

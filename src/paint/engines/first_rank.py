@@ -76,6 +76,19 @@ class FirstRankEngine:
         return FirstRankEngine(engine, frees_memory=self.frees_memory)
 
 
+class SharedEngine(FirstRankEngine):
+    """All ranks ask for the same, and get it: for checks that no rank can make alone."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[Completion]:
+        def work() -> list[Completion]:
+            assert self.engine is not None
+            return self.engine.generate(prompts, sampling, seeds)
+
+        return on_first_rank(work)
+
+
 def _of_all_ranks(
     prompts: Sequence[Sequence[int]], seeds: Sequence[int]
 ) -> tuple[list[Sequence[int]], list[int], slice]:

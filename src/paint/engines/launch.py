@@ -93,6 +93,8 @@ def server_command(
         "--max-lora-rank": max_rank_flag(model.lora_rank),
         "--max-loras": 1 + options.ahead,
     }
+    if model.quantization == "nf4":  # in flight, vLLM's is nf4 with scales of 8 bits, as ours
+        settings["--quantization"] = "bitsandbytes"
     flags = [str(part) for setting in settings.items() for part in setting]
     flags += ["--enable-lora", *(["--enable-sleep-mode"] if options.sleep else [])]
     return [*start, *model_arguments, *flags, *shlex.split(options.server_args)]

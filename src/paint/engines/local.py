@@ -27,6 +27,7 @@ from paint.display import Display
 from paint.engines.protocol import Completion, Finished, Sampling, Waiting, collect
 from paint.errors import Diverged
 from paint.model.policy import Policy
+from paint.model.sharding import gathered
 
 WORTH_SHARING = 16
 """Tokens that all prompts must begin with, to be read in a pass of their own."""
@@ -102,7 +103,7 @@ class LocalEngine:
         was_training = self.policy.model.training
         self.policy.model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), gathered(self.policy.base):
                 self._write(prompts, sampling, seeds, finished)
         finally:
             self.policy.model.train(was_training)

@@ -14,7 +14,7 @@ from paint.data.problems import Problem
 from paint.display import Display
 from paint.engines import adapters
 from paint.engines.canary import canary
-from paint.engines.first_rank import FirstRankEngine
+from paint.engines.first_rank import FirstRankEngine, SharedEngine
 from paint.engines.launch import (
     ServerProcess,
     free_port,
@@ -27,6 +27,7 @@ from paint.engines.protocol import Engine, Sampling, sampling_of
 from paint.engines.server import Server
 from paint.engines.vllm import VllmEngine
 from paint.model.policy import Policy
+from paint.model.sharding import is_sharded
 from paint.ranks import on_first_rank
 
 CANARY_TOKENS = 64
@@ -101,8 +102,9 @@ def open_vllm(
             engine = stack.enter_context(
                 _connected(policy, model, options, folder, display, max_tokens)
             )
-            gaps = canary(policy, engine, prompts, sampling, options.max_engine_gap)
-            engine.require_slots()
+
+        def prove(asked: Engine) -> None:
+            gaps = canary(policy, asked, prompts, sampling, options.max_engine_gap)
             display.note(
                 f"engine: a changed adapter moved its log-probs by {gaps['moved']:.3g} nats, "
                 f"within {gaps['perturbed']:.2g} of the trainer's; restored, they agree within "
@@ -110,6 +112,11 @@ def open_vllm(
             )
 
         on_first_rank(start)
+        if is_sharded(policy.base):  # no rank can score alone
+            prove(SharedEngine(engine, frees_memory=options.sleep))
+        else:
+            on_first_rank(lambda: prove(engine) if engine else None)
+        on_first_rank(lambda: engine.require_slots() if engine else None)
         yield FirstRankEngine(engine, frees_memory=options.sleep)
 
 

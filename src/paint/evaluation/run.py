@@ -180,7 +180,7 @@ def _require_same_model(models: Mapping[str, Model]) -> None:
     for target, model in models.items():
         names = ["path"]
         if _has_shape(model, target):
-            names += ["tuning"]
+            names += ["tuning", "quantization"]
             names += ADAPTER_SHAPE if model.tuning == first.tuning == "lora" else []
 
         for name in names:

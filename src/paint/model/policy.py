@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -41,6 +43,7 @@ from paint.errors import PaintError, brief, explained, show
 from paint.lab.files import model_path
 from paint.model.control import control_text, without_control
 from paint.model.lora import LeanLinear
+from paint.model.sharding import digest_of_weights, is_sharded, ranks_here, shard
 
 TEMPLATE_SECONDS = 5.0
 """How long a chat template may take for a prompt; it takes a thousandth of a second."""
@@ -66,6 +69,7 @@ class Policy:
             it is frozen.
         student_thinking, teacher_thinking: whether each view's prompt leaves thinking on.
         packed: rows are computed end to end, not padded.
+        digest: of the base weights, where ranks share them, so that one can name them by itself.
     """
 
     model: peft.PeftModel | PreTrainedModel
@@ -74,6 +78,7 @@ class Policy:
     student_thinking: bool
     teacher_thinking: bool
     packed: bool = False
+    digest: str | None = None
 
     @property
     def device(self) -> torch.device:
@@ -189,6 +194,11 @@ class Policy:
         if self.tuning == "full":
             yield
             return
+        if getattr(self.base, "is_loaded_in_4bit", False):
+            raise PolicyError(
+                "an adapter cannot be added to weights of 4 bits: it would be rounded away; load "
+                "the model with model.quantization none"
+            )
 
         with torch.no_grad():
             layers = list(self.adapted.values())
@@ -301,10 +311,14 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
             or an adapter on lm_head.
     """
     require_dtype(device, getattr(torch, config.dtype))
-    base, tokenizer = _load_base(config)
+    is_shared = config.shard and ranks_here() > 1
+    base, tokenizer = _load_base(config, device, is_shared=is_shared)
+    model = _with_adapter(base, config, seed) if config.tuning == "lora" else base
+    if is_shared:  # not before: adapters take their shapes from whole weights
+        shard(base, device)
     with _loading(config.path):
         base.to(device)
-    model = _with_adapter(base, config, seed) if config.tuning == "lora" else base
+    _require_usable(base, tokenizer, config)
 
     lm_head = base.get_output_embeddings()
     if not isinstance(lm_head, nn.Linear):
@@ -317,7 +331,9 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
     model.eval()
     if config.gradient_checkpointing:
         _checkpoint_gradients(model)
-    policy = Policy(model, tokenizer, lm_head, config.student_thinking, config.teacher_thinking)
+    digest = digest_of_weights(base) if is_sharded(base) else None
+    thinking = config.student_thinking, config.teacher_thinking
+    policy = Policy(model, tokenizer, lm_head, *thinking, digest=digest)
     return _packing(policy, config) if config.packed else policy
 
 
@@ -336,27 +352,53 @@ def _packing(policy: Policy, config: cfg.Model) -> Policy:
     return packed
 
 
-def _load_base(config: cfg.Model) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model as it comes, checked, without settings that would bend its sampling."""
+def _load_base(
+    config: cfg.Model, device: torch.device | str, *, is_shared: bool
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model as it comes, whole, without settings that would bend its sampling.
+
+    Where ranks will share it, its weights stay in their file until they are read.
+    """
     if not sys.stderr.isatty():
         disable_progress_bar()
     tokenizer = load_tokenizer(config.path)
     with _loading(config.path):
         base, loading = AutoModelForCausalLM.from_pretrained(
             model_path(config.path),
-            dtype=getattr(torch, config.dtype),
+            dtype="auto" if is_shared else getattr(torch, config.dtype),
             attn_implementation=config.attention,
             output_loading_info=True,
+            **_quantization(config, device),
         )
 
         if Path(model_path(config.path), GENERATION_CONFIG_NAME).exists():
             GenerationConfig.from_pretrained(model_path(config.path))  # else it would be left out
 
     _require_whole(base, loading, config)
-    _require_usable(base, tokenizer, config)
+    if is_shared:
+        _require_own_dtype(base, config)
+    for module in base.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            # bitsandbytes would repack weights of 4 bits into a format that has no gradient.
+            module.support_avx512bf16_for_cpu = False
     # A repetition penalty or a temperature that came with the model would bend the policy.
     base.generation_config = GenerationConfig(eos_token_id=base.generation_config.eos_token_id)
     return base, tokenizer
+
+
+def _quantization(config: cfg.Model, device: torch.device | str) -> dict[str, Any]:
+    """What lets transformers round the layers while it loads them, as a vLLM server does."""
+    if config.quantization == "none":
+        return {}
+    if find_spec("bitsandbytes") is None:
+        raise ImportError("model.quantization nf4 needs bitsandbytes: pip install 'paint[nf4]'")
+    rounded = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=config.quantization,
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, config.dtype),
+    )
+    return {"quantization_config": rounded, "device_map": {"": device}}
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
@@ -452,6 +494,16 @@ def _require_whole(base: PreTrainedModel, loading: Mapping[str, Any], config: cf
                 f"model.path {show(config.path)} {wrong} {', '.join(sorted(names)[:3])}{more}; "
                 f"its weights and its config.json belong to different models, or files are missing"
             )
+
+
+def _require_own_dtype(base: PreTrainedModel, config: cfg.Model) -> None:
+    """Raise PolicyError where weights would be converted: each rank would hold all of them."""
+    own = str(base.dtype).removeprefix("torch.")
+    if own != config.dtype:
+        raise PolicyError(
+            f"model.path {show(config.path)} is stored in {own}, and model.shard reads each layer "
+            f"from its file as it is: set model.dtype to {own}, or store it in {config.dtype}"
+        )
 
 
 def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.Model) -> None:

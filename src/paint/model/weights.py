@@ -4,7 +4,7 @@ Whatever is saved is read back at once, so that what is on disk is what was trai
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,13 +21,10 @@ from paint import files
 from paint.errors import PaintError, explained, reason
 from paint.lab.files import model_name, model_path
 from paint.model.policy import Policy, PolicyError
+from paint.model.sharding import digest_of, digest_of_weights
 
 ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
-NUMBERS_READ = 1_000
-"""How many numbers of each parameter, at least, enter the digest of a model one by one."""
-
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NOT_PLAIN = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
 
 PLAIN_LORA = "only plain LoRA adapters can be evaluated"
@@ -100,33 +97,13 @@ def model_digests(policy: Policy) -> dict[str, str]:
 
 def weights_digest(policy: Policy) -> str:
     """The identity of the base model, whatever its path and its adapter."""
-    named = policy.base.named_parameters()
-    return _digest(
-        (name.replace(".base_layer", ""), value) for name, value in named if "lora_" not in name
-    )
+    return policy.digest or digest_of_weights(policy.base)
 
 
 def trained_digest(policy: Policy) -> str:
     """The identity of what is trained, as it stands."""
     named = policy.model.named_parameters()
-    return _digest((name, value) for name, value in named if value.requires_grad)
-
-
-def _digest(named: Iterable[tuple[str, Tensor]]) -> str:
-    """A digest of a part of every weight, and of the sum of all of its bits.
-
-    No single number can change without another digest.
-    """
-
-    def parts() -> Iterator[bytes]:
-        for name, value in named:
-            flat = value.detach().flatten()
-            some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
-            yield name.encode()
-            yield some.view(torch.uint8).numpy().tobytes()
-            yield str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode()
-
-    return files.digest_of_bytes(parts())[:16]
+    return digest_of((name, value) for name, value in named if value.requires_grad)
 
 
 def save_adapter(policy: Policy, folder: Path) -> None:

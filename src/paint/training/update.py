@@ -18,6 +18,7 @@ from paint.engines.protocol import Engine, Sampling, sampling_of, seed_of
 from paint.errors import Diverged
 from paint.grading.grader import Grader
 from paint.model.policy import Policy
+from paint.model.sharding import passes_missing
 from paint.model.teacher import Teacher
 from paint.options import Objective
 from paint.ranks import gathered_on_first, meet, sum_gradients
@@ -109,7 +110,9 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     total = totals(setup.accelerator, rollouts, config.objective)
 
     scored: list[Scored] = []
-    for micro in micro_batches(rollouts, config):
+    micros = list(micro_batches(rollouts, config))
+    missing = passes_missing(setup.accelerator, setup.policy.base, len(micros))
+    for micro in micros:
         loss, values = score(micro)
         setup.accelerator.backward(loss * share(micro, total, config.objective))
 
@@ -118,6 +121,8 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
             tokens = {name: parts[i].tolist() for name, parts in columns.items()}
             scored.append(Scored(rollout, tokens))
 
+    for _ in range(missing):
+        setup.accelerator.backward(0 * score(micros[-1])[0])
     return sorted(gathered_on_first(scored), key=lambda item: item.rollout.row)
 
 
