@@ -16,18 +16,17 @@ import random
 from collections import deque
 from dataclasses import dataclass, field
 
-from cost import (
+from paint.planning.shapes import BYTES, SHAPES, Shape
+from paint.planning.work import (
     BANDWIDTH_SHARE,
-    BYTES,
     FLOP_SHARE,
     MACHINES,
     MEMORY_SHARE,
-    SHAPES,
-    Shape,
     backward_flops,
     forward_flops,
 )
 
+MODELS = ("Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B", "Qwen/Qwen3-8B")
 AHEAD = (0, 1, 2, 4)
 SPLITS = {2: (1,), 8: (2, 4, 6, 7)}  # of so many GPUs, those that serve
 ROWS = 32  # completions a step
@@ -184,10 +183,10 @@ def main() -> None:
     steps = parser.parse_args().steps
     print("| model | completions | GPUs | " + " | ".join(f"{k} ahead" for k in AHEAD) + " |")
     print("|" + "---|" * (3 + len(AHEAD)))
-    for model in SHAPES:
+    for model in MODELS:
         for name, lengths in LENGTHS.items():
             for gpus, splits in SPLITS.items():
-                cells = []
+                cells, first = [], 0.0
                 for ahead in AHEAD:
                     tried = [
                         (step_seconds(model, lengths, e, gpus - e, ahead, steps=steps), e)

@@ -20,10 +20,11 @@ from dataclasses import replace
 from statistics import mean
 from time import perf_counter
 
-from cost import SHAPES, Shape, backward_flops, forward_flops
 from paint.config import Config, Train
 from paint.data.problems import Problem
 from paint.engines.protocol import Completion
+from paint.planning.shapes import SHAPES, Shape
+from paint.planning.work import backward_flops, forward_flops
 from paint.training.dealing import Model, micro_batches, shares
 from paint.training.rollouts import Rollout, View
 

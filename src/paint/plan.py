@@ -331,11 +331,11 @@ def longest_rows(plan: Plan) -> Rows:
     prompt = min(int(plan.lengths.problem), config.data.max_prompt_tokens, positions - 1)
     if config.train.method == "sft":  # prompt and reference together have the limit of a prompt
         completion = min(config.data.max_prompt_tokens, positions) - prompt
-        return Rows(_micro(plan), prompt, prompt, max(completion, 1))
+        return _micro_batch(plan, prompt, prompt, max(completion, 1))
 
     completion = min(config.rollout.max_new_tokens, positions - prompt)
     teacher_prompt = min(config.data.max_prompt_tokens, positions - completion)
-    return Rows(_micro(plan), prompt, teacher_prompt, completion)
+    return _micro_batch(plan, prompt, teacher_prompt, completion)
 
 
 def usual_rows(plan: Plan) -> Rows:
@@ -343,15 +343,17 @@ def usual_rows(plan: Plan) -> Rows:
     longest, lengths = longest_rows(plan), plan.lengths
     usual = min(longest.teacher_prompt, int(lengths.problem + lengths.solution))
     if plan.config.train.method == "sft":
-        reference = int(completion_tokens(plan.config, lengths))
-        return replace(longest, completion=min(longest.completion, reference))
-    return replace(longest, teacher_prompt=usual)
+        reference = min(longest.completion, int(completion_tokens(plan.config, lengths)))
+        return _micro_batch(plan, longest.prompt, longest.teacher_prompt, reference)
+    return _micro_batch(plan, longest.prompt, usual, longest.completion)
 
 
-def _micro(plan: Plan) -> int:
-    """Rows of a micro-batch: not more than a rank has."""
+def _micro_batch(plan: Plan, prompt: int, teacher_prompt: int, completion: int) -> Rows:
+    """As many rows of this length as go together, and not more than a rank has."""
     train = plan.config.train
-    return min(train.micro_batch_size, math.ceil(train.batch_size / plan.split.trainers))
+    fit = train.micro_batch_tokens // (max(prompt, teacher_prompt) + completion)
+    mine = math.ceil(train.batch_size / plan.split.trainers)
+    return Rows(min(train.micro_batch_size, max(fit, 1), mine), prompt, teacher_prompt, completion)
 
 
 def _most(fits: Callable[[int], bool], most: int) -> int:
@@ -398,7 +400,7 @@ def step_seconds(plan: Plan) -> dict[str, float]:
     if plan.shards > 1:
         # Each layer comes whole for every pass of every micro-batch, while another is computed.
         others = (plan.shards - 1) / plan.shards
-        passes = 3 * math.ceil(mine / config.train.micro_batch_size)
+        passes = 3 * math.ceil(mine / longest_rows(plan).rows)
         moved = passes * others * WIDTHS[config.model.dtype] * shape.weights / link
         computed = seconds["teacher forward"] + seconds["student forward"] + seconds["backward"]
         seconds["waiting for layers"] = max(updates * moved - computed, 0.0)
