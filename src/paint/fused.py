@@ -27,7 +27,7 @@ import math
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -578,9 +578,26 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor)
     if _native(hidden, weight, out.dtype):
         _mm(hidden, weight.T, out)
     else:
-        for part in _slices(weight):
-            torch.mm(hidden.to(out.dtype), weight[part].to(out.dtype).T, out=out[:, part])
+        with _products_of(hidden, weight):
+            for part in _slices(weight):
+                torch.mm(hidden.to(out.dtype), weight[part].to(out.dtype).T, out=out[:, part])
     return out if bias is None else out.add_(bias)
+
+
+@contextmanager
+def _products_of(a: Tensor, b: Tensor) -> Iterator[None]:
+    """Let a CPU multiply what was bfloat16 as bfloat16 again, and add in float32.
+
+    That rounds nothing, and where a CPU has instructions for it, it takes half the time.
+    """
+    settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = settings.fp32_precision
+    if a.dtype == b.dtype == torch.bfloat16:
+        settings.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
 
 
 def _slope_buffer(logits: Tensor, weight: Tensor) -> Tensor:

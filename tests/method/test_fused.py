@@ -870,3 +870,18 @@ def test_triton_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ImplError, match="needs a GPU, or TRITON_INTERPRET=1"):
         triton_row_work(torch.device("cpu"))
+
+
+def test_products_of_bfloat16_are_added_in_float32_and_the_setting_is_put_back() -> None:
+    before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(40, 256, generator=generator).bfloat16()
+    weight = torch.randn(500, 256, generator=generator).bfloat16()
+    found = fused._logits(hidden, weight, None, torch.empty(40, 500))
+    torch.testing.assert_close(
+        found.double(), hidden.double() @ weight.double().T, rtol=1e-5, atol=1e-4
+    )
+    assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
+    mixed = fused._logits(hidden.float() + 1e-3, weight, None, torch.empty(40, 500))
+    wanted = (hidden.float() + 1e-3).double() @ weight.double().T
+    torch.testing.assert_close(mixed.double(), wanted, rtol=1e-5, atol=1e-4)
