@@ -43,7 +43,7 @@ ROOMS = {
     "training": ["step", "baselines"],
     "experiments": [],
     "show": [],
-    "door": ["__init__", "cli", "gpus"],
+    "door": ["__init__", "cli", "gpus", "launch"],
 }
 MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts): path

@@ -127,6 +127,6 @@ def test_the_launcher_that_starts_one_process_is_met(tmp_path: Path) -> None:
     flags = ["--log.folder", str(tmp_path), "--log.name", "run"]
     result = subprocess.run([*launch, *line, *flags], capture_output=True, text=True, timeout=120)
     assert result.returncode != 0
-    works = "ACCELERATE_USE_CPU=true torchrun --nproc-per-node 2 -m paint.cli train lab-paint"
+    works = "ACCELERATE_USE_CPU=true python -m paint.launch --nproc-per-node 2 train lab-paint"
     assert works in result.stderr
     assert not (tmp_path / "run").exists()

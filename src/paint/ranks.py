@@ -65,6 +65,8 @@ def require_plain_launch() -> None:
     for key, name in (("MIXED_PRECISION", "mixed precision"), ("DYNAMO_BACKEND", "dynamo")):
         if _said(f"ACCELERATE_{key}") not in ("", "no"):
             told.append(f"{name} {_said(f'ACCELERATE_{key}')}")
+    if told and os.environ.get("RANK", "0") != "0":
+        raise EndedElsewhere(_status(ConfigError()))
     if told:
         raise ConfigError(
             f"accelerate was told to use {' and '.join(told)}, which would be ignored: every rank "
@@ -134,7 +136,7 @@ class Peers:
     def __init__(self) -> None:
         self.save: Callable[[], bool] = lambda: True
         self.rank, self.count = PartialState().process_index, PartialState().num_processes
-        self.lost = ""
+        self.lost, self.ended = "", ""
         self.over = Event()
         if self.count == 1:
             return
@@ -145,13 +147,17 @@ class Peers:
         port = on_first_rank(lambda: self.store.port)
         if self.rank != 0:
             self.store = TCPStore(host, port, is_master=False)
-        self.store.set_timeout(timedelta(seconds=END_SECONDS))
+        self.unanswered = 0
         self.thread = Thread(target=self._watch, daemon=True)
         self.thread.start()
+        if self.rank != 0:
+            Thread(target=self._watch_first, daemon=True).start()
 
     def is_first_to_end(self, status: int) -> bool:
         """Whether no other rank has said before that it ends; what is whole is then saved."""
         mine = f"{self.rank} {status}"
+        if self.ended:
+            return False
         if self.rank == 0:
             self.over.set()  # what is whole is saved, and what is not, is not
         try:
@@ -159,10 +165,14 @@ class Peers:
                 return False
         except RuntimeError:  # the first rank is gone, and its store
             return False
-        if self.rank != 0:
+        if self.rank == 0:
+            time.sleep(2 * BEAT_SECONDS)  # the others learn of it before the store is gone
+        else:
+            # Its end would fail the first rank's collective, or have it killed.
             with suppress(RuntimeError):
-                # Its end would fail the first rank's collective, or have it killed.
-                self.store.wait(["saved"], timedelta(seconds=SAVE_SECONDS))
+                until = time.monotonic() + SAVE_SECONDS
+                while not self.store.check(["saved"]) and time.monotonic() < until:
+                    time.sleep(0.1)
         return True
 
     def leave(self) -> None:
@@ -181,7 +191,8 @@ class Peers:
     def status(self) -> int:
         """With what the rank that ended first ends."""
         with suppress(RuntimeError):
-            return int(self.store.get("ended").decode().split()[1])
+            ended = self.ended or self.store.get("ended").decode()
+            return int(ended.split()[1])
         return _status(RankLost())
 
     def _watch(self) -> None:
@@ -195,6 +206,8 @@ class Peers:
                     silent[rank] = 0 if is_fine else silent[rank] + 1
                     beats[rank] = beat
                 has_ended = self.store.check(["ended"])
+                self.ended = self.store.get("ended").decode() if has_ended else ""
+                self.unanswered = 0
             except RuntimeError:
                 self._end_soon()  # the first rank is gone, and its store
                 return
@@ -204,17 +217,29 @@ class Peers:
             if has_ended and self.rank == 0:
                 self._save_and_end()
                 return
+            if self.ended.startswith("0 "):
+                self._end_soon()
+                return
+
+    def _watch_first(self) -> None:
+        """End where the store no longer answers: a first rank that hangs closes nothing."""
+        while not self.over.wait(BEAT_SECONDS):
+            self.unanswered += 1
+            if self.unanswered >= LOST_BEATS:
+                if self.rank == 1:
+                    _tell(_lost("rank 0 no longer responds"))
+                os._exit(_status(RankLost()))
 
     def _save_and_end(self) -> None:
         for _ in range(LOST_BEATS):
             if self.save() or self.over.wait(BEAT_SECONDS):
                 break
         self.store.set("saved", "")
-        if not self.lost:
-            self._end_soon()
-        elif not self.over.wait(END_SECONDS) and self.is_first_to_end(_status(RankLost())):
-            print(f"paint: {_lost(self.lost)}", file=sys.stderr, flush=True)
-            os._exit(self.status())
+        if self.over.wait(END_SECONDS):
+            return
+        if self.lost and self.is_first_to_end(_status(RankLost())):
+            _tell(_lost(self.lost))
+        os._exit(self.status())
 
     def _end_soon(self) -> None:
         """End this process, unless its main thread gets to do it."""
@@ -251,9 +276,13 @@ def together() -> Iterator[Peers]:
         peers.close()
 
 
+def _tell(message: str) -> None:
+    print(f"paint: {message}", file=sys.stderr, flush=True)
+
+
 def _lost(what: str) -> str:
     return (
-        f"{what}: it was killed, ran out of memory, or its machine is gone; the last whole step is "
+        f"{what}: it was killed, ran out of memory, or its machine is gone; what was whole is "
         f"saved, go on with `paint resume`"
     )
 
@@ -385,5 +414,5 @@ def _said(variable: str) -> str:
 
 def _launch_line(processes: str, more: str = "") -> str:
     """The command that launches what this process does in several ranks."""
-    line = ["torchrun", "--nproc-per-node", processes, *more.split(), "-m", "paint.cli"]
+    line = ["python", "-m", "paint.launch", "--nproc-per-node", processes, *more.split()]
     return shlex.join([*line, *sys.argv[1:]])

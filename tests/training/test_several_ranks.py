@@ -5,19 +5,25 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import peft
 import psutil
 import pytest
+import torch
 
 from paint.config import Config
+from paint.display import Clock
+from paint.engines.launch import free_port
 from paint.runs import latest_checkpoint, read_metrics
+from paint.training import checkpoint, run, runlog
 from paint.training.run import train
-from processes import free_port, in_two_processes, train_command
+from paint.training.update import Batch, Setup
+from processes import in_two_processes, train_command, until
 from runs import adapter, assert_same, changed, wait_for
-
-pytestmark = pytest.mark.slow
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
@@ -82,29 +88,31 @@ def assert_kept(folder: Path, steps: int) -> None:
     assert checkpoint.name == f"step-{steps:06d}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_is_told_once_with_its_status_and_keeps_the_step(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
     process = launched(folder, steps=500)
-    wait_for(lambda: len(read_metrics(folder)) >= 1, process)
+    wait_for(lambda: len(read_metrics(folder)) >= 1, process, 300)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 128 + number, output
     assert output.count(f"stopped by {number.name}, all is saved; go on with `paint resume") == 1
     assert "Traceback" not in output
     assert_kept(folder, len(read_metrics(folder)))
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_all_with_the_last_whole_step_kept(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = launched(folder, steps=500)
-    wait_for(lambda: len(read_metrics(folder)) >= 2, process)
+    wait_for(lambda: len(read_metrics(folder)) >= 2, process, 300)
     [*_, last] = psutil.Process(process.pid).children()
     is_second = last.environ()["RANK"] == "1"
     last.kill()
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert is_second
     assert process.returncode == 128 + signal.SIGKILL, output
     assert output.count("another rank ended without a word: it was killed, ran out of memory") == 1
@@ -113,21 +121,23 @@ def test_a_killed_rank_ends_all_with_the_last_whole_step_kept(tmp_path: Path) ->
     assert_kept(folder, len(read_metrics(folder)))
 
 
+@pytest.mark.slow
 def test_a_refusal_is_told_once(tmp_path: Path) -> None:
     process = launched(tmp_path / "run", batch_size=1)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 2, output
     assert output == "paint train: train.batch_size 1 is smaller than the 2 ranks\n"
 
 
+@pytest.mark.slow
 def test_a_signal_in_a_long_step_leaves_the_step_before(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    in_step = "Path(sys.argv[-1] + '.third').touch(); time.sleep(100)"
+    third = tmp_path / "third"
+    in_step = f"Path({str(third)!r}).touch(); time.sleep(100)"
     process = by_torchrun(folder, in_step, TORCH_ELASTIC_SHUTDOWN_TIMEOUT="25")
-    wait_for(lambda: list(Path.cwd().glob("run.third")), process)
-    Path("run.third").unlink()
+    wait_for(third.exists, process, 300)
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode != 0
     assert len(read_metrics(folder)) == 2, output
     assert_kept(folder, 2)
@@ -135,36 +145,108 @@ def test_a_signal_in_a_long_step_leaves_the_step_before(tmp_path: Path) -> None:
     assert_same(adapter(folder), adapter(tmp_path / "undisturbed"), tolerance=1e-6)
 
 
+@pytest.mark.slow
 def test_what_a_rank_cannot_do_ends_all_and_that_rank_tells(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     in_step = "if rank == 1: raise PaintError('row 7 is not finite')"
     process = by_torchrun(folder, in_step)
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert output.count("paint train: row 7 is not finite\n") == 1, output
     assert "did not expect" not in output
     assert re.search(r"rank +: 1 .*\n +exitcode +: 2 ", output)  # as torchrun reports it
     assert_kept(folder, 2)
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_ends_all_with_the_last_whole_step_kept(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     in_step = "if rank == 1: os.kill(os.getpid(), 19)"  # stopped, with its connections open
     process = by_torchrun(folder, in_step)
-    wait_for(lambda: latest_checkpoint(folder), process)
+    wait_for(lambda: latest_checkpoint(folder), process, 300)
     stopped = [p for p in psutil.Process(process.pid).children() if p.status() == "stopped"]
-    wait_for(lambda: len(psutil.Process(process.pid).children()) == 1, process)
+    wait_for(lambda: len(psutil.Process(process.pid).children()) == 1, process, 300)
     [hanging] = stopped
     hanging.kill()
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert output.count("paint: rank 1 no longer responds: it was killed, ran out of memory") == 1
     assert "did not expect" not in output
     assert_kept(folder, 2)
 
 
+@pytest.mark.slow
 def test_ranks_that_hold_other_weights_are_refused_and_not_saved(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     in_step = "torch.nn.init.normal_(setup.policy.trainable[0]) if rank == 1 else None"
-    output, _ = by_torchrun(folder, in_step).communicate(timeout=120)
+    output, _ = by_torchrun(folder, in_step).communicate(timeout=300)
     assert output.count("after step 3, the weights of rank 1 are not those of rank 0") == 1, output
     assert "did not expect" not in output
     assert not list((folder / "checkpoints").iterdir())
+
+
+# What follows needs one process alone.
+
+
+def test_a_step_is_saved_amid_the_next_until_the_optimizer_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_step = run.STEPS["distillation"]
+    weights: dict[str, torch.Tensor] = {}
+
+    def step(setup: Setup, batch: Batch, index: int, clock: Clock) -> Any:
+        if index == 1:
+            assert checkpoint.save_while_at_work(folder, setup, 1)
+            held = peft.get_peft_model_state_dict(setup.policy.model)
+            weights.update({name: value.clone() for name, value in held.items()})
+        taken = take_step(setup, batch, index, clock)
+        assert index == 1 or not checkpoint.save_while_at_work(folder, setup, 0)
+        return taken
+
+    monkeypatch.setitem(run.STEPS, "distillation", step)
+    folder = tmp_path / "run"
+    train(small(steps=2), folder)
+    assert_same(adapter(folder, step=1), weights)
+    assert not (folder / "checkpoints/step-000000").exists()
+
+
+def test_where_the_teacher_stands_in_the_students_place_no_step_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_step = run.STEPS["distillation"]
+    order: list[str] = []
+
+    def step(setup: Setup, batch: Batch, index: int, clock: Clock) -> Any:
+        def save() -> None:
+            assert checkpoint.save_while_at_work(folder, setup, 1)
+            order.append("saved")
+
+        if index == 1:
+            saving = Thread(target=save)
+            with setup.teacher.view():
+                saving.start()
+                saving.join(0.5)
+                order.append("the student is back")
+            saving.join()
+        return take_step(setup, batch, index, clock)
+
+    monkeypatch.setitem(run.STEPS, "distillation", step)
+    folder = tmp_path / "run"
+    config = changed("lab-paint", SMALL, {"model": {"tuning": "full"}, "train": {"steps": 2}})
+    train(config, folder)
+    assert order == ["the student is back", "saved"]
+
+
+def test_after_a_signal_what_is_whole_is_saved_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runlog, "SAVED_AFTER_SECONDS", 0.05)
+    tried: list[int] = []
+
+    def save() -> bool:
+        tried.append(len(tried))
+        return len(tried) == 2
+
+    with runlog.stop_signals(save) as signals:
+        time.sleep(0.2)
+        assert not tried
+        signal.raise_signal(signal.SIGTERM)
+        until(lambda: len(tried) == 2)
+        time.sleep(1.2)
+    assert (signals, tried) == ([signal.SIGTERM], [0, 1])

@@ -97,6 +97,11 @@ def _train(
     at_end: AtEnd | None,
 ) -> Path:
     """The run on one of the ranks that go on and end together."""
+    if config.train.batch_size < accelerator.num_processes:
+        raise ConfigError(
+            f"train.batch_size {config.train.batch_size} is smaller than the "
+            f"{accelerator.num_processes} ranks"
+        )
     is_main = accelerator.is_main_process
     display = (is_main and display) or Display(enabled=is_main)
     if accelerator.num_processes > 1:
@@ -292,11 +297,6 @@ def _open_accelerator(config: Config, folder: Path) -> Accelerator:
     )
 
     require_all_ranks(accelerator)
-    if config.train.batch_size < accelerator.num_processes:
-        raise ConfigError(
-            f"train.batch_size {config.train.batch_size} is smaller than the "
-            f"{accelerator.num_processes} ranks"
-        )
     return accelerator
 
 
