@@ -137,6 +137,7 @@ LIGHT = [
     "paint",
     "paint.cli",
     "paint.recipe",
+    "paint.planning.report",
     "paint.context",
     "paint.data.problem_sets",
     "paint.grading.grader",

@@ -272,9 +272,11 @@ def plan(arguments: list[str]) -> int:
     config = _override(find_recipe(options.recipe), flags, "plan")
     from paint.plan import make_plan
     from paint.planning import report
+    from paint.planning.work import LIMIT
 
     memory = options.memory and options.memory * 1e9
-    made = make_plan(config, options.gpus, options.nodes, memory)
+    lengths = replace(LIMIT, problem=options.problem, solution=options.solution)
+    made = make_plan(config, options.gpus, options.nodes, memory, lengths=lengths)
     print(report.markdown_row(made) if options.markdown else "\n".join(report.lines(made)))
     return 0
 
@@ -304,6 +306,17 @@ def _plan_parser() -> ArgumentParser:
         help="GB of each GPU: 80 is taken for an H100, 141 for an H200, 48 for an L40S, 24 for an "
         "RTX 4090 (default: 80; of a laptop 16)",
     )
+    for name, what, tokens in (
+        ("problem", "a problem, which is the student's prompt", 250),
+        ("solution", "a solution, of which the teacher sees a part", 1000),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=COUNT,
+            default=tokens,
+            help=f"mean tokens of {what}: assumed for seconds (`paint data check` measures them; "
+            f"default: {tokens:,})",
+        )
     parser.add_argument(
         "--markdown", action="store_true", help="print one row of the table in docs/plan.md"
     )

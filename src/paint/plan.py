@@ -29,11 +29,11 @@ from paint.planning.units import duration, gb
 from paint.planning.work import (
     BANDWIDTH_SHARE,
     FLOP_SHARE,
-    HIGH,
     LAPTOP,
     LIMIT,
     MACHINES,
     MEMORY_SHARE,
+    Lengths,
     Machine,
     completion_tokens,
     generation_seconds,
@@ -46,8 +46,9 @@ from paint.planning.work import (
 HOST_LINK = 25e9
 """Bytes/s between a GPU and the CPU's memory, where a sleeping server's weights go (assumed)."""
 
+UTILIZATION = "--gpu-memory-utilization"
 SERVER_SHARE = 0.9
-"""Of a GPU's memory that vLLM takes, unless --gpu-memory-utilization says otherwise."""
+"""Of a GPU's memory that vLLM takes, unless UTILIZATION says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Split:
         trainers: GPUs that train, one rank on each, over all machines.
         servers: GPUs that serve, over all machines; 0 where the ranks generate by themselves, or
             where servers run elsewhere.
-        shared: every GPU does both, in turns (``rollout.sleep``).
+        shared: every GPU does both, in turns, which needs ``rollout.sleep``.
         reason: why, in words.
     """
 
@@ -79,6 +80,7 @@ class Plan:
     nodes: int
     split: Split
     sharded: bool
+    lengths: Lengths = LIMIT
 
     @property
     def shards(self) -> int:
@@ -86,19 +88,26 @@ class Plan:
         return min(self.split.trainers, max(self.gpus, 1)) if self.sharded else 1
 
     @property
+    def sleeps(self) -> bool:
+        """Whether servers give their GPUs up in turns: asked for, or the only way to share them.
+
+        A server that is told how much of a shared GPU it may take stays awake.
+        """
+        is_told = server_flag(self.config, UTILIZATION) is not None
+        return self.split.shared and (self.config.rollout.sleep or not is_told)
+
+    @property
     def room(self) -> float:
         """Bytes of a GPU that training may take: a server on it takes the rest."""
-        memory = self.machine.memory
-        if not self.split.shared:
-            return MEMORY_SHARE * memory
-        if self.config.rollout.sleep:
-            return MEMORY_SHARE * memory - SLEEPING
-        return MEMORY_SHARE * memory - server_share(self.config) * memory
+        memory, split = self.machine.memory, self.split
+        if split.shared and not self.sleeps:
+            return (MEMORY_SHARE - server_share(self.config)) * memory
+        return MEMORY_SHARE * memory - (SLEEPING if split.shared else 0.0)
 
     @property
     def longest(self) -> Rows:
         """The longest micro-batch that the config allows."""
-        return longest_rows(self.config, self.shape, self.split.trainers)
+        return longest_rows(self)
 
     @property
     def fits(self) -> bool:
@@ -131,18 +140,17 @@ class Plan:
     @property
     def server(self) -> Server | None:
         """One server of this plan, on as few GPUs as hold it."""
-        return (
-            server_of(self.config, self.shape, self.gpus, self.machine)
-            if self.split.servers
-            else None
-        )
+        return server_of(self) if self.split.servers else None
 
     @property
     def longest_completion(self) -> int:
         """Tokens of the longest completion that fits with the longest prompts; 0 for none."""
-        rows = self.longest
-        most = self.shape.positions - rows.teacher_prompt
-        return _most(lambda n: self.peak(replace(rows, completion=n)) <= self.room, most)
+
+        def fits(tokens: int) -> bool:
+            rollout = replace(self.config.rollout, max_new_tokens=tokens)
+            return replace(self, config=replace(self.config, rollout=rollout)).fits
+
+        return _most(fits, self.shape.positions - self.longest.prompt)
 
     @property
     def longest_prompt(self) -> int:
@@ -172,6 +180,7 @@ def make_plan(
     *,
     name: str = "",
     split: Split | None = None,
+    lengths: Lengths = LIMIT,
 ) -> Plan:
     """The plan of a config.
 
@@ -181,6 +190,7 @@ def make_plan(
         memory: bytes of each GPU; 80 GB, or a laptop's 16 GB, where None.
         name: of the GPU, which says how fast it is; else its memory does.
         split: who trains and who serves, where that is settled.
+        lengths: of problems and solutions, assumed.
 
     Raises:
         ConfigError: no config.json is at hand, or the adapters are on layers that are not planned.
@@ -196,15 +206,16 @@ def make_plan(
         machine = machine_of(memory or 80e9, name)
     else:
         machine = replace(LAPTOP, memory=memory or LAPTOP.memory)
-    split = split or divided(config, shape, machine, gpus, nodes)
-    return Plan(config, shape, machine, gpus, nodes, split, is_sharded(config))
+    undivided = split or Split(1, 0, False, "")
+    plan = Plan(config, shape, machine, gpus, nodes, undivided, is_sharded(config), lengths)
+    return plan if split else replace(plan, split=divided(plan))
 
 
 def divide(config: Config, gpus: int, nodes: int = 1, memory: float = 80e9) -> Split:
     """Which of the GPUs train and which serve.
 
     Of the ways that fit, the one whose step is estimated to be the shortest. Servers get whole
-    machines where there are several.
+    machines where there are several. Where no way fits, all do both in turns.
 
     Args:
         gpus: of each machine.
@@ -217,9 +228,10 @@ def divide(config: Config, gpus: int, nodes: int = 1, memory: float = 80e9) -> S
     return make_plan(config, gpus, nodes, memory).split
 
 
-def divided(config: Config, shape: Shape, machine: Machine, gpus: int, nodes: int) -> Split:
-    """``divide``, for a model of this shape on this GPU."""
-    total, rollout = max(gpus, 1) * nodes, config.rollout
+def divided(plan: Plan) -> Split:
+    """``divide``, for a plan whose GPUs are not divided yet."""
+    config, rollout = plan.config, plan.config.rollout
+    total = max(plan.gpus, 1) * plan.nodes
     # More ranks than rows would have nothing to do, and are refused.
     most = min(total, config.train.batch_size)
     if config.train.method == "sft" and not config.validation.path:
@@ -227,43 +239,34 @@ def divided(config: Config, shape: Shape, machine: Machine, gpus: int, nodes: in
     if rollout.urls:
         return Split(most, 0, False, "the servers at rollout.urls generate")
     if rollout.engine != "vllm":
-        return Split(most, 0, False, f'rollout.engine is "{rollout.engine}": ranks generate')
+        return Split(most, 0, False, f'rollout.engine is "{rollout.engine}"')
     if rollout.sleep:
         return Split(most, total, True, "rollout.sleep: each GPU serves and trains in turns")
     if total == 1:
         return Split(1, 1, True, "there is one GPU, which server and trainer share")
 
-    server = server_of(config, shape, gpus, machine)
-    step = gpus if nodes > 1 else server.gpus
-    plans = [
-        Plan(
-            config,
-            shape,
-            machine,
-            gpus,
-            nodes,
-            Split(min(total - servers, most), servers, False, ""),
-            is_sharded(config),
-        )
-        for servers in range(step, total, step)
+    size = server_of(plan).gpus
+    by = plan.gpus if plan.nodes > 1 else size
+    ways = [
+        replace(plan, split=Split(min(total - servers, most), servers, False, ""))
+        for servers in range(by, total, by)
     ]
-    if not plans:
+    fitting = [way for way in ways if way.fits]
+    if not fitting:
         return Split(
             most,
             total,
             True,
-            f"a server needs all {server.gpus} GPUs; --rollout.sleep lets them train in turns",
+            f"no division into trainers and servers of {size} fits: each GPU serves and trains "
+            f"in turns (rollout.sleep)",
         )
-    fitting = [plan for plan in plans if plan.fits]
-    best = min(fitting or plans, key=lambda plan: plan.step)
-    of_whole_machines = " in whole machines" if nodes > 1 else ""
-    reason = (
-        f"the shortest step of {len(fitting or plans)} ways{of_whole_machines}: "
-        f"{duration(best.seconds['rollout'])} of {duration(best.step)} generate"
+    best = min(fitting, key=lambda way: way.step)
+    whole = " in whole machines" if plan.nodes > 1 else ""
+    return replace(
+        best.split,
+        reason=f"the shortest step of {len(fitting)} divisions that fit{whole}: "
+        f"{duration(best.seconds['rollout'])} of {duration(best.step)} generate",
     )
-    if not fitting:
-        reason += "; none of them fits"
-    return replace(best.split, reason=reason)
 
 
 def is_sharded(config: Config) -> bool:
@@ -290,28 +293,28 @@ def server_flag(config: Config, name: str) -> str | None:
 def server_share(config: Config) -> float:
     """The share of a GPU's memory that a server takes."""
     try:
-        return float(server_flag(config, "--gpu-memory-utilization") or SERVER_SHARE)
+        return float(server_flag(config, UTILIZATION) or SERVER_SHARE)
     except ValueError:
         return SERVER_SHARE  # vLLM will say what is wrong with it
 
 
-def server_of(config: Config, shape: Shape, gpus: int, machine: Machine) -> Server:
+def server_of(plan: Plan) -> Server:
     """A server on as few GPUs of one machine as hold it, or on so many as its arguments say."""
-    rows = longest_rows(config, shape, 1)
-    longest = min(config.data.max_prompt_tokens + rows.completion, shape.positions)
+    config = plan.config
+    longest = config.data.max_prompt_tokens + config.rollout.max_new_tokens
     given = server_flag(config, "--tensor-parallel-size") or server_flag(config, "-tp")
     sizes = [1]
-    while sizes[-1] * 2 <= gpus:
+    while sizes[-1] * 2 <= plan.gpus:
         sizes.append(sizes[-1] * 2)
     if given and given.isdigit():
         sizes = [max(int(given), 1)]
     servers = [
         server_memory(
             config,
-            shape,
-            memory=machine.memory,
+            plan.shape,
+            memory=plan.machine.memory,
             share=server_share(config),
-            longest=longest,
+            longest=min(longest, plan.shape.positions),
             gpus=size,
         )
         for size in sizes
@@ -319,35 +322,36 @@ def server_of(config: Config, shape: Shape, gpus: int, machine: Machine) -> Serv
     return next((server for server in servers if server.fits), servers[-1])
 
 
-def longest_rows(config: Config, shape: Shape, trainers: int) -> Rows:
+def longest_rows(plan: Plan) -> Rows:
     """The longest micro-batch that a config allows: the teacher's prompts and completions.
 
     The student's prompt is a problem alone, whose length is assumed.
     """
-    prompt = min(int(HIGH.problem), config.data.max_prompt_tokens, shape.positions)
+    config, positions = plan.config, plan.shape.positions
+    prompt = min(int(plan.lengths.problem), config.data.max_prompt_tokens, positions - 1)
     if config.train.method == "sft":  # prompt and reference together have the limit of a prompt
-        completion = min(config.data.max_prompt_tokens, shape.positions) - prompt
-        return Rows(_micro(config, trainers), prompt, prompt, max(completion, 1))
+        completion = min(config.data.max_prompt_tokens, positions) - prompt
+        return Rows(_micro(plan), prompt, prompt, max(completion, 1))
 
-    completion = min(config.rollout.max_new_tokens, shape.positions)
-    longest = min(config.data.max_prompt_tokens, shape.positions - completion)
-    return Rows(_micro(config, trainers), prompt, max(longest, 0), completion)
+    completion = min(config.rollout.max_new_tokens, positions - prompt)
+    teacher_prompt = min(config.data.max_prompt_tokens, positions - completion)
+    return Rows(_micro(plan), prompt, teacher_prompt, completion)
 
 
-def usual_rows(config: Config, shape: Shape, trainers: int) -> Rows:
+def usual_rows(plan: Plan) -> Rows:
     """A micro-batch of rows as they usually are: the same completions, shorter references."""
-    longest = longest_rows(config, shape, trainers)
-    teacher_prompt = min(longest.teacher_prompt, int(HIGH.problem + HIGH.solution))
-    usual = replace(longest, teacher_prompt=teacher_prompt)
-    if config.train.method == "sft":
-        reference = int(completion_tokens(config, HIGH))
-        return replace(usual, completion=min(longest.completion, reference))
-    return usual
+    longest, lengths = longest_rows(plan), plan.lengths
+    usual = min(longest.teacher_prompt, int(lengths.problem + lengths.solution))
+    if plan.config.train.method == "sft":
+        reference = int(completion_tokens(plan.config, lengths))
+        return replace(longest, completion=min(longest.completion, reference))
+    return replace(longest, teacher_prompt=usual)
 
 
-def _micro(config: Config, trainers: int) -> int:
-    rows = math.ceil(config.train.batch_size / trainers)
-    return min(config.train.micro_batch_size, rows)
+def _micro(plan: Plan) -> int:
+    """Rows of a micro-batch: not more than a rank has."""
+    train = plan.config.train
+    return min(train.micro_batch_size, math.ceil(train.batch_size / plan.split.trainers))
 
 
 def _most(fits: Callable[[int], bool], most: int) -> int:
@@ -367,7 +371,7 @@ def step_seconds(plan: Plan) -> dict[str, float]:
     trained = trained_weights(config, shape) or shape.parameters
 
     once = replace(config, train=replace(config.train, steps=1, warmup_steps=0))
-    work = training(once, shape, LIMIT)
+    work = training(once, shape, plan.lengths)
     seconds = {"rollout": 0.0}
     for part in work.generations:
         server = plan.server
@@ -382,13 +386,13 @@ def step_seconds(plan: Plan) -> dict[str, float]:
             seconds["rollout"] = generation_seconds(work, part, together, count)
         else:
             seconds["rollout"] = generation_seconds(work, part, machine, split.trainers)
-        if server and split.shared and config.rollout.sleep:
+        if server and plan.sleeps:
             weights = WIDTHS[config.model.dtype] * shape.parameters / server.gpus
             seconds["sleep and wake"] = 2 * weights / HOST_LINK
 
     updates = sum(part.rounds for part in work.scorings)
     mine = math.ceil(config.train.batch_size / split.trainers)
-    for phase, flops in phases_of_a_row(config, shape, LIMIT).items():
+    for phase, flops in phases_of_a_row(config, shape, plan.lengths).items():
         seconds[phase] = updates * mine * flops / peak
 
     if plan.shards > 1:
@@ -407,14 +411,14 @@ def step_seconds(plan: Plan) -> dict[str, float]:
 # What would fit
 
 
-def ways_out(plan: Plan, rows: Callable[[Config, Shape, int], Rows]) -> Iterator[str]:
+def ways_out(plan: Plan, rows: Callable[[Plan], Rows]) -> Iterator[str]:
     """Changes of a plan that does not fit, each of which fits: the cheapest first."""
     config, split = plan.config, plan.split
     model, train, rollout = config.model, config.train, config.rollout
 
     def fits(config: Config, **changes: Any) -> bool:
         changed = replace(plan, config=config, **changes)
-        return changed.peak(rows(config, plan.shape, changed.split.trainers)) <= changed.room
+        return changed.peak(rows(changed)) <= changed.room
 
     # One after the other, until it fits.
     flags = []
@@ -427,7 +431,7 @@ def ways_out(plan: Plan, rows: Callable[[Config, Shape, int], Rows]) -> Iterator
     if not fits(config) and not split.servers and rollout.batch_size > 4:
         config = replace(config, rollout=replace(rollout, batch_size=4))
         flags.append("--rollout.batch-size 4")
-    if not fits(config) and split.shared and not rollout.sleep:
+    if not fits(config) and split.shared and not plan.sleeps:
         config = replace(config, rollout=replace(config.rollout, sleep=True))
         flags.append("--rollout.sleep")
     beside = f" with {' '.join(flags)}" if flags else ""
@@ -437,7 +441,7 @@ def ways_out(plan: Plan, rows: Callable[[Config, Shape, int], Rows]) -> Iterator
 
     if train.method != "sft":
         smallest = replace(plan, config=config)
-        asked = rows(config, plan.shape, split.trainers)
+        asked = rows(smallest)
         most = _most(
             lambda n: smallest.peak(replace(asked, completion=n)) <= smallest.room,
             rollout.max_new_tokens,
@@ -448,9 +452,12 @@ def ways_out(plan: Plan, rows: Callable[[Config, Shape, int], Rows]) -> Iterator
         for gpus in sorted({split.trainers, 2, 4, 8}):
             if gpus < max(split.trainers, 2):
                 continue
-            more = replace(split, trainers=gpus)
-            if fits(config, sharded=True, split=more, gpus=max(gpus, plan.gpus)):
-                on_more = f" on {gpus} GPUs" if gpus > split.trainers else ""
+            more = {"split": replace(split, trainers=gpus), "gpus": max(gpus, plan.gpus)}
+            on_more = f" on {gpus} GPUs" if gpus > split.trainers else ""
+            if fits(plan.config, sharded=True, **more):
+                yield f"--model.shard{on_more}"
+                break
+            if fits(config, sharded=True, **more):
                 yield f"--model.shard{on_more}{beside}"
                 break
     for memory in sorted({machine.memory for machine in MACHINES.values()}):
@@ -467,10 +474,8 @@ def require_fit(plan: Plan) -> None:
     Raises:
         ConfigError: with what would fit.
     """
-    rows = usual_rows(plan.config, plan.shape, plan.split.trainers)
-    needed, there = plan.peak(rows), plan.machine.memory
-    if plan.split.shared and not plan.config.rollout.sleep:
-        there -= server_share(plan.config) * plan.machine.memory
+    rows = usual_rows(plan)
+    needed, there = plan.peak(rows), plan.room + (1 - MEMORY_SHARE) * plan.machine.memory
     if needed <= there:
         return
 

@@ -12,14 +12,26 @@ from paint.planning.work import BANDWIDTH_SHARE, FLOP_SHARE, MEMORY_SHARE
 
 def start_lines(plan: Plan) -> list[str]:
     """What a run says of its plan as it starts, in short."""
-    memory, machine = plan.memory, plan.machine
-    parts = ", ".join(f"{name} {gb(value)}" for name, value in resident_parts(plan) if value)
+    memory = plan.memory
+    parts = {
+        "base": memory.layers + memory.ends + memory.gathered,
+        "what is trained": memory.adapters + memory.gradients + memory.optimizer,
+        "the teacher's own": memory.copy,
+    }
+    said = ", ".join(f"{name} {gb(value)}" for name, value in parts.items() if value)
+    where = f" on each of {plan.split.trainers} GPUs" if plan.split.trainers > 1 else ""
     return [
-        f"plan (estimated): at most {gb(memory.peak)} GB of {gb(machine.memory)} for training "
-        f"on each of {plan.split.trainers}: {parts}; {worst(memory)}",
-        f"plan: {_fit_words(plan)}; a step at least {duration(plan.step)}: "
-        + ", ".join(f"{phase} {duration(value)}" for phase, value in plan.seconds.items()),
+        f"plan, an estimate: at most {gb(memory.peak)} of {gb(plan.machine.memory)} GB to train"
+        f"{where} ({said}; {worst(memory)}); fits: {_fit_words(plan)}",
+        f"plan: a step about {duration(plan.step)} (" + phases_words(plan) + ")",
     ]
+
+
+def phases_words(plan: Plan) -> str:
+    """Seconds by phase; what takes less than a thousandth is left out."""
+    least = plan.step / 1000
+    shown = {phase: value for phase, value in plan.seconds.items() if value > least}
+    return ", ".join(f"{phase} {duration(value)}" for phase, value in shown.items())
 
 
 def resident_parts(plan: Plan) -> list[tuple[str, float]]:
@@ -47,11 +59,9 @@ def lines(plan: Plan) -> list[str]:
         )
         for on in (True, False)
     )
-    where = f"{plan.gpus} x {gb(plan.machine.memory)} GB" if plan.gpus else "a laptop's CPU"
-    where = f"{plan.nodes} x {where}" if plan.nodes > 1 else where
     is_on = config.model.gradient_checkpointing
     text = [
-        f"{config.model.path} on {where}: an estimate, nothing was loaded",
+        f"{config.model.path} on {_machine_words(plan)}: an estimate, nothing was loaded",
         "",
         f"model    {shape.layers} layers, {shape.hidden:,} wide, {shape.parameters / 1e9:,.3g} B "
         f"weights in {config.model.dtype}; {trained_words(plan)}",
@@ -107,16 +117,16 @@ def lines(plan: Plan) -> list[str]:
 
 def time_lines(plan: Plan) -> list[str]:
     """Seconds of a step by phase, as configured and with the engine elsewhere."""
-    text = [f"a step   at least {duration(plan.step)}, every completion at its limit: "]
-    text[0] += ", ".join(f"{phase} {duration(value)}" for phase, value in plan.seconds.items())
+    text = [f"a step   about {duration(plan.step)}, every completion at its limit: "]
+    text[0] += phases_words(plan)
     for title, rollout in engine_variants(plan):
         config = replace(plan.config, rollout=rollout)
-        split = divided(config, plan.shape, plan.machine, plan.gpus, plan.nodes)
-        other = replace(plan, config=config, split=split)
+        other = replace(plan, config=config)
+        other = replace(other, split=divided(other))
         if (other.split.servers, other.split.shared) != (plan.split.servers, plan.split.shared):
             fits = "" if other.fits else ", which does not fit"
             text.append(
-                f"         {title} ({_split_words(split)}){fits}: {duration(other.step)}, of "
+                f"         {title} ({_split_words(other.split)}){fits}: {duration(other.step)}, of "
                 f"which rollout {duration(other.seconds['rollout'])}; peak "
                 f"{gb(other.memory.peak)} of {gb(other.room)} GB"
             )
@@ -150,37 +160,33 @@ def assumptions(plan: Plan) -> list[str]:
     ]
 
 
-COLUMNS = (
-    "model",
-    "machine",
-    "GPUs",
-    "GB a training GPU",
-    "longest completion",
-    "GB, sharded",
-    "longest, sharded",
-    "a step, at least",
-)
+COLUMNS = ("model", "machine", "completion", "whole", "layers divided", "a step")
 """Of the row that a plan is in Markdown."""
 
 
 def markdown_row(plan: Plan) -> str:
     """The plan as a row of a table with COLUMNS."""
-    where = f"{plan.gpus} x {gb(plan.machine.memory)} GB" if plan.gpus else "laptop"
-    where = f"{plan.nodes} x {where}" if plan.nodes > 1 else where
-    sharded = replace(plan, sharded=True)
-    is_divided = sharded.shards > 1
-    chosen = sharded if is_divided and not plan.fits else plan
-    cells = [
-        plan.config.model.path.split("/")[-1],
-        where,
-        _split_words(plan.split),
-        f"{gb(plan.memory.peak)}{'' if plan.fits else ' (too much)'}",
-        f"{plan.longest_completion:,}" if plan.longest_completion else "-",
-        f"{gb(sharded.memory.peak)}{'' if sharded.fits else ' (too much)'}" if is_divided else "-",
-        f"{sharded.longest_completion:,}" if is_divided and sharded.longest_completion else "-",
-        duration(chosen.step) if chosen.fits else "-",
-    ]
+    name, tokens = plan.config.model.path.split("/")[-1], f"{plan.longest.completion:,}"
+    cells = [name, _machine_words(plan), tokens, _cell(plan)]
+    chosen, sharded = plan, replace(plan, sharded=True)
+    sharded = replace(sharded, split=divided(sharded))
+    if sharded.shards > 1:
+        cells.append(_cell(sharded))
+        chosen = plan if plan.fits else sharded
+    else:
+        cells.append("-")
+    cells.append(duration(chosen.step) if chosen.fits else "-")
     return f"| {' | '.join(cells)} |"
+
+
+def _cell(plan: Plan) -> str:
+    split, peak = plan.split, gb(plan.memory.peak)
+    who = f"{split.trainers} + {split.servers}" if split.servers else f"{split.trainers}"
+    who = f"{split.trainers}, in turns" if split.shared else who
+    if plan.fits:
+        return f"{who}: {peak} GB, up to {plan.longest_completion:,}"
+    up_to = f", but up to {plan.longest_completion:,}" if plan.longest_completion else ""
+    return f"{who}: no, {peak} GB{up_to}"
 
 
 def server_words(plan: Plan, server: Server) -> str:
@@ -209,12 +215,17 @@ def trained_words(plan: Plan) -> str:
     return f"adapters of rank {model.lora_rank}: {millions:,.3g} M"
 
 
+def _machine_words(plan: Plan) -> str:
+    gpus = f"{plan.gpus} x {plan.machine.memory / 1e9:.0f} GB" if plan.gpus else "a laptop's CPU"
+    return f"{plan.nodes} x {gpus}" if plan.nodes > 1 else gpus
+
+
 def _split_words(split: Split) -> str:
     if split.shared:
-        return f"{split.trainers} train, and serve in turns"
+        return "1 serves and trains" if split.trainers == 1 else f"{split.trainers} serve and train"
     if split.servers:
-        return f"{split.trainers} train + {split.servers} serve"
-    return f"{split.trainers} train{'s' if split.trainers == 1 else ''}"
+        return f"{split.trainers} to train + {split.servers} to serve"
+    return f"{split.trainers} to train"
 
 
 def _fit_words(plan: Plan) -> str:

@@ -2,9 +2,12 @@
 
 
 def gb(value: float) -> str:
-    """Bytes in GB, as three digits."""
-    gb = value / 1e9
-    return f"{gb:,.0f}" if abs(gb) >= 99.95 else f"{gb:.1f}" if abs(gb) >= 0.95 else f"{gb:.2f}"
+    """Bytes in GB, with two or three digits."""
+    giga = value / 1e9
+    for least, digits in ((99.95, 0), (9.95, 1), (0.0995, 2), (0.00995, 3)):
+        if abs(giga) >= least:
+            return f"{giga:,.{digits}f}"
+    return f"{giga:.4f}"
 
 
 def duration(seconds: float) -> str:
