@@ -335,7 +335,7 @@ def _run_ranks(command: Sequence[str], pins: dict[str, str], folder: Path) -> in
     # ``python -m`` would import modules from the working directory first.
     environment = dict(os.environ) | {"PYTHONSAFEPATH": "1"} | pins
     grace = SHUTDOWN_SECONDS + 60.0
-    ranks = OwnedProcess(command, environment, folder / LOG, grace=grace, is_shown=True)
+    ranks = OwnedProcess(command, environment, folder / LOG, name="-", grace=grace, is_shown=True)
     with _signals() as signals:
         ranks.start()
         try:

@@ -145,7 +145,8 @@ class OwnedProcess:
 
     Args:
         environment: all of it.
-        name: what each line of its output begins with, where several share a log.
+        name: what each line of its output begins with, where several share a log; "-": nothing,
+            and nothing is said of its end.
         grace: seconds that it may take when it is told to end.
         is_shown: it prints where we do, and not to the log.
 

@@ -8,7 +8,7 @@ processes leave behind, and ends all of them as soon as the command has ended, t
 (however it did: SIGKILL cannot be caught), or a signal asks for it. SIGTERM and SIGINT are passed
 on, and the command has GRACE seconds to end by itself; a second signal ends it at once. The exit
 status is the command's. With a NAME, every line of its output begins with it, so that several can
-share one log.
+share one log; with "-", nothing is added to what the command says.
 
 Left out on purpose: everything outside the standard library, so that the watchdog starts at once
 and imports nothing that a user, an environment variable or a working directory could put in its
@@ -37,6 +37,8 @@ SET_CHILD_SUBREAPER = 36
 
 NOT_STARTED = 127
 
+QUIET = "-"
+
 PROCESSES = Path("/proc/")
 
 
@@ -50,8 +52,8 @@ def main(parent: int, grace: float, name: str, command: list[str]) -> int:
     with suppress(OSError, AttributeError):  # no such call: its group is ended all the same
         ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
-    prefix = f"{name} | " if name else ""
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if name else {}
+    prefix = f"{name} | " if name not in ("", QUIET) else ""
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if prefix else {}
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, **output)  # type: ignore[call-overload]
     except OSError as error:
@@ -75,7 +77,7 @@ def main(parent: int, grace: float, name: str, command: list[str]) -> int:
     _kill_descendants()
     status = int(child.wait())
     reader.join(1.0)
-    if has_ended:
+    if has_ended and name != QUIET:
         _say(f"{prefix}the command ended with status {status}")
     return status if status >= 0 else 128 - status
 
