@@ -313,7 +313,7 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
         _checkpoint_gradients(model)
     digest = digest_of_weights(base) if is_sharded(base) else None
     thinking = config.student_thinking, config.teacher_thinking
-    return Policy(model, tokenizer, lm_head, *thinking, digest)
+    return Policy(model, tokenizer, lm_head, *thinking, digest=digest)
 
 
 def _load_base(
