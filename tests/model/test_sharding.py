@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from accelerate import Accelerator
@@ -233,11 +233,12 @@ def test_a_run_with_shared_layers_goes_on_bit_by_bit_after_a_kill(tmp_path: Path
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     wait_for(lambda: (killed / "checkpoints" / "step-000001").exists(), process)
-    os.killpg(process.pid, signal.SIGKILL)
+    launcher = psutil.Process(process.pid)
+    for each in [launcher, *launcher.children(recursive=True)]:
+        each.kill()
     process.wait()
     assert len(read_metrics(killed)) < 3
 

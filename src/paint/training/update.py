@@ -121,7 +121,7 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
             tokens = {name: parts[i].tolist() for name, parts in columns.items()}
             scored.append(Scored(rollout, tokens))
 
-    for _ in range(missing):
+    for _ in range(missing):  # the other ranks need this one's part of the layers
         setup.accelerator.backward(0 * score(micros[-1])[0])
     return sorted(gathered_on_first(scored), key=lambda item: item.rollout.row)
 
