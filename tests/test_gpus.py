@@ -36,7 +36,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def make(count: int) -> None:
-        answer = subprocess.CompletedProcess([], 0, f"{count}\n", "")
+        answer = subprocess.CompletedProcess([], 0, "80e9\n" * count, "")
         monkeypatch.setattr("paint.gpus.subprocess.run", lambda *_, **__: answer)
 
     return make
@@ -115,7 +115,12 @@ def test_the_plan_divides_where_no_split_is_given(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(8)
-    monkeypatch.setattr("paint.plan.divide", lambda *_: Split(6, 2, False, "because"))
+
+    def divide(config: Config, gpus: int, *, memory: float) -> Split:
+        assert (config.rollout.engine, gpus, memory) == ("vllm", 8, 80e9)
+        return Split(6, 2, False, "because")
+
+    monkeypatch.setattr("paint.plan.divide", divide)
     placed = place(Request(8, None, False), vllm(), (1, 8))
     assert (len(placed.trainers), placed.servers) == (6, ("6", "7"))
     assert str(placed) == "train on 0, 1, 2, 3, 4, 5; serve on 6, 7 (because)"
