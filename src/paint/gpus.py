@@ -51,6 +51,13 @@ HELP = (
 GPUS = "PAINT_GPUS"
 """The environment variable that tells ranks of --gpus, for their advice."""
 
+COUNT = """
+import torch
+for number in range(torch.cuda.device_count()):
+    print(torch.cuda.get_device_properties(number).total_memory)
+"""
+"""Prints the bytes of every GPU that it sees."""
+
 LOG = "launch.log"
 """In a run's folder: the commands, and what the servers print."""
 
@@ -159,8 +166,8 @@ def place(request: Request, config: Config, ranks: tuple[int, int]) -> Placement
     Raises:
         ConfigError: the machine has fewer GPUs, or they cannot be divided so.
     """
-    gpus = _gpus_of_machine(request)
-    split = _split(request, config, ranks)
+    gpus, memory = _gpus_of_machine(request)
+    split = _split(request, config, ranks, memory)
     trainers = gpus[: split.trainers]
     served = gpus[len(gpus) - split.servers :]
     size = _gpus_of_a_server(config.rollout)
@@ -405,7 +412,7 @@ def _require_same_engine(config: Config, placement: Placement, folder: Path) -> 
         )
 
 
-def _split(request: Request, config: Config, ranks: tuple[int, int]) -> "Split":
+def _split(request: Request, config: Config, ranks: tuple[int, int], memory: float) -> "Split":
     """How many GPUs train, and how many serve."""
     from paint.plan import Split, divide
 
@@ -413,7 +420,7 @@ def _split(request: Request, config: Config, ranks: tuple[int, int]) -> "Split":
     gpus = request.gpus
     if request.split is None:
         if most > 1:
-            return divide(config, gpus)
+            return divide(config, gpus, memory=memory) if memory else divide(config, gpus)
         if gpus == most:
             return Split(most, gpus, True, "one process, and its server beside it")
         return Split(most, gpus - most, False, "one process, and servers on all other GPUs")
@@ -433,21 +440,24 @@ def _split(request: Request, config: Config, ranks: tuple[int, int]) -> "Split":
     return Split(trainers, servers, False, "--split")
 
 
-def _gpus_of_machine(request: Request) -> list[str]:
-    """The names of so many GPUs that this process may use; on a machine without any, NO_GPU."""
+def _gpus_of_machine(request: Request) -> tuple[list[str], float]:
+    """The names of so many GPUs that this process may use, and the bytes of the smallest.
+
+    On a machine without any, NO_GPU and 0.
+    """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     # In another process: one that has asked CUDA cannot be pinned any more.
-    line = [sys.executable, "-c", "import torch; print(torch.cuda.device_count())"]
-    found = subprocess.run(line, capture_output=True, text=True, check=False).stdout.strip()
-    count = int(found) if found.isdigit() else 0
+    found = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True).stdout
+    sizes = [float(size) for size in found.split()]
+    count = len(sizes)
     if count == 0:
-        return [NO_GPU] * request.gpus
+        return [NO_GPU] * request.gpus, 0.0
     if count < request.gpus:
         raise ConfigError(
             f"--gpus {request.gpus} asks for more GPUs than the {count} that are here"
         )
     names = [name.strip() for name in named.split(",")] if named else list(map(str, range(count)))
-    return names[: request.gpus]
+    return names[: request.gpus], min(sizes[: request.gpus])
 
 
 def _gpus_of_a_server(rollout: Rollout) -> int:
