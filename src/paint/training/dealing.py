@@ -88,10 +88,10 @@ def shares(
     def cost(share: Sequence[Rollout]) -> int:
         return sum(flops(micro, model) for micro in micro_batches(share, config))
 
-    shares: list[list[Rollout]] = [[] for _ in range(ranks)]
+    dealt: list[list[Rollout]] = [[] for _ in range(ranks)]
     for rollout in sorted(rollouts, key=lambda r: (-cost([r]), r.row)):
-        min(shares, key=lambda share: cost([*share, rollout])).append(rollout)
-    return shares
+        min(dealt, key=lambda share: cost([*share, rollout])).append(rollout)
+    return dealt
 
 
 def flops(micro: Sequence[Rollout], model: Model) -> int:
