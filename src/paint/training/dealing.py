@@ -51,7 +51,7 @@ class Model:
 
 def model_of(policy: Policy, config: Config) -> Model:
     """What the policy's weights and its config say."""
-    base, shape = policy.base, policy.base.config
+    base, shape = policy.base, policy.base.config.get_text_config()
     embedding = base.get_input_embeddings().weight
     heads = shape.num_attention_heads
     head_size = getattr(shape, "head_dim", None) or shape.hidden_size // heads
