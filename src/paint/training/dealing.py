@@ -51,7 +51,7 @@ class Model:
 
 def model_of(policy: Policy, config: Config) -> Model:
     """What the policy's weights and its config say."""
-    base, shape = policy.base, policy.base.config
+    base, shape = policy.base, policy.base.config.get_text_config()
     embedding = base.get_input_embeddings().weight
     heads = shape.num_attention_heads
     head_size = getattr(shape, "head_dim", None) or shape.hidden_size // heads
@@ -88,10 +88,10 @@ def shares(
     def cost(share: Sequence[Rollout]) -> int:
         return sum(flops(micro, model) for micro in micro_batches(share, config))
 
-    shares: list[list[Rollout]] = [[] for _ in range(ranks)]
+    dealt: list[list[Rollout]] = [[] for _ in range(ranks)]
     for rollout in sorted(rollouts, key=lambda r: (-cost([r]), r.row)):
-        min(shares, key=lambda share: cost([*share, rollout])).append(rollout)
-    return shares
+        min(dealt, key=lambda share: cost([*share, rollout])).append(rollout)
+    return dealt
 
 
 def flops(micro: Sequence[Rollout], model: Model) -> int:
