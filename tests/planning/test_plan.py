@@ -6,11 +6,14 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from paint.cli import main
 from paint.config import Config, ConfigError, Model, Rollout, Train
+from paint.display import Display
 from paint.plan import (
     Plan,
     Split,
@@ -26,6 +29,7 @@ from paint.planning.report import lines, start_lines
 from paint.planning.shapes import SHAPES
 from paint.planning.work import LIMIT, MACHINES, machine_of, phases_of_a_row
 from paint.recipe import find_recipe, read_recipe
+from paint.training import run
 
 DOCUMENT = Path(__file__).parents[2] / "docs/plan.md"
 RECIPE = read_recipe(find_recipe("paint-qwen3-8b"))
@@ -210,6 +214,26 @@ def test_a_way_out_fits_when_it_is_taken() -> None:
     )
     changed = replace(plan, config=taken)
     assert changed.peak(usual_rows(changed)) <= changed.room
+
+
+def test_a_run_says_its_plan_and_refuses_only_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = SimpleNamespace(total_memory=25.3e9, name="NVIDIA GeForce RTX 4090")
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: card)
+    large = of_model("Qwen/Qwen3-14B", RECIPE)
+
+    def start(config: Config, device: str) -> str:
+        run._plan(config, 1, torch.device(device), Display())
+        return capsys.readouterr().out
+
+    with pytest.raises(
+        ConfigError, match=r"there are 25\.3 .*; take --rollout|take --model\.shard"
+    ):
+        start(large, "cuda")
+    assert "GB are missing" in start(large, "cpu")
+    assert "fits: yes" in start(read_recipe(find_recipe("lab-paint")), "cuda")
+    assert start(of_model("owner/none"), "cuda").startswith('no plan: model.path "owner/none"')
 
 
 # How long

@@ -107,7 +107,7 @@ def _train(
     if accelerator.num_processes > 1:
         display.note(f"{accelerator.num_processes} ranks")
 
-    _plan(config, accelerator, display)
+    _plan(config, accelerator.num_processes, accelerator.device, display)
     candidates = read_problems(config.data)
     if config.objective.impl == "triton":
         triton_row_work(accelerator.device)  # refused now, not after the first rollouts
@@ -300,9 +300,8 @@ def _open_accelerator(config: Config, folder: Path) -> Accelerator:
     return accelerator
 
 
-def _plan(config: Config, accelerator: Accelerator, display: Display) -> None:
+def _plan(config: Config, ranks: int, device: torch.device, display: Display) -> None:
     """Say what lies where and how long a step takes; on a GPU, refuse what cannot fit."""
-    ranks, device = accelerator.num_processes, accelerator.device
     on_gpu = device.type == "cuda"
     properties = torch.cuda.get_device_properties(device) if on_gpu else None
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
