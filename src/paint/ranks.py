@@ -227,7 +227,7 @@ class Peers:
             self.unanswered += 1
             if self.unanswered >= LOST_BEATS:
                 if self.rank == 1:
-                    _tell(_lost("rank 0 no longer responds"))
+                    _tell(_lost("rank 0 no longer responds", kept="checkpoints are whole"))
                 os._exit(_status(RankLost()))
 
     def _save_and_end(self) -> None:
@@ -280,10 +280,10 @@ def _tell(message: str) -> None:
     print(f"paint: {message}", file=sys.stderr, flush=True)
 
 
-def _lost(what: str) -> str:
+def _lost(what: str, kept: str = "what was whole is saved") -> str:
     return (
-        f"{what}: it was killed, ran out of memory, or its machine is gone; what was whole is "
-        f"saved, go on with `paint resume`"
+        f"{what}: it was killed, ran out of memory, or its machine is gone; {kept}, go on with "
+        f"`paint resume`"
     )
 
 

@@ -89,7 +89,7 @@ def assert_kept(folder: Path, steps: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_a_stop_is_told_once_with_its_status_and_keeps_the_step(
     tmp_path: Path, number: signal.Signals
 ) -> None:
