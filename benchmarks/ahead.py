@@ -181,21 +181,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=30)
     steps = parser.parse_args().steps
+    print("Seconds a step (GPUs that serve + train), and how many times faster than on policy.")
     print("| model | completions | GPUs | " + " | ".join(f"{k} ahead" for k in AHEAD) + " |")
     print("|" + "---|" * (3 + len(AHEAD)))
     for model in MODELS:
         for name, lengths in LENGTHS.items():
             for gpus, splits in SPLITS.items():
-                cells, first = [], 0.0
-                for ahead in AHEAD:
-                    tried = [
+                best = [
+                    min(
                         (step_seconds(model, lengths, e, gpus - e, ahead, steps=steps), e)
                         for e in splits
-                    ]
-                    seconds, servers = min(tried)
-                    first = seconds if not ahead else first
-                    gain = f", x{first / seconds:.2f}" if ahead else ""
-                    cells.append(f"{seconds:.1f} s ({servers}+{gpus - servers}){gain}")
+                    )
+                    for ahead in AHEAD
+                ]
+                cells = [
+                    f"{seconds:.1f} ({servers}+{gpus - servers}), {best[0][0] / seconds:.2f}"
+                    for seconds, servers in best
+                ]
                 print(f"| {model[5:]} | {name} | {gpus} | {' | '.join(cells)} |", flush=True)
 
 

@@ -285,6 +285,17 @@ def test_each_setting_costs_what_it_brings() -> None:
     assert training_memory(grpo, shape, rows).teacher == 0
     assert training_memory(replace(grpo, grpo=Grpo(kl=0.1)), shape, rows).teacher == plain.teacher
 
+    small = replace(config, model=replace(LORA, quantization="nf4"))
+    rounded = training_memory(small, shape, rows)
+    assert rounded.layers == pytest.approx(shape.weights * 4.127 / 8, rel=1e-4)
+    assert rounded.gathered == 2 * 4096 * 12_288  # one matrix in use
+    assert rounded.ends == plain.ends
+    kept, saved = (
+        server_memory(c, shape, memory=80e9, share=0.9, longest=9216, gpus=1).weights
+        for c in (config, small)
+    )
+    assert kept - saved == pytest.approx(plain.layers - rounded.layers)
+
     local = training_memory(config, shape, rows, generating=32)
     assert local.cache == 32 * (1274 * shape.cache + 12 * shape.vocabulary)
 

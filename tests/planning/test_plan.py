@@ -181,7 +181,11 @@ def test_references_that_are_seldom_so_long_are_no_reason_to_refuse() -> None:
     [
         (of_model("Qwen/Qwen3-8B", gradient_checkpointing=False), 48e9, ["checkpointing"]),
         (
-            replace(RECIPE, rollout=replace(RECIPE.rollout, max_new_tokens=16_384)),
+            replace(
+                RECIPE,
+                rollout=replace(RECIPE.rollout, max_new_tokens=16_384),
+                train=replace(RECIPE.train, micro_batch_tokens=2**20),
+            ),
             48e9,
             ["micro-batch-size 1"],
         ),
@@ -293,8 +297,8 @@ def test_the_plan_names_every_part_and_says_that_it_is_an_estimate(
 def test_a_start_says_two_lines() -> None:
     first, second = start_lines(make_plan(RECIPE, 8))
     assert first == (
-        "plan, an estimate: at most 23.5 of 80.0 GB to train on each of 8 GPUs (base 16.4, what is "
-        "trained 2.79; most beside it in the phase loss: 4.33); fits: yes, with 48.5 GB to spare"
+        "plan, an estimate: at most 21.4 of 80.0 GB to train on each of 8 GPUs (base 16.4, what is "
+        "trained 2.79; most beside it in the phase loss: 2.23); fits: yes, with 50.6 GB to spare"
     )
     assert second.startswith("plan: a step about 7.9 s (rollout 7 s, teacher forward 0.28 s, ")
 

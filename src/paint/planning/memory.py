@@ -9,7 +9,7 @@ between its blocks is left out, and so is CUDA's own (half a GB).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paint.config import Config
+from paint.config import Config, Model
 from paint.planning.shapes import WIDTHS, Shape
 from paint.planning.work import CHUNK
 
@@ -18,6 +18,10 @@ WIDE = 4
 
 MESSAGE = 2**26
 """Numbers in one message between ranks, at most (paint.ranks), which is copied twice."""
+
+
+NF4 = (4 + 8 / 64 + 32 / (64 * 256)) / 8
+"""Bytes of a weight of 4 bits: 64 share a scale of 8 bits, and 256 scales one of 32."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Memory:
     All the time:
         layers: the frozen matrices of the decoder's layers, or this GPU's share of them.
         ends: embedding, head and norms.
-        gathered: two whole layers, where layers are sharded: the one in use and the next.
+        gathered: two whole layers, where layers are sharded: the one in use and the next. Where
+            they are rounded to 4 bits, the one matrix in use.
         adapters: what is trained (the adapters, or every weight: then beside layers and ends).
         gradients: of what is trained, in float32.
         optimizer: AdamW's two averages, in float32.
@@ -147,11 +152,13 @@ def training_memory(
     view = width * averaged if config.teacher.weights == "ema" and not is_full and slope else 0
 
     a_layer = width * shape.weights / shape.layers
+    widest = max(inputs * outputs for inputs, outputs in shape.matrices.values())
+    unrounded = width * widest if model.quantization == "nf4" else 0.0
     cache_of_a_token = shape.cache * width / WIDTHS["bfloat16"]
     return Memory(
-        layers=width * shape.weights / shards,
+        layers=frozen_bytes(model, shape) / shards,
         ends=width * (shape.parameters - shape.weights),
-        gathered=2 * a_layer if shards > 1 else 0.0,
+        gathered=2 * a_layer if shards > 1 else unrounded,
         adapters=0.0 if is_full else WIDE * trained,
         gradients=WIDE * trained,
         optimizer=2 * WIDE * trained,
@@ -166,6 +173,11 @@ def training_memory(
         cache=generating * (rows.prompt + rows.completion) * cache_of_a_token
         + generating * shape.vocabulary * 3 * WIDE,
     )
+
+
+def frozen_bytes(model: Model, shape: Shape) -> float:
+    """Bytes of the decoder's layers, as they are kept."""
+    return (NF4 if model.quantization == "nf4" else WIDTHS[model.dtype]) * shape.weights
 
 
 def saved_by_layer(config: Config, shape: Shape, *, pads: bool = False) -> float:
@@ -258,7 +270,8 @@ def server_memory(
     """A server on so many GPUs, of each of which it takes a share (--gpu-memory-utilization)."""
     model, width = config.model, WIDTHS[config.model.dtype]
     slots = width * shape.adapters(model.lora_rank, model.lora_targets)
-    weights = width * shape.parameters + slots
+    ends = width * (shape.parameters - shape.weights)
+    weights = frozen_bytes(model, shape) + ends + slots
     cache = gpus * (share * memory - WORKING) - weights
     tokens = int(max(cache, 0) / (shape.cache * width / WIDTHS["bfloat16"]))
     return Server(gpus, weights, max(cache, 0.0), tokens, longest)
