@@ -97,8 +97,8 @@ def test_a_run_that_goes_on_asks_for_what_was_under_way(run: Path, tmp_path: Pat
     """Also one that was over, and is made longer."""
     short = tmp_path / "run"
     train(small(train={"steps": 3, "checkpoint_every": 3}), short)
-    behind = short / "checkpoints/step-000003/behind"
-    assert sorted(path.name for path in behind.iterdir()) == ["step-000003", "step-000004"]
+    behind = torch.load(short / "checkpoints/step-000003/behind.pt", weights_only=True)
+    assert list(behind) == [3, 4]
     train(small(train={"steps": 5, "checkpoint_every": 3}), short, resume=True)
     assert_same(adapter(short), adapter(run))
     assert_same_history(run, short)
@@ -111,7 +111,7 @@ def test_one_step_ahead_is_another_run_and_none_keeps_nothing_behind(tmp_path: P
     assert stored(one, 2)[0]["completion_ids"] == stored(none, 2)[0]["completion_ids"]
     with pytest.raises(AssertionError):
         assert_same(adapter(one), adapter(none))
-    assert not list(none.rglob("behind"))
+    assert not list(none.rglob("behind*"))
     assert "stale_kl" not in read_metrics(none)[-1]
 
 

@@ -19,12 +19,10 @@ from torch import Tensor
 from paint.engines.canary import restoring, trainer_log_probs
 from paint.engines.protocol import Completion, Engine, Waiting
 from paint.model.policy import Policy
-from paint.model.weights import load_trained, save_trained, trained_in
-from paint.runs import step_folder, step_of, step_places
 from paint.training.rollouts import Rollout
 
-BEHIND = "behind"
-"""The folder of a checkpoint with the adapters that write what is under way, by its steps."""
+BEHIND = "behind.pt"
+"""The file of a checkpoint with the adapters that write what is under way, by its steps."""
 
 Ask = Callable[[Engine, int], Waiting]
 """Asks an engine for this rank's completions of a step."""
@@ -79,19 +77,20 @@ class Ahead:
         return [replace(r, author_log_probs=found.get(r.row, ())) for r in rollouts]
 
     def save(self, checkpoint: Path, done: int) -> None:
-        """Keep the adapters that write what is under way after ``done`` steps."""
-        with restoring(self.policy):
-            for step in range(done, done + len(self.engines)):
-                _put(self.policy, self._authors[step])
-                place = step_folder(checkpoint / BEHIND, step)
-                save_trained(self.policy, trained_in(place, self.policy.tuning))
+        """Keep the adapters that write what is under way after ``done`` steps.
+
+        The policy is not touched: a step may be under way.
+        """
+        steps = range(done, done + len(self.engines))
+        torch.save({step: self._authors[step] for step in steps}, checkpoint / BEHIND)
 
     def restore(self, checkpoint: Path) -> None:
         """Ask for what was under way when the checkpoint was written."""
+        authors = torch.load(checkpoint / BEHIND, map_location="cpu", weights_only=True)
         with restoring(self.policy):
-            for place in step_places(checkpoint / BEHIND):
-                load_trained(self.policy, trained_in(place, self.policy.tuning))
-                self._begin(step_of(place))
+            for step, author in authors.items():
+                _put(self.policy, author)
+                self._begin(step)
 
     def _begin(self, step: int) -> None:
         self._authors[step] = [p.detach().to("cpu", copy=True) for p in self.policy.trainable]
