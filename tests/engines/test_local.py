@@ -61,6 +61,7 @@ def test_a_completion_depends_on_its_own_prompt_and_seed_alone(
     assert together[4].ids == alone[0].ids
     other = LocalEngine(policy, batch_size=7).generate(prompts, SHORT, [s + 100 for s in seeds])
     assert [c.ids for c in together] != [c.ids for c in other]
+    assert LocalEngine(policy, batch_size=7).generate([], SHORT, []) == []
 
 
 def test_the_engines_log_probs_are_the_trainers(trained: Policy, problems: list[Problem]) -> None:

@@ -119,7 +119,8 @@ class LocalEngine:
         texts = [tuple(prompt) for prompt in prompts]
         order = sorted(range(len(texts)), key=lambda i: (-len(texts[i]), texts[i]))
         waiting = deque(order)
-        beginning = self._read_beginning(texts)
+        # A rank may have no row of a last batch.
+        beginning = self._read_beginning(texts) if texts else None
         batch: _Batch | None = None
         whole = 0
 
