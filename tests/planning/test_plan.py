@@ -179,7 +179,7 @@ def test_references_that_are_seldom_so_long_are_no_reason_to_refuse() -> None:
 @pytest.mark.parametrize(
     ("config", "memory", "ways"),
     [
-        (of_model("Qwen/Qwen3-8B", gradient_checkpointing=False), 48e9, ["checkpointing"]),
+        (of_model("Qwen/Qwen3-8B", gradient_checkpointing=False), 24e9, ["checkpointing"]),
         (
             replace(
                 RECIPE,

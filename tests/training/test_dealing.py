@@ -128,7 +128,7 @@ def test_a_rank_gets_its_share_of_all_ranks_rollouts(
         assert numbers(mine) == [[0, 1, 2], [3, 4, 5]][rank]
         return everyones
 
-    monkeypatch.setattr(dealing, "gather_object", gather)
+    monkeypatch.setattr(dealing, "gathered", gather)
     monkeypatch.setattr(Accelerator, "num_processes", 2)
     monkeypatch.setattr(Accelerator, "process_index", rank)
     config = asked(1, 4096)

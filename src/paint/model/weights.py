@@ -4,6 +4,7 @@ Whatever is saved is read back at once, so that what is on disk is what was trai
 """
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -114,7 +115,9 @@ def save_adapter(policy: Policy, folder: Path) -> None:
             the config asks for (both happen with sharded parameters).
         OSError: the disk is full or not writable.
     """
-    trained = peft.get_peft_model_state_dict(policy.model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of what is refused in the next line
+        trained = peft.get_peft_model_state_dict(policy.model)
     _require_whole(policy, folder, trained)
     try:
         policy.model.save_pretrained(folder)
