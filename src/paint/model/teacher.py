@@ -25,7 +25,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ from paint.model.policy import Policy, PolicyError
 
 FILE = "teacher.safetensors"
 
-IN_PLACE = Lock()
+IN_PLACE = RLock()
 """Held while the teacher's weights stand in the place of the student's."""
 
 
