@@ -82,6 +82,8 @@ class Terminal(Console):
     farewell = ""
     """What stderr is told once nobody reads this any longer."""
 
+    is_unread = False
+
     def __init__(self, file: Any = None, *, width: int | None = None, quiet: bool = False) -> None:
         super().__init__(
             file=file,
@@ -102,7 +104,12 @@ class Terminal(Console):
     def on_broken_pipe(self) -> None:
         """Go on in silence where nobody reads any longer, as in `paint train ... | head`."""
         self.quiet = True
-        if is_output_unread() and self.farewell:
+        self.is_unread = is_output_unread()
+        self.take_leave()
+
+    def take_leave(self) -> None:
+        """Tell stderr what goes on, if nobody reads this."""
+        if self.is_unread and self.farewell:
             with suppress(OSError):
                 print(self.farewell, file=sys.stderr)
 
@@ -131,6 +138,7 @@ class Display:
         self.steps, self.first, self.began = steps, done, time.monotonic()
         if isinstance(self.console, Terminal):
             self.console.farewell = "nobody reads the output any longer; the training goes on"
+            self.console.take_leave()  # also where the pipe broke before the first step
         if not self.console.is_terminal or self.console.quiet:
             yield
             return

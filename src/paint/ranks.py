@@ -274,6 +274,7 @@ def together() -> Iterator[Peers]:
         raise
     finally:
         peers.close()
+        _objects.cache_clear()  # kept to the end of the interpreter, gloo's threads may abort it
 
 
 def _tell(message: str) -> None:

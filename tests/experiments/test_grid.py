@@ -248,8 +248,8 @@ def test_earlier_checkpoints_are_added_to_an_experiment_without_training(
     assert "\ntraining " not in said
     assert said.count("-step-000001, lab: ") == 4
     before, results = read_results(finished[0]), read_results(folder)
-    assert results[: len(before)] == before
-    added = results[len(before) :]
+    assert [result for result in results if result.is_last] == before
+    added = [result for result in results if not result.is_last]
     assert [(r.cell, r.seed, r.steps) for r in added] == [
         (name, seed, 1) for seed in (0, 1) for name in ("tight", "loose")
     ]

@@ -59,6 +59,7 @@ def two_steps(cache: Path) -> Config:
         "smollm2-paint",
         {
             "train": {"steps": 2, "batch_size": 2, "micro_batch_size": 2, "checkpoint_every": 1},
+            "model": {"dtype": "float32"},
             "rollout": {"max_new_tokens": 24, "max_engine_gap": 1e-3},
         },
     )

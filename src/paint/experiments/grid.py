@@ -153,6 +153,11 @@ def run_cells(
     elif len(missing) < len(seeded):
         display.note(f"{len(seeded) - len(missing)} of {len(seeded)} are in {path} already")
 
+    places = {(cell.name, cell.seed): number for number, cell in enumerate(seeded)}
+
+    def place(result: Result) -> int:
+        return places.get((result.cell, result.seed), -1)
+
     spent: dict[str, list[float]] = {}
     is_waiting = False
     while missing:
@@ -171,7 +176,7 @@ def run_cells(
                 began = monotonic()
                 found = _run(cell, lacking, folder, exam, display)
                 with locked(folder, waiting=display.note):
-                    together = [*read_results(folder), *found]
+                    together = sorted([*read_results(folder), *found], key=place)
                     by_step(together)  # Refuses what cannot be compared before it is written.
                     write_results(folder, together)
                 spent.setdefault(cell.name, []).append(monotonic() - began)
