@@ -41,6 +41,9 @@ are suspended together."""
 END_SECONDS = 10
 """What is left to a rank for ending by itself once another has ended."""
 
+TELL_SECONDS = 5
+"""What is left to the rank that says why all end, before another one ends."""
+
 SAVE_SECONDS = 600
 """How long a rank that failed stays for the first one to save what is whole."""
 
@@ -182,6 +185,14 @@ class Peers:
         while self.rank == 0 and not self.store.check([f"left {i}" for i in range(1, self.count)]):
             time.sleep(0.1)
 
+    def stay(self) -> None:
+        """Let the rank that says why do so: torchrun ends all others with the first that ends."""
+        until = time.monotonic() + TELL_SECONDS
+        with suppress(RuntimeError):
+            while time.monotonic() < until:
+                self.store.check(["ended"])  # fails once the first rank has ended
+                time.sleep(0.1)
+
     def close(self) -> None:
         """Look no longer at the others."""
         self.over.set()
@@ -260,15 +271,19 @@ def together() -> Iterator[Peers]:
         if peers.count > 1:
             peers.leave()
     except EndedElsewhere:
+        peers.stay()
         raise
     except (Exception, KeyboardInterrupt) as error:
         if peers.count == 1:
             raise
-        is_told_by_all = isinstance(error, Stopped)
-        if is_told_by_all and peers.rank != 0:
+        is_known_to_all = isinstance(error, Stopped)
+        if is_known_to_all and peers.rank != 0:
+            peers.stay()
             raise EndedElsewhere(_status(error)) from None
         if not peers.is_first_to_end(_status(error)):
-            raise EndedElsewhere(peers.status()) from None
+            status = peers.status()
+            peers.stay()
+            raise EndedElsewhere(status) from None
         if _is_of_a_collective(error):
             raise RankLost(_lost(peers.lost or "another rank ended without a word")) from error
         raise
