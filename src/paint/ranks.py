@@ -187,11 +187,8 @@ class Peers:
 
     def stay(self) -> None:
         """Let the rank that says why do so: torchrun ends all others with the first that ends."""
-        until = time.monotonic() + TELL_SECONDS
-        with suppress(RuntimeError):
-            while time.monotonic() < until:
-                self.store.check(["ended"])  # fails once the first rank has ended
-                time.sleep(0.1)
+        self.over.set()
+        time.sleep(TELL_SECONDS)
 
     def close(self) -> None:
         """Look no longer at the others."""
