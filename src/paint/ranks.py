@@ -141,6 +141,7 @@ class Peers:
         self.rank, self.count = PartialState().process_index, PartialState().num_processes
         self.lost, self.ended = "", ""
         self.over = Event()
+        self.threads: list[Thread] = []
         if self.count == 1:
             return
 
@@ -151,10 +152,10 @@ class Peers:
         if self.rank != 0:
             self.store = TCPStore(host, port, is_master=False)
         self.unanswered = 0
-        self.thread = Thread(target=self._watch, daemon=True)
-        self.thread.start()
-        if self.rank != 0:
-            Thread(target=self._watch_first, daemon=True).start()
+        watches = [self._watch] if self.rank == 0 else [self._watch, self._watch_first]
+        self.threads = [Thread(target=watch, daemon=True) for watch in watches]
+        for thread in self.threads:
+            thread.start()
 
     def is_first_to_end(self, status: int) -> bool:
         """Whether no other rank has said before that it ends; what is whole is then saved."""
@@ -193,8 +194,8 @@ class Peers:
     def close(self) -> None:
         """Look no longer at the others."""
         self.over.set()
-        if self.count > 1:
-            self.thread.join(END_SECONDS)
+        for thread in self.threads:
+            thread.join(END_SECONDS)
 
     def status(self) -> int:
         """With what the rank that ended first ends."""
