@@ -99,6 +99,29 @@ def test_a_server_of_two_gpus_gets_two(machine: Machine) -> None:
         place(Request(4, "1+3", False), config, (1, 4))
 
 
+def test_a_model_that_one_gpu_does_not_hold_is_served_by_as_many_as_do(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine(8)
+    llama = replace(LAB.model, path="meta-llama/Llama-3.3-70B-Instruct", dtype="bfloat16")
+    large = replace(vllm(), model=llama)
+    asked = place(Request(8, None, False), large, (0, 0))
+    assert asked.servers == ("0,1,2,3", "4,5,6,7")
+    assert place(Request(8, None, False), large, (1, 1)).servers == ("4,5,6,7",)
+    with pytest.raises(ConfigError, match=r"2 GPUs .*, and a server takes 4 .*fewest"):
+        place(Request(8, "6+2", False), large, (1, 8))
+
+    gpus.serve(Request(8, None, True), large, host="127.0.0.1", port=8000)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" ")[0] for line in lines] == [
+        "CUDA_VISIBLE_DEVICES=0,1,2,3",
+        "CUDA_VISIBLE_DEVICES=4,5,6,7",
+    ]
+    assert all("--tensor-parallel-size 4 " in line for line in lines)
+    gpus.serve(Request(1, None, True), LAB, host="127.0.0.1", port=8000)
+    assert "--tensor-parallel-size" not in capsys.readouterr().out
+
+
 def test_without_a_gpu_there_are_processes_without_one(machine: Machine) -> None:
     machine(0)
     placed = place(Request(4, "2+2", False), vllm(), (1, 4))

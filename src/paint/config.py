@@ -165,8 +165,8 @@ class Rollout:
     environment."""
     server_gpus: tuple[str, ...] = ()
     """GPUs of the owned servers, one server for each entry, as CUDA_VISIBLE_DEVICES takes them: 4,
-    or 4,5 for a server that spreads over two; cpu is none. Empty: one server, which sees what the
-    trainer sees (ours; `--gpus` sets it)."""
+    or 4,5 for a server that spreads over two (--tensor-parallel-size); cpu is none. Empty: one
+    server, which sees what the trainer sees (ours; `--gpus` sets it)."""
     server_args: str = ""
     """Further arguments of the owned server, as in a shell:
     --rollout.server-args="--gpu-memory-utilization 0.4", with the = before the dashes; no keys or

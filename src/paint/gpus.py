@@ -23,9 +23,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paint.config import Config, ConfigError, Model, Rollout
+from paint.config import Config, ConfigError, Model
 from paint.engines.launch import (
     API_KEY,
+    LOG,
     NO_GPU,
     OwnedProcess,
     server_command,
@@ -57,9 +58,6 @@ for number in range(torch.cuda.device_count()):
     print(torch.cuda.get_device_properties(number).total_memory)
 """
 """Prints the bytes of every GPU that it sees."""
-
-LOG = "launch.log"
-"""In a run's folder: the commands, and what the servers print."""
 
 RESTARTS = 3
 """How often `paint serve` starts a server again."""
@@ -167,14 +165,14 @@ def place(request: Request, config: Config, ranks: tuple[int, int]) -> Placement
         ConfigError: the machine has fewer GPUs, or they cannot be divided so.
     """
     gpus, memory = _gpus_of_machine(request)
-    split = _split(request, config, ranks, memory)
+    size = _gpus_of_a_server(config, request.gpus, memory)
+    split = _split(request, config, ranks, memory, size)
     trainers = gpus[: split.trainers]
     served = gpus[len(gpus) - split.servers :]
-    size = _gpus_of_a_server(config.rollout)
     if len(served) % size:
         raise ConfigError(
-            f"{len(served)} GPUs are to serve, and a server takes {size} (--tensor-parallel-size "
-            f"in rollout.server_args); choose a multiple with --split"
+            f"{len(served)} GPUs are to serve, and a server takes {size} (the fewest that hold it, "
+            f"or --tensor-parallel-size in rollout.server_args); choose a multiple with --split"
         )
     is_cpu = NO_GPU in gpus
     servers = (
@@ -287,8 +285,8 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
     placement = place(request, config, (0, 0))
     config = served(config, placement)
     commands = [
-        _server_command(config, port + number, training_tokens(config), host)
-        for number in range(len(placement.servers))
+        _server_command(config, gpus, port + number, training_tokens(config), host)
+        for number, gpus in enumerate(placement.servers)
     ]
     if request.is_dry:
         for gpus, command in zip(placement.servers, commands, strict=True):
@@ -412,8 +410,10 @@ def _require_same_engine(config: Config, placement: Placement, folder: Path) -> 
         )
 
 
-def _split(request: Request, config: Config, ranks: tuple[int, int], memory: float) -> "Split":
-    """How many GPUs train, and how many serve."""
+def _split(
+    request: Request, config: Config, ranks: tuple[int, int], memory: float, size: int
+) -> "Split":
+    """How many GPUs train, and how many serve, of which each server takes ``size``."""
     from paint.plan import Split, divide
 
     fewest, most = ranks
@@ -421,9 +421,9 @@ def _split(request: Request, config: Config, ranks: tuple[int, int], memory: flo
     if request.split is None:
         if most > 1:
             return divide(config, gpus, memory=memory) if memory else divide(config, gpus)
-        if gpus == most:
-            return Split(most, gpus, True, "one process, and its server beside it")
-        return Split(most, gpus - most, False, "one process, and servers on all other GPUs")
+        if whole := (gpus - most) // size * size:
+            return Split(most, whole, False, "one process, and servers on the other GPUs")
+        return Split(most, gpus, True, "one process, and its server beside it")
 
     if request.split == "shared":
         return Split(min(gpus, most), gpus, True, "--split")
@@ -460,17 +460,23 @@ def _gpus_of_machine(request: Request) -> tuple[list[str], float]:
     return names[: request.gpus], min(sizes[: request.gpus])
 
 
-def _gpus_of_a_server(rollout: Rollout) -> int:
-    """Over how many GPUs each server spreads."""
-    arguments = " ".join(shlex.split(f"{rollout.server} {rollout.server_args}"))
-    found = re.findall(r"(?:^|\s)(?:--tensor-parallel-size|-tp)[\s=](\d+)", arguments)
-    return max(int(found[-1]), 1) if found else 1
+def _gpus_of_a_server(config: Config, gpus: int, memory: float) -> int:
+    """Over how many GPUs each server spreads: as it is told, or the fewest that hold it."""
+    from paint.plan import Split, make_plan, told_gpus
+
+    told = told_gpus(config)
+    if told or not memory:
+        return told or 1
+    with suppress(ConfigError):  # a model that is not planned
+        server = make_plan(config, gpus, memory=memory, split=Split(1, 1, False, "")).server
+        return server.gpus if server else 1
+    return 1
 
 
 def _print_servers(config: Config, placement: Placement, tokens: int | None) -> None:
     """What the servers will be started with, each on a free port, with a key in its environment."""
     for number, gpus in enumerate(placement.servers):
-        command = _server_command(config, 0, tokens or 0)
+        command = _server_command(config, gpus, 0, tokens or 0)
         command[command.index("--port") + 1] = "PORT"
         if tokens is None:  # it depends on the prompts
             command[command.index("--max-model-len") + 1] = "LONGEST"
@@ -478,10 +484,17 @@ def _print_servers(config: Config, placement: Placement, tokens: int | None) -> 
         print(_shown(visible_gpus(gpus), command))
 
 
-def _server_command(config: Config, port: int, tokens: int, host: str = "127.0.0.1") -> list[str]:
-    positions = _positions(config.model)
+def _server_command(
+    config: Config, gpus: str, port: int, tokens: int, host: str = "127.0.0.1"
+) -> list[str]:
     return server_command(
-        config.model, config.rollout, port, max_tokens=tokens, positions=positions, host=host
+        config.model,
+        config.rollout,
+        port,
+        max_tokens=tokens,
+        positions=_positions(config.model),
+        gpus=gpus,
+        host=host,
     )
 
 

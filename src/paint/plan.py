@@ -169,7 +169,7 @@ class Plan:
         """Seconds of a step; rollouts one step ahead run beside the rest of it."""
         rollout = self.seconds["rollout"]
         rest = sum(self.seconds.values()) - rollout
-        return max(rollout, rest) if is_ahead(self.config) else rollout + rest
+        return max(rollout, rest) if self.config.rollout.ahead else rollout + rest
 
 
 def make_plan(
@@ -207,7 +207,7 @@ def make_plan(
     else:
         machine = replace(LAPTOP, memory=memory or LAPTOP.memory)
     undivided = split or Split(1, 0, False, "")
-    plan = Plan(config, shape, machine, gpus, nodes, undivided, is_sharded(config), lengths)
+    plan = Plan(config, shape, machine, gpus, nodes, undivided, config.model.shard, lengths)
     return plan if split else replace(plan, split=divided(plan))
 
 
@@ -269,19 +269,9 @@ def divided(plan: Plan) -> Split:
     )
 
 
-def is_sharded(config: Config) -> bool:
-    """Whether the frozen layers are divided over the GPUs of a machine (model.shard)."""
-    return bool(getattr(config.model, "shard", False))
-
-
-def is_ahead(config: Config) -> bool:
-    """Whether rollouts are asked for before they are needed (rollout.ahead)."""
-    return bool(getattr(config.rollout, "ahead", 0))
-
-
 def server_flag(config: Config, name: str) -> str | None:
-    """The value of a flag in rollout.server_args, as vLLM reads it: the last one counts."""
-    parts = shlex.split(config.rollout.server_args)
+    """The value of a flag of our servers, as vLLM reads it: the last one counts."""
+    parts = shlex.split(f"{config.rollout.server} {config.rollout.server_args}")
     value = None
     for i, part in enumerate(parts):
         flag, _, given = part.partition("=")
@@ -298,16 +288,21 @@ def server_share(config: Config) -> float:
         return SERVER_SHARE  # vLLM will say what is wrong with it
 
 
+def told_gpus(config: Config) -> int | None:
+    """Over how many GPUs a server is told to spread; None where it is not."""
+    told = server_flag(config, "--tensor-parallel-size") or server_flag(config, "-tp") or ""
+    return max(int(told), 1) if told.isdecimal() else None
+
+
 def server_of(plan: Plan) -> Server:
     """A server on as few GPUs of one machine as hold it, or on so many as its arguments say."""
     config = plan.config
     longest = config.data.max_prompt_tokens + config.rollout.max_new_tokens
-    given = server_flag(config, "--tensor-parallel-size") or server_flag(config, "-tp")
     sizes = [1]
     while sizes[-1] * 2 <= plan.gpus:
         sizes.append(sizes[-1] * 2)
-    if given and given.isdigit():
-        sizes = [max(int(given), 1)]
+    if told := told_gpus(config):
+        sizes = [told]
     servers = [
         server_memory(
             config,
@@ -357,7 +352,7 @@ def _micro_batch(plan: Plan, prompt: int, teacher_prompt: int, completion: int) 
 
 
 def _most(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number in [0, most] that fits, where fewer fit wherever more do."""
+    """The largest number in [1, most] that fits, where fewer fit wherever more do; 0 for none."""
     low, high = 0, max(most, 0)
     while low < high:
         middle = (low + high + 1) // 2
@@ -427,7 +422,7 @@ def ways_out(plan: Plan, rows: Callable[[Plan], Rows]) -> Iterator[str]:
     if not model.gradient_checkpointing:
         config = replace(config, model=replace(model, gradient_checkpointing=True))
         flags.append("--model.gradient-checkpointing")
-    if not fits(config) and train.micro_batch_size > 1:
+    if not fits(config) and rows(replace(plan, config=config)).rows > 1:
         config = replace(config, train=replace(train, micro_batch_size=1))
         flags.append("--train.micro-batch-size 1")
     if not fits(config) and not split.servers and rollout.batch_size > 4:
@@ -442,13 +437,11 @@ def ways_out(plan: Plan, rows: Callable[[Plan], Rows]) -> Iterator[str]:
         return
 
     if train.method != "sft":
-        smallest = replace(plan, config=config)
-        asked = rows(smallest)
-        most = _most(
-            lambda n: smallest.peak(replace(asked, completion=n)) <= smallest.room,
-            rollout.max_new_tokens,
-        )
-        if most:
+        sampled = config.rollout
+        if most := _most(
+            lambda n: fits(replace(config, rollout=replace(sampled, max_new_tokens=n))),
+            sampled.max_new_tokens,
+        ):
             yield f"--rollout.max-new-tokens {most}{beside}"
     if not plan.sharded and model.tuning == "lora":
         for gpus in sorted({split.trainers, 2, 4, 8}):

@@ -23,6 +23,7 @@ from paint.config import Config, Grpo, Model, Rollout, Teacher, Train
 from paint.lab.files import MODEL
 from paint.model.policy import _checkpoint_gradients, _with_adapter, load_policy
 from paint.planning.memory import (
+    MESSAGE,
     Memory,
     Rows,
     padding_bytes,
@@ -31,6 +32,7 @@ from paint.planning.memory import (
     training_memory,
 )
 from paint.planning.shapes import SHAPES, Shape, shape_of
+from paint.ranks import MESSAGE_NUMBERS
 
 QWEN = SHAPES["Qwen/Qwen3-8B"]
 LLAMA = SHAPES["meta-llama/Llama-3.3-70B-Instruct"]
@@ -323,3 +325,7 @@ def test_a_server_keeps_what_its_weights_leave() -> None:
 def test_the_lab_is_an_ordinary_folder() -> None:
     assert shape_of(str(MODEL)) == shape_of("lab")
     assert Path(MODEL, "config.json").is_file()
+
+
+def test_the_plan_knows_the_size_of_a_message_without_loading_torch() -> None:
+    assert MESSAGE == MESSAGE_NUMBERS

@@ -205,15 +205,22 @@ def test_what_cannot_fit_is_refused_with_what_would(
         assert way in str(said.value)
 
 
-def test_a_way_out_fits_when_it_is_taken() -> None:
-    config = replace(RECIPE, rollout=replace(RECIPE.rollout, max_new_tokens=16_384))
+@pytest.mark.parametrize("together", [4_096, 65_536])
+def test_a_way_out_fits_when_it_is_taken(together: int) -> None:
+    config = replace(
+        RECIPE,
+        rollout=replace(RECIPE.rollout, max_new_tokens=16_384),
+        train=replace(RECIPE.train, micro_batch_tokens=together),
+    )
     plan = make_plan(config, 1, 1, 24e9)
     shorter = next(way for way in ways_out(plan, usual_rows) if "max-new-tokens" in way)
+    # Rows as long as these go alone by themselves, unless more tokens may go together.
+    assert ("--train.micro-batch-size 1" in shorter) == (together == 65_536)
     tokens = int(shorter.split()[1])
-    assert "--train.micro-batch-size 1" in shorter
+    one_by_one = together == 65_536
     taken = replace(
         config,
-        train=replace(config.train, micro_batch_size=1),
+        train=replace(config.train, micro_batch_size=1) if one_by_one else config.train,
         rollout=replace(config.rollout, max_new_tokens=tokens, batch_size=4),
     )
     changed = replace(plan, config=taken)
@@ -297,8 +304,8 @@ def test_the_plan_names_every_part_and_says_that_it_is_an_estimate(
 def test_a_start_says_two_lines() -> None:
     first, second = start_lines(make_plan(RECIPE, 8))
     assert first == (
-        "plan, an estimate: at most 21.4 of 80.0 GB to train on each of 8 GPUs (base 16.4, what is "
-        "trained 2.79; most beside it in the phase loss: 2.23); fits: yes, with 50.6 GB to spare"
+        "plan, an estimate: at most 21.4 of 80.0 GB to train on each of 8 ranks (base 16.4, what "
+        "is trained 2.79; most beside it in the phase loss: 2.23); fits: yes, with 50.6 GB to spare"
     )
     assert second.startswith("plan: a step about 7.9 s (rollout 7 s, teacher forward 0.28 s, ")
 
@@ -334,13 +341,13 @@ def test_the_command_takes_a_recipes_flags_and_refuses_what_it_cannot_plan(
     assert "model.lora_targets names experts" in capsys.readouterr().err
 
 
-def test_steps_ahead_run_beside_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_ahead_run_beside_the_rest() -> None:
     plan = make_plan(SERVED, 8)
     rollout = plan.seconds["rollout"]
     rest = math.fsum(plan.seconds.values()) - rollout
     assert plan.step == pytest.approx(rollout + rest)
-    monkeypatch.setattr("paint.plan.is_ahead", lambda _: True)
-    assert plan.step == pytest.approx(max(rollout, rest))
+    ahead = replace(SERVED, rollout=replace(SERVED.rollout, ahead=1))
+    assert replace(plan, config=ahead).step == pytest.approx(max(rollout, rest))
 
 
 def test_full_tuning_is_planned() -> None:

@@ -35,6 +35,9 @@ NO_GPU = "cpu"
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes for --max-lora-rank."""
 
+LOG = "launch.log"
+"""In a run's folder: what is started for it, and what that prints."""
+
 WATCHDOG = Path(__file__).with_name("watchdog.py")
 
 API_KEY = "VLLM_API_KEY"
@@ -71,11 +74,13 @@ def server_command(
     *,
     max_tokens: int,
     positions: int | None,
+    gpus: str = "",
     host: str = "127.0.0.1",
 ) -> list[str]:
     """The command line of our server; ``rollout.server_args`` come last, so they win.
 
     Args:
+        gpus: that it sees, as an entry of ``rollout.server_gpus``: it spreads over all of them.
         max_tokens: the longest prompt and completion together.
         positions: the longest sequence that the model takes; None where it has no limit.
         host: the address on which it listens.
@@ -93,6 +98,8 @@ def server_command(
         "--max-lora-rank": max_rank_flag(model.lora_rank),
         "--max-loras": 1 + options.ahead,
     }
+    if count := gpus.count(","):
+        settings["--tensor-parallel-size"] = 1 + count
     if model.quantization == "nf4":  # in flight, vLLM's is nf4 with scales of 8 bits, as ours
         settings["--quantization"] = "bitsandbytes"
     flags = [str(part) for setting in settings.items() for part in setting]

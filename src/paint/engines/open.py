@@ -16,6 +16,7 @@ from paint.engines import adapters
 from paint.engines.canary import canary
 from paint.engines.first_rank import FirstRankEngine, SharedEngine
 from paint.engines.launch import (
+    LOG,
     ServerProcess,
     free_port,
     server_command,
@@ -31,9 +32,6 @@ from paint.model.sharding import is_sharded
 from paint.ranks import on_first_rank
 
 CANARY_TOKENS = 64
-
-LOG = "launch.log"
-"""In a run's folder: what all that is started for it prints."""
 
 
 @contextmanager
@@ -139,7 +137,7 @@ def _connected(
         for number, gpus in enumerate(options.server_gpus or ("",)):
             port = free_port()
             command = server_command(
-                model, options, port, max_tokens=max_tokens, positions=positions
+                model, options, port, max_tokens=max_tokens, positions=positions, gpus=gpus
             )
             environment = server_environment(options) | visible_gpus(gpus)
             name = f"server {number}" if options.server_gpus else ""

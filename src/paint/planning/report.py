@@ -19,7 +19,7 @@ def start_lines(plan: Plan) -> list[str]:
         "the teacher's own": memory.copy,
     }
     said = ", ".join(f"{name} {gb(value)}" for name, value in parts.items() if value)
-    where = f" on each of {plan.split.trainers} GPUs" if plan.split.trainers > 1 else ""
+    where = f" on each of {plan.split.trainers} ranks" if plan.split.trainers > 1 else ""
     return [
         f"plan, an estimate: at most {gb(memory.peak)} of {gb(plan.machine.memory)} GB to train"
         f"{where} ({said}; {worst(memory)}); fits: {_fit_words(plan)}",

@@ -344,7 +344,7 @@ def _plan(config: Config, ranks: int, device: torch.device, display: Display) ->
             config,
             local if properties else 0,
             max(ranks // local, 1),
-            properties.total_memory if properties else psutil.virtual_memory().total,
+            properties.total_memory if properties else psutil.virtual_memory().total / local,
             name=properties.name if properties else "",
             split=split,
         )
