@@ -227,6 +227,23 @@ def test_files_that_documents_name_are_there() -> None:
             assert (ROOT / path).exists(), f"{document.name}: {path}"
 
 
+def test_options_that_documents_give_are_there_and_take_what_they_are_given() -> None:
+    option = re.compile(r"--(\w+)\.([\w-]+)(=?)`?[\s\\]*(\S*)")
+    config, seen = Config(), 0
+    for document in [*DOCUMENTS, *(ROOT / "launch").iterdir()]:
+        for section, name, joined, following in option.findall(document.read_text()):
+            if not hasattr(config, section):  # of a benchmark
+                continue
+            seen += 1
+            field = name.removeprefix("no-").replace("-", "_")
+            said = f"{document.name}: --{section}.{name}{joined} {following}"
+            assert hasattr(getattr(config, section), field), said
+            if isinstance(getattr(getattr(config, section), field), bool):
+                assert not joined, said
+                assert following not in ("True", "False"), said
+    assert seen > 50
+
+
 def test_prose_is_wrapped_at_100_columns() -> None:
     for document in DOCUMENTS:
         is_code = False
