@@ -244,6 +244,14 @@ def test_options_that_documents_give_are_there_and_take_what_they_are_given() ->
     assert seen > 50
 
 
+def test_headings_stand_alone_and_once() -> None:
+    for document in DOCUMENTS:
+        text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+        headings = re.findall(r"^#{2} .*$", text, re.MULTILINE)
+        assert len(headings) == len(set(headings)), document.name
+        assert not re.search(r"[^\n]\n#{2,} ", text), document.name
+
+
 def test_prose_is_wrapped_at_100_columns() -> None:
     for document in DOCUMENTS:
         is_code = False
