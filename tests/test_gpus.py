@@ -412,7 +412,7 @@ def test_two_ranks_killed_one_by_one_end_with_the_bits_of_an_unbroken_run(
 def test_two_ranks_and_two_real_servers_killed_one_by_one(
     start: Callable[[list[str]], "subprocess.Popen[str]"], tmp_path: Path
 ) -> None:
-    """SIGKILL of a server, of a rank, SIGTERM, SIGKILL of the launcher; the same command goes on."""
+    """SIGKILL of a server, a rank, the launcher, and SIGTERM; the same command goes on."""
     run = tmp_path / "run"
     server = f"{PYTHON} -m vllm.entrypoints.openai.api_server"
     more = ["--rollout.server", server, "--rollout.server-args=--enforce-eager"]
