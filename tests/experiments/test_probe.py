@@ -113,7 +113,7 @@ def test_a_teacher_that_reads_the_whole_solution_is_far_better_than_the_student(
 ) -> None:
     summary = json.loads((probed / "summary.json").read_text())
     whole, half = (row["difference"] for row in summary["comparisons"])
-    assert whole["low"] > 0.1
+    assert whole["low"] > 0.2
     assert whole["mean"] > half["mean"]
     shares = summary["answer_visible_share"]
     assert shares["teacher@0"] == 1

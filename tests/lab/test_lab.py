@@ -184,7 +184,7 @@ def test_a_prompt_helps_the_model_by_what_it_tells_and_by_nothing_else() -> None
 
 
 @pytest.mark.parametrize(
-    ("count", "gain"), [(100, 0.1), pytest.param(300, 0.12, marks=pytest.mark.slow)]
+    ("count", "gain"), [(100, 0.1), pytest.param(300, 0.14, marks=pytest.mark.slow)]
 )
 def test_the_model_solves_half_alone_and_clearly_more_with_a_reference(
     policy: Policy, problems: list[Problem], count: int, gain: float
@@ -221,12 +221,12 @@ def test_the_model_thinks_when_asked_to_and_closes_its_thought(
 
 
 @pytest.mark.slow
-def test_paint_raises_the_lab_by_ten_points(tmp_path: Path) -> None:
+def test_paint_raises_the_lab_by_fifteen_points(tmp_path: Path) -> None:
     recipe = Path(__file__).parents[2] / "recipes/lab-paint.toml"
     base, after = run_lab([recipe], tmp_path, seeds=[0], problems=60, samples=6)
     gain = compare_seeds(shares([base]), shares([after]))
-    assert gain.mean >= 0.10
-    assert gain.low > 0.05
+    assert gain.mean >= 0.15
+    assert gain.low > 0.1
 
     path = tmp_path / "evaluation/seed-0/lab-paint/lab/completions.jsonl"
     stored = path.read_text().splitlines()
