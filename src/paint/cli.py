@@ -11,6 +11,7 @@ seconds, and --help or a slip in a flag need not wait for it. What goes wrong en
 import argparse
 import errno
 import io
+import logging
 import os
 import signal
 import sys
@@ -111,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # not every locale has every letter
 
     _spin_briefly()
+    # It is imported wherever it is installed, and would say in every command what no command needs.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     line = list(sys.argv[1:] if arguments is None else arguments)
     name = f"paint {line[0]}" if line and line[0] in VERBS else "paint"
     try:
