@@ -24,6 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
+    # Its warnings are pages of C++ frames, in every rank that loses another one.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     options = torchrun.parse_args(list(sys.argv[1:] if arguments is None else arguments))
     line = [options.training_script, *options.training_script_args]
     options.module, options.training_script, options.training_script_args = True, "paint.cli", line
@@ -37,7 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rank, failure = failed.get_first_failure()
         if failure.exitcode < 0:
             name = signal.Signals(-failure.exitcode).name
-            print(f"paint: rank {rank} was ended by {name}", file=sys.stderr, flush=True)
+            said = f"paint: rank {rank} was ended by {name}"
+            if rank == 0:  # of another one, rank 0 says how to go on
+                said += "; what it saved is whole, go on with `paint resume`"
+            print(said, file=sys.stderr, flush=True)
         return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
     return 0
 
