@@ -26,7 +26,13 @@ from processes import alive, until
 
 ROOT = Path(__file__).parents[1]
 PYTHON = ROOT / ".venv-vllm/bin/python"
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+LEAN = "--enforce-eager --distributed-executor-backend uni"
 LAB = read_recipe(find_recipe("lab-paint"))
 Machine = Callable[[int], None]
 
@@ -421,7 +427,7 @@ def test_two_ranks_and_two_real_servers_killed_one_by_one(
     """SIGKILL of a server, a rank, the launcher, and SIGTERM; the same command goes on."""
     run = tmp_path / "run"
     server = f"{PYTHON} -m vllm.entrypoints.openai.api_server"
-    more = ["--rollout.server", server, "--rollout.server-args=--enforce-eager"]
+    more = ["--rollout.server", server, f"--rollout.server-args={LEAN}"]
     more += ["--rollout.max-engine-gap", "1e-4", "--train.steps", "400"]
     line = train_line(tmp_path, "run", "2+2", *more)
 

@@ -45,7 +45,14 @@ ROOT = Path(__file__).parents[2]
 PYTHON = ROOT / ".venv-vllm/bin/python"
 SERVER = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server"]
 # One thread and a gigabyte of cached prefixes: the engine shares two cores with the trainer.
-SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+SMALL = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+LEAN = "--enforce-eager --distributed-executor-backend uni"
+"""Two processes instead of three: a server is there after 13 s instead of 21."""
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
 GREEDY = dataclasses.replace(SAMPLING, temperature=0.0)
 Popen = Callable[[list[str]], "subprocess.Popen[str]"]
@@ -64,7 +71,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of somebody else's server, which takes adapters up to rank 8."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    flags = ["--model", str(MODEL), "--dtype", "float32", "--enforce-eager", "--port", str(port)]
+    flags = ["--model", str(MODEL), "--dtype", "float32", *LEAN.split(), "--port", str(port)]
     flags += ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "3"]
     environment = SMALL | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     log = tmp_path_factory.mktemp("server") / "log"
@@ -294,7 +301,7 @@ def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle
 ) -> None:
     """20 steps; SIGKILL at step 10; every step has all its completions, of the trained policy."""
     folder = tmp_path / "run"
-    config = recipe(server=" ".join(SERVER), server_args="--enforce-eager")
+    config = recipe(server=" ".join(SERVER), server_args=LEAN)
     process = popen(train_command(config, folder))
     until(lambda: process.poll() is not None or len(read_metrics(folder)) >= 10, 240)
     assert process.poll() is None, process.communicate()
@@ -346,7 +353,7 @@ def test_whatever_ends_the_trainer_ends_its_server(
     sign = "Initializing a V1 LLM engine" if is_real else "--enforce-eager"
 
     folder = tmp_path / "run"
-    process = popen(train_command(recipe(server=server, server_args="--enforce-eager"), folder))
+    process = popen(train_command(recipe(server=server, server_args=LEAN), folder))
     log = folder / "engine/server.log"
     until(lambda: log.exists() and sign in log.read_text(), 120)
     served = until(lambda: len(pids := of_server(folder)) >= (3 if is_real else 2) and pids)

@@ -29,7 +29,13 @@ from runs import adapter, assert_same, assert_same_history, changed, stored
 ROOT = Path(__file__).parents[2]
 SERVER = f"{ROOT / '.venv-vllm/bin/python'} -m vllm.entrypoints.openai.api_server"
 # One thread and a gigabyte of cached prefixes: the engine shares two cores with the trainer.
-SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+SMALL = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+LEAN = "--enforce-eager --distributed-executor-backend uni"
 
 pytestmark = pytest.mark.slow
 
@@ -159,7 +165,7 @@ def test_vllm_serves_the_trained_adapter_as_the_trainer_computes_it(
     """The second step's completions are of the adapter that the first step trained."""
     for name, value in SMALL.items():
         monkeypatch.setenv(name, value)
-    served = replace(two_steps.rollout, engine="vllm", server=SERVER, server_args="--enforce-eager")
+    served = replace(two_steps.rollout, engine="vllm", server=SERVER, server_args=LEAN)
     config = replace(two_steps, rollout=served)
     train(config, cache / "served", display=Display(enabled=False))
     metrics = read_metrics(cache / "served")
