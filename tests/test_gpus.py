@@ -23,16 +23,9 @@ from paint.plan import Split
 from paint.recipe import find_recipe, read_recipe
 from paint.runs import latest_checkpoint, read_metrics
 from processes import alive, until
+from real_vllm import LEAN, SERVER, SMALL, needs_vllm
 
 ROOT = Path(__file__).parents[1]
-PYTHON = ROOT / ".venv-vllm/bin/python"
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
-LEAN = "--enforce-eager --distributed-executor-backend uni"
 LAB = read_recipe(find_recipe("lab-paint"))
 Machine = Callable[[int], None]
 
@@ -115,6 +108,9 @@ def test_a_model_that_one_gpu_does_not_hold_is_served_by_as_many_as_do(
     asked = place(Request(8, None, False), large, (0, 0))
     assert asked.servers == ("0,1,2,3", "4,5,6,7")
     assert place(Request(8, None, False), large, (1, 1)).servers == ("4,5,6,7",)
+    shared = replace(large, model=replace(llama, shard=True, gradient_checkpointing=True))
+    trained = place(Request(8, None, False), shared, (1, 8))
+    assert (trained.trainers, trained.servers) == (("0", "1", "2", "3"), ("4,5,6,7",))
     with pytest.raises(ConfigError, match=r"2 GPUs .*, and a server takes 4 .*fewest"):
         place(Request(8, "6+2", False), large, (1, 8))
 
@@ -127,6 +123,17 @@ def test_a_model_that_one_gpu_does_not_hold_is_served_by_as_many_as_do(
     assert all("--tensor-parallel-size 4 " in line for line in lines)
     gpus.serve(Request(1, None, True), LAB, host="127.0.0.1", port=8000)
     assert "--tensor-parallel-size" not in capsys.readouterr().out
+
+
+def test_a_server_that_a_run_starts_spreads_over_the_gpus_that_it_sees(tmp_path: Path) -> None:
+    line = ["train", "lab-paint", "--log.folder", str(tmp_path), "--log.name", "run"]
+    line += ["--rollout.engine", "vllm", "--rollout.server", "false serve"]
+    assert cli.main([*line, "--rollout.server-gpus", "4,5", "6"]) == 2
+    started = (tmp_path / "run/launch.log").read_text()
+    [first] = re.findall(r"^server 0 \| \$ (.*)$", started, re.MULTILINE)
+    [second] = re.findall(r"^server 1 \| \$ (.*)$", started, re.MULTILINE)
+    assert "--tensor-parallel-size 2 " in first
+    assert "--tensor-parallel-size" not in second
 
 
 def test_without_a_gpu_there_are_processes_without_one(machine: Machine) -> None:
@@ -309,7 +316,7 @@ def start() -> Iterator[Callable[[list[str]], "subprocess.Popen[str]"]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | ENVIRONMENT,
+            env=os.environ | SMALL,
         )
         started.append(process)
         return process
@@ -351,6 +358,11 @@ def at_step(process: "subprocess.Popen[str]", run: Path, step: int) -> list[psut
     until(lambda: process.poll() is not None or len(read_metrics(run)) >= step, 200)
     assert process.poll() is None, process.communicate()
     return family(process.pid)
+
+
+def real_servers(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those of them that answer requests; not their engines and watchdogs."""
+    return [process for process in processes if command_line(process).startswith(SERVER)]
 
 
 def servers_started(run: Path) -> int:
@@ -417,23 +429,19 @@ def test_two_ranks_killed_one_by_one_end_with_the_bits_of_an_unbroken_run(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not (ROOT / ".venv-vllm/ready").exists(),
-    reason="no CPU engine here; `make vllm` installs it",
-)
+@needs_vllm
 def test_two_ranks_and_two_real_servers_killed_one_by_one(
     start: Callable[[list[str]], "subprocess.Popen[str]"], tmp_path: Path
 ) -> None:
     """SIGKILL of a server, a rank, the launcher, and SIGTERM; the same command goes on."""
     run = tmp_path / "run"
-    server = f"{PYTHON} -m vllm.entrypoints.openai.api_server"
-    more = ["--rollout.server", server, f"--rollout.server-args={LEAN}"]
+    more = ["--rollout.server", SERVER, f"--rollout.server-args={LEAN}"]
     more += ["--rollout.max-engine-gap", "1e-4", "--train.steps", "400"]
     line = train_line(tmp_path, "run", "2+2", *more)
 
     process = start(line)
     processes = at_step(process, run, 2)
-    [first, _] = [p for p in processes if command_line(p).startswith(f"{PYTHON} -m vllm")]
+    [first, _] = real_servers(processes)
     first.kill()
     until(lambda: servers_started(run) == 3, 120)  # either of them is started again
     later = at_step(process, run, len(read_metrics(run)) + 2)
@@ -455,9 +463,8 @@ def test_two_ranks_and_two_real_servers_killed_one_by_one(
     assert f"go on with `paint resume {run} --gpus 4`" in output.splitlines()[-1]
     until(lambda: all_gone(processes))
 
-    before = servers_started(run)
     process = start(line)
-    until(lambda: servers_started(run) == before + 2, 60)
+    until(lambda: len(real_servers(family(process.pid))) == 2, 60)  # on their way
     processes = family(process.pid)
     process.kill()
     until(lambda: all_gone(processes), 30)

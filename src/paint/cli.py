@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # not every locale has every letter
 
     _spin_briefly()
-    # It is imported wherever it is installed, and would say in every command what no command needs.
+    # Where it is installed, peft imports it, and it warns of a missing kernel for CPUs.
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     line = list(sys.argv[1:] if arguments is None else arguments)
     name = f"paint {line[0]}" if line and line[0] in VERBS else "paint"

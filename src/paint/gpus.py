@@ -422,7 +422,7 @@ def _split(
         if most > 1:
             return divide(config, gpus, memory=memory) if memory else divide(config, gpus)
         if whole := (gpus - most) // size * size:
-            return Split(most, whole, False, "one process, and servers on the other GPUs")
+            return Split(most, whole, False, "one process, and as many servers as the others hold")
         return Split(most, gpus, True, "one process, and its server beside it")
 
     if request.split == "shared":
@@ -462,14 +462,13 @@ def _gpus_of_machine(request: Request) -> tuple[list[str], float]:
 
 def _gpus_of_a_server(config: Config, gpus: int, memory: float) -> int:
     """Over how many GPUs each server spreads: as it is told, or the fewest that hold it."""
-    from paint.plan import Split, make_plan, told_gpus
+    from paint.plan import make_plan, server_of, told_gpus
 
     told = told_gpus(config)
     if told or not memory:
         return told or 1
     with suppress(ConfigError):  # a model that is not planned
-        server = make_plan(config, gpus, memory=memory, split=Split(1, 1, False, "")).server
-        return server.gpus if server else 1
+        return server_of(make_plan(config, gpus, memory=memory)).gpus
     return 1
 
 

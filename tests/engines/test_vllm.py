@@ -39,31 +39,14 @@ from paint.model.weights import save_adapter
 from paint.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.runs import latest_checkpoint, read_metrics
 from processes import alive, in_two_processes, train_command, until
+from real_vllm import LEAN, SERVER, SMALL, needs_vllm
 from runs import adapter, assert_same, kill_and_resume, stored
 
-ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / ".venv-vllm/bin/python"
-SERVER = [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server"]
-# One thread and a gigabyte of cached prefixes: the engine shares two cores with the trainer.
-SMALL = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
-LEAN = "--enforce-eager --distributed-executor-backend uni"
-"""Two processes instead of three: a server is there after 13 s instead of 21."""
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
 GREEDY = dataclasses.replace(SAMPLING, temperature=0.0)
 Popen = Callable[[list[str]], "subprocess.Popen[str]"]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (ROOT / ".venv-vllm/ready").exists(),
-        reason="no CPU engine here; `make vllm` installs it",
-    ),
-]
+pytestmark = [pytest.mark.slow, needs_vllm]
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +58,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     flags += ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "3"]
     environment = SMALL | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     log = tmp_path_factory.mktemp("server") / "log"
-    process = ServerProcess([*SERVER, *flags], environment, log)
+    process = ServerProcess([*SERVER.split(), *flags], environment, log)
 
     def is_healthy() -> bool:
         assert not process.dead, process.tail(40)
@@ -301,7 +284,7 @@ def test_the_lab_trains_through_a_server_of_its_own_that_is_killed_in_the_middle
 ) -> None:
     """20 steps; SIGKILL at step 10; every step has all its completions, of the trained policy."""
     folder = tmp_path / "run"
-    config = recipe(server=" ".join(SERVER), server_args=LEAN)
+    config = recipe(server=SERVER, server_args=LEAN)
     process = popen(train_command(config, folder))
     until(lambda: process.poll() is not None or len(read_metrics(folder)) >= 10, 240)
     assert process.poll() is None, process.communicate()
@@ -349,7 +332,7 @@ def test_whatever_ends_the_trainer_ends_its_server(
 ) -> None:
     """With SIGKILL a real server and its engine core; the other signals reach the trainer alone."""
     is_real = number == signal.SIGKILL
-    server = " ".join(SERVER) if is_real else f"{sys.executable} -c 'import time; time.sleep(600)'"
+    server = SERVER if is_real else f"{sys.executable} -c 'import time; time.sleep(600)'"
     sign = "Initializing a V1 LLM engine" if is_real else "--enforce-eager"
 
     folder = tmp_path / "run"

@@ -1,5 +1,7 @@
 """Layers of 4 bits: steps, teacher and files are those of the rounded weights, made float again."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,3 +141,12 @@ def test_a_run_in_4_bits_goes_on_bit_by_bit(rounded: Policy, tmp_path: Path) -> 
     train(config, tmp_path / "parts", resume=True)
     assert_same(adapter(tmp_path / "whole"), adapter(tmp_path / "parts"))
     assert_same_history(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_no_command_says_that_a_kernel_is_missing() -> None:
+    pytest.importorskip("bitsandbytes")
+    line = [sys.executable, "-m", "paint.cli", "train", "lab-paint"]
+    line += ["--model.quantization", "nf4", "--model.shard"]
+    result = subprocess.run(line, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.startswith("paint train: model.quantization nf4 ")

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from paint.cli import main
+from paint.cli import _override, main
 from paint.config import Config, ConfigError, Model, Rollout, Train
 from paint.display import Display
 from paint.plan import (
@@ -216,14 +216,8 @@ def test_a_way_out_fits_when_it_is_taken(together: int) -> None:
     shorter = next(way for way in ways_out(plan, usual_rows) if "max-new-tokens" in way)
     # Rows as long as these go alone by themselves, unless more tokens may go together.
     assert ("--train.micro-batch-size 1" in shorter) == (together == 65_536)
-    tokens = int(shorter.split()[1])
-    one_by_one = together == 65_536
-    taken = replace(
-        config,
-        train=replace(config.train, micro_batch_size=1) if one_by_one else config.train,
-        rollout=replace(config.rollout, max_new_tokens=tokens, batch_size=4),
-    )
-    changed = replace(plan, config=taken)
+    flags = ["--train.micro-batch-tokens", str(together), *shorter.replace(" with ", " ").split()]
+    changed = replace(plan, config=_override(find_recipe("paint-qwen3-8b"), flags, "plan"))
     assert changed.peak(usual_rows(changed)) <= changed.room
 
 
@@ -244,6 +238,10 @@ def test_a_run_says_its_plan_and_refuses_only_on_a_gpu(
         start(large, "cuda")
     assert "GB are missing" in start(large, "cpu")
     assert "fits: yes" in start(read_recipe(find_recipe("lab-paint")), "cuda")
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=16e9))
+    assert " of 16.0 GB to train (" in start(read_recipe(find_recipe("lab-paint")), "cpu")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # which share the machine's memory
+    assert " of 8.00 GB to train (" in start(read_recipe(find_recipe("lab-paint")), "cpu")
     assert start(of_model("owner/none"), "cuda").startswith('no plan: model.path "owner/none"')
 
 

@@ -24,18 +24,8 @@ from paint.runs import read_metrics
 from paint.smollm2.conversion import FetchError, converted
 from paint.smollm2.problems import HELD_OUT, WARM_UP, rows, word_problems
 from paint.training.run import train
+from real_vllm import LEAN, SERVER, SMALL, needs_vllm
 from runs import adapter, assert_same, assert_same_history, changed, stored
-
-ROOT = Path(__file__).parents[2]
-SERVER = f"{ROOT / '.venv-vllm/bin/python'} -m vllm.entrypoints.openai.api_server"
-# One thread and a gigabyte of cached prefixes: the engine shares two cores with the trainer.
-SMALL = {
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-}
-LEAN = "--enforce-eager --distributed-executor-backend uni"
 
 pytestmark = pytest.mark.slow
 
@@ -156,9 +146,7 @@ def test_a_run_that_goes_on_ends_in_the_adapter_of_an_undisturbed_one(
     assert_same_history(run, parts)
 
 
-@pytest.mark.skipif(
-    not (ROOT / ".venv-vllm/ready").exists(), reason="no CPU engine here; `make vllm` installs it"
-)
+@needs_vllm
 def test_vllm_serves_the_trained_adapter_as_the_trainer_computes_it(
     two_steps: Config, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

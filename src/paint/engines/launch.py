@@ -98,8 +98,8 @@ def server_command(
         "--max-lora-rank": max_rank_flag(model.lora_rank),
         "--max-loras": 1 + options.ahead,
     }
-    if count := gpus.count(","):
-        settings["--tensor-parallel-size"] = 1 + count
+    if "," in gpus:
+        settings["--tensor-parallel-size"] = len(gpus.split(","))
     if model.quantization == "nf4":  # in flight, vLLM's is nf4 with scales of 8 bits, as ours
         settings["--quantization"] = "bitsandbytes"
     flags = [str(part) for setting in settings.items() for part in setting]
