@@ -115,8 +115,9 @@ def test_a_killed_rank_ends_all_with_the_last_whole_step_kept(tmp_path: Path) ->
     output, _ = process.communicate(timeout=300)
     assert is_second
     assert process.returncode == 128 + signal.SIGKILL, output
-    assert output.count("another rank ended without a word: it was killed, ran out of memory") == 1
-    assert output.count("paint: rank 1 was ended by SIGKILL") == 1
+    lost = "another rank ended without a word: it was killed, ran out of memory"
+    assert output.count(lost) == 1, output
+    assert output.count("paint: rank 1 was ended by SIGKILL") == 1, output
     assert "Traceback" not in output
     assert_kept(folder, len(read_metrics(folder)))
 
@@ -250,3 +251,18 @@ def test_after_a_signal_what_is_whole_is_saved_until_it_is(monkeypatch: pytest.M
         until(lambda: len(tried) == 2)
         time.sleep(1.2)
     assert (signals, tried) == ([signal.SIGTERM], [0, 1])
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_rank_that_failed_outlives_the_launchers_signal_and_says_why(is_alone: bool) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with (
+            pytest.raises(ZeroDivisionError),
+            runlog.stop_signals(lambda: True, is_alone=is_alone),
+        ):
+            raise ZeroDivisionError
+        after = signal.getsignal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert after == (before if is_alone else signal.SIG_IGN)

@@ -184,7 +184,10 @@ def loop(
         return has_none or checkpoint.save_while_at_work(folder, setup, done)
 
     peers.save = save_whole_step
-    with runlog.stop_signals(save_whole_step) as signals, display.running(config.steps, done):
+    with (
+        runlog.stop_signals(save_whole_step, is_alone=peers.count == 1) as signals,
+        display.running(config.steps, done),
+    ):
         stop_if_asked = partial(_stop_if_asked, signals, folder)
         try:
             if _is_due(config, done):  # the student as it starts, or what a kill left undone

@@ -224,12 +224,14 @@ def forget_after(config: Config, folder: Path, step: int) -> None:
 
 
 @contextmanager
-def stop_signals(save: Callable[[], bool]) -> Iterator[list[int]]:
+def stop_signals(save: Callable[[], bool], *, is_alone: bool = True) -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM instead of dying from them; a second one has its usual effect.
 
     Args:
         save: keeps the last whole step, called in a thread of its own where the step under way
             takes longer than whoever sends signals may wait; again until it has.
+        is_alone: False for one rank of several. After a failure it then ignores SIGTERM for good,
+            which launchers send to all ranks once one has ended: it may have to say why.
     """
     signals: list[int] = []
 
@@ -241,6 +243,10 @@ def stop_signals(save: Callable[[], bool]) -> Iterator[list[int]]:
     try:
         with _saved_meanwhile(save):
             yield signals
+    except Exception:
+        if not is_alone:
+            handlers[signal.SIGTERM] = signal.SIG_IGN
+        raise
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
