@@ -215,12 +215,13 @@ def _visit_chunks(
     }
     head_is_trained = bool(inputs.keys() - {"hidden"})
     columns: Columns = {}
-    buffers = _buffers(weights, (2, min(chunk_tokens, len(weights)), len(weight)))
+    buffer = _buffers(weights, (2 * min(chunk_tokens, len(weights)), len(weight)))
 
     def visit(where: slice | Tensor, select: Callable[[Tensor], Tensor], *, sign: int = 1) -> None:
         """Write these tokens' columns and gradients, and add sign × their part of the head's."""
-        student = _logits(student_hidden[where], *head, buffers[0])
-        teacher = _logits(teacher_hidden[where], *teacher_head, buffers[1])
+        student, teacher = _logits_of_both(
+            student_hidden[where], teacher_hidden[where], head, teacher_head, buffer
+        )
         sampled = None if tokens is None else tokens[where]
 
         student_view = work.measure(student, sampled, options.loss_temperature)
@@ -449,18 +450,23 @@ def measure(
     if tokens is not None:
         figures["log_prob"] = logits.new_empty(len(logits))
 
+    lowest = torch.finfo(logits.dtype).min
     for rows in _blocks(logits):
-        if tokens is not None:
-            figures["log_prob"][rows] = objective.token_log_probs(logits[rows], tokens[rows])
-
-        # H = log Z − Σ exp(d) d / Z, where d = (z − highest) / T and Z = Σ exp(d) = 1 + rest. The
-        # highest logit's own 1 would round the rest away, so it is no part of the sum.
         block = logits[rows]
-        highest, top = block.max(-1, keepdim=True)
-        block.sub_(highest).div_(temperature).clamp_(min=torch.finfo(block.dtype).min)
-        others = block.exp().scatter_(-1, top, 0.0)
-        rest = others.sum(-1)
+        block.sub_(block.amax(-1, keepdim=True))
 
+        # Z = Σ exp(d) = 1 + rest, where d = z − highest. The highest logit's own 1 would round the
+        # rest away, so it is no part of the sum; of several such, one is not.
+        below = torch.lt(block, 0, out=torch.empty_like(block))
+        more = logits.shape[1] - 1 - below.sum(-1)
+        if tokens is not None:
+            rest = block.exp().mul_(below).sum(-1) + more
+            figures["log_prob"][rows] = block.gather(-1, tokens[rows, None])[:, 0] - rest.log1p()
+
+        # H = log Z − Σ exp(d) d / Z, from here on with d / T.
+        block.div_(temperature).clamp_(min=lowest)
+        others = block.exp().mul_(below)
+        rest = others.sum(-1) + more
         log_sum = rest.log1p()
         figures["entropy"][rows] = log_sum - others.mul_(block).sum(-1) / (1 + rest)
         block.sub_(log_sum[:, None])
@@ -494,45 +500,60 @@ def differentiate(
         if chosen.any():
             log_p[chosen] = objective.interpolate(log_p[chosen], log_q[chosen], options.mix)
 
-        p, q = log_p.exp(), log_q.exp()
         sampled = None if tokens is None else tokens[rows]
-        summands, g = _summands_and_g(p, q, log_p, log_q, sampled, options.kind)
-        unclipped = objective.unclipped_entries(summands, options.clip, options.clip_mode)
-        # As numbers: multiplying by them is several times faster than by truth values.
-        kept = unclipped.to(summands.dtype)
-
-        per_token = objective.clipped_sum(summands, options.clip, options.clip_mode)
-        figures["per_token"][rows] = per_token
+        summands, g, p, q = _summands_and_g(log_p, log_q, sampled, options.kind)
+        kept = _kept(summands, options)
         figures["kl"][rows] = summands.sum(-1)
         figures["clipped"][rows] = 1 - kept.amin(-1)
-        figures["unclipped_mass"][rows] = (p * kept).sum(-1)
+        figures["unclipped_mass"][rows] = p.mul_(kept).sum(-1)
+        figures["per_token"][rows] = objective.clipped_sum(
+            summands, options.clip, options.clip_mode
+        )
 
         if slope is not None:
-            g = g * kept
-            slope[rows] = (g - q * g.sum(-1, keepdim=True)) / options.loss_temperature
+            g.mul_(kept).div_(options.loss_temperature)
+            torch.sub(g, q.mul_(g.sum(-1, keepdim=True)), out=slope[rows])
     return figures
 
 
 def _summands_and_g(
-    p: Tensor, q: Tensor, log_p: Tensor, log_q: Tensor, tokens: Tensor | None, kind: Kind
-) -> tuple[Tensor, Tensor]:
-    """The summand of every entry, as in paint.objective, and g = ∂summand / ∂log q."""
+    log_p: Tensor, log_q: Tensor, tokens: Tensor | None, kind: Kind
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The summand of every entry, as in paint.objective, g = ∂summand / ∂log q, and p and q.
+
+    These may be written over the logarithms: memory that is new costs as much as the work.
+    """
+    if kind == "forward_kl":
+        summands = log_p - log_q
+        p, q = log_p.exp_(), log_q.exp_()
+        return summands.mul_(p), -p, p, q
+
+    p, q = log_p.exp(), log_q.exp()
     match kind:
-        case "forward_kl":
-            return p * (log_p - log_q), -p
         case "reverse_kl":
-            summand = q * (log_q - log_p)
-            return summand, summand + q
+            summands = q * (log_q - log_p)
+            return summands, summands + q, p, q
         case "jsd":
             log_m = objective.log_mean(log_p, log_q)
             student_part = q * (log_q - log_m) / 2
-            return p * (log_p - log_m) / 2 + student_part, student_part
+            return p * (log_p - log_m) / 2 + student_part, student_part, p, q
         case "sampled_token":
             assert tokens is not None
             token = tokens[:, None]
             gap = log_q.gather(-1, token) - log_p.gather(-1, token)
-            summand = torch.zeros_like(log_q).scatter_(-1, token, gap)
-            return summand, summand
+            summands = torch.zeros_like(log_q).scatter_(-1, token, gap)
+            return summands, summands.clone(), p, q
+
+
+def _kept(summands: Tensor, options: Objective) -> Tensor:
+    """1 for the entries that the clip leaves alone, 0 for the others: objective.unclipped_entries.
+
+    As numbers: what makes or multiplies truth values is several times slower.
+    """
+    if options.clip_mode == "pointwise":
+        return torch.le(summands, options.clip, out=torch.empty_like(summands))
+    unclipped = objective.unclipped_entries(summands, options.clip, options.clip_mode)
+    return unclipped.to(summands.dtype)
 
 
 def _blocks(logits: Tensor) -> Iterator[slice]:
@@ -578,21 +599,33 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor)
     if _native(hidden, weight, out.dtype):
         _mm(hidden, weight.T, out)
     else:
-        with _products_of(hidden, weight):
+        # Of what was bfloat16 before it was converted, these products round nothing.
+        with _products_in(torch.promote_types(hidden.dtype, weight.dtype)):
             for part in _slices(weight):
                 torch.mm(hidden.to(out.dtype), weight[part].to(out.dtype).T, out=out[:, part])
     return out if bias is None else out.add_(bias)
 
 
-@contextmanager
-def _products_of(a: Tensor, b: Tensor) -> Iterator[None]:
-    """Let a CPU multiply what was bfloat16 as bfloat16 again, and add in float32.
+def _logits_of_both(
+    student: Tensor, teacher: Tensor, head: Head, teacher_head: Head, buffer: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The logits of both views, one after the other in the buffer."""
+    n = len(student)
+    if teacher_head is head:  # so that it is read, and converted, once
+        both = _logits(torch.cat((student, teacher)), *head, buffer)
+        return both[:n], both[n:]
+    return _logits(student, *head, buffer), _logits(teacher, *teacher_head, buffer[n:])
 
-    That rounds nothing, and where a CPU has instructions for it, it takes half the time.
+
+@contextmanager
+def _products_in(dtype: torch.dtype) -> Iterator[None]:
+    """Let a CPU multiply float32 in bfloat16, for that dtype, and add in float32.
+
+    Where it has instructions for it, that takes a fraction of the time.
     """
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
-    if a.dtype == b.dtype == torch.bfloat16:
+    if dtype == torch.bfloat16:
         settings.fp32_precision = "bf16"
     try:
         yield
@@ -613,8 +646,10 @@ def _times_weight(slope: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
     out = slope.new_zeros(len(slope), weight.shape[1], dtype=dtype)
     if _native(slope, weight, dtype):
         return _mm(slope, weight, out)
-    for part in _slices(weight):
-        out.addmm_(slope[:, part].to(dtype), weight[part].to(dtype))
+    # With a bfloat16 head, the slope is rounded to bfloat16 as on a GPU, and as the sum will be.
+    with _products_in(weight.dtype):
+        for part in _slices(weight):
+            out.addmm_(slope[:, part].to(dtype), weight[part].to(dtype))
     return out
 
 
