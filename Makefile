@@ -51,8 +51,8 @@ results: setup  ## the paper's tables on the lab (docs/results.md); stopped, it 
 	$(BIN)/paint ablate controls lab-paint --seeds 5
 	for table in mask-ratio mask-placement interpolation; do $(BIN)/paint ablate $$table lab-paint --seeds 5 --problems 100 --folder runs/lab-ablations || exit; done
 
-# A file's tests share what they run, so a file stays with one worker.
-PYTEST = $(BIN)/pytest -n auto --dist loadfile
+# A file's tests share what they run, so a file stays with one worker; tests/conftest.py orders them.
+PYTEST = $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 test: setup  ## what covers every module in a few minutes
 	$(PYTEST) -m "not slow"

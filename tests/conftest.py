@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,15 @@ settings.register_profile(
 settings.load_profile("any machine")
 
 LAB = cfg.Model(path="lab", dtype="float32", lora_rank=8, lora_alpha=16, teacher_thinking=False)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files of slow tests first, so that quick ones are left where a worker would have no work."""
+    slow, tests = Counter[Path](), Counter[Path]()
+    for item in items:
+        tests[item.path] += 1
+        slow[item.path] += item.get_closest_marker("slow") is not None
+    items.sort(key=lambda item: -slow[item.path] / tests[item.path])
 
 
 @pytest.fixture
