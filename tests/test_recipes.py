@@ -14,7 +14,8 @@ from paint.recipe import differences, find_recipe, read_recipe, shipped_recipes,
 METHODS = {"paint": "distillation", "opsd": "distillation", "grpo": "grpo", "sft": "sft"}
 MODELS = {"qwen3-1.7b": "Qwen/Qwen3-1.7B", "qwen3-4b": "Qwen/Qwen3-4B", "qwen3-8b": "Qwen/Qwen3-8B"}
 SHIPPED = list(product(METHODS, MODELS))
-SMOLLM2 = [f"smollm2-{name}" for name in ("grpo", "opsd", "paint", "paint-none", "paint-other")]
+CONTROLS = [f"{name}-{shown}" for name in ("opsd", "paint") for shown in ("none", "other")]
+SMOLLM2 = [f"smollm2-{name}" for name in ("grpo", "opsd", "paint", *CONTROLS)]
 LABS = [name for name in shipped_recipes() if name.startswith("lab-")]
 
 Told = dict[str, tuple[Any, str]]

@@ -871,7 +871,7 @@ def _lab_parser() -> ArgumentParser:
         metavar="M,M,...",
         help="the model's recipes by method, among sft, grpo, opsd, paint: all four are the "
         "paper's main table; grpo-long is grpo with 8 times as many steps; smollm2 has grpo, opsd, "
-        "paint and the controls paint-none and paint-other",
+        "paint and the controls of the two: opsd-none, opsd-other, paint-none and paint-other",
     )
     _add_seeds_and_samples(parser, seeds=1)
     _add_every_checkpoint(

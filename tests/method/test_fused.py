@@ -885,3 +885,16 @@ def test_products_of_bfloat16_are_added_in_float32_and_the_setting_is_put_back()
     mixed = fused._logits(hidden.float() + 1e-3, weight, None, torch.empty(40, 500))
     wanted = (hidden.float() + 1e-3).double() @ weight.double().T
     torch.testing.assert_close(mixed.double(), wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_the_slope_is_rounded_as_its_head_is_and_no_further() -> None:
+    generator = torch.Generator().manual_seed(0)
+    slope = torch.randn(40, 3000, generator=generator)
+    weight = torch.randn(3000, 64, generator=generator).bfloat16()
+    exact = slope.double() @ weight.double()
+    bound = torch.finfo(torch.bfloat16).eps / 2 * (slope.double().abs() @ weight.double().abs())
+    rounded = fused._times_weight(slope, weight, torch.float32)
+    assert rounded.dtype == torch.float32
+    assert ((rounded.double() - exact).abs() <= bound + 1e-3).all()
+    of_wide_head = fused._times_weight(slope, weight.float(), torch.float32)
+    torch.testing.assert_close(of_wide_head.double(), exact, rtol=1e-5, atol=1e-3)

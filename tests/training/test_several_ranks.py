@@ -143,7 +143,8 @@ def test_a_signal_in_a_long_step_leaves_the_step_before(tmp_path: Path) -> None:
     assert len(read_metrics(folder)) == 2, output
     assert_kept(folder, 2)
     train(small(steps=2), tmp_path / "undisturbed")
-    assert_same(adapter(folder), adapter(tmp_path / "undisturbed"), tolerance=1e-6)
+    # Steps are of 6e-4; where a gradient is nearly 0, Adam makes much of its rounding.
+    assert_same(adapter(folder), adapter(tmp_path / "undisturbed"), tolerance=1e-5)
 
 
 @pytest.mark.slow
