@@ -456,17 +456,17 @@ def measure(
         block.sub_(block.amax(-1, keepdim=True))
 
         # Z = Σ exp(d) = 1 + rest, where d = z − highest. The highest logit's own 1 would round the
-        # rest away, so it is no part of the sum; of several such, one is not.
+        # rest away, so it is no part of the sum; others as high are ties.
         below = torch.lt(block, 0, out=torch.empty_like(block))
-        more = logits.shape[1] - 1 - below.sum(-1)
+        ties = logits.shape[1] - 1 - below.sum(-1)
         if tokens is not None:
-            rest = block.exp().mul_(below).sum(-1) + more
+            rest = block.exp().mul_(below).sum(-1) + ties
             figures["log_prob"][rows] = block.gather(-1, tokens[rows, None])[:, 0] - rest.log1p()
 
         # H = log Z − Σ exp(d) d / Z, from here on with d / T.
         block.div_(temperature).clamp_(min=lowest)
         others = block.exp().mul_(below)
-        rest = others.sum(-1) + more
+        rest = others.sum(-1) + ties
         log_sum = rest.log1p()
         figures["entropy"][rows] = log_sum - others.mul_(block).sum(-1) / (1 + rest)
         block.sub_(log_sum[:, None])
