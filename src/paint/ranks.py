@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 from threading import Event, Thread
 from typing import Any, TypeVar
 
@@ -133,10 +134,12 @@ class Peers:
     waits on. So each rank tells in a store that it is there, from a thread of its own.
 
     Attributes:
+        folder: of the run.
         save: keeps the last whole step, on the first rank; False where that has to be tried again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.save: Callable[[], bool] = lambda: True
         self.rank, self.count = PartialState().process_index, PartialState().num_processes
         self.lost, self.ended = "", ""
@@ -204,6 +207,13 @@ class Peers:
             return int(ended.split()[1])
         return _status(RankLost())
 
+    def lost_by(self, what: str, kept: str = "what was whole is saved") -> str:
+        """What happened, what may have caused it, and how to go on."""
+        return (
+            f"{what}: it was killed, ran out of memory, or its machine is gone; {kept}, go on with "
+            f"`paint resume {self.folder}`"
+        )
+
     def _watch(self) -> None:
         beats, silent = [0] * self.count, [0] * self.count
         while not self.over.wait(BEAT_SECONDS):
@@ -236,7 +246,7 @@ class Peers:
             self.unanswered += 1
             if self.unanswered >= LOST_BEATS:
                 if self.rank == 1:
-                    _tell(_lost("rank 0 no longer responds", kept="checkpoints are whole"))
+                    _tell(self.lost_by("rank 0 no longer responds", kept="checkpoints are whole"))
                 os._exit(_status(RankLost()))
 
     def _save_and_end(self) -> None:
@@ -247,7 +257,7 @@ class Peers:
         if self.over.wait(END_SECONDS):
             return
         if self.lost and self.is_first_to_end(_status(RankLost())):
-            _tell(_lost(self.lost))
+            _tell(self.lost_by(self.lost))
         os._exit(self.status())
 
     def _end_soon(self) -> None:
@@ -257,13 +267,16 @@ class Peers:
 
 
 @contextmanager
-def together() -> Iterator[Peers]:
+def together(folder: Path) -> Iterator[Peers]:
     """Within this block, the end of one rank is that of all, and one alone says why.
+
+    Args:
+        folder: of the run, with which to go on.
 
     Raises:
         EndedElsewhere: another rank says why. RankLost: one cannot.
     """
-    peers = Peers()
+    peers = Peers(folder)
     try:
         yield peers
         if peers.count > 1:
@@ -283,7 +296,8 @@ def together() -> Iterator[Peers]:
             peers.stay()
             raise EndedElsewhere(status) from None
         if _is_of_a_collective(error):
-            raise RankLost(_lost(peers.lost or "another rank ended without a word")) from error
+            what = peers.lost or "another rank ended without a word"
+            raise RankLost(peers.lost_by(what)) from error
         raise
     finally:
         peers.close()
@@ -292,13 +306,6 @@ def together() -> Iterator[Peers]:
 
 def _tell(message: str) -> None:
     print(f"paint: {message}", file=sys.stderr, flush=True)
-
-
-def _lost(what: str, kept: str = "what was whole is saved") -> str:
-    return (
-        f"{what}: it was killed, ran out of memory, or its machine is gone; {kept}, go on with "
-        f"`paint resume`"
-    )
 
 
 def _is_of_a_collective(error: BaseException) -> bool:

@@ -117,6 +117,7 @@ def test_a_killed_rank_ends_all_with_the_last_whole_step_kept(tmp_path: Path) ->
     assert process.returncode == 128 + signal.SIGKILL, output
     lost = "another rank ended without a word: it was killed, ran out of memory"
     assert output.count(lost) == 1, output
+    assert f"what was whole is saved, go on with `paint resume {folder}`" in output
     assert output.count("paint: rank 1 was ended by SIGKILL") == 1, output
     assert "Traceback" not in output
     assert_kept(folder, len(read_metrics(folder)))

@@ -85,7 +85,7 @@ def train(
     """
     require_trainable(config)
     accelerator = _open_accelerator(config, folder)
-    with together() as peers:
+    with together(folder) as peers:
         return _train(config, folder, accelerator, peers, resume, display, at_end)
 
 
