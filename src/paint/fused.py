@@ -489,7 +489,7 @@ def differentiate(
                                                            A the unclipped entries
 
     With kind sampled_token g = summand, and only that of the row's token is not 0; the other kinds
-    do not read tokens. slope may be student itself. The target is written over teacher.
+    do not read tokens. slope may be student itself. Both views are written over.
     """
     names = ("per_token", "kl", "clipped", "unclipped_mass")
     figures = {name: student.new_empty(len(student)) for name in names}
@@ -521,7 +521,7 @@ def _summands_and_g(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The summand of every entry, as in paint.objective, g = ∂summand / ∂log q, and p and q.
 
-    These may be written over the logarithms: memory that is new costs as much as the work.
+    p and q may be written over their logarithms: memory that is new costs as much as the work.
     """
     if kind == "forward_kl":
         summands = log_p - log_q

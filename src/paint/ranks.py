@@ -6,6 +6,7 @@ model, and gradients are summed over the ranks once a step.
 
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -287,6 +288,8 @@ def together(folder: Path) -> Iterator[Peers]:
     except (Exception, KeyboardInterrupt) as error:
         if peers.count == 1:
             raise
+        # torchrun's, to all others once one has ended: it would end this one before it says why.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         is_known_to_all = isinstance(error, Stopped)
         if is_known_to_all and peers.rank != 0:
             peers.stay()
