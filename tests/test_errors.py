@@ -28,6 +28,7 @@ def test_plain_text_has_nothing_that_steers_and_is_plain_already(text: str) -> N
     assert not {unicodedata.category(c) for c in shown.replace("\n", "").replace("\t", "")} & {
         "Cc",
         "Cf",
+        "Cn",
         "Cs",
     }
     assert plain(shown) == shown
@@ -51,6 +52,10 @@ def test_figures_and_names_stay_as_they_are_in_a_cell() -> None:
 
 @given(st.text(st.characters(exclude_characters="\t\n"), min_size=1, max_size=40))
 @example(STEERING)
+@example("\U000e0000")  # known to no Unicode, of no width
+@example("\u0301")  # an accent with nothing to sit on: rich leaves out a cell of no width
+@example("\u1160\u1161")
+@example("a\u0301 \u0301")
 def test_a_terminal_shows_every_text_as_text(text: str) -> None:
     file = io.StringIO()
     terminal = Terminal(file, width=4000)

@@ -216,14 +216,21 @@ def plain(text: str) -> str:
     """Text from outside as text: what would steer a terminal is written out, as ``\\x1b``.
 
     Line ends and tabs stay. Control characters, those that change the direction of writing or
-    show nothing, and halves of surrogate pairs are spelt as Python spells them.
+    show nothing, those that no Unicode of today knows, marks with no letter before them to sit
+    on, and halves of surrogate pairs are spelt as Python spells them.
     """
     return "".join(
-        character
-        if character in "\n\t" or unicodedata.category(character) not in _UNSEEN
-        else character.encode("unicode_escape", "backslashreplace").decode("ascii")
-        for character in text
+        character.encode("unicode_escape", "backslashreplace").decode("ascii")
+        if character not in "\n\t"
+        and (unicodedata.category(character) in _UNSEEN or (before.isspace() and _sits(character)))
+        else character
+        for before, character in zip("\n" + text, text, strict=False)
     )
+
+
+def _sits(character: str) -> bool:
+    """Whether it is drawn on the character before it and takes no place of its own."""
+    return unicodedata.category(character)[0] == "M" or bool(_SYLLABLES_OR_SKIN.match(character))
 
 
 def cell(text: str) -> str:
@@ -235,7 +242,8 @@ def cell(text: str) -> str:
     return _MARKS.sub(r"\\\g<0>", " ".join(plain(text).split()))
 
 
-_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+_UNSEEN = {"Cc", "Cf", "Cn", "Cs", "Zl", "Zp"}
+_SYLLABLES_OR_SKIN = re.compile(r"[\u1160-\u11ff\u3164\ud7b0-\ud7ff\uffa0\U0001f3fb-\U0001f3ff]")
 _MARKS = re.compile(r"[\\`*<>|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=\])[(\[]")
 _SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
 _SECRETS = [
