@@ -262,6 +262,13 @@ def test_a_folder_in_use_can_be_waited_for(tmp_path: Path) -> None:
     assert message.endswith("; waiting for it")
 
 
+def test_a_folder_whose_holder_has_not_yet_said_who_it_is(tmp_path: Path) -> None:
+    with files.locked(tmp_path):
+        (tmp_path / ".lock").write_text("")
+        with pytest.raises(files.FolderInUse, match=r"at work there \(just begun\); wait"):
+            files.locked(tmp_path).__enter__()
+
+
 def test_a_lock_ends_with_its_process_however_that_ends(tmp_path: Path) -> None:
     code = f"""
         import sys, time

@@ -270,7 +270,7 @@ def locked(
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            holder = lock.read(READ_BYTES).decode("utf-8", "replace").strip() or "unknown"
+            holder = lock.read(READ_BYTES).decode("utf-8", "replace").strip() or "just begun"
             in_use = f"{folder}: another process is at work there ({holder})"
             if waiting is None:
                 raise FolderInUse(f"{in_use}; wait, or name another folder") from None
