@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from transformers import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from conftest import LAB
 from paint import display
@@ -32,6 +34,7 @@ from paint.data.problems import Problem
 from paint.display import Clock, Display, Terminal
 from paint.engines.local import LocalEngine, MergedEngine, distribution, invert
 from paint.engines.protocol import Sampling
+from paint.model import attention
 from paint.model.policy import Policy, load_policy
 from paint.objective import token_log_probs
 
@@ -153,6 +156,19 @@ def test_samples_follow_the_models_distribution(  # type: ignore[no-untyped-def]
     assert (
         error <= 5 * (expected * (1 - expected) / draws).sqrt() + 3 / draws * (expected > 0)
     ).all()
+
+
+def test_keys_are_copied_to_the_heads_that_share_them_while_prompts_are_read_alone(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    prompts = prompts_of(policy, problems, 2)
+    layers = policy.base.config.num_hidden_layers
+    with patch.object(
+        attention, "sdpa_attention_forward", side_effect=sdpa_attention_forward
+    ) as copying:
+        LocalEngine(policy, batch_size=2).generate(prompts, SHORT, range(2))
+    assert {call.args[1].shape[2] for call in copying.call_args_list}.isdisjoint({1})
+    assert copying.call_count in (layers, 2 * layers)  # with a common beginning, twice
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from paint.device import float64_device
 from paint.display import Display
 from paint.engines.protocol import Completion, Finished, Sampling, Waiting, collect
 from paint.errors import Diverged
+from paint.model.attention import heads_side_by_side
 from paint.model.policy import Policy
 from paint.model.sharding import gathered
 
@@ -103,7 +104,7 @@ class LocalEngine:
         was_training = self.policy.model.training
         self.policy.model.eval()
         try:
-            with torch.no_grad(), gathered(self.policy.base):
+            with torch.no_grad(), gathered(self.policy.base), heads_side_by_side():
                 self._write(prompts, sampling, seeds, finished)
         finally:
             self.policy.model.train(was_training)
