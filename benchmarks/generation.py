@@ -142,8 +142,9 @@ def drawn(policy: Policy, way: str, sampling: Sampling) -> int:
         if way == "before":
             draw(None, logits)
         else:
-            tokens = invert(distribution(logits, sampling), draw.uniforms[:, step])
-            logits.log_softmax(-1).gather(1, tokens[:, None])
+            probs, tokens = distribution(logits, sampling)
+            drawn = tokens.gather(1, invert(probs, draw.uniforms[:, step])[:, None])
+            logits.log_softmax(-1).gather(1, drawn)
     return 16 * sampling.max_new_tokens
 
 

@@ -282,6 +282,13 @@ def test_every_family_writes_what_the_library_writes(policy: Policy, family: str
         assert list(completion.ids) == written[0, len(prompt) :].tolist()
 
 
+def whole_distribution(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Of every token, also of those that are left out."""
+    probs, tokens = distribution(logits, sampling)
+    assert ((tokens.diff() > 0) | (probs[:, 1:] == 0)).all()
+    return torch.zeros_like(logits).scatter_add(-1, tokens, probs)
+
+
 def plain_distribution(logits: Tensor, sampling: Sampling) -> Tensor:
     """By definition, token by token, in float64."""
     rows = []
@@ -309,7 +316,7 @@ def test_tokens_are_kept_as_defined(dtype: torch.dtype, top_k: int, top_p: float
     )
     logits[0, ::3] = logits[0, 0]
     sampling = Sampling(1.1, top_p, top_k, 1)
-    probs = distribution(logits.to(dtype).double(), sampling)
+    probs = whole_distribution(logits.to(dtype).double(), sampling)
     expected = plain_distribution(logits.to(dtype), sampling)
     assert ((probs > 0) == (expected > 0)).all()
     torch.testing.assert_close(probs / probs.sum(-1, keepdim=True), expected, rtol=1e-9, atol=0)
@@ -324,7 +331,7 @@ def test_tokens_are_kept_as_the_library_keeps_them(top_k: int, top_p: float) -> 
         scores = TopKLogitsWarper(top_k)(None, scores)
     if top_p < 1:
         scores = TopPLogitsWarper(top_p)(None, scores)
-    probs = distribution(logits, Sampling(1.1, top_p, top_k, 1))
+    probs = whole_distribution(logits, Sampling(1.1, top_p, top_k, 1))
     expected = scores.softmax(-1)
     probs = probs / probs.sum(-1, keepdim=True)
     # Which of several equals it keeps is up to its sorting, but not how many.

@@ -37,7 +37,7 @@ REFILL = 4
 """New rows are read once this part of the places is free: a quarter. One by one would be slow."""
 
 LIKELIEST = 256
-"""Tokens that are looked at first for those of top-p; eight times as many while that is too few."""
+"""Tokens that are looked at first for those of top-p."""
 
 
 @dataclass(frozen=True)
@@ -293,14 +293,18 @@ def _draw(batch: _Batch, sampling: Sampling) -> Int[Tensor, " b"]:
     if sampling.temperature == 0:
         return batch.logits.argmax(-1)
     uniforms = torch.tensor([row.uniforms[len(row.ids)] for row in batch.rows])
-    return invert(distribution(batch.logits, sampling), uniforms.to(batch.logits.device))
+    probs, tokens = distribution(batch.logits, sampling)
+    return tokens.gather(-1, invert(probs, uniforms.to(probs.device))[:, None])[:, 0]
 
 
-def distribution(logits: Float[Tensor, "b v"], sampling: Sampling) -> Float[Tensor, "b v"]:
-    """What tokens are drawn by, up to a factor: temperature, then top-k, then top-p.
+def distribution(
+    logits: Float[Tensor, "b v"], sampling: Sampling
+) -> tuple[Float[Tensor, "b n"], Int[Tensor, "b n"]]:
+    """What tokens are drawn by, up to a factor, and the tokens: temperature, top-k, then top-p.
 
     Tokens as likely as the k-th are all kept. Of tokens that are equally likely where top-p ends,
-    only as many are kept as are needed to reach it, those of the lowest ids.
+    only as many are kept as are needed to reach it, those of the lowest ids. Tokens that are left
+    out have probability 0 or are not there; the others stand in the order of their ids.
     """
     scores = logits / sampling.temperature
     size = scores.shape[-1]
@@ -309,34 +313,45 @@ def distribution(logits: Float[Tensor, "b v"], sampling: Sampling) -> Float[Tens
         scores = scores.masked_fill(scores < least, -torch.inf)
     probs = scores.softmax(-1)
     if sampling.top_p == 1:
-        return probs
+        return probs, torch.arange(size, device=probs.device).expand_as(probs)
+    return _nucleus(probs, sampling.top_p, min(LIKELIEST, size))
 
-    where, looked_at = float64_device(probs.device), 0
-    while True:
-        looked_at = min(8 * looked_at or LIKELIEST, size)
-        likeliest = probs.topk(looked_at).values
-        mass = likeliest.to(where).double().cumsum(-1)
-        if looked_at == size or bool((mass[:, -1] >= sampling.top_p).all()):
-            break
 
-    before_last = (mass < sampling.top_p).sum(-1, keepdim=True).clamp(max=looked_at - 1)
-    before_last = before_last.to(probs.device)
+def _nucleus(
+    probs: Float[Tensor, "b v"], top_p: float, looked_at: int
+) -> tuple[Float[Tensor, "b n"], Int[Tensor, "b n"]]:
+    """Top-p of the likeliest tokens; of eight times as many, in the rows where they are too few."""
+    likeliest, tokens = probs.topk(looked_at)
+    mass = likeliest.to(float64_device(probs.device)).double().cumsum(-1)
+    before_last = (mass < top_p).sum(-1, keepdim=True).clamp(max=looked_at - 1).to(probs.device)
     last = likeliest.gather(-1, before_last)
-    above, equal = probs > last, probs == last
+    # Others like the least that was looked at may not have been looked at.
+    too_few = last[:, 0] == likeliest[:, -1]
+
+    tokens, order = tokens.sort(-1)
+    likeliest = likeliest.gather(-1, order)
+    above, equal = likeliest > last, likeliest == last
     needed = before_last + 1 - above.sum(-1, keepdim=True)
-    is_needed = equal.cumsum(-1) <= needed
-    return probs.where(above | (equal & is_needed), 0)
+    kept = likeliest.where(above | (equal & (equal.cumsum(-1) <= needed)), 0)
+    if looked_at == probs.shape[-1] or not too_few.any():
+        return kept, tokens
+
+    more = _nucleus(probs[too_few], top_p, min(8 * looked_at, probs.shape[-1]))
+    wider = 0, more[0].shape[-1] - looked_at
+    kept, tokens = pad(kept, wider), pad(tokens, wider)
+    kept[too_few], tokens[too_few] = more
+    return kept, tokens
 
 
-def invert(probs: Float[Tensor, "b v"], uniforms: Float[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """The token at which each row's cumulative probability passes its uniform number in [0, 1).
+def invert(probs: Float[Tensor, "b n"], uniforms: Float[Tensor, " b"]) -> Int[Tensor, " b"]:
+    """The place at which each row's cumulative probability passes its uniform number in [0, 1).
 
-    A token of probability 0 is never drawn, also where rounding leaves the last sum below 1. The
+    A place of probability 0 is never drawn, also where rounding leaves the last sum below 1. The
     sums are float64, so they are made where the device has it.
     """
     where = float64_device(probs.device)
     cumulative = probs.to(where).double().cumsum(-1)
     targets = uniforms.to(where).double()[:, None] * cumulative[:, -1:]
-    tokens = torch.searchsorted(cumulative, targets, right=True)[:, 0]
+    places = torch.searchsorted(cumulative, targets, right=True)[:, 0]
     # Only rows with NaN reach past the end; they are reported as soon as the token is drawn.
-    return tokens.clamp(max=probs.shape[-1] - 1).to(probs.device)
+    return places.clamp(max=probs.shape[-1] - 1).to(probs.device)
