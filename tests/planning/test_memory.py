@@ -4,12 +4,14 @@ Counted with fake tensors, which have shapes and lifetimes but no data: whatever
 works in is seen as it comes and goes, at the widths of models that no test could load.
 """
 
+import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -26,7 +28,6 @@ from paint.planning.memory import (
     MESSAGE,
     Memory,
     Rows,
-    padding_bytes,
     saved_by_layer,
     server_memory,
     training_memory,
@@ -108,17 +109,15 @@ def fake_decoder(shape: Shape, model: Model) -> Iterator[tuple[Counted, Any, Any
         yield counted, policy, (policy.get_base_model() if model.tuning == "lora" else policy)
 
 
-def states(base: Any, rows: Rows, prompt: int, *, pads: bool) -> Tensor:
+def states(base: Any, rows: Rows, prompt: int) -> Tensor:
     """What paint.model.policy takes of a pass: one state for each token of the completions.
 
-    A fake mask of truth values is always kept, where a real one that hides nothing is dropped.
+    Of fake tensors transformers would make the mask that it leaves out of real ones.
     """
     length = prompt + rows.completion
-    mask: Any = (
-        torch.ones(rows.rows, length, dtype=torch.long) if pads else {"full_attention": None}
-    )
     ids = torch.ones(rows.rows, length, dtype=torch.long)
-    out = base.get_decoder()(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    with patch.object(sys.modules[type(base).__module__], "create_causal_mask", lambda **_: None):
+        out = base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
     first = torch.arange(rows.rows)[:, None] * length
     taken: Tensor = out.flatten(0, 1)[(first + torch.arange(prompt - 1, length - 1)).flatten()]
     return taken
@@ -152,7 +151,6 @@ def test_the_formula_is_what_is_counted_at_real_widths(
     shape: Shape, model: Model, rows: Rows
 ) -> None:
     shape = replace(shape, layers=LAYERS)
-    pads = rows.rows > 1
     planned = training_memory(Config(model=model), shape, rows)
     with fake_decoder(shape, model) as (counted, policy, base):
         weights = planned.layers + planned.ends + planned.adapters
@@ -161,21 +159,17 @@ def test_the_formula_is_what_is_counted_at_real_widths(
         before = counted.restart()
         adapters_off = policy.disable_adapter() if model.tuning == "lora" else torch.no_grad()
         with torch.no_grad(), adapters_off:
-            teacher = states(base, rows, rows.teacher_prompt, pads=pads)
+            teacher = states(base, rows, rows.teacher_prompt)
         assert counted.most - before == pytest.approx(planned.teacher, rel=0.1)
         del teacher
 
         before = counted.restart()
-        student = states(base, rows, rows.prompt, pads=pads)
+        student = states(base, rows, rows.prompt)
         kept = counted.now - before - student.untyped_storage().nbytes()
         layer = (
-            rows.rows
-            * (rows.prompt + rows.completion)
-            * saved_by_layer(Config(model=model), shape, pads=pads)
+            rows.rows * (rows.prompt + rows.completion) * saved_by_layer(Config(model=model), shape)
         )
         again = layer if model.gradient_checkpointing else 0.0  # computed again, later
-        _, attended = padding_bytes(shape, 2, rows.rows, rows.prompt + rows.completion)
-        again += attended if model.gradient_checkpointing else 0.0
         assert kept == pytest.approx(planned.saved - again, rel=0.05)
 
         gradient = torch.empty_like(student)
@@ -209,8 +203,11 @@ def test_four_models_take_what_an_earlier_count_said() -> None:
         assert found == [pytest.approx(whole, rel=0.1), pytest.approx(divided, rel=0.1)]
 
 
+@pytest.mark.parametrize("lengths", [[60], [60, 25, 59]])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_the_formula_counts_what_a_real_models_pass_saves(checkpointing: bool) -> None:
+def test_the_formula_counts_what_a_real_models_pass_saves(
+    checkpointing: bool, lengths: list[int]
+) -> None:
     """Of real tensors, each distinct one that autograd saves and that is no parameter."""
     model = Model(path="lab", lora_rank=4, gradient_checkpointing=checkpointing)
     policy, shape = load_policy(model, seed=0), shape_of("lab")
@@ -223,13 +220,13 @@ def test_the_formula_counts_what_a_real_models_pass_saves(checkpointing: bool) -
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        policy.hidden_states([[1] * 60], [[2] * 40])
+        policy.hidden_states([[1] * n for n in lengths], [[2] * 40 for _ in lengths])
     found = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 
     config = Config(model=model)
-    planned = training_memory(config, shape, Rows(1, 60, 60, 40)).saved
+    planned = training_memory(config, shape, Rows(len(lengths), 60, 60, 40)).saved
     if checkpointing:  # one layer is computed again, later
-        planned -= 100 * saved_by_layer(config, shape)
+        planned -= 100 * len(lengths) * saved_by_layer(config, shape)
     assert found == pytest.approx(planned, rel=0.05)
 
 
@@ -300,14 +297,6 @@ def test_each_setting_costs_what_it_brings() -> None:
 
     local = training_memory(config, shape, rows, generating=32)
     assert local.cache == 32 * (1274 * shape.cache + 12 * shape.vocabulary)
-
-
-def test_rows_of_unequal_length_cost_a_mask_that_grows_with_their_square() -> None:
-    shape, config = SHAPES["Qwen/Qwen3-8B"], Config(model=CHECKPOINTED)
-    one, four = (training_memory(config, shape, replace(LONG, rows=rows)).saved for rows in (1, 4))
-    length = 250 + 16_384
-    repeated = 4 * length * 2 * 2 * (shape.queries - shape.keys)
-    assert four == 4 * one + 4 * length**2 * (1 + 2) + repeated
 
 
 def test_a_server_keeps_what_its_weights_leave() -> None:

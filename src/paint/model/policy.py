@@ -234,10 +234,8 @@ class Policy:
         starts = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         positions = torch.arange(width, device=self.device)
 
-        states = self.base.get_decoder()(
-            input_ids=ids, attention_mask=(positions < lengths[:, None]).long(), use_cache=False
-        ).last_hidden_state
-
+        # No mask: padding comes last, so no token sees it, and a mask is tokens x tokens a row.
+        states = self.base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
         predicts = (positions >= starts[:, None] - 1) & (positions < lengths[:, None] - 1)
         selected: Tensor = states[predicts]
         return selected

@@ -118,21 +118,19 @@ def training_memory(
     targets = model.lora_targets
     trained = shape.parameters if is_full else shape.adapters(model.lora_rank, targets)
 
-    pads = rows.rows > 1
     read = rows.rows * (rows.prompt + rows.completion)
     taught = rows.rows * (rows.teacher_prompt + rows.completion)
     has_teacher = config.train.method == "distillation" or (
         config.train.method == "grpo" and config.grpo.kl > 0
     )
 
-    layer = saved_by_layer(config, shape, pads=pads)
-    mask, attended = padding_bytes(shape, width, rows.rows, rows.prompt + rows.completion)
+    layer = saved_by_layer(config, shape)
     if model.gradient_checkpointing:
         last_norm = WIDE * (shape.hidden + 1)
-        saved = read * (shape.layers * width * shape.hidden + last_norm + layer) + mask + attended
+        saved = read * (shape.layers * width * shape.hidden + last_norm + layer)
     else:
         # The first norm's input is the frozen embedding: it is not saved, and the last norm's is.
-        saved = read * shape.layers * layer + mask + shape.layers * attended
+        saved = read * shape.layers * layer
 
     chunk = min(CHUNK, rows.rows * rows.completion)
     views = 2 if has_teacher else 1
@@ -144,10 +142,7 @@ def training_memory(
 
     # Of the widest place in a block: gate, up and their product; and its input beside its output.
     working = 3 * width * shape.intermediate + 4 * width * shape.hidden
-    # Of the widest place in attention: queries, keys and values, before and after they are turned.
-    attending = width * (2 * shape.hidden + 6 * shape.queries)
-    hidden, biased = padding_bytes(shape, width, rows.rows, rows.teacher_prompt + rows.completion)
-    teacher = hidden + max(taught * working, biased + taught * attending * (rows.rows > 1))
+    teacher = taught * working
     averaged = shape.layers * sum(inputs * outputs for inputs, outputs in _targeted(shape, targets))
     view = width * averaged if config.teacher.weights == "ema" and not is_full and slope else 0
 
@@ -180,15 +175,14 @@ def frozen_bytes(model: Model, shape: Shape) -> float:
     return (NF4 if model.quantization == "nf4" else WIDTHS[model.dtype]) * shape.weights
 
 
-def saved_by_layer(config: Config, shape: Shape, *, pads: bool = False) -> float:
+def saved_by_layer(config: Config, shape: Shape) -> float:
     """Bytes a token that one layer saves for its backward pass.
 
     Norms save their input in float32 and one number a vector; attention its inputs, its output and
     one number a head; the activation its input, its output and what that is multiplied with.
     Adapters save their inner vector in float32, and their input as it came: once where several read
     it, and not again where attention has saved it (paint.model.lora). Matrices that are trained
-    save their input as adapters do, and norms what they multiply. With padding, keys and values are
-    repeated for every query.
+    save their input as adapters do, and norms what they multiply.
     """
     model, width = config.model, WIDTHS[config.model.dtype]
     is_full = model.tuning == "full"
@@ -201,8 +195,7 @@ def saved_by_layer(config: Config, shape: Shape, *, pads: bool = False) -> float
         vectors += shape.heads + shape.kv_heads
     norms = WIDE * (sum(widths) * (2 if is_full else 1) + vectors)
 
-    keys = shape.queries if pads else shape.keys
-    attention = width * (2 * shape.queries + 2 * keys) + WIDE * shape.heads
+    attention = width * (2 * shape.queries + 2 * shape.keys) + WIDE * shape.heads
 
     readers = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("down_proj",))
     read = (shape.hidden, shape.hidden, shape.intermediate)
@@ -211,14 +204,6 @@ def saved_by_layer(config: Config, shape: Shape, *, pads: bool = False) -> float
     )
     inner = 0 if is_full else WIDE * model.lora_rank * len(targets)
     return norms + attention + width * 3 * shape.intermediate + width * inputs + inner
-
-
-def padding_bytes(shape: Shape, width: int, rows: int, length: int) -> tuple[float, float]:
-    """Bytes of the mask over rows of unequal length: one of truth values, and one a layer.
-
-    A single row needs none: that every token sees all before it is known without.
-    """
-    return (0.0, 0.0) if rows == 1 else (rows * length**2, width * rows * length**2)
 
 
 def _targeted(shape: Shape, targets: Sequence[str]) -> list[tuple[int, int]]:
