@@ -18,6 +18,10 @@ from hypothesis import HealthCheck, settings
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when paint.kernels is imported
 
+from shapes import check_annotations_of
+
+check_annotations_of("paint")
+
 from paint import config as cfg
 from paint.data.problems import Problem, read_problems
 from paint.lab.files import HELD_OUT_PROBLEMS, MODEL

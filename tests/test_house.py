@@ -8,9 +8,15 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
+from beartype.roar import BeartypeCallHintViolation
+from jaxtyping import TypeCheckError
 
+from paint import latex
 from paint.config import Config
 from paint.display import LINE, SHOWN
+from paint.engines.local import invert
+from paint.engines.protocol import Completion
 from paint.recipe import find_recipe, read_recipe, shipped_recipes, to_table
 
 ROOT = Path(__file__).parents[1]
@@ -266,3 +272,12 @@ def test_the_readme_counts_the_lines_of_the_methods_files() -> None:
     lines = sum(len((SOURCE / f"{name}.py").read_text().splitlines()) for name in files)
     readme = " ".join((ROOT / "README.md").read_text().split())
     assert f"files (context, options, objective, step, baselines) have {lines:,} lines" in readme
+
+
+def test_annotations_are_checked_while_tests_run() -> None:
+    with pytest.raises(BeartypeCallHintViolation):  # texts and numbers
+        latex.anchors(1)  # type: ignore[arg-type]
+    with pytest.raises(BeartypeCallHintViolation):  # what a data class is made of
+        Completion(ids="12", log_probs=(), truncated=False)  # type: ignore[arg-type]
+    with pytest.raises(TypeCheckError):  # the dimensions of arrays, against each other
+        invert(torch.ones(2, 3), torch.ones(3))
