@@ -116,10 +116,10 @@ def _train(
     policy = load_policy(config.model, seed=config.train.seed, device=accelerator.device)
     # The teacher is the policy as it is before a checkpoint is loaded.
     teacher = open_teacher(policy, config.teacher if _asks_teacher(config) else _NO_TEACHER)
+    validation = load_validation(policy, config, folder, accelerator.num_processes)
     problems = problems_that_fit(policy, config, candidates, display)
     if config.train.method == "distillation":
         say_how_views_differ(display, policy)
-    validation = load_validation(policy, config, folder, accelerator.num_processes)
     optimizer = torch.optim.AdamW(
         policy.trainable,
         lr=config.train.learning_rate,
