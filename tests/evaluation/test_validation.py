@@ -192,4 +192,7 @@ def test_what_cannot_be_asked_is_refused_before_the_first_step(mine: Path, tmp_p
         train(long, tmp_path / "run")
     with pytest.raises(DataError, match=r"nowhere\.jsonl"):
         train(replace(long, validation=Validation(path="nowhere.jsonl")), tmp_path / "run")
+    too_long = replace(long, data=replace(long.data, max_prompt_tokens=1))
+    with pytest.raises(ConfigError, match="1024 positions"):  # before training problems are counted
+        train(too_long, tmp_path / "run")
     assert not (tmp_path / "run").exists()
