@@ -3,7 +3,7 @@
 Left out on purpose: cutting. A solution that loses its end to a limit would be another experiment.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from paint.config import Config, ConfigError
@@ -35,25 +35,29 @@ def problems_that_fit(
     limit, reserved = _prompt_limit(policy, config)
     candidates = _without_control(policy, config, candidates)
 
-    def that_fit(problems: Sequence[Problem], other_tokens: int) -> Iterator[Problem]:
-        for problem in problems:
-            length = longest_prompt(policy, config, problem, other_tokens)
-            if length <= limit:
-                yield problem
-            elif config.data.on_bad_row == "error":
-                raise DataError(
-                    f"{config.data.path}: problem {problem.id} makes a "
-                    f"{LONGEST_TEXT[config.train.method]} of {length} tokens, over the limit of "
-                    f"{limit} (data.max_prompt_tokens, or the model's positions less {reserved}). "
-                    f"Nothing is ever cut: shorten it, raise the limit, or skip such rows with "
-                    f"--data.on-bad-row skip"
-                )
+    def that_fit(problems: Sequence[Problem], other_tokens: int) -> list[Problem]:
+        kept = []
+        with display.counting("training problems measured", len(problems)) as counter:
+            for problem in problems:
+                length = longest_prompt(policy, config, problem, other_tokens)
+                if length <= limit:
+                    kept.append(problem)
+                elif config.data.on_bad_row == "error":
+                    raise DataError(
+                        f"{config.data.path}: problem {problem.id} makes a "
+                        f"{LONGEST_TEXT[config.train.method]} of {length} tokens, over the limit "
+                        f"of {limit} (data.max_prompt_tokens, or the model's positions less "
+                        f"{reserved}). Nothing is ever cut: shorten it, raise the limit, or skip "
+                        f"such rows with --data.on-bad-row skip"
+                    )
+                counter.add()
+        return kept
 
-    problems = list(that_fit(candidates.problems, 0))
+    problems = that_fit(candidates.problems, 0)
     if config.context.shown == "other" and problems:
         # Another problem's solution must fit as well, and only those that fit themselves are shown.
         longest = max(len(policy.solution_ids(problem.solution)) for problem in problems)
-        problems = list(that_fit(problems, longest))
+        problems = that_fit(problems, longest)
 
     too_long = len(candidates.problems) - len(problems)
     if not problems:
@@ -63,8 +67,9 @@ def problems_that_fit(
     skipped = candidates.skipped | ({"over the token limit": too_long} if too_long else {})
     for reason, count in skipped.items():
         display.note(f"skipped {count} rows: {reason}")
-    without_anchors = sum(not anchors(problem.solution) for problem in problems)
-    if without_anchors and config.train.method == "distillation":
+    is_distilled = config.train.method == "distillation"
+    without_anchors = is_distilled and sum(not anchors(p.solution) for p in problems)
+    if without_anchors:
         display.note(
             f"{without_anchors} of {len(problems)} solutions have no anchors; "
             f"their overlap counts as 0"
@@ -105,11 +110,9 @@ def longest_prompt(policy: Policy, config: Config, problem: Problem, other_token
     Args:
         other_tokens: length of the longest solution of another problem that may be shown; 0: none.
     """
-    student = len(policy.student_prompt(problem.problem))
-    if config.train.method == "grpo":
-        return student
-    if config.train.method == "sft":
-        return student + len(policy.solution_ids(problem.solution))
+    if config.train.method != "distillation":
+        solution = policy.solution_ids(problem.solution) if config.train.method == "sft" else ()
+        return len(policy.student_prompt(problem.problem)) + len(solution)
 
     rationale = "" if config.teacher.reason_first else None
     rationale_tokens = config.teacher.rationale_tokens if config.teacher.reason_first else 0
