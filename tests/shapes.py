@@ -7,6 +7,7 @@ the tests of a training took. They are checked by beartype alone, in about one.
 
 import inspect
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, get_args
 
 import jaxtyping
@@ -33,12 +34,24 @@ def _checked(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:
         if any(map(_is_of_arrays, getattr(function, "__annotations__", {}).values())):
             return _with_dimensions(of, typechecker=typechecker)
         if not inspect.isclass(of):
-            return check(of)
+            return _checked_where_enabled(of)
         if "__dataclass_fields__" in vars(of):
-            of.__init__ = check(of.__init__)  # type: ignore[method-assign]
+            of.__init__ = _checked_where_enabled(of.__init__)  # type: ignore[method-assign]
         return of
 
     return decorate
+
+
+def _checked_where_enabled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Heeds jaxtyping's switch, as functions of arrays do."""
+    checked = check(function)
+
+    @wraps(function)
+    def checked_where_enabled(*args: Any, **kwargs: Any) -> Any:
+        disabled = jaxtyping.config.jaxtyping_disable
+        return (function if disabled else checked)(*args, **kwargs)
+
+    return checked_where_enabled
 
 
 def _is_of_arrays(annotation: Any) -> bool:

@@ -6,7 +6,9 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any, cast
 
+import jaxtyping
 import pytest
 import torch
 from beartype.roar import BeartypeCallHintViolation
@@ -281,3 +283,11 @@ def test_annotations_are_checked_while_tests_run() -> None:
         Completion(ids="12", log_probs=(), truncated=False)  # type: ignore[arg-type]
     with pytest.raises(TypeCheckError):  # the dimensions of arrays, against each other
         invert(torch.ones(2, 3), torch.ones(3))
+
+
+def test_the_checks_of_annotations_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    text: Any = "12"
+    assert Completion(text, log_probs=(), truncated=False).ids == text
+    with pytest.raises(AttributeError, match="'int' object"):  # what users see
+        latex.anchors(cast(Any, 1))
