@@ -386,6 +386,7 @@ def test_prompts_that_are_too_long_are_refused_or_counted_never_cut(
     train(config, tmp_path / "skipped")
     output = capsys.readouterr().out
     assert "training problems measured: 2/2" in output
+    assert "solutions searched for anchors: 1/1" in output
     assert "skipped 1 rows: over the token limit" in output
     stored = (tmp_path / "skipped/rollouts/step-000001.jsonl").read_text()
     assert '"problem_id": "2"' not in stored

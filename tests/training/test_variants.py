@@ -183,7 +183,9 @@ def test_the_opening_is_the_configured_one_whatever_is_hidden(
         )
 
 
-def test_another_problems_solution_counts_for_the_longest_prompt(tmp_path: Path) -> None:
+def test_another_problems_solution_counts_for_the_longest_prompt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [
         {"problem": "so " * 60, "solution": "It is 1.", "answer": "1"},
         {"problem": "Is it?", "solution": "so " * 60},
@@ -192,8 +194,9 @@ def test_another_problems_solution_counts_for_the_longest_prompt(tmp_path: Path)
     path.write_text("".join(json.dumps({"answer": "2"} | row) + "\n" for row in rows))
     policy = load_policy(tiny().model, seed=0)
 
-    def prepared(shown: str) -> list[Problem]:
-        config = tiny(context={"shown": shown}, data={"path": str(path), "max_prompt_tokens": 200})
+    def prepared(shown: str, **data: Any) -> list[Problem]:
+        data = {"path": str(path), "max_prompt_tokens": 200} | data
+        config = tiny(context={"shown": shown}, data=data)
         return problems_that_fit(policy, config, read_problems(config.data), Display())
 
     assert len(prepared("own")) == 2
@@ -201,6 +204,11 @@ def test_another_problems_solution_counts_for_the_longest_prompt(tmp_path: Path)
         DataError, match=r"problem 1 makes a teacher prompt of \d+ tokens, over the limit of 200"
     ):
         prepared("other")
+    assert "another's solution: 2/2" not in capsys.readouterr().out
+    assert [problem.id for problem in prepared("other", on_bad_row="skip")] == ["2"]
+    output = capsys.readouterr().out
+    assert "their solutions measured: 2/2" in output
+    assert "measured with another's solution: 2/2" in output
 
 
 def test_a_rationale_counts_for_the_longest_prompt(tmp_path: Path) -> None:

@@ -3,8 +3,11 @@
 Left out on purpose: cutting. A solution that loses its end to a limit would be another experiment.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import compress
+from typing import TypeVar
 
 from paint.config import Config, ConfigError
 from paint.context import MARKER, anchors
@@ -13,6 +16,8 @@ from paint.display import Display
 from paint.model.control import REASON, control_in
 from paint.model.policy import Policy
 from paint.training.rollouts import Rollout
+
+Value = TypeVar("Value")
 
 LONGEST_TEXT = {
     "distillation": "teacher prompt",
@@ -35,29 +40,30 @@ def problems_that_fit(
     limit, reserved = _prompt_limit(policy, config)
     candidates = _without_control(policy, config, candidates)
 
-    def that_fit(problems: Sequence[Problem], other_tokens: int) -> list[Problem]:
-        kept = []
-        with display.counting("training problems measured", len(problems)) as counter:
-            for problem in problems:
-                length = longest_prompt(policy, config, problem, other_tokens)
-                if length <= limit:
-                    kept.append(problem)
-                elif config.data.on_bad_row == "error":
-                    raise DataError(
-                        f"{config.data.path}: problem {problem.id} makes a "
-                        f"{LONGEST_TEXT[config.train.method]} of {length} tokens, over the limit "
-                        f"of {limit} (data.max_prompt_tokens, or the model's positions less "
-                        f"{reserved}). Nothing is ever cut: shorten it, raise the limit, or skip "
-                        f"such rows with --data.on-bad-row skip"
-                    )
-                counter.add()
-        return kept
+    def fits(problem: Problem, other_tokens: int = 0) -> bool:
+        length = longest_prompt(policy, config, problem, other_tokens)
+        if length > limit and config.data.on_bad_row == "error":
+            raise DataError(
+                f"{config.data.path}: problem {problem.id} makes a "
+                f"{LONGEST_TEXT[config.train.method]} of {length} tokens, over the limit of "
+                f"{limit} (data.max_prompt_tokens, or the model's positions less {reserved}). "
+                f"Nothing is ever cut: shorten it, raise the limit, or skip such rows with "
+                f"--data.on-bad-row skip"
+            )
+        return length <= limit
 
-    problems = that_fit(candidates.problems, 0)
+    def solution_tokens(problem: Problem) -> int:
+        return len(policy.solution_ids(problem.solution))
+
+    problems = candidates.problems
+    fit = _counted(display, "training problems measured", problems, fits)
+    problems = list(compress(problems, fit))
     if config.context.shown == "other" and problems:
         # Another problem's solution must fit as well, and only those that fit themselves are shown.
-        longest = max(len(policy.solution_ids(problem.solution)) for problem in problems)
-        problems = that_fit(problems, longest)
+        longest = max(_counted(display, "their solutions measured", problems, solution_tokens))
+        fits_with_other = partial(fits, other_tokens=longest)
+        fit = _counted(display, "measured with another's solution", problems, fits_with_other)
+        problems = list(compress(problems, fit))
 
     too_long = len(candidates.problems) - len(problems)
     if not problems:
@@ -67,14 +73,28 @@ def problems_that_fit(
     skipped = candidates.skipped | ({"over the token limit": too_long} if too_long else {})
     for reason, count in skipped.items():
         display.note(f"skipped {count} rows: {reason}")
-    is_distilled = config.train.method == "distillation"
-    without_anchors = is_distilled and sum(not anchors(p.solution) for p in problems)
-    if without_anchors:
-        display.note(
-            f"{without_anchors} of {len(problems)} solutions have no anchors; "
-            f"their overlap counts as 0"
+    if config.train.method == "distillation":
+        found = _counted(
+            display, "solutions searched for anchors", problems, lambda p: anchors(p.solution)
         )
+        if without_anchors := found.count(()):
+            display.note(
+                f"{without_anchors} of {len(problems)} solutions have no anchors; "
+                f"their overlap counts as 0"
+            )
     return problems
+
+
+def _counted(
+    display: Display, title: str, problems: Sequence[Problem], of: Callable[[Problem], Value]
+) -> list[Value]:
+    """What it is of each problem. Of thousands that takes minutes, so it shows how far it is."""
+    values = []
+    with display.counting(title, len(problems)) as counter:
+        for problem in problems:
+            values.append(of(problem))
+            counter.add()
+    return values
 
 
 def _without_control(policy: Policy, config: Config, candidates: GoodRows) -> GoodRows:
