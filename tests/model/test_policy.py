@@ -1,6 +1,7 @@
 """The model that is trained: its prompts, its hidden states, its parameters, what is stored."""
 
 import json
+import logging
 import re
 import threading
 from dataclasses import replace
@@ -140,6 +141,20 @@ def test_prompts_are_the_papers_in_the_models_chat_format(
     assert asked.endswith(
         "<|im_start|>assistant\n<think>\n\n</think>\n\n"
     )  # its reply is the thought
+
+
+def test_what_is_too_long_for_the_model_is_measured_in_silence(
+    policy: Policy, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("transformers")  # its records go no further
+    logger.addHandler(caplog.handler)
+    try:
+        length = len(policy.solution_ids("so " * 2000))
+        prompt = len(policy.student_prompt("so " * 2000))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert prompt > length > policy.tokenizer.model_max_length
+    assert not caplog.records
 
 
 def test_a_saved_adapter_comes_back_bit_by_bit(trained: Policy, tmp_path: Path) -> None:
