@@ -12,6 +12,12 @@ from accelerate import PartialState
 
 from paint.errors import ConfigError
 
+_INSTRUCTIONS = {
+    torch.bfloat16: ("avx512_bf16", "amx_bf16", "bf16"),
+    torch.float16: ("avx512_fp16", "amx_fp16", "fp16_arith"),
+}
+"""What torch calls a CPU's instructions for a format: x86's, and then ARM's."""
+
 
 def own_device() -> torch.device:
     """The device of this process, which is this rank's."""
@@ -36,6 +42,17 @@ def require_dtype(device: torch.device | str, dtype: torch.dtype) -> None:
 def float64_device(device: torch.device) -> torch.device:
     """Where float64 is exact for tensors of a device: there, or on the CPU (Apple's have none)."""
     return device if _has(str(device), torch.float64) else torch.device("cpu")
+
+
+def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a device has instructions that multiply numbers of a format.
+
+    A GPU is taken to; a CPU is asked, for formats of 16 bits.
+    """
+    if device.type != "cpu" or dtype not in _INSTRUCTIONS:
+        return True
+    has = torch.cpu.get_capabilities()
+    return any(has.get(name, False) for name in _INSTRUCTIONS[dtype])
 
 
 def wait_for_device() -> None:

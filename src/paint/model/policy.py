@@ -44,6 +44,7 @@ from paint.lab.files import model_path
 from paint.model.control import control_text, without_control
 from paint.model.lora import LeanLinear
 from paint.model.sharding import digest_of_weights, is_sharded, ranks_here, shard
+from paint.model.wide import widen
 
 TEMPLATE_SECONDS = 5.0
 """How long a chat template may take for a prompt; it takes a thousandth of a second."""
@@ -316,6 +317,7 @@ def load_policy(config: cfg.Model, *, seed: int, device: torch.device | str = "c
         shard(base, device)
     with _loading(config.path):
         base.to(device)
+    widen(base)
     _require_usable(base, tokenizer, config)
 
     lm_head = base.get_output_embeddings()
