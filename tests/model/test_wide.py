@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from conftest import LAB
 from paint.config import Dtype
 from paint.device import multiplies
+from paint.model import wide as wides
 from paint.model.policy import Policy, load_policy
 from paint.model.wide import ROWS, WideLinear
 
@@ -66,6 +67,16 @@ def test_gradients_are_those_of_plain_torch(dtype: torch.dtype, bias: bool) -> N
     converted.load_state_dict(wide.state_dict())
     x = torch.randn(3, 5, 48).to(dtype)
     for mine, theirs in zip(passed(wide, x), passed(converted, x), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_slices_of_a_weight_are_the_whole(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, wide = layers(torch.bfloat16, bias=bias)
+    x = torch.randn(3, 5, 48).bfloat16()
+    whole = passed(wide, x)
+    monkeypatch.setattr(wides, "SLICE", 32)  # of 80 rows: two slices, and a shorter one
+    for mine, theirs in zip(passed(wide, x), whole, strict=True):
         torch.testing.assert_close(mine, theirs)
 
 

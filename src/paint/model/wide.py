@@ -5,6 +5,7 @@ From a few rows on, torch multiplies such weights several times as slowly there 
 What is kept, for the backward pass too, stays as small as it is.
 """
 
+from functools import reduce
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from paint.device import multiplies
 
 ROWS = 8
 """From so many rows on a product of float32 is no slower, all conversions included."""
+
+SLICE = 8_192
+"""Rows of a weight that are float32 at a time: a head has many times as many."""
 
 
 def widen(model: nn.Module) -> None:
@@ -45,8 +49,11 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
-        wide_bias = None if bias is None else bias.float()
-        return linear(x.float(), weight.float(), wide_bias).to(x.dtype)
+        wide, output = x.float(), x.new_empty(*x.shape[:-1], len(weight))
+        for part in _slices(weight):
+            offset = None if bias is None else bias[part].float()
+            output[..., part] = linear(wide, weight[part].float(), offset)
+        return output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -54,10 +61,15 @@ class _Product(torch.autograd.Function):
         wide = gradient.float()
         of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
-            of_x = (wide @ weight.float()).to(gradient.dtype)
+            products = (wide[..., part] @ weight[part].float() for part in _slices(weight))
+            of_x = reduce(torch.add, products).to(gradient.dtype)
         if ctx.needs_input_grad[1]:
             of_weight = wide.flatten(0, -2).T @ x.float().flatten(0, -2)
             of_weight = of_weight.to(weight.dtype)
         if ctx.needs_input_grad[2]:
             of_bias = wide.flatten(0, -2).sum(0).to(weight.dtype)
         return of_x, of_weight, of_bias
+
+
+def _slices(weight: Tensor) -> list[slice]:
+    return [slice(first, first + SLICE) for first in range(0, len(weight), SLICE)]
