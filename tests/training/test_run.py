@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -31,7 +32,7 @@ from paint.recipe import differences, find_recipe, from_table, read_recipe, to_t
 from paint.runs import RunError, latest_checkpoint, read_facts, read_metrics, read_run
 from paint.training.rollouts import Rollout, Scored
 from paint.training.run import train
-from paint.training.runlog import step_metrics
+from paint.training.runlog import append_metrics, step_metrics
 from processes import in_two_processes, train_command
 from runs import (
     adapter,
@@ -340,6 +341,23 @@ def test_a_sum_over_ranks_takes_every_gradient_once_however_many_messages_it_tak
     ):  # a rank without rows adds nothing
         assert parameter.grad is not None
         assert torch.equal(parameter.grad, torch.full_like(parameter, value))
+
+
+def test_a_full_disk_at_a_step_s_figures_names_the_file_and_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(small(train={"steps": 1}), folder)
+    path = folder / "metrics.jsonl"
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before), limits[1]))
+    try:
+        with pytest.raises(RunError) as error:
+            append_metrics(folder, {"step": 2.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(error.value) == (
+        f"{path}: File too large; free some space, then `paint resume {folder}`"
+    )
+    assert path.read_bytes() == before
 
 
 @pytest.mark.slow

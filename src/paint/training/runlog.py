@@ -129,7 +129,7 @@ def continue_run(
 def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
     """Add the line of a step to metrics.jsonl. Raises RunError where that fails."""
     path, owner = folder / "metrics.jsonl", read_facts(folder)["id"]
-    with _or_run_error(path):
+    with _or_run_error(path, folder):
         files.append_log(path, [metrics], after=int(metrics["step"]) - 1, owner=owner)
 
 
@@ -188,7 +188,7 @@ def write_rollouts(
     path = step_folder(folder / "rollouts", step).with_suffix(".jsonl")
     records = [_record(*row) for row in zip(scored, is_correct, strict=True)]
     owner = read_facts(folder)["id"]
-    with _or_run_error(path):
+    with _or_run_error(path, folder):
         files.write_rows(path, records, owner)
 
 
@@ -210,7 +210,7 @@ def forget_after(config: Config, folder: Path, step: int) -> None:
         require_rollouts(folder, step)
 
     facts, table = read_facts(folder), to_table(config)
-    with _or_run_error(folder):
+    with _or_run_error(folder, folder):
         if facts["config"] != table:
             files.write_json(folder / "run.json", facts | {"config": table})
         files.write_log(folder / "metrics.jsonl", rows, facts["id"])
@@ -305,8 +305,8 @@ def _record(scored: Scored, is_correct: bool) -> dict[str, object]:
 
 
 @contextmanager
-def _or_run_error(path: Path) -> Iterator[None]:
-    with explained(path, RunError, "free some space, then `paint resume`"):
+def _or_run_error(path: Path, folder: Path) -> Iterator[None]:
+    with explained(path, RunError, f"free some space, then `paint resume {folder}`"):
         yield
 
 

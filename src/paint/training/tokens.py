@@ -61,7 +61,7 @@ def write_tokens(
     path = tokens_path(folder, step)
     sink = BytesIO()
     pq.write_table(_sealed(_table(kept, tokenizer), path, owner), sink, compression="zstd")
-    with explained(path, RunError, "free some space, then `paint resume`"):
+    with explained(path, RunError, f"free some space, then `paint resume {folder}`"):
         files.write(path, sink.getvalue())
 
 
