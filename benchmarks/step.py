@@ -49,6 +49,7 @@ from paint.data.problems import Problem
 from paint.engines.protocol import Completion
 from paint.model.policy import load_policy
 from paint.model.teacher import open_teacher
+from paint.model.wide import WideLinear
 from paint.training.rollouts import Rollout, View
 from paint.training.update import Setup, accumulate, update
 from workers import Worker, answers_alone, cpu_seconds_of, seconds_of, serve
@@ -166,6 +167,9 @@ def paint(path: str, sizes: Sizes) -> Run:
 def opsd(path: str, sizes: Sizes) -> Run:
     """OPSD's loss path: all logits of both views, entropies for its log, clipped forward KL."""
     policy = load_policy(cfg.Model(path=path, dtype=sizes.dtype), seed=0, device=own_device())
+    for layer in policy.base.modules():
+        if type(layer) is WideLinear:
+            cast(Any, layer).__class__ = nn.Linear  # its products are torch's own
     optimizer = torch.optim.AdamW(policy.trainable, lr=LEARNING_RATE)
     rows = rows_of(policy.lm_head.out_features, sizes)
     teacher = open_teacher(policy, cfg.Teacher())
