@@ -1,17 +1,23 @@
-"""Linear layers of 16 bits on a CPU that has instructions for wider numbers only.
+"""Linear layers and attention of 16 bits on a CPU that has instructions for wider numbers only.
 
-From a few rows on, torch multiplies such weights several times as slowly there as float32
-(docs/log.md). Here they are made float32 for one product at a time, whose result is rounded once.
-What is kept, for the backward pass too, stays as small as it is.
+From a few rows on, torch multiplies such weights several times as slowly there as float32, and goes
+as slowly back through attention (docs/log.md). Here they are made float32 for one product at a
+time, whose result is rounded once. What is kept, for the backward pass too, stays as small as it
+is.
 """
 
 from functools import reduce
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from paint.device import multiplies
 
@@ -22,14 +28,24 @@ SLICE = 8_192
 """Rows of a weight that are float32 at a time: a head has many times as many."""
 
 
-def widen(model: nn.Module) -> None:
-    """Let the plain linear layers of a model multiply in float32 where the CPU is faster at it.
+ATTENTION = "wide_sdpa"
+"""What transformers calls the attention of this module; its masks are those of sdpa."""
 
-    y = x Wᵀ + b, as before; only the order in which products are added up differs.
+
+def widen(model: PreTrainedModel) -> None:
+    """Let plain linear layers, and sdpa, compute in float32 where the CPU is faster at it.
+
+    y = x Wᵀ + b and softmax(s q kᵀ) v, as before; only the order in which products are added up,
+    and where they are rounded, differ.
     """
     for layer in model.modules():
         if type(layer) is nn.Linear and not multiplies(layer.weight.device, layer.weight.dtype):
             layer.__class__ = WideLinear
+    is_narrow = not multiplies(model.device, model.dtype)
+    if is_narrow and model.config._attn_implementation == "sdpa":
+        ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attention)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+        model.set_attn_implementation(ATTENTION)
 
 
 class WideLinear(nn.Linear):
@@ -73,3 +89,28 @@ class _Product(torch.autograd.Function):
 
 def _slices(weight: Tensor) -> list[slice]:
     return [slice(first, first + SLICE) for first in range(0, len(weight), SLICE)]
+
+
+def _attention(
+    module: nn.Module,
+    query: Float[Tensor, "b heads n d"],
+    key: Float[Tensor, "b groups t d"],
+    value: Float[Tensor, "b groups t d_value"],
+    attention_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None,
+    **options: Any,
+) -> tuple[Float[Tensor, "b n heads d_value"], None]:
+    """What transformers' function returns, in float32; again for the backward pass, if any."""
+    if query.shape[2] == 1:  # one new token: nothing goes back through it
+        attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
+        return attend(module, query, key, value, attention_mask, **options)[0], None
+
+    def in_float32(*vectors: Tensor) -> Tensor:
+        wide = (vector.float() for vector in vectors)
+        mask = attention_mask
+        if mask is not None and mask.is_floating_point():
+            mask = mask.float()
+        made: Tensor = sdpa_attention_forward(module, *wide, mask, **options)[0]
+        return made.to(query.dtype)
+
+    mixed: Tensor = checkpoint(in_float32, query, key, value, use_reentrant=False)
+    return mixed, None
