@@ -70,6 +70,9 @@ class RowWork(NamedTuple):
 
 # Logits in a block of rows: few enough for a processor's cache, enough to keep a GPU busy.
 CPU_BLOCK, GPU_BLOCK = 2**18, 2**25
+# Tokens whose logits are in memory at once. A second visit to selected tokens costs a CPU nothing
+# that is seen (docs/log.md), and half of the paper's longest completion takes half the memory.
+CPU_CHUNK, GPU_CHUNK = 512, 1024
 # Rows of the head that are converted at a time where the device cannot multiply the two dtypes.
 SLICE = 2**14
 
@@ -91,7 +94,7 @@ def fused_paint_loss(
     tokens: Int[Tensor, "n"] | None = None,
     teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
     impl: Impl = "auto",
-    chunk_tokens: int = 1024,
+    chunk_tokens: int | None = None,
 ) -> Loss:
     """paint_loss of lm_head(student_hidden), lm_head(teacher_hidden), a chunk's logits at a time.
 
@@ -103,8 +106,8 @@ def fused_paint_loss(
     impl: reference holds all logits; chunked is plain torch; triton needs a GPU (or Triton's
     interpreter); auto is triton on a GPU and chunked elsewhere. chunk_tokens bounds the memory and
     changes nothing else: two tensors of chunk_tokens × v in float32 (and one in the head's half
-    precision, on a GPU), besides the gradients. Logits are accumulated and kept in float32, or in
-    float64 for float64 states, whatever the head's dtype.
+    precision, on a GPU), besides the gradients; None: 1,024 on a GPU and 512 elsewhere. Logits are
+    accumulated and kept in float32, or in float64 for float64 states, whatever the head's dtype.
 
     Raises ValueError for views, lengths and a head that do not match and for options out of range;
     TypeError for a head that is not a linear layer or its weight; ImplError for triton where it
@@ -142,7 +145,7 @@ def loss_from_hidden(
     *,
     tokens: Int[Tensor, "n"] | None = None,
     teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
-    chunk_tokens: int = 1024,
+    chunk_tokens: int | None = None,
 ) -> Loss:
     """fused_paint_loss with its options in one record, whose temperature must be a number."""
     head = _weight_and_bias(lm_head)
@@ -158,6 +161,8 @@ def loss_from_hidden(
             "student and teacher must share one vocabulary: lm_head has "
             f"{len(head.weight)} entries, teacher_lm_head {len(teacher_head.weight)}"
         )
+    if chunk_tokens is None:
+        chunk_tokens = GPU_CHUNK if student_hidden.is_cuda else CPU_CHUNK
     _check_chunk(chunk_tokens)
 
     dtype = _wide(student_hidden)

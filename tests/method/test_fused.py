@@ -23,6 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import naive
 from paint import fused
 from paint.fused import (
+    CPU_CHUNK,
     ImplError,
     LogProbs,
     RowWork,
@@ -366,6 +367,10 @@ def test_no_tensor_is_larger_than_a_chunks_logits(rollouts: int) -> None:
     with Largest() as largest:
         this.gradients(of(this, "chunked", chunk_tokens=16))
     assert largest.entries == 2 * 16 * 500
+    this = case([CPU_CHUNK + 1], v=500, dtype=torch.float32)
+    with Largest() as largest:
+        this.gradients(of(this, "chunked"))
+    assert largest.entries == 2 * CPU_CHUNK * 500
 
 
 # Half precision, and the extremes

@@ -15,7 +15,7 @@ from paint.config import Config
 from paint.planning.shapes import BYTES, Shape
 
 CHUNK = 1024
-"""Tokens; a longer completion's selected positions are visited twice (paint.fused)."""
+"""Tokens, on a GPU; a longer completion's selected positions are visited twice (paint.fused)."""
 
 FLOP_SHARE, BANDWIDTH_SHARE, MEMORY_SHARE = 0.40, 0.70, 0.90
 """Of what the machine's data sheet promises."""
