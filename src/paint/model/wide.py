@@ -27,7 +27,6 @@ ROWS = 8
 SLICE = 8_192
 """Rows of a weight that are float32 at a time: a head has many times as many."""
 
-
 ATTENTION = "wide_sdpa"
 """What transformers calls the attention of this module; its masks are those of sdpa."""
 
