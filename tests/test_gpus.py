@@ -426,6 +426,7 @@ def test_two_ranks_killed_one_by_one_end_with_the_bits_of_an_unbroken_run(
     assert other.returncode == 2
     assert "holds a run in another setting" in output
     assert "train.learning_rate" in output
+    assert f"go on with it in its own (`paint resume {tmp_path / 'whole'}`)" in output
 
 
 @pytest.mark.slow
@@ -450,9 +451,8 @@ def test_two_ranks_and_two_real_servers_killed_one_by_one(
     assert process.returncode == 128 + signal.SIGKILL, output
     assert "is left out" in output
     assert "frame #" not in output  # of torch's C++
-    assert output.splitlines()[-1].startswith(
-        "paint: rank 0 was ended by SIGKILL; what it saved is"
-    )
+    said = "rank 0 was ended by SIGKILL; what it saved is whole, go on with `paint resume RUN`"
+    assert output.splitlines()[-1] == f"paint: {said}"
     until(lambda: all_gone([*processes, *later]), 30)
 
     process = start(line)

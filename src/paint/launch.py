@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             name = signal.Signals(-failure.exitcode).name
             said = f"paint: rank {rank} was ended by {name}"
             if rank == 0:  # of another one, rank 0 says how to go on
-                said += "; what it saved is whole, go on with `paint resume`"
+                said += "; what it saved is whole, go on with `paint resume RUN`"
             print(said, file=sys.stderr, flush=True)
         return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
     return 0

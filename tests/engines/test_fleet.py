@@ -314,7 +314,7 @@ def test_without_any_server_the_engine_gives_up_after_its_patience(
     began = time.monotonic()
     with pytest.raises(
         EngineError,
-        match=rf"gave no answer for [1-9] s \({stand_in.url}.*paint resume.*rollout\.patience",
+        match=rf"gave no answer for [1-9] s \({stand_in.url}.*paint resume RUN.*rollout\.patience",
     ):
         generate(engine)
     assert time.monotonic() - began < 10

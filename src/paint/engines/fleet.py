@@ -245,7 +245,7 @@ class Fleet:
             return
         raise EngineError(
             f"every engine {why} ({server.url}: {server.reason}). Start it again, then "
-            f"`paint resume` (--urls where its address changed; rollout.patience sets how long "
+            f"`paint resume RUN` (--urls where its address changed; rollout.patience sets how long "
             f"is waited){_log_of(server)}"
         )
 

@@ -127,5 +127,5 @@ def require_agreement(scored: Sequence[Scored], bound: float, step: int) -> None
                 f"step {step}: engine ({source}) and trainer differ by {mean:.3g} nats on the "
                 f"sampled tokens (99th percentile {p99:.3g}), over rollout.max_engine_gap "
                 f"{bound:g}; nothing was updated. Look at {CAUSES}. Where all are "
-                f"right, `paint resume --max-engine-gap` takes a larger limit"
+                f"right, `paint resume RUN --max-engine-gap NATS` takes a larger limit"
             )
