@@ -158,6 +158,21 @@ def test_attention_of_one_new_token_is_what_stands_in_the_table() -> None:
         assert wides._attention(nn.Module(), q, k, v, None)[0] is found
 
 
+@pytest.mark.parametrize("has_instructions", [False, True])
+@pytest.mark.parametrize("tokens", [wides.SHORT, wides.SHORT + 1])
+def test_attention_of_many_tokens_is_in_float32_without_instructions_alone(
+    tokens: int, has_instructions: bool, cpu: dict[str, bool]
+) -> None:
+    cpu["avx512_bf16"] = has_instructions
+    found = torch.randn(1, tokens, 4, 8)
+    q, k, v = (torch.randn(1, 4, tokens, 8).bfloat16() for _ in range(3))
+    module: Any = nn.Module()
+    module.is_causal = True
+    with patch.object(wides, "ALL_ATTENTION_FUNCTIONS", {"sdpa": lambda *_, **__: (found, None)}):
+        is_tables = wides._attention(module, q, k, v, None)[0] is found
+    assert is_tables == (has_instructions and tokens > wides.SHORT)
+
+
 @pytest.fixture
 def cpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """What torch says that the CPU has."""
@@ -201,7 +216,7 @@ def test_a_model_is_widened_where_the_cpu_lacks_its_format(
     cpu["avx512_bf16"] = cpu["avx512_fp16"] = True
     fast = loaded()
     assert not any(linears(fast))
-    assert fast.base.config._attn_implementation == "sdpa"
+    assert fast.base.config._attn_implementation == attention
     row = [[5, 6, 7]], [[10, 11, 12, 13, 14, 15]]
     states, slow_states = fast.hidden_states(*row).float(), slow.hidden_states(*row).float()
     assert (states - slow_states).norm() <= 0.02 * states.norm()

@@ -1,7 +1,8 @@
-"""Linear layers and attention of 16 bits on a CPU that has instructions for wider numbers only.
+"""Linear layers and attention of 16 bits on a CPU, in float32 where that is faster.
 
-From a few rows on, torch multiplies such weights several times as slowly there as float32, and goes
-as slowly back through attention (docs/log.md). Here they are made float32 for one product at a
+Where a CPU has no instructions for 16 bits, torch multiplies such weights several times as slowly
+as float32 from a few rows on, and goes as slowly back through attention; and so it does through
+attention of a few tokens on any CPU (docs/log.md). Here they are made float32 for one product at a
 time, whose result is rounded once. What is kept, for the backward pass too, stays as small as it
 is.
 """
@@ -24,6 +25,9 @@ from paint.device import multiplies
 ROWS = 8
 """From so many rows on a product of float32 is no slower, all conversions included."""
 
+SHORT = 128
+"""Up to so many tokens float32 attends no slower than 16 bits with instructions for them."""
+
 SLICE = 8_192
 """Rows of a weight that are float32 at a time: a head has many times as many."""
 
@@ -40,7 +44,7 @@ def widen(model: PreTrainedModel) -> None:
     for layer in model.modules():
         if type(layer) is nn.Linear and not multiplies(layer.weight.device, layer.weight.dtype):
             layer.__class__ = WideLinear
-    is_narrow = not multiplies(model.device, model.dtype)
+    is_narrow = model.device.type == "cpu" and model.dtype.itemsize == 2
     if is_narrow and model.config._attn_implementation == "sdpa":
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attention)
         ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
@@ -98,8 +102,13 @@ def _attention(
     attention_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None,
     **options: Any,
 ) -> tuple[Float[Tensor, "b n heads d_value"], None]:
-    """What transformers' function returns, in float32; again for the backward pass, if any."""
-    if query.shape[2] == 1:  # one new token: nothing goes back through it
+    """What transformers' function returns, in float32; again for the backward pass, if any.
+
+    Where 16 bits are faster it is that function. It depends on the shape alone, so that student and
+    teacher agree where both read the same.
+    """
+    is_fast = key.shape[2] > SHORT and multiplies(query.device, query.dtype)
+    if is_fast or query.shape[2] == 1:  # one new token: nothing goes back through it
         attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
         return attend(module, query, key, value, attention_mask, **options)[0], None
 
