@@ -8,6 +8,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from conftest import LAB
@@ -195,7 +196,7 @@ def test_a_cpu_is_asked_and_a_gpu_is_not(cpu: dict[str, bool]) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_a_model_is_widened_where_the_cpu_lacks_its_format(
+def test_layers_are_widened_where_the_cpu_lacks_their_format_and_attention_on_every_cpu(
     dtype: Dtype, cpu: dict[str, bool]
 ) -> None:
     def loaded() -> Policy:
@@ -220,6 +221,16 @@ def test_a_model_is_widened_where_the_cpu_lacks_its_format(
     row = [[5, 6, 7]], [[10, 11, 12, 13, 14, 15]]
     states, slow_states = fast.hidden_states(*row).float(), slow.hidden_states(*row).float()
     assert (states - slow_states).norm() <= 0.02 * states.norm()
+
+
+def test_what_is_not_on_a_cpu_stays(cpu: dict[str, bool]) -> None:
+    assert not cpu
+    config = load_policy(LAB, seed=0).base.config
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    wides.widen(model)
+    assert model.config._attn_implementation == "sdpa"
+    assert not any(isinstance(module, WideLinear) for module in model.modules())
 
 
 def test_attention_of_another_name_stays(cpu: dict[str, bool]) -> None:

@@ -1,10 +1,10 @@
 """Linear layers and attention of 16 bits on a CPU, in float32 where that is faster.
 
 Where a CPU has no instructions for 16 bits, torch multiplies such weights several times as slowly
-as float32 from a few rows on, and goes as slowly back through attention; and so it does through
-attention of a few tokens on any CPU (docs/log.md). Here they are made float32 for one product at a
-time, whose result is rounded once. What is kept, for the backward pass too, stays as small as it
-is.
+as float32 from a few rows on, and goes as slowly back through attention. With them, too, it goes
+slowly back through attention of a few tokens (docs/log.md). Here they are made float32 for one
+product at a time, whose result is rounded once. What is kept, for the backward pass too, stays as
+small as it is.
 """
 
 from functools import reduce
@@ -26,7 +26,7 @@ ROWS = 8
 """From so many rows on a product of float32 is no slower, all conversions included."""
 
 SHORT = 128
-"""Up to so many tokens float32 attends no slower than 16 bits with instructions for them."""
+"""Up to about so many tokens float32 attends as fast as 16 bits that have instructions."""
 
 SLICE = 8_192
 """Rows of a weight that are float32 at a time: a head has many times as many."""
@@ -104,8 +104,8 @@ def _attention(
 ) -> tuple[Float[Tensor, "b n heads d_value"], None]:
     """What transformers' function returns, in float32; again for the backward pass, if any.
 
-    Where 16 bits are faster it is that function. It depends on the shape alone, so that student and
-    teacher agree where both read the same.
+    Where 16 bits are faster it is that function. The CPU and the shape decide, so that student
+    and teacher agree where both read the same.
     """
     is_fast = key.shape[2] > SHORT and multiplies(query.device, query.dtype)
     if is_fast or query.shape[2] == 1:  # one new token: nothing goes back through it
