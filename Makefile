@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN = .venv/bin
 
 .PHONY: setup vllm inspect screenshots lab real results test test-all lint check \
-	bench-loss bench-step bench-update bench-merged gpu clean
+	bench-loss bench-step bench-update gpu clean
 
 setup: .venv/ready
 
@@ -77,10 +77,6 @@ bench-step: setup  ## a whole training step beside TRL's and OPSD's; SMOLLM2=FOL
 
 bench-update: setup  ## a whole update of a random Qwen3-1.7B (without a GPU: of the lab's model)
 	$(BIN)/python benchmarks/update.py
-
-bench-merged: setup  ## what generating with merged weights costs
-	$(BIN)/python benchmarks/merged.py \
-		$(if $(wildcard .venv-vllm/ready),--server ".venv-vllm/bin/python -m vllm.entrypoints.openai.api_server")
 
 # Installs nothing: a machine with a GPU may have no network, and has a torch of its own.
 gpu:  ## all that only a GPU can show, in under nine minutes (docs/gpu.md); without one, a rehearsal

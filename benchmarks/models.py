@@ -10,13 +10,6 @@ from paint.lab.files import MODEL
 VOCABULARY = 151_936
 
 
-def random_qwen3_1_7b(
-    folder: Path, *, layers: int = 28, vocabulary: int = VOCABULARY, device: str = "cpu"
-) -> str:
-    """Qwen3-1.7B; fewer ``layers`` and a smaller ``vocabulary`` are for trying a benchmark."""
-    return random_qwen3(folder, layers=layers, vocabulary=vocabulary, device=device)
-
-
 def random_qwen3(
     folder: Path,
     *,

@@ -4,8 +4,7 @@
 
 Measured with gradient checkpointing on and off, on a randomly initialised Qwen3-1.7B in bfloat16
 (on a CPU the lab's model, to try the benchmark) with the paper's adapters. 32 prompts of 200
-tokens, teacher
-prompts of 800, completions of 1,024: the sizes of a real step, without its weights.
+tokens, teacher prompts of 800, completions of 1,024.
 """
 
 import json
@@ -19,7 +18,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from models import random_qwen3_1_7b
+from models import random_qwen3
 from paint import config as cfg
 from paint.display import Clock, Display
 from paint.fused import fused_paint_loss
@@ -110,9 +109,8 @@ def main(options: Options) -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     measured = {}
     with tempfile.TemporaryDirectory() as folder:
-        path = (
-            random_qwen3_1_7b(Path(folder), device="cuda") if torch.cuda.is_available() else "lab"
-        )
+        is_gpu = torch.cuda.is_available()
+        path = random_qwen3(Path(folder), device="cuda") if is_gpu else "lab"
         for checkpointing in (True, False):
             console.print(
                 f"gradient checkpointing {'on' if checkpointing else 'off'} ...", style="dim"

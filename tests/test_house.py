@@ -231,6 +231,8 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 def test_files_that_documents_name_are_there() -> None:
     for document in DOCUMENTS:
+        if document.name == "log.md":  # names what was there when it was measured
+            continue
         for path in re.findall(r"\b(?:tests|benchmarks|src)/[\w/]+\.py\b", document.read_text()):
             assert (ROOT / path).exists(), f"{document.name}: {path}"
 
