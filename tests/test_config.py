@@ -50,43 +50,6 @@ def refusal(folder: Path, text: str) -> str:
     return str(caught.value).replace(f"{folder}/", "")
 
 
-def test_the_defaults_are_the_papers_setting() -> None:
-    config = Config()
-    assert (config.train.learning_rate, config.train.batch_size, config.train.steps) == (
-        5e-6,
-        32,
-        100,
-    )
-    assert (config.model.lora_rank, config.model.lora_alpha, len(config.model.lora_targets)) == (
-        64,
-        128,
-        7,
-    )
-    assert (config.rollout.temperature, config.rollout.max_new_tokens) == (1.1, 1024)
-    assert (config.context.wrong, config.context.correct, config.context.placement) == (
-        0.30,
-        0.40,
-        "suffix",
-    )
-    assert (config.objective.mix, config.objective.top_fraction, config.objective.clip) == (
-        0.03,
-        0.03,
-        0.06,
-    )
-    assert (config.objective.kind, config.objective.clip_mode) == ("forward_kl", "pointwise")
-    assert (config.model.tuning, config.teacher.weights, config.teacher.reason_first) == (
-        "lora",
-        "frozen",
-        False,
-    )
-    assert (config.context.shown, config.train.method, config.grpo.group_size) == (
-        "own",
-        "distillation",
-        8,
-    )
-    assert config.train.checkpoint_every == 20
-
-
 def test_importing_config_and_recipe_loads_nothing_but_the_standard_library() -> None:
     code = (
         "import sys; before = set(sys.modules); import paint.config, paint.recipe\n"
