@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from transformers import Qwen3ForCausalLM
 
 from paint.cli import main
 from paint.config import Config
@@ -18,21 +17,10 @@ from paint.evaluation.intervals import compare_seeds
 from paint.experiments.lab import run_lab
 from paint.experiments.results import shares
 from paint.grading.grader import is_correct
-from paint.lab.files import MODEL
-from paint.lab.pretraining import (
-    SLIP_RATE,
-    View,
-    build_tokenizer,
-    shown_messages,
-    slip_rates,
-    training_chain,
-    write_problems,
-)
 from paint.lab.problems import (
     Chain,
     apply,
     boxed,
-    is_held_out,
     random_chain,
     random_chains,
     told_steps,
@@ -121,66 +109,6 @@ def test_a_told_step_never_slips_and_every_other_one_does_at_its_rate() -> None:
 def test_references_are_in_two_styles_and_no_more_than_their_text_decides() -> None:
     chains = random_chains(1000, seed=3, held_out=False)
     assert 0.45 < sum(chain.is_in_own_style for chain in chains) / 1000 < 0.55
-
-
-@pytest.mark.parametrize("view", get_args(View))
-def test_pretraining_copies_what_a_prompt_tells_and_slips_elsewhere(view: View) -> None:
-    rng = random.Random(1)
-    told = slips = others = 0
-    for _ in range(200):
-        chain = training_chain(rng)
-        messages = shown_messages(chain, view, rng)
-        assert chain.problem in messages[0]["content"]
-        known = told_steps("\n".join(message["content"] for message in messages))
-        worked = chain.worked(SLIP_RATE, rng, known)
-        for step, result in told_steps(worked).items():
-            if step in known:
-                told += 1
-                assert known[step] == result
-            else:
-                others += 1
-                slips += apply(*step) != result
-
-    assert (told > 1000) == (view in ("own", "rationale", "two turns"))
-    if view == "two turns":  # its own lines of the first turn tell every step
-        assert others == 0
-    else:  # a standard deviation of 1,000 steps, the fewest, is below 0.006
-        assert abs(slips / others - SLIP_RATE) < 0.02
-
-
-def test_the_shipped_problems_are_made_by_the_shipped_code_and_the_held_out_ones_are(
-    tmp_path: Path,
-) -> None:
-    write_problems(tmp_path)
-    for name in ("train.jsonl", "held_out.jsonl"):
-        assert (tmp_path / name).read_text() == (MODEL / name).read_text()
-    train, test = (
-        {json.loads(line)["problem"] for line in (MODEL / name).read_text().splitlines()}
-        for name in ("train.jsonl", "held_out.jsonl")
-    )
-    assert not train & test
-    assert len(train) == 1000
-    assert len(test) == 200
-    assert all(is_held_out(chain) for chain in random_chains(50, seed=9, held_out=True))
-
-
-def test_the_shipped_tokenizer_is_made_by_the_shipped_code(policy: Policy) -> None:
-    made = build_tokenizer()
-    text = "<|im_start|>user\nStart at $47$<|im_end|>\n<think>\n47+38 and ünknown words</think>"
-    assert made.get_vocab() == policy.tokenizer.get_vocab()
-    assert made(text)["input_ids"] == policy.tokenizer(text)["input_ids"]
-    assert policy.decode(made(text)["input_ids"], special=True) == text
-
-
-def test_a_prompt_helps_the_model_by_what_it_tells_and_by_nothing_else() -> None:
-    chains = random_chains(40, seed=5, held_out=True)
-    model = Qwen3ForCausalLM.from_pretrained(MODEL)
-    found = slip_rates(model, build_tokenizer(), chains)
-    for view in ("hidden", "other", "wrong answer"):
-        assert found[view] == pytest.approx(found["alone"], abs=0.004), view
-    assert found["alone"] == pytest.approx(SLIP_RATE, abs=0.004)
-    assert found["told"] < found["alone"] / 4
-    assert found["invented"] < 0.02  # read, since nothing else can tell it
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,10 @@
 """The embedded lab: a tiny model, a tiny family of problems, every method, one table.
 
-The problems are chains of operations modulo 100. The model (made by ``paint.lab.pretraining``,
-shipped with the package) works them step by step and slips now and then. A reference helps it by
-what it says and by nothing else: a step that it reads there hardly slips, and every other step
-slips as it does alone. So what a method gains can be traced to what its teacher was shown, on a
-scale where a whole experiment takes minutes.
+The problems are chains of operations modulo 100. The model (made by ``tools/pretrain_demo.py``,
+shipped with the package) works them step by step and slips now and then. A reference helps it only
+with the steps that it states: a step that the model reads there hardly slips, and every other step
+slips as it does alone. So a gain can be traced to what the teacher was shown, on a scale where a
+whole experiment takes minutes.
 """
 
 from collections.abc import Sequence

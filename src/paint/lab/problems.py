@@ -4,7 +4,7 @@ A reference solution holds every result. One problem in two, by the hash of its 
 reference in the model's own style, and the other a reference in another style. Whichever it is,
 it tells the result of one step after the other: of that number and that operation, and of no other.
 
-Left out on purpose: torch. The lab's model is made by paint.lab.pretraining.
+Left out on purpose: torch. The lab's model is made by tools/pretrain_demo.py.
 """
 
 import hashlib

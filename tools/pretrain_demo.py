@@ -1,4 +1,6 @@
-"""Make the lab's model: its tokenizer, its habits, its weights (`python -m paint.lab.pretraining`).
+"""Pretrain the embedded model, and write its tokenizer and its problems.
+
+    python tools/pretrain_demo.py [--out FOLDER] [--seed N]
 
 The model is a Qwen3 architecture of well under a million parameters. It works the lab's chains step
 by step, and slips in 3 % of the results, so that about six answers in ten are right. A text in its
@@ -110,8 +112,8 @@ OWN = Stage(invented=0.15, shares=SHARES | {"own": 0.42, "other": 0.22, "alone":
 def grown(progress: float) -> Stage:
     """By the share of the first phase that is done: short chains at first, and all invented.
 
-    In a short chain the next operation, and the step that a reference tells, are soon found. And
-    whoever can compute a result has little reason to learn to look it up.
+    In a short chain the next operation, and the step that a reference tells, are soon found. If the
+    model could compute a result, it would not learn to copy it from the reference.
     """
     growth = min(max((progress - 0.25) / 0.25, 0.0), 1.0)
     shortest, longest = LENGTHS
