@@ -451,7 +451,5 @@ def test_seeds_and_epochs_have_orders_of_their_own() -> None:
 
 @pytest.mark.parametrize("arguments", [(0, 1, 0), (1, 0, 0), (1, 1, -1)])
 def test_an_impossible_batch_is_refused(arguments: tuple[int, int, int]) -> None:
-    with pytest.raises(
-        ValueError, match="count and batch_size must be at least 1 and step at least 0"
-    ):
+    with pytest.raises(ValueError, match=r"count.*batch_size.*step"):
         batch_indices(*arguments, seed=0)

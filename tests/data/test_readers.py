@@ -103,7 +103,7 @@ def test_csv_without_a_header_is_refused_with_what_its_first_line_holds(tmp_path
     path = write(tmp_path / "p.csv", b"What is 1 + 1?,We add.,2\nWhat is 2 + 2?,We add.,4\n")
     with pytest.raises(
         DataError,
-        match=r"row 2: field .problem. is missing \(fields of the row: What is 1 \+ 1\?, We",
+        match=r"row 2\b.*\bproblem\b.*What is 1 \+ 1\?",
     ):
         read_problems(Data(path=str(path)))
 
@@ -182,7 +182,7 @@ def test_a_time_that_python_cannot_say_is_no_hindrance_in_a_column_that_nobody_a
         at=pa.array([2**62], kind),
     )
     assert [problem.problem for problem in read_problems(Data(path=str(path))).problems] == ["p"]
-    with pytest.raises(DataError, match='row 1: field "at" is not text but a value of type'):
+    with pytest.raises(DataError, match=r'row 1\b.*"at"'):
         read_problems(Data(path=str(path), answer_field="at"))
 
 
@@ -248,7 +248,7 @@ def test_a_data_set_of_the_hub_is_streamed_like_any_other_source(
     ]
     with pytest.raises(
         HubError,
-        match=r"owner/name@nowhere cannot be read from the hub, and is no file here: .*split",
+        match=r"owner/name@nowhere\b.*split",
     ):
         read_problems(Data(path="owner/name@nowhere"))
 
@@ -258,7 +258,7 @@ def test_a_hub_that_cannot_be_reached_is_said_to_be_so(
 ) -> None:
     with pytest.raises(
         HubError,
-        match=r"nobody/nothing@train cannot be read from the hub, and is no file here: .*reach",
+        match=r"nobody/nothing@train\b.*reach",
     ):
         list(read_rows("nobody/nothing"))
 
@@ -279,9 +279,7 @@ def test_a_folder_stands_for_its_one_data_file_or_all_shards_of_one(tmp_path: Pa
     (folder / "data").mkdir(parents=True)
     for name in ("README.md", "dataset_infos.json"):
         (folder / name).touch()
-    with pytest.raises(
-        DataError, match=r"snapshot holds no data file \(\.csv, \.jsonl, \.parquet\)"
-    ):
+    with pytest.raises(DataError, match=r"snapshot\b.*\.csv, \.jsonl, \.parquet"):
         data_files(folder)
 
     shards = [folder / "data" / f"train-0000{number}-of-00003.parquet" for number in (2, 0, 1)]
@@ -291,9 +289,7 @@ def test_a_folder_stands_for_its_one_data_file_or_all_shards_of_one(tmp_path: Pa
     assert data_files(folder) == sorted(shards)
 
     (folder / "data" / "test-00000-of-00001.parquet").touch()
-    with pytest.raises(
-        DataError, match=r"several data files \(test\.parquet, train\.parquet\); name one"
-    ):
+    with pytest.raises(DataError, match=r"test\.parquet, train\.parquet"):
         data_files(folder)
 
     (folder / "own.jsonl").touch()
@@ -325,5 +321,5 @@ def test_a_row_that_is_too_long_is_bad_by_its_length_and_the_next_one_is_read(
 
     path = tmp_path / "p.csv"
     path.write_text(f"a\n1\n{long}x\n3\n")
-    with pytest.raises(DataError, match=r"p\.csv line 3 is too long: a row has at most 4,194,304"):
+    with pytest.raises(DataError, match=r"p\.csv line 3\b.*4,194,304"):
         list(read_rows(path))

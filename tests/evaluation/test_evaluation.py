@@ -189,7 +189,7 @@ def test_an_interrupted_generation_goes_on_and_ends_in_the_same_samples(
     path.write_bytes(path.read_bytes()[:-7])
     with opened(policy, cut) as store:
         assert (len(store.written), store.dropped) == (9, 1)
-        with pytest.raises(StoreError, match="15 of 24 samples are missing"):
+        with pytest.raises(StoreError, match="15 of 24"):
             grade(store, grader, QUIET)
         generate(policy, LocalEngine(policy, batch_size=7), cut, store, QUIET)
         before = grade(store, grader, QUIET)
@@ -357,15 +357,15 @@ def test_targets_of_two_models_or_two_shapes_are_refused(policy: Policy, tmp_pat
     assert (model.path, model.lora_rank, model.dtype) == ("lab", 8, "float32")
     assert [(c.name, c.trained) for c in contestants] == [("base", None), ("one", tmp_path / "one")]
     assert [c.name for c in resolve(Evaluation(base=False), [str(tmp_path / "one")])[1]] == ["one"]
-    with pytest.raises(ConfigError, match=r"its lora_rank is 4, another target's is 8"):
+    with pytest.raises(ConfigError, match=r"lora_rank\b.*\b4\b.*\b8\b"):
         resolve(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "two")])
-    with pytest.raises(ConfigError, match=r"its path is 'other'"):
+    with pytest.raises(ConfigError, match=r"path\b.*'other'"):
         resolve(Evaluation(), ["other", str(tmp_path / "one")])
     (tmp_path / "one").rename(tmp_path / "base")
-    with pytest.raises(ConfigError, match="two targets are called base"):
+    with pytest.raises(ConfigError, match="called base"):
         resolve(Evaluation(), [str(tmp_path / "base")])
     (tmp_path / "base").rename(tmp_path / "one")
-    with pytest.raises(ConfigError, match="two targets are called one"):
+    with pytest.raises(ConfigError, match="called one"):
         resolve(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "one")])
 
 
@@ -493,9 +493,7 @@ def test_real_rows_of_the_tables(tmp_path: Path) -> None:
     # Macro averages are over the benchmarks that all have, or a column would hold two things.
     apart = by_policy | {"new": {"x": by_policy["new"]["x"], "z": by_policy["new"]["y"]}}
     assert sheets(apart)[0].columns == ["", "x", "y", "z"]
-    with pytest.raises(
-        StoreError, match="x has other problems or gold answers for new than for base"
-    ):
+    with pytest.raises(StoreError, match=r"\bx\b.*\bnew\b.*\bbase\b"):
         list(comparisons(by_policy | {"new": {"x": graded([[True, True], [False, True]], "ac")}}))
 
 

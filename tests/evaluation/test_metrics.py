@@ -418,7 +418,7 @@ def test_a_difference_over_seeds_is_paired_and_turns_with_its_sign() -> None:
     shifted = over_seeds(before + 0.25, bounds=(0.25, 1.25))
     plain = over_seeds(before)
     assert (shifted.low - 0.25, shifted.high - 0.25) == pytest.approx((plain.low, plain.high))
-    with pytest.raises(ValueError, match=r"same seeds and problems, got \(3, 60\) and \(2, 60\)"):
+    with pytest.raises(ValueError, match=r"\(3, 60\).*\(2, 60\)"):
         compare_seeds(before, after[:2])
 
 
@@ -455,7 +455,7 @@ def test_pass_at_k_is_without_bias_and_needs_k_samples() -> None:
     rng, p = np.random.default_rng(3), 0.2
     mean = pass_at_k(rng.random((20_000, 12)) < p, 4).mean()
     assert mean == pytest.approx(1 - (1 - p) ** 4, abs=0.01)
-    with pytest.raises(ValueError, match="pass@5 needs at least 5"):
+    with pytest.raises(ValueError, match="pass@5"):
         pass_at_k(np.ones((2, 4), dtype=bool), 5)
 
 

@@ -179,7 +179,7 @@ def test_a_file_that_changed_since_the_first_checkpoint_is_refused_before_traini
     before = mine.read_text()
     mine.write_text(before.replace('"answer": "', '"answer": "1'))
     try:
-        with pytest.raises(StoreError, match="other problems or gold answers than validation"):
+        with pytest.raises(StoreError, match=r"\bvalidation\b"):
             train(config(mine, steps=5), run, resume=True)
     finally:
         mine.write_text(before)
@@ -188,11 +188,11 @@ def test_a_file_that_changed_since_the_first_checkpoint_is_refused_before_traini
 
 def test_what_cannot_be_asked_is_refused_before_the_first_step(mine: Path, tmp_path: Path) -> None:
     long = replace(config(mine), validation=Validation(path=str(mine)))
-    with pytest.raises(ConfigError, match="do not fit in the model's 1024 positions"):
+    with pytest.raises(ConfigError, match="1024"):
         train(long, tmp_path / "run")
     with pytest.raises(DataError, match=r"nowhere\.jsonl"):
         train(replace(long, validation=Validation(path="nowhere.jsonl")), tmp_path / "run")
     too_long = replace(long, data=replace(long.data, max_prompt_tokens=1))
-    with pytest.raises(ConfigError, match="1024 positions"):  # before training problems are counted
+    with pytest.raises(ConfigError, match="1024"):  # before training problems are counted
         train(too_long, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -813,37 +813,31 @@ def test_what_does_not_fit_together_is_refused() -> None:
     args = (this.student, this.teacher, this.head)
     wrong: Any = "fast"
     no_head: Any = nn.Bilinear(2, 2, 2)
-    with pytest.raises(ValueError, match="student has 9 rows, teacher 8"):
+    with pytest.raises(ValueError, match=r"student.*9.*teacher.*8"):
         fused_paint_loss(this.student, this.teacher[:8], this.head, [6, 3])
-    with pytest.raises(ValueError, match="lengths must sum to the 9 rows of each view, got 10"):
+    with pytest.raises(ValueError, match=r"lengths.*9.*10"):
         fused_paint_loss(*args, [6, 4])
-    with pytest.raises(ValueError, match="one for each of the 9 rows of each view, got 8"):
+    with pytest.raises(ValueError, match=r"9.*8"):
         fused_paint_loss(*args, [6, 3], tokens=this.tokens[:8])
-    with pytest.raises(ValueError, match="teacher_hidden has 5 entries a row, lm_head takes 6"):
+    with pytest.raises(ValueError, match=r"teacher_hidden.*5.*lm_head.*6"):
         fused_paint_loss(this.student, this.teacher[:, :5], this.head, [6, 3])
-    with pytest.raises(
-        ValueError, match="teacher_hidden has 6 entries a row, teacher_lm_head takes 5"
-    ):
+    with pytest.raises(ValueError, match=r"teacher_hidden.*6.*teacher_lm_head.*5"):
         fused_paint_loss(*args, [6, 3], teacher_lm_head=nn.Linear(5, 40))
-    with pytest.raises(
-        ValueError, match="share one vocabulary: lm_head has 40 entries, teacher_lm_head 39"
-    ):
+    with pytest.raises(ValueError, match=r"lm_head.*40.*teacher_lm_head.*39"):
         fused_paint_loss(*args, [6, 3], teacher_lm_head=nn.Linear(6, 39))
-    with pytest.raises(TypeError, match="must be a linear layer or its weight, got Bilinear"):
+    with pytest.raises(TypeError, match="Bilinear"):
         fused_paint_loss(*args, [6, 3], teacher_lm_head=no_head)
-    with pytest.raises(ValueError, match=r'clip_mode must be "none" .* got "token"'):
+    with pytest.raises(ValueError, match=r'clip_mode.*"token"'):
         fused_paint_loss(*args, [6, 3], tokens=this.tokens, kind="sampled_token", clip_mode="token")
-    with pytest.raises(ValueError, match="kind 'sampled_token' needs tokens"):
+    with pytest.raises(ValueError, match=r"'sampled_token'.*tokens"):
         fused_paint_loss(*args, [6, 3], kind="sampled_token", clip_mode="none")
-    with pytest.raises(ValueError, match="chunk_tokens must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"chunk_tokens.*got 0"):
         fused_paint_loss(*args, [6, 3], chunk_tokens=0)
-    with pytest.raises(ValueError, match=r"temperature must be in \[0.001, 1000\] or None, got 0"):
+    with pytest.raises(ValueError, match=r"temperature.*got 0"):
         fused_paint_loss(*args, [6, 3], temperature=0)
-    with pytest.raises(
-        ValueError, match='impl must be one of auto, reference, chunked, triton, got "fast"'
-    ):
+    with pytest.raises(ValueError, match=r'impl.*"fast"'):
         fused_paint_loss(*args, [6, 3], impl=wrong)
-    with pytest.raises(TypeError, match="must be a linear layer or its weight, got Bilinear"):
+    with pytest.raises(TypeError, match="Bilinear"):
         fused_paint_loss(this.student, this.teacher, no_head, [6, 3])
 
 
@@ -851,17 +845,15 @@ def test_what_does_not_fit_together_is_refused() -> None:
 def test_log_probs_of_what_does_not_fit_together_are_refused() -> None:
     this = scored(9)
     no_head: Any = nn.Bilinear(2, 2, 2)
-    with pytest.raises(ValueError, match="hidden has 5 entries a row, lm_head takes 6"):
+    with pytest.raises(ValueError, match=r"hidden.*5.*lm_head.*6"):
         fused_log_probs(this.hidden[:, :5], this.head, this.tokens)
-    with pytest.raises(
-        ValueError, match="tokens must be one for each of the 9 rows of hidden, got 8"
-    ):
+    with pytest.raises(ValueError, match=r"tokens.*9.*hidden.*8"):
         fused_log_probs(this.hidden, this.head, this.tokens[:8])
-    with pytest.raises(ValueError, match=r"temperature must be in \[0.001, 1000\] or None, got 0"):
+    with pytest.raises(ValueError, match=r"temperature.*got 0"):
         fused_log_probs(this.hidden, this.head, this.tokens, temperature=0)
-    with pytest.raises(ValueError, match="chunk_tokens must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"chunk_tokens.*got 0"):
         fused_log_probs(this.hidden, this.head, this.tokens, chunk_tokens=0)
-    with pytest.raises(TypeError, match="must be a linear layer or its weight, got Bilinear"):
+    with pytest.raises(TypeError, match="Bilinear"):
         fused_log_probs(this.hidden, no_head, this.tokens)
 
 
@@ -869,11 +861,11 @@ def test_log_probs_of_what_does_not_fit_together_are_refused() -> None:
 def test_triton_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "paint.kernels", None)
     monkeypatch.delattr("paint.kernels", raising=False)
-    with pytest.raises(ImplError, match=r"needs the triton package .*; use impl='chunked'"):
+    with pytest.raises(ImplError, match=r"triton.*chunked"):
         triton_row_work(torch.device("cpu"))
     monkeypatch.undo()
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(ImplError, match="needs a GPU, or TRITON_INTERPRET=1"):
+    with pytest.raises(ImplError, match="TRITON_INTERPRET"):
         triton_row_work(torch.device("cpu"))
 
 

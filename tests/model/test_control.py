@@ -146,9 +146,7 @@ def test_a_row_with_control_is_refused_or_skipped_and_counted(
         rollout=cfg.Rollout(max_new_tokens=64),
     )
     rows = GoodRows([GOOD, problem_with(field)], {})
-    with pytest.raises(
-        DataError, match=rf"mine.jsonl: problem odd holds .*'<\|im_end\|>' in its {field}; .*skip"
-    ):
+    with pytest.raises(DataError, match=rf"mine.jsonl.*\bodd\b.*'<\|im_end\|>'.*\b{field}\b.*skip"):
         problems_that_fit(policy, config, rows, Display())
 
     config = replace(config, data=replace(data, on_bad_row="skip"))
@@ -171,9 +169,7 @@ def test_a_check_of_the_data_counts_such_rows(tmp_path: Path) -> None:
 
 def test_a_benchmark_with_control_is_refused_with_its_row_and_the_token(policy: Policy) -> None:
     asked = [GOOD, problem_with("problem", "Add. <|endoftext|> 1")]
-    with pytest.raises(
-        DataError, match=r"problem odd holds .*: '<\|endoftext\|>' in its problem \('Add\. <\|"
-    ):
+    with pytest.raises(DataError, match=r"\bodd\b.*'<\|endoftext\|>'.*\bproblem\b.*'Add\. <\|"):
         deployment_prompts(policy, asked, thinking=True)
     assert list(deployment_prompts(policy, [GOOD, problem_with("solution")], thinking=True))
 

@@ -55,9 +55,7 @@ def test_hidden_states_are_those_that_predict_the_completion_whatever_padding_an
 )  # peft's, before our error
 def test_a_head_with_an_adapter_is_refused() -> None:
     targets = (*LAB.lora_targets, "lm_head")
-    with pytest.raises(
-        PolicyError, match=r"needs a plain linear lm_head.*model\.lora_targets must leave it out"
-    ):
+    with pytest.raises(PolicyError, match=r"lm_head.*model\.lora_targets"):
         load_policy(replace(LAB, lora_targets=targets), seed=0)
 
 
@@ -278,9 +276,7 @@ def test_a_model_that_was_not_saved_as_it_was_trained_is_said(
         )
 
     monkeypatch.setattr(type(full.model), "save_pretrained", zeroed)
-    with pytest.raises(
-        PolicyError, match="was not saved as it was trained; do not use this checkpoint"
-    ):
+    with pytest.raises(PolicyError, match="not saved"):
         save_trained(full, tmp_path / "model")
 
 
@@ -296,9 +292,7 @@ def test_weights_that_are_not_all_there_are_refused_and_not_made_up(
         path,
         {"format": "pt"},
     )
-    with pytest.raises(
-        PolicyError, match=r"of another shape than the policy's, or without \['model\.layers\.0"
-    ):
+    with pytest.raises(PolicyError, match=r"model\.layers\.0"):
         load_trained(full, tmp_path)
 
     path.write_bytes(b"nothing")
@@ -364,14 +358,14 @@ def test_a_model_that_lacks_weights_is_not_made_up(lab_copy: Path) -> None:
     weights = load_file(path)
     name = "model.layers.1.mlp.up_proj.weight"
     save_file({n: w for n, w in weights.items() if n != name}, path, {"format": "pt"})
-    with pytest.raises(PolicyError, match=rf"lacks {re.escape(name)}; its weights and its config"):
+    with pytest.raises(PolicyError, match=rf"lacks {re.escape(name)}"):
         load_policy(replace(LAB, path=str(lab_copy)), seed=0)
 
     # Weights of a layer that the config leaves out are those of another model.
     above = [n for n in weights if "layers.1." in n]
     more = {n.replace("layers.1.", "layers.3."): weights[n].clone() for n in above}
     save_file(weights | more, path, {"format": "pt"})
-    with pytest.raises(PolicyError, match=r"beside what its config describes, model\.layers\.3"):
+    with pytest.raises(PolicyError, match=r"model\.layers\.3"):
         load_policy(replace(LAB, path=str(lab_copy)), seed=0)
 
     save_file(weights | {"value_head.weight": torch.zeros(3)}, path, {"format": "pt"})
@@ -386,7 +380,7 @@ def test_a_template_that_never_ends_is_stopped(
     loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     (lab_copy / "chat_template.jinja").write_text(loop)
     before = threading.active_count()
-    with pytest.raises(PolicyError, match=r"does not end within 0\.5 seconds; mend chat_template"):
+    with pytest.raises(PolicyError, match=r"0\.5 seconds.*chat_template"):
         load_policy(replace(LAB, path=str(lab_copy)), seed=0)
     until(lambda: threading.active_count() <= before)
 
@@ -418,5 +412,5 @@ def test_a_model_that_lets_packed_rows_see_each_other_is_refused(
 ) -> None:
     """As one whose code makes its own mask, and does not look at positions."""
     monkeypatch.setattr("transformers.masking_utils.find_packed_sequence_indices", lambda _: None)
-    with pytest.raises(PolicyError, match=r"does not keep packed rows apart .* model\.packed off"):
+    with pytest.raises(PolicyError, match=r"model\.packed"):
         load_policy(replace(LAB, packed=True), seed=0)

@@ -228,7 +228,7 @@ def test_an_average_over_an_embedding_is_refused_and_a_frozen_one_is_not() -> No
     open_teacher(policy, Teacher())
     with pytest.raises(
         PolicyError,
-        match=r"model\.embed_tokens is a Embedding; leave it out of model\.lora_targets",
+        match=r"model\.embed_tokens.*Embedding.*model\.lora_targets",
     ):
         open_teacher(policy, EMA)
 
@@ -407,7 +407,7 @@ def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: 
     (saved / FILE).write_bytes(stored[: len(stored) // 2])
     with pytest.raises(Damaged, match=rf"{FILE} is not the file .*delete .* to go on from the one"):
         checkpoint.restore(tmp_path, other, optimizer, again)
-    with pytest.raises(PolicyError, match=r"must hold the average of teacher\.weights ema"):
+    with pytest.raises(PolicyError, match=r"teacher\.weights ema"):
         again.load(saved)
 
     (saved / FILE).unlink()
@@ -418,9 +418,7 @@ def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: 
 def test_the_average_of_another_model_is_refused(policy: Policy, tmp_path: Path) -> None:
     open_teacher(policy, EMA).save(tmp_path)
     other = load_policy(replace(LAB, lora_targets=("q_proj",)), seed=0)
-    with pytest.raises(
-        PolicyError, match=r"average of another model, or of other model\.lora_targets"
-    ):
+    with pytest.raises(PolicyError, match=r"model\.lora_targets"):
         open_teacher(other, EMA).load(tmp_path)
 
 

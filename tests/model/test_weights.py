@@ -79,7 +79,7 @@ def test_an_adapter_of_which_this_process_holds_a_part_is_not_saved(
             weight.data = weight.data[: len(weight) // 2]
     if part == "no layer":
         monkeypatch.setattr("peft.get_peft_model_state_dict", lambda _: {})
-    with pytest.raises(PolicyError, match=r"lora_\w\.weight is .* in a whole adapter; .* sharding"):
+    with pytest.raises(PolicyError, match=r"lora_\w\.weight.*sharding"):
         save_adapter(trained, tmp_path / "part")
 
 
@@ -159,7 +159,7 @@ def test_weights_that_are_not_finite_are_refused_and_change_nothing(
     save_trained(policy, tmp_path / "saved")
     with torch.no_grad():
         policy.trainable[0].copy_(before[0])
-    with pytest.raises(PolicyError, match=r"saved: .*weight holds numbers that are not finite"):
+    with pytest.raises(PolicyError, match=r"saved: .*weight\b.*not finite"):
         load_trained(policy, tmp_path / "saved")
     for parameter, value in zip(policy.trainable, before, strict=True):
         assert torch.equal(parameter, value)

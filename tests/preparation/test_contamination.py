@@ -209,7 +209,7 @@ def test_a_share_of_zero_takes_any_shared_ngram_for_contamination() -> None:
 
 @pytest.mark.parametrize("options", [{"ngram": 0}, {"share": 1.1}, {"share": -0.1}])
 def test_impossible_thresholds_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="ngram must be at least 1 and share in"):
+    with pytest.raises(ValueError, match="ngram"):
         index_of(BOXES, **options)
 
 

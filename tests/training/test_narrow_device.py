@@ -83,7 +83,7 @@ def test_a_number_format_that_the_device_lacks_is_refused() -> None:
     with NarrowDevice():
         require_dtype(NARROW, torch.bfloat16)
         assert float64_device(NARROW) == torch.device("cpu")
-        with pytest.raises(ConfigError, match=r"standin:0 has no float64; take --model.dtype flo"):
+        with pytest.raises(ConfigError, match=r"standin:0\b.*float64.*--model\.dtype"):
             require_dtype(NARROW, torch.float64)
     assert float64_device(torch.device("cpu")) == torch.device("cpu")
 

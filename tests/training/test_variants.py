@@ -95,11 +95,9 @@ def test_controls_are_drawn_by_the_seed_and_refused_where_there_is_nothing_to_dr
 
     wrong = {reference_shown(problems, problems[0], "wrong_answer", seed) for seed in range(50)}
     assert wrong == {f"The answer is $\\boxed{{{i}}}$." for i in (1, 2)}
-    with pytest.raises(DataError, match=r"^context\.shown other needs a second problem"):
+    with pytest.raises(DataError, match=r"^context\.shown other\b"):
         reference_shown(problems[:1], problems[0], "other", 0)
-    with pytest.raises(
-        DataError, match=r"^context\.shown wrong_answer needs .* another answer than '0'"
-    ):
+    with pytest.raises(DataError, match=r"^context\.shown wrong_answer\b.*'0'"):
         reference_shown(problems[::3], problems[0], "wrong_answer", 0)
 
 
@@ -200,9 +198,7 @@ def test_another_problems_solution_counts_for_the_longest_prompt(
         return problems_that_fit(policy, config, read_problems(config.data), Display())
 
     assert len(prepared("own")) == 2
-    with pytest.raises(
-        DataError, match=r"problem 1 makes a teacher prompt of \d+ tokens, over the limit of 200"
-    ):
+    with pytest.raises(DataError, match=r"problem 1\b.*teacher prompt.*\b200\b"):
         prepared("other")
     assert "another's solution: 2/2" not in capsys.readouterr().out
     assert [problem.id for problem in prepared("other", on_bad_row="skip")] == ["2"]
@@ -215,9 +211,7 @@ def test_a_rationale_counts_for_the_longest_prompt(tmp_path: Path) -> None:
     config = tiny(
         teacher={"reason_first": True, "rationale_tokens": 600}, data={"max_prompt_tokens": 650}
     )
-    with pytest.raises(
-        DataError, match=r"makes a teacher prompt of \d+ tokens, over the limit of 650"
-    ):
+    with pytest.raises(DataError, match=r"teacher prompt.*\b650\b"):
         train(config, tmp_path / "run")
     with pytest.raises(ConfigError, match="there is nothing to reason about"):
         tiny(teacher={"reason_first": True}, context={"shown": "none"})
