@@ -40,7 +40,7 @@ lab: setup  ## train and evaluate on the embedded model
 	$(BIN)/paint lab --folder runs/lab-$$(date +%Y%m%d-%H%M%S)
 
 # Two processes of one thread share the work: on two cores that is faster than one of two threads.
-REAL = OMP_NUM_THREADS=1 $(BIN)/paint lab --model smollm2 --seeds 3 --samples 2
+REAL = OMP_NUM_THREADS=1 $(BIN)/python examples/smollm2/run.py
 real: setup  ## the same on a small real model (docs/real.md): 1.5 to 3 hours; stopped, it goes on
 	@mkdir -p runs
 	$(REAL) > runs/real-beside.txt 2>&1 & $(REAL); status=$$?; wait; exit $$status

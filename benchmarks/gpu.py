@@ -581,7 +581,7 @@ def _beside(first: Path, other: Path) -> dict[str, Any]:
 
 # --- a real model ---------------------------------------------------------------------------------
 
-SMOLLM2_RECIPE = "smollm2-paint"
+SMOLLM2_RECIPE = str(ROOT / "examples/smollm2/recipes/smollm2-paint.toml")
 
 
 def smollm2(scale: Scale, say: Say, place: Place) -> None:

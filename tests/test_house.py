@@ -39,7 +39,6 @@ ROOMS = {
     ],
     "method": ["context", "latex", "objective", "fused", "kernels"],
     "lab": [],
-    "smollm2": [],
     "planning": ["plan"],
     "grading": [],
     "data": [],
@@ -120,7 +119,7 @@ def test_the_method_reads_without_the_rest_of_the_house() -> None:
 
 # Packages beside the standard library that the method, the settings and a lone process may import.
 STANDARD = ["context", "latex", "errors", "options", "config", "recipe", "runs", "files"]
-STANDARD += ["engines.watchdog", "lab.problems", "lab.files", "smollm2.problems"]
+STANDARD += ["engines.watchdog", "lab.problems", "lab.files"]
 OUTSIDE: dict[str, set[str]] = {
     **{module: set() for module in STANDARD},
     "objective": {"torch", "jaxtyping"},
@@ -162,14 +161,18 @@ def test_what_must_be_quick_does_not_wait_for_torch() -> None:
     assert "paint train" in result.stdout
 
 
-@pytest.mark.parametrize("name", shipped_recipes())
-def test_every_recipe_loads_and_says_only_what_differs(name: str) -> None:
-    path = find_recipe(name)
+RECIPES = [*map(find_recipe, shipped_recipes()), *sorted(ROOT.glob("examples/*/recipes/*.toml"))]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
+def test_every_recipe_loads_and_says_only_what_differs(path: Path) -> None:
     read_recipe(path)
     defaults = to_table(Config())
     for section, values in tomllib.loads(path.read_text()).items():
         for key, value in values.items():
-            assert value != defaults[section][key], f"{name}: {section}.{key} repeats the default"
+            assert value != defaults[section][key], (
+                f"{path.name}: {section}.{key} repeats the default"
+            )
 
 
 DOCUMENTS = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md"]

@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -14,8 +14,6 @@ from paint.recipe import differences, find_recipe, read_recipe, shipped_recipes,
 METHODS = {"paint": "distillation", "opsd": "distillation", "grpo": "grpo", "sft": "sft"}
 MODELS = {"qwen3-1.7b": "Qwen/Qwen3-1.7B", "qwen3-4b": "Qwen/Qwen3-4B", "qwen3-8b": "Qwen/Qwen3-8B"}
 SHIPPED = list(product(METHODS, MODELS))
-CONTROLS = [f"{name}-{shown}" for name in ("opsd", "paint") for shown in ("none", "other")]
-SMOLLM2 = [f"smollm2-{name}" for name in ("grpo", "opsd", "paint", *CONTROLS)]
 LABS = [name for name in shipped_recipes() if name.startswith("lab-")]
 
 Told = dict[str, tuple[Any, str]]
@@ -160,8 +158,7 @@ def test_there_is_a_recipe_for_each_method_and_model_of_the_paper_and_for_the_la
         f"lab-{method}" if model == "lab" else f"{method}-{model}"
         for method, model in product(METHODS, models)
     }
-    others = {"lab-grpo-long", *SMOLLM2, "smollm2-warm-up-1", "smollm2-warm-up-2"}
-    assert set(shipped_recipes()) == {*names, *others}
+    assert set(shipped_recipes()) == {*names, "lab-grpo-long"}
 
 
 @pytest.mark.parametrize(("method", "model"), SHIPPED)
@@ -231,7 +228,6 @@ def test_only_grpos_student_thinks_and_only_it_writes_long_completions(model: st
     [
         *((f"paint-{model}", f"opsd-{model}") for model in MODELS),
         ("lab-paint", "lab-opsd"),
-        ("smollm2-paint", "smollm2-opsd"),
     ],
 )
 def test_opsd_is_paint_with_nothing_hidden_and_nothing_interpolated(pair: tuple[str, str]) -> None:
@@ -246,26 +242,6 @@ def test_opsd_is_paint_with_nothing_hidden_and_nothing_interpolated(pair: tuple[
         "objective.mix",
         "objective.top_fraction",
     }
-
-
-@pytest.mark.parametrize("shown", ["none", "other"])
-def test_a_control_of_smollm2_differs_from_its_paint_in_what_is_shown(
-    shown: Literal["none", "other"],
-) -> None:
-    paint, control = (
-        read_recipe(find_recipe(name)) for name in ("smollm2-paint", f"smollm2-paint-{shown}")
-    )
-    assert control == replace(paint, context=replace(paint.context, shown=shown))
-
-
-def test_what_is_compared_on_smollm2_takes_the_same_steps_from_the_same_model() -> None:
-    configs = [read_recipe(find_recipe(name)) for name in SMOLLM2]
-    shared = {
-        (c.model, c.data, c.train.steps, c.train.batch_size, c.rollout.max_new_tokens)
-        for c in configs
-    }
-    assert len(shared) == 1
-    assert configs[0].train.steps >= 40
 
 
 @pytest.mark.parametrize("model", MODELS)

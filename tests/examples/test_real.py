@@ -13,18 +13,18 @@ import torch
 from safetensors.torch import load_file
 from tokenizers.pre_tokenizers import ByteLevel
 
+from conversion import FetchError, make_base
 from paint import files
 from paint.config import Config, Model
 from paint.display import Display
 from paint.engines.local import LocalEngine
 from paint.engines.protocol import Sampling
-from paint.experiments.smollm2 import in_cache, write_problems
 from paint.model.policy import Policy, load_policy, load_tokenizer
 from paint.runs import read_metrics
-from paint.smollm2.conversion import FetchError, converted
-from paint.smollm2.problems import HELD_OUT, WARM_UP, rows, word_problems
 from paint.training.run import train
+from problems import HELD_OUT, WARM_UP, rows, word_problems
 from real_vllm import LEAN, SERVER, SMALL, needs_vllm
+from run import in_cache, recipe_of, write_problems
 from runs import adapter, assert_same, assert_same_history, changed, stored
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The converted model, with problems beside it; it takes the warmed-up model's place."""
     cache = tmp_path_factory.mktemp("smollm2")
     try:
-        base = converted(cache, Display())
+        base = make_base(cache, Display())
     except FetchError as error:
         pytest.skip(str(error))
     (cache / "model").symlink_to(base)
@@ -52,7 +52,7 @@ def policy(cache: Path) -> Policy:
 def two_steps(cache: Path) -> Config:
     """PAINT for two steps of two short completions."""
     config = changed(
-        "smollm2-paint",
+        str(recipe_of("paint")),
         {
             "train": {"steps": 2, "batch_size": 2, "micro_batch_size": 2, "checkpoint_every": 1},
             "model": {"dtype": "float32"},
@@ -73,7 +73,7 @@ def test_a_converted_model_is_an_ordinary_folder_and_is_not_made_again(cache: Pa
     assert {value.dtype for value in weights.values()} == {torch.bfloat16}
     assert 1.34e8 < sum(value.numel() for value in weights.values()) < 1.36e8
     before = (cache / "base/model.safetensors").stat().st_mtime_ns
-    assert converted(cache, Display()) == cache / "base"
+    assert make_base(cache, Display()) == cache / "base"
     assert (cache / "base/model.safetensors").stat().st_mtime_ns == before
 
 
@@ -81,7 +81,7 @@ def test_a_converted_model_that_was_changed_is_refused(cache: Path, tmp_path: Pa
     shutil.copytree(cache / "base", tmp_path / "base")
     (tmp_path / "base/config.json").write_text("{}")
     with pytest.raises(files.Damaged, match=r"config.json is not the file .* it is made again"):
-        converted(tmp_path, Display())
+        make_base(tmp_path, Display())
 
 
 def test_the_tokenizer_cuts_every_digit_and_keeps_the_blanks_before_it(cache: Path) -> None:

