@@ -179,7 +179,7 @@ def test_a_file_that_changed_since_the_first_checkpoint_is_refused_before_traini
     before = mine.read_text()
     mine.write_text(before.replace('"answer": "', '"answer": "1'))
     try:
-        with pytest.raises(StoreError, match=r"\bvalidation\b"):
+        with pytest.raises(StoreError, match=r"problems .*\bvalidation\b"):
             train(config(mine, steps=5), run, resume=True)
     finally:
         mine.write_text(before)
