@@ -36,9 +36,8 @@ import tyro
 
 from paint.config import Config, Train
 from paint.options import Impl
-from paint.planning.memory import Rows, training_memory
+from paint.planning.memory import CHUNK, Rows, training_memory
 from paint.planning.shapes import SHAPES, Shape
-from paint.planning.work import loss_products, row_flops, trained_weights
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -404,18 +403,36 @@ def update(model: str, scale: Scale, say: Say, place: Place) -> None:
             _forget(policy)
 
 
+def forward_flops(shape: Shape, adapters: int, tokens: int) -> float:
+    """A causal forward pass over one row, without the head: 2 (N + A) a token, and attention.
+
+    N are the weights of the layers' matrices, A those of the adapters. A token that sees s others
+    takes 4 L heads head_size s for attention.
+    """
+    attention = 4 * shape.layers * shape.queries * tokens**2 / 2
+    return 2 * (shape.weights + adapters) * tokens + attention
+
+
+def backward_flops(shape: Shape, adapters: int, tokens: int) -> float:
+    """Its backward pass: 2 N + 4 A a token, since N get no gradient, and attention twice."""
+    attention = 4 * shape.layers * shape.queries * tokens**2
+    return (2 * shape.weights + 4 * adapters) * tokens + attention
+
+
 def update_flops(shape: Shape, model: Any, load: Load, checkpointing: bool) -> dict[str, float]:
-    """FLOPs of an update by phase (paint.planning.work; the names are benchmarks/update.py's)."""
+    """FLOPs of an update by phase (the names are benchmarks/update.py's)."""
     config = _config(model, load, checkpointing)
-    by_row = row_flops(
-        shape,
-        trained_weights(config, shape),
-        student=load.prompt + load.completion,
-        teacher=load.teacher_prompt + load.completion,
-        completion=load.completion,
-        products=loss_products(config, load.completion),
-        checkpointing=checkpointing,
-    )
+    adapters = shape.adapters(model.lora_rank, model.lora_targets)
+    student = load.prompt + load.completion
+    forward = forward_flops(shape, adapters, student)
+    # Onto the vocabulary for each view, and back; in several chunks, selected positions twice.
+    products = 3 * (1 + (config.objective.top_fraction if load.completion > CHUNK else 0))
+    by_row = {
+        "teacher forward": forward_flops(shape, 0, load.teacher_prompt + load.completion),
+        "student forward": forward,
+        "loss": products * 2 * shape.head * load.completion,
+        "backward": backward_flops(shape, adapters, student) + (forward if checkpointing else 0),
+    }
     return {phase: load.rows * flops for phase, flops in by_row.items()}
 
 

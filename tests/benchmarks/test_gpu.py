@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Qwen3Config, Qwen3Model
 
 from paint import config as cfg
 from paint.lab.files import MODEL, TRAINING_PROBLEMS
-from paint.planning.shapes import SHAPES
+from paint.planning.shapes import SHAPES, Shape
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -21,6 +25,8 @@ from gpu import (
     Options,
     Place,
     Skipped,
+    backward_flops,
+    forward_flops,
     main,
     markdown,
     peak_flops,
@@ -87,6 +93,46 @@ def test_flops_by_phase_by_hand() -> None:
     assert kept["backward"] == plain["backward"] + plain["student forward"]
     long = update_flops(shape, model, gpu.FULL.loads[1], False)
     assert long["loss"] == pytest.approx(16_384 * 3.09 * 2 * 2048 * 151_936)
+
+
+def test_flops_are_those_of_a_real_model_with_adapters() -> None:
+    shape = Shape(
+        layers=3,
+        hidden=16,
+        heads=4,
+        intermediate=24,
+        tied=True,
+        kv_heads=2,
+        head_size=8,
+        vocabulary=32,
+    )
+    model = Qwen3Model(
+        Qwen3Config(
+            vocab_size=shape.vocabulary,
+            hidden_size=shape.hidden,
+            intermediate_size=shape.intermediate,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.kv_heads,
+            head_dim=shape.head_size,
+            attn_implementation="eager",
+        )
+    )
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules=list(TARGETS)))
+    # Else the first block's input needs no gradient, and the pass costs a little less.
+    adapted.enable_input_require_grads()
+    adapters = shape.adapters(2, TARGETS)
+    assert sum(p.numel() for p in adapted.parameters() if p.requires_grad) == adapters
+
+    tokens = 20
+    with FlopCounterMode(display=False) as forward:
+        hidden = adapted(input_ids=torch.arange(tokens)[None]).last_hidden_state
+    with FlopCounterMode(display=False) as backward:
+        hidden.sum().backward()
+    # Eager attention also computes what the causal mask hides: as much again.
+    masked = 4 * shape.layers * shape.queries * tokens**2 / 2
+    assert forward.get_total_flops() == forward_flops(shape, adapters, tokens) + masked
+    assert backward.get_total_flops() == backward_flops(shape, adapters, tokens) + 2 * masked
 
 
 def test_the_engine_is_timed_and_held_against_the_trainer(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from paint.config import Config, Model
 from paint.planning.shapes import WIDTHS, Shape
-from paint.planning.work import CHUNK
+
+CHUNK = 1024
+"""Tokens of a chunk of the loss on a GPU (paint.fused)."""
 
 WIDE = 4
 """Bytes of a float32."""
