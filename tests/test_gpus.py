@@ -19,7 +19,6 @@ from paint import cli, gpus
 from paint.config import Config, ConfigError
 from paint.engines.launch import OwnedProcess, visible_gpus
 from paint.gpus import Request, place, requested, served, with_gpus
-from paint.plan import Split
 from paint.recipe import find_recipe, read_recipe
 from paint.runs import latest_checkpoint, read_metrics
 from processes import alive, until
@@ -148,19 +147,22 @@ def test_without_a_gpu_there_are_processes_without_one(machine: Machine) -> None
     assert not shared.shared  # vLLM sleeps on GPUs alone
 
 
-def test_the_plan_divides_where_no_split_is_given(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("path", [LAB.model.path, "owner/none"])
+def test_half_of_the_gpus_serve_where_no_split_is_given(machine: Machine, path: str) -> None:
     machine(8)
+    config = replace(vllm(), model=replace(LAB.model, path=path))
+    placed = place(Request(8, None, False), config, (1, 8))
+    assert (placed.trainers, placed.servers) == (("0", "1", "2", "3"), ("4", "5", "6", "7"))
+    assert not placed.shared
 
-    def divide(config: Config, gpus: int, *, memory: float) -> Split:
-        assert (config.rollout.engine, gpus, memory) == ("vllm", 8, 80e9)
-        return Split(6, 2, False, "because")
 
-    monkeypatch.setattr("paint.plan.divide", divide)
-    placed = place(Request(8, None, False), vllm(), (1, 8))
-    assert (len(placed.trainers), placed.servers) == (6, ("6", "7"))
-    assert str(placed) == "train on 0, 1, 2, 3, 4, 5; serve on 6, 7 (because)"
+@pytest.mark.parametrize("count", [1, 8])
+def test_all_gpus_train_where_no_servers_could_be_used(machine: Machine, count: int) -> None:
+    machine(count)
+    sft = replace(LAB, train=replace(LAB.train, method="sft"))
+    placed = place(Request(count, None, False), sft, (1, count))
+    assert (len(placed.trainers), placed.servers) == (count, ())
+    assert served(sft, placed) == sft
 
 
 def test_a_verb_that_trains_nothing_serves_on_all_and_an_experiment_on_all_but_one(

@@ -270,26 +270,23 @@ def _train_here(config: Config, folder: Path, *, resume: bool) -> None:
 
 
 def plan(arguments: list[str]) -> int:
-    """What lies where, what fits, and how long a step takes."""
+    """What lies where on which GPU, and what fits."""
     options, flags = _plan_parser().parse_known_args(arguments)
     config = _override(find_recipe(options.recipe), flags, "plan")
     from paint.plan import make_plan
     from paint.planning import report
-    from paint.planning.work import LIMIT
 
     memory = options.memory and options.memory * 1e9
-    lengths = replace(LIMIT, problem=options.problem, solution=options.solution)
-    made = make_plan(config, options.gpus, options.nodes, memory, lengths=lengths)
-    print(report.markdown_row(made) if options.markdown else "\n".join(report.lines(made)))
+    print(*report.lines(make_plan(config, options.gpus, options.nodes, memory)), sep="\n")
     return 0
 
 
 def _plan_parser() -> ArgumentParser:
     parser = ArgumentParser(
         prog="paint plan",
-        description="What lies where, what fits, the longest prompt and completion that fit, and "
-        "how long a step takes. An estimate from the model's config.json: nothing is loaded, and "
-        "no GPU is needed (docs/plan.md).",
+        description="What lies where on a GPU, what fits, the longest prompt and completion that "
+        "fit, and which GPUs train and serve. An estimate from the model's config.json: nothing is "
+        "loaded, and no GPU is needed (docs/plan.md).",
         epilog=RECIPE_FLAGS,
         allow_abbrev=False,
     )
@@ -306,22 +303,7 @@ def _plan_parser() -> ArgumentParser:
     parser.add_argument(
         "--memory",
         type=_within(float, 1, 10_000),
-        help="GB of each GPU: 80 is taken for an H100, 141 for an H200, 48 for an L40S, 24 for an "
-        "RTX 4090 (default: 80; of a laptop 16)",
-    )
-    for name, what, tokens in (
-        ("problem", "a problem, which is the student's prompt", 250),
-        ("solution", "a solution, of which the teacher sees a part", 1000),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            type=COUNT,
-            default=tokens,
-            help=f"mean tokens of {what}: assumed for seconds (`paint data check` measures them; "
-            f"default: {tokens:,})",
-        )
-    parser.add_argument(
-        "--markdown", action="store_true", help="print one row of the table in docs/plan.md"
+        help="GB of each GPU (default: 80; of a laptop 16)",
     )
     return parser
 

@@ -69,7 +69,7 @@ class Request:
 
     Attributes:
         gpus: of this machine; on a machine without GPUs, processes without one.
-        split: "4+4", "shared", or None: the plan's.
+        split: "4+4", "shared", or None: the default (``paint.plan.divide``).
         is_dry: print the commands, start nothing.
     """
 
@@ -166,7 +166,7 @@ def place(request: Request, config: Config, ranks: tuple[int, int]) -> Placement
     """
     gpus, memory = _gpus_of_machine(request)
     size = _gpus_of_a_server(config, request.gpus, memory)
-    split = _split(request, config, ranks, memory, size)
+    split = _split(request, config, ranks, size)
     trainers = gpus[: split.trainers]
     served = gpus[len(gpus) - split.servers :]
     if len(served) % size:
@@ -410,17 +410,15 @@ def _require_same_engine(config: Config, placement: Placement, folder: Path) -> 
         )
 
 
-def _split(
-    request: Request, config: Config, ranks: tuple[int, int], memory: float, size: int
-) -> "Split":
+def _split(request: Request, config: Config, ranks: tuple[int, int], size: int) -> "Split":
     """How many GPUs train, and how many serve, of which each server takes ``size``."""
     from paint.plan import Split, divide
 
     fewest, most = ranks
     gpus = request.gpus
     if request.split is None:
-        if most > 1:
-            return divide(config, gpus, memory=memory) if memory else divide(config, gpus)
+        if most == gpus:
+            return divide(config, gpus, server=size)
         if whole := (gpus - most) // size * size:
             return Split(most, whole, False, "one process, and as many servers as the others hold")
         return Split(most, gpus, True, "one process, and its server beside it")

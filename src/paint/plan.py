@@ -1,15 +1,14 @@
-"""What lies where, what fits, and how long a step takes: estimated before anything is loaded.
+"""Estimate of memory: what lies on which GPU, what fits, and which GPUs train and which serve.
 
     config.json -> shape -> bytes of a training GPU and of a server -> what fits, and what would
-                         -> FLOPs and bytes of a step -> seconds by phase
 
 It needs a config and a model's config.json, no weights and no GPU: a model of 70 billion weights is
-planned on a laptop. Lengths are bounds where memory is asked for, and assumptions where time is.
+planned on a laptop.
 """
 
 import math
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -24,27 +23,19 @@ from paint.planning.memory import (
     server_memory,
     training_memory,
 )
-from paint.planning.shapes import WIDTHS, Shape, shape_of
-from paint.planning.units import duration, gb
-from paint.planning.work import (
-    BANDWIDTH_SHARE,
-    FLOP_SHARE,
-    LAPTOP,
-    LIMIT,
-    MACHINES,
-    MEMORY_SHARE,
-    Lengths,
-    Machine,
-    completion_tokens,
-    generation_seconds,
-    machine_of,
-    phases_of_a_row,
-    trained_weights,
-    training,
-)
+from paint.planning.shapes import Shape, shape_of
 
-HOST_LINK = 25e9
-"""Bytes/s between a GPU and the CPU's memory, where a sleeping server's weights go (assumed)."""
+USABLE = 0.9
+"""Share of a GPU's memory that is planned with; the rest is for CUDA and the allocator."""
+
+LAPTOP = 16e9
+"""Bytes of memory that a laptop is taken to have."""
+
+CARDS = (24e9, 48e9, 80e9, 141e9)
+"""Bytes of GPUs that are suggested: RTX 4090, L40S, H100 or A100, H200."""
+
+PROBLEM, SOLUTION, TRACE = 250, 1_000, 10_000
+"""Tokens of a problem, its solution and a reasoning trace, which no setting limits: assumed."""
 
 UTILIZATION = "--gpu-memory-utilization"
 SERVER_SHARE = 0.9
@@ -69,18 +60,61 @@ class Split:
     reason: str
 
 
+def divide(config: Config, gpus: int, nodes: int = 1, *, server: int = 1) -> Split:
+    """The default division of GPUs into trainers and servers.
+
+    - Where no server is to be started, all GPUs train.
+    - With ``rollout.sleep``, every GPU serves and trains in turns.
+    - Else half of the GPUs serve, rounded down to whole servers, and at least one server. The
+      others train. Of several machines, whole machines serve.
+    - Where that leaves no GPU to train, every GPU serves and trains in turns.
+
+    No more GPUs train than a step has rows.
+
+    Args:
+        gpus: of each machine.
+        nodes: machines.
+        server: GPUs of one server (``server_of``).
+    """
+    rollout, total = config.rollout, gpus * nodes
+    # A rank without a row is refused.
+    most = min(total, config.train.batch_size)
+    if config.train.method == "sft" and not config.validation.path:
+        return Split(most, 0, False, "sft generates nothing")
+    if rollout.urls:
+        return Split(most, 0, False, "the servers at rollout.urls generate")
+    if rollout.engine != "vllm":
+        return Split(most, 0, False, f'rollout.engine is "{rollout.engine}"')
+    if rollout.sleep:
+        return Split(most, total, True, "rollout.sleep: each GPU serves and trains in turns")
+
+    unit = gpus if nodes > 1 else server
+    serving = max(total // 2 // unit, 1) * unit
+    if serving >= total:
+        reason = f"a server takes {unit} of {total}: each GPU serves and trains in turns"
+        return Split(most, total, True, reason)
+    kind = "machines" if nodes > 1 else "GPUs"
+    reason = f"about half of the {kind} serve, {server} to a server"
+    return Split(min(total - serving, most), serving, False, reason)
+
+
 @dataclass(frozen=True)
 class Plan:
-    """A config on so many GPUs in each of so many machines; 0 GPUs are a laptop's CPU."""
+    """The estimate of a config on so many GPUs in each of so many machines.
+
+    Attributes:
+        capacity: bytes of memory of each GPU.
+        gpus: of each machine; 0 for a laptop's CPU.
+        sharded: the frozen layers are divided over the GPUs of a machine that train.
+    """
 
     config: Config
     shape: Shape
-    machine: Machine
+    capacity: float
     gpus: int
     nodes: int
     split: Split
     sharded: bool
-    lengths: Lengths = LIMIT
 
     @property
     def shards(self) -> int:
@@ -99,10 +133,9 @@ class Plan:
     @property
     def room(self) -> float:
         """Bytes of a GPU that training may take: a server on it takes the rest."""
-        memory, split = self.machine.memory, self.split
-        if split.shared and not self.sleeps:
-            return (MEMORY_SHARE - server_share(self.config)) * memory
-        return MEMORY_SHARE * memory - (SLEEPING if split.shared else 0.0)
+        if self.split.shared and not self.sleeps:
+            return (USABLE - server_share(self.config)) * self.capacity
+        return USABLE * self.capacity - (SLEEPING if self.split.shared else 0.0)
 
     @property
     def longest(self) -> Rows:
@@ -159,18 +192,6 @@ class Plan:
         most = self.shape.positions - rows.completion
         return _most(lambda n: self.peak(replace(rows, teacher_prompt=n)) <= self.room, most)
 
-    @cached_property
-    def seconds(self) -> dict[str, float]:
-        """Seconds of a step by phase, with every completion at its limit."""
-        return step_seconds(self)
-
-    @property
-    def step(self) -> float:
-        """Seconds of a step; rollouts one step ahead run beside the rest of it."""
-        rollout = self.seconds["rollout"]
-        rest = sum(self.seconds.values()) - rollout
-        return max(rollout, rest) if self.config.rollout.ahead else rollout + rest
-
 
 def make_plan(
     config: Config,
@@ -178,19 +199,15 @@ def make_plan(
     nodes: int = 1,
     memory: float | None = None,
     *,
-    name: str = "",
     split: Split | None = None,
-    lengths: Lengths = LIMIT,
 ) -> Plan:
-    """The plan of a config.
+    """The estimate of a config.
 
     Args:
         gpus: of each machine; 0 for a laptop's CPU.
         nodes: machines.
         memory: bytes of each GPU; 80 GB, or a laptop's 16 GB, where None.
-        name: of the GPU, which says how fast it is; else its memory does.
-        split: who trains and who serves, where that is settled.
-        lengths: of problems and solutions, assumed.
+        split: who trains and who serves; ``divide`` says where None.
 
     Raises:
         ConfigError: no config.json is at hand, or the adapters are on layers that are not planned.
@@ -202,71 +219,12 @@ def make_plan(
             f"model.lora_targets names {', '.join(sorted(unknown))}, which is not planned; the "
             f"plan knows {', '.join(shape.matrices)}"
         )
-    if gpus:
-        machine = machine_of(memory or 80e9, name)
-    else:
-        machine = replace(LAPTOP, memory=memory or LAPTOP.memory)
+    capacity = memory or (80e9 if gpus else LAPTOP)
     undivided = split or Split(1, 0, False, "")
-    plan = Plan(config, shape, machine, gpus, nodes, undivided, config.model.shard, lengths)
-    return plan if split else replace(plan, split=divided(plan))
-
-
-def divide(config: Config, gpus: int, nodes: int = 1, memory: float = 80e9) -> Split:
-    """Which of the GPUs train and which serve.
-
-    Of the ways that fit, the one whose step is estimated to be the shortest. Servers get whole
-    machines where there are several. Where no way fits, all do both in turns.
-
-    Args:
-        gpus: of each machine.
-        nodes: machines.
-        memory: bytes of each GPU.
-
-    Raises:
-        ConfigError: the model's config.json is not at hand.
-    """
-    return make_plan(config, gpus, nodes, memory).split
-
-
-def divided(plan: Plan) -> Split:
-    """``divide``, for a plan whose GPUs are not divided yet."""
-    config, rollout = plan.config, plan.config.rollout
-    total = max(plan.gpus, 1) * plan.nodes
-    # More ranks than rows would have nothing to do, and are refused.
-    most = min(total, config.train.batch_size)
-    if config.train.method == "sft" and not config.validation.path:
-        return Split(most, 0, False, "sft asks no engine")
-    if rollout.urls:
-        return Split(most, 0, False, "the servers at rollout.urls generate")
-    if rollout.engine != "vllm":
-        return Split(most, 0, False, f'rollout.engine is "{rollout.engine}"')
-    if rollout.sleep:
-        return Split(most, total, True, "rollout.sleep: each GPU serves and trains in turns")
-    if total == 1:
-        return Split(1, 1, True, "there is one GPU, which server and trainer share")
-
-    size = server_of(plan).gpus
-    by = plan.gpus if plan.nodes > 1 else size
-    ways = [
-        replace(plan, split=Split(min(total - servers, most), servers, False, ""))
-        for servers in range(by, total, by)
-    ]
-    fitting = [way for way in ways if way.fits]
-    if not fitting:
-        return Split(
-            most,
-            total,
-            True,
-            f"no division into trainers and servers of {size} fits: each GPU serves and trains "
-            f"in turns (rollout.sleep)",
-        )
-    best = min(fitting, key=lambda way: way.step)
-    whole = " in whole machines" if plan.nodes > 1 else ""
-    return replace(
-        best.split,
-        reason=f"the shortest step of {len(fitting)} divisions that fit{whole}: "
-        f"{duration(best.seconds['rollout'])} of {duration(best.step)} generate",
-    )
+    plan = Plan(config, shape, capacity, gpus, nodes, undivided, config.model.shard)
+    if split:
+        return plan
+    return replace(plan, split=divide(config, max(gpus, 1), nodes, server=server_of(plan).gpus))
 
 
 def server_flag(config: Config, name: str) -> str | None:
@@ -307,7 +265,7 @@ def server_of(plan: Plan) -> Server:
         server_memory(
             config,
             plan.shape,
-            memory=plan.machine.memory,
+            memory=plan.capacity,
             share=server_share(config),
             longest=min(longest, plan.shape.positions),
             gpus=size,
@@ -323,7 +281,7 @@ def longest_rows(plan: Plan) -> Rows:
     The student's prompt is a problem alone, whose length is assumed.
     """
     config, positions = plan.config, plan.shape.positions
-    prompt = min(int(plan.lengths.problem), config.data.max_prompt_tokens, positions - 1)
+    prompt = min(PROBLEM, config.data.max_prompt_tokens, positions - 1)
     if config.train.method == "sft":  # prompt and reference together have the limit of a prompt
         completion = min(config.data.max_prompt_tokens, positions) - prompt
         return _micro_batch(plan, prompt, prompt, max(completion, 1))
@@ -335,11 +293,12 @@ def longest_rows(plan: Plan) -> Rows:
 
 def usual_rows(plan: Plan) -> Rows:
     """A micro-batch of rows as they usually are: the same completions, shorter references."""
-    longest, lengths = longest_rows(plan), plan.lengths
-    usual = min(longest.teacher_prompt, int(lengths.problem + lengths.solution))
-    if plan.config.train.method == "sft":
-        reference = min(longest.completion, int(completion_tokens(plan.config, lengths)))
-        return _micro_batch(plan, longest.prompt, longest.teacher_prompt, reference)
+    longest, config = longest_rows(plan), plan.config
+    if config.train.method == "sft":
+        reference = TRACE if config.data.solution_field == "trace" else SOLUTION
+        usual = min(longest.completion, reference)
+        return _micro_batch(plan, longest.prompt, longest.teacher_prompt, usual)
+    usual = min(longest.teacher_prompt, PROBLEM + SOLUTION)
     return _micro_batch(plan, longest.prompt, usual, longest.completion)
 
 
@@ -360,107 +319,58 @@ def _most(fits: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def step_seconds(plan: Plan) -> dict[str, float]:
-    """Seconds of a step by phase, with every completion at its limit: floors (planning.work)."""
-    config, shape, machine, split = plan.config, plan.shape, plan.machine, plan.split
-    peak = FLOP_SHARE * machine.flops
-    link = BANDWIDTH_SHARE * machine.link
-    trained = trained_weights(config, shape) or shape.parameters
+def suggestions(plan: Plan, rows: Callable[[Plan], Rows]) -> list[str]:
+    """At most three changes of a plan that does not fit, each of which fits.
 
-    once = replace(config, train=replace(config.train, steps=1, warmup_steps=0))
-    work = training(once, shape, plan.lengths)
-    seconds = {"rollout": 0.0}
-    for part in work.generations:
-        server = plan.server
-        if server:
-            together = replace(
-                machine,
-                flops=machine.flops * server.gpus,
-                bandwidth=machine.bandwidth * server.gpus,
-                memory=machine.memory * server.gpus,
-            )
-            count = max(split.servers // server.gpus, 1)
-            seconds["rollout"] = generation_seconds(work, part, together, count)
-        else:
-            seconds["rollout"] = generation_seconds(work, part, machine, split.trainers)
-        if server and plan.sleeps:
-            weights = WIDTHS[config.model.dtype] * shape.parameters / server.gpus
-            seconds["sleep and wake"] = 2 * weights / HOST_LINK
+    Settings that leave the result as it is are the only suggestion where they are enough. Else they
+    go with shorter completions, with divided layers, or with larger GPUs.
 
-    updates = sum(part.rounds for part in work.scorings)
-    mine = math.ceil(config.train.batch_size / split.trainers)
-    for phase, flops in phases_of_a_row(config, shape, plan.lengths).items():
-        seconds[phase] = updates * mine * flops / peak
+    Args:
+        rows: the micro-batch that is to fit: ``longest_rows`` or ``usual_rows``.
+    """
 
-    if plan.shards > 1:
-        # Each layer comes whole for every pass of every micro-batch, while another is computed.
-        others = (plan.shards - 1) / plan.shards
-        passes = 3 * math.ceil(mine / longest_rows(plan).rows)
-        moved = passes * others * WIDTHS[config.model.dtype] * shape.weights / link
-        computed = seconds["teacher forward"] + seconds["student forward"] + seconds["backward"]
-        seconds["waiting for layers"] = max(updates * moved - computed, 0.0)
+    def fits(plan: Plan) -> bool:
+        return plan.peak(rows(plan)) <= plan.room
 
-    summed = 2 * (1 - 1 / split.trainers) * 4 * trained / link
-    seconds["update"] = updates * (summed + 28 * trained / (BANDWIDTH_SHARE * machine.bandwidth))
-    return {phase: value for phase, value in seconds.items() if value or phase == "rollout"}
+    def with_setting(plan: Plan, section: str, **values: Any) -> Plan:
+        config = plan.config
+        changed = replace(getattr(config, section), **values)
+        return replace(plan, config=replace(config, **{section: changed}))
 
+    rollout, split, flags = plan.config.rollout, plan.split, []
+    settings: list[tuple[str, str, dict[str, Any]]] = [
+        ("--model.gradient-checkpointing", "model", {"gradient_checkpointing": True}),
+        ("--train.micro-batch-size 1", "train", {"micro_batch_size": 1}),
+        ("--rollout.batch-size 4", "rollout", {"batch_size": min(rollout.batch_size, 4)}),
+    ]
+    if split.shared:
+        settings.append(("--rollout.sleep", "rollout", {"sleep": True}))
+    for flag, section, values in settings:
+        old, plan = plan, with_setting(plan, section, **values)
+        if (plan.memory_of(rows(plan)), plan.room) != (old.memory_of(rows(old)), old.room):
+            flags.append(flag)
+        if fits(plan):
+            return [" ".join(flags)]
 
-# What would fit
-
-
-def ways_out(plan: Plan, rows: Callable[[Plan], Rows]) -> Iterator[str]:
-    """Changes of a plan that does not fit, each of which fits: the cheapest first."""
-    config, split = plan.config, plan.split
-    model, train, rollout = config.model, config.train, config.rollout
-
-    def fits(config: Config, **changes: Any) -> bool:
-        changed = replace(plan, config=config, **changes)
-        return changed.peak(rows(changed)) <= changed.room
-
-    # One after the other, until it fits.
-    flags = []
-    if not model.gradient_checkpointing:
-        config = replace(config, model=replace(model, gradient_checkpointing=True))
-        flags.append("--model.gradient-checkpointing")
-    if not fits(config) and rows(replace(plan, config=config)).rows > 1:
-        config = replace(config, train=replace(train, micro_batch_size=1))
-        flags.append("--train.micro-batch-size 1")
-    if not fits(config) and not split.servers and rollout.batch_size > 4:
-        config = replace(config, rollout=replace(rollout, batch_size=4))
-        flags.append("--rollout.batch-size 4")
-    if not fits(config) and split.shared and not plan.sleeps:
-        config = replace(config, rollout=replace(config.rollout, sleep=True))
-        flags.append("--rollout.sleep")
-    beside = f" with {' '.join(flags)}" if flags else ""
-    if fits(config):
-        yield " ".join(flags)
-        return
-
-    if train.method != "sft":
-        sampled = config.rollout
-        if most := _most(
-            lambda n: fits(replace(config, rollout=replace(sampled, max_new_tokens=n))),
-            sampled.max_new_tokens,
-        ):
-            yield f"--rollout.max-new-tokens {most}{beside}"
-    if not plan.sharded and model.tuning == "lora":
+    found = []
+    if plan.config.train.method != "sft" and (
+        most := _most(
+            lambda n: fits(with_setting(plan, "rollout", max_new_tokens=n)), rollout.max_new_tokens
+        )
+    ):
+        found.append(f"--rollout.max-new-tokens {most}")
+    if not plan.sharded and plan.config.model.tuning == "lora":
         for gpus in sorted({split.trainers, 2, 4, 8}):
-            if gpus < max(split.trainers, 2):
-                continue
-            more = {"split": replace(split, trainers=gpus), "gpus": max(gpus, plan.gpus)}
-            on_more = f" on {gpus} GPUs" if gpus > split.trainers else ""
-            if fits(plan.config, sharded=True, **more):
-                yield f"--model.shard{on_more}"
+            more = replace(split, trainers=gpus)
+            shared_out = replace(plan, sharded=True, split=more, gpus=max(gpus, plan.gpus))
+            if gpus >= max(split.trainers, 2) and fits(shared_out):
+                found.append("--model.shard" + f" on {gpus} GPUs" * (gpus > split.trainers))
                 break
-            if fits(config, sharded=True, **more):
-                yield f"--model.shard{on_more}{beside}"
-                break
-    for memory in sorted({machine.memory for machine in MACHINES.values()}):
-        if memory > plan.machine.memory and fits(
-            config, machine=replace(plan.machine, memory=memory)
-        ):
-            yield f"GPUs of {memory / 1e9:.0f} GB{beside}"
+    for capacity in CARDS:
+        if capacity > plan.capacity and fits(replace(plan, capacity=capacity)):
+            found.append(f"GPUs of {capacity / 1e9:.0f} GB")
             break
+    return [f"{way} with {' '.join(flags)}" if flags else way for way in found]
 
 
 def require_fit(plan: Plan) -> None:
@@ -470,12 +380,12 @@ def require_fit(plan: Plan) -> None:
         ConfigError: with what would fit.
     """
     rows = usual_rows(plan)
-    needed, there = plan.peak(rows), plan.room + (1 - MEMORY_SHARE) * plan.machine.memory
+    needed, there = plan.peak(rows), plan.room + (1 - USABLE) * plan.capacity
     if needed <= there:
         return
 
     memory = plan.memory_of(rows)
-    ways = "; or ".join(ways_out(plan, usual_rows))
+    ways = "; or ".join(suggestions(plan, usual_rows))
     raise ConfigError(
         f"model.path {show(plan.config.model.path)} needs about {gb(needed)} GB on each of "
         f"{plan.split.trainers} training GPUs, and there are {gb(there)} (base "
@@ -490,3 +400,12 @@ def worst(memory: Memory) -> str:
     """The phase that needs most, in words."""
     phase, value = max(memory.phases.items(), key=lambda item: item[1])
     return f"most beside it in the phase {phase}: {gb(value)}"
+
+
+def gb(value: float) -> str:
+    """Bytes in GB, with two or three digits."""
+    giga = value / 1e9
+    for least, digits in ((99.95, 0), (9.95, 1), (0.0995, 2), (0.00995, 3)):
+        if abs(giga) >= least:
+            return f"{giga:,.{digits}f}"
+    return f"{giga:.4f}"

@@ -36,7 +36,7 @@ from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
 from paint.model.weights import model_digests
 from paint.plan import Split, make_plan, require_fit
-from paint.planning.report import start_lines
+from paint.planning.report import start_line
 from paint.ranks import (
     Peers,
     agreed_signal,
@@ -335,7 +335,7 @@ def _open_accelerator(config: Config, folder: Path) -> Accelerator:
 
 
 def _plan(config: Config, ranks: int, device: torch.device, display: Display) -> None:
-    """Say what lies where and how long a step takes; on a GPU, refuse what cannot fit."""
+    """Say what lies where; on a GPU, refuse what cannot fit."""
     on_gpu = device.type == "cuda"
     properties = torch.cuda.get_device_properties(device) if on_gpu else None
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -348,7 +348,6 @@ def _plan(config: Config, ranks: int, device: torch.device, display: Display) ->
             local if properties else 0,
             max(ranks // local, 1),
             properties.total_memory if properties else psutil.virtual_memory().total / local,
-            name=properties.name if properties else "",
             split=split,
         )
     except ConfigError as error:  # a model that the plan does not know may be trained all the same
@@ -357,8 +356,7 @@ def _plan(config: Config, ranks: int, device: torch.device, display: Display) ->
 
     if properties:
         require_fit(plan)
-    for line in start_lines(plan):
-        display.note(line)
+    display.note(start_line(plan))
 
 
 @contextmanager
