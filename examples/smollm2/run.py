@@ -42,8 +42,7 @@ from paint.display import Display
 from paint.errors import PaintError, Stopped
 from paint.experiments.exams import Exam
 from paint.experiments.grid import Cell, run_cells, train_cell
-from paint.experiments.reports import Report, publish, side_by_side
-from paint.experiments.results import BASE, Result, by_cell, shares
+from paint.experiments.report import BASE, Report, Result, by_cell, publish, shares, side_by_side
 from paint.files import locked
 from paint.model.policy import load_policy
 from paint.model.weights import load_trained, merge, trained_in

@@ -21,7 +21,7 @@ from paint.context import mask_solution, student_messages, teacher_messages
 from paint.data.problems import read_problems
 from paint.display import Display
 from paint.experiments.grid import Cell
-from paint.experiments.results import BASE, Result
+from paint.experiments.report import BASE, Result
 from paint.files import Damaged
 from paint.lab.files import MODEL
 from paint.model.policy import load_tokenizer

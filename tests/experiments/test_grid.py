@@ -19,16 +19,14 @@ import pytest
 from paint.cli import main
 from paint.config import Config, ConfigError, Model
 from paint.display import Display
-from paint.evaluation.intervals import Interval, compare_seeds, over_seeds
+from paint.evaluation.intervals import compare_seeds, over_seeds
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.stages import grade
 from paint.evaluation.store import Store
 from paint.experiments.ablations import GRIDS, ablate
 from paint.experiments.exams import lab_exam, paper_exam
 from paint.experiments.grid import Cell, run_cells
-from paint.experiments.plots import FAINT, INK, Panel, save_plot
-from paint.experiments.reports import Report, picture
-from paint.experiments.results import Result, by_cell, read_results, write_results
+from paint.experiments.report import Result, by_cell, read_results, write_results
 from paint.files import locked
 from paint.grading.grader import Grader
 from paint.recipe import find_recipe, read_recipe
@@ -184,28 +182,6 @@ def test_the_tables_are_made_of_the_results(finished: tuple[Path, list[str], str
         length = f"{np.mean([result.answer_tokens for result in rows['base']]):,.0f}"
         assert table["base"] == [over_seeds(scores["base"]).points(), "", "", "", length]
     assert "Avg@3 on 5 problems of lab, seeds 0 to 1" in said
-
-
-def test_the_plot_has_the_figures_of_the_tables(finished: tuple[Path, list[str], str]) -> None:
-    results = read_results(finished[0])
-    names = ("base", "tight", "loose")
-    scores = {
-        name: np.array([r.right for r in results if r.cell == name]) / SAMPLES for name in names
-    }
-    report = Report(
-        "results",
-        "The lab",
-        {"tight": "A", "loose": "B"},
-        {"tight": ("loose", "tight")},
-        "B less A",
-    )
-    _, labels, (level, gap) = picture(report, results)
-    assert labels == ["base", "A", "B"]
-    assert level.intervals == [over_seeds(score) for score in scores.values()]
-    assert level.seeds == [score.mean(axis=1).tolist() for score in scores.values()]
-    assert gap.intervals == [None, compare_seeds(scores["tight"], scores["loose"]), None]
-    assert gap.seeds == [(), (scores["loose"] - scores["tight"]).mean(axis=1).tolist(), ()]
-    assert (level.zero, gap.zero) == (False, True)
 
 
 def test_the_checkpoint_of_the_step_is_what_is_asked(
@@ -874,32 +850,3 @@ def test_a_recipe_that_masks_nothing_is_not_ablated(
 ) -> None:
     assert main(["ablate", table, "lab-sft", "--folder", str(tmp_path)]) == 2
     assert 'train.method "sft"' in capsys.readouterr().err
-
-
-def test_a_plot_has_its_points_and_the_ends_of_its_intervals_where_the_figures_are(
-    tmp_path: Path,
-) -> None:
-    intervals = [Interval(0.2, 0.1, 0.5), None, Interval(0.6, 0.55, 0.9)]
-    panel = Panel("share, %", intervals, [[], [0.3, 0.4], []], zero=False)
-    svg, png = save_plot(tmp_path / "plot", "Title", ["a", "b", "c"], [panel])
-    dotted, _ = save_plot(tmp_path / "zero", "Title", ["a", "b", "c"], [replace(panel, zero=True)])
-    assert "stroke-dasharray" in dotted.read_text()
-    assert "stroke-dasharray" not in svg.read_text()
-    assert png.read_bytes().startswith(b"\x89PNG")
-    text = svg.read_text()
-    assert all(f">{word}</text>" in text for word in ("Title", "share, %", "a", "b", "c"))
-    marks = re.findall(
-        r'<use [^>]*x="([\d.]+)" y="([\d.]+)" style="fill: (#\w+); stroke: #\w+', text
-    )
-    rows: dict[float, list[float]] = {}
-    for x, y, colour in marks:
-        if colour in (INK, FAINT):
-            rows.setdefault(float(y), []).append(float(x))
-    drawn = [sorted(rows[y]) for y in sorted(rows)]
-    wanted = [[0.1, 0.2, 0.5], [0.3, 0.4], [0.55, 0.6, 0.9]]
-    assert [len(row) for row in drawn] == [3, 2, 3]
-    slope, start = np.polyfit(np.concatenate(wanted), np.concatenate(drawn), 1)
-    np.testing.assert_allclose(
-        np.concatenate(drawn), start + slope * np.concatenate(wanted), atol=1e-3
-    )
-    assert slope > 0

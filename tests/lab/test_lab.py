@@ -15,7 +15,7 @@ from paint.engines.local import LocalEngine
 from paint.engines.protocol import Sampling
 from paint.evaluation.intervals import compare_seeds
 from paint.experiments.lab import run_lab
-from paint.experiments.results import shares
+from paint.experiments.report import shares
 from paint.grading.grader import is_correct
 from paint.lab.problems import (
     Chain,

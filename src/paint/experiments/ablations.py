@@ -17,8 +17,7 @@ from paint.config import Config, ConfigError, Shown
 from paint.display import Display
 from paint.experiments.exams import lab_exam, paper_exam
 from paint.experiments.grid import Cell, run_cells
-from paint.experiments.reports import Report, publish
-from paint.experiments.results import Result
+from paint.experiments.report import Report, Result, publish
 from paint.lab.files import NAME
 
 

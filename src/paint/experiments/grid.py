@@ -37,7 +37,7 @@ from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, l
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.stages import grade
 from paint.experiments.exams import Exam
-from paint.experiments.results import BASE, Result, by_step, read_results, write_results
+from paint.experiments.report import BASE, Result, by_step, read_results, write_results
 from paint.files import FolderInUse, locked
 from paint.grading.grader import Grader
 from paint.model.weights import trained_in

@@ -14,8 +14,7 @@ from paint.config import ConfigError
 from paint.display import Display
 from paint.experiments.exams import lab_exam
 from paint.experiments.grid import Cell, run_cells
-from paint.experiments.reports import publish, side_by_side
-from paint.experiments.results import Result
+from paint.experiments.report import Result, publish, side_by_side
 from paint.lab.files import NAME
 from paint.recipe import read_recipe
 

@@ -1,0 +1,458 @@
+"""Results of an experiment, and the tables and plots that are made from them.
+
+    results.jsonl           a line for each evaluated checkpoint
+    NAME.md                 tables of the last checkpoints, and of earlier ones where they were
+                            evaluated
+    NAME.svg, .png          score and paired difference of each cell's last checkpoint
+    efficiency.svg, .png    score of every checkpoint against rollout tokens and training seconds
+
+The headline figures are those of last checkpoints. Two tables of earlier checkpoints are biased,
+and say so: the best checkpoint is chosen by the answers that measure it, and the first checkpoint
+that reaches another cell's score has had several chances.
+
+Marks of curves differ in shape and in colours that colour-blind people can distinguish. The SVG
+contains text as text, and equal results give equal files.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from paint import files
+from paint.display import Display
+from paint.errors import explained, plain
+from paint.evaluation.intervals import ROUNDING, SHARE, Interval, compare_seeds, over_seeds
+from paint.evaluation.tables import Sheet, markdown, print_sheets
+from paint.runs import RunError
+
+BASE = "base"
+"""The cell of the model that is not trained."""
+
+INK, FAINT, GRID = "#1a1a1a", "#8c8c8c", "#dddddd"
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""Of curves. Source: Okabe & Ito 2008, "Color Universal Design"."""
+
+SHAPES = "osD^vPX"
+"""Marks of curves. Their number differs from that of the colours, so that pairs repeat late."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of results.jsonl: a checkpoint of a cell that was trained with one seed.
+
+    Attributes:
+        config, exam: the settings, as nested plain values.
+        trained_on: digest of the training problems; empty for the base model.
+        steps: optimizer steps up to this checkpoint; 0 for the base model, as the next two.
+        rollout_tokens: tokens that were sampled for these steps.
+        seconds: wall time of these steps, without start-up, evaluation and work that a kill undid.
+        problems: identity of each evaluation problem.
+        right: number of right samples of each problem.
+        answer_tokens: mean length of a sample in tokens.
+    """
+
+    cell: str
+    seed: int
+    config: dict[str, Any]
+    exam: dict[str, Any]
+    trained_on: str
+    steps: int
+    rollout_tokens: int
+    seconds: float
+    problems: list[str]
+    right: list[int]
+    answer_tokens: float
+
+    @property
+    def is_last(self) -> bool:
+        """Whether it is the last checkpoint of its run, or the base model."""
+        return self.cell == BASE or self.steps == self.config["train"]["steps"]
+
+
+Results = Sequence[Result]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the tables and the plots show.
+
+    Attributes:
+        name: of the files, without ending.
+        title: of the tables and the plot.
+        labels: the name of each cell's row, in the order of the rows; the base model comes first.
+        pairs: the difference in each cell's row: a cell, and the cell that it is compared with.
+        pairing: the plot's axis title for these differences.
+        goal: the cell whose last checkpoint is compared with all earlier checkpoints, in the tables
+            and in efficiency.svg; None for neither.
+    """
+
+    name: str
+    title: str
+    labels: Mapping[str, str]
+    pairs: Mapping[str, tuple[str, str]]
+    pairing: str
+    goal: str | None = None
+
+    @property
+    def rows(self) -> dict[str, str]:
+        """The labels with the base model's."""
+        return {BASE: BASE} | dict(self.labels)
+
+
+def side_by_side(title: str, names: Sequence[str]) -> Report:
+    """The report on cells of these names, of which the last is compared with each of the others."""
+    *others, last = names
+    pairs = {other: (last, other) for other in others or [BASE]}
+    labels = {name: name for name in names}
+    return Report("results", title, labels, pairs, f"{last} less the row's", goal=last)
+
+
+# --- results.jsonl -------------------------------------------------------------------------------
+
+
+def read_results(folder: Path) -> list[Result]:
+    """The lines of results.jsonl; none where there is no such file.
+
+    Raises:
+        Damaged: it was changed since it was written.
+    """
+    path = folder / "results.jsonl"
+    advice = "delete it, and the same command makes it again from the runs and their samples"
+    rows = list(files.read_rows(path, advice)) if path.exists() else []
+    with explained(path, files.Damaged, advice):
+        return [Result(**row) for row in rows]
+
+
+def write_results(folder: Path, results: Results) -> None:
+    """Write results.jsonl anew. Raises RunError where that fails."""
+    path = folder / "results.jsonl"
+    with explained(path, RunError, "free some space; the same command goes on"):
+        files.write_rows(path, [asdict(result) for result in results])
+
+
+def by_cell(results: Results) -> dict[str, list[Result]]:
+    """The last checkpoints of each cell, by seed. Raises RunError of ``by_step``."""
+    return {
+        name: [result for group in steps.values() for result in group if result.is_last]
+        for name, steps in by_step(results).items()
+    }
+
+
+def by_step(results: Results) -> dict[str, dict[int, list[Result]]]:
+    """The results of each cell by step, those of a step by seed.
+
+    Raises:
+        RunError: they cannot be compared, since the problems of training or of evaluation differ.
+    """
+    trained = [result for result in results if result.trained_on]
+    for name, verb, same in (("trained_on", "trained on", trained), ("problems", "asked", results)):
+        for result in same:
+            if getattr(result, name) != getattr(same[0], name):
+                raise RunError(
+                    f"{result.cell}, seed {result.seed} was {verb} other problems than "
+                    f"{same[0].cell}, seed {same[0].seed} (the file of problems has changed); "
+                    f"choose another place (--folder)"
+                )
+    ordered = sorted(results, key=lambda result: (result.cell, result.steps, result.seed))
+    return {
+        name: {step: list(same) for step, same in groupby(group, key=lambda result: result.steps)}
+        for name, group in groupby(ordered, key=lambda result: result.cell)
+    }
+
+
+def shares(results: Results) -> Float[np.ndarray, "s p"]:
+    """Share of right samples by seed and problem."""
+    samples: int = results[0].exam["samples"]
+    return np.array([result.right for result in results]) / samples
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def publish(report: Report, results: Results, folder: Path, display: Display) -> None:
+    """Print the tables; write them to NAME.md, and draw them to NAME.svg and NAME.png.
+
+    With a goal and results of earlier checkpoints, also draw efficiency.svg and .png.
+
+    Raises:
+        RunError: results of different problems, or files that cannot be written.
+    """
+    has_steps = not all(result.is_last for result in results)
+    tables = result_sheets(report, results)
+    tables += step_sheets(report, results) if has_steps else []
+    print_sheets(display.console, tables)
+
+    with explained(folder / report.name, RunError, "results.jsonl is whole"):
+        files.write(folder / f"{report.name}.md", markdown(tables))
+        save_plot(folder / report.name, report, results)
+        written = [f"{report.name}.{ending}" for ending in ("md", "svg", "png")]
+        if has_steps and report.goal:
+            save_curves(folder / "efficiency", report, results)
+            written += ["efficiency.svg", "efficiency.png"]
+    display.note(f"in {folder}: {', '.join(written)}, made of results.jsonl")
+
+
+def result_sheets(report: Report, results: Results) -> list[Sheet]:
+    """Score, gain and cost of every cell; paired differences; each seed by itself, if several."""
+    last, labels, score = by_cell(results), report.rows, _score(results)
+    scores = {name: shares(last[name]) for name in labels}
+
+    columns = ["", score, "gain over base", "rollout tokens", "training time", "tokens an answer"]
+    rows = []
+    for name, label in labels.items():
+        length = np.mean([result.answer_tokens for result in last[name]])
+        rows.append([label, *_score_and_cost(last[name], last[BASE]), f"{length:,.0f}"])
+    title = f"{report.title}: {score} on {_asked(results)}, in % with 95 % interval"
+    tables = [Sheet(title, columns, rows)]
+
+    if any(other != BASE for _, other in report.pairs.values()):
+        rows = [
+            [f"{labels[cell]} less {labels[other]}", _lead(last[other], last[cell])]
+            for cell, other in report.pairs.values()
+        ]
+        title = (
+            f"Differences of {score} on the same seeds and problems, in points with 95 % interval"
+        )
+        tables.append(Sheet(title, ["", "difference"], rows))
+
+    if len(last[BASE]) > 1:
+        rows = [
+            [label, *(f"{100 * x:.1f}" for x in scores[name].mean(axis=1))]
+            for name, label in labels.items()
+        ]
+        columns = ["", *(f"seed {result.seed}" for result in last[BASE])]
+        tables.append(Sheet(f"{score} of each seed, in %", columns, rows))
+    return tables
+
+
+def step_sheets(report: Report, results: Results) -> list[Sheet]:
+    """Score and cost by step; the best checkpoints; what the others need to reach the goal."""
+    groups, labels, score = by_step(results), report.rows, _score(results)
+    end = _last(groups[report.goal]) if report.goal else []
+    [base] = groups[BASE].values()
+
+    rows = []
+    for name, label in labels.items():
+        for step, group in groups[name].items():
+            rows.append([label, str(step), *_score_and_cost(group, base)])
+            if end:
+                rows[-1].append("" if group is end else _lead(group, end))
+    columns = ["", "step", score, "gain over base", "rollout tokens", "training time"]
+    columns += [f"last of {labels[report.goal]} less this"] if report.goal else []
+    by_step_sheet = Sheet(f"{score} by step, in % with 95 % interval", columns, rows)
+
+    # The paper's rule ("best checkpoints within 100 steps", Main Results), for every seed.
+    rows, counts = [], set()
+    for name, label in report.labels.items():
+        means = np.array([shares(group).mean(axis=1) for group in groups[name].values()])
+        chosen = [list(groups[name])[row] for row in means.argmax(axis=0)]
+        last, best = (f"{100 * x.mean():.1f}" for x in (means[-1], means.max(axis=0)))
+        rows.append([label, last, best, ", ".join(map(str, chosen))])
+        counts.add(len(means))
+    title = (
+        f"No result: {score} of each seed's best checkpoint, which the same answers choose, so "
+        f"that it is too high (the paper's rule)"
+    )
+    several = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    best_sheet = Sheet(title, ["", "last", f"best of {several}", "its step, by seed"], rows)
+    reached = [_reached(report, groups, score)] if report.goal else []
+    return [by_step_sheet, best_sheet, *reached]
+
+
+def _reached(report: Report, groups: Mapping[str, Mapping[int, list[Result]]], score: str) -> Sheet:
+    assert report.goal is not None
+    end = _last(groups[report.goal])
+    end_tokens, end_seconds = _cost(end)
+    level = shares(end).mean()
+    rows = []
+    for name, label in report.labels.items():
+        if name == report.goal:
+            continue
+        checkpoints = list(groups[name].values())
+        near = min(checkpoints, key=lambda group: abs(_cost(group)[0] - end_tokens))
+        below = [g for g in checkpoints if compare_seeds(shares(g), shares(end)).low > 0]
+        surely = _times(_cost(below[-1])[0], end_tokens) if below else "nowhere"
+
+        reaching = [g for g in checkpoints if shares(g).mean() >= level - ROUNDING]
+        before, at = ("", reaching[0]) if reaching else ("not within ", checkpoints[-1])
+        tokens, seconds = map(_times, _cost(at), (end_tokens, end_seconds))
+        nearest = f"{_cost(near)[0]:,.0f}"
+        rows.append([label, nearest, _lead(near, end), surely, before + tokens, before + seconds])
+
+    title = (
+        f"What it takes to reach the last {score} of {report.labels[report.goal]}, "
+        f"{100 * level:.1f} after {end_tokens:,.0f} rollout tokens and {end_seconds:,.0f} s: the "
+        f"last checkpoint whose interval lies below it, and the first whose mean does not"
+    )
+    columns = ["", "nearest tokens", "difference there", "below up to", "as high at", "in seconds"]
+    return Sheet(title, columns, rows)
+
+
+def _score_and_cost(group: Results, base: Results) -> list[str]:
+    """Score, gain over the base, rollout tokens and training time; of the base the score alone."""
+    score = over_seeds(shares(group), bounds=SHARE).points()
+    if group[0].cell == BASE:
+        return [score, "", "", ""]
+    tokens, seconds = _cost(group)
+    return [score, _lead(base, group), f"{tokens:,.0f}", str(timedelta(seconds=round(seconds)))]
+
+
+def _cost(group: Results) -> tuple[float, float]:
+    """Rollout tokens and training seconds, means over the seeds."""
+    tokens = float(np.mean([result.rollout_tokens for result in group]))
+    return tokens, float(np.mean([result.seconds for result in group]))
+
+
+def _lead(before: Results, after: Results) -> str:
+    """How far ``after`` scores above ``before``, with its interval."""
+    return compare_seeds(shares(before), shares(after)).points(sign=True)
+
+
+def _times(amount: float, other: float) -> str:
+    return f"{amount:,.0f} ({amount / other:.1f} times)" if other else f"{amount:,.0f}"
+
+
+def _last(steps: Mapping[int, list[Result]]) -> list[Result]:
+    return steps[max(steps)]
+
+
+def _score(results: Results) -> str:
+    return f"Avg@{results[0].exam['samples']}"
+
+
+def _asked(results: Results) -> str:
+    exam, seeds = results[0].exam, sorted({result.seed for result in results})
+    trained = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"{exam['problems']} problems of {exam['benchmark']}, {trained}"
+
+
+# --- plots ---------------------------------------------------------------------------------------
+
+
+def save_plot(path: Path, report: Report, results: Results) -> None:
+    """Draw the score of every cell's last checkpoint, and its paired difference.
+
+    Writes PATH.svg and PATH.png, in percentage points, with the first row at the top.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    last, labels, score = by_cell(results), list(report.rows.values()), _score(results)
+    scores = {name: shares(last[name]) for name in report.rows}
+    marks = "; ticks: single seeds" if len(last[BASE]) > 1 else ""
+    title = f"{report.title}\n{_asked(results)}; bars: 95 % intervals{marks}"
+
+    with _figure(path, title, (9.9, 0.36 * len(labels) + 1.6)) as figure:
+        levels, gaps = figure.subplots(1, 2, sharey=True)
+        for row, name in enumerate(report.rows):
+            _add_row(levels, row, over_seeds(scores[name], bounds=SHARE), scores[name])
+            if name in report.pairs:
+                cell, other = report.pairs[name]
+                gap = compare_seeds(scores[other], scores[cell])
+                _add_row(gaps, row, gap, scores[cell] - scores[other])
+        gaps.axvline(0, color=INK, linewidth=0.8, linestyle=":")
+        levels.set_xlabel(plain(f"{score}, %"), parse_math=False)
+        gaps.set_xlabel(plain(f"{score}: {report.pairing}, points"), parse_math=False)
+        for axis in (levels, gaps):
+            _style(axis, "x", "y")
+        levels.set_yticks(range(len(labels)), [plain(label) for label in labels])
+        for label in levels.get_yticklabels():
+            label.set_parse_math(False)
+        levels.set_ylim(len(labels) - 0.5, -0.5)
+
+
+def save_curves(path: Path, report: Report, results: Results) -> None:
+    """Draw the score of every checkpoint against what it cost, on logarithmic axes.
+
+    Writes PATH.svg and PATH.png. The base model is a horizontal line; a cell is missing from an
+    axis on which it costs nothing.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    groups = by_step(results)
+    [base] = groups[BASE].values()
+    title = f"{report.title}: accuracy and its price\n{_asked(results)}; bands: 95 % intervals"
+    with _figure(path, title, (11.0, 4.2)) as figure:
+        axes = figure.subplots(1, 2, sharey=True)
+        mean, low, high = _percent(over_seeds(shares(base), bounds=SHARE))
+        for axis, cost in zip(axes, ("rollout tokens", "training seconds"), strict=True):
+            lines = [axis.axhline(mean, color=INK, linewidth=0.8, linestyle=":")]
+            axis.axhspan(low, high, color=INK, alpha=0.08, linewidth=0)
+            axis.set_xscale("log")
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.xaxis.set_minor_locator(NullLocator())
+            axis.xaxis.set_major_formatter(FuncFormatter(_short))
+            axis.set_xlabel(f"{cost} of a run")
+            _style(axis, "both", "both")
+
+        for number, name in enumerate(report.labels):
+            colour, shape = COLOURS[number % len(COLOURS)], SHAPES[number % len(SHAPES)]
+            checkpoints = [
+                (*_percent(over_seeds(shares(group), bounds=SHARE)), *_cost(group))
+                for group in groups[name].values()
+            ]
+            for axis, column in zip(axes, (3, 4), strict=True):
+                points = [(*row[:3], row[column]) for row in checkpoints if row[column] > 0]
+                means, lows, highs, x = np.array(points).reshape(-1, 4).T
+                axis.fill_between(x, lows, highs, color=colour, alpha=0.15, linewidth=0)
+                axis.vlines(x, lows, highs, color=colour, alpha=0.4, linewidth=1)
+                axis.plot(x, means, marker=shape, color=colour, markersize=4.5, linewidth=1.4)
+            lines.append(axis.lines[-1])
+
+        axes[0].set_ylabel(f"{_score(results)}, %")
+        names = [plain(label) for label in report.rows.values()]
+        legend = figure.legend(lines, names, loc="outside right center", frameon=False)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+
+
+@contextmanager
+def _figure(path: Path, title: str, size: tuple[float, float]) -> Iterator[Figure]:
+    """A figure to draw on, which is then written to PATH.svg and PATH.png."""
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paint", "font.size": 9}):
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure
+        figure.suptitle(plain(title), fontsize=10, parse_math=False)
+        figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None})
+        figure.savefig(path.with_name(f"{path.name}.png"), dpi=160)
+
+
+def _add_row(axis: Axes, row: int, interval: Interval, values: Float[np.ndarray, "s p"]) -> None:
+    """A point with its interval, and a tick for each seed's mean if there are several."""
+    ticks = 100 * values.mean(axis=1) if len(values) > 1 else []
+    axis.plot(ticks, [row + 0.22] * len(ticks), "|", color=FAINT, markersize=6)
+    mean, low, high = _percent(interval)
+    reach = [[mean - low], [high - mean]]
+    axis.errorbar(mean, row, xerr=reach, fmt="o", color=INK, markersize=5, capsize=3, linewidth=1.2)
+
+
+def _style(axis: Axes, grid: Literal["x", "both"], ticks: Literal["y", "both"]) -> None:
+    axis.grid(axis=grid, color=GRID, linewidth=0.6)
+    axis.set_axisbelow(True)
+    axis.tick_params(axis=ticks, length=0)
+    axis.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _percent(interval: Interval) -> tuple[float, float, float]:
+    return 100 * interval.mean, 100 * interval.low, 100 * interval.high
+
+
+def _short(amount: float, _: int | None = None) -> str:
+    """500, 20k, 5M."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if amount >= size:
+            return f"{amount / size:g}{unit}"
+    return f"{amount:g}"

@@ -1,0 +1,276 @@
+"""Tables and plots of an experiment: every figure is computed from the results."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from paint.display import Display
+from paint.evaluation.intervals import compare_seeds, over_seeds
+from paint.experiments.report import (
+    COLOURS,
+    FAINT,
+    INK,
+    Report,
+    Result,
+    publish,
+    result_sheets,
+    save_curves,
+    save_plot,
+    side_by_side,
+    step_sheets,
+)
+
+SAMPLES = 4
+LABELS = {"few": "Few", "many": "Many", "never": "Never", "off": "Off"}
+REPORT = Report("results", "The lab", LABELS, {}, "", goal="few")
+
+
+def trained(cell: str, seed: int, steps: int, right: list[int], tokens: int = 100) -> Result:
+    """A result whose run takes so many tokens and half a second a step."""
+    config = {"train": {"steps": 2 if cell == "few" else 8}}
+    exam = {"samples": SAMPLES, "problems": 3, "benchmark": "lab"}
+    problems = ["one", "two", "three"]
+    spent = (steps * tokens, steps / 2)
+    return Result(cell, seed, config, exam, "same", steps, *spent, problems, right, 9.0)
+
+
+def both(cell: str, steps: int, *rows: list[int], tokens: int = 100) -> list[Result]:
+    return [trained(cell, seed, steps, row, tokens) for seed, row in enumerate(rows)]
+
+
+# Two seeds, three problems. The means over both at the last step: few 18 of 24, many 19, never 16.
+RESULTS = [
+    *(replace(r, trained_on="") for r in both("base", 0, [1, 2, 1], [1, 1, 2])),
+    *both("few", 1, [3, 3, 4], [2, 2, 3]),
+    *both("few", 2, [3, 3, 3], [3, 3, 3]),
+    *both("many", 2, [2, 3, 2], [2, 2, 2], tokens=101),
+    *both("many", 4, [3, 4, 3], [3, 2, 3], tokens=101),
+    *both("many", 8, [3, 4, 3], [3, 3, 3], tokens=101),
+    *both("never", 4, [3, 3, 3], [3, 3, 2]),
+    *both("never", 8, [3, 3, 3], [2, 3, 2]),
+    *both("off", 8, [0, 1, 0], [0, 0, 0], tokens=0),
+]
+SCORES = {
+    (cell, step): np.array([r.right for r in RESULTS if (r.cell, r.steps) == (cell, step)]) / 4
+    for cell, step in {(r.cell, r.steps) for r in RESULTS}
+}
+
+
+def test_each_checkpoint_has_its_score_its_cost_and_what_the_goal_is_ahead() -> None:
+    by_step, _, _ = step_sheets(REPORT, RESULTS)
+    assert by_step.columns[2] == "Avg@4"
+    rows = {(row[0], row[1]): row[2:] for row in by_step.rows}
+    assert list(rows) == [
+        ("base", "0"),
+        *(("Few", step) for step in "12"),
+        *(("Many", step) for step in "248"),
+        *(("Never", step) for step in "48"),
+        ("Off", "8"),
+    ]
+    end, base = SCORES["few", 2], SCORES["base", 0]
+    for (cell, step), cost in {
+        ("many", 4): ["404", "0:00:02"],
+        ("off", 8): ["0", "0:00:04"],
+    }.items():
+        scores = SCORES[cell, step]
+        assert rows[LABELS[cell], str(step)] == [
+            over_seeds(scores, bounds=(0, 1)).points(),
+            compare_seeds(base, scores).points(sign=True),
+            *cost,
+            compare_seeds(scores, end).points(sign=True),
+        ]
+    assert rows["Few", "2"][-1] == ""
+    assert rows["base", "0"][1:4] == ["", "", ""]
+    assert rows["base", "0"][4] == compare_seeds(base, end).points(sign=True)
+
+
+def test_the_best_of_each_seed_is_beside_the_last_and_called_no_result() -> None:
+    _, best, _ = step_sheets(REPORT, RESULTS)
+    assert best.title.startswith("No result: Avg@4 of each seed's best checkpoint")
+    assert best.columns == ["", "last", "best of 1 to 3", "its step, by seed"]
+    assert best.rows == [
+        ["Few", "75.0", "79.2", "1, 2"],  # 10 and 9 of 12
+        ["Many", "79.2", "79.2", "4, 8"],  # of equal ones the first
+        ["Never", "66.7", "70.8", "4, 4"],
+        ["Off", "4.2", "4.2", "8, 8"],
+    ]
+
+
+def test_what_another_cell_needs_to_reach_the_goal_or_that_it_does_not() -> None:
+    *_, reached = step_sheets(REPORT, RESULTS)
+    assert "reach the last Avg@4 of Few, 75.0 after 200 rollout tokens and 1 s" in reached.title
+
+    def lead(cell: str, step: int) -> str:
+        return compare_seeds(SCORES[cell, step], SCORES["few", 2]).points(sign=True)
+
+    assert [row[:3] + row[4:] for row in reached.rows] == [
+        ["Many", "202", lead("many", 2), "404 (2.0 times)", "2 (2.0 times)"],
+        [
+            "Never",
+            "400",
+            lead("never", 4),
+            "not within 800 (4.0 times)",
+            "not within 4 (4.0 times)",
+        ],
+        ["Off", "0", lead("off", 8), "not within 0 (0.0 times)", "not within 4 (4.0 times)"],
+    ]
+
+
+def test_how_long_another_cell_is_surely_below_the_goal() -> None:
+    """Two seeds and three problems say nothing for sure; twice and four times as many do."""
+    assert {row[3] for row in step_sheets(REPORT, RESULTS)[-1].rows} == {"nowhere"}
+    names = [f"{n}" for n in range(12)]
+    many = [
+        replace(r, seed=r.seed + more, right=4 * r.right, problems=names)
+        for more in (0, 2)
+        for r in [*RESULTS, *both("many", 1, [1, 2, 1], [1, 1, 2], tokens=101)]
+    ]
+    by_step, _, reached = step_sheets(REPORT, many)
+    below = [row[:2] for row in by_step.rows if row[-1].partition("[")[2].startswith("+")]
+    assert below == [["base", "0"], ["Many", "1"], ["Many", "2"], ["Off", "8"]]
+    assert [row[3] for row in reached.rows] == ["202 (1.0 times)", "nowhere", "0 (0.0 times)"]
+
+
+def test_a_goal_that_samples_nothing_is_no_measure_of_tokens() -> None:
+    *_, reached = step_sheets(replace(REPORT, goal="off"), RESULTS)
+    assert [row[4:] for row in reached.rows] == [
+        ["100", "0 (0.1 times)"],
+        ["202", "1 (0.2 times)"],
+        ["400", "2 (0.5 times)"],
+    ]
+
+
+def test_without_a_goal_nothing_is_held_against_it() -> None:
+    by_step, best = step_sheets(replace(REPORT, goal=None), RESULTS)
+    assert by_step.columns[-1] == "training time"
+    assert {len(row) for row in by_step.rows} == {6}
+    assert len(best.rows) == 4
+
+
+def test_earlier_checkpoints_leave_what_is_reported_as_it_was(tmp_path: Path) -> None:
+    last = [result for result in RESULTS if result.is_last]
+    assert len(last) == 10
+    assert result_sheets(REPORT, RESULTS) == result_sheets(REPORT, last)
+
+    publish(REPORT, last, tmp_path / "last", Display(enabled=False))
+    publish(REPORT, RESULTS, tmp_path / "all", Display(enabled=False))
+    publish(replace(REPORT, goal=None), RESULTS, tmp_path / "none", Display(enabled=False))
+    plain, whole = ((tmp_path / place / "results.md").read_text() for place in ("last", "all"))
+    assert whole.startswith(plain.rstrip())
+    assert "by step" in whole
+    assert "by step" not in plain
+    names = {place.name: {path.name for path in place.iterdir()} for place in tmp_path.iterdir()}
+    assert names["last"] == names["none"] == {"results.md", "results.svg", "results.png"}
+    assert names["all"] == names["last"] | {"efficiency.svg", "efficiency.png"}
+
+
+def marks_of(svg: str) -> list[list[tuple[str, float, float]]]:
+    """Colour and place of each mark on each axis of an SVG, ticks of axes left out."""
+    return [
+        [
+            (colour, float(x), float(y))
+            for x, y, colour in re.findall(
+                r'<use [^>]*x="([\d.]+)" y="([\d.]+)" style="fill: (#\w+); stroke: #\w+', part
+            )
+        ]
+        for part in re.split(r'<g id="axes_\d">', svg)[1:]
+    ]
+
+
+def require_line(drawn: Sequence[float], values: Sequence[float], sign: int) -> None:
+    """Require that places on an axis are a linear function of the values."""
+    slope, start = np.polyfit(values, drawn, 1)
+    np.testing.assert_allclose(drawn, start + slope * np.array(values), atol=1e-3)
+    assert slope * sign > 0
+
+
+def test_curves_are_drawn_where_their_figures_are_in_colours_of_their_own(tmp_path: Path) -> None:
+    save_curves(tmp_path / "plot", REPORT, RESULTS)
+    save_curves(tmp_path / "again", REPORT, RESULTS)
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    text = (tmp_path / "plot.svg").read_text()
+    assert text == (tmp_path / "again.svg").read_text()
+    for word in ("base", *LABELS.values(), "Avg@4, %", "rollout tokens of a run"):
+        assert text.count(f">{word}</text>") == 1, word
+
+    tokens: dict[str, float] = {"few": 100, "many": 101, "never": 100, "off": 0}
+    seconds = dict.fromkeys(tokens, 0.5)
+    for marks, spent in zip(marks_of(text)[:2], (tokens, seconds), strict=True):
+        drawn, wanted = [], []
+        for colour, cell in zip(COLOURS, LABELS, strict=False):
+            steps = sorted(step for name, step in SCORES if name == cell) if spent[cell] else []
+            places = [(x, y) for found, x, y in marks if found == colour]
+            drawn += places[: len(steps)]
+            assert len(places) - len(steps) in (0, 1)  # the legend follows the second axis
+            wanted += [(np.log(spent[cell] * step), SCORES[cell, step].mean()) for step in steps]
+        require_line([x for x, _ in drawn], [x for x, _ in wanted], 1)
+        require_line([y for _, y in drawn], [y for _, y in wanted], -1)  # heights count from above
+
+
+@pytest.mark.parametrize("cells", [("never",), ("off",)])
+def test_curves_of_one_point_and_curves_that_cost_nothing_are_drawn(
+    cells: tuple[str, ...], tmp_path: Path
+) -> None:
+    results = [r for r in RESULTS if r.is_last and r.cell in ("base", *cells)]
+    save_curves(tmp_path / "plot", side_by_side("Title", cells), results)
+    tokens, seconds = marks_of((tmp_path / "plot.svg").read_text())[:2]
+    assert sum(colour == COLOURS[0] for colour, _, _ in tokens) == (cells == ("never",))
+    assert sum(colour == COLOURS[0] for colour, _, _ in seconds) == 2  # a point, and the legend's
+
+
+@pytest.mark.parametrize("amount", [3e3, 2e6])
+def test_an_axis_of_costs_says_its_numbers_in_short(amount: float, tmp_path: Path) -> None:
+    results = [replace(r, rollout_tokens=round(r.steps * amount)) for r in RESULTS]
+    save_curves(tmp_path / "plot", REPORT, results)
+    wanted = ("5k", "10k", "20k") if amount == 3e3 else ("2M", "5M", "10M")
+    text = (tmp_path / "plot.svg").read_text()
+    assert all(f">{word}</text>" in text for word in wanted)
+
+
+def test_a_plot_has_its_points_seeds_and_ends_of_intervals_where_the_figures_are(
+    tmp_path: Path,
+) -> None:
+    labels = {"few": "A", "many": "B"}
+    report = Report("results", "Title", labels, {"many": ("few", "many")}, "few less the row's")
+    results = [r for r in RESULTS if r.is_last]
+    save_plot(tmp_path / "plot", report, results)
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    text = (tmp_path / "plot.svg").read_text()
+    for word in ("base", "A", "B", "Avg@4, %", "Avg@4: few less the row's, points"):
+        assert f">{word}</text>" in text, word
+
+    base, few, many = (SCORES[key] for key in (("base", 0), ("few", 2), ("many", 8)))
+    levels = [(over_seeds(scores, bounds=(0, 1)), scores) for scores in (base, few, many)]
+    gaps = [(compare_seeds(many, few), few - many)]
+    for marks, rows in zip(marks_of(text), (levels, gaps), strict=True):
+        found: dict[tuple[str, float], list[float]] = {}
+        for colour, x, y in marks:
+            if colour in (INK, FAINT):
+                found.setdefault((colour, y), []).append(x)
+        drawn = {
+            ink: [found[key] for key in sorted(found) if key[0] == ink] for ink in (INK, FAINT)
+        }
+        assert [len(drawn[ink]) for ink in (INK, FAINT)] == [len(rows)] * 2
+        places, values = [], []
+        for (interval, scores), points, ticks in zip(rows, drawn[INK], drawn[FAINT], strict=True):
+            places += [*sorted(points), *sorted(ticks)]
+            values += [interval.low, interval.mean, interval.high, *sorted(scores.mean(axis=1))]
+        require_line(places, values, 1)
+
+
+@pytest.mark.parametrize("name", ["$\\frac$", "$x_1$", "{best} [a] <b> & c", "a\x1b[31mb", "_$^"])
+def test_a_name_with_marks_is_drawn_as_text(name: str, tmp_path: Path) -> None:
+    report = Report("results", name, {"few": name}, {"few": ("few", "base")}, name, goal="few")
+    results = [r for r in RESULTS if r.cell in ("base", "few")]
+    save_plot(tmp_path / "plot", report, [r for r in results if r.is_last])
+    save_curves(tmp_path / "curves", report, results)
+    shown = name.replace("\x1b", "\\x1b").replace("&", "&amp;")
+    shown = shown.replace("<", "&lt;").replace(">", "&gt;")
+    plot, curves = ((tmp_path / f"{kind}.svg").read_text() for kind in ("plot", "curves"))
+    assert plot.count(f">{shown}</text>") == 2  # title and row
+    assert f">Avg@4: {shown}, points</text>" in plot
+    assert curves.count(f">{shown}</text>") == 1  # in the legend
