@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from paint.config import Config
 from paint.files import read_rows
 from paint.recipe import find_recipe, from_table, read_recipe, to_table
-from paint.runs import latest_checkpoint, read_facts, read_metrics, step_of
+from paint.runs import latest_checkpoint, read_metrics, step_of
 from processes import train_command
 
 Sections = Mapping[str, Mapping[str, Any]]
@@ -33,7 +33,7 @@ def changed(recipe: str, *changes: Sections) -> Config:
 def stored(folder: Path, step: int = 1) -> list[dict[str, Any]]:
     """The rollouts of a step."""
     path = folder / f"rollouts/step-{step:06d}.jsonl"
-    return list(read_rows(path, "", read_facts(folder)["id"]))
+    return list(read_rows(path, ""))
 
 
 def adapter(folder: Path, step: int | None = None) -> dict[str, torch.Tensor]:

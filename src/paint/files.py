@@ -1,15 +1,14 @@
-"""How files are written, read and told apart: whole, unchanged, by one process at a time.
+"""Atomic writes, JSON and JSON Lines, checksums of folders, and folder locks.
 
-    write_json, read_json       a JSON object that carries its checksum
-    write_rows, read_rows       a file of such objects, one a line, written at once
-    append_log, read_log        the same, growing row by row; a kill may cut its last line
+    write_json, read_json       a JSON object
+    write_rows, read_rows       JSON Lines, written at once
+    append_log, read_log        JSON Lines that grow row by row; a kill may cut the last line
     new_folder, require_whole   a folder that appears complete, with SHA256SUMS of its files
     locked                      keeps other processes out of a folder
 
-What was changed since it was written is refused as Damaged, never mended and never read. A row's
-checksum covers its values, its place, the file's name and its owner: the run or the setting that
-it belongs to. So rows that were lost, doubled or exchanged are found, and a file that was copied
-over another one. Tools that rewrite JSON without changing a value do no harm.
+JSON files are plain: any editor and any tool may change them. A line that is no JSON object raises
+Damaged, with the file and the line. Files whose content must not change have their digests in a
+SHA256SUMS beside them.
 
 Writing raises OSError where the file system does. A caller that can say what to do about it wraps
 it in ``paint.errors.explained``.
@@ -22,16 +21,13 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from paint.errors import PaintError, explained
-
-CHECK = "check"
-"""The name of a JSON object's checksum among its values."""
 
 SUMS = "SHA256SUMS"
 """The file of a folder that has the checksums of the others."""
@@ -39,12 +35,9 @@ SUMS = "SHA256SUMS"
 READ_BYTES = 2**24
 """Bytes of a file that are in memory at once."""
 
-LONGEST_ROW = 2**28
-"""Bytes of one JSON object; what is longer was not written by us."""
-
 
 class Damaged(PaintError, RuntimeError):
-    """A file is not what was written; the message names it, the line, and the way out."""
+    """A file cannot be read, or is not the one whose digest was kept; the message has a hint."""
 
 
 class FolderInUse(PaintError, RuntimeError):
@@ -70,104 +63,74 @@ def write(path: Path, content: str | bytes | Iterable[bytes]) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """The same with one JSON object and its checksum, for people to read, too."""
-    write(path, json.dumps(_sealed(value, path.name), indent=2, ensure_ascii=False) + "\n")
+    """Replace a file by a JSON object, indented."""
+    write(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path, advice: str) -> dict[str, Any]:
-    """What ``write_json`` wrote.
+    """The JSON object in a file.
 
     Args:
-        advice: the way out of a damaged file.
+        advice: what to do about a file that cannot be read.
 
     Raises:
-        Damaged: the file cannot be read, or was changed since it was written.
+        Damaged: the file cannot be read, or holds no JSON object.
     """
     with explained(path, Damaged, advice):
-        return _unsealed(path.read_bytes(), path.name)
+        text = path.read_bytes()
+    return _object(text, path, advice)
 
 
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], owner: str = "") -> None:
-    """Replace a file by JSON objects, at least one, one a line, each with its checksum.
-
-    Args:
-        owner: what the rows belong to, such as the identity of a run.
-    """
-    total = len(rows)
-    write(
-        path,
-        (
-            _line(row, f"{path.name} {number}/{total} {owner}")
-            for number, row in enumerate(rows, start=1)
-        ),
-    )
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Replace a file by JSON objects, one a line."""
+    write(path, map(_line, rows))
 
 
-def read_rows(path: Path, advice: str, owner: str = "") -> Iterator[dict[str, Any]]:
-    """What ``write_rows`` wrote, row by row.
+def read_rows(path: Path, advice: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a file that was written at once, row by row.
 
     Raises:
-        Damaged: the file cannot be read, or was changed since it was written; the message names
-            the line.
+        Damaged: the file cannot be read or is empty, or a line is no JSON object; the message
+            names the line.
     """
-    with explained(path, Damaged, advice), path.open("rb") as file:
-        total = sum(1 for _ in _lines(file))
-    if not total:
+    with explained(path, Damaged, advice):
+        file = path.open("rb")
+    number = 0
+    with file:
+        for number, line in enumerate(file, start=1):
+            yield _object(line, f"{path} line {number}", advice)
+    if not number:
         raise Damaged(f"{path}: it is empty; {advice}")
 
-    with path.open("rb") as file:
-        for number, line in enumerate(_lines(file), start=1):
-            with explained(f"{path} line {number}", Damaged, advice):
-                row = _unsealed(line, f"{path.name} {number}/{total} {owner}")
-            yield row
 
-
-def append_log(
-    path: Path, rows: Iterable[Mapping[str, Any]], *, after: int, owner: str = ""
-) -> None:
+def append_log(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Add rows to a file that grows; a kill after this call keeps them.
 
     Only the process that holds the folder's lock adds rows, after ``drop_cut_line``.
-
-    Args:
-        after: how many rows the file has.
     """
-    lines = b"".join(
-        _line(row, f"{path.name} {number} {owner}") for number, row in enumerate(rows, after + 1)
-    )
+    lines = b"".join(map(_line, rows))
     with path.open("ab", buffering=0) as file:
         # The file is not buffered, and a full disk takes a part of the lines without an error.
         if file.write(lines) != len(lines):
             raise OSError(errno.ENOSPC, "")
 
 
-def write_log(path: Path, rows: Iterable[Mapping[str, Any]], owner: str = "") -> None:
-    """Replace a file that grows by other rows."""
-    write(
-        path,
-        (_line(row, f"{path.name} {number} {owner}") for number, row in enumerate(rows, start=1)),
-    )
-
-
-def read_log(path: Path, advice: str, owner: str = "") -> Iterator[dict[str, Any]]:
+def read_log(path: Path, advice: str) -> Iterator[dict[str, Any]]:
     """The rows of a file that grows, row by row; a file that does not exist has none.
 
     A last line without its end was cut short by a kill, and is left out.
 
     Raises:
-        Damaged: a row was changed since it was written; the message names the line.
+        Damaged: a line is no JSON object; the message names the line.
     """
-    with explained(path, Damaged, advice):
-        file = path.open("rb") if os.path.lexists(path) else None
-    if file is None:
+    if not os.path.lexists(path):
         return
-
+    with explained(path, Damaged, advice):
+        file = path.open("rb")
     with file:
-        for number, line in enumerate(_lines(file), start=1):
-            if line.endswith(b"\n") or len(line) > LONGEST_ROW:
-                with explained(f"{path} line {number}", Damaged, advice):
-                    row = _unsealed(line, f"{path.name} {number} {owner}")
-                yield row
+        for number, line in enumerate(file, start=1):
+            if line.endswith(b"\n"):
+                yield _object(line, f"{path} line {number}", advice)
 
 
 def drop_cut_line(path: Path) -> bool:
@@ -192,7 +155,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
-        write(partial / SUMS, "".join(f"{sum}  {name}\n" for name, sum in _sums(partial).items()))
+        write_sums(partial, _names(partial))
         for written in [*partial.rglob("*"), partial]:
             sync(written)
         partial.rename(path)
@@ -202,13 +165,18 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise
 
 
-def require_whole(folder: Path, advice: str, part: str = "") -> dict[str, str]:
-    """Refuse a folder of ``new_folder`` whose files are not those that were written.
+def write_sums(folder: Path, names: Iterable[str]) -> None:
+    """Write SHA256SUMS of these files of a folder."""
+    write(folder / SUMS, "".join(f"{digest_of_file(folder / name)}  {name}\n" for name in names))
 
-    Files that came later are not ours, and are let be.
+
+def require_whole(folder: Path, advice: str, part: str = "") -> dict[str, str]:
+    """Check the files of a folder against its SHA256SUMS.
+
+    Files that are not listed are not checked.
 
     Args:
-        part: a folder in it, beyond which nothing is looked at.
+        part: a folder or a file in it; nothing else is checked.
 
     Returns:
         The SHA-256 of every file, by name.
@@ -302,42 +270,22 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def _sealed(value: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """The object with the checksum of its values and its place."""
-    return {**value, CHECK: _checksum(value, place)}
+def _object(text: bytes, place: object, advice: str) -> dict[str, Any]:
+    with explained(place, Damaged, advice):
+        value = json.loads(text)
+        if not isinstance(value, dict):
+            raise ValueError("it is no JSON object")
+        return value
 
 
-def _unsealed(text: bytes, place: str) -> dict[str, Any]:
-    """The object without its checksum. Raises ValueError where it is not that of the values."""
-    if len(text) > LONGEST_ROW:
-        raise ValueError(f"more than {LONGEST_ROW:,} bytes in one row, which paint does not write")
-    value = json.loads(text)
-    if not isinstance(value, dict) or CHECK not in value:
-        raise ValueError("it has no checksum, so this version of paint did not write it")
-    if value.pop(CHECK) != _checksum(value, place):
-        raise ValueError("its checksum is another one: it was changed, or its place is elsewhere")
-    return value
+def _line(value: Mapping[str, Any]) -> bytes:
+    return (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 
-def _checksum(value: Mapping[str, Any], place: str) -> str:
-    return digest(place, json.dumps(value, ensure_ascii=False, sort_keys=True))[:16]
-
-
-def _line(value: Mapping[str, Any], place: str) -> bytes:
-    sealed = json.dumps(_sealed(value, place), ensure_ascii=False)
-    return (sealed + "\n").encode("utf-8", "replace")
-
-
-def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    # Only "\n" ends a line: text may hold U+2028 and its like, at which str.splitlines would cut.
-    return iter(lambda: file.readline(LONGEST_ROW + 1), b"")
-
-
-def _sums(folder: Path) -> dict[str, str]:
-    """The SHA-256 of every file in a folder, at any depth, by name; hidden ones are not ours."""
-    names = sorted(
+def _names(folder: Path) -> list[str]:
+    """Every file in a folder, at any depth, sorted; without hidden ones, which are not ours."""
+    return sorted(
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
         if path.is_file() and path.name != SUMS and not path.name.startswith(".")
     )
-    return {name: digest_of_file(folder / name) for name in names}

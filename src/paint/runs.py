@@ -9,14 +9,12 @@
                                 state: enough to go on bit by bit; SHA256SUMS of all of these
 
 Checkpoints and rollouts appear under their names only when they are complete, so a kill at any
-moment leaves the last good ones. All files carry checksums (paint.files), and are refused where
-they were changed. Rows and checkpoints also carry the run's identity: those of another run are
-refused, too. What writes a run is paint.training (runlog, checkpoint).
+moment leaves the last good ones. Checkpoints carry the run's identity: those of another run are
+refused. JSON files are plain. What writes a run is paint.training (runlog, checkpoint).
 """
 
 import json
 import re
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,6 +33,9 @@ MAY_CHANGE = {
 }
 """Settings with which a run may go on other than it began: none of them changes a value."""
 
+FACTS = {"id", "config", "problems", "model", "versions"}
+"""What run.json must hold."""
+
 START_ANEW = "put it back as it was, or start a new run"
 
 
@@ -46,13 +47,13 @@ def read_facts(folder: Path) -> dict[str, Any]:
     """What run.json says.
 
     Raises:
-        RunError: there is no run. Damaged: run.json was changed since it was written.
+        RunError: there is no run. Damaged: run.json cannot be read, or lacks a part.
     """
     path = folder / "run.json"
     if not path.exists():
         raise RunError(f"{folder} holds no run (no run.json)")
     facts = read_json(path, START_ANEW)
-    if not isinstance(facts.get("config"), dict) or not isinstance(facts.get("id"), str):
+    if not isinstance(facts.get("config"), dict) or not facts.keys() >= FACTS:
         raise Damaged(f"{path} holds no run that this version of paint can read; {START_ANEW}")
     return facts
 
@@ -79,25 +80,29 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
     """All complete lines of metrics.jsonl; a last line that a kill cut short is left out.
 
     Raises:
-        RunError, Damaged: a line was changed since it was written, or is another run's.
+        Damaged: a line cannot be read.
     """
-    return list(_metrics(folder, START_ANEW))
+    return list(read_log(folder / "metrics.jsonl", START_ANEW))
 
 
 def read_history(folder: Path, steps: int) -> list[dict[str, float]]:
     """The lines of metrics.jsonl of the first ``steps`` steps, one each.
 
     Raises:
-        RunError, Damaged: a line is missing, was changed since it was written, or is another run's.
+        RunError: a line is missing, or of another step. Damaged: a line cannot be read.
     """
     advice = (
         f"put it back as it was, or delete the checkpoints of that step and of later ones "
         f"in {folder / 'checkpoints'}: `paint resume {folder}` does these steps again"
     )
-    rows = list(islice(_metrics(folder, advice), steps))
+    path = folder / "metrics.jsonl"
+    rows = list(islice(read_log(path, advice), steps))
+    for number, row in enumerate(rows, start=1):
+        if row.get("step") != number:
+            raise RunError(f"{path} line {number} is not that of step {number}; {advice}")
     if len(rows) < steps:
         raise RunError(
-            f"{folder / 'metrics.jsonl'} ends before step {len(rows) + 1}, and there is a "
+            f"{path} ends before step {len(rows) + 1}, and there is a "
             f"checkpoint of step {steps}; {advice}"
         )
     return rows
@@ -170,9 +175,3 @@ def step_places(parent: Path, ending: str = "") -> list[Path]:
 
 
 _STEP = re.compile(r"step-\d{6,}", re.ASCII)
-
-
-def _metrics(folder: Path, advice: str) -> Iterator[dict[str, Any]]:
-    path = folder / "metrics.jsonl"
-    if path.exists():
-        yield from read_log(path, advice, read_facts(folder)["id"])

@@ -93,8 +93,6 @@ def opened(policy: Policy, task: Task) -> AbstractContextManager[Store]:
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     """The samples of a store without regard to the order in which they came."""
     rows = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
-    for row in rows:
-        del row["check"]  # which is that of its place, too
     return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
 
 

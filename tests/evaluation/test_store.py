@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,9 @@ from paint.evaluation.store import (
     find_stores,
     open_store,
     prompt_digest,
+    read_grades,
     reopen_store,
+    write_grades,
 )
 
 PROBLEMS = [Problem(f"What is {i}+{i}?", "", str(2 * i), str(i)) for i in range(3)]
@@ -39,10 +40,32 @@ def sample_of(problem: str = "0", sample: int = 0, text: str = "\\boxed{0}") -> 
     return Sample(problem, sample, prompt_digest(PROMPTS[int(problem)]), text, 5, False, "local")
 
 
+STORED = ("asked.json", "problems.jsonl", "completions.jsonl", "grades.jsonl")
+
+
+def add_all(store: Store) -> None:
+    for problem, sample in store.missing:
+        store.add(sample_of(problem.id, sample, f"It is\u2028\\boxed{{{problem.answer}}} é"))
+
+
 def fill(opened: AbstractContextManager[Store]) -> None:
     with opened as store:
-        for problem, sample in store.missing:
-            store.add(sample_of(problem.id, sample, f"It is\u2028\\boxed{{{problem.answer}}} é"))
+        add_all(store)
+        store.write_sums()
+
+
+def grade(opened: AbstractContextManager[Store]) -> None:
+    with opened as store:
+        write_grades(store, [{"problem": p.id, "sample": k} for p, k in store.rows])
+
+
+def grades_of(folder: Path) -> list[dict[str, Any]]:
+    with reopen_store(folder):
+        return read_grades(folder)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
 
 
 def missing(opened: AbstractContextManager[Store]) -> list[tuple[str, int]]:
@@ -80,11 +103,12 @@ def test_what_is_added_is_found_again_and_the_rest_is_missing(tmp_path: Path) ->
 
 @settings(max_examples=30)
 @given(cut=st.integers(1, 400))
-def test_a_store_cut_anywhere_loses_only_the_lines_that_were_cut(
+def test_a_store_cut_while_samples_are_missing_loses_only_the_lines_that_were_cut(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
-    fill(fresh(folder))
+    with fresh(folder) as store:  # killed before it is finished
+        add_all(store)
     path = folder / "completions.jsonl"
     whole = path.read_bytes()
     left = whole[: max(len(whole) - cut, 0)]
@@ -100,62 +124,82 @@ def test_a_store_cut_anywhere_loses_only_the_lines_that_were_cut(
     assert not missing(reopen_store(folder))
 
 
-def edit(line: bytes) -> bytes:
-    """A field more, under a checksum of its own."""
-    row = {**json.loads(line), "more": 1}
-    del row["check"]
-    return files._line(row, f"completions.jsonl 1 {files.digest('other')[:16]}")
+@settings(max_examples=100)
+@given(data=st.data())
+def test_a_bit_that_flips_in_a_finished_store_is_refused_by_the_name_of_its_file(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    fill(fresh(folder))
+    grade(reopen_store(folder))
+    path = folder / data.draw(st.sampled_from(STORED))
+    whole = path.read_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    flipped = whole[at] ^ (1 << data.draw(st.integers(0, 7)))
+    path.write_bytes(whole[:at] + bytes([flipped]) + whole[at + 1 :])
+    before = contents(folder)
+    with pytest.raises(files.Damaged, match=rf"^{path}[: ].*; .*(put it back|writes it again)"):
+        grades_of(folder)
+    assert contents(folder) == before
+    if path.name != "problems.jsonl":  # which every evaluation writes anew
+        assert str(path) in refusal(fresh(folder))
+        assert contents(folder) == before
+
+    path.write_bytes(whole)
+    assert len(grades_of(folder)) == 6
+    assert not missing(fresh(folder))
+
+
+def test_the_checksums_are_those_of_sha256sum_and_belong_to_finished_samples(
+    tmp_path: Path,
+) -> None:
+    sums = tmp_path / "SHA256SUMS"
+
+    def checked() -> list[str]:
+        line = ["sha256sum", "--check", "SHA256SUMS"]
+        said = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        return [line.removesuffix(": OK") for line in said.splitlines()]
+
+    with fresh(tmp_path) as store:
+        add_all(store)
+    assert not sums.exists()  # a kill between the last sample and the checksums
+    with fresh(tmp_path):
+        assert checked() == list(STORED[:3])
+    grade(reopen_store(tmp_path))
+    assert checked() == list(STORED)
+    with fresh(tmp_path, samples=3):
+        assert not sums.exists()
+    fill(fresh(tmp_path, samples=3))
+    assert checked() == list(STORED)
+
+
+def test_files_are_taken_as_they_are_without_their_checksums(tmp_path: Path) -> None:
+    fill(fresh(tmp_path))
+    path = tmp_path / "completions.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"It is", b"It iS"))
+    assert f"{path} is not the file that was written" in refusal(reopen_store(tmp_path))
+    (tmp_path / "SHA256SUMS").unlink()
+    with reopen_store(tmp_path) as store:
+        assert all(sample.text.startswith("It iS") for sample in store.samples())
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        lambda line: b"not json\n",
-        lambda line: b'{"problem": "0"}\n',
-        lambda line: line.replace(b'"tokens": 5', b'"tokens": 5.0'),
-        lambda line: line.replace(b'"tokens": 5', b'"tokens": 6'),
-        lambda line: line.replace(b'"source": "local", ', b""),
-        lambda line: line.replace(b"It is", b"It iS"),
-        lambda line: line * 2,
-        lambda line: b"\n" + line,
-        lambda line: b"",
-        lambda line: line[:-1],
-        lambda line: b"\xff\xfe\n",
-        lambda line: b"[1, 2]\n",
-        lambda line: b"[" * 100_000 + b"\n",
-        lambda line: b"\x00\x00\x00\n",
-        edit,
-    ],
-    ids=range(15),
+    "line", [b"not json\n", b'{"problem": "0"}\n', b"\n", b"\xff\xfe\n", b"[]\n"]
 )
-def test_a_damaged_line_anywhere_is_refused_by_its_number_and_nothing_is_lost(
-    tmp_path: Path, damage: Callable[[bytes], bytes]
+def test_a_line_that_is_no_sample_is_refused_by_its_number_and_nothing_is_lost(
+    tmp_path: Path, line: bytes
 ) -> None:
-    fill(fresh(tmp_path))
+    with fresh(tmp_path) as store:
+        add_all(store)
     path = tmp_path / "completions.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
-    for number in (1, 3):
-        changed = [*lines[: number - 1], damage(lines[number - 1]), *lines[number:]]
-        path.write_bytes(b"".join(changed))
-        before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-        for opened in (fresh, reopen_store):
-            message = refusal(opened(tmp_path))
-            assert f"{path} line " in message
-            assert "put it back as it was, or move" in message
-        before.pop(".lock")
-        after = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-        after.pop(".lock")
-        assert after == before
-
-
-def test_lines_that_end_as_on_windows_are_what_was_written(tmp_path: Path) -> None:
-    fill(fresh(tmp_path))
-    for path in tmp_path.glob("*.json*"):
-        path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    before = (tmp_path / "completions.jsonl").read_bytes()
-    assert not missing(reopen_store(tmp_path))
-    assert not missing(fresh(tmp_path))
-    assert (tmp_path / "completions.jsonl").read_bytes() == before
+    path.write_bytes(b"".join([*lines[:2], line, *lines[3:]]))
+    before = contents(tmp_path)
+    for opened in (fresh, reopen_store):
+        message = refusal(opened(tmp_path))
+        assert f"{path} line 3: " in message
+        assert "put it back as it was, or move" in message
+    assert contents(tmp_path) == before
 
 
 def test_a_file_of_another_store_is_refused(tmp_path: Path) -> None:
@@ -163,16 +207,13 @@ def test_a_file_of_another_store_is_refused(tmp_path: Path) -> None:
     fill(fresh(mine))
     fill(fresh(colder, temperature=0.5))
     fill(open_store(shorter, ASKED, PROBLEMS[:2], PROMPTS[:2]))
-    for other, name, named in (
-        (colder, "completions.jsonl", "completions.jsonl line 1"),
-        (colder, "asked.json", "completions.jsonl line 1"),
-        (shorter, "problems.jsonl", "problems.jsonl has other problems than"),
-        (shorter, "asked.json", "problems.jsonl has other problems than"),
-    ):
-        before = (mine / name).read_bytes()
-        shutil.copy(other / name, mine / name)
-        assert str(mine / named) in refusal(reopen_store(mine))
-        (mine / name).write_bytes(before)
+    for other in (colder, shorter):
+        for name in STORED[:3]:
+            before = (mine / name).read_bytes()
+            if (other / name).read_bytes() != before:
+                shutil.copy(other / name, mine / name)
+                assert f"{mine / name} is not the file" in refusal(reopen_store(mine))
+                (mine / name).write_bytes(before)
     assert not missing(reopen_store(mine))
 
 
@@ -184,6 +225,7 @@ def test_samples_of_another_set_of_problems_with_the_same_names_are_refused(tmp_
             prompt = prompt_digest([7, int(problem.id)])
             store.add(Sample(problem.id, number, prompt, "text", 5, False, "local"))
     shutil.copy(tmp_path / "other/completions.jsonl", tmp_path / "mine/completions.jsonl")
+    (tmp_path / "mine/SHA256SUMS").unlink()
     assert "completions.jsonl has samples of other prompts" in refusal(
         reopen_store(tmp_path / "mine")
     )
@@ -310,16 +352,17 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("asked.json", "{", "asked.json: Expecting property name"),
-        ("asked.json", "[]", "asked.json: it has no checksum"),
-        ("asked.json", '{"samples": 0, "versions": []}', "asked.json: it has no checksum"),
-        ("problems.jsonl", '{"id": "0"}\n', "problems.jsonl line 1: it has no checksum"),
+        ("asked.json", "[]", "asked.json: it is no JSON object"),
+        ("asked.json", "{}", "asked.json does not say how many samples"),
+        ("problems.jsonl", '{"id": "0"}\n', "problems.jsonl: KeyError"),
         ("problems.jsonl", "", "problems.jsonl: it is empty"),
     ],
 )
 def test_a_damaged_setting_is_one_clear_message(
     tmp_path: Path, name: str, content: str, message: str
 ) -> None:
-    fill(fresh(tmp_path))
+    with fresh(tmp_path) as store:
+        add_all(store)
     (tmp_path / name).write_text(content)
     assert message in refusal(reopen_store(tmp_path))
     if name == "problems.jsonl":
@@ -340,5 +383,4 @@ def test_a_folder_without_an_evaluation_says_so(tmp_path: Path) -> None:
 def test_what_is_asked_is_kept_in_plain_sight(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     asked = json.loads((tmp_path / "asked.json").read_text())
-    del asked["check"], asked["problems"]
     assert asked == ASKED | {"versions": [ASKED["versions"]]}

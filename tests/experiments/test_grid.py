@@ -375,13 +375,13 @@ def test_the_same_command_again_only_shows_what_is_there(
     assert (folder / "results.svg").read_bytes() == plot
 
 
-def test_results_that_are_gone_are_made_again_without_training_and_changed_ones_are_refused(
+def test_results_that_are_gone_are_made_again_without_training_and_broken_ones_are_refused(
     finished: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, command, _ = finished
     path = folder / "results.jsonl"
     before, runs = path.read_bytes(), bytes_in(folder / "loose")
-    for changed in (before[:-30], before.replace(b'"tight"', b'"wight"', 1), b"{}\n" + before):
+    for changed in (before[:-30], b"{}\n" + before):
         path.write_bytes(changed)
         assert main(command) == 2
         said = capsys.readouterr().err

@@ -62,8 +62,6 @@ def lines_of(folder: Path, reader: str, name: str = "completions") -> list[dict[
     """What is stored of a reader, without regard to the order in which it came."""
     path = folder / reader / "problems" / f"{name}.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for row in rows:
-        del row["check"]  # which is that of its place, too
     return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
 
 

@@ -14,7 +14,7 @@ from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
 from paint.objective import divergence, paint_loss
 from paint.options import Divergence
-from paint.runs import read_facts, read_run
+from paint.runs import read_run
 from paint.show.show import Asked, show_targets
 from paint.training.run import train
 from paint.training.tokens import read_tokens, tokens_path
@@ -278,7 +278,7 @@ def test_what_a_model_says_stays_text(browser: Any, run: Path, tmp_path: Path) -
     for row in rows:
         row.update(completion_ids=ids, engine_log_probs=[-1.0] * len(ids), text=HOSTILE)
         row.update(problem=HOSTILE, answer=HOSTILE, source=HOSTILE, context=HOSTILE)
-    files.write_rows(folder / "rollouts/step-000001.jsonl", rows, read_facts(folder)["id"])
+    files.write_rows(folder / "rollouts/step-000001.jsonl", rows)
     page = show_targets(Asked([folder], steps=[1]), Display(enabled=False))
     assert page.read_text("utf-8").count("</script>") == 2
     with opened(browser, page, "view=rollouts&step=1&row=0&token=3") as shown:
@@ -308,7 +308,7 @@ def test_the_baselines_pages_have_what_they_keep(browser: Any, tmp_path: Path, m
         ids = stored(tmp_path)[1]["completion_ids"]
         assert at.locator("#tokens .t").count() == len(ids)
         at.hover("#tokens .t >> nth=3")
-        kept = read_tokens(tokens_path(tmp_path, 1), read_facts(tmp_path)["id"])[1]
+        kept = read_tokens(tokens_path(tmp_path, 1))[1]
         said = at.get_attribute("#tip [data-value=student_entropy]", "data-exact")
         assert said is not None
         assert float(said) == pytest.approx(kept["student_entropy"][3], rel=1e-6)

@@ -11,7 +11,7 @@ from torch import nn
 from paint.display import Display
 from paint.objective import paint_loss
 from paint.options import Objective
-from paint.runs import RunError, read_facts, read_run
+from paint.runs import RunError, read_run
 from paint.show import score
 from paint.show.run import Wanted, choose, run_data, spread
 from paint.show.score import Scorer, detail
@@ -95,7 +95,7 @@ def test_the_student_of_a_step_is_the_checkpoint_before_it(run: Path) -> None:
     assert [scorer.become_student(step) for step in (3, 1, 2)] == [2, 0, 0]
     for step, bound in ((3, 1e-5), (1, 1e-5), (2, None)):
         scorer.become_student(step)
-        kept = read_tokens(tokens_path(run, step), read_facts(run)["id"])
+        kept = read_tokens(tokens_path(run, step))
         rollout = stored(run, step)[0]
         found = scorer.score(rollout, rollout["teacher_prompt_ids"]).values
         moved = np.abs(found["student_log_prob"] - kept[0]["student_log_prob"]).max()

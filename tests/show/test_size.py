@@ -11,7 +11,6 @@ import pytest
 from browser import opened
 from paint import files
 from paint.display import Display
-from paint.runs import read_facts
 from paint.show.show import Asked, show_targets
 from runs import stored
 
@@ -32,7 +31,7 @@ def test_a_large_page_is_small_and_ready_at_once(
     for _ in range(ROWS):
         ids = [rng.randrange(5, 700) for _ in range(TOKENS)]
         rows.append(row | {"completion_ids": ids, "engine_log_probs": [-1.0] * TOKENS})
-    files.write_rows(folder / "rollouts/step-000001.jsonl", rows, read_facts(folder)["id"])
+    files.write_rows(folder / "rollouts/step-000001.jsonl", rows)
 
     began = time.perf_counter()
     page = show_targets(Asked([folder], steps=[1]), Display(enabled=False))

@@ -516,9 +516,6 @@ def test_a_checkpoint_of_another_step_or_run_is_refused(run: Path, tmp_path: Pat
     shutil.copytree(tmp_path / "other/checkpoints/step-000003", checkpoint)
     with pytest.raises(Damaged, match=r"step-000003 is that of another run than .*run\.json"):
         go_on(folder)
-    shutil.copy(tmp_path / "other/run.json", folder)  # what tells them apart
-    with pytest.raises(Damaged, match=r"metrics\.jsonl line 1: its checksum is another one"):
-        train(small(train={"seed": 1, "steps": 4}), folder, resume=True)
 
 
 def test_the_way_out_of_a_damaged_file_ends_where_an_undamaged_run_ends(
@@ -539,7 +536,7 @@ def test_the_way_out_of_a_damaged_file_ends_where_an_undamaged_run_ends(
     path = figures / "metrics.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"step": 3', b'"step": 8'))
     with pytest.raises(
-        Damaged, match=r"metrics\.jsonl line 3: .*; put it back .* delete the check"
+        RunError, match=r"metrics\.jsonl line 3 is not .*; put it back .* delete the check"
     ):
         go_on(figures)
     shutil.rmtree(figures / "checkpoints/step-000003")

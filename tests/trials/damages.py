@@ -1,6 +1,5 @@
-"""What happens to files: they are cut, bits flip, rows are doubled, files take others' places."""
+"""What happens to files: they are cut, bits flip, files take others' places."""
 
-import json
 import random
 import re
 import shutil
@@ -41,10 +40,6 @@ def damages(world: Path, path: Path, others: Sequence[Path], rng: random.Random)
     """
     content = (world / path).read_bytes()
     changed = [*_cuts(content, rng), *_flips(content, rng)]
-    if path.suffix == ".json":
-        changed += [(f"{text} instead", text.encode()) for text in ("null", "[]", "{}")]
-    if path.suffix == ".jsonl":
-        changed += list(_rows(content, rng))
     for other in others:
         changed.append((f"overwritten with {other}", (world / other).read_bytes()))
 
@@ -93,25 +88,3 @@ def _flips(content: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
         at, bit = rng.randrange(len(content)), rng.randrange(8)
         flipped = bytes([content[at] ^ (1 << bit)])
         yield f"bit {bit} of byte {at} flipped", content[:at] + flipped + content[at + 1 :]
-
-
-def _rows(content: bytes, rng: random.Random) -> Iterator[tuple[str, bytes]]:
-    lines = content.splitlines(keepends=True)
-    if not lines:
-        return
-    row = rng.randrange(len(lines))
-    yield f"row {row + 1} twice", b"".join([*lines[: row + 1], *lines[row:]])
-    yield f"row {row + 1} gone", b"".join([*lines[:row], *lines[row + 1 :]])
-    yield "the first row moved to the end", b"".join([*lines[1:], lines[0]])
-    for text in (b"null", b"[]", b"{}"):
-        yield (
-            f"row {row + 1} is {text.decode()}",
-            b"".join([*lines[:row], text + b"\n", *lines[row + 1 :]]),
-        )
-    fields = json.loads(lines[row])
-    for change in ({"more": 1}, {next(iter(fields)): None}):
-        edited = json.dumps(fields | change).encode() + b"\n"
-        yield (
-            f"row {row + 1} edited: {json.dumps(change)}",
-            b"".join([*lines[:row], edited, *lines[row + 1 :]]),
-        )

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from paint import cli, files
+from paint import cli
 from paint.config import Config, Evaluation
 from paint.lab.files import MODEL
 
@@ -119,10 +119,7 @@ def _edit(name: str, change: Callable[[Any, random.Random], Any]) -> Break:
         value = json.loads((folder / name).read_text())
         changed = change(value, rng)
         value = value if changed is None else changed
-        if value.pop("check", None) is None:
-            (folder / name).write_text(json.dumps(value))
-        else:  # as another version of paint might have written it
-            files.write_json(folder / name, value)
+        (folder / name).write_text(json.dumps(value))
 
     return broken
 

@@ -1,4 +1,6 @@
-"""Whatever happens to a stored file, a verb ends in the same figures or in a message that names it.
+"""Damage to checkpoints, finished samples and prepared data changes no figure without an error.
+
+A command ends in the same figures, or in a message that names the file.
 
 PAINT_TRIAL_SEED chooses the bits that flip, the rows, and the files that take others' places;
 PAINT_TRIAL_COUNT how many damages of each verb the slow tier tries (by default 20; 1000000: all).
@@ -28,13 +30,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_world(tmp_path_factory.mktemp("trial") / "world")
 
 
+def checked_files(world: Path) -> list[Path]:
+    """The files whose digests are kept, and those that keep them."""
+    found = [world / name for name in ("data/out.jsonl", "data/out.report.json")]
+    for sums in world.rglob("SHA256SUMS"):
+        lines = sums.read_text("utf-8").splitlines()
+        found += [sums, *(sums.parent / line.split("  ", 1)[1] for line in lines)]
+    return found
+
+
 def all_damages(world: Path, verb: Verb, rng: random.Random) -> list[Damage]:
     """What may happen to the files that a verb reads."""
-    files = sorted(
-        path.relative_to(world)
-        for path in world.rglob("*")
-        if path.is_file() and not path.name.startswith(".")
-    )
+    files = sorted(path.relative_to(world) for path in checked_files(world))
     mine = [
         path
         for path in files

@@ -46,7 +46,7 @@ max_new_tokens = 40
 [teacher]
 weights = "ema"
 """
-UNTIMED = ("seconds", "tokens_per_second", "check")
+UNTIMED = ("seconds", "tokens_per_second")
 """What differs from one time to the next in a row of figures."""
 
 
@@ -204,7 +204,7 @@ VERBS = [
         ["run", "evals"],
         ["eval", f"{{at}}/{CHECKPOINT}", *EVAL],
         lambda at: read(at / "evals/lab/summary.json"),
-        ["evals", CHECKPOINT, "run/run/run.json"],
+        ["evals", CHECKPOINT],
     ),
     Verb(
         "grade",

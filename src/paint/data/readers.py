@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from paint.errors import PaintError, explained
-from paint.files import CHECK, digest_of_file, read_json
+from paint.files import digest_of_file
 
 ROW_BYTES = 4 * 2**20
 """The longest row: a solution has some thousand bytes, and a longer row is a file without lines."""
@@ -119,7 +119,7 @@ def report_of(path: Path) -> Path:
 def _require_as_prepared(path: Path) -> None:
     """Refuse a prepared data set that is not the one of the report beside it.
 
-    A report that paint did not write says nothing about the file.
+    A report without a digest says nothing about the file.
     """
     report = report_of(path) if path.suffix == ".jsonl" else None
     if report is None or not report.exists() or not path.exists():
@@ -128,10 +128,10 @@ def _require_as_prepared(path: Path) -> None:
     advice = f"delete it to use {path} as it is"
     with explained(report, DataError, advice):
         said = json.loads(report.read_bytes())
-    if isinstance(said, dict) and {CHECK, REPORTED} <= said.keys():
+    if isinstance(said, dict) and REPORTED in said:
         with explained(path, DataError, "name a file that can be read"):
             digest = digest_of_file(path)
-        if read_json(report, advice)[REPORTED] != digest:
+        if said[REPORTED] != digest:
             raise DataError(
                 f"{path} is not the file that {report} describes; make it again, or delete the "
                 f"report to use the file as it is"

@@ -162,6 +162,7 @@ def generate(policy: Policy, engine: Engine, task: Task, store: Store, display: 
             sample_seeds(task.protocol, missing),
             keep,
         )
+    store.write_sums()
 
 
 def sample_seeds(protocol: Protocol, rows: Sequence[tuple[Problem, int]]) -> list[int]:

@@ -101,7 +101,7 @@ def grade(
         }
         for (problem, number), sample, vote in zip(rows, ordered, votes, strict=True)
     ]
-    write_grades(store.folder, lines)
+    write_grades(store, lines)
     return assembled(store, lines, [(sample.tokens, sample.truncated) for sample in ordered])
 
 

@@ -5,16 +5,15 @@
       problems.jsonl      the problems, with their gold answers
       completions.jsonl   one line a sample, in the order in which they came
       grades.jsonl        one line a sample: both verdicts with their reasons, and its vote
+      SHA256SUMS          of these files, once no sample is missing
 
 A store belongs to one setting. Opened in another, it refuses and says what differs; only the
-numbers of problems and of samples a problem may change. Every row carries a checksum of its values,
-its place and the setting, and asked.json one of the problems: what was changed, lost or comes from
-another store is refused as it is (paint.files). Only a last line that a kill cut short is dropped
-and asked for again, and only where samples are added. One process at a time works on a store, and
-it never holds all texts in memory.
+numbers of problems and of samples a problem may change. A file that is not the one of SHA256SUMS is
+refused, whoever reads it. While samples are missing, there is no SHA256SUMS: a last line that a
+kill cut short is dropped and asked for again. One process at a time works on a store, and it never
+holds all texts in memory.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -25,11 +24,19 @@ from paint import files
 from paint.data.problems import Problem, from_row, to_row
 from paint.errors import PaintError, explained
 
-MAY_CHANGE = {"samples", "versions", "problems"}
+MAY_CHANGE = {"samples", "versions"}
 """What may differ between two calls that fill one store."""
 
 COMPLETIONS = "completions.jsonl"
+GRADES = "grades.jsonl"
 PUT_BACK = "put it back as it was, or move {folder} away and evaluate again"
+HINTS = {
+    "asked.json": PUT_BACK,
+    "problems.jsonl": "the same `paint eval` command writes it again",
+    COMPLETIONS: PUT_BACK,
+    GRADES: "`paint grade {folder}` writes it again",
+}
+"""What to do about a file that was changed."""
 
 
 class StoreError(PaintError, RuntimeError):
@@ -95,15 +102,22 @@ class Store:
 
     def add(self, sample: Sample) -> None:
         """Write a sample; a kill after this call keeps it. Raises StoreError where that fails."""
-        path, owner = self.folder / COMPLETIONS, _owner(self.asked)
+        path = self.folder / COMPLETIONS
         with _or_store_error(path):
-            files.append_log(path, [asdict(sample)], after=len(self.written), owner=owner)
+            files.append_log(path, [asdict(sample)])
         self.written.add((sample.problem, sample.sample))
+
+    def write_sums(self) -> None:
+        """Write SHA256SUMS, unless a sample is missing. Raises StoreError where that fails."""
+        if not self.missing:
+            with _or_store_error(self.folder):
+                names = [name for name in HINTS if (self.folder / name).exists()]
+                files.write_sums(self.folder, names)
 
     def samples(self) -> Iterator[Sample]:
         """The stored samples of all rows, in the order in which they came."""
         wanted = {(problem.id, sample) for problem, sample in self.rows}
-        for sample in _samples(self.folder, self.asked):
+        for sample in _samples(self.folder):
             if (sample.problem, sample.sample) in wanted:
                 yield sample
 
@@ -118,14 +132,19 @@ def open_store(
     """The store of these problems in this setting: a new one, or the one in the folder.
 
     Raises:
-        StoreError: the folder's is of another setting (the message has every difference), is
-            damaged, or cannot be written.
+        StoreError: the folder's is of another setting (the message has every difference), or cannot
+            be written.
+        Damaged: a file cannot be read, or was changed since the samples were complete.
         FolderInUse: another process works on it.
     """
     with _or_store_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
     with files.locked(folder):
+        if _holds_asked(folder):
+            _require_unchanged(folder, "asked.json", COMPLETIONS)
+        if (folder / GRADES).exists():
+            _require_unchanged(folder, GRADES)
         versions = _require_same(folder, asked, problems, prompts)
         versions += [asked["versions"]] if asked["versions"] not in versions else []
         rows = [
@@ -133,12 +152,14 @@ def open_store(
             for problem, prompt in zip(problems, prompts, strict=True)
         ]
         with _or_store_error(folder):
+            (folder / files.SUMS).unlink(missing_ok=True)  # until all of them are written
             files.write_rows(folder / "problems.jsonl", rows)
-            setting = {**asked, "versions": versions, "problems": _problems_digest(rows)}
-            files.write_json(folder / "asked.json", setting)
+            files.write_json(folder / "asked.json", {**asked, "versions": versions})
             (folder / COMPLETIONS).touch()
             dropped = files.drop_cut_line(folder / COMPLETIONS)
-        yield _opened(folder, dropped=dropped)
+        store = _opened(folder, dropped=dropped)
+        store.write_sums()
+        yield store
 
 
 @contextmanager
@@ -146,11 +167,13 @@ def reopen_store(folder: Path) -> Iterator[Store]:
     """A store as it is, in its own setting, to be read: no file of it is written.
 
     Raises:
-        StoreError: no store there. Damaged: a file was changed since it was written.
+        StoreError: no store there.
+        Damaged: a file cannot be read, or was changed since the samples were complete.
         FolderInUse: another process works on it.
     """
     _read_asked(folder)
     with files.locked(folder):
+        _require_unchanged(folder, "asked.json", "problems.jsonl", COMPLETIONS)
         yield _opened(folder)
 
 
@@ -163,10 +186,22 @@ def find_stores(folder: Path) -> list[Path]:
     return sorted({path.parent for name in names for path in folder.resolve().rglob(name)})
 
 
-def write_grades(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_grades(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write grades.jsonl, a row a sample. Raises StoreError where that fails."""
-    with _or_store_error(folder):
-        files.write_rows(folder / "grades.jsonl", rows)
+    with _or_store_error(store.folder):
+        (store.folder / files.SUMS).unlink(missing_ok=True)
+        files.write_rows(store.folder / GRADES, rows)
+    store.write_sums()
+
+
+def read_grades(folder: Path) -> list[dict[str, Any]]:
+    """The rows of grades.jsonl.
+
+    Raises:
+        Damaged: it cannot be read, or was changed since it was written.
+    """
+    _require_unchanged(folder, GRADES)
+    return list(files.read_rows(folder / GRADES, HINTS[GRADES].format(folder=folder)))
 
 
 def write_summary(folder: Path, figures: Mapping[str, Any], text: str) -> None:
@@ -182,37 +217,38 @@ def prompt_digest(prompt: Sequence[int]) -> str:
 
 
 def _opened(folder: Path, *, dropped: bool = False) -> Store:
-    """The store as it is on disk, all of which is read and held against its checksums."""
+    """The store as it is on disk, all of which is read."""
     asked = _read_asked(folder)
-    advice = "the same `paint eval` command writes it again"
-    rows = list(files.read_rows(folder / "problems.jsonl", advice))
-    if asked["problems"] != _problems_digest(rows):
-        raise files.Damaged(
-            f"{folder / 'problems.jsonl'} has other problems than {folder / 'asked.json'} was "
-            f"written for; {advice}"
-        )
-
-    prompts = {row["id"]: row["prompt"] for row in rows}
+    path, hint = folder / "problems.jsonl", HINTS["problems.jsonl"]
+    rows = list(files.read_rows(path, hint))
+    with explained(path, files.Damaged, hint):
+        problems = [from_row(row) for row in rows]
+        prompts = {row["id"]: row["prompt"] for row in rows}
     written: set[tuple[str, int]] = set()
-    for sample in _samples(folder, asked):
+    for sample in _samples(folder):
         if prompts.get(sample.problem, sample.prompt) != sample.prompt:
             raise files.Damaged(
                 f"{folder / COMPLETIONS} has samples of other prompts than "
                 f"{folder / 'problems.jsonl'}; {PUT_BACK.format(folder=folder)}"
             )
         written.add((sample.problem, sample.sample))
-    problems = [from_row(row) for row in rows]
     return Store(folder, asked, problems, written, dropped)
 
 
-def _samples(folder: Path, asked: Mapping[str, Any]) -> Iterator[Sample]:
+def _samples(folder: Path) -> Iterator[Sample]:
     """All stored samples, in the order in which they came."""
-    path = folder / COMPLETIONS
-    advice = f"{PUT_BACK.format(folder=folder)} (or is {folder / 'asked.json'} another store's?)"
-    for row in files.read_log(path, advice, _owner(asked)):
-        with explained(path, files.Damaged, advice):
+    path, hint = folder / COMPLETIONS, PUT_BACK.format(folder=folder)
+    for number, row in enumerate(files.read_log(path, hint), start=1):
+        with explained(f"{path} line {number}", files.Damaged, hint):
             sample = Sample(**row)
         yield sample
+
+
+def _require_unchanged(folder: Path, *names: str) -> None:
+    """Check files against SHA256SUMS, if it is there. Raises Damaged."""
+    if (folder / files.SUMS).exists():
+        for name in names:
+            files.require_whole(folder, HINTS[name].format(folder=folder), name)
 
 
 def _require_same(
@@ -238,7 +274,7 @@ def _require_same(
         wanted = {p.id: prompt_digest(prompt) for p, prompt in zip(problems, prompts, strict=True)}
         changed = {
             sample.problem
-            for sample in _samples(folder, before)
+            for sample in _samples(folder)
             if wanted.get(sample.problem, sample.prompt) != sample.prompt
         }
         lines = [
@@ -260,7 +296,11 @@ def _require_same(
 def _read_asked(folder: Path) -> dict[str, Any]:
     if not _holds_asked(folder):
         raise StoreError(f"{folder} holds no evaluation (no asked.json)")
-    return files.read_json(folder / "asked.json", PUT_BACK.format(folder=folder))
+    path, hint = folder / "asked.json", PUT_BACK.format(folder=folder)
+    asked = files.read_json(path, hint)
+    if not isinstance(asked.get("samples"), int) or not isinstance(asked.get("versions"), list):
+        raise files.Damaged(f"{path} does not say how many samples, and by which versions; {hint}")
+    return asked
 
 
 def _holds_asked(folder: Path) -> bool:
@@ -274,16 +314,6 @@ def _holds_asked(folder: Path) -> bool:
             f"back, or move {folder} away"
         )
     return False
-
-
-def _owner(asked: Mapping[str, Any]) -> str:
-    """The identity of a setting, to which samples belong."""
-    setting = {name: value for name, value in asked.items() if name not in MAY_CHANGE}
-    return files.digest(json.dumps(setting, sort_keys=True))[:16]
-
-
-def _problems_digest(rows: Sequence[Mapping[str, Any]]) -> str:
-    return files.digest(*(json.dumps(row, sort_keys=True) for row in rows))[:16]
 
 
 @contextmanager

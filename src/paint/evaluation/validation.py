@@ -152,6 +152,8 @@ def validate(
                         store.add(sample)
                         count.add(sample.tokens)
                 stop()
+        for store in stores:
+            store.write_sums()
 
         if not stores or (not missing and (task.folder / "grades.jsonl").exists()):
             return {}

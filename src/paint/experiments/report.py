@@ -126,13 +126,15 @@ def read_results(folder: Path) -> list[Result]:
     """The lines of results.jsonl; none where there is no such file.
 
     Raises:
-        Damaged: it was changed since it was written.
+        Damaged: a line cannot be read, or lacks a field.
     """
     path = folder / "results.jsonl"
     advice = "delete it, and the same command makes it again from the runs and their samples"
-    rows = list(files.read_rows(path, advice)) if path.exists() else []
-    with explained(path, files.Damaged, advice):
-        return [Result(**row) for row in rows]
+    results = []
+    for number, row in enumerate(files.read_rows(path, advice) if path.exists() else [], start=1):
+        with explained(f"{path} line {number}", files.Damaged, advice):
+            results.append(Result(**row))
+    return results
 
 
 def write_results(folder: Path, results: Results) -> None:

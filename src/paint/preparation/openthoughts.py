@@ -141,7 +141,7 @@ def make_training_data(
     Raises:
         DataError: a source that cannot be read, a file that cannot be written, existing decisions
             that were made with other settings, or an `out` that does not end in .jsonl.
-        Damaged: the existing decisions were changed since they were written.
+        Damaged: a line of the existing decisions cannot be read.
         FolderInUse: another process makes the same file.
     """
     if out.suffix != ".jsonl":
@@ -243,7 +243,7 @@ def _decide_rows(
 
     def store(decisions: list[dict[str, Any]]) -> None:
         with explained(decided, DataError, FREE_SPACE):
-            files.append_log(decided, decisions, after=1 + rows)  # the first line: the settings
+            files.append_log(decided, decisions)
 
     with counting as counter:
         try:
@@ -373,7 +373,7 @@ def _resume(decided: Path, settings: dict[str, Any]) -> tuple[int, bool]:
     is_complete = "rows" in last
     with explained(decided, DataError, FREE_SPACE):
         if lines < 2:  # nothing is decided, so the settings may be others
-            files.write_log(decided, [settings])
+            files.write_rows(decided, [settings])
         files.drop_cut_line(decided)
     return max(lines - 1, 0) - is_complete, is_complete
 

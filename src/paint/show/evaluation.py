@@ -5,13 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paint import files
 from paint.display import Display
 from paint.errors import reason
 from paint.evaluation.intervals import SHARE, bootstrap
 from paint.evaluation.metrics import GradedSamples, pass_at_k
 from paint.evaluation.stages import assembled, stored_in
-from paint.evaluation.store import Sample, Store, StoreError, find_stores, reopen_store
+from paint.evaluation.store import (
+    Sample,
+    Store,
+    StoreError,
+    find_stores,
+    read_grades,
+    reopen_store,
+)
 from paint.evaluation.tables import comparisons, tables_of
 from paint.files import FolderInUse
 from paint.runs import step_of, step_places
@@ -40,15 +46,15 @@ def read_graded(folder: Path) -> Graded:
 
     Raises:
         StoreError: it is not graded, or not all of it.
-        Damaged: a file was changed since it was written.
+        Damaged: a file cannot be read, or was changed since it was written.
     """
     path = folder / "grades.jsonl"
     with reopen_store(folder) as store:
         if not path.exists():
             raise StoreError(f"{folder} is not graded; `paint grade {folder}` does it")
-        rows = list(files.read_rows(path, f"`paint grade {folder}` writes it again"))
+        rows = read_grades(folder)
         wanted = [(problem.id, sample) for problem, sample in store.rows]
-        if [(row["problem"], row["sample"]) for row in rows] != wanted:
+        if store.missing or [(row["problem"], row["sample"]) for row in rows] != wanted:
             raise StoreError(
                 f"{path} is not of all samples that are stored; `paint grade {folder}` grades them"
             )
@@ -120,10 +126,7 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
         ],
         "benchmarks": [benchmark_data(name, by_policy, room) for name in benchmarks],
         "asked": {
-            policy: {
-                benchmark: {k: v for k, v in part.store.asked.items() if k != "problems"}
-                for benchmark, part in parts.items()
-            }
+            policy: {benchmark: part.store.asked for benchmark, part in parts.items()}
             for policy, parts in by_policy.items()
         },
     }

@@ -98,9 +98,7 @@ def log_of(policy: str, benchmark: str, graded: Graded, when: str) -> dict[str, 
             "model": policy,
             "config": {"epochs": asked["samples"]},
             "packages": {"paint": version("paint")},
-            "metadata": {
-                name: asked[name] for name in asked if name not in ("problems", "versions")
-            },
+            "metadata": {name: asked[name] for name in asked if name != "versions"},
         },
         "plan": {"name": "paint eval", "steps": []},
         "results": {

@@ -86,7 +86,7 @@ def run_data(run: Path, wanted: Wanted, display: Display) -> dict[str, Any]:
 
     Raises:
         RunError: no such run, step or row, or what belongs to a checkpoint is gone.
-        Damaged: a file was changed since it was written.
+        Damaged: a file cannot be read, or was changed since it was written.
         ConfigError, PolicyError: its model cannot be loaded to score again.
     """
     config, facts = read_run(run), read_facts(run)
@@ -137,7 +137,6 @@ def choose(run: Path, config: Config, wanted: Wanted) -> dict[int, list[dict[str
     Raises:
         RunError: a step or a row that is not there.
     """
-    owner = read_facts(run)["id"]
     there = {step_of(path): path for path in step_places(run / "rollouts", ".jsonl")}
     if not there:
         if wanted.steps:
@@ -153,7 +152,7 @@ def choose(run: Path, config: Config, wanted: Wanted) -> dict[int, list[dict[str
     advice = "put it back as it was, or start a new run"
 
     def rollouts(step: int) -> list[dict[str, Any]]:
-        rows = list(read_rows(there[step], advice, owner))
+        rows = list(read_rows(there[step], advice))
         return [{"row": number, **row} for number, row in enumerate(rows)]
 
     if wanted.steps:
@@ -194,7 +193,7 @@ def step_data(
 ) -> dict[str, Any]:
     """A step of the page, with its rows."""
     path = tokens_path(run, step)
-    kept = read_tokens(path, read_facts(run)["id"]) if path.exists() else {}
+    kept = read_tokens(path) if path.exists() else {}
     student = making.scorer.become_student(step) if making.scorer else None
     rows = []
     for rollout in rollouts:

@@ -90,7 +90,7 @@ def continue_run(
 
     Raises:
         RunError: naming every value that differs, a number of steps below the run's, or a folder
-            of the run that is gone. Damaged: run.json was changed since it was written.
+            of the run that is gone. Damaged: run.json cannot be read.
     """
     before, facts = read_run(folder), read_facts(folder)
     if facts["problems"] != problems:
@@ -128,9 +128,9 @@ def continue_run(
 
 def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
     """Add the line of a step to metrics.jsonl. Raises RunError where that fails."""
-    path, owner = folder / "metrics.jsonl", read_facts(folder)["id"]
+    path = folder / "metrics.jsonl"
     with _or_run_error(path, folder):
-        files.append_log(path, [metrics], after=int(metrics["step"]) - 1, owner=owner)
+        files.append_log(path, [metrics])
 
 
 def step_metrics(
@@ -187,9 +187,8 @@ def write_rollouts(
     """Keep a step's rollouts, one JSON object a line. Raises RunError where that fails."""
     path = step_folder(folder / "rollouts", step).with_suffix(".jsonl")
     records = [_record(*row) for row in zip(scored, is_correct, strict=True)]
-    owner = read_facts(folder)["id"]
     with _or_run_error(path, folder):
-        files.write_rows(path, records, owner)
+        files.write_rows(path, records)
 
 
 def forget_after(config: Config, folder: Path, step: int) -> None:
@@ -202,8 +201,8 @@ def forget_after(config: Config, folder: Path, step: int) -> None:
         step: of the last checkpoint.
 
     Raises:
-        RunError, Damaged: what was written before that step is not there or was changed, or the
-            folder cannot be written.
+        RunError: what was written before that step is not there, or the folder cannot be written.
+        Damaged: a line of metrics.jsonl cannot be read.
     """
     rows = read_history(folder, step)
     if config.log.keep_rollouts:
@@ -213,7 +212,7 @@ def forget_after(config: Config, folder: Path, step: int) -> None:
     with _or_run_error(folder, folder):
         if facts["config"] != table:
             files.write_json(folder / "run.json", facts | {"config": table})
-        files.write_log(folder / "metrics.jsonl", rows, facts["id"])
+        files.write_rows(folder / "metrics.jsonl", rows)
         for part, ending in (("rollouts", ".jsonl"), ("tokens", ".parquet")):
             for path in step_places(folder / part, ending):
                 if step_of(path) > step:
