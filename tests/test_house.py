@@ -29,6 +29,7 @@ ROOMS = {
     "ground": [
         "errors",
         "options",
+        "engine_registry",
         "config",
         "recipe",
         "files",
@@ -119,7 +120,7 @@ def test_the_method_reads_without_the_rest_of_the_house() -> None:
 
 # Packages beside the standard library that the method, the settings and a lone process may import.
 STANDARD = ["context", "latex", "errors", "options", "config", "recipe", "runs", "files"]
-STANDARD += ["engines.watchdog", "lab.problems", "lab.files"]
+STANDARD += ["engine_registry", "engines.watchdog", "lab.problems", "lab.files"]
 OUTSIDE: dict[str, set[str]] = {
     **{module: set() for module in STANDARD},
     "objective": {"torch", "jaxtyping"},

@@ -22,11 +22,11 @@ from conftest import LAB, move
 from paint.config import Config
 from paint.data.problems import Problem
 from paint.display import Display
-from paint.engines import adapters, fleet, server
+from paint.engines import fleet, server, vllm
 from paint.engines.canary import EngineGap, canary
 from paint.engines.launch import ServerProcess, free_port, server_command, server_environment
 from paint.engines.local import LocalEngine, MergedEngine
-from paint.engines.open import open_vllm
+from paint.engines.open import EngineSetup, open_remote
 from paint.engines.protocol import Completion, EngineError, Sampling
 from paint.engines.server import Server
 from paint.engines.vllm import VllmEngine
@@ -165,9 +165,8 @@ def test_runs_of_one_name_keep_their_adapters_apart_in_a_folder_for_all(
     )
     contents = []
     for run in ("a/seed-0", "b/seed-0", "a/seed-0"):
-        engine = open_vllm(
-            policy, LAB, rollout, tmp_path / run, Display(), PROMPTS[:2], SHORT, max_tokens=1024
-        )
+        setup = EngineSetup(policy, LAB, rollout, tmp_path / run, Display(), 1024)
+        engine = open_remote(VllmEngine.from_setup, setup, PROMPTS[:2], SHORT)
         with pytest.raises(EngineGap), engine:  # a stand-in has no model, but the folder is made
             pytest.fail("the canary passed")
         contents.append(sorted(path.name for path in shared.iterdir()))
@@ -360,7 +359,7 @@ def test_a_folder_that_the_server_cannot_read_is_named(
     stand_ins: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = opened(stand_ins())
-    monkeypatch.setattr(adapters, "save_adapter", lambda *_: None)
+    monkeypatch.setattr(vllm, "save_adapter", lambda *_: None)
     with pytest.raises(
         EngineError,
         match=rf"cannot read {engine.adapters.folder}/paint-.*--rollout\.adapter-folder",
@@ -570,7 +569,7 @@ def test_the_disk_being_full_is_said(
         raise OSError("no space left")
 
     engine = opened(stand_ins())
-    monkeypatch.setattr(adapters, "save_adapter", full)
+    monkeypatch.setattr(vllm, "save_adapter", full)
     with pytest.raises(
         EngineError, match=r"could not be written to .*no space left; free some space"
     ):
@@ -645,7 +644,6 @@ def test_no_process_of_a_server_outlives_it_or_its_trainer(
 
 def owned(policy: Policy, folder: Path, command: Sequence[str]) -> VllmEngine:
     process = ServerProcess(command, {}, folder / "server.log")
-    process.start()
     served = Server(f"http://127.0.0.1:{free_port()}", timeout=5.0, process=process)
     return VllmEngine(policy, [served], folder, Display(), in_flight=4, patience=30.0)
 

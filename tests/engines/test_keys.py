@@ -16,7 +16,7 @@ from conftest import LAB
 from paint.config import ConfigError, Rollout
 from paint.display import Display
 from paint.engines.launch import API_KEY
-from paint.engines.open import open_vllm
+from paint.engines.open import EngineSetup, open_remote
 from paint.engines.protocol import EngineError, Sampling
 from paint.engines.server import Server
 from paint.engines.vllm import VllmEngine
@@ -180,9 +180,8 @@ def test_a_server_of_ours_gets_a_new_key_each_time_which_nobody_sees(
         found = tmp_path / run / "found.json"
         command = f"{sys.executable} {tmp_path / 'spy.py'} {found}"
         rollout = Rollout(engine="vllm", server=command, patience=20.0)
-        opened = open_vllm(
-            policy, LAB, rollout, tmp_path / run, Display(), [[1]], SHORT, max_tokens=64
-        )
+        setup = EngineSetup(policy, LAB, rollout, tmp_path / run, Display(), 64)
+        opened = open_remote(VllmEngine.from_setup, setup, [[1]], SHORT)
         with pytest.raises(EngineError) as error, opened:
             pytest.fail("a spy is no server")
         key, lines = json.loads(until(found.exists) and found.read_text())

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,8 @@ from paint.display import Display
 from paint.engines.canary import canary
 from paint.engines.launch import free_port
 from paint.engines.local import LocalEngine
-from paint.engines.open import open_vllm
-from paint.engines.protocol import Engine, Sampling
+from paint.engines.open import EngineSetup, open_remote
+from paint.engines.protocol import Engine, RemoteEngine, Sampling
 from paint.model.policy import Policy, PolicyError, load_policy
 from paint.model.sharding import ShardError, gathered, is_sharded, passes_missing, shard
 from paint.model.weights import save_adapter, weights_digest
@@ -120,10 +119,13 @@ def test_layers_are_whole_within_a_block_and_shared_after_it(group: None) -> Non
             assert not is_part()
 
 
-class OwnServer(LocalEngine):
+class OwnServer(LocalEngine, RemoteEngine):
     """This process in the place of servers."""
 
-    def require_slots(self) -> None:
+    def connect(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 
@@ -141,11 +143,9 @@ def test_the_canary_asks_for_all_ranks_where_none_can_score_alone(
 
     monkeypatch.setattr("paint.engines.open.canary", spied)
     server = OwnServer(policy, batch_size=4)
-    monkeypatch.setattr("paint.engines.open._connected", lambda *_: nullcontext(server))
     options, sampling = cfg.Rollout(engine="vllm"), Sampling(1.0, 1.0, -1, 8)
-    with open_vllm(
-        policy, LAB, options, tmp_path, Display(enabled=False), PROMPTS, sampling, max_tokens=64
-    ) as engine:
+    setup = EngineSetup(policy, LAB, options, tmp_path, Display(enabled=False), 64)
+    with open_remote(lambda _: server, setup, PROMPTS, sampling) as engine:
         assert [len(c.ids) > 0 for c in engine.generate(PROMPTS, sampling, [1, 2])] == [True, True]
     assert asked == ["SharedEngine" if is_shared else "OwnServer"]
 

@@ -9,7 +9,7 @@ from paint.engines.protocol import Completion, Engine, Finished, Sampling, Waiti
 from paint.ranks import gathered, on_first_rank
 
 
-class FirstRankEngine:
+class FirstRankEngine(Engine):
     """Generates the rows of all ranks with the first rank's engine.
 
     All ranks call each method together; what the first one raises is raised on all.
@@ -18,6 +18,8 @@ class FirstRankEngine:
         engine: the first rank's; None on the others.
         frees_memory: give this process's unused GPU memory to the servers before they generate.
     """
+
+    is_remote = True
 
     def __init__(self, engine: Engine | None, *, frees_memory: bool) -> None:
         self.engine, self.frees_memory = engine, frees_memory

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paint.display import Display
-from paint.engines.answers import Vocabulary
-from paint.engines.protocol import Completion, EngineError, Finished, Sampling
+from paint.engines.protocol import Completion, EngineError, Finished
 from paint.engines.server import ATTEMPTS, Server, TooSlow, Unreachable, attempts
 from paint.errors import PaintError
 
@@ -83,25 +82,26 @@ class Fleet:
     async def complete(
         self,
         adapter: Path,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        vocabulary: Vocabulary,
+        rows: int,
+        ask: Callable[[Server, int], Coroutine[Any, Any, Completion]],
         finished: Finished,
     ) -> None:
-        """One completion by base + adapter per prompt, handed over as soon as it is there.
+        """One completion by base + adapter for each row, handed over as soon as it is there.
+
+        Args:
+            ask: asks a server for a row's completion.
 
         Raises:
             EngineError: no server is left, or a row cannot be done anywhere.
         """
         count = 0
 
-        async def row(index: int, prompt: Sequence[int], seed: int) -> None:
+        async def complete(index: int) -> None:
             nonlocal count
-            finished(index, await self._complete(prompt, sampling, seed, vocabulary))
+            finished(index, await self._complete(lambda server: ask(server, index)))
             count += 1
             if self.says_count:
-                self.display.phase(f"rollout {count}/{len(prompts)}")
+                self.display.phase(f"rollout {count}/{rows}")
 
         self.adapter = adapter
         self.silent_since = time.monotonic()
@@ -109,30 +109,27 @@ class Fleet:
             server.strikes = 0
 
         tending = [asyncio.ensure_future(self._tend(server)) for server in self.servers]
-        indexed = zip(range(len(prompts)), prompts, seeds, strict=True)
-        rows = asyncio.ensure_future(together(row(*arguments) for arguments in indexed))
+        work = asyncio.ensure_future(together(complete(index) for index in range(rows)))
         try:
             # Tending never ends by itself: what ends first is the work, or a failure.
-            await asyncio.wait([rows, *tending], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([work, *tending], return_when=asyncio.FIRST_COMPLETED)
             for tender in tending:
                 if tender.done():
                     tender.result()
-            await rows
+            await work
         finally:
-            for task in (rows, *tending):
+            for task in (work, *tending):
                 task.cancel()
-            await asyncio.gather(rows, *tending, return_exceptions=True)
+            await asyncio.gather(work, *tending, return_exceptions=True)
 
     async def _complete(
-        self, prompt: Sequence[int], sampling: Sampling, seed: int, vocabulary: Vocabulary
+        self, ask: Callable[[Server], Coroutine[Any, Any, Completion]]
     ) -> Completion:
         """One completion on the least busy server; on another one, or later, where that fails."""
         late = 0
         while True:
             server = await self._free_server()
-            request = asyncio.create_task(
-                server.complete(self.adapter, prompt, sampling, seed, vocabulary)
-            )
+            request = asyncio.create_task(ask(server))
             server.requests.add(request)
             try:
                 completion = await request
@@ -142,9 +139,8 @@ class Fleet:
                 late += 1
                 if late == ATTEMPTS:
                     raise EngineError(
-                        f"a completion of at most {sampling.max_new_tokens} tokens was asked for "
-                        f"{late} times without an answer in time ({error}); raise "
-                        f"rollout.timeout, or look at that server's load"
+                        f"a completion was asked for {late} times without an answer in time "
+                        f"({error}); raise rollout.timeout, or look at that server's load"
                     ) from error
             except Unreachable as error:
                 self._leave_out(server, str(error))

@@ -24,7 +24,8 @@ from transformers.cache_utils import DynamicLayer
 
 from paint.device import float64_device
 from paint.display import Display
-from paint.engines.protocol import Completion, Finished, Sampling, Waiting, collect
+from paint.engines.open import EngineSetup
+from paint.engines.protocol import Completion, Engine, Finished, Sampling
 from paint.errors import Diverged
 from paint.model.attention import heads_side_by_side
 from paint.model.policy import Policy
@@ -67,7 +68,7 @@ class _Batch:
     cache: DynamicCache
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Generates with the policy itself, so there is nothing to synchronise."""
 
     def __init__(self, policy: Policy, *, batch_size: int, display: Display | None = None) -> None:
@@ -75,24 +76,12 @@ class LocalEngine:
         self.batch_size = batch_size
         self.display = display or Display(enabled=False)
 
+    @classmethod
+    def from_setup(cls, setup: EngineSetup) -> "LocalEngine":
+        return cls(setup.policy, batch_size=setup.rollout.batch_size, display=setup.display)
+
     def adopt(self) -> None:
         """Nothing to do: the weights are shared."""
-
-    def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
-    ) -> list[Completion]:
-        return collect(self, prompts, sampling, seeds)
-
-    def begin(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
-    ) -> Waiting:
-        """At once: there is nobody else who could write while this process trains."""
-        completions = self.generate(prompts, sampling, seeds)
-        return lambda: completions
-
-    def beside(self) -> "LocalEngine":
-        """Itself: what it has begun is done."""
-        return self
 
     def stream(
         self,
@@ -234,6 +223,8 @@ class MergedEngine(LocalEngine):
 
     For comparison only: it does not sample from the policy that is trained (figures: docs/log.md).
     """
+
+    takes_adapters = False
 
     def stream(
         self,

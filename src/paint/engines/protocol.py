@@ -1,16 +1,15 @@
-"""What an engine is: token ids in, token ids and log-probs out.
+"""The engine contract: token ids in, token ids and log-probs out.
 
-An engine is anything with ``generate``, ``stream`` and ``adopt``. Prompts are never decoded and
-tokenised again: the ids that an engine was given and the ids that it sampled are the ids that are
-trained on.
-
-Left out on purpose: torch and transformers. Whoever only asks an engine imports neither.
+An engine of your own derives from ``Engine`` (or, where it generates on servers, from
+``RemoteEngine``) and implements ``stream``, ``adopt`` and ``from_setup``. Prompts are never decoded
+and tokenised again: the ids that an engine was given and the ids that it sampled are the ids that
+are trained on. This module imports neither torch nor transformers.
 """
 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from paint import config as cfg
 from paint.errors import PaintError
@@ -69,7 +68,19 @@ Waiting = Callable[[], list[Completion]]
 
 @runtime_checkable
 class Engine(Protocol):
-    """The only thing that training and evaluation know about generation."""
+    """Samples completions; training and evaluation know nothing else about generation.
+
+    A class that ``rollout.engine`` names as "module:Class" also has the class method
+    ``from_setup(setup: EngineSetup)``, which returns an engine (paint.engines.open).
+
+    Attributes:
+        is_remote: it generates on servers; then it is a ``RemoteEngine``.
+        takes_adapters: it samples from base + adapter; False where the adapter is rounded into the
+            weights.
+    """
+
+    is_remote: ClassVar[bool] = False
+    takes_adapters: ClassVar[bool] = True
 
     def stream(
         self,
@@ -88,7 +99,9 @@ class Engine(Protocol):
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
     ) -> list[Completion]:
         """One completion per prompt, in the order of the prompts."""
-        ...
+        completions: dict[int, Completion] = {}
+        self.stream(prompts, sampling, seeds, completions.__setitem__)
+        return [completions[i] for i in range(len(prompts))]
 
     def adopt(self) -> None:
         """Take over the policy's current adapter before the next ``generate``."""
@@ -97,21 +110,46 @@ class Engine(Protocol):
     def begin(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
     ) -> Waiting:
-        """As ``generate``, without waiting: by the adapter as it is now. One at a time."""
-        ...
+        """As ``generate``, without waiting: by the adapter as it is now. One at a time.
+
+        The default generates at once; the engine itself may then take the next adapter.
+        """
+        completions = self.generate(prompts, sampling, seeds)
+        return lambda: completions
 
     def beside(self) -> "Engine":
-        """Another engine at the same place, with an adapter of its own; it ends with this one."""
+        """Another engine at the same place, with a separate adapter; it ends with this one.
+
+        The default is the engine itself, for one whose ``begin`` returns finished completions.
+        """
+        return self
+
+
+@runtime_checkable
+class RemoteEngine(Engine, Protocol):
+    """An engine whose completions come from servers. The first rank alone has one."""
+
+    is_remote: ClassVar[bool] = True
+
+    def connect(self) -> None:
+        """Start the servers that are the run's, and wait until all respond.
+
+        Raises:
+            EngineError: a server does not respond.
+        """
         ...
 
+    def require_slots(self) -> None:
+        """Refuse servers that cannot hold all adapters of the run at once.
 
-def collect(
-    engine: Engine, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
-) -> list[Completion]:
-    """What an engine streams, in the order of the prompts."""
-    completions: dict[int, Completion] = {}
-    engine.stream(prompts, sampling, seeds, completions.__setitem__)
-    return [completions[i] for i in range(len(prompts))]
+        Raises:
+            EngineError: with the setting to change.
+        """
+        return  # by default there is no limit
+
+    def close(self) -> None:
+        """End the servers that are the run's, and leave others as they were found."""
+        ...
 
 
 def seed_of(*place: int | str) -> int:

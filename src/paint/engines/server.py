@@ -1,16 +1,18 @@
-"""One vLLM server as its user sees it: what may be asked of it over HTTP.
+"""The client of one vLLM server: its HTTP calls, and checks of what it responds.
 
-Token ids go in, token ids and log-probs come out. A response is read up to a number of bytes and a
-time that follow from the request, and believed once paint.engines.answers has checked it. Left out:
-every endpoint that takes or returns text; redirects; compressed responses. Where the server is
-ours, paint.engines.launch has its process.
+Token ids go in, token ids and log-probs come out. A completion is used only if it fits the request:
+ids of the model's vocabulary, as many finite log-probs, and an end where one is due. One that does
+not fit counts as a failure of the server; it is never cut to fit. Where the server is ours,
+paint.engines.launch has its process.
 """
 
 import asyncio
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,18 +25,9 @@ from tenacity import (
     wait_exponential,
 )
 
-from paint.engines.answers import (
-    Served,
-    Unusable,
-    Vocabulary,
-    most_bytes,
-    read_completion,
-    read_models,
-    said,
-)
 from paint.engines.launch import API_KEY, ServerProcess, max_rank_flag
 from paint.engines.protocol import Completion, EngineError, Sampling
-from paint.errors import explained, reason
+from paint.errors import explained, plain, reason
 
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.25
@@ -42,11 +35,11 @@ PAUSE_SECONDS = 0.25
 
 HEALTH_SECONDS = 10.0
 
-LIST_BYTES = 2**22
-"""The longest list of models, or page of metrics, that is read."""
+LARGEST_LOG_PROB = 1e-3
+"""Above 0 by what rounding may add; a log-prob in nats is at most 0."""
 
-MESSAGE_BYTES = 2**14
-"""The most that is read of a response that is not used but for what it says."""
+SHOWN_CHARACTERS = 600
+"""How much of a response is passed on in messages."""
 
 T = TypeVar("T")
 
@@ -57,6 +50,32 @@ class Unreachable(Exception):
 
 class TooSlow(Unreachable):
     """No response within the time that a completion may take."""
+
+
+class BadResponse(ValueError):
+    """A response that does not fit the request; the message says how."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The token ids that a completion may hold: from 0 to below ``size``; some end it."""
+
+    size: int
+    end_ids: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model that a server has.
+
+    Attributes:
+        adapter: folder of an adapter; None for the base model.
+        max_tokens: the base model's longest prompt and completion together; 0 for an adapter.
+    """
+
+    name: str
+    adapter: Path | None
+    max_tokens: int
 
 
 class Server:
@@ -100,8 +119,7 @@ class Server:
         with explained(self.url, EngineError, "name servers as in http://node1:8000"):
             self.client = httpx2.AsyncClient(
                 base_url=self.url,
-                headers={"Accept-Encoding": "identity"}
-                | ({"Authorization": f"Bearer {self.key}"} if self.key else {}),
+                headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
                 timeout=httpx2.Timeout(10.0, read=None, pool=None),
                 # The server closes connections that are idle for 5 s. We close them first, or a
                 # request would meet a closed one.
@@ -123,8 +141,7 @@ class Server:
     async def healthy(self) -> bool:
         """It responds, and its engine lives."""
         try:
-            status, _ = await self._fetch("GET", "/health", None, MESSAGE_BYTES, HEALTH_SECONDS)
-            return status == 200
+            return (await self._fetch("GET", "/health", None, HEALTH_SECONDS)).status_code == 200
         except Unreachable:
             return False
 
@@ -156,16 +173,14 @@ class Server:
             EngineError: it would fail everywhere.
         """
         request = _request(adapter, prompt, sampling, seed, vocabulary.end_ids)
-        new = sampling.max_new_tokens
+        longest = sampling.max_new_tokens
         async for attempt in attempts():
             with attempt:
                 await self.load(adapter)
                 try:
                     ids, log_probs = await self._read(
                         ("POST", "/v1/completions", request),
-                        f"a completion of at most {new} tokens to a prompt of {len(prompt)}",
-                        most_bytes(len(prompt), new),
-                        lambda content: read_completion(content, prompt, new, vocabulary),
+                        lambda content: read_completion(content, prompt, longest, vocabulary),
                     )
                 except Unreachable:
                     self.adapter = None  # the server may have been restarted, without the adapter
@@ -175,7 +190,7 @@ class Server:
     async def load(self, adapter: Path) -> None:
         """Load an adapter under its folder's name, and unload the one that it replaces.
 
-        The name must never have been used before: paint.engines.adapters says why.
+        The name must never have been used before: paint.engines.vllm says why.
 
         Raises:
             Unreachable: no response.
@@ -217,7 +232,7 @@ class Server:
             Unreachable: no response.
         """
         loaded = sum(model.adapter is not None for model in await self._models()) + ahead
-        metrics = await self._ask("GET", "/metrics", most=LIST_BYTES)
+        metrics = await self._ask("GET", "/metrics")
         slots = re.search(rb'max_lora="(\d{1,9})"', metrics)
         if slots and loaded > int(slots[1]):
             raise EngineError(
@@ -256,52 +271,39 @@ class Server:
 
     async def _models(self) -> list[Served]:
         """The base model and the adapters that are loaded."""
-        return await self._read(("GET", "/v1/models", None), "its models", LIST_BYTES, read_models)
+        return await self._read(("GET", "/v1/models", None), read_models)
 
     async def _read(
-        self,
-        request: tuple[str, str, Mapping[str, Any] | None],
-        wanted: str,
-        most: int,
-        read: Callable[[bytes], T],
+        self, request: tuple[str, str, Mapping[str, Any] | None], read: Callable[[bytes], T]
     ) -> T:
         """What ``read`` makes of the response.
-
-        Args:
-            wanted: what is asked for, in words.
-            most: bytes that the response can have.
 
         Raises:
             Unreachable, TooSlow, EngineError: as ``_ask``; a server that answers something else is
                 as good as none.
         """
-        method, path, body = request
-        content = await self._ask(method, path, body, most=most)
+        content = await self._ask(*request)
         try:
             return read(content)
-        except (Unusable, RecursionError) as fault:
-            start = self._said(content[:MESSAGE_BYTES])
-            raise self._lies(path, f"{fault} (asked for {wanted}, it sent {start})") from None
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as fault:
+            raise Unreachable(
+                f"{self.url}{request[1]} answers, but not as a vLLM server does: {reason(fault)} "
+                f"(it sent {self._said(content)}); look at what listens there, and at its version"
+            ) from None
 
-    async def _ask(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        most: int = MESSAGE_BYTES,
-    ) -> bytes:
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
         """The body of a response that says that all went well.
 
         Raises:
             Unreachable, TooSlow: it failed, and may not fail again.
             EngineError: the server refuses it.
         """
-        status, content = await self._fetch(method, path, body, most, self.timeout)
-        if 200 <= status < 300:
-            return content
+        response = await self._fetch(method, path, body, self.timeout)
+        if response.is_success:
+            return response.content
 
-        text = f"{self.url}{path} answered {status}: {self._said(content)}"
+        status = response.status_code
+        text = f"{self.url}{path} answered {status}: {self._said(response.content)}"
         # 404 for a model: the server was started again and has no adapter yet.
         is_adapter_missing = status == 404 and "does not exist" in text
         if not 400 <= status < 500 or status in (408, 429) or is_adapter_missing:
@@ -311,46 +313,26 @@ class Server:
         raise EngineError(text)
 
     async def _fetch(
-        self, method: str, path: str, body: Mapping[str, Any] | None, most: int, seconds: float
-    ) -> tuple[int, bytes]:
-        """Status and body of a response.
-
-        Raises:
-            Unreachable, TooSlow: none, or a longer or slower one; no more than ``most`` bytes are
-                read, and for no more than ``seconds``.
-        """
-        content = bytearray()
+        self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
+    ) -> httpx2.Response:
+        """A whole response, whatever its status. Raises Unreachable, TooSlow: there is none."""
         try:
-            async with (
-                asyncio.timeout(seconds),
-                self.client.stream(method, path, json=body) as response,
-            ):
-                encoding = response.headers.get("Content-Encoding", "identity")
-                async for part in response.aiter_raw():
-                    content += part
-                    if len(content) > most:
-                        break
+            async with asyncio.timeout(seconds):
+                return await self.client.request(method, path, json=body)
         except TimeoutError as error:
             raise TooSlow(f"{self.url}{path}: no whole answer within {seconds:g} s") from error
         except Exception as error:  # whatever the library raises at what a server sends
             said = self._said(reason(error).encode())
             raise Unreachable(f"{self.url}{path}: {type(error).__name__} {said}") from error
 
-        if response.is_success and len(content) > most:
-            raise self._lies(path, f"more than {most:,} bytes")
-        if response.is_success and encoding != "identity":
-            raise self._lies(path, f"a compressed response ({self._said(encoding.encode())})")
-        return response.status_code, bytes(content[:most])
-
-    def _lies(self, path: str, fault: str) -> Unreachable:
-        return Unreachable(
-            f"{self.url}{path} answers, but not as a vLLM server does: {fault}; look at what "
-            f"listens there, and at its version"
-        )
-
     def _said(self, content: bytes) -> str:
-        """What a response says, as plain text and without our key."""
-        return said(content.replace(self.key.encode(), b"***") if self.key else content)
+        """What the body of a response says, in one plain line and without our key."""
+        content = content.replace(self.key.encode(), b"***") if self.key else content
+        try:
+            text = json.loads(content)["error"]["message"]
+        except (ValueError, LookupError, TypeError):
+            text = content.decode("utf-8", "replace")
+        return plain(" ".join(str(text).split())[:SHOWN_CHARACTERS])
 
     def _explain_refusal(self, error: Exception, adapter: Path) -> None:
         """Raise an EngineError that says what to mend, where the reason for a refusal is known."""
@@ -407,3 +389,67 @@ def _request(
         "logprobs": 0,
         "return_token_ids": True,
     }
+
+
+def read_completion(
+    content: bytes, prompt: Sequence[int], longest: int, vocabulary: Vocabulary
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The token ids that a response holds, to the ids that were sent, and the log-prob of each.
+
+    Args:
+        longest: tokens that the completion may have.
+
+    Raises:
+        BadResponse, LookupError, TypeError, ValueError: the response holds something else.
+    """
+    [choice] = json.loads(content)["choices"]
+    if (read := choice["prompt_token_ids"]) != list(prompt):
+        raise BadResponse(f"it read other token ids than it was sent: {_show(read)}")
+
+    ids, log_probs = tuple(choice["token_ids"]), tuple(choice["logprobs"]["token_logprobs"])
+    if not 0 < len(ids) <= longest or len(ids) != len(log_probs):
+        raise BadResponse(f"{len(ids)} token ids and {len(log_probs)} log-probs")
+    for token in ids:
+        if type(token) is not int or not 0 <= token < vocabulary.size:
+            raise BadResponse(f"a token id {_show(token)}; the model has {vocabulary.size}")
+    for value in log_probs:
+        if type(value) not in (float, int) or not -1e30 < value <= LARGEST_LOG_PROB:
+            raise BadResponse(f"log-probs that are not finite or above 0: {_show(value)}")
+
+    # A completion ends with its first end token, or where it is as long as it may be.
+    ended = [place for place, token in enumerate(ids, 1) if token in vocabulary.end_ids]
+    if ended and ended[0] < len(ids):
+        raise BadResponse(f"{len(ids)} token ids, of which number {ended[0]} ends the completion")
+    finish, is_longest = choice["finish_reason"], len(ids) == longest
+    if not ((ended and finish == "stop") or (is_longest and finish == "length")):
+        raise BadResponse(
+            f"it stopped after {len(ids)} of {longest} tokens "
+            f"{'with' if ended else 'without'} an end token ({_show(finish)}, "
+            f"{_show(choice.get('stop_reason'))}); look at its --max-model-len and stop settings"
+        )
+    return ids, tuple(map(float, log_probs))
+
+
+def read_models(content: bytes) -> list[Served]:
+    """The base model and the adapters, as a list of models holds them.
+
+    Raises:
+        BadResponse, AttributeError, LookupError, TypeError, ValueError: it holds something else,
+            or no base model.
+    """
+    models = []
+    for model in json.loads(content)["data"]:
+        if type(model["id"]) is not str:
+            raise BadResponse(f"a model {_show(model)}")
+        if model.get("parent"):
+            models.append(Served(model["id"], Path(model["root"]), 0))
+        else:
+            models.append(Served(model["id"], None, int(model["max_model_len"])))
+    if not any(model.max_tokens > 0 for model in models):
+        raise BadResponse("no base model with its max_model_len")
+    return models
+
+
+def _show(value: object) -> str:
+    """A value out of a response, short and as plain text."""
+    return plain(json.dumps(value)[:80])

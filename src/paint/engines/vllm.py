@@ -1,12 +1,18 @@
 """The engine for real runs: base + adapter on one or more vLLM servers, over HTTP.
 
-The adapter is never merged: every version of it is written to disk, loaded on the servers and asked
-for by its own name (paint.engines.adapters). A completion depends on its prompt, its seed and the
-adapter, up to the rounding of whatever else is in the batch.
+The adapter is never merged: every version of it is written to a folder, loaded on the servers and
+asked for under that folder's name. vLLM keeps the cached prefixes of (name, path): a name or path
+that is used twice answers with what it remembers of the first (vLLM issue 42125). So no version
+ever gets the name of another one, of this run or of any other, and no server can answer with an
+older version. A completion depends on its prompt, its seed and the adapter, up to the rounding of
+whatever else is in the batch.
 """
 
 import asyncio
+import shutil
 import threading
+import time
+import uuid
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -14,17 +20,33 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from paint.display import Display
-from paint.engines.adapters import Adapters, delete, delete_all
-from paint.engines.answers import Vocabulary
 from paint.engines.fleet import Fleet, together
-from paint.engines.protocol import Completion, EngineError, Finished, Sampling, Waiting, collect
-from paint.engines.server import Server, Unreachable
+from paint.engines.launch import (
+    LOG,
+    ServerProcess,
+    free_port,
+    server_command,
+    server_environment,
+    visible_gpus,
+)
+from paint.engines.open import EngineSetup
+from paint.engines.protocol import (
+    Completion,
+    EngineError,
+    Finished,
+    RemoteEngine,
+    Sampling,
+    Waiting,
+)
+from paint.engines.server import Server, Unreachable, Vocabulary
+from paint.files import digest, new_folder
 from paint.model.policy import Policy
+from paint.model.weights import save_adapter
 
 T = TypeVar("T")
 
 
-class VllmEngine:
+class VllmEngine(RemoteEngine):
     """Generates on vLLM servers what ``LocalEngine`` generates in the training process.
 
     Args:
@@ -61,14 +83,47 @@ class VllmEngine:
         self.others: list[VllmEngine] = []
         self.closed = False
 
+    @classmethod
+    def from_setup(cls, setup: EngineSetup) -> "VllmEngine":
+        """An engine on the servers at ``rollout.urls``; without any, on servers that it starts:
+        one, or one for each of ``rollout.server_gpus``."""
+        options = setup.rollout
+        folder = adapter_folder(setup.folder, options.adapter_folder)
+        servers = [Server(url, timeout=options.timeout) for url in options.urls]
+        if not servers:
+            # Several, and the ranks beside them, have one log (docs/launch.md).
+            log = setup.folder / LOG if options.server_gpus else folder / "server.log"
+            servers = [
+                _own_server(setup, log, number, gpus)
+                for number, gpus in enumerate(options.server_gpus or ("",))
+            ]
+            counted = "a vLLM server" if len(servers) == 1 else f"{len(servers)} vLLM servers"
+            setup.display.note(f"engine: starting {counted}; the log is {log}")
+        return cls(
+            setup.policy,
+            servers,
+            folder,
+            setup.display,
+            in_flight=options.batch_size,
+            patience=options.patience,
+            sleeps=options.sleep,
+            ahead=options.ahead,
+        )
+
     def connect(self) -> None:
-        """Wait until every server responds, and unload what a killed run of this folder left there.
+        """Start our servers, wait until all respond, unload what a killed run of this folder left.
 
         Raises:
             EngineError: a server does not respond, or is no vLLM server, or ours ended (with the
                 end of its log).
         """
+        servers, start = self.fleet.servers, time.monotonic()
+        for server in servers:
+            if server.process is not None:
+                server.process.start()
         self.loop.run(self.fleet.connect(self.adapters.folder))
+        urls, seconds = ", ".join(server.url for server in servers), time.monotonic() - start
+        self.fleet.display.note(f"engine: {urls} ready after {seconds:.0f} s")
 
     def adopt(self) -> None:
         """Write the policy's adapter, load it on every server, drop the one before.
@@ -82,7 +137,7 @@ class VllmEngine:
         if not self.sleeps:  # a sleeping server loads it when it is woken
             self.loop.run(self.fleet.each(lambda server: server.load(adapter)))
         if before is not None:
-            delete(before)
+            shutil.rmtree(before, ignore_errors=True)
 
     def stream(
         self,
@@ -100,12 +155,6 @@ class VllmEngine:
         if self.adapter is None:
             self.adopt()
         self.loop.run(self._complete(prompts, sampling, seeds, finished))
-
-    def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
-    ) -> list[Completion]:
-        """One completion per prompt, in the order of the prompts."""
-        return collect(self, prompts, sampling, seeds)
 
     def begin(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
@@ -156,7 +205,7 @@ class VllmEngine:
         for engine in (*self.others, self):
             self.loop.run(together(engine._leave(server) for server in engine.fleet.servers))
         self.loop.close()
-        delete_all(self.adapters.folder)
+        delete_adapters(self.adapters.folder)
 
     async def _complete(
         self,
@@ -173,7 +222,11 @@ class VllmEngine:
         if self.sleeps:
             await self.fleet.each(Server.wake)
         vocabulary = Vocabulary(self.policy.lm_head.out_features, self.policy.end_ids)
-        await self.fleet.complete(adapter, prompts, sampling, seeds, vocabulary, finished)
+
+        def ask(server: Server, row: int) -> Coroutine[Any, Any, Completion]:
+            return server.complete(adapter, prompts[row], sampling, seeds[row], vocabulary)
+
+        await self.fleet.complete(adapter, len(prompts), ask, finished)
         if self.sleeps:
             await self.fleet.each(Server.sleep)
 
@@ -194,6 +247,83 @@ class VllmEngine:
                 f"a prompt of {prompt} tokens and {new} new ones need --max-model-len "
                 f"{prompt + new}, and a server has {limit}"
             )
+
+
+def _own_server(setup: EngineSetup, log: Path, number: int, gpus: str) -> Server:
+    """A server that the run starts, on a free port."""
+    options, port = setup.rollout, free_port()
+    command = server_command(
+        setup.model,
+        options,
+        port,
+        max_tokens=setup.max_tokens,
+        positions=getattr(setup.policy.model.config, "max_position_embeddings", None),
+        gpus=gpus,
+    )
+    environment = server_environment(options) | visible_gpus(gpus)
+    name = f"server {number}" if options.server_gpus else ""
+    process = ServerProcess(command, environment, log, name=name)
+    return Server(f"http://127.0.0.1:{port}", timeout=options.timeout, process=process)
+
+
+class Adapters:
+    """Writes the versions of one run's adapter, each under a new name.
+
+    Args:
+        folder: of this run alone; servers must see it under the same path.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        # Servers outlive runs, and remember names: no other run may have used ours.
+        self.run = uuid.uuid4().hex[:12]
+        self.version = 0
+
+    def write(self, policy: Policy) -> Path:
+        """Write the policy's adapter as the next version, whole or not at all.
+
+        Raises:
+            EngineError: the disk cannot take it; the message says what to change.
+        """
+        self.version += 1
+        folder = self.folder / f"paint-{self.run}-{self.version:06d}"
+        try:
+            with new_folder(folder) as partial:
+                save_adapter(policy, partial)
+        except OSError as error:
+            raise EngineError(
+                f"the adapter could not be written to {folder}: {error}; free some space, or "
+                f"choose another folder with --rollout.adapter-folder"
+            ) from error
+        return folder
+
+
+def adapter_folder(run_folder: Path, shared: str | None) -> Path:
+    """Make the folder for a run's adapters: in the run's own folder, or in ``shared``.
+
+    What the same run left there before it was killed is deleted.
+
+    Raises:
+        EngineError: it cannot be made.
+    """
+    folder = run_folder / "engine"
+    if shared:
+        # Many runs are called seed-0, and each deletes what it finds in its folder.
+        folder = Path(shared) / f"{run_folder.name}-{digest(str(run_folder.resolve()))[:8]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EngineError(
+            f"{folder} cannot be made: {error}; choose another with --rollout.adapter-folder"
+        ) from error
+    delete_adapters(folder)
+    return folder
+
+
+def delete_adapters(folder: Path) -> None:
+    """Delete every version in a run's folder, also one that was never finished."""
+    for path in folder.glob("*paint-*"):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class Background:

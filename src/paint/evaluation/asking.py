@@ -18,7 +18,8 @@ from paint.config import ConfigError
 from paint.data.problems import DataError, Problem
 from paint.device import own_device
 from paint.display import Display
-from paint.engines.open import open_engine
+from paint.engine_registry import engine_type
+from paint.engines.open import EngineSetup, open_engine
 from paint.engines.protocol import Completion, Engine, Sampling, seed_of
 from paint.errors import explained
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
@@ -81,7 +82,7 @@ def untrained(model: cfg.Model) -> cfg.Model:
 def load_asked(model: cfg.Model, rollout: cfg.Rollout, *, seed: int = 0) -> Policy:
     """The policy that is asked, on the device that ``rollout.engine`` leaves to it."""
     # With servers, this process only writes adapters and checks log-probs: the GPU is theirs.
-    device = "cpu" if rollout.engine == "vllm" else own_device()
+    device = "cpu" if engine_type(rollout.engine).is_remote else own_device()
     return load_policy(model, seed=seed, device=device)
 
 
@@ -140,9 +141,8 @@ def asked(
 
         if any(store.missing for store in stores):
             problems = [problem for task in tasks for problem in task.problems]
-            with open_engine(
-                policy, model, rollout, folder, display, problems=problems, max_tokens=max_tokens
-            ) as engine:
+            setup = EngineSetup(policy, model, rollout, folder, display, max_tokens)
+            with open_engine(setup, problems) as engine:
                 _generate_all(policy, engine, tasks, stores, display)
         yield stores
 

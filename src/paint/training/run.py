@@ -24,7 +24,7 @@ from paint.data.problems import Problem, batch_indices, problems_digest, read_pr
 from paint.display import Clock, Display
 from paint.engines.launch import training_tokens
 from paint.engines.local import LocalEngine
-from paint.engines.open import open_engine
+from paint.engines.open import EngineSetup, open_engine
 from paint.engines.protocol import Engine, Waiting
 from paint.errors import Stopped, explained
 from paint.evaluation.stages import summarise_folders
@@ -340,7 +340,7 @@ def _plan(config: Config, ranks: int, device: torch.device, display: Display) ->
     properties = torch.cuda.get_device_properties(device) if on_gpu else None
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     # Without sleep, an own server may be on another GPU: its command says so, and nothing else.
-    serves = config.rollout.engine == "vllm" and not config.rollout.urls
+    serves = config.rollout.owns_servers
     split = Split(ranks, int(serves), serves and config.rollout.sleep, "as it was started")
     try:
         plan = make_plan(
@@ -394,15 +394,9 @@ def _open_engine(
         yield LocalEngine(policy, batch_size=config.rollout.batch_size)
         return
 
-    with open_engine(
-        policy,
-        config.model,
-        config.rollout,
-        folder,
-        display,
-        problems=problems,
-        max_tokens=training_tokens(config),
-    ) as engine:
+    max_tokens = training_tokens(config)
+    setup = EngineSetup(policy, config.model, config.rollout, folder, display, max_tokens)
+    with open_engine(setup, problems) as engine:
         yield engine
 
 
