@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
+from paint.engine_registry import engine_type
 from paint.errors import ConfigError as ConfigError
 from paint.errors import require, require_place, require_sound, show
 from paint.options import Objective as Objective
@@ -135,10 +136,10 @@ class Data:
 class Rollout:
     """How completions are sampled, and where."""
 
-    engine: Literal["local", "vllm", "merged"] = "local"
+    engine: str = "local"
     """What generates: local is the training process itself; vllm is vLLM servers that hold base +
     adapter (docs/engines.md); merged is local with the adapter rounded into the weights, for
-    comparison only."""
+    comparison only; module:Class is an engine of your own."""
     temperature: float = 1.1
     """Sampling temperature, in [0.001, 1000] (paper: Experimental Details, 1.1 in training, 1.0 in
     evaluation)."""
@@ -190,6 +191,7 @@ class Rollout:
 
     def __post_init__(self) -> None:
         require_sound(self)
+        engine = engine_type(self.engine)
         _require_sampling(self)
         _at_least(1, self, batch_size="rows; default: 32")
         note = "nats; inf is off; default: 0.05"
@@ -199,13 +201,13 @@ class Rollout:
         are_addresses = all(_is_address(url) for url in self.urls)
         allowed = "addresses that start with http:// or https:// and a host"
         require(self, "urls", are_addresses, allowed, "such as http://node1:8000")
-        are_used = not self.urls or self.engine == "vllm"
+        are_used = not self.urls or engine.is_remote
         allowed = f'empty with rollout.engine "{self.engine}"'
         require(self, "urls", are_used, allowed, 'servers need engine "vllm"')
         are_distinct = len(set(self.urls)) == len(self.urls)
         require(self, "urls", are_distinct, "a list of distinct addresses", "one for each server")
 
-        are_owned = not self.server_gpus or (self.engine == "vllm" and not self.urls)
+        are_owned = not self.server_gpus or self.owns_servers
         allowed = 'empty unless rollout.engine is "vllm" and rollout.urls is empty'
         require(self, "server_gpus", are_owned, allowed, "GPUs of the servers that are started")
         are_named = all(re.fullmatch(r"[\w-]+(,[\w-]+)*", gpus) for gpus in self.server_gpus)
@@ -221,9 +223,14 @@ class Rollout:
 
         in_range = 0 <= self.ahead <= MOST_AHEAD
         require(self, "ahead", in_range, f"in [0, {MOST_AHEAD}]", "steps; default: 0, on policy")
-        are_apart = not self.ahead or not (self.sleep or self.engine == "merged")
+        are_apart = not self.ahead or (engine.takes_adapters and not self.sleep)
         allowed = "0 with rollout.sleep and with rollout.engine merged"
         require(self, "ahead", are_apart, allowed, "servers write while the trainer works")
+
+    @property
+    def owns_servers(self) -> bool:
+        """Whether the run starts servers: the engine generates on some, and none are named."""
+        return engine_type(self.engine).is_remote and not self.urls
 
 
 @dataclass(frozen=True, slots=True)

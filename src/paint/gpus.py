@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paint.config import Config, ConfigError, Model
+from paint.engine_registry import engine_type, server_engine
 from paint.engines.launch import (
     API_KEY,
     LOG,
@@ -146,8 +147,9 @@ def asked_for_servers(config: Config) -> Config:
     other servers are named.
     """
     generates = config.train.method != "sft" or bool(config.validation.path)
-    is_served = config.rollout.engine == "local" and config.model.tuning == "lora" and generates
-    return with_rollout(config, engine="vllm") if is_served else config
+    engine = engine_type(config.rollout.engine).server_engine
+    is_served = engine and config.model.tuning == "lora" and generates
+    return with_rollout(config, engine=engine) if is_served else config
 
 
 def with_rollout(config: Config, **changes: object) -> Config:
@@ -186,7 +188,10 @@ def served(config: Config, placement: Placement) -> Config:
     if not placement.servers:
         return config
     return with_rollout(
-        config, engine="vllm", server_gpus=placement.servers, sleep=placement.shared
+        config,
+        engine=server_engine(config.rollout.engine),
+        server_gpus=placement.servers,
+        sleep=placement.shared,
     )
 
 
@@ -239,7 +244,8 @@ def train_on(
         placement = place(request, asked_for_servers(config), (1, request.gpus))
     config = served(config, placement)
 
-    flags = ["--rollout.engine", "vllm", "--rollout.server-gpus", *placement.servers]
+    flags = ["--rollout.engine", config.rollout.engine, "--rollout.server-gpus"]
+    flags += placement.servers
     flags += ["--rollout.sleep"] if placement.shared else []
     task = [*line, *(flags if placement.servers else [])]
     if is_begun:
@@ -400,7 +406,7 @@ def _require_same_engine(config: Config, placement: Placement, folder: Path) -> 
         RunError: with the split that goes on.
     """
     rollout = config.rollout
-    has_servers = rollout.engine == "vllm" and not rollout.urls
+    has_servers = rollout.owns_servers
     if (bool(placement.servers), placement.shared) != (has_servers, has_servers and rollout.sleep):
         kind = "shared" if rollout.sleep else "TRAINERS+SERVERS"
         raise RunError(

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from paint.config import Config, ConfigError
+from paint.engine_registry import engine_type
 from paint.errors import show
 from paint.planning.memory import (
     SLEEPING,
@@ -83,7 +84,7 @@ def divide(config: Config, gpus: int, nodes: int = 1, *, server: int = 1) -> Spl
         return Split(most, 0, False, "sft generates nothing")
     if rollout.urls:
         return Split(most, 0, False, "the servers at rollout.urls generate")
-    if rollout.engine != "vllm":
+    if not engine_type(rollout.engine).is_remote:
         return Split(most, 0, False, f'rollout.engine is "{rollout.engine}"')
     if rollout.sleep:
         return Split(most, total, True, "rollout.sleep: each GPU serves and trains in turns")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from paint.config import Config
+from paint.engine_registry import engine_type
 from paint.errors import ConfigError, explained, show
 
 RECIPE_BYTES = 2**16
@@ -158,7 +159,8 @@ def require_trainable(config: Config) -> None:
             f"got {show(config.model.dtype)} (a weight of 16 bits loses steps of "
             f"{config.train.learning_rate:g}: docs/paper.md, D4)"
         )
-    if config.model.shard and (config.model.tuning == "full" or config.rollout.engine == "merged"):
+    engine = engine_type(config.rollout.engine)
+    if config.model.shard and (config.model.tuning == "full" or not engine.takes_adapters):
         raise ConfigError(
             "model.shard shares weights that stay as they are: it needs model.tuning lora, and "
             "rollout.engine local or vllm"
@@ -167,14 +169,14 @@ def require_trainable(config: Config) -> None:
         config.model.shard
         or config.model.tuning == "full"
         or config.teacher.weights == "ema"
-        or config.rollout.engine == "merged"
+        or not engine.takes_adapters
     ):
         raise ConfigError(
             "model.quantization nf4 keeps weights that nothing can be added to: it needs "
             "model.tuning lora, teacher.weights frozen or live, rollout.engine local or vllm, and "
             "no model.shard"
         )
-    if config.model.tuning == "full" and config.rollout.engine != "local":
+    if config.model.tuning == "full" and not engine.takes_full_weights:
         raise ConfigError(
             f'rollout.engine must be "local" with model.tuning "full", '
             f"got {show(config.rollout.engine)} (servers are given adapters, and there is none)"

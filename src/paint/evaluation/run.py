@@ -15,6 +15,7 @@ from paint.config import ConfigError, Evaluation, Model
 from paint.data.golds import name_unparsed
 from paint.data.problem_sets import folder_name, load_benchmark
 from paint.display import Display
+from paint.engine_registry import engine_type
 from paint.engines.protocol import sampling_of
 from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked, untrained
 from paint.evaluation.stages import summarise
@@ -58,7 +59,7 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     _require_names([benchmark.name for benchmark in benchmarks])
     for benchmark in benchmarks:
         name_unparsed(benchmark.name, benchmark.problems, display.note)
-    if model.tuning == "full" and evaluation.rollout.engine != "local":
+    if model.tuning == "full" and not engine_type(evaluation.rollout.engine).takes_full_weights:
         raise ConfigError(
             f'rollout.engine must be "local" for runs of model.tuning "full", got '
             f'"{evaluation.rollout.engine}": servers are given adapters. A checkpoint\'s model/ '

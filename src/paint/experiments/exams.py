@@ -6,6 +6,7 @@ from typing import Any
 from paint.config import Config, Evaluation, Rollout
 from paint.data.problem_sets import Benchmark, load_benchmark
 from paint.data.problems import problems_digest
+from paint.engine_registry import server_engine
 from paint.engines.protocol import Sampling, sampling_of
 from paint.lab.files import NAME
 
@@ -32,7 +33,8 @@ class Exam:
         """Asked through vLLM servers on these GPUs; without any, as it is."""
         if not server_gpus:
             return self
-        return replace(self, rollout=replace(self.rollout, engine="vllm", server_gpus=server_gpus))
+        engine = server_engine(self.rollout.engine)
+        return replace(self, rollout=replace(self.rollout, engine=engine, server_gpus=server_gpus))
 
     @property
     def table(self) -> dict[str, Any]:

@@ -32,6 +32,7 @@ import numpy as np
 from paint.config import Config, ConfigError, Model
 from paint.data.golds import name_unparsed
 from paint.display import LOG_WIDTH, Counter, Display, Terminal
+from paint.engine_registry import server_engine
 from paint.errors import Stopped, explained
 from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked, untrained
 from paint.evaluation.metrics import GradedSamples
@@ -98,7 +99,8 @@ class Cell:
         generates."""
         if not server_gpus or self.config.train.method == "sft":
             return self
-        rollout = replace(self.config.rollout, engine="vllm", server_gpus=server_gpus)
+        engine = server_engine(self.config.rollout.engine)
+        rollout = replace(self.config.rollout, engine=engine, server_gpus=server_gpus)
         return Cell(self.name, replace(self.config, rollout=rollout))
 
     def with_seed(self, seed: int) -> "Cell":
