@@ -123,6 +123,7 @@ STANDARD = ["context", "latex", "errors", "options", "config", "recipe", "runs",
 STANDARD += ["engine_registry", "engines.watchdog", "lab.problems", "lab.files"]
 OUTSIDE: dict[str, set[str]] = {
     **{module: set() for module in STANDARD},
+    "files": {"filelock"},
     "objective": {"torch", "jaxtyping"},
     "fused": {"torch", "jaxtyping"},
     "kernels": {"torch", "triton"},

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if sys.platform == "win32":
     raise ImportError(
-        "paint runs on Linux and macOS; on Windows, install it in WSL (`wsl --install`): files are "
-        "locked and answers are graded with what only POSIX systems have"
+        "paint runs on Linux and macOS; on Windows, install it in WSL (`wsl --install`): answers "
+        "are graded with what only POSIX systems have"
     )
 
 from paint.errors import ConfigError, Diverged, PaintError, Stopped

@@ -15,7 +15,6 @@ it in ``paint.errors.explained``.
 """
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -27,10 +26,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from paint.errors import PaintError, explained
 
 SUMS = "SHA256SUMS"
 """The file of a folder that has the checksums of the others."""
+
+NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
+"""Of file systems without locks, where processes are not kept apart."""
 
 READ_BYTES = 2**24
 """Bytes of a file that are in memory at once."""
@@ -231,28 +235,28 @@ def locked(
         FolderInUse: another process is at work there, and not waited for; it says which.
         PaintError: the folder cannot be written.
     """
+    path = folder / name
+    lock = FileLock(path, fallback_to_soft=False)
     with explained(folder, PaintError, "nothing that was stored before is lost"):
-        lock = (folder / name).open("a+b")
-    with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            holder = lock.read(READ_BYTES).decode("utf-8", "replace").strip() or "just begun"
+            lock.acquire(timeout=0)
+        except Timeout:
+            holder = path.read_text("utf-8", "replace").strip() or "just begun"
             in_use = f"{folder}: another process is at work there ({holder})"
             if waiting is None:
                 raise FolderInUse(f"{in_use}; wait, or name another folder") from None
             waiting(f"{in_use}; waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError:
-            pass  # Some file systems have no locks: better to work there than to refuse.
-
+            lock.acquire()
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+    try:
         now = datetime.now().astimezone().isoformat(" ", "seconds")
         with explained(folder, PaintError, "nothing that was stored before is lost"):
-            lock.truncate(0)
-            lock.write(f"process {os.getpid()} on {socket.gethostname()} since {now}\n".encode())
-            lock.flush()
+            path.write_text(f"process {os.getpid()} on {socket.gethostname()} since {now}\n")
         yield
+    finally:
+        lock.release()
 
 
 def digest_of_file(path: Path) -> str:
