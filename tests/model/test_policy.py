@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,6 @@ from paint.engines.local import LocalEngine
 from paint.engines.protocol import Sampling
 from paint.model.policy import Policy, PolicyError, load_policy
 from paint.model.weights import load_adapter, load_trained, merge, save_adapter, save_trained
-from processes import until
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
 COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
@@ -371,18 +369,6 @@ def test_a_model_that_lacks_weights_is_not_made_up(lab_copy: Path) -> None:
     save_file(weights | {"value_head.weight": torch.zeros(3)}, path, {"format": "pt"})
     whole = load_policy(replace(LAB, path=str(lab_copy)), seed=0)
     assert whole.lm_head.weight is whole.base.get_input_embeddings().weight  # tied, not missing
-
-
-def test_a_template_that_never_ends_is_stopped(
-    lab_copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("paint.model.policy.TEMPLATE_SECONDS", 0.5)
-    loop = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-    (lab_copy / "chat_template.jinja").write_text(loop)
-    before = threading.active_count()
-    with pytest.raises(PolicyError, match=r"0\.5 seconds.*chat_template"):
-        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
-    until(lambda: threading.active_count() <= before)
 
 
 def states_and_gradients(config: cfg.Model) -> list[Tensor]:

@@ -8,16 +8,13 @@ Left out: padding between prompt and completion. A row is prompt, completion, pa
 count from the row's own start, and neither padding nor the other rows of a batch change a row.
 """
 
-import ctypes
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
 from typing import Any, Literal
 
 import peft
@@ -45,9 +42,6 @@ from paint.model.control import control_text, without_control
 from paint.model.lora import LeanLinear
 from paint.model.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.model.wide import widen
-
-TEMPLATE_SECONDS = 5.0
-"""How long a chat template may take for a prompt; it takes a thousandth of a second."""
 
 PACKING_ERROR = 0.05
 """What rounding may change of packed states, as a share of their norm; rows that see each other
@@ -405,8 +399,8 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a model's folder or hub name, or of "lab", with a chat template that works.
 
     Raises:
-        PolicyError: there is none, or its chat template is missing, fails, takes for ever, or
-            leaves out what the user says.
+        PolicyError: there is none, or its chat template is missing, fails, or leaves out what
+            the user says.
     """
     with _loading(path):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model_path(path))
@@ -422,15 +416,13 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
 
     problem = "What is 1 + 1?"
     for thinking in (False, True):
-        render = partial(
-            tokenizer.apply_chat_template,
-            student_messages(problem),
-            add_generation_prompt=True,
-            enable_thinking=thinking,
-            tokenize=False,
-        )
         with _template(path):
-            prompt = _within(TEMPLATE_SECONDS, render)
+            prompt = tokenizer.apply_chat_template(
+                student_messages(problem),
+                add_generation_prompt=True,
+                enable_thinking=thinking,
+                tokenize=False,
+            )
             if problem not in prompt:
                 raise ValueError(f"leaves out what the user says, and yields {brief(prompt)}")
     return tokenizer
@@ -442,30 +434,6 @@ def _template(path: str) -> AbstractContextManager[None]:
         PolicyError,
         "mend chat_template.jinja in the model's folder, or take an instruction-tuned model",
     )
-
-
-def _within(seconds: float, work: Callable[[], str]) -> str:
-    """What work returns. Raises TimeoutError where it takes longer; it is stopped between steps."""
-    results: list[str | Exception] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except Exception as error:
-            results.append(error)
-
-    thread = Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if not results:
-        assert thread.ident is not None
-        stop = ctypes.py_object(TimeoutError)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), stop)
-        raise TimeoutError(f"does not end within {seconds:g} seconds")
-    [result] = results
-    if isinstance(result, Exception):
-        raise result
-    return result
 
 
 def _loading(path: str) -> AbstractContextManager[None]:
