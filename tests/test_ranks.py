@@ -9,6 +9,7 @@ import pytest
 from accelerate import Accelerator
 
 from paint.config import ConfigError
+from paint.engines.launch import free_port
 from paint.ranks import require_all_ranks, require_one_process, require_plain_launch
 from processes import in_two_processes
 
@@ -74,6 +75,45 @@ def test_ranks_wait_for_one_beyond_the_limit_of_the_gradients_and_tell_each_othe
     for rank, on_first in enumerate([all_rows, [10, 11]]):
         told = ["waves", all_rows, on_first, 15, True, False]
         assert f"rank {rank}: {told}" in result.stdout
+
+
+LOST = """
+import os
+from pathlib import Path
+from accelerate import Accelerator
+from paint import ranks
+
+rank = Accelerator().process_index
+ranks.AGENT_SECONDS = 1
+try:
+    with ranks.report_once(Path("runs/a")):
+        ranks.meet()
+        if rank == 1:
+            os._exit(3)
+        ranks.meet()
+except ranks.RankLost as lost:
+    print(lost)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_no_agent_ends_reports_that_it_lost_its_peer() -> None:
+    shared = {"ACCELERATE_USE_CPU": "true", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    shared |= {"MASTER_PORT": str(free_port())}
+    line = [sys.executable, "-c", LOST]
+    both = [
+        subprocess.Popen(
+            line,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 3]
+    assert outputs[0].startswith("another rank ended or does not respond (")
+    assert outputs[0].endswith("; go on with `paint resume runs/a`\n")
 
 
 def test_what_accelerate_would_be_told_in_vain_is_refused_with_the_command_that_works(

@@ -55,7 +55,7 @@ class Stopped(Exception):
 
 
 class EndedElsewhere(Exception):
-    """Another rank ended the work of all, and says why.
+    """Another rank ended the run and reports why, so this one ends quietly.
 
     Args:
         status: the exit status with which all of them end.

@@ -39,10 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rank, failure = failed.get_first_failure()
         if failure.exitcode < 0:
             name = signal.Signals(-failure.exitcode).name
-            said = f"paint: rank {rank} was ended by {name}"
-            if rank == 0:  # of another one, rank 0 says how to go on
-                said += "; what it saved is whole, go on with `paint resume RUN`"
-            print(said, file=sys.stderr, flush=True)
+            print(
+                f"paint: rank {rank} was ended by {name}; go on from the last checkpoint with "
+                f"`paint resume RUN`",
+                file=sys.stderr,
+                flush=True,
+            )
         return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
     return 0
 

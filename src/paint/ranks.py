@@ -6,48 +6,33 @@ model, and gradients are summed over the ranks once a step.
 
 import os
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator, PartialState
 from torch import distributed
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from paint.config import ConfigError
-from paint.errors import EndedElsewhere, PaintError, Stopped
+from paint.errors import EndedElsewhere, PaintError, Stopped, reason
 
 T = TypeVar("T")
 
 MESSAGE_NUMBERS = 2**26
 """Numbers that one message between ranks holds, at most."""
 
-WAIT = timedelta(days=7)
-"""What ranks wait for one that works for all; that one has ended, they meet at once."""
+WAIT = timedelta(days=1)
+"""Timeout of collectives that wait for rank 0, which generates and writes for all."""
 
-BEAT_SECONDS = 1.0
-"""How often a rank shows that it is there, and looks at the others."""
-
-LOST_BEATS = 60
-"""So many beats without a sign of it, and a rank is lost. Beats, so that no rank is lost where all
-are suspended together."""
-
-END_SECONDS = 10
-"""What is left to a rank for ending by itself once another has ended."""
-
-TELL_SECONDS = 5
-"""What is left to the rank that says why all end, before another one ends."""
-
-SAVE_SECONDS = 600
-"""How long a rank that failed stays for the first one to save what is whole."""
+AGENT_SECONDS = 60
+"""How long a rank that lost its peers waits for torchrun's agent to end it."""
 
 _COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 """Where launchers say how many processes they started; the first that is there counts."""
@@ -125,190 +110,64 @@ def require_one_process(verb: str) -> None:
 
 
 class RankLost(PaintError):
-    """Another rank ended without a word, or no longer responds."""
-
-
-class Peers:
-    """The other ranks of a run: when one of them is gone, all end, and one alone says why.
-
-    A collective cannot fail by itself where a rank hangs, its machine is gone, or the library
-    waits on. So each rank tells in a store that it is there, from a thread of its own.
-
-    Attributes:
-        folder: of the run.
-        save: keeps the last whole step, on the first rank; False where that has to be tried again.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.save: Callable[[], bool] = lambda: True
-        self.rank, self.count = PartialState().process_index, PartialState().num_processes
-        self.lost, self.ended = "", ""
-        self.over = Event()
-        self.threads: list[Thread] = []
-        if self.count == 1:
-            return
-
-        host = os.environ["MASTER_ADDR"]
-        if self.rank == 0:
-            self.store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
-        port = on_first_rank(lambda: self.store.port)
-        if self.rank != 0:
-            self.store = TCPStore(host, port, is_master=False)
-        self.unanswered = 0
-        watches = [self._watch] if self.rank == 0 else [self._watch, self._watch_first]
-        self.threads = [Thread(target=watch, daemon=True) for watch in watches]
-        for thread in self.threads:
-            thread.start()
-
-    def is_first_to_end(self, status: int) -> bool:
-        """Whether no other rank has said before that it ends; what is whole is then saved."""
-        mine = f"{self.rank} {status}"
-        if self.ended:
-            return False
-        if self.rank == 0:
-            self.over.set()  # what is whole is saved, and what is not, is not
-        try:
-            if self.store.compare_set("ended", "", mine).decode() != mine:
-                return False
-        except RuntimeError:  # the first rank is gone, and its store
-            return False
-        if self.rank == 0:
-            time.sleep(2 * BEAT_SECONDS)  # the others learn of it before the store is gone
-        else:
-            # Its end would fail the first rank's collective, or have it killed.
-            with suppress(RuntimeError):
-                until = time.monotonic() + SAVE_SECONDS
-                while not self.store.check(["saved"]) and time.monotonic() < until:
-                    time.sleep(0.1)
-        return True
-
-    def leave(self) -> None:
-        """End in order; the first rank, which has the store, leaves last."""
-        if self.rank != 0:
-            self.store.set(f"left {self.rank}", "")
-        while self.rank == 0 and not self.store.check([f"left {i}" for i in range(1, self.count)]):
-            time.sleep(0.1)
-
-    def stay(self) -> None:
-        """Let the rank that says why do so: torchrun ends all others with the first that ends."""
-        self.over.set()
-        time.sleep(TELL_SECONDS)
-
-    def close(self) -> None:
-        """Look no longer at the others."""
-        self.over.set()
-        for thread in self.threads:
-            thread.join(END_SECONDS)
-
-    def status(self) -> int:
-        """With what the rank that ended first ends."""
-        with suppress(RuntimeError):
-            ended = self.ended or self.store.get("ended").decode()
-            return int(ended.split()[1])
-        return _status(RankLost())
-
-    def lost_by(self, what: str, kept: str = "what was whole is saved") -> str:
-        """What happened, what may have caused it, and how to go on."""
-        return (
-            f"{what}: it was killed, ran out of memory, or its machine is gone; {kept}, go on with "
-            f"`paint resume {self.folder}`"
-        )
-
-    def _watch(self) -> None:
-        beats, silent = [0] * self.count, [0] * self.count
-        while not self.over.wait(BEAT_SECONDS):
-            try:
-                self.store.add(f"beat {self.rank}", 1)
-                for rank in range(self.count) if self.rank == 0 else ():
-                    beat = self.store.add(f"beat {rank}", 0)
-                    is_fine = beat != beats[rank] or self.store.check([f"left {rank}"])
-                    silent[rank] = 0 if is_fine else silent[rank] + 1
-                    beats[rank] = beat
-                has_ended = self.store.check(["ended"])
-                self.ended = self.store.get("ended").decode() if has_ended else ""
-                self.unanswered = 0
-            except RuntimeError:
-                self._end_soon()  # the first rank is gone, and its store
-                return
-            if max(silent) >= LOST_BEATS and not has_ended:
-                self.lost = f"rank {silent.index(max(silent))} no longer responds"
-                has_ended = True
-            if has_ended and self.rank == 0:
-                self._save_and_end()
-                return
-            if self.ended.startswith("0 "):
-                self._end_soon()
-                return
-
-    def _watch_first(self) -> None:
-        """End where the store no longer answers: a first rank that hangs closes nothing."""
-        while not self.over.wait(BEAT_SECONDS):
-            self.unanswered += 1
-            if self.unanswered >= LOST_BEATS:
-                if self.rank == 1:
-                    _tell(self.lost_by("rank 0 no longer responds", kept="checkpoints are whole"))
-                os._exit(_status(RankLost()))
-
-    def _save_and_end(self) -> None:
-        for _ in range(LOST_BEATS):
-            if self.save() or self.over.wait(BEAT_SECONDS):
-                break
-        self.store.set("saved", "")
-        if self.over.wait(END_SECONDS):
-            return
-        if self.lost and self.is_first_to_end(_status(RankLost())):
-            _tell(self.lost_by(self.lost))
-        os._exit(self.status())
-
-    def _end_soon(self) -> None:
-        """End this process, unless its main thread gets to do it."""
-        if not self.over.wait(END_SECONDS):
-            os._exit(self.status())
+    """Another rank ended without a report, or does not respond."""
 
 
 @contextmanager
-def together(folder: Path) -> Iterator[Peers]:
-    """Within this block, the end of one rank is that of all, and one alone says why.
+def report_once(folder: Path) -> Iterator[list[int]]:
+    """Let one rank alone report why a run ended; the others end quietly.
+
+    torchrun's agent ends all ranks once one has ended, so a rank that only lost its peers waits
+    for the agent. The first rank with an error of its own claims the report in torch's store.
 
     Args:
-        folder: of the run, with which to go on.
+        folder: of the run, named in the message.
+
+    Yields:
+        The list in which the run collects the signals that it receives.
 
     Raises:
-        EndedElsewhere: another rank says why. RankLost: one cannot.
+        EndedElsewhere: another rank or the agent reports. RankLost: no agent ended this rank.
     """
-    peers = Peers(folder)
+    signals: list[int] = []
+    is_alone = PartialState().num_processes == 1
+    # Taken now: an error may destroy the process group, and its store with it.
+    store = None if is_alone else distributed.distributed_c10d._get_default_store()
     try:
-        yield peers
-        if peers.count > 1:
-            peers.leave()
+        yield signals
     except EndedElsewhere:
-        peers.stay()
+        _wait_for_agent(signals)
         raise
     except (Exception, KeyboardInterrupt) as error:
-        if peers.count == 1:
+        if store is None:
             raise
-        # torchrun's, to all others once one has ended: it would end this one before it says why.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        is_known_to_all = isinstance(error, Stopped)
-        if is_known_to_all and peers.rank != 0:
-            peers.stay()
+        is_lost = _is_of_a_collective(error)
+        if is_lost:
+            _wait_for_agent(signals)
+        if (is_lost and signals) or not _is_first_to_report(store):
             raise EndedElsewhere(_status(error)) from None
-        if not peers.is_first_to_end(_status(error)):
-            status = peers.status()
-            peers.stay()
-            raise EndedElsewhere(status) from None
-        if _is_of_a_collective(error):
-            what = peers.lost or "another rank ended without a word"
-            raise RankLost(peers.lost_by(what)) from error
+        if is_lost:
+            raise RankLost(
+                f"another rank ended or does not respond ({reason(error)}); go on with "
+                f"`paint resume {folder}`"
+            ) from error
         raise
     finally:
-        peers.close()
         _objects.cache_clear()  # kept to the end of the interpreter, gloo's threads may abort it
 
 
-def _tell(message: str) -> None:
-    print(f"paint: {message}", file=sys.stderr, flush=True)
+def _wait_for_agent(signals: Sequence[int]) -> None:
+    """Sleep until torchrun's agent ends this rank; return at once if its signal was collected."""
+    if not signals:
+        time.sleep(AGENT_SECONDS)
+
+
+def _is_first_to_report(store: Store) -> bool:
+    mine = str(PartialState().process_index)
+    try:
+        return store.compare_set("paint reports", "", mine).decode() == mine
+    except RuntimeError:  # the process that held the store is gone
+        return True
 
 
 def _is_of_a_collective(error: BaseException) -> bool:

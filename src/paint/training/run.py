@@ -38,13 +38,12 @@ from paint.model.weights import model_digests
 from paint.plan import Split, make_plan, require_fit
 from paint.planning.report import start_line
 from paint.ranks import (
-    Peers,
     agreed_signal,
     is_same_everywhere,
     on_first_rank,
+    report_once,
     require_all_ranks,
     require_plain_launch,
-    together,
 )
 from paint.recipe import require_trainable, to_table
 from paint.runs import RunError, latest_checkpoint, step_places
@@ -85,20 +84,20 @@ def train(
     """
     require_trainable(config)
     accelerator = _open_accelerator(config, folder)
-    with together(folder) as peers:
-        return _train(config, folder, accelerator, peers, resume, display, at_end)
+    with report_once(folder) as signals:
+        return _train(config, folder, accelerator, signals, resume, display, at_end)
 
 
 def _train(
     config: Config,
     folder: Path,
     accelerator: Accelerator,
-    peers: Peers,
+    signals: list[int],
     resume: bool,
     display: Display | None,
     at_end: AtEnd | None,
 ) -> Path:
-    """The run on one of the ranks that go on and end together."""
+    """Run the training on one rank."""
     if config.train.batch_size < accelerator.num_processes:
         raise ConfigError(
             f"train.batch_size {config.train.batch_size} is smaller than the "
@@ -153,7 +152,7 @@ def _train(
             if config.rollout.ahead:
                 setup = replace(setup, ahead=_open_ahead(setup, folder, display, done))
             try:
-                loop(setup, validation, folder, display, done, peers)
+                loop(setup, validation, folder, display, done, signals)
                 if at_end is not None and is_main:
                     at_end(folder, accelerator, display)
             finally:
@@ -173,7 +172,7 @@ def loop(
     folder: Path,
     display: Display,
     done: int,
-    peers: Peers,
+    signals: list[int],
 ) -> None:
     """Step after step from ``done`` on, with what each leaves behind."""
     config, accelerator = setup.config.train, setup.accelerator
@@ -183,9 +182,8 @@ def loop(
         has_none = done == 0 or not accelerator.is_main_process
         return has_none or checkpoint.save_while_at_work(folder, setup, done)
 
-    peers.save = save_whole_step
     with (
-        runlog.stop_signals(save_whole_step, is_alone=peers.count == 1) as signals,
+        runlog.stop_signals(signals, save_whole_step),
         display.running(config.steps, done),
     ):
         stop_if_asked = partial(_stop_if_asked, signals, folder)

@@ -223,16 +223,14 @@ def forget_after(config: Config, folder: Path, step: int) -> None:
 
 
 @contextmanager
-def stop_signals(save: Callable[[], bool], *, is_alone: bool = True) -> Iterator[list[int]]:
+def stop_signals(signals: list[int], save: Callable[[], bool]) -> Iterator[None]:
     """Collect SIGINT and SIGTERM instead of dying from them; a second one has its usual effect.
 
     Args:
+        signals: the list that they are appended to.
         save: keeps the last whole step, called in a thread of its own where the step under way
             takes longer than whoever sends signals may wait; again until it has.
-        is_alone: False for one rank of several. After a failure it then ignores SIGTERM for good,
-            which launchers send to all ranks once one has ended: it may have to say why.
     """
-    signals: list[int] = []
 
     def note(number: int, _: FrameType | None) -> None:
         signals.append(number)
@@ -241,11 +239,7 @@ def stop_signals(save: Callable[[], bool], *, is_alone: bool = True) -> Iterator
     handlers = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         with _saved_meanwhile(save):
-            yield signals
-    except Exception:
-        if not is_alone:
-            handlers[signal.SIGTERM] = signal.SIG_IGN
-        raise
+            yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
