@@ -26,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
     # Its warnings are pages of C++ frames, in every rank that loses another one.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    # A restarted group would read the addresses of the group before from a store that both share.
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     options = torchrun.parse_args(list(sys.argv[1:] if arguments is None else arguments))
     line = [options.training_script, *options.training_script_args]
     options.module, options.training_script, options.training_script_args = True, "paint.cli", line

@@ -166,8 +166,8 @@ def _is_first_to_report(store: Store) -> bool:
     mine = str(PartialState().process_index)
     try:
         return store.compare_set("paint reports", "", mine).decode() == mine
-    except RuntimeError:  # the process that held the store is gone
-        return True
+    except RuntimeError:  # the process that held the store has ended, and it or the agent reports
+        return False
 
 
 def _is_of_a_collective(error: BaseException) -> bool:
