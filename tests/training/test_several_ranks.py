@@ -5,24 +5,17 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
-import peft
 import psutil
 import pytest
-import torch
 
 from paint.config import Config
-from paint.display import Clock
 from paint.engines.launch import free_port
 from paint.runs import latest_checkpoint, read_metrics
-from paint.training import checkpoint, run, runlog
-from paint.training.run import train
-from paint.training.update import Batch, Setup
-from processes import in_two_processes, train_command, until
+from paint.training import runlog
+from processes import in_two_processes, train_command
 from runs import adapter, assert_same, changed, resume_command, wait_for
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -158,71 +151,10 @@ def test_ranks_that_hold_other_weights_are_refused_and_not_saved(tmp_path: Path)
     assert not list((folder / "checkpoints").iterdir())
 
 
-# What follows needs one process alone.
-
-
-def test_a_step_is_saved_amid_the_next_until_the_optimizer_moves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take_step = run.STEPS["distillation"]
-    weights: dict[str, torch.Tensor] = {}
-
-    def step(setup: Setup, batch: Batch, index: int, clock: Clock) -> Any:
-        if index == 1:
-            assert checkpoint.save_while_at_work(folder, setup, 1)
-            held = peft.get_peft_model_state_dict(setup.policy.model)
-            weights.update({name: value.clone() for name, value in held.items()})
-        taken = take_step(setup, batch, index, clock)
-        assert index == 1 or not checkpoint.save_while_at_work(folder, setup, 0)
-        return taken
-
-    monkeypatch.setitem(run.STEPS, "distillation", step)
-    folder = tmp_path / "run"
-    train(small(steps=2), folder)
-    assert_same(adapter(folder, step=1), weights)
-    assert not (folder / "checkpoints/step-000000").exists()
-
-
-def test_where_the_teacher_stands_in_the_students_place_no_step_is_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take_step = run.STEPS["distillation"]
-    order: list[str] = []
-
-    def step(setup: Setup, batch: Batch, index: int, clock: Clock) -> Any:
-        def save() -> None:
-            assert checkpoint.save_while_at_work(folder, setup, 1)
-            order.append("saved")
-
-        if index == 1:
-            saving = Thread(target=save)
-            with setup.teacher.view():
-                saving.start()
-                saving.join(0.5)
-                order.append("the student is back")
-            saving.join()
-        return take_step(setup, batch, index, clock)
-
-    monkeypatch.setitem(run.STEPS, "distillation", step)
-    folder = tmp_path / "run"
-    config = changed("lab-paint", SMALL, {"model": {"tuning": "full"}, "train": {"steps": 2}})
-    train(config, folder)
-    assert order == ["the student is back", "saved"]
-
-
-def test_after_a_signal_what_is_whole_is_saved_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runlog, "SAVED_AFTER_SECONDS", 0.05)
-    tried: list[int] = []
-
-    def save() -> bool:
-        tried.append(len(tried))
-        return len(tried) == 2
-
+def test_a_second_signal_has_its_usual_effect() -> None:
     signals: list[int] = []
-    with runlog.stop_signals(signals, save):
-        time.sleep(0.2)
-        assert not tried
-        signal.raise_signal(signal.SIGTERM)
-        until(lambda: len(tried) == 2)
-        time.sleep(1.2)
-    assert (signals, tried) == ([signal.SIGTERM], [0, 1])
+    with runlog.stop_signals(signals):
+        signal.raise_signal(signal.SIGINT)
+        assert signals == [signal.SIGINT]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

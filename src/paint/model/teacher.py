@@ -25,7 +25,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from threading import RLock
 from typing import Any
 
 import torch
@@ -38,9 +37,6 @@ from paint.errors import explained, reason
 from paint.model.policy import Policy, PolicyError
 
 FILE = "teacher.safetensors"
-
-IN_PLACE = RLock()
-"""Held while the teacher's weights stand in the place of the student's."""
 
 
 @dataclass(frozen=True)
@@ -176,15 +172,14 @@ def _swapped(
     parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]
 ) -> Iterator[None]:
     """Within this block the parameters have these values; tied ones stay tied."""
-    with IN_PLACE:
-        before = {name: parameter.data for name, parameter in parameters.items()}
-        try:
-            for name, parameter in parameters.items():
-                parameter.data = values[name]
-            yield
-        finally:
-            for name, parameter in parameters.items():
-                parameter.data = before[name]
+    before = {name: parameter.data for name, parameter in parameters.items()}
+    try:
+        for name, parameter in parameters.items():
+            parameter.data = values[name]
+        yield
+    finally:
+        for name, parameter in parameters.items():
+            parameter.data = before[name]
 
 
 @contextmanager

@@ -4,15 +4,14 @@ That is enough to go on bit by bit.
 """
 
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import torch
 
 from paint import files
-from paint.errors import PaintError, explained, reason
+from paint.errors import explained, reason
 from paint.model.policy import Policy
-from paint.model.teacher import IN_PLACE, Teacher
+from paint.model.teacher import Teacher
 from paint.model.weights import load_trained, save_trained, trained_digest, trained_in
 from paint.ranks import gathered, on_first_rank
 from paint.runs import (
@@ -23,9 +22,7 @@ from paint.runs import (
     step_folder,
     step_of,
 )
-from paint.training.update import Setup, is_whole_step
-
-_WRITING = Lock()
+from paint.training.update import Setup
 
 
 class RanksDiffer(RunError):
@@ -60,38 +57,9 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
     Raises:
         RunError: the disk is full or not writable; earlier checkpoints are as they were.
     """
-    with _WRITING:
-        return _save(folder, setup, step, while_at_work=False)
-
-
-def save_while_at_work(folder: Path, setup: Setup, step: int) -> bool:
-    """Write the checkpoint of the last whole step from another thread, amid the next one.
-
-    Its weights are as that step left them until the optimizer moves them.
-
-    Returns:
-        Whether it is on disk; where it is not, it can be tried again.
-    """
-    stream = torch.cuda.Stream() if torch.cuda.is_available() else None
-    # On a stream of its own: the other waits for as long as a collective that cannot end.
-    with _WRITING, IN_PLACE, torch.cuda.stream(stream):
-        try:
-            _save(folder, setup, step, while_at_work=True)
-        except (PaintError, _Moved):
-            return False
-    return True
-
-
-class _Moved(Exception):
-    """The weights are no longer those of the step that was asked for."""
-
-
-def _save(folder: Path, setup: Setup, step: int, *, while_at_work: bool) -> Path:
     final = step_folder(folder / "checkpoints", step)
     if final.exists():
         return final
-    if while_at_work and not is_whole_step(setup, step):
-        raise _Moved
 
     state = {"step": step, "run": read_facts(folder)["id"]}
     try:
@@ -103,8 +71,6 @@ def _save(folder: Path, setup: Setup, step: int, *, while_at_work: bool) -> Path
                 setup.ahead.save(partial, step)
             torch.save(setup.optimizer.state_dict(), partial / "optimizer.pt")
             files.write_json(partial / "state.json", state)
-            if while_at_work and not is_whole_step(setup, step):
-                raise _Moved
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
         raise RunError(
             f"checkpoint {final} could not be written: {reason(error)}\n"

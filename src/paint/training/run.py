@@ -178,14 +178,7 @@ def loop(
     config, accelerator = setup.config.train, setup.accelerator
     take_step = STEPS[config.method]
 
-    def save_whole_step() -> bool:
-        has_none = done == 0 or not accelerator.is_main_process
-        return has_none or checkpoint.save_while_at_work(folder, setup, done)
-
-    with (
-        runlog.stop_signals(signals, save_whole_step),
-        display.running(config.steps, done),
-    ):
+    with runlog.stop_signals(signals), display.running(config.steps, done):
         stop_if_asked = partial(_stop_if_asked, signals, folder)
         try:
             if _is_due(config, done):  # the student as it starts, or what a kill left undone

@@ -6,14 +6,12 @@ What lies where, and how it is read, is paint.runs.
 import platform
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from threading import Event, Thread
 from types import FrameType
 
 from paint import files
@@ -36,9 +34,6 @@ from paint.training.rollouts import Scored, engine_gaps, staleness
 
 SHARES = {"clipped": "clipped_share", "selected": "selected_share"}
 UNAVERAGED = {"student_log_prob", "teacher_log_prob", "tempered_log_prob", "entropy_ratio"}
-SAVED_AFTER_SECONDS = 15
-"""After a signal, a step that goes on no longer holds up the checkpoint of the one before: torchrun
-and Slurm kill after 30 s."""
 
 LIBRARIES = ("paint", "torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 
@@ -223,13 +218,11 @@ def forget_after(config: Config, folder: Path, step: int) -> None:
 
 
 @contextmanager
-def stop_signals(signals: list[int], save: Callable[[], bool]) -> Iterator[None]:
+def stop_signals(signals: list[int]) -> Iterator[None]:
     """Collect SIGINT and SIGTERM instead of dying from them; a second one has its usual effect.
 
     Args:
         signals: the list that they are appended to.
-        save: keeps the last whole step, called in a thread of its own where the step under way
-            takes longer than whoever sends signals may wait; again until it has.
     """
 
     def note(number: int, _: FrameType | None) -> None:
@@ -238,37 +231,10 @@ def stop_signals(signals: list[int], save: Callable[[], bool]) -> Iterator[None]
 
     handlers = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with _saved_meanwhile(save):
-            yield
+        yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def _saved_meanwhile(save: Callable[[], bool]) -> Iterator[None]:
-    """Call ``save`` a while after a signal, also where the main thread waits for a library."""
-    woken, wakes = socket.socketpair()
-    wakes.setblocking(False)
-    over = Event()
-
-    def wait() -> None:
-        while number := woken.recv(1):  # of any signal that Python handles
-            if number[0] in (signal.SIGINT, signal.SIGTERM) and not over.wait(SAVED_AFTER_SECONDS):
-                while not save() and not over.wait(1):
-                    pass
-
-    thread = Thread(target=wait, daemon=True)
-    before = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        signal.set_wakeup_fd(before)
-        wakes.close()
-        thread.join()
-        woken.close()
 
 
 def _record(scored: Scored, is_correct: bool) -> dict[str, object]:
