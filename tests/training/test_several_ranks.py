@@ -59,9 +59,9 @@ def start(line: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def launched(line: list[str]) -> subprocess.Popen[str]:
-    """A command on two ranks by our launcher."""
-    flags = ["--nproc-per-node", "2", "--master-port", str(free_port())]
+def launched(line: list[str], *more: str) -> subprocess.Popen[str]:
+    """A command on two ranks by our launcher, with more of its flags."""
+    flags = ["--nproc-per-node", "2", "--master-port", str(free_port()), *more]
     return start([sys.executable, "-m", "paint.launch", *flags, *line[3:]])
 
 
@@ -95,30 +95,37 @@ def test_a_stop_is_told_once_with_its_status_and_keeps_the_step(
     assert_kept(folder, len(read_metrics(folder)))
 
 
+def kill_the_second(process: subprocess.Popen[str], folder: Path, steps: int) -> None:
+    """Kill rank 1 of a launched run once its folder has the metrics of so many steps."""
+    wait_for(lambda: len(read_metrics(folder)) >= steps, process, 300)
+    [second] = [p for p in psutil.Process(process.pid).children() if p.environ()["RANK"] == "1"]
+    second.kill()
+
+
 @pytest.mark.slow
 def test_a_killed_rank_ends_all_and_the_resumed_run_ends_in_the_same_adapter(
     tmp_path: Path,
 ) -> None:
     folder, whole = tmp_path / "run", tmp_path / "whole"
-    process = launched(train_command(small(steps=10, checkpoint_every=2), folder))
-    wait_for(lambda: len(read_metrics(folder)) >= 3, process, 300)
-    [*_, last] = psutil.Process(process.pid).children()
-    is_second = last.environ()["RANK"] == "1"
-    last.kill()
+    process = launched(train_command(small(steps=12, checkpoint_every=2), folder))
+    kill_the_second(process, folder, steps=3)
     output, _ = process.communicate(timeout=300)
-    assert is_second
     assert process.returncode == 128 + signal.SIGKILL, output
     assert output.splitlines()[-1].startswith("paint: rank 1 was ended by SIGKILL; go on"), output
     assert output.count("go on") == 1, output
     assert "Traceback" not in output
-    assert len(read_metrics(folder)) < 10
+    killed_after = len(read_metrics(folder))
 
-    undisturbed = train_command(small(steps=10, checkpoint_every=2), whole)
-    for line in (resume_command(folder), undisturbed):
-        process = launched(line)
-        output, _ = process.communicate(timeout=300)
-        assert process.returncode == 0, output
-    assert_same(adapter(folder, step=10), adapter(whole, step=10))
+    process = launched(resume_command(folder), "--standalone", "--max-restarts", "1")
+    kill_the_second(process, folder, steps=killed_after + 2)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert output.count("going on after step") == 2, output
+
+    process = launched(train_command(small(steps=12, checkpoint_every=2), whole))
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert_same(adapter(folder, step=12), adapter(whole, step=12))
 
 
 @pytest.mark.slow
