@@ -23,11 +23,9 @@ Left out on purpose: logits in half precision (a clip at 0.06 nats would see the
 second derivatives.
 """
 
-import math
-import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -220,7 +218,7 @@ def _visit_chunks(
     }
     head_is_trained = bool(inputs.keys() - {"hidden"})
     columns: Columns = {}
-    buffer = _buffers(weights, (2 * min(chunk_tokens, len(weights)), len(weight)))
+    buffer = weights.new_empty(2 * min(chunk_tokens, len(weights)), len(weight))
 
     def visit(where: slice | Tensor, select: Callable[[Tensor], Tensor], *, sign: int = 1) -> None:
         """Write these tokens' columns and gradients, and add sign × their part of the head's."""
@@ -414,7 +412,8 @@ def _chunk_logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk_tokens: int
 ) -> Iterator[tuple[slice, Tensor]]:
     """Rows and their logits, all chunks in the same memory."""
-    buffer = _buffers(hidden[:, 0].to(_wide(hidden)), (min(chunk_tokens, len(hidden)), len(weight)))
+    rows_at_once = min(chunk_tokens, len(hidden))
+    buffer = hidden.new_empty(rows_at_once, len(weight), dtype=_wide(hidden))
     for first in range(0, len(hidden), chunk_tokens):
         rows = slice(first, first + chunk_tokens)
         yield rows, _logits(hidden[rows], weight, bias, buffer)
@@ -584,18 +583,6 @@ def triton_row_work(device: torch.device) -> RowWork:
 
 # The products. Sums are float32 throughout. Devices differ in whether they can multiply half
 # precision without rounding those sums.
-
-
-def _buffers(like: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Uninitialised memory of this shape."""
-    # On Linux CPUs in large pages: the first touch of 150,000 small ones costs half a product.
-    if not (like.is_cpu and like.numel() and hasattr(mmap, "MADV_HUGEPAGE")):
-        return like.new_empty(shape)
-    size = math.prod(shape) * like.itemsize
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # where large pages are switched off
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(pages, dtype=like.dtype).view(shape)
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
