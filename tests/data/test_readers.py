@@ -55,48 +55,34 @@ def test_csv_rows_are_numbered_by_the_line_that_they_start_in(tmp_path: Path) ->
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (b"1", "wrong number of cells: 1, and the first line names 2 columns"),
-        (b"1,2,3", "wrong number of cells: 3, and the first line names 2 columns"),
-        (b"1,caf\xe9", "invalid UTF-8 in column 'b': byte 0xE9"),
-        (b'1,"2"3', "invalid CSV: ',' expected after '\"'"),
-    ],
-)
-def test_a_bad_csv_row_is_named_and_the_next_one_is_read(
-    tmp_path: Path, line: bytes, message: str
+@pytest.mark.parametrize("line", ["1", "1,2,3"])
+def test_a_csv_row_with_another_number_of_cells_is_bad_and_the_next_one_is_read(
+    tmp_path: Path, line: str
 ) -> None:
-    path = write(tmp_path / "p.csv", b"a,b\n0,0\n" + line + b"\n9,9\n")
-    assert rows_of(path) == [(2, {"a": "0", "b": "0"}), (3, message), (4, {"a": "9", "b": "9"})]
-
-
-def test_a_quote_that_never_closes_is_an_error_and_swallows_nothing_in_silence(
-    tmp_path: Path,
-) -> None:
-    path = write(tmp_path / "p.csv", b'a,b\n0,0\n1,"2\n9,9\n')
-    assert rows_of(path) == [(2, {"a": "0", "b": "0"}), (3, "invalid CSV: unexpected end of data")]
+    path = write(tmp_path / "p.csv", f"a,b\n007,0.10\n{line}\n9,9\n".encode())
+    first, bad, last = read_rows(path)
+    assert (first, last) == ((2, {"a": "007", "b": "0.10"}), (4, {"a": "9", "b": "9"}))
+    assert bad[0] == 3
+    assert isinstance(bad[1], BadRow)
+    assert bad[1].reason == "wrong number of cells"
 
 
 @pytest.mark.parametrize(
-    ("header", "message"),
+    ("content", "message"),
     [
-        (b"a,a\n", "p.csv row 1: two columns are named 'a'; rename one of them"),
-        (
-            b"caf\xe9,b\n",
-            "row 1: invalid UTF-8 in column 'caf\\udce9': byte 0xE9; "
-            "the first line must name the columns",
-        ),
-        (
-            b'a,"b\n',
-            "row 1: invalid CSV: unexpected end of data; the first line must name the columns",
-        ),
+        (b"a,a\n1,2\n", "two columns are named 'a'"),
+        (b'a,"b\n1,2\n', "row 1 or later: "),
+        (b'a,b\n0,0\n1,"2"3\n9,9\n', "row 3 or later: "),
+        (b'a,b\n0,0\n1,"2\n9,9\n', "row 3 or later: unexpected end of data"),
+        (b"a,b\n0,0\n1," + b"x" * (ROW_BYTES + 1) + b"\n9,9\n", "row 3 or later: "),
+        (b"a,caf\xe9\n1,2\n", "row 1 or later: 'utf-8' codec"),
+        ("a,b\n1,2\n".encode("utf-16"), "row 1 or later: 'utf-8' codec"),
     ],
 )
-def test_a_csv_header_that_names_no_columns_is_refused(
-    tmp_path: Path, header: bytes, message: str
+def test_csv_that_cannot_be_read_on_is_refused_with_the_row(
+    tmp_path: Path, content: bytes, message: str
 ) -> None:
-    assert message in refusal(write(tmp_path / "p.csv", header + b"1,2\n"))
+    assert message in refusal(write(tmp_path / "p.csv", content))
 
 
 def test_csv_without_a_header_is_refused_with_what_its_first_line_holds(tmp_path: Path) -> None:
@@ -158,32 +144,17 @@ def test_a_parquet_column_of_another_type_is_named(
     assert str(caught.value).startswith(f"{path} {message}")
 
 
-def test_parquet_rows_that_are_no_utf8_are_bad_and_the_others_good(tmp_path: Path) -> None:
-    text = pa.array([b"good", b"caf\xe9!", b"good too"]).view(pa.string())
-    path = parquet(tmp_path / "p.parquet", a=text, b=["x", "y", "z"])
-    assert rows_of(path) == [
-        (1, {"a": "good", "b": "x"}),
-        (2, "invalid UTF-8 in column 'a' at byte 4: invalid continuation byte"),
-        (3, {"a": "good too", "b": "z"}),
-    ]
-
-
 @pytest.mark.parametrize(
-    "kind", [pa.timestamp("us"), pa.timestamp("us", "Mars/Olympus"), pa.duration("s")]
+    "column",
+    [
+        pa.array([b"good", b"caf\xe9!"]).view(pa.string()),
+        pa.array([2**62], pa.timestamp("us")),
+    ],
 )
-def test_a_time_that_python_cannot_say_is_no_hindrance_in_a_column_that_nobody_asks_for(
-    tmp_path: Path, kind: pa.DataType
+def test_parquet_with_a_value_that_python_cannot_hold_is_refused(
+    tmp_path: Path, column: pa.Array
 ) -> None:
-    path = parquet(
-        tmp_path / "p.parquet",
-        problem=["p"],
-        solution=["s"],
-        answer=["1"],
-        at=pa.array([2**62], kind),
-    )
-    assert [problem.problem for problem in read_problems(Data(path=str(path))).problems] == ["p"]
-    with pytest.raises(DataError, match=r'row 1\b.*"at"'):
-        read_problems(Data(path=str(path), answer_field="at"))
+    assert "p.parquet: " in refusal(parquet(tmp_path / "p.parquet", a=column))
 
 
 def test_parquet_that_was_cut_or_damaged_anywhere_is_refused_or_read_right(tmp_path: Path) -> None:
@@ -193,13 +164,11 @@ def test_parquet_that_was_cut_or_damaged_anywhere_is_refused_or_read_right(tmp_p
     whole = path.read_bytes()
     expected = rows_of(path)
     for length in range(0, len(whole), 37):
-        assert refusal(write(path, whole[:length])).startswith(
-            f"{path} is no Parquet file, or was cut or damaged: "
-        )
+        assert refusal(write(path, whole[:length])).startswith(f"{path}: ")
 
     flipped = bytearray(whole)
     flipped[whole.index(b"text 7")] ^= 1
-    assert "was cut or damaged" in refusal(write(path, bytes(flipped)))
+    assert f"{path}: " in refusal(write(path, bytes(flipped)))
     assert rows_of(write(path, whole)) == expected
 
     pq.write_table(pa.Table.from_arrays([pa.array([1]), pa.array([2])], ["a", "a"]), path)
@@ -313,13 +282,8 @@ def test_a_row_that_is_too_long_is_bad_by_its_length_and_the_next_one_is_read(
         assert isinstance(row, BadRow)
         assert row.reason == "too long"
 
-    table = pa.table({"a": ["1", long, "3"]})
+    table = pa.table({"a": ["1", "é" * (ROW_BYTES // 2) + "y", "3"]})
     pq.write_table(table, tmp_path / "p.parquet")
     first, second, third = read_rows(tmp_path / "p.parquet")
     assert [first[1], third] == [{"a": "1"}, (3, {"a": "3"})]
     assert isinstance(second[1], BadRow)
-
-    path = tmp_path / "p.csv"
-    path.write_text(f"a\n1\n{long}x\n3\n")
-    with pytest.raises(DataError, match=r"p\.csv line 3\b.*4,194,304"):
-        list(read_rows(path))

@@ -1,11 +1,11 @@
-"""Which rows does a source hold? A dict of named cells each, from JSONL, CSV, Parquet or the hub.
+"""Rows of a JSONL, CSV or Parquet file, or of a hub data set: a dict of named cells each.
 
     problems.jsonl -> (1, {"problem": "...", "answer": Number("0.10")}),
                       (2, BadRow("invalid JSON")), ...
 
-A row that cannot be read is an item like any other: the caller decides whether to stop, to count or
-to list. Numbers keep the digits that stand in the file. No source is ever held in memory as a
-whole, and no row of more than ROW_BYTES.
+A row that cannot be read on its own is yielded as a `BadRow`; the caller decides whether to stop,
+to count or to list. A file that cannot be read on is refused. Numbers keep the digits that stand in
+the file. No file is held in memory as a whole.
 
 A prepared data set (`paint data openthoughts`) has its digest in the report beside it, and is
 refused where it was changed since.
@@ -19,20 +19,17 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from paint.errors import PaintError, explained
+from paint.errors import PaintError, explained, reason
 from paint.files import digest_of_file
 
 ROW_BYTES = 4 * 2**20
-"""The longest row: a solution has some thousand bytes, and a longer row is a file without lines."""
-
-BATCH_BYTES = 64 * 2**20
-"""About how much of a Parquet file is in memory at once, as Arrow."""
+"""The longest row, and the longest cell of CSV: what is longer is a file without lines."""
 
 NAME_IT = "name a file, or a data set of the hub (owner/name)"
+REWRITE = "write it again as Parquet, or name another file"
 
 Row = tuple[int, "dict[str, object] | BadRow"]
 
@@ -63,7 +60,6 @@ REPORTED = "sha256"
 """The name of a prepared data set's digest in its report."""
 
 _HUB = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?::(?P<config>[^@:]+))?(?:@(?P<split>[^@:]+))?")
-_ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 
 
 def read_rows(source: str | Path) -> Iterator[Row]:
@@ -77,7 +73,7 @@ def read_rows(source: str | Path) -> Iterator[Row]:
             or owner/name:config, with @split for another split than train.
 
     Raises:
-        DataError: nothing that can be read, or a prepared data set that was changed.
+        DataError: a file that cannot be read (on), or a prepared data set that was changed.
         HubError: the hub does not deliver the data set.
     """
     path = Path(source)
@@ -171,7 +167,7 @@ def count_rows(path: Path) -> int:
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
-        with _reading_parquet(path):
+        with explained(path, DataError, REWRITE):
             return int(pyarrow.parquet.read_metadata(path).num_rows)
     with _open(path) as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
@@ -183,17 +179,12 @@ def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
     Raises:
         HubError: anything fails.
     """
-    try:
+    where = f"{name}{f':{config}' if config else ''}@{split} on the hub"
+    with explained(where, HubError, "check the name and the network, or name a file"):
         import datasets  # takes a second to import
 
         stream = datasets.load_dataset(name, config, split=split, streaming=True)
         yield from _arrow_rows(stream.with_format("arrow").iter(batch_size=256))
-    except Exception as error:  # what a hub, a network and a parser raise has no common base
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        where = f"{name}{f':{config}' if config else ''}@{split}"
-        raise HubError(
-            f"{where} cannot be read from the hub, and is no file here: {reason}"
-        ) from None
 
 
 def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:
@@ -220,7 +211,8 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
 
 def _object(line: bytes) -> dict[str, object]:
     """The JSON object in a line. Raises BadRow."""
-    _require_short(len(line))
+    if len(line) > ROW_BYTES:
+        raise _too_long()
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -240,9 +232,8 @@ def _object(line: bytes) -> dict[str, object]:
     return fields
 
 
-def _require_short(size: int) -> None:
-    if size > ROW_BYTES:
-        raise BadRow("too long", f": a row has at most {ROW_BYTES:,} bytes")
+def _too_long() -> BadRow:
+    return BadRow("too long", f": a row has at most {ROW_BYTES:,} bytes")
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -251,130 +242,60 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
     csv.field_size_limit(ROW_BYTES)  # of the process; the default refuses cells over 128 KiB
-    with io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
-        # Unless it is strict, a quote that never closes swallows the rest in silence.
-        yield from _csv_rows(csv.reader(_csv_lines(text, path), strict=True), path)
-
-
-def _csv_lines(text: io.TextIOWrapper, path: Path) -> Iterator[str]:
-    """The lines. Raises DataError where one is too long: what follows cannot be told apart."""
-    number = 0
-    while line := text.readline(ROW_BYTES + 1):
-        number += 1
-        if len(line) > ROW_BYTES:
-            raise DataError(
-                f"{path} line {number} is too long: a row has at most {ROW_BYTES:,} bytes; "
-                f"end its rows with line ends"
-            )
-        yield line
-
-
-def _csv_rows(reader: Any, path: Path) -> Iterator[Row]:
     names: list[str] = []
-    for row, cells in _csv_cells(reader):
+    line = 1
+    with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        # Unless it is strict, a quote that never closes swallows the rest in silence.
+        reader = csv.reader(text, strict=True)
         try:
-            if isinstance(cells, BadRow):
-                raise cells
-            if names and len(cells) != len(names):
-                detail = f": {len(cells)}, and the first line names {len(names)} columns"
-                raise BadRow("wrong number of cells", detail)
-            _require_short(sum(map(len, cells)))
-            _require_utf8(names or cells, cells)
-        except BadRow as bad:
-            if not names:
-                must = "the first line must name the columns, in UTF-8"
-                raise DataError(f"{path} row {row}: {bad}; {must}") from None
-            yield row, bad
-            continue
-
-        if names:
-            yield row, dict(zip(names, cells, strict=True))
-            continue
-
-        names = cells
-        if doubled := {name for name in names if name and names.count(name) > 1}:
-            name = shorten(min(doubled))
-            raise DataError(f"{path} row {row}: two columns are named {name}; rename one of them")
-
-
-def _csv_cells(reader: Any) -> Iterator[tuple[int, list[str] | BadRow]]:
-    """The rows that are not blank, each with the line that it starts in."""
-    while True:
-        row = reader.line_num + 1
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            yield row, BadRow("invalid CSV", f": {error}")
-            continue
-
-        if cells is None:
-            return
-        if any(cells):
-            yield row, cells
-
-
-def _require_utf8(names: list[str], cells: list[str]) -> None:
-    for name, cell in zip(names, cells, strict=True):
-        if escaped := _ESCAPED_BYTE.search(cell):
-            byte = ord(escaped[0]) - 0xDC00
-            raise BadRow("invalid UTF-8", f" in column {shorten(name)}: byte 0x{byte:02X}")
+            for cells in reader:
+                row, line = line, reader.line_num + 1
+                if not any(cells):
+                    continue
+                if not names:
+                    names = cells
+                    if doubled := {name for name in names if name and names.count(name) > 1}:
+                        name = shorten(min(doubled))
+                        raise DataError(f"{path}: two columns are named {name}; rename one of them")
+                elif len(cells) == len(names):
+                    yield row, dict(zip(names, cells, strict=True))
+                else:
+                    detail = f": {len(cells)}, and the first line names {len(names)} columns"
+                    yield row, BadRow("wrong number of cells", detail)
+        except (csv.Error, UnicodeDecodeError) as error:
+            # Text is decoded some lines ahead, so a wrong byte may stand after this row.
+            advice = "write it in UTF-8, with every quote closed and doubled within cells"
+            raise DataError(f"{path} row {line} or later: {reason(error)}; {advice}") from None
 
 
 def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:
     import pyarrow.parquet
 
-    with _reading_parquet(path):
+    with explained(path, DataError, REWRITE):
         table = pyarrow.parquet.ParquetFile(file, page_checksum_verification=True, pre_buffer=False)
-        groups = [table.metadata.row_group(i) for i in range(table.num_row_groups)]
-        row_bytes = max((g.total_byte_size // max(g.num_rows, 1) for g in groups), default=0)
-        batch_size = min(max(BATCH_BYTES // max(row_bytes, 1), 1), 256)
-        yield from _arrow_rows(table.iter_batches(batch_size=batch_size))
-
-
-def _reading_parquet(path: Path) -> AbstractContextManager[None]:
-    place = f"{path} is no Parquet file, or was cut or damaged"
-    return explained(place, DataError, "write it again, or name another file")
+        yield from _arrow_rows(table.iter_batches(batch_size=64))
 
 
 def _arrow_rows(batches: Iterable[Any]) -> Iterator[Row]:
     row = 0
     for batch in batches:
-        sizes = [0] * batch.num_rows
-        if batch.nbytes > ROW_BYTES:
-            sizes = [batch.slice(index, 1).nbytes for index in range(batch.num_rows)]
-            batch = batch.filter([size <= ROW_BYTES for size in sizes])
-        columns = {name: _cells(name, batch.column(name)) for name in batch.schema.names}
-        read = iter(range(batch.num_rows))
-        for size in sizes:
+        columns = {name: _cells(batch.column(name)) for name in batch.schema.names}
+        for cells in zip(*columns.values(), strict=True):
             row += 1
-            try:
-                _require_short(size)
-            except BadRow as bad:
-                yield row, bad
-                continue
-            index = next(read)
-            fields = {name: cells[index] for name, cells in columns.items()}
-            yield row, next((cell for cell in fields.values() if isinstance(cell, BadRow)), fields)
+            size = sum(len(cell.encode()) for cell in cells if isinstance(cell, str))
+            yield row, dict(zip(columns, cells, strict=True)) if size <= ROW_BYTES else _too_long()
 
 
-def _cells(name: str, column: Any) -> list[object]:
+def _cells(column: Any) -> list[object]:
     """The cells of an Arrow column as Python's values, numbers as their digits."""
     import pyarrow
     from pyarrow.types import is_decimal, is_floating, is_integer
 
     kind = column.type
-    if is_integer(kind) or is_floating(kind) or is_decimal(kind):
-        # Arrow writes the fewest digits that give the same number back, for 32-bit floats too.
-        return [_number(digits) for digits in column.cast(pyarrow.string()).to_pylist()]
-
-    try:
+    if not (is_integer(kind) or is_floating(kind) or is_decimal(kind)):
         return list(column.to_pylist())
-    # Parquet promises UTF-8, and not every writer keeps the promise.
-    except UnicodeDecodeError:
-        return [_cell(name, cell) for cell in column]
-    # A time that Python cannot represent: its type stands for it.
-    except (OverflowError, ValueError, pyarrow.ArrowException):
-        return [kind if valid else None for valid in column.is_valid().to_pylist()]
+    # Arrow writes the fewest digits that give the same number back, for 32-bit floats too.
+    return [_number(digits) for digits in column.cast(pyarrow.string()).to_pylist()]
 
 
 def _number(digits: str | None) -> Number | float | None:
@@ -382,14 +303,6 @@ def _number(digits: str | None) -> Number | float | None:
     if digits is None:
         return None
     return Number(digits) if digits[-1].isdigit() else float(digits)
-
-
-def _cell(name: str, cell: Any) -> object:
-    try:
-        return cell.as_py()
-    except UnicodeDecodeError as error:
-        where = f" in column {shorten(name)} at byte {error.start + 1}"
-        return BadRow("invalid UTF-8", f"{where}: {error.reason}")
 
 
 _READERS: dict[str, Callable[[IO[bytes], Path], Iterator[Row]]] = {
