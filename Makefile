@@ -1,8 +1,8 @@
-# Two commands do everything on a fresh machine with Python 3.11 or newer: `make lab` and `make test`.
+# Two commands do everything on a fresh machine with Python 3.11 or newer: `make demo` and `make test`.
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup vllm inspect screenshots lab real results test test-all lint check \
+.PHONY: setup vllm inspect screenshots demo real results test test-all lint check \
 	bench-loss bench-step bench-update gpu clean
 
 setup: .venv/ready
@@ -36,8 +36,8 @@ inspect: .venv-inspect/ready  ## inspect-ai, which tests read evaluations with, 
 screenshots: setup  ## the pictures of docs/show.md; needs Chromium
 	$(BIN)/python benchmarks/screenshots.py
 
-lab: setup  ## train and evaluate on the embedded model
-	$(BIN)/paint lab --folder runs/lab-$$(date +%Y%m%d-%H%M%S)
+demo: setup  ## train and evaluate on the embedded model
+	$(BIN)/paint demo --folder runs/demo-$$(date +%Y%m%d-%H%M%S)
 
 # Two processes of one thread share the work: on two cores that is faster than one of two threads.
 REAL = OMP_NUM_THREADS=1 $(BIN)/python examples/smollm2/run.py
@@ -46,8 +46,8 @@ real: setup  ## the same on a small real model (docs/real.md): 1.5 to 3 hours; s
 	$(REAL) > runs/real-beside.txt 2>&1 & $(REAL); status=$$?; wait; exit $$status
 
 results: setup  ## the paper's tables on the lab (docs/results.md); stopped, it goes on where it was
-	$(BIN)/paint lab --methods sft,grpo,opsd,paint --seeds 5
-	$(BIN)/paint lab --methods grpo-long,opsd,paint --seeds 5 --every-checkpoint --folder runs/lab-budget
+	$(BIN)/paint demo --methods sft grpo opsd paint --seeds 5
+	$(BIN)/paint demo --methods grpo-long opsd paint --seeds 5 --every-checkpoint --folder runs/lab-budget
 	$(BIN)/paint ablate controls lab-paint --seeds 5
 	for table in mask-ratio mask-placement interpolation; do $(BIN)/paint ablate $$table lab-paint --seeds 5 --problems 100 --folder runs/lab-ablations || exit; done
 

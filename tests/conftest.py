@@ -3,7 +3,7 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         tests[item.path] += 1
         slow[item.path] += item.get_closest_marker("slow") is not None
     items.sort(key=lambda item: -slow[item.path] / tests[item.path])
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    """What was printed on stderr since the last call, in one line without tyro's frames."""
+    return lambda: " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
 @pytest.fixture

@@ -15,10 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from paint import cli, gpus
+from paint import gpus
+from paint.cli import main
 from paint.config import Config, ConfigError
 from paint.engines.launch import OwnedProcess, visible_gpus
-from paint.gpus import Request, place, requested, served, with_gpus
+from paint.gpus import Request, place, served, with_gpus
 from paint.recipe import find_recipe, read_recipe
 from paint.runs import latest_checkpoint, read_metrics
 from processes import alive, until
@@ -45,28 +46,15 @@ def vllm(**rollout: Any) -> Config:
     return replace(LAB, rollout=replace(LAB.rollout, engine="vllm", **rollout))
 
 
-def test_without_gpus_every_argument_stays() -> None:
-    line = ["lab-paint", "--dry-run", "--split", "4+4", "--rollout.server-args=--gpus 3"]
-    assert requested(line) == (None, line)
-
-
-def test_what_is_asked_for_is_taken_out_wherever_it_stands() -> None:
-    line = ["r", "--gpus", "8", "--rollout.top-k", "-1", "--split=3+5", "--dry-run", "--x", "1"]
-    others = ["r", "--rollout.top-k", "-1", "--x", "1"]
-    assert requested(line) == (Request(8, "3+5", True), others)
-
-
-@pytest.mark.parametrize(
-    "line", [["--gpus"], ["--gpus", "0"], ["--gpus=x"], ["--gpus", "2", "--split", "two"]]
-)
-def test_what_is_no_number_of_gpus_is_refused(line: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"--(gpus|split) must be .*, got"):
-        requested(line)
+@pytest.mark.parametrize("split", ["two", "4", "+4", "4+", "4+4+4", "\u0664+4", ""])
+def test_a_split_that_is_none_is_refused(split: str) -> None:
+    with pytest.raises(ConfigError, match=r"--split must be .*, got"):
+        Request(8, split, False)
 
 
 def test_trainers_get_the_first_gpus_and_servers_the_last(machine: Machine) -> None:
     machine(8)
-    placed = place(Request(8, "3+5", False), vllm(), (1, 8))
+    placed = place(Request(8, "3+5"), vllm(), (1, 8))
     assert (placed.trainers, placed.servers) == (("0", "1", "2"), ("3", "4", "5", "6", "7"))
     assert placed.environment == {"CUDA_VISIBLE_DEVICES": "0,1,2"}
     config = served(LAB, placed)
@@ -76,7 +64,7 @@ def test_trainers_get_the_first_gpus_and_servers_the_last(machine: Machine) -> N
 
 def test_all_gpus_train_and_serve_in_turns(machine: Machine) -> None:
     machine(2)
-    placed = place(Request(2, "shared", False), vllm(), (1, 2))
+    placed = place(Request(2, "shared"), vllm(), (1, 2))
     assert placed.trainers == placed.servers == ("0", "1")
     assert served(LAB, placed).rollout.sleep
 
@@ -86,16 +74,16 @@ def test_the_gpus_are_those_that_the_environment_names(
 ) -> None:
     machine(3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-1f,7")
-    placed = place(Request(2, "1+1", False), vllm(), (1, 2))
+    placed = place(Request(2, "1+1"), vllm(), (1, 2))
     assert (placed.trainers, placed.servers) == (("5",), ("GPU-1f",))
 
 
 def test_a_server_of_two_gpus_gets_two(machine: Machine) -> None:
     machine(4)
     config = vllm(server_args="--tensor-parallel-size 2")
-    assert place(Request(4, "2+2", False), config, (1, 4)).servers == ("2,3",)
+    assert place(Request(4, "2+2"), config, (1, 4)).servers == ("2,3",)
     with pytest.raises(ConfigError, match="3 GPUs are to serve, and a server takes 2"):
-        place(Request(4, "1+3", False), config, (1, 4))
+        place(Request(4, "1+3"), config, (1, 4))
 
 
 def test_a_model_that_one_gpu_does_not_hold_is_served_by_as_many_as_do(
@@ -104,30 +92,30 @@ def test_a_model_that_one_gpu_does_not_hold_is_served_by_as_many_as_do(
     machine(8)
     llama = replace(LAB.model, path="meta-llama/Llama-3.3-70B-Instruct", dtype="bfloat16")
     large = replace(vllm(), model=llama)
-    asked = place(Request(8, None, False), large, (0, 0))
+    asked = place(Request(8), large, (0, 0))
     assert asked.servers == ("0,1,2,3", "4,5,6,7")
-    assert place(Request(8, None, False), large, (1, 1)).servers == ("4,5,6,7",)
+    assert place(Request(8), large, (1, 1)).servers == ("4,5,6,7",)
     shared = replace(large, model=replace(llama, shard=True, gradient_checkpointing=True))
-    trained = place(Request(8, None, False), shared, (1, 8))
+    trained = place(Request(8), shared, (1, 8))
     assert (trained.trainers, trained.servers) == (("0", "1", "2", "3"), ("4,5,6,7",))
     with pytest.raises(ConfigError, match=r"2 GPUs .*, and a server takes 4 .*fewest"):
-        place(Request(8, "6+2", False), large, (1, 8))
+        place(Request(8, "6+2"), large, (1, 8))
 
-    gpus.serve(Request(8, None, True), large, host="127.0.0.1", port=8000)
+    gpus.serve(Request(8, dry_run=True), large, host="127.0.0.1", port=8000)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" ")[0] for line in lines] == [
         "CUDA_VISIBLE_DEVICES=0,1,2,3",
         "CUDA_VISIBLE_DEVICES=4,5,6,7",
     ]
     assert all("--tensor-parallel-size 4 " in line for line in lines)
-    gpus.serve(Request(1, None, True), LAB, host="127.0.0.1", port=8000)
+    gpus.serve(Request(1, dry_run=True), LAB, host="127.0.0.1", port=8000)
     assert "--tensor-parallel-size" not in capsys.readouterr().out
 
 
 def test_a_server_that_a_run_starts_spreads_over_the_gpus_that_it_sees(tmp_path: Path) -> None:
     line = ["train", "lab-paint", "--log.folder", str(tmp_path), "--log.name", "run"]
     line += ["--rollout.engine", "vllm", "--rollout.server", "false serve"]
-    assert cli.main([*line, "--rollout.server-gpus", "4,5", "6"]) == 2
+    assert main([*line, "--rollout.server-gpus", "4,5", "6"]) == 2
     started = (tmp_path / "run/launch.log").read_text()
     [first] = re.findall(r"^server 0 \| \$ (.*)$", started, re.MULTILINE)
     [second] = re.findall(r"^server 1 \| \$ (.*)$", started, re.MULTILINE)
@@ -137,13 +125,13 @@ def test_a_server_that_a_run_starts_spreads_over_the_gpus_that_it_sees(tmp_path:
 
 def test_without_a_gpu_there_are_processes_without_one(machine: Machine) -> None:
     machine(0)
-    placed = place(Request(4, "2+2", False), vllm(), (1, 4))
+    placed = place(Request(4, "2+2"), vllm(), (1, 4))
     assert placed.trainers == placed.servers == ("cpu", "cpu")
     assert placed.environment == {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
     assert visible_gpus("cpu") == {"CUDA_VISIBLE_DEVICES": ""}
     assert visible_gpus("4,5") == {"CUDA_VISIBLE_DEVICES": "4,5"}
     assert visible_gpus("") == {}
-    shared = place(Request(1, None, False), vllm(), (1, 1))
+    shared = place(Request(1), vllm(), (1, 1))
     assert not shared.shared  # vLLM sleeps on GPUs alone
 
 
@@ -151,7 +139,7 @@ def test_without_a_gpu_there_are_processes_without_one(machine: Machine) -> None
 def test_half_of_the_gpus_serve_where_no_split_is_given(machine: Machine, path: str) -> None:
     machine(8)
     config = replace(vllm(), model=replace(LAB.model, path=path))
-    placed = place(Request(8, None, False), config, (1, 8))
+    placed = place(Request(8), config, (1, 8))
     assert (placed.trainers, placed.servers) == (("0", "1", "2", "3"), ("4", "5", "6", "7"))
     assert not placed.shared
 
@@ -169,20 +157,20 @@ def test_a_verb_that_trains_nothing_serves_on_all_and_an_experiment_on_all_but_o
     machine: Machine,
 ) -> None:
     machine(8)
-    asked = place(Request(8, None, False), vllm(), (0, 0))
+    asked = place(Request(8), vllm(), (0, 0))
     assert (len(asked.trainers), len(asked.servers)) == (0, 8)
-    trained = place(Request(8, None, False), vllm(), (1, 1))
+    trained = place(Request(8), vllm(), (1, 1))
     assert (trained.trainers, len(trained.servers)) == (("0",), 7)
     with pytest.raises(ConfigError, match="has 2 trainers, and there are 1"):
-        place(Request(8, "2+6", False), vllm(), (1, 1))
+        place(Request(8, "2+6"), vllm(), (1, 1))
 
 
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (Request(8, None, False), "asks for more GPUs than the 4 that are here"),
-        (Request(4, "4+4", False), "divides 8 GPUs, and --gpus are 4"),
-        (Request(4, "0+4", False), "has 0 trainers, and there are 1 to 4"),
+        (Request(8), "asks for more GPUs than the 4 that are here"),
+        (Request(4, "4+4"), "divides 8 GPUs, and --gpus are 4"),
+        (Request(4, "0+4"), "has 0 trainers, and there are 1 to 4"),
     ],
 )
 def test_what_cannot_be_divided_is_refused(
@@ -213,7 +201,7 @@ def test_a_dry_run_prints_every_command_and_starts_nothing(
 ) -> None:
     machine(4)
     line = ["train", "lab-paint", "--gpus", "4", "--split", "2+2", "--dry-run"]
-    assert cli.main([*line, "--log.folder", str(tmp_path), "--log.name", "one"]) == 0
+    assert main([*line, "--log.folder", str(tmp_path), "--log.name", "one"]) == 0
     output = capsys.readouterr().out
     assert "CUDA_VISIBLE_DEVICES=0,1 " in output
     assert "-m paint.launch --standalone --nproc-per-node 2 train " in output
@@ -253,7 +241,7 @@ def test_servers_for_other_machines_need_a_key(
     machine(1)
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="set VLLM_API_KEY"):
-        gpus.serve(Request(1, None, False), LAB, host="127.0.0.1", port=8000)
+        gpus.serve(Request(1), LAB, host="127.0.0.1", port=8000)
 
 
 # A launcher whose worker is in a session of its own, as a rank of torchrun is.

@@ -50,7 +50,8 @@ ROOMS = {
     "training": ["step", "baselines"],
     "experiments": [],
     "show": [],
-    "door": ["__init__", "cli", "gpus", "launch"],
+    "door": ["__init__", "gpus", "launch"],
+    "cli": [],
 }
 MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts): path
@@ -160,7 +161,7 @@ def test_what_must_be_quick_does_not_wait_for_torch() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert "paint train" in result.stdout
+    assert "train" in result.stdout
 
 
 RECIPES = [*map(find_recipe, shipped_recipes()), *sorted(ROOT.glob("examples/*/recipes/*.toml"))]

@@ -38,17 +38,11 @@ from paint.engines.launch import (
 from paint.errors import PaintError, brief, explained
 from paint.lab.files import model_path
 from paint.launch import SHUTDOWN_SECONDS
-from paint.recipe import differences
+from paint.recipe import differences, flags, read_recipe
 from paint.runs import MAY_CHANGE, RunError, read_run
 
 if TYPE_CHECKING:
     from paint.plan import Split
-
-HELP = (
-    "--gpus N divides N GPUs of this machine into ranks that train and vLLM servers "
-    "(docs/launch.md): --split 4+4 says how many of each, --split shared lets all do both in "
-    "turns, --dry-run prints every command and starts nothing."
-)
 
 GPUS = "PAINT_GPUS"
 """The environment variable that tells ranks of --gpus, for their advice."""
@@ -66,17 +60,31 @@ RESTARTS = 3
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for.
+    """Which GPUs of this machine train, and which serve.
 
-    Attributes:
-        gpus: of this machine; on a machine without GPUs, processes without one.
-        split: "4+4", "shared", or None: the default (``paint.plan.divide``).
-        is_dry: print the commands, start nothing.
+    Raises:
+        ConfigError: an option that needs --gpus, or a value that is none.
     """
 
-    gpus: int
-    split: str | None
-    is_dry: bool
+    gpus: int = 0
+    """GPUs of this machine, in [0, 9999], divided into ranks that train and vLLM servers
+    (docs/launch.md); without any GPU here, so many processes without one. 0: this process alone."""
+    split: str | None = None
+    """With --gpus: how many train and how many serve, such as 4+4, or shared, by which all do both
+    in turns. None: as `paint plan` divides them."""
+    dry_run: bool = False
+    """With --gpus: print every command, and start nothing."""
+
+    def __post_init__(self) -> None:
+        split = self.split
+        if not 0 <= self.gpus <= 9999:
+            raise ConfigError(f"--gpus must be in [0, 9999], got {self.gpus}")
+        if split is not None and not re.fullmatch(r"\d{1,4}\+\d{1,4}|shared", split, re.ASCII):
+            raise ConfigError(
+                f"--split must be trainers+servers, such as 4+4, or shared, got {brief(split)}"
+            )
+        if not self.gpus and (split is not None or self.dry_run):
+            raise ConfigError("--split and --dry-run divide GPUs; add --gpus N")
 
 
 @dataclass(frozen=True)
@@ -105,39 +113,6 @@ class Placement:
     def __str__(self) -> str:
         trained, served = (", ".join(gpus) or "none" for gpus in (self.trainers, self.servers))
         return f"train on {trained}; serve on {served} ({self.reason})"
-
-
-def requested(arguments: Sequence[str]) -> tuple[Request | None, list[str]]:
-    """What --gpus, --split and --dry-run ask for, and the other arguments as they are.
-
-    Without --gpus there is no request, and every argument stays.
-
-    Raises:
-        ConfigError: a value is missing or wrong.
-    """
-    if not any(argument.partition("=")[0] == "--gpus" for argument in arguments):
-        return None, list(arguments)
-
-    values: dict[str, str] = {}
-    others: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        name, is_joined, value = argument.partition("=")
-        if name in ("--gpus", "--split"):
-            values[name] = value if is_joined else next(rest, "")
-        elif argument == "--dry-run":
-            values[argument] = ""
-        else:
-            others.append(argument)
-
-    gpus, split = values["--gpus"], values.get("--split")
-    if not re.fullmatch(r"[1-9]\d{0,3}", gpus, re.ASCII):
-        raise ConfigError(f"--gpus must be a number of GPUs, at least 1, got {brief(gpus)}")
-    if split is not None and not re.fullmatch(r"\d{1,4}\+\d{1,4}|shared", split, re.ASCII):
-        raise ConfigError(
-            f"--split must be trainers+servers, such as 4+4, or shared, got {brief(split)}"
-        )
-    return Request(int(gpus), split, "--dry-run" in values), others
 
 
 def asked_for_servers(config: Config) -> Config:
@@ -207,30 +182,39 @@ def pinned(placement: Placement) -> Iterator[None]:
         os.environ.update(before)
 
 
-def alone(request: Request, config: Config, *, ranks: int) -> Placement | None:
-    """The placement of a verb that is one process, which trains on so many GPUs; None: a dry run.
+@contextmanager
+def on_gpus(request: Request, config: Config, *, ranks: int) -> Iterator[Config | None]:
+    """The config for one process that trains on ``ranks`` GPUs, with servers on the others.
+
+    Without --gpus it is unchanged. None after a dry run, which prints the commands.
 
     Raises:
         ConfigError: as ``place``.
     """
+    if not request.gpus:
+        yield config
+        return
     placement = place(request, asked_for_servers(config), (ranks, ranks))
-    if request.is_dry:
+    config = served(config, placement)
+    if request.dry_run:
         print(f"# {placement}")
-        _print_servers(served(config, placement), placement, None)
-        return None
+        _print_servers(config, placement, None)
+        yield None
+        return
     print(f"gpus: {placement}", flush=True)
-    return placement
+    with pinned(placement):
+        yield config
 
 
 def train_on(
-    request: Request, config: Config, folder: Path, line: Sequence[str]
+    request: Request, config: Config, folder: Path, recipe: Path | None
 ) -> int | tuple[Config, Placement]:
     """Train on the GPUs of a request: the exit status, or what this process itself should train.
 
-    A folder that holds the run already goes on.
+    A run that the folder holds already is resumed.
 
     Args:
-        line: verb and arguments that describe the run, without those of the request.
+        recipe: the file that a run starts from which has not begun; None where it has.
 
     Raises:
         ConfigError: as ``place``. RunError: the folder holds another run.
@@ -244,11 +228,9 @@ def train_on(
         placement = place(request, asked_for_servers(config), (1, request.gpus))
     config = served(config, placement)
 
-    flags = ["--rollout.engine", config.rollout.engine, "--rollout.server-gpus"]
-    flags += placement.servers
-    flags += ["--rollout.sleep"] if placement.shared else []
-    task = [*line, *(flags if placement.servers else [])]
-    if is_begun:
+    if recipe is not None and not is_begun:
+        task = ["train", str(recipe), *flags(config, read_recipe(recipe))]
+    else:
         task = ["resume", str(folder), "--steps", str(config.train.steps)]
         task += ["--server-gpus", *placement.servers] if placement.servers else []
         task += ["--max-engine-gap", str(config.rollout.max_engine_gap)]
@@ -260,7 +242,7 @@ def train_on(
     else:
         command += ["paint.cli", *task]
 
-    if request.is_dry:
+    if request.dry_run:
         print(f"# {placement}")
         print(_shown(placement.environment, command))
         _print_servers(config, placement, training_tokens(config))
@@ -287,6 +269,8 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
         ConfigError: there is no key, or as ``place``.
         PaintError: a server keeps ending.
     """
+    if not request.gpus:
+        raise ConfigError("no GPUs to serve on; add --gpus N, those of this machine")
     config = asked_for_servers(config)
     placement = place(request, config, (0, 0))
     config = served(config, placement)
@@ -294,7 +278,7 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
         _server_command(config, gpus, port + number, training_tokens(config), host)
         for number, gpus in enumerate(placement.servers)
     ]
-    if request.is_dry:
+    if request.dry_run:
         for gpus, command in zip(placement.servers, commands, strict=True):
             print(_shown(visible_gpus(gpus), command))
         return 0

@@ -129,6 +129,25 @@ def differences(a: Config, b: Config) -> list[str]:
     ]
 
 
+def flags(config: Config, default: Config) -> list[str]:
+    """The arguments of `paint train` by which a recipe's config becomes this one.
+
+    Args:
+        default: the recipe's config.
+    """
+    before, words = to_table(default), []
+    for section, settings in to_table(config).items():
+        for key, value in settings.items():
+            if value != before[section][key]:
+                flag = f"--{section}.{'no-' if value is False else ''}{key.replace('_', '-')}"
+                values = value if isinstance(value, list) else [value]
+                texts = [] if isinstance(value, bool) else list(map(str, values))
+                # A word of its own that starts with a dash would be taken for a flag.
+                is_dashed = len(texts) == 1 and texts[0].startswith("-")
+                words += [f"{flag}={texts[0]}"] if is_dashed else [flag, *texts]
+    return words
+
+
 def require_paths(config: Config) -> None:
     """Require a model and data, the two settings that have no default. Raises ConfigError."""
     for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):

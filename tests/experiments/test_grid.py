@@ -73,7 +73,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str],
     """An experiment of two recipes and two seeds: its folder, its command, and what it printed."""
     folder = tmp_path_factory.mktemp("experiment")
     command = [
-        "lab",
+        "demo",
         *write_recipes(folder, steps=2),
         "--seeds",
         "2",
@@ -630,7 +630,7 @@ def test_an_experiment_that_is_killed_while_it_evaluates_a_checkpoint_goes_on(
 def test_a_stopped_and_a_killed_experiment_go_on_and_end_as_an_undisturbed_one(
     tmp_path: Path,
 ) -> None:
-    recipes, line = write_recipes(tmp_path, steps=24), [sys.executable, "-m", "paint.cli", "lab"]
+    recipes, line = write_recipes(tmp_path, steps=24), [sys.executable, "-m", "paint.cli", "demo"]
     line += [*recipes, "--folder", str(tmp_path / "killed"), *SMALL]
     killed = tmp_path / "killed"
 
@@ -662,7 +662,7 @@ def test_a_stopped_and_a_killed_experiment_go_on_and_end_as_an_undisturbed_one(
     assert {name: bytes_in(killed / name) for name in done} == done
 
     with redirect_stdout(StringIO()):
-        assert main(["lab", *recipes, "--folder", str(tmp_path / "undisturbed"), *SMALL]) == 0
+        assert main(["demo", *recipes, "--folder", str(tmp_path / "undisturbed"), *SMALL]) == 0
     undisturbed = read_results(tmp_path / "undisturbed")
     assert list(map(without_times, read_results(killed))) == list(map(without_times, undisturbed))
     assert (

@@ -350,7 +350,7 @@ def test_an_answer_is_seen_in_any_spelling_and_only_as_a_whole() -> None:
         (
             {"context": Context(shown="answer")},
             {},
-            'context.shown is "answer"; pass --context.shown own, .* --shown own answer',
+            'context.shown is "answer"; pass --context.shown own, .* --context own answer',
         ),
         ({}, {"shown": ()}, r"shown must be some of own, none, .*, each once, got \[\]"),
         ({}, {"shown": ("own", "own")}, r"each once, got \['own', 'own'\]"),

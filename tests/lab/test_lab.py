@@ -169,13 +169,13 @@ def test_methods_are_the_labs_recipes_and_seeds_count_from_the_first(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new_run(Config(), tmp_path / place, "", {})  # another setting, which the experiment must meet
-    flags = ["--methods", "sft,grpo,opsd,paint", "--seeds", "2", "--seed", "3"]
-    assert main(["lab", *flags, "--folder", str(tmp_path)]) == 2
+    flags = ["--methods", "sft", "grpo", "opsd", "paint", "--seeds", "2", "--seed", "3"]
+    assert main(["demo", *flags, "--folder", str(tmp_path)]) == 2
     run_name = place.replace("/seed-", ", seed ")
     assert f"{tmp_path} holds {run_name}, in another setting" in capsys.readouterr().err
 
 
 def test_an_unknown_method_is_one_clear_message(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lab", "--methods", "opsdd,paint"]) == 2
+    assert main(["demo", "--methods", "opsdd", "paint"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("paint lab: unknown recipe lab-opsdd; did you mean lab-opsd?")
+    assert error.startswith("paint demo: unknown recipe lab-opsdd; did you mean lab-opsd?")

@@ -1,4 +1,4 @@
-"""`paint data check`: every bad row is counted, and lengths are those of the run's own prompts."""
+"""`paint data validate`: every bad row is counted; lengths are those of the run's own prompts."""
 
 import json
 from io import StringIO

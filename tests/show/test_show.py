@@ -36,7 +36,7 @@ def data_of(page: Path) -> dict[str, Any]:
 
 def test_the_command_writes_one_file(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
-    assert main(["show", str(run), "--stored", "--no-open", "--out", str(out)]) == 0
+    assert main(["show", str(run), "--no-rescore", "--no-open", "--out", str(out)]) == 0
     data = data_of(out)
     assert data["metrics"]["step"] == [1, 2, 3]
     assert [len(step["rows"]) for step in data["steps"]] == [4, 4, 4]
@@ -66,7 +66,7 @@ def test_the_page_is_opened_where_a_person_sits_at_a_screen(
     monkeypatch.setenv("DISPLAY", screen)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     out = tmp_path / "page.html"
-    assert main(["show", str(run), "--stored", "--row", "0", "--out", str(out), *flags]) == 0
+    assert main(["show", str(run), "--no-rescore", "--row", "0", "--out", str(out), *flags]) == 0
     assert asked == [out.as_uri()] * opens
 
 

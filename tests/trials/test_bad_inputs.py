@@ -9,17 +9,19 @@ A few of every kind are always tried, all of them with ``-m slow``. PAINT_TRIAL_
 seeds, such as 3,4,5.
 """
 
-import argparse
 import dataclasses
+import io
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
 import struct
 import types
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -29,7 +31,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from paint import cli
+from paint.cli import main
 from paint.config import Config, Evaluation
 from paint.lab.files import MODEL
 
@@ -74,9 +76,7 @@ def told(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[
     signal.setitimer(signal.ITIMER_PROF, WORK_SECONDS)
     signal.setitimer(signal.ITIMER_REAL, CLOCK_SECONDS)
     try:
-        status = cli.main(list(arguments))
-    except SystemExit as exit:
-        status = exit.code if isinstance(exit.code, int) else 1
+        status = main(list(arguments))
     except TookTooLongError:
         pytest.fail(f"does not end: {list(arguments)}")
     except Exception as error:
@@ -416,7 +416,9 @@ def test_a_tokenizer_that_is_broken_counts_no_tokens(
     kind: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = broken_model(kind, seed, tmp_path / "its-model")
-    status, said = told(["data", "check", "lab", f"--model.path={model}", "--data.limit=1"], capsys)
+    status, said = told(
+        ["data", "validate", "lab", f"--model.path={model}", "--data.limit=1"], capsys
+    )
     # A tokenizer may do without much that the weights need.
     is_needed = kind.startswith(("tokenizer", "template", "folder"))
     assert status == 2 or (status == 0 and not is_needed), said
@@ -466,7 +468,7 @@ ADAPTERS: dict[str, Break] = {
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one step."""
     folder = tmp_path_factory.mktemp("made")
-    assert cli.main(train_on("lab", f"--log.folder={folder}")) == 0
+    assert main(train_on("lab", f"--log.folder={folder}")) == 0
     return folder / "mine"
 
 
@@ -641,7 +643,7 @@ DATA: dict[str, tuple[str, Content]] = {
     "packed": ("x.jsonl.gz", lambda _: b"\x1f\x8b" + b"\0" * 30),
 }
 USES = {
-    "check": ["data", "check", "{}", "--model.path=lab"],
+    "check": ["data", "validate", "{}", "--model.path=lab"],
     "train": [*train_on("lab"), "--data.path={}"],
     "validation": [*train_on("lab"), "--validation.path={}"],
     "eval": ["eval", "lab", "--benchmarks", "{}", "--samples=1"],
@@ -692,7 +694,7 @@ RECIPES: dict[str, Content] = {
 
 
 @pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(RECIPES), 5))
-@pytest.mark.parametrize("verb", [["train"], ["lab"], ["probe"], ["ablate", "mask-ratio"]])
+@pytest.mark.parametrize("verb", [["train"], ["demo"], ["probe"], ["ablate", "mask-ratio"]])
 def test_a_recipe_that_is_broken_is_refused(
     verb: list[str], kind: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -789,47 +791,41 @@ def test_a_setting_of_evaluation_with_a_wrong_value_is_refused(
 # --- the verbs' own options ----------------------------------------------------------------------
 
 
-def _parsers() -> dict[str, argparse.ArgumentParser]:
-    data = argparse.ArgumentParser()
-    verbs = data.add_subparsers()
-    cli._add_openthoughts_parser(verbs)
-    cli._add_check_parser(verbs)
-    return {
-        "grade": cli._grade_parser(),
-        "resume": cli._resume_parser(),
-        "probe": cli._probe_parser(),
-        "lab": cli._lab_parser(),
-        "ablate": cli._ablate_parser(),
-        "data openthoughts": verbs.choices["openthoughts"],
-        "data check": verbs.choices["check"],
-    }
-
-
-ODD = [*NUMBERS, "inf", "0", *TEXTS, *WORDS_OF_SHELLS[:1]]
-OPTIONS = [
-    (verb, action.option_strings[-1], value)
-    for verb, parser in _parsers().items()
-    for action in parser._actions
-    if action.option_strings and action.nargs != 0 and action.dest not in ("folder", "benchmark")
-    for value in ODD
-    if (action.dest, value) not in (("seed", "0"), ("source", ""))  # which may stand
-]
-POSITIONALS = [
-    (verb, action.dest, value)
-    for verb, parser in _parsers().items()
-    for action in parser._actions
-    if not action.option_strings
-    for value in [*TEXTS, "nowhere/at/all", "..", "", "x" * 300, "/dev/null"]
-]
 FIRST = {
     "grade": ["nowhere"],
     "resume": ["nowhere"],
     "probe": ["small.toml"],
-    "lab": ["small.toml"],
+    "demo": ["small.toml"],
     "ablate": ["mask-ratio", "small.toml"],
     "data openthoughts": ["out.jsonl", "--source=nowhere.jsonl", "--benchmarks=lab"],
-    "data check": ["nowhere.jsonl", "--model.path=lab"],
+    "data validate": ["nowhere.jsonl", "--model.path=lab"],
 }
+
+
+def _options(verb: str) -> list[str]:
+    """The options with a value in a verb's --help, without the settings of recipes."""
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main([*verb.split(), "--help"]) == 0
+    options = re.findall(r"^│ (--[\w.-]+) [\[{A-Z]", printed.getvalue(), re.MULTILINE)
+    return [option for option in options if "." not in option or verb == "data validate"]
+
+
+ODD = [*NUMBERS, "inf", "0", *TEXTS, *WORDS_OF_SHELLS[:1]]
+OPTIONS = [
+    (verb, option, value)
+    for verb in FIRST
+    for option in _options(verb)
+    if option not in ("--folder", "--benchmark")
+    for value in ODD
+    if (option, value) not in (("--seed", "0"), ("--source", ""))  # which are allowed
+]
+POSITIONALS = [
+    (verb, word, value)
+    for verb, line in FIRST.items()
+    for word in line
+    if not word.startswith("-")
+    for value in [*TEXTS, "nowhere/at/all", "..", "", "x" * 300, "/dev/null"]
+]
 
 
 def _small_recipe(folder: Path, data: str) -> None:
@@ -856,10 +852,9 @@ def test_an_option_with_an_odd_value_is_refused_or_what_is_missing_is_named(
 def test_what_stands_without_an_option_is_refused_by_name(
     case: tuple[str, str, str], seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    verb, place, value = case
+    verb, word, value = case
     _small_recipe(tmp_path, "nowhere.jsonl")
-    line = list(FIRST[verb])
-    line[1 if place == "recipe" and verb == "ablate" else 0] = value
+    line = [value if part == word else part for part in FIRST[verb]]
     status, said = told([*verb.split(), *line], capsys)
     assert status == 2, f"silent: status {status}: {said}"
     assert said
@@ -869,15 +864,15 @@ def test_what_stands_without_an_option_is_refused_by_name(
 PLACES = {
     "train": [*train_on("lab"), "--log.folder={}"],
     "train name": [*train_on("lab"), "--log.name={}"],
-    "lab": ["lab", "small.toml", "--problems=1", "--samples=1", "--folder={}"],
+    "demo": ["demo", "small.toml", "--problems=1", "--samples=1", "--folder={}"],
     "probe": ["probe", "small.toml", "--problems=1", "--samples=1", "--ratios=0", "--folder={}"],
     "eval": ["eval", "lab", "--benchmarks=lab", "--limit=1", "--samples=1", "--folder={}"],
     "eval target": ["eval", "{}", "--benchmarks=lab", "--limit=1", "--samples=1"],
     "grade": ["grade", "{}"],
     "grade out": ["grade", "evals", "--out={}"],
     "resume": ["resume", "{}"],
-    "check": ["data", "check", "{}", "--model.path=lab"],
-    "check model": ["data", "check", "lab", "--model.path={}"],
+    "check": ["data", "validate", "{}", "--model.path=lab"],
+    "check model": ["data", "validate", "lab", "--model.path={}"],
     "openthoughts": ["data", "openthoughts", "{}", "--source=lab.jsonl", "--benchmarks=lab"],
     "source": ["data", "openthoughts", "out.jsonl", "--source={}", "--benchmarks=lab"],
     "benchmark": ["data", "openthoughts", "out.jsonl", "--source=lab.jsonl", "--benchmarks={}"],
@@ -910,7 +905,7 @@ def test_a_name_that_is_no_name_is_refused(
     assert status == 2, f"silent: status {status}: {said}"
     assert said
     assert "nothing that was stored" not in said or place in (
-        "lab",
+        "demo",
         "probe",
         "eval",
         "openthoughts",

@@ -124,7 +124,7 @@ EVAL = [
 ]
 # The recipes are not part of what is damaged, and lie where the world was made.
 LAB = [
-    *("lab", "{home}/tight.toml", "{home}/loose.toml"),
+    *("demo", "{home}/tight.toml", "{home}/loose.toml"),
     *("--problems", "3", "--samples", "2", "--folder", "{at}/lab"),
 ]
 PROBE = [
@@ -220,8 +220,8 @@ VERBS = [
         lambda at: (at / "page.html").read_text("utf-8"),
         ["evals"],
     ),
-    Verb("lab", ["lab"], LAB, _lab_figures, ["lab"]),
-    Verb("lab without its results", ["lab"], LAB, _lab_figures, ["lab"], ["lab/results.jsonl"]),
+    Verb("demo", ["lab"], LAB, _lab_figures, ["lab"]),
+    Verb("demo without its results", ["lab"], LAB, _lab_figures, ["lab"], ["lab/results.jsonl"]),
     Verb("probe", ["probe"], PROBE, lambda at: read(at / "probe/summary.json"), ["probe"]),
     Verb("data openthoughts", ["data"], [*DATA, "6"], _data_figures, ["data"]),
     Verb(

@@ -2,7 +2,7 @@
 
 A gold answer that does not parse makes every other spelling of it wrong, and one that is not read
 as it was meant makes right answers wrong. No figure shows that, so such answers are named: before
-anything is generated, in every summary, and by `paint data check`.
+anything is generated, in every summary, and by `paint data validate`.
 
 Left out on purpose: whether a gold answer is the right one.
 """

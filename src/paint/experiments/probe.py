@@ -160,7 +160,7 @@ def require_sound(
         raise ConfigError(
             f"what the probe shows is not the recipe's choice, and context.shown is "
             f"{show(config.context.shown)}; pass --context.shown own, and name controls with "
-            f"--shown own {config.context.shown}"
+            f"--context own {config.context.shown}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What does a training file hold, and what would a run make of it? (`paint data check`)
+"""What does a training file hold, and what would a run make of it? (`paint data validate`)
 
 The whole file is read and every bad row counted, whatever `data.on_bad_row` says: one looks here
 before a run. The checks are the run's own (paint.data.problems), and so are the prompts

@@ -72,7 +72,7 @@ class Scorer:
         if model_digests(self.policy) != read_facts(run)["model"]:
             raise RunError(
                 f"{config.model.path} holds another model than {run} was trained from, so its "
-                f"rollouts cannot be scored again; put it back, or pass --stored"
+                f"rollouts cannot be scored again; put it back, or pass --no-rescore"
             )
         self.teacher: Teacher = open_teacher(self.policy, config.teacher)
         self._fresh = [parameter.detach().clone() for parameter in self.policy.trainable]

@@ -49,9 +49,9 @@ def show_targets(asked: Asked, display: Display) -> Path:
     of_a_run = bool(asked.steps or asked.row is not None or asked.contexts or not asked.again)
     is_one_run = are_runs == [True]
     if of_a_run and not is_one_run:
-        raise ConfigError("--step, --row, --contexts and --stored are for one run")
+        raise ConfigError("--step, --row, --contexts and --no-rescore are for one run")
     if asked.contexts and not asked.again:
-        raise ConfigError("--contexts needs the model, which --stored leaves alone; drop one")
+        raise ConfigError("--contexts needs the model, which --no-rescore does not load; drop one")
     if asked.format == "inspect" and any(are_runs):
         raise ConfigError("--format inspect is for evaluations, such as RUN/validation")
 

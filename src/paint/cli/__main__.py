@@ -1,0 +1,7 @@
+"""``python -m paint.cli``."""
+
+import sys
+
+from paint.cli.main import main
+
+sys.exit(main())

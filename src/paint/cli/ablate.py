@@ -1,0 +1,79 @@
+"""``paint ablate``."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from paint.cli.options import (
+    ONE_PROCESS,
+    GpuOptions,
+    OptionalCount,
+    OptionalPlace,
+    Recipe,
+    Settings,
+    Trainings,
+)
+from paint.config import ConfigError
+from paint.gpus import on_gpus
+from paint.recipe import find_recipe, read_recipe
+
+Table = Literal["mask-ratio", "mask-placement", "interpolation", "controls"]
+THREE_SEEDS = Trainings(seeds=3)
+
+
+@dataclass(frozen=True)
+class Ablate:
+    """Train and evaluate the rows of one of the paper's ablation tables, or controls.
+
+    What the table varies replaces the recipe's values (paper: Ablation Studies). Rows that stand in
+    several tables are trained once, if the folder is the same. The same command continues where it
+    was interrupted. Given again while it runs, in another terminal or on another machine, it works
+    on other runs.
+
+    Example: paint ablate interpolation lab-paint --seeds 1 --problems 4 --samples 2
+    """
+
+    table: Positional[Table]
+    """mask-ratio: rho_correct and rho_wrong; mask-placement: which part is hidden; interpolation:
+    k_base and f_top; controls: what the teacher reads in place of the solution (ours)."""
+    recipe: Recipe
+    """Recipe to start from (paper: paint-qwen3-1.7b), or lab-paint on any laptop. It stands before
+    the flags."""
+    config: Settings
+    benchmark: str | None = None
+    """Problem set, named as in `paint eval`; None: aime_2024 (paper), and for the embedded model
+    its held-out problems."""
+    problems: OptionalCount = None
+    """Evaluate on the first so many of these problems; None: all."""
+    trainings: Annotated[Trainings, arg(name="")] = THREE_SEEDS
+    folder: OptionalPlace = None
+    """Folder of results, runs and samples; what it holds is not done again. None:
+    runs/ablate-RECIPE."""
+    gpus: GpuOptions = ONE_PROCESS
+
+    def run(self) -> int:
+        """Train, evaluate, and print the table."""
+        recipe = find_recipe(self.recipe)
+        unchanged = read_recipe(recipe)
+        if (self.config.log, self.config.train.seed) != (unchanged.log, unchanged.train.seed):
+            raise ConfigError(
+                "rows have their own folders and seeds; set --folder, --seed and --seeds in place "
+                "of --log and --train.seed"
+            )
+        with on_gpus(self.gpus, self.config, ranks=1) as config:
+            if config is not None:
+                from paint.experiments import ablations
+
+                ablations.ablate(
+                    self.table,
+                    config,
+                    self.folder or Path("runs") / f"ablate-{recipe.stem}",
+                    seeds=self.trainings.all_seeds,
+                    benchmark=self.benchmark,
+                    problems=self.problems,
+                    samples=self.trainings.samples,
+                    every_checkpoint=self.trainings.every_checkpoint,
+                )
+        return 0

@@ -1,0 +1,42 @@
+"""``paint grade``."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from tyro.conf import Positional, arg
+
+from paint.cli.options import OptionalPlace, Place, Seconds
+from paint.config import ConfigError
+
+
+@dataclass(frozen=True)
+class Grade:
+    """Grade stored samples again, without generating, and compare the policies.
+
+    The first policy is the base.
+
+    Example: paint grade evals/lab
+    """
+
+    folders: Annotated[Positional[tuple[Place, ...]], arg(metavar="FOLDER")]
+    """What `paint eval` made, or parts of it, or runs."""
+    out: OptionalPlace = None
+    """Folder of summary.json and summary.md; None: the first of the folders."""
+    deadline: Seconds = 5.0
+    """Processor seconds for the comparison of two answers, in [0.01, 86400]."""
+    verdicts: OptionalPlace = None
+    """JSONL of verdicts by hand, which replace the grader's: problem, sample, verdict (right or
+    wrong) and reason, and policy and benchmark where there are several."""
+
+    def run(self) -> int:
+        """Grade, and print the tables."""
+        if not self.folders:
+            raise ConfigError("nothing to grade; name a folder that `paint eval` made, or a run")
+        from paint.display import Display
+        from paint.evaluation.stages import summarise_folders
+
+        out = self.out or self.folders[0]
+        summarise_folders(
+            self.folders, out, Display(), deadline=self.deadline, verdicts=self.verdicts
+        )
+        return 0

@@ -1,0 +1,215 @@
+"""Entry point of ``paint``: parses a command, runs it, and reports what goes wrong.
+
+tyro makes the parser of each verb from its dataclass. Whatever imports torch is imported in
+``run``: it takes seconds, for which --help and errors in flags need not wait.
+"""
+
+import errno
+import inspect
+import io
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import fields
+from typing import Annotated, Any, Union, get_args
+
+import tyro
+from tyro.conf import subcommand
+
+from paint import __version__
+from paint.cli.ablate import Ablate, Table
+from paint.cli.data import OpenThoughts, Validate
+from paint.cli.demo import Demo
+from paint.cli.evaluate import Evaluate
+from paint.cli.grade import Grade
+from paint.cli.plan import Plan
+from paint.cli.probe import Probe
+from paint.cli.resume import Resume
+from paint.cli.serve import Serve
+from paint.cli.show import Show
+from paint.cli.train import Train
+from paint.errors import (
+    ConfigError,
+    EndedElsewhere,
+    PaintError,
+    Stopped,
+    has_controls,
+    is_output_unread,
+    plain,
+    reason,
+    show,
+    unexpected,
+)
+from paint.gpus import with_gpus
+from paint.recipe import find_recipe, read_recipe, shipped_recipes
+
+VERBS: dict[str, Any] = {
+    "train": Train,
+    "plan": Plan,
+    "resume": Resume,
+    "serve": Serve,
+    "eval": Evaluate,
+    "grade": Grade,
+    "show": Show,
+    "data": {"openthoughts": OpenThoughts, "validate": Validate},
+    "probe": Probe,
+    "demo": Demo,
+    "ablate": Ablate,
+}
+
+DATA = "Make or validate training data (docs/data.md)."
+
+ABOUT = f"""On-policy self-distillation with a partly masked solution.
+
+`paint VERB --help` explains a verb. Recipes that come with paint: {", ".join(shipped_recipes())}.
+
+`paint --tyro-write-completion bash FILE` writes completion for bash (zsh, fish and tcsh, too)."""
+
+RESUMABLE = ("eval", "data", "probe", "demo", "ablate")
+"""Verbs whose same command continues where it was interrupted."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; errors are one message on stderr.
+
+    Returns:
+        0; 1 from `paint data validate`; 2 for what the user can fix; 70 for an unexpected error,
+        whose traceback is kept in a file; 128 + n where signal n ended the work.
+    """
+    sys.stdout = sys.stdout or io.StringIO()  # None where the shell closed it
+    sys.stderr = sys.stderr or io.StringIO()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # not every locale has every letter
+
+    _spin_briefly()
+    # Where it is installed, peft imports it, and it warns of a missing kernel for CPUs.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    line = list(sys.argv[1:] if arguments is None else arguments)
+    name = f"paint {line[0]}" if line and line[0] in VERBS else "paint"
+    try:
+        status = _run(line)
+        sys.stdout.flush()  # raises here, and not when Python ends, where nobody reads it
+        return status
+    except PaintError as error:
+        return _end(f"{name}: {error}", 2)
+    except Stopped as stopped:
+        return _end(str(stopped), 128 + stopped.signal_number)
+    except EndedElsewhere as ended:  # one rank alone says why
+        return ended.status
+    except KeyboardInterrupt:
+        is_resumable = bool(line) and line[0] in RESUMABLE
+        hint = "; the same command continues where it stopped" if is_resumable else ""
+        return _end(f"{name}: interrupted{hint}", 130)
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and is_output_unread():
+            return 128 + signal.SIGPIPE
+        if isinstance(error, OSError) and error.filename is not None:
+            hint = "check its name, its permissions and the free space"
+            return _end(f"{name}: {error.filename}: {reason(error)}; {hint}", 2)
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _end(f"{name}: {reason(error)}, where the output or its files go", 2)
+        return _end(f"{name}: {unexpected(error, line)}", 70)
+
+
+def _run(line: Sequence[str]) -> int:
+    if line in (["-V"], ["--version"]):
+        print(f"paint {__version__}")
+        return 0
+    try:
+        command = parse(line)
+    except SystemExit as ended:  # of tyro, after help or its own message
+        return ended.code if isinstance(ended.code, int) else 0
+    status: int = command.run()
+    return status
+
+
+def parse(line: Sequence[str]) -> Any:
+    """The command that the arguments describe; a recipe's values are the defaults of its settings.
+
+    Raises:
+        SystemExit: after help or completion with 0, after an error, which is printed, with 2.
+        ConfigError: a control character, or a recipe that cannot be read or stands after the flags.
+    """
+    for argument in line:
+        if has_controls(argument):
+            raise ConfigError(f"the argument {show(argument)} holds control characters")
+
+    # tyro's messages about one verb name no other; of several it reads one line each.
+    depth, verbs = 0, VERBS
+    while depth < len(line) and isinstance(verbs, dict) and line[depth] in verbs:
+        verbs, depth = verbs[line[depth]], depth + 1
+    kind = _union(verbs) if isinstance(verbs, dict) else verbs
+    words = list(line[depth:])
+    default = None if isinstance(verbs, dict) else _default(verbs, words)
+    if {"-h", "--help"} & set(words) or not line:
+        words = ["--help"]  # tyro's help lacks the positional arguments that were given
+
+    command = tyro.cli(
+        kind,
+        prog=" ".join(["paint", *line[:depth]]),
+        description=(DATA if depth else ABOUT) if verbs is not kind else _description(kind),
+        args=words,
+        default=tyro.MISSING_NONPROP if default is None else default,
+    )
+    if hasattr(command, "recipe") and default is None:
+        raise ConfigError(
+            f"the recipe {command.recipe} stands after the flags, whose defaults it sets; write "
+            f"`paint {line[0]} {command.recipe}` first"
+        )
+    return command
+
+
+def _default(verb: type[Any], words: Sequence[str]) -> Any:
+    """The verb with its recipe and that recipe's values, where they stand before the flags.
+
+    Raises:
+        ConfigError: the recipe is unknown, or cannot be read.
+    """
+    names = [field.name for field in fields(verb)]
+    if "recipe" not in names:
+        return None
+    count = names.index("recipe") + 1
+    first = words[:count]
+    if len(first) < count or any(word.startswith("-") for word in first):
+        return None
+    if verb is Ablate and first[0] not in get_args(Table):
+        return None
+    return verb(*first, read_recipe(find_recipe(first[-1])))
+
+
+def _union(verbs: dict[str, Any]) -> Any:
+    """The verbs as tyro parses them, each with the first line of its help."""
+    options = []
+    for name, verb in verbs.items():
+        kind = _union(verb) if isinstance(verb, dict) else verb
+        summary = DATA if isinstance(verb, dict) else _description(verb).partition("\n")[0]
+        options.append(Annotated[kind, subcommand(name, description=summary)])
+    return Union[tuple(options)]  # noqa: UP007
+
+
+def _description(verb: Any) -> str:
+    """A verb's docstring with a line for each paragraph, which tyro wraps."""
+    paragraphs = (inspect.getdoc(verb) or "").split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+def _end(message: str, status: int) -> int:
+    """Print why it ends, if anybody listens."""
+    with suppress(OSError):
+        print(plain(with_gpus(message)), file=sys.stderr, flush=True)
+    return status
+
+
+def _spin_briefly() -> None:
+    """Let OpenMP's waiting threads spin for a moment and then sleep, unless the user says how.
+
+    By default they spin for long, and where a core is shared, for a thread that cannot run
+    meanwhile. If they slept at once, a step of the demo would take twice as long on idle cores
+    (docs/log.md). OpenMP reads this when torch is imported, and never again.
+    """
+    if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
+        os.environ["GOMP_SPINCOUNT"] = "10000"

@@ -1,0 +1,82 @@
+"""Types and groups of options that several verbs share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
+from tyro.constructors import PrimitiveConstructorSpec
+
+from paint.config import MOST, Config
+from paint.errors import brief, wrong_name
+from paint.gpus import Request
+
+
+def _parsed(
+    parse: Callable[[str], Any], metavar: str, *, optional: bool = False
+) -> PrimitiveConstructorSpec[Any]:
+    # tyro's own parser of a union with None lists the repr of every type in its errors.
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=lambda words: None if optional and words == ["None"] else parse(words[0]),
+        is_instance=lambda _: True,
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def bounded(
+    kind: type, low: float, high: float, *, optional: bool = False
+) -> PrimitiveConstructorSpec[Any]:
+    """A number in [low, high], or None where it is optional."""
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not low <= value <= high:
+            raise ValueError(f"must be in [{low:g}, {high:g}], got {brief(text)[1:-1]}")
+        return value
+
+    return _parsed(parse, kind.__name__.upper(), optional=optional)
+
+
+def _path(text: str) -> Path:
+    if wrong := wrong_name(text):
+        raise ValueError(f"{brief(text)} {wrong}; name a file or a folder")
+    return Path(text)
+
+
+Count = Annotated[int, bounded(int, 1, MOST)]
+OptionalCount = Annotated[int | None, bounded(int, 1, MOST, optional=True)]
+Seed = Annotated[int, bounded(int, 0, 2**63 - 1)]
+Seconds = Annotated[float, bounded(float, 0.01, 86_400)]
+Place = Annotated[Path, _parsed(_path, "PATH")]
+OptionalPlace = Annotated[Path | None, _parsed(_path, "PATH", optional=True)]
+
+Recipe = Annotated[Positional[str], arg(metavar="RECIPE")]
+Settings = Annotated[Config, arg(name="")]
+"""Every setting of the recipe as a flag, such as --train.steps."""
+
+
+GpuOptions = Annotated[Request, arg(name="")]
+ONE_PROCESS = Request()
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """How many trainings an experiment makes, and how each is evaluated."""
+
+    seeds: Count = 1
+    """Trainings of each row, each with its own seed, at least 1."""
+    seed: Seed = 0
+    """The first seed, at least 0; each is that of data order, rollouts and evaluation."""
+    samples: Count = 12
+    """Samples a problem: the k of Avg@k (paper: Experimental Details, 12)."""
+    every_checkpoint: bool = False
+    """Evaluate every checkpoint (train.checkpoint-every), and add tables by step; the last one is
+    still what is reported."""
+
+    @property
+    def all_seeds(self) -> range:
+        """The seeds in order."""
+        return range(self.seed, self.seed + self.seeds)

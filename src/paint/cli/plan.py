@@ -1,0 +1,36 @@
+"""``paint plan``."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from paint.cli.options import Recipe, Settings, bounded
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Estimate what lies in which memory, what fits, and which GPUs train and serve.
+
+    The estimate comes from the model's config.json: nothing is loaded, and no GPU is needed
+    (docs/plan.md).
+
+    Example: paint plan lab-paint --gpus 0
+    """
+
+    recipe: Recipe
+    """The recipe to be trained, such as paint-qwen3-8b. It stands before the flags."""
+    config: Settings
+    gpus: Annotated[int, bounded(int, 0, 1024)] = 1
+    """GPUs of each machine, in [0, 1024]; 0 is a laptop's CPU."""
+    nodes: Annotated[int, bounded(int, 1, 1024)] = 1
+    """Machines, in [1, 1024]."""
+    memory: Annotated[float | None, bounded(float, 1, 10_000, optional=True)] = None
+    """Memory of each GPU in GB, in [1, 10000]. None: 80, and 16 of a laptop."""
+
+    def run(self) -> int:
+        """Print the plan."""
+        from paint.plan import make_plan
+        from paint.planning import report
+
+        memory = self.memory and self.memory * 1e9
+        print(*report.lines(make_plan(self.config, self.gpus, self.nodes, memory)), sep="\n")
+        return 0

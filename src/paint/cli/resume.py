@@ -1,0 +1,46 @@
+"""``paint resume``."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tyro.conf import Positional
+
+from paint.cli.options import ONE_PROCESS, GpuOptions, OptionalCount, Place
+from paint.cli.train import train
+from paint.runs import read_run
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Continue a run from its last checkpoint, bit by bit as it would have gone on.
+
+    Example: paint resume runs/first --steps 4
+    """
+
+    run_folder: Positional[Place]
+    """Folder of the run; it holds run.json."""
+    steps: OptionalCount = None
+    """Optimizer steps in all, where they are more than the run was started with."""
+    urls: tuple[str, ...] | None = None
+    """Addresses of the vLLM servers, where they have changed."""
+    server_gpus: tuple[str, ...] | None = None
+    """GPUs of the servers that are started, one each, where they have changed; --gpus sets them."""
+    max_engine_gap: float | None = None
+    """Another limit on the mean difference between the engine's and the trainer's log-probs, above
+    0, in nats; it changes no value."""
+    gpus: GpuOptions = ONE_PROCESS
+
+    def run(self) -> int:
+        """Train here or on the GPUs of a request; the exit status."""
+        config = read_run(self.run_folder)
+        changes: dict[str, Any] = {}
+        if self.urls is not None:
+            changes = {"urls": self.urls, "server_gpus": ()}
+        if self.server_gpus is not None:
+            changes = {"urls": (), "server_gpus": self.server_gpus}
+        if self.max_engine_gap is not None:
+            changes["max_engine_gap"] = self.max_engine_gap
+        config = replace(config, rollout=replace(config.rollout, **changes))
+        if self.steps is not None:
+            config = replace(config, train=replace(config.train, steps=self.steps))
+        return train(config, self.run_folder, self.gpus)

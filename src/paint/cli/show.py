@@ -1,0 +1,61 @@
+"""``paint show``."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from paint.cli.options import Count, OptionalPlace, Place, bounded
+from paint.config import MOST, ConfigError, Shown
+
+
+@dataclass(frozen=True)
+class Show:
+    """Write one HTML file that opens anywhere, without a server and without a network.
+
+    It shows a run with its rollouts token by token, several runs over each other, or evaluations
+    with every answer and its verdict (docs/show.md).
+
+    Example: paint show runs/first --no-rescore --no-open
+    """
+
+    targets: Annotated[Positional[tuple[Place, ...]], arg(metavar="TARGET")]
+    """A run, several runs to compare, or what `paint eval` made."""
+    step: tuple[Count, ...] = ()
+    """Of a run: steps whose rollouts are shown, all rows of each. None named: as many steps as fit,
+    with the rows of log.tokens."""
+    row: Annotated[int | None, bounded(int, 0, MOST, optional=True)] = None
+    """Of a run: one row of each step, from 0."""
+    contexts: tuple[Shown, ...] = ()
+    """Of a run: score the completions under these contexts, too; other is another problem's
+    solution."""
+    rescore: bool = True
+    """Of a run: load its model and score the rollouts again; otherwise only what was kept while
+    training is shown."""
+    format: Literal["html", "inspect"] = "html"
+    """Of evaluations: a page, or logs that `inspect view` of inspect-ai reads, in the folder
+    --out."""
+    out: OptionalPlace = None
+    """File to write; None: show.html in the first target."""
+    open: bool = True
+    """Open the page in a browser, where there is a screen."""
+
+    def run(self) -> int:
+        """Write the page."""
+        if not self.targets:
+            raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
+        from paint.display import Display
+        from paint.show.show import Asked, show_targets
+
+        asked = Asked(
+            self.targets,
+            steps=self.step,
+            row=self.row,
+            contexts=self.contexts,
+            again=self.rescore,
+            format=self.format,
+            out=self.out,
+            opens=self.open,
+        )
+        show_targets(asked, Display())
+        return 0

@@ -1,0 +1,65 @@
+"""paint data: a sample is made, and a file is validated."""
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from paint.cli import main
+from paint.cli.data import OpenThoughts, Validate
+from paint.config import Data
+from paint.preparation.openthoughts import make_training_data
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["openthoughts", "x.jsonl", "--share", "2"], "--share: must be in [0, 1], got 2"),
+        (["openthoughts", "x.jsonl", "--sample", "0"], "--sample: must be in [1, 1e+07], got 0"),
+        (["openthoughts", "x.jsonl", "--sample", "ten"], "--sample"),
+        (["openthoughts", "x.jsonl", "--solution", "mine"], "deepseek_reasoning"),
+        (["validate", "x.jsonl"], "--model.path"),
+    ],
+)
+def test_a_wrong_value_is_refused(
+    arguments: list[str], message: str, said: Callable[[], str]
+) -> None:
+    assert main(["data", *arguments]) == 2
+    assert message in said()
+
+
+def test_a_sample_is_made_and_validated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {
+        "problem": "What is 1+2?",
+        "deepseek_reasoning": "hm",
+        "deepseek_solution": "It is \\boxed{6/2}.",
+    }
+    row |= {"ground_truth_solution": "\\boxed{3}", "domain": "math", "source": "mine"}
+    source = tmp_path / "source.jsonl"
+    source.write_text(json.dumps(row) + "\n" + json.dumps(row | {"domain": "code"}) + "\n")
+    out = tmp_path / "out.jsonl"
+    flags = ["--source", str(source), "--benchmarks", "lab", "--workers", "1"]
+    assert main(["data", "openthoughts", str(out), *flags]) == 0
+    assert "2 rows, 1 kept, 1 drawn" in capsys.readouterr().out
+    assert json.loads(out.read_text())["answer"] == "3"
+    assert main(["data", "validate", str(out), "--model.path", "lab"]) == 0
+    assert "1 rows, 1 good" in capsys.readouterr().out
+
+    out.with_suffix(".report.json").unlink()  # the file is changed on purpose
+    out.write_text(out.read_text() * 2)
+    assert main(["data", "validate", str(out), "--model.path", "lab"]) == 1
+    assert main(["data", "validate", str(tmp_path / "none.jsonl"), "--model.path", "lab"]) == 2
+
+
+def test_the_defaults_are_those_of_the_functions() -> None:
+    made = inspect.signature(make_training_data).parameters
+    for field in fields(OpenThoughts):
+        if field.name not in ("out", "benchmarks"):
+            assert field.default == made[field.name].default, field.name
+    settings = {field.name: field.default for field in fields(Data)}
+    for field in fields(Validate):
+        if field.name in settings:
+            assert field.default == settings[field.name], field.name

@@ -1,0 +1,116 @@
+"""--help of every verb, its example, and shell completion."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.cli import main
+from paint.cli.main import VERBS, parse
+
+COMMANDS: dict[str, Any] = {
+    **{verb: kind for verb, kind in VERBS.items() if verb != "data"},
+    **{f"data {word}": kind for word, kind in VERBS["data"].items()},
+}
+
+
+def help_of(verb: str, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert main([*verb.split(), "--help"]) == 0
+    return capsys.readouterr().out
+
+
+def example_of(verb: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The arguments of the one example in a verb's --help."""
+    [line] = re.findall(r"^Example: paint (.*)$", help_of(verb, capsys), re.MULTILINE)
+    return shlex.split(line)
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_the_example_in_help_is_a_command_of_the_verb(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = example_of(verb, capsys)
+    assert type(parse(example)) is COMMANDS[verb]
+
+
+CHEAP = ["train", "resume", "show", "eval", "grade", "plan", "serve", "probe", "data validate"]
+
+
+def test_the_cheap_examples_run_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for verb in CHEAP:
+        assert main(example_of(verb, capsys)) == 0, verb
+    assert sorted(path.name for path in Path("runs/first/checkpoints").glob("step-*")) == [
+        "step-000002",
+        "step-000004",
+    ]
+    assert Path("runs/first/show.html").stat().st_size > 10_000
+    assert Path("evals/lab/summary.json").exists()
+    assert Path("probes/lab-paint/summary.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["demo", "ablate"])
+def test_the_examples_of_experiments_run(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(example_of(verb, capsys)) == 0
+    assert list(tmp_path.glob("runs/*/results.md"))
+
+
+def test_the_defaults_in_help_are_those_of_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    def default_of(verb: str, flag: str) -> str:
+        text = " ".join(help_of(verb, capsys).replace("│", " ").split())
+        found = re.search(rf" {flag} [A-Z]+ .*?\(default: (.*?)\)", text)
+        assert found
+        return found[1]
+
+    assert default_of("train lab-paint", "--train.steps") == "20"
+    assert default_of("train", "--train.steps") == "100"
+    assert default_of("ablate controls lab-paint", "--model.path") == "lab"
+    assert default_of("eval", "--rollout.max-new-tokens") == "38912"
+
+
+def test_all_help_and_completion_cost_no_torch(tmp_path: Path) -> None:
+    lines = [["--help"], *([*verb.split(), "--help"] for verb in COMMANDS), ["data", "--help"]]
+    lines += [["--tyro-write-completion", "bash", str(tmp_path / "paint.bash")]]
+    code = (
+        f"import sys; from paint.cli import main; assert not any(map(main, {lines}));"
+        "assert not {'torch', 'transformers'} & set(sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_completion_offers_verbs_and_flags(tmp_path: Path) -> None:
+    script = tmp_path / "paint.bash"
+    assert main(["--tyro-write-completion", "bash", str(script)]) == 0
+
+    def offered(line: str) -> list[str]:
+        words = line.split(" ")
+        quoted = " ".join(map(shlex.quote, words))
+        complete = (
+            f"source {shlex.quote(str(script))}; COMP_WORDS=({quoted}); "
+            f"COMP_CWORD={len(words) - 1}; COMP_LINE={shlex.quote(line)}; COMP_POINT={len(line)}; "
+            "f=$(complete -p paint | sed 's/.*-F \\([^ ]*\\).*/\\1/'); "
+            'PATH="$(dirname "$PYTHON"):$PATH"; "$f" paint; printf "%s\\n" "${COMPREPLY[@]}"'
+        )
+        found = subprocess.run(
+            ["bash", "-c", complete],
+            capture_output=True,
+            text=True,
+            env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin"},
+        )
+        return found.stdout.split()
+
+    assert offered("paint res") == ["resume"]
+    assert "--train.steps" in offered("paint train lab-paint --train.st")
+    assert "--deadline" in offered("paint grade runs/a --de")

@@ -1,0 +1,169 @@
+"""The entry point: exit statuses, streams, locales and interruptions."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import paint
+from paint.cli import main
+from paint.cli.grade import Grade
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "trian"),
+        (["data", "chek"], "openthoughts, validate"),
+        (["resume", "nowhere"], "nowhere holds no run"),
+        (["grade", "nowhere"], "nowhere"),
+        (["grade"], "name a folder"),
+        (["show"], "name a run"),
+        (["eval", "--samples", "1"], "before the flags"),
+        (["grade", "x", "--deadlin", "1"], "--deadline"),
+        (["grade", "x", "--dead", "1"], "--dead"),
+        (["grade", "x", "--deadline", "0"], "--deadline: must be in [0.01, 86400], got 0"),
+        (["eval", "lab", "--samples", "0"], "samples must be at least 1, got 0"),
+        (["eval", "lab", "--benchmark", "lab"], "--benchmarks"),
+        (["serve", "lab-paint"], "--gpus N"),
+        (["resume", "runs/a", "--gpus=-1"], "--gpus must be in [0, 9999], got -1"),
+        (["resume", "runs/a", "--gpus", "2", "--split", "two"], "--split must be"),
+        (["resume", "runs/a", "--split", "1+1"], "add --gpus N"),
+        (["grade", "a\x1b[31m"], "control characters"),
+    ],
+)
+def test_a_mistake_exits_with_2_and_names_what_is_wrong(
+    arguments: list[str], message: str, said: Callable[[], str]
+) -> None:
+    assert main(arguments) == 2
+    error = said()
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == main(["-V"]) == 0
+    assert capsys.readouterr().out == f"paint {paint.__version__}\n" * 2
+
+
+def test_an_unexpected_error_exits_with_70_and_keeps_its_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(Grade, "run", lambda _: 1 // 0)
+    assert main(["grade", "empty"]) == 70
+    error = capsys.readouterr().err
+    [report] = tmp_path.glob("paint-error-*")
+    assert str(report) in error
+    assert error.count("\n") == 1
+    assert "ZeroDivisionError" in report.read_text()
+
+
+def test_an_interruption_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: Grade) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Grade, "run", interrupt)
+    assert main(["grade", "empty"]) == 130
+
+
+TRAIN = ["train", "lab-paint", "--train.steps=2", "--train.batch-size=2", "--log.name=mine"]
+TRAIN += ["--rollout.max-new-tokens=4", "--log.folder"]
+
+
+def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    paint = f"'{sys.executable}' -m paint.cli"
+    return subprocess.run(
+        ["bash", "-c", f'set -o pipefail; paint() {{ {paint} "$@"; }}; {line}'],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        encoding="utf-8",
+        errors="replace",
+    )
+
+
+@pytest.mark.slow
+def test_training_continues_when_its_output_is_not_read(tmp_path: Path) -> None:
+    for number, listener in enumerate(("| true", "| head -1", ">&-")):
+        folder = tmp_path / str(number)
+        result = shell(f"paint {' '.join(TRAIN)} {folder} {listener}")
+        assert result.returncode == 0, result.stderr
+        assert (folder / "mine/checkpoints/step-000002").is_dir()
+        assert ("nobody reads the output" in result.stderr) == ("|" in listener)
+        assert "Traceback" not in result.stderr
+
+
+@pytest.mark.slow
+def test_other_verbs_end_silently_when_their_output_is_not_read() -> None:
+    for line in ("--help", "train lab-paint --help", "data validate lab --model.path lab"):
+        result = shell(f"paint {line} | true")
+        assert (result.returncode in (0, 141), result.stderr) == (True, ""), line
+
+
+@pytest.mark.slow
+def test_every_letter_is_printed_in_every_locale(tmp_path: Path) -> None:
+    problem = {"problem": "1+2 \u2018 ω é", "solution": "\\boxed{3}", "answer": "3"}
+    (tmp_path / "x.jsonl").write_text(json.dumps(problem, ensure_ascii=False) + "\n", "utf-8")
+    (tmp_path / "é.toml").write_text(f'[data]\npath = "{tmp_path}/x.jsonl"\n# ω\n', "utf-8")
+    locales = [
+        {"LC_ALL": "C"},
+        {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+        {"PYTHONIOENCODING": "latin-1"},
+    ]
+    for number, locale in enumerate(locales):
+        folder = tmp_path / str(number)
+        line = " ".join([*TRAIN, str(folder), "--train.steps=1", f"--data.path={tmp_path}/x.jsonl"])
+        result = shell(f"paint {line}", **locale)
+        assert result.returncode == 0, result.stderr
+        assert "1+2" in result.stdout
+        result = shell(f"paint probe '{tmp_path}/é.toml'", **locale)
+        assert result.returncode == 2
+        assert "model.path is not set" in result.stderr
+        result = shell("paint --help", **locale)
+        assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.3, 0.8, 1.5, 2.5])
+def test_an_interruption_while_modules_are_imported_is_one_line(seconds: float) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paint.cli", "data", "validate", "lab", "--model.path", "nowhere"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert "Traceback" not in error
+    # Where a library was executing text, Python ends by the signal; 2 where it was quicker.
+    assert process.returncode in (130, -signal.SIGINT, 2)
+
+
+@pytest.mark.parametrize(
+    ("own", "spins"),
+    [({}, "10000"), ({"OMP_WAIT_POLICY": "active"}, "30000000000"), ({"GOMP_SPINCOUNT": "9"}, "9")],
+)
+def test_waiting_threads_spin_briefly_unless_the_user_says_how_long(
+    own: dict[str, str], spins: str, tmp_path: Path
+) -> None:
+    """What OpenMP itself prints as it is loaded with torch, by a training that soon ends."""
+    kept = {n: v for n, v in os.environ.items() if not n.startswith(("OMP_", "GOMP_", "KMP_"))}
+    line = [sys.executable, "-m", "paint.cli", "train", "lab-paint", "--log.folder", str(tmp_path)]
+    ended = subprocess.run(
+        [*line, "--data.path", "nowhere.jsonl"],
+        env={**kept, "OMP_DISPLAY_ENV": "verbose", "OMP_NUM_THREADS": "1", **own},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert f"GOMP_SPINCOUNT = '{spins}'" in ended.stderr

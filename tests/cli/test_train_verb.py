@@ -1,0 +1,116 @@
+"""paint train: recipes, settings as flags, and the flags that give a rank its settings."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paint.cli import main
+from paint.cli.main import parse
+from paint.cli.train import Train
+from paint.config import Config
+from paint.recipe import find_recipe, flags, from_table, read_recipe
+
+LAB = read_recipe(find_recipe("lab-paint"))
+
+
+def config_of(*arguments: str) -> Config:
+    command = parse(["train", "lab-paint", *arguments])
+    assert isinstance(command, Train)
+    return command.config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lab-pain"], "did you mean lab-paint"),
+        (["nowhere.toml"], "nowhere.toml does not exist"),
+        ([], "RECIPE"),
+        (["--train.steps", "2", "lab-paint"], "write `paint train lab-paint` first"),
+        (["lab-paint", "other"], "other"),
+        (["lab-paint", "--data.path", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["lab-paint", "--model.path", "nowhere/model"], "nowhere/model"),
+        (["lab-paint", "--rollout.max-new-tokens", "2000"], "leaves no room for a prompt"),
+        (["lab-paint", "--objective.mixx", "0.1"], "Perhaps you meant: --objective.mix"),
+        (["lab-paint", "--objective.mix", "1.5"], "objective.mix must be in [0, 1], got 1.5"),
+        (["lab-paint", "--train.steps", "ten"], "--train.steps"),
+        (["lab-paint", "--train.step", "1"], "--train.steps"),
+    ],
+)
+def test_a_mistake_is_refused_before_anything_is_written(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: Callable[[], str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *arguments]) == 2
+    assert message in said()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_recipe_with_an_unknown_key_is_refused_by_file_and_nearest_key(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text("[objective]\ntop_fractoin = 0.05\n")
+    line = [sys.executable, "-m", "paint.cli", "train", str(recipe)]
+    result = subprocess.run(line, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"paint train: {recipe}: unknown key objective.top_fractoin; "
+        f"did you mean objective.top_fraction?\n"
+    )
+
+
+def test_flags_replace_the_recipes_values_and_nothing_else() -> None:
+    assert config_of() == LAB
+    changed = config_of("--train.steps", "3", "--model.student_thinking", "--context.wrong=0.1")
+    assert changed == replace(
+        LAB,
+        train=replace(LAB.train, steps=3),
+        model=replace(LAB.model, student_thinking=True),
+        context=replace(LAB.context, wrong=0.1),
+    )
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=20)
+TABLES = st.fixed_dictionaries(
+    {},
+    optional={
+        "model": st.fixed_dictionaries(
+            {
+                "path": TEXTS,
+                "student_thinking": st.booleans(),
+                "teacher_thinking": st.booleans(),
+                "lora_targets": st.permutations(["q_proj", "k_proj"]),
+            }
+        ),
+        "data": st.fixed_dictionaries({"limit": st.none() | st.integers(1, 10**6)}),
+        "rollout": st.fixed_dictionaries(
+            {
+                "top_k": st.sampled_from([-1, 5]),
+                "server_args": st.sampled_from(["", "--gpu-memory-utilization 0.4"]),
+                "max_engine_gap": st.floats(1e-30, 1.0) | st.just(float("inf")),
+            }
+        ),
+        "log": st.fixed_dictionaries(
+            {
+                "name": st.none() | st.from_regex(r"[-\w]+", fullmatch=True),
+                "tokens": st.just("all") | st.integers(0, 9),
+                "trackers": st.sampled_from([[], ["wandb"], ["wandb", "tensorboard"]]),
+            }
+        ),
+    },
+)
+
+
+@given(TABLES)
+def test_the_flags_of_a_config_make_the_config(table: dict[str, dict[str, Any]]) -> None:
+    config = from_table(table)
+    assert config_of(*flags(config, LAB)) == config
