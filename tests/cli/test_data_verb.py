@@ -18,7 +18,7 @@ from paint.preparation.openthoughts import make_training_data
     ("arguments", "message"),
     [
         (["openthoughts", "x.jsonl", "--share", "2"], "--share: must be in [0, 1], got 2"),
-        (["openthoughts", "x.jsonl", "--sample", "0"], "--sample: must be in [1, 1e+07], got 0"),
+        (["openthoughts", "x.jsonl", "--sample", "0"], "--sample: must be in [1, 10000000], got 0"),
         (["openthoughts", "x.jsonl", "--sample", "ten"], "--sample"),
         (["openthoughts", "x.jsonl", "--solution", "mine"], "deepseek_reasoning"),
         (["validate", "x.jsonl"], "--model.path"),

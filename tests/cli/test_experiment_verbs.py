@@ -7,7 +7,6 @@ import pytest
 
 from paint.cli import main
 from paint.cli.main import parse
-from paint.cli.probe import Probe
 
 
 @pytest.mark.parametrize("verb", [["probe"], ["ablate", "mask-ratio"]])
@@ -58,6 +57,5 @@ def test_a_wrong_value_is_refused(
 def test_the_contexts_of_a_probe_are_not_the_recipes_context() -> None:
     flags = ["--context", "own", "other", "--context.wrong", "0.2", "--ratios", "0.4"]
     command = parse(["probe", "lab-paint", *flags])
-    assert isinstance(command, Probe)
     assert (command.context, command.ratios) == (("own", "other"), (0.4,))
     assert (command.config.context.shown, command.config.context.wrong) == ("own", 0.2)

@@ -8,22 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import example, given
 
 from paint.cli import main
 from paint.cli.main import parse
-from paint.cli.train import Train
 from paint.config import Config
 from paint.recipe import find_recipe, flags, from_table, read_recipe
+from test_config import TABLES
 
 LAB = read_recipe(find_recipe("lab-paint"))
 
 
 def config_of(*arguments: str) -> Config:
-    command = parse(["train", "lab-paint", *arguments])
-    assert isinstance(command, Train)
-    return command.config
+    config: Config = parse(["train", "lab-paint", *arguments]).config
+    return config
 
 
 @pytest.mark.parametrize(
@@ -79,38 +77,9 @@ def test_flags_replace_the_recipes_values_and_nothing_else() -> None:
     )
 
 
-TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), max_size=20)
-TABLES = st.fixed_dictionaries(
-    {},
-    optional={
-        "model": st.fixed_dictionaries(
-            {
-                "path": TEXTS,
-                "student_thinking": st.booleans(),
-                "teacher_thinking": st.booleans(),
-                "lora_targets": st.permutations(["q_proj", "k_proj"]),
-            }
-        ),
-        "data": st.fixed_dictionaries({"limit": st.none() | st.integers(1, 10**6)}),
-        "rollout": st.fixed_dictionaries(
-            {
-                "top_k": st.sampled_from([-1, 5]),
-                "server_args": st.sampled_from(["", "--gpu-memory-utilization 0.4"]),
-                "max_engine_gap": st.floats(1e-30, 1.0) | st.just(float("inf")),
-            }
-        ),
-        "log": st.fixed_dictionaries(
-            {
-                "name": st.none() | st.from_regex(r"[-\w]+", fullmatch=True),
-                "tokens": st.just("all") | st.integers(0, 9),
-                "trackers": st.sampled_from([[], ["wandb"], ["wandb", "tensorboard"]]),
-            }
-        ),
-    },
-)
-
-
 @given(TABLES)
+@example({"rollout": {"top_k": -1, "server_args": "--gpu-memory-utilization 0.4"}})
+@example({"log": {"name": "-a", "tokens": "all"}, "model": {"lora_targets": ["q_proj"]}})
 def test_the_flags_of_a_config_make_the_config(table: dict[str, dict[str, Any]]) -> None:
     config = from_table(table)
     assert config_of(*flags(config, LAB)) == config

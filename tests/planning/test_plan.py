@@ -12,7 +12,6 @@ import torch
 
 from paint.cli import main
 from paint.cli.main import parse
-from paint.cli.plan import Plan as PlanCommand
 from paint.config import Config, ConfigError, Model, Rollout, Train
 from paint.display import Display
 from paint.plan import (
@@ -225,9 +224,7 @@ def test_a_suggestion_fits_when_it_is_taken(together: int) -> None:
     # Rows as long as these go alone by themselves, unless more tokens may go together.
     assert ("--train.micro-batch-size 1" in shorter) == (together == 65_536)
     flags = ["--train.micro-batch-tokens", str(together), *shorter.replace(" with ", " ").split()]
-    command = parse(["plan", "paint-qwen3-8b", *flags])
-    assert isinstance(command, PlanCommand)
-    changed = replace(plan, config=command.config)
+    changed = replace(plan, config=parse(["plan", "paint-qwen3-8b", *flags]).config)
     assert changed.peak(usual_rows(changed)) <= changed.room
 
 

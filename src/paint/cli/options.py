@@ -34,7 +34,7 @@ def bounded(
     def parse(text: str) -> Any:
         value = kind(text)
         if not low <= value <= high:
-            raise ValueError(f"must be in [{low:g}, {high:g}], got {brief(text)[1:-1]}")
+            raise ValueError(f"must be in [{low}, {high}], got {brief(text)[1:-1]}")
         return value
 
     return _parsed(parse, kind.__name__.upper(), optional=optional)
@@ -56,7 +56,6 @@ OptionalPlace = Annotated[Path | None, _parsed(_path, "PATH", optional=True)]
 Recipe = Annotated[Positional[str], arg(metavar="RECIPE")]
 Settings = Annotated[Config, arg(name="")]
 """Every setting of the recipe as a flag, such as --train.steps."""
-
 
 GpuOptions = Annotated[Request, arg(name="")]
 ONE_PROCESS = Request()

@@ -1,6 +1,7 @@
 """``paint train``."""
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,23 +41,17 @@ def train(config: Config, folder: Path, request: Request, recipe: Path | None = 
     Args:
         recipe: the file that the run starts from; None resumes the run in the folder.
     """
-    is_resumed = recipe is None
-    if not request.gpus:
-        _train_here(config, folder, resume=is_resumed)
-        return 0
+    resume = recipe is None
+    gpus: AbstractContextManager[None] = nullcontext()
+    if request.gpus:
+        outcome = train_on(request, config, folder, recipe)
+        if isinstance(outcome, int):
+            return outcome
+        config, placement = outcome
+        resume, gpus = (folder / "run.json").exists(), pinned(placement)
+    with gpus:
+        from paint.show.trackers import log_page
+        from paint.training import run
 
-    outcome = train_on(request, config, folder, recipe)
-    if isinstance(outcome, int):
-        return outcome
-    config, placement = outcome
-    has_begun = (folder / "run.json").exists()
-    with pinned(placement):
-        _train_here(config, folder, resume=has_begun)
+        run.train(config, folder, resume=resume, at_end=log_page)
     return 0
-
-
-def _train_here(config: Config, folder: Path, *, resume: bool) -> None:
-    from paint.show.trackers import log_page
-    from paint.training import run
-
-    run.train(config, folder, resume=resume, at_end=log_page)
