@@ -116,8 +116,8 @@ def test_a_recipe_overrides_what_it_names_and_leaves_the_rest(tmp_path: Path) ->
         (
             "[zzz]",
             "x.toml: unknown section zzz; "
-            "there are model, data, rollout, context, teacher, objective, grpo, train, validation, "
-            "log",
+            "there are model, data, rollout, context, teacher, objective, grpo, train, grading, "
+            "validation, log",
         ),
         ("train = 3", "x.toml: train must be a section, got 3; write [train]"),
         ("[train]\nsteps = 'ten'", 'x.toml: train.steps must be an integer, got "ten"'),

@@ -27,6 +27,7 @@ SOURCE = ROOT / "src" / "paint"
 # Files that do not lie in a folder are named beside their room.
 ROOMS = {
     "ground": [
+        "plugins",
         "errors",
         "options",
         "engine_registry",

@@ -25,7 +25,6 @@ from paint.data.problems import Problem
 from paint.display import Clock
 from paint.engines.protocol import Completion
 from paint.fused import LogProbs, fused_log_probs
-from paint.grading.grader import Item
 from paint.objective import token_weights
 from paint.options import Reduction
 from paint.ranks import gathered
@@ -36,6 +35,7 @@ from paint.training.update import (
     accumulate,
     completion_ids,
     generate_rollouts,
+    grade_rollouts,
     lengths_of,
     update,
 )
@@ -118,20 +118,11 @@ def score_reference(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, 
 def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
     """This rank's completions with their rewards and advantages.
 
-    The reward is 1 for a verified answer and else 0. A group may lie on several ranks, so the
-    rewards are told to all.
+    A group may lie on several ranks, so the rewards are told to all.
     """
-    items = [
-        Item(
-            setup.policy.transcript(r.prompt, r.completion.ids),
-            r.problem.answers,
-            r.completion.truncated,
-        )
-        for r in rollouts
-    ]
-    verdicts = [float(grade.strict.correct) for grade in setup.grader.grade(items)]
-    by_row = gathered([(r.row, verdict) for r, verdict in zip(rollouts, verdicts, strict=True)])
-    rewards = torch.tensor([verdict for _, verdict in sorted(by_row)], dtype=torch.float64)
+    grades = grade_rollouts(setup, rollouts)
+    by_row = dict(gathered([(r.row, g.reward) for r, g in zip(rollouts, grades, strict=True)]))
+    rewards = torch.tensor([by_row[row] for row in sorted(by_row)], dtype=torch.float64)
 
     size = setup.config.grpo.group_size
     advantage = advantages(rewards, size)
@@ -139,13 +130,14 @@ def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
     return [
         replace(
             r,
+            grade=grade,
             figures={
                 "reward": float(rewards[r.row]),
                 "advantage": float(advantage[r.row]),
                 "flat_group_share": float(is_flat[r.row]),
             },
         )
-        for r in rollouts
+        for r, grade in zip(rollouts, grades, strict=True)
     ]
 
 

@@ -366,6 +366,22 @@ class Train:
 
 
 @dataclass(frozen=True, slots=True)
+class Grading:
+    """How completions are graded: for GRPO's reward, and for the accuracy that runs report."""
+
+    grader: str = "math"
+    """Grader: math compares the boxed answer with the gold one, exact compares texts, none leaves
+    completions ungraded, and module:name is a function of your own (paint.grading.base; ours)."""
+    deadline: float = 5.0
+    """Processor seconds that a comparison of two answers, or a call of your function, may take, in
+    [0.01, 86400] (ours)."""
+
+    def __post_init__(self) -> None:
+        require_sound(self)
+        _require_grader(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Validation:
     """Problems of your own on which every checkpoint is evaluated, in the paper's evaluation
     setting."""
@@ -456,6 +472,8 @@ class Config:
     train.method grpo only."""
     train: Train = field(default_factory=Train)
     """How long and how fast."""
+    grading: Grading = field(default_factory=Grading)
+    """How completions are graded: for GRPO's reward, and for the accuracy that runs report."""
     validation: Validation = field(default_factory=Validation)
     """Problems of your own on which every checkpoint is evaluated, in the paper's evaluation
     setting."""
@@ -471,6 +489,15 @@ class Config:
             )
         if self.train.method != "distillation":
             self._refuse_distillation_settings()
+
+        for is_used, what in (
+            (self.train.method == "grpo", 'train.method "grpo"'),
+            (bool(self.validation.path), "validation.path"),
+        ):
+            if is_used and self.grading.grader == "none":
+                raise ConfigError(
+                    f'grading.grader must not be "none" with {what}, which needs grades'
+                )
 
         rollout, objective = self.rollout, self.objective
         tokens_carry_gradient = self.train.method == "grpo" or objective.kind == "sampled_token"
@@ -543,8 +570,11 @@ class Evaluation:
     dtype: Dtype | None = None
     """Number format of the weights; None is that of the run, or that in which the model is
     stored."""
+    grader: str = "math"
+    """Grader, as grading.grader of a recipe: math, exact, or module:name (ours)."""
     deadline: float = 5.0
-    """Processor seconds that the comparison of two answers may take, in [0.01, 86400] (ours)."""
+    """Processor seconds that a comparison of two answers, or a call of your function, may take, in
+    [0.01, 86400] (ours)."""
     verdicts: str = ""
     """JSONL file of verdicts given by hand, which take the grader's place: problem, sample, verdict
     (right or wrong) and reason, and policy and benchmark where there are several."""
@@ -566,8 +596,8 @@ class Evaluation:
         require_place(self, "folder", 'default: "evals"')
         require_place(self, "verdicts", "a JSONL file")
         require(self.rollout, "ahead", not self.rollout.ahead, "0", "no training, nothing ahead")
-        in_range = 0.01 <= self.deadline <= 86_400
-        require(self, "deadline", in_range, "in [0.01, 86400]", "seconds; default: 5")
+        _require_grader(self)
+        require(self, "grader", self.grader != "none", "a grader", "an evaluation needs grades")
 
 
 def _require_sampling(section: Rollout | Validation) -> None:
@@ -582,6 +612,12 @@ def _require_sampling(section: Rollout | Validation) -> None:
 def _require_limit(section: Data | Validation | Evaluation, note: str) -> None:
     in_range = section.limit is None or section.limit >= 1
     require(section, "limit", in_range, "at least 1 or None", note)
+
+
+def _require_grader(section: Grading | Evaluation) -> None:
+    require(section, "grader", bool(section.grader.strip()), "a grader", 'default: "math"')
+    in_range = 0.01 <= section.deadline <= 86_400
+    require(section, "deadline", in_range, "in [0.01, 86400]", "seconds; default: 5")
 
 
 def _is_address(url: str) -> bool:

@@ -22,8 +22,9 @@ said = process.tail(50)
 process.stop()
 """,
     "grader": """
-from paint.grading.grader import Grader, Item
-with Grader(workers=1) as grader:
+from paint.grading.base import Item
+from paint.grading.grader import MathGrader
+with MathGrader(workers=1) as grader:
     [grade] = grader.grade([Item("\\\\boxed{2\\\\cdot 21x}", "42x")])
 said = "42" if grade.strict.correct else str(grade)
 """,

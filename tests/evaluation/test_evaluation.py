@@ -45,7 +45,7 @@ from paint.evaluation.tables import (
     sheets,
     summary_json,
 )
-from paint.grading.grader import Grade, Grader, Verdict
+from paint.grading.grader import MathGrade, MathGrader, Verdict
 from paint.lab.files import MODEL
 from paint.model.policy import Policy, PolicyError
 from paint.model.weights import save_adapter
@@ -59,7 +59,7 @@ FEW = [*FLAGS, "--limit", "4", "--samples", "2"]
 
 @pytest.fixture(scope="module")
 def grader() -> Any:
-    with Grader(workers=2) as grader:
+    with MathGrader(workers=2) as grader:
         yield grader
 
 
@@ -97,7 +97,7 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_an_evaluation_holds_k_samples_a_problem_in_order(
-    policy: Policy, problems: list[Problem], tmp_path: Path, grader: Grader
+    policy: Policy, problems: list[Problem], tmp_path: Path, grader: MathGrader
 ) -> None:
     engine = LocalEngine(policy, batch_size=10)
     five = task_of(policy, tmp_path / "five", problems[:5])
@@ -129,7 +129,7 @@ def test_an_evaluation_holds_k_samples_a_problem_in_order(
 
 
 def test_every_kind_of_sample_is_counted_where_it_belongs(
-    policy: Policy, tmp_path: Path, grader: Grader
+    policy: Policy, tmp_path: Path, grader: MathGrader
 ) -> None:
     problems = [
         Problem("What is 3+4?", "", "7", "sum"),
@@ -148,6 +148,9 @@ def test_every_kind_of_sample_is_counted_where_it_belongs(
             store.add(Sample(*row, "", text, len(text), truncated, "local"))
         graded = grade(store, grader, QUIET)
     assert graded.correct.tolist() == [[True, False, False], [True, False, False]]
+    assert graded.lenient is not None
+    assert graded.unboxed is not None
+    assert graded.votes is not None
     assert graded.lenient.tolist() == [[True, True, True], [True, False, False]]
     assert graded.unboxed.tolist() == [[False, True, True], [False, False, True]]
     assert graded.truncated.tolist() == [[False, False, True], [False, True, False]]
@@ -164,7 +167,7 @@ def test_every_kind_of_sample_is_counted_where_it_belongs(
 
 
 def test_an_interrupted_generation_goes_on_and_ends_in_the_same_samples(
-    policy: Policy, problems: list[Problem], tmp_path: Path, grader: Grader
+    policy: Policy, problems: list[Problem], tmp_path: Path, grader: MathGrader
 ) -> None:
     whole, cut = (task_of(policy, tmp_path / name, problems[:8]) for name in ("whole", "cut"))
     with opened(policy, whole) as store:
@@ -394,15 +397,15 @@ def test_nothing_is_ever_cut_to_fit(policy: Policy, problems: list[Problem]) -> 
         room(1025 - longest)
 
 
-def voted(answers: list[tuple[str | None, bool]], grader: Grader) -> list[int]:
+def voted(answers: list[tuple[str | None, bool]], grader: MathGrader) -> list[int]:
     verdicts = [
         Verdict(right, answer, "right" if right else "wrong" if answer else "no box")
         for answer, right in answers
     ]
-    return cast_votes([Grade(verdict, verdict) for verdict in verdicts], len(answers), grader)
+    return cast_votes([MathGrade(verdict, verdict) for verdict in verdicts], len(answers), grader)
 
 
-def test_equal_answers_vote_together_however_they_are_spelt(grader: Grader) -> None:
+def test_equal_answers_vote_together_however_they_are_spelt(grader: MathGrader) -> None:
     wrong = ["\\frac{1}{2}", None, "0.5", "7", "1/2"]
     votes = voted([(answer, False) for answer in wrong] + [("3", True), ("3.0", True)], grader)
     assert votes[0] == votes[2] == votes[4]
@@ -411,9 +414,9 @@ def test_equal_answers_vote_together_however_they_are_spelt(grader: Grader) -> N
     assert len({votes[0], votes[1], votes[3], votes[5]}) == 4
 
 
-def test_votes_of_different_problems_do_not_meet(grader: Grader) -> None:
+def test_votes_of_different_problems_do_not_meet(grader: MathGrader) -> None:
     wrong = Verdict(False, "5", "wrong")
-    grades = [Grade(wrong, wrong)] * 4
+    grades = [MathGrade(wrong, wrong)] * 4
     assert cast_votes(grades, 2, grader) == [1, 1, 1, 1]
 
 
@@ -615,7 +618,7 @@ def test_nothing_is_written_outside_the_folder(
 
 
 def test_any_of_several_right_answers_is_right_and_all_are_stored(
-    policy: Policy, tmp_path: Path, grader: Grader
+    policy: Policy, tmp_path: Path, grader: MathGrader
 ) -> None:
     problems = [Problem("Which?", "", "2", "1", also=("two", "\\frac{5}{2}"))]
     texts = {

@@ -28,7 +28,7 @@ from paint.experiments.exams import lab_exam, paper_exam
 from paint.experiments.grid import Cell, run_cells
 from paint.experiments.report import Result, by_cell, read_results, write_results
 from paint.files import locked
-from paint.grading.grader import Grader
+from paint.grading.grader import MathGrader
 from paint.recipe import find_recipe, read_recipe
 from paint.runs import RunError
 from paint.training.runlog import new_run
@@ -284,7 +284,7 @@ def test_an_evaluation_that_ends_between_two_checkpoints_goes_on(
     shutil.rmtree(folder / "evaluation/seed-1")
     command = [*stepped[1], "--folder", str(folder)]
 
-    def grade_or_end(store: Store, grader: Grader, display: Display) -> GradedSamples:
+    def grade_or_end(store: Store, grader: MathGrader, display: Display) -> GradedSamples:
         if store.folder.parent.name == "loose":
             raise KeyboardInterrupt
         return grade(store, grader, display)

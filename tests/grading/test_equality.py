@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paint.grading.base import Item
 from paint.grading.equality import reading_of
-from paint.grading.grader import Grader, Item, is_correct
+from paint.grading.grader import MathGrader, is_correct
 
 CASES = r"""
 # complex numbers and equations with them
@@ -550,7 +551,7 @@ ROWS = list(_cases())
 def verdicts() -> dict[tuple[str, str], bool]:
     """The table's pairs, graded together."""
     pairs = [(gold, answer) for gold, answer, _ in ROWS]
-    with Grader(workers=2, deadline=20) as grader:
+    with MathGrader(workers=2, deadline=20) as grader:
         grades = grader.grade([Item(rf"\boxed{{{answer}}}", gold) for gold, answer in pairs])
     assert "timed out" not in {grade.strict.reason for grade in grades}
     return {pair: grade.strict.correct for pair, grade in zip(pairs, grades, strict=True)}
@@ -568,7 +569,7 @@ def test_an_answer_has_the_verdict_of_a_mathematician(
 @pytest.mark.slow
 def test_equality_is_the_same_from_both_sides(verdicts: dict[tuple[str, str], bool]) -> None:
     pairs = [pair for pair in verdicts if "OR" not in pair[0]]  # only a gold answer accepts several
-    with Grader(workers=2, deadline=20) as grader:
+    with MathGrader(workers=2, deadline=20) as grader:
         both = grader.equal([*pairs, *((answer, gold) for gold, answer in pairs)])
     assert both == [verdicts[pair] for pair in pairs] * 2
 

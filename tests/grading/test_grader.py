@@ -18,8 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paint import PaintError
+from paint.grading.base import Item
 from paint.grading.equality import LONGEST_ANSWER, boxed
-from paint.grading.grader import Grade, Grader, Item, Verdict, _Worker, answer_text, is_correct
+from paint.grading.grader import MathGrade, MathGrader, Verdict, answer_text, is_correct
+from paint.grading.processes import Worker
 from processes import alive, until
 from verdicts import ROWS
 
@@ -29,20 +31,20 @@ EASY = [Item(rf"\boxed{{\frac{{{n}}}{{14}}}}", rf"\frac{{{n // 2}}}{{7}}") for n
 
 
 @pytest.fixture(scope="module")
-def grader() -> Iterator[Grader]:
-    with Grader(workers=2, deadline=10) as grader:
+def grader() -> Iterator[MathGrader]:
+    with MathGrader(workers=2, deadline=10) as grader:
         yield grader
 
 
 @pytest.fixture(scope="module")
-def impatient() -> Iterator[Grader]:
+def impatient() -> Iterator[MathGrader]:
     """One worker, with time for what is not too hard."""
-    with Grader(workers=1, deadline=0.1) as grader:
+    with MathGrader(workers=1, deadline=0.1) as grader:
         yield grader
 
 
 @pytest.fixture(scope="module")
-def graded(grader: Grader) -> dict[tuple[str, str], Grade]:
+def graded(grader: MathGrader) -> dict[tuple[str, str], MathGrade]:
     """The table's rows, graded together."""
     items = [Item(rf"It is $\boxed{{{given}}}$.", gold) for gold, given, _, _ in ROWS]
     return dict(
@@ -146,13 +148,13 @@ def test_an_answer_counts_only_outside_a_think_block(completion: str, answer: st
 )
 @pytest.mark.usefixtures("no_process")
 def test_spellings_of_one_answer_are_equal_at_sight(given: str, gold: str) -> None:
-    assert Grader().equal([(given, gold)]) == [True]
+    assert MathGrader().equal([(given, gold)]) == [True]
     assert is_correct(rf"It is $\boxed{{{given}}}$.", gold)
 
 
 @pytest.mark.parametrize(("gold", "given", "reason", "why"), ROWS)
 def test_an_answer_has_the_verdict_of_the_table(
-    graded: dict[tuple[str, str], Grade], gold: str, given: str, reason: str, why: str
+    graded: dict[tuple[str, str], MathGrade], gold: str, given: str, reason: str, why: str
 ) -> None:
     grade = graded[gold, given]
     assert grade.strict == grade.lenient
@@ -163,7 +165,7 @@ def test_an_answer_has_the_verdict_of_the_table(
 
 
 def test_a_single_question_has_the_verdict_of_a_grader(
-    graded: dict[tuple[str, str], Grade],
+    graded: dict[tuple[str, str], MathGrade],
 ) -> None:
     for (gold, answer), grade in list(graded.items())[::4]:
         completion = rf"It is $\boxed{{{answer}}}$."
@@ -199,7 +201,7 @@ def test_a_single_question_has_the_verdict_of_a_grader(
 def test_a_failure_has_its_reason(
     text: str, truncated: bool, strict: tuple[str | None, str], lenient: tuple[str | None, str]
 ) -> None:
-    grade = Grader().grade([Item(text, "2", truncated)])[0]
+    grade = MathGrader().grade([Item(text, "2", truncated)])[0]
     assert (grade.strict.answer, grade.strict.reason) == strict
     assert (grade.lenient.answer, grade.lenient.reason) == lenient
     assert (grade.strict.correct, grade.lenient.correct) == (
@@ -210,14 +212,16 @@ def test_a_failure_has_its_reason(
 
 @pytest.mark.slow
 def test_equality_is_the_same_from_both_sides(
-    grader: Grader, graded: dict[tuple[str, str], Grade]
+    grader: MathGrader, graded: dict[tuple[str, str], MathGrade]
 ) -> None:
     pairs = [pair for pair, grade in graded.items() if grade.strict.correct]
     both = grader.equal(pairs + [(b, a) for a, b in pairs])
     assert both == [True] * len(both)
 
 
-def test_failures_are_never_equal_but_for_their_text(grader: Grader, impatient: Grader) -> None:
+def test_failures_are_never_equal_but_for_their_text(
+    grader: MathGrader, impatient: MathGrader
+) -> None:
     empty = ["", " ", "$"]
     broken = [
         "{",
@@ -237,7 +241,7 @@ def test_failures_are_never_equal_but_for_their_text(grader: Grader, impatient: 
     assert impatient.equal(hanging) == [False, False, True]
 
 
-def test_of_several_accepted_answers_each_is_right(grader: Grader) -> None:
+def test_of_several_accepted_answers_each_is_right(grader: MathGrader) -> None:
     golds = ["12", r"\frac{1}{2}", "t(0,4]"]
     grades = grader.grade([Item(rf"\boxed{{{text}}}", golds) for text in ("12", "0.5", "7", "x")])
     assert [grade.strict.reason for grade in grades] == ["right", "right", "wrong", "wrong"]
@@ -256,7 +260,7 @@ def test_answers_that_hang_cost_a_problem_its_budget_and_hide_no_equal_ones() ->
     assert len(pairs) == 66
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    with Grader(workers=2, deadline=0.5) as grader:
+    with MathGrader(workers=2, deadline=0.5) as grader:
         equal = grader.equal(pairs)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert [pair for pair, is_equal in zip(pairs, equal, strict=True) if is_equal] == [
@@ -267,11 +271,11 @@ def test_answers_that_hang_cost_a_problem_its_budget_and_hide_no_equal_ones() ->
 
     # With more of them than the budget allows, what is undecided is not equal.
     crowd = [*hanging, r"\frac{1}{2}", "0.5"]
-    with Grader(workers=2, deadline=0.1) as grader:
+    with MathGrader(workers=2, deadline=0.1) as grader:
         assert grader.equal([(a, b) for a in crowd for b in crowd if a < b]) == [False] * 136
 
 
-def test_towers_take_no_time(impatient: Grader) -> None:
+def test_towers_take_no_time(impatient: MathGrader) -> None:
     towers = [f"{n}^{{9^{{9^{{9^9}}}}}}" for n in range(2, 14)]
     pairs = [(a, b) for a in towers for b in towers if a < b]
     assert impatient.equal(pairs) == [False] * 66
@@ -279,15 +283,15 @@ def test_towers_take_no_time(impatient: Grader) -> None:
 
 @pytest.mark.parametrize(("workers", "seed"), [(1, 0), (3, 2)])  # the table's had two
 def test_verdicts_depend_neither_on_the_number_of_workers_nor_on_the_order(
-    graded: dict[tuple[str, str], Grade], workers: int, seed: int
+    graded: dict[tuple[str, str], MathGrade], workers: int, seed: int
 ) -> None:
     pairs = random.Random(0).sample(list(graded), 20)
     random.Random(seed).shuffle(pairs)
     items = [Item(rf"It is $\boxed{{{given}}}$.", gold) for gold, given in pairs]
     items.insert(len(items) // 2, Item(rf"\boxed{{{HANG}}}", "1"))
-    with Grader(workers=workers, deadline=0.5) as grader:
+    with MathGrader(workers=workers, deadline=0.5) as grader:
         grades = grader.grade(items)
-        assert len(grader._workers) == workers
+        assert len(grader._pool.workers) == workers
     hung = grades.pop(len(pairs) // 2)
     assert hung.strict == hung.lenient == Verdict(False, HANG, "timed out")
     assert grades == [graded[pair] for pair in pairs]
@@ -298,7 +302,7 @@ def test_what_hangs_costs_its_deadline_and_nothing_else() -> None:
     def seconds(items: list[Item]) -> float:
         """The processor time of the workers."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        with Grader(workers=1, deadline=2) as grader:
+        with MathGrader(workers=1, deadline=2) as grader:
             grades = grader.grade(items)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert [grade.strict.correct for grade in grades] == [item in EASY[1::2] for item in items]
@@ -308,7 +312,7 @@ def test_what_hangs_costs_its_deadline_and_nothing_else() -> None:
     assert 1.5 < seconds([*EASY[:25], Item(rf"\boxed{{{HANG}}}", "1"), *EASY[25:]]) - easy < 4
 
 
-def test_huge_integers_are_no_answer_and_no_hindrance(impatient: Grader) -> None:
+def test_huge_integers_are_no_answer_and_no_hindrance(impatient: MathGrader) -> None:
     huge = [r"((100!)!)!", r"10^{10^{10}}", r"\binom{10^9}{5 \cdot 10^8}", r"2^{2^{2^{100}}}"]
     for text in huge:
         grades = impatient.grade([Item(rf"\boxed{{{text}}}", "1"), Item(r"\boxed{0.5}", "1/2")])
@@ -323,25 +327,25 @@ def test_integers_need_no_process_and_no_time() -> None:
         Item(rf"<think>hm</think> It is $\boxed{{{n}}}$.", str(n - n % 2)) for n in range(10_000)
     ]
     began = time.process_time()
-    with Grader() as grader:
+    with MathGrader() as grader:
         grades = grader.grade(items)
     assert time.process_time() - began < 5
     assert [grade.strict.correct for grade in grades] == [n % 2 == 0 for n in range(10_000)]
 
 
 def test_a_grading_that_is_left_halfway_leaves_no_answer_to_the_next(
-    grader: Grader, monkeypatch: pytest.MonkeyPatch
+    grader: MathGrader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer, answered = _Worker.answer, 0
+    answer, answered = Worker.answer, 0
 
-    def leave(worker: _Worker) -> Any:
+    def leave(worker: Worker) -> Any:
         nonlocal answered
         answered += 1
         if answered > 10:
             raise KeyboardInterrupt
         return answer(worker)
 
-    monkeypatch.setattr(_Worker, "answer", leave)
+    monkeypatch.setattr(Worker, "answer", leave)
     with pytest.raises(KeyboardInterrupt):
         grader.grade(EASY[:20])
     assert answered == 11
@@ -352,10 +356,10 @@ def test_a_grading_that_is_left_halfway_leaves_no_answer_to_the_next(
 
 def test_a_worker_that_cannot_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    with Grader(workers=1) as grader, pytest.raises(PaintError, match="ended with status 1"):
+    with MathGrader(workers=1) as grader, pytest.raises(PaintError, match="ended with status 1"):
         grader.grade(EASY)
     monkeypatch.setattr(sys, "executable", "/nowhere")
-    with Grader(workers=1) as grader, pytest.raises(PaintError, match="cannot be started: "):
+    with MathGrader(workers=1) as grader, pytest.raises(PaintError, match="cannot be started: "):
         grader.grade(EASY)
 
 
@@ -374,7 +378,7 @@ import signal
 from paint.grading.grader import *
 {line}
 items = [Item(r"\\boxed{{{HANG}}}", "1"), Item(r"\\boxed{{.5}}", "1/2")]
-with Grader(workers=1, deadline=0.5) as grader:
+with MathGrader(workers=1, deadline=0.5) as grader:
     print([grade.strict.reason for grade in grader.grade(items)])
 """
     command = [sys.executable, "-c", code]
@@ -401,7 +405,7 @@ with Grader(workers=1, deadline=0.5) as grader:
 )
 def test_a_grader_without_workers_or_time_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="deadline"):
-        Grader(**options)
+        MathGrader(**options)
 
 
 def descendants(pid: int) -> list[int]:
@@ -421,7 +425,7 @@ def descendants(pid: int) -> list[int]:
 def test_no_process_survives_the_one_that_asked(number: signal.Signals) -> None:
     code = f"""
 from paint.grading.grader import *
-with Grader(workers=2, deadline=1.5) as grader:
+with MathGrader(workers=2, deadline=1.5) as grader:
     grader.grade([Item(r"\\boxed{{{HANG}}}", str(n)) for n in range(9)])
 """
     asker = subprocess.Popen(
@@ -471,7 +475,7 @@ PIECES = st.sampled_from(
     st.booleans(),
 )
 def test_no_text_makes_grading_fail(
-    grader: Grader, completion: str, gold: str, truncated: bool
+    grader: MathGrader, completion: str, gold: str, truncated: bool
 ) -> None:
     grade = grader.grade([Item(completion, gold, truncated)])[0]
     assert grade.strict.answer == answer_text(completion)
@@ -510,7 +514,7 @@ def test_what_is_put_into_a_box_comes_out_of_it(text: str) -> None:
     ],
     ids=lambda text: text[:12],
 )
-def test_a_megabyte_of_anything_is_graded_in_moments(grader: Grader, text: str) -> None:
+def test_a_megabyte_of_anything_is_graded_in_moments(grader: MathGrader, text: str) -> None:
     began = time.process_time()
     grades = grader.grade([Item(text, "1"), Item(r"\boxed{1}", text)])
     assert time.process_time() - began < 10
@@ -543,7 +547,7 @@ def test_a_long_answer_is_compared_in_time_that_grows_with_its_length(unit: str)
     "unit", ["1 ", "cm ", r"\text{cm}", "a", "$", "=", "^", r"\,", "x=", "{", r"0.\overline{1}"]
 )
 def test_the_longest_answer_that_is_taken_apart_takes_no_time_before_algebra(
-    impatient: Grader, unit: str
+    impatient: MathGrader, unit: str
 ) -> None:
     text = (unit * LONGEST_ANSWER)[: LONGEST_ANSWER - 1] + "#"
     began = time.process_time()
@@ -552,7 +556,7 @@ def test_the_longest_answer_that_is_taken_apart_takes_no_time_before_algebra(
 
 
 def test_each_disagreement_with_the_given_verdicts_on_real_rollouts_is_known(
-    grader: Grader,
+    grader: MathGrader,
 ) -> None:
     rows = [json.loads(line) for line in ROLLOUTS.read_text(encoding="utf-8").splitlines()]
     items = [Item(completion, row["answer"]) for row in rows for completion in row["completions"]]

@@ -17,7 +17,7 @@ from paint.engines.local import LocalEngine
 from paint.engines.protocol import Sampling
 from paint.files import Damaged
 from paint.fused import fused_paint_loss
-from paint.grading.grader import Grader
+from paint.grading.grader import MathGrader
 from paint.lab.files import MODEL
 from paint.model.policy import Policy, PolicyError, load_policy
 from paint.model.teacher import FILE, open_teacher
@@ -387,7 +387,7 @@ def test_an_average_is_kept_exactly_and_its_loss_is_said(config: Any, tmp_path: 
         move(policy, seed, by=0.02)
         teacher.follow()
 
-    with Grader() as grader:
+    with MathGrader() as grader:
         engine, accelerator = LocalEngine(policy, batch_size=1), Accelerator()
         setup = Setup(small(), policy, teacher, [], engine, optimizer, accelerator, grader)
         new_run(setup.config, tmp_path, "", {})

@@ -17,7 +17,8 @@ from paint.data.problems import DataError, Problem, read_problems
 from paint.data.readers import BadRow
 from paint.display import Display
 from paint.files import Damaged, FolderInUse, locked
-from paint.grading.grader import Grader, Item
+from paint.grading.base import Item
+from paint.grading.grader import MathGrader
 from paint.preparation import openthoughts
 from paint.preparation.openthoughts import (
     REASONS,
@@ -201,15 +202,15 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     whole.mkdir()
     expected = run(whole, FAST, sample=9)
     verified: list[int] = []
-    grade = Grader.grade
+    grade = MathGrader.grade
 
-    def counted(self: Grader, items: list[Item]) -> Any:
+    def counted(self: MathGrader, items: list[Item]) -> Any:
         if len(verified) == stop:
             raise KeyboardInterrupt
         verified.append(len(items))
         return grade(self, items)
 
-    monkeypatch.setattr(Grader, "grade", counted)
+    monkeypatch.setattr(MathGrader, "grade", counted)
     source = str(whole / "rows.jsonl")
     stop = 3
     with pytest.raises(KeyboardInterrupt):

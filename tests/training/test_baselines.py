@@ -38,7 +38,8 @@ from paint.display import Display
 from paint.engines.canary import EngineGap
 from paint.engines.local import LocalEngine
 from paint.engines.protocol import Completion
-from paint.grading.grader import Grader, is_correct
+from paint.grading.base import Grade
+from paint.grading.grader import MathGrader, is_correct
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
 from paint.runs import latest_checkpoint, read_metrics
@@ -213,7 +214,7 @@ def open_setup(config: Config, policy: Policy, accelerator: Accelerator) -> Iter
     teacher = open_teacher(policy, config.teacher)
     engine = LocalEngine(policy, batch_size=12)
     optimizer = torch.optim.AdamW(policy.trainable)
-    with Grader() as grader:
+    with MathGrader() as grader:
         yield Setup(config, policy, teacher, [], engine, optimizer, accelerator, grader)
 
 
@@ -284,7 +285,7 @@ def test_the_sft_loss_and_its_gradient_are_trls(
         assert ids[: len(row.prompt)].tolist() == row.prompt
 
     assert len({len(r.completion.ids) for r in references}) > 2
-    figures = step_metrics(scored, [True] * 12, "token")
+    figures = step_metrics(scored, [Grade(1.0)] * 12, "token")
     assert figures["loss"] == pytest.approx(loss.item(), rel=1e-5)
     assert figures["student_entropy"] == pytest.approx(
         trainer._metrics["train"]["entropy"][0], rel=1e-4
@@ -396,7 +397,7 @@ def test_the_grpo_loss_its_gradient_and_its_advantages_are_trls(
         inputs["advantages"].tolist(), abs=1e-6
     )
     reported = {name: values[0] for name, values in trainer._metrics["train"].items()}
-    by_token = step_metrics(scored, [False] * 12, "token")
+    by_token = step_metrics(scored, [Grade(0.0)] * 12, "token")
     assert reported["clip_ratio/low_mean"] > 0.02
     assert reported["clip_ratio/high_mean"] > 0.02
     assert by_token["clipped_share"] == pytest.approx(reported["clip_ratio/region_mean"])
@@ -406,7 +407,7 @@ def test_the_grpo_loss_its_gradient_and_its_advantages_are_trls(
         == pytest.approx(reported["frac_reward_zero_std"])
         == pytest.approx(1 / 3)
     )
-    assert step_metrics(scored, [False] * 12, reduction)["loss"] == pytest.approx(
+    assert step_metrics(scored, [Grade(0.0)] * 12, reduction)["loss"] == pytest.approx(
         loss.item(), rel=1e-4
     )
     if kl:

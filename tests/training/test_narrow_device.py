@@ -17,7 +17,7 @@ from paint.data.problems import read_problems
 from paint.device import float64_device, require_dtype
 from paint.display import Clock, Display
 from paint.engines.local import LocalEngine, invert
-from paint.grading.grader import Grader
+from paint.grading.grader import MathGrader
 from paint.model.policy import load_policy
 from paint.model.teacher import open_teacher
 from paint.training.run import STEPS
@@ -96,7 +96,7 @@ def one_step(
     policy.model.set_attn_implementation("eager")  # what the device's name decides otherwise
     place(policy.model)
 
-    with NarrowDevice(), Grader() as grader:
+    with NarrowDevice(), MathGrader() as grader:
         teacher = open_teacher(policy, config.teacher)
         optimizer = torch.optim.AdamW(policy.trainable)
         problems = read_problems(config.data).problems[: config.grpo.group_size]

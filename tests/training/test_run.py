@@ -24,6 +24,7 @@ from paint.engines.canary import EngineGap
 from paint.engines.local import LocalEngine
 from paint.engines.protocol import Completion, EngineError
 from paint.files import Damaged, FolderInUse, digest_of_file, locked, write_json
+from paint.grading.base import Grade
 from paint.grading.grader import is_correct
 from paint.model.policy import load_policy
 from paint.objective import paint_loss, token_log_probs
@@ -219,7 +220,7 @@ def test_the_figures_of_a_step_are_averaged_as_the_loss_is() -> None:
         scored([1.0, 1.0, 1.0, 5.0], [0.0, 0.0, 0.0, 1.0], truncated=False, text=r"\boxed{7}"),
     ]
     by_completion, by_token = (
-        step_metrics(rows, [False, True], name) for name in ("completion", "token")
+        step_metrics(rows, [Grade(0.0), Grade(1.0)], name) for name in ("completion", "token")
     )
     assert by_completion["loss"] == pytest.approx((2 + 2) / 2)
     assert by_token["loss"] == pytest.approx(12 / 6)
@@ -227,13 +228,13 @@ def test_the_figures_of_a_step_are_averaged_as_the_loss_is() -> None:
     assert by_token["selected_share"] == pytest.approx(2 / 6)
     assert by_completion["selected_kl"] == pytest.approx((2 + 10) / 2)
     assert by_completion["truncated_share"] == by_completion["correct_share"] == 0.5
-    skipped = step_metrics(rows, [False, True], "completion", 1)
+    skipped = step_metrics(rows, [Grade(0.0), Grade(1.0)], "completion", 1)
     assert by_completion["first_kl"] == by_token["first_kl"] == skipped["first_kl"] == 2
     assert by_completion["completion_tokens"] == 3
     assert by_completion["rollout_tokens"] == 6
     assert by_completion["overlap"] == 0.5
-    assert step_metrics(rows, [False, True], "completion", 1)["loss"] == (3 + 7 / 3) / 2
-    assert step_metrics(rows, [False, True], "token", 2)["loss"] == 3
+    assert step_metrics(rows, [Grade(0.0), Grade(1.0)], "completion", 1)["loss"] == (3 + 7 / 3) / 2
+    assert step_metrics(rows, [Grade(0.0), Grade(1.0)], "token", 2)["loss"] == 3
     assert by_completion["engine_gap_mean"] == pytest.approx((0.1 + 0.1 + 0.2 + 0.3) / 6)
 
 

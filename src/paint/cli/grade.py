@@ -22,8 +22,11 @@ class Grade:
     """What `paint eval` made, or parts of it, or runs."""
     out: OptionalPlace = None
     """Folder of summary.json and summary.md; None: the first of the folders."""
+    grader: str = "math"
+    """Grader: math, exact, or module:name for a function of your own."""
     deadline: Seconds = 5.0
-    """Processor seconds for the comparison of two answers, in [0.01, 86400]."""
+    """Processor seconds for a comparison of two answers, or a call of your function, in
+    [0.01, 86400]."""
     verdicts: OptionalPlace = None
     """JSONL of verdicts by hand, which replace the grader's: problem, sample, verdict (right or
     wrong) and reason, and policy and benchmark where there are several."""
@@ -37,6 +40,11 @@ class Grade:
 
         out = self.out or self.folders[0]
         summarise_folders(
-            self.folders, out, Display(), deadline=self.deadline, verdicts=self.verdicts
+            self.folders,
+            out,
+            Display(),
+            grader=self.grader,
+            deadline=self.deadline,
+            verdicts=self.verdicts,
         )
         return 0

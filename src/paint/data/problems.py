@@ -19,6 +19,7 @@ from typing import Any
 from paint.config import Data
 from paint.data.readers import BadRow, DataError, Number, Row, kind_of, read_rows, shorten
 from paint.files import digest
+from paint.grading.base import Item
 from paint.lab.files import problems_path
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Problem",
     "batch_indices",
     "from_row",
+    "item_of",
     "judge",
     "problems_digest",
     "read_problems",
@@ -168,6 +170,19 @@ def from_row(row: dict[str, Any]) -> Problem:
     answer, *also = dict.fromkeys(map(str, answers))
     labels = tuple((name, str(row[name])) for name in LABELS if name in row)
     return Problem(str(row["problem"]), "", answer, str(row["id"]), tuple(also), labels)
+
+
+def item_of(problem: Problem, text: str, *, truncated: bool) -> Item:
+    """A completion of a problem as graders take it, with the problem's fields as its row."""
+    row = {
+        "id": problem.id,
+        "problem": problem.problem,
+        "solution": problem.solution,
+        "answer": problem.answer,
+        "answers": list(problem.answers),
+        **dict(problem.labels),
+    }
+    return Item(text, problem.answers, truncated, row)
 
 
 def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int]:

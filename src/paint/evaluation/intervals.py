@@ -185,9 +185,12 @@ def compare_seeds(before: Float[np.ndarray, "s p"], after: Float[np.ndarray, "_ 
 
 
 def compare(
-    before: Sequence[Bool[np.ndarray, "_ _"]], after: Sequence[Bool[np.ndarray, "_ _"]]
+    before: Sequence[Bool[np.ndarray, "_ _"] | Float[np.ndarray, "_ _"]],
+    after: Sequence[Bool[np.ndarray, "_ _"] | Float[np.ndarray, "_ _"]],
 ) -> Comparison:
     """Avg@k after less Avg@k before, by benchmark on the same problems in the same order.
+
+    Scores in [0, 1] take the place of verdicts where there are rewards.
 
     Raises:
         ValueError: not the same numbers of benchmarks and problems.

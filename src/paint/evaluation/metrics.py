@@ -21,13 +21,15 @@ class GradedSamples:
 
     Attributes:
         problems: the identity of each.
-        correct, lenient: the strict and the lenient verdict (paint.grading.grader).
+        correct: whether the reward is 1; of the mathematics grader, the strict verdict.
+        lenient: its lenient verdict; None with another grader.
         votes: the same number for samples of a problem whose answers are verified equal; -1 where
-            a sample has no answer.
+            a sample has no answer; None with another grader.
         tokens: length of the completion.
         truncated: whether the completion was cut.
-        unboxed: whether it has no strict answer.
+        unboxed: whether it has no strict answer; None with another grader.
         looping: whether it repeats itself at its end.
+        rewards: of another grader; None where ``correct`` says all.
         reasons: how many strict verdicts have each reason.
         by_hand: how many verdicts were given by hand, by the person's reason and verdict.
         labels: the level or the subject of each problem, by that name; "" where it has none.
@@ -36,16 +38,27 @@ class GradedSamples:
 
     problems: list[str]
     correct: Bool[np.ndarray, "p k"]
-    lenient: Bool[np.ndarray, "p k"]
-    votes: Int[np.ndarray, "p k"]
+    lenient: Bool[np.ndarray, "p k"] | None
+    votes: Int[np.ndarray, "p k"] | None
     tokens: Int[np.ndarray, "p k"]
     truncated: Bool[np.ndarray, "p k"]
-    unboxed: Bool[np.ndarray, "p k"]
+    unboxed: Bool[np.ndarray, "p k"] | None
     looping: Bool[np.ndarray, "p k"]
+    rewards: Float[np.ndarray, "p k"] | None = None
     reasons: Mapping[str, int] = field(default_factory=dict)
     by_hand: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     doubts: Sequence[Doubt] = ()
+
+    @property
+    def scores(self) -> Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]:
+        """The rewards; of the mathematics grader, whether each is right."""
+        return self.correct if self.rewards is None else self.rewards
+
+    @property
+    def are_shares(self) -> bool:
+        """Whether all scores are in [0, 1], so that intervals and comparisons have bounds."""
+        return bool((self.scores >= 0).all() and (self.scores <= 1).all())
 
 
 def avg_at_k(correct: Bool[np.ndarray, "p k"]) -> Interval:
@@ -95,13 +108,16 @@ def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
     passes = {
         f"pass_at_{j}": pass_at_k(graded.correct, j) for j in sorted({2, 4, 8, k}) if 1 < j <= k
     }
+    votes, lenient = graded.votes, graded.lenient
+    unboxed, rewards = graded.unboxed, graded.rewards
     return {
+        **({} if rewards is None else {"reward": rewards.mean(axis=1)}),
         "avg_at_k": graded.correct.mean(axis=1),
-        "maj_at_k": maj_at_k(graded.votes, graded.correct),
+        **({} if votes is None else {"maj_at_k": maj_at_k(votes, graded.correct)}),
         **passes,
-        "lenient_avg_at_k": graded.lenient.mean(axis=1),
+        **({} if lenient is None else {"lenient_avg_at_k": lenient.mean(axis=1)}),
         "truncated_share": graded.truncated.mean(axis=1),
-        "unboxed_share": graded.unboxed.mean(axis=1),
+        **({} if unboxed is None else {"unboxed_share": unboxed.mean(axis=1)}),
         "looping_share": graded.looping.mean(axis=1),
         "completion_tokens": graded.tokens.mean(axis=1),
     }
@@ -118,14 +134,19 @@ def figures(
     """
     values = {name: per_problem(graded) for name, graded in benchmarks.items()}
     intervals = {
-        name: {figure: bootstrap([x], bounds=_bounds(figure)) for figure, x in by_figure.items()}
+        name: {
+            figure: bootstrap([x], bounds=_bounds(figure, [benchmarks[name]]))
+            for figure, x in by_figure.items()
+        }
         for name, by_figure in values.items()
     }
 
-    averaged = [values[name] for name in (values if shared is None else shared)]
+    names = list(values if shared is None else shared)
+    averaged = [values[name] for name in names]
+    parts = [benchmarks[name] for name in names]
     if len(averaged) > 1:
         intervals["macro"] = {
-            figure: bootstrap([part[figure] for part in averaged], bounds=_bounds(figure))
+            figure: bootstrap([part[figure] for part in averaged], bounds=_bounds(figure, parts))
             for figure in averaged[0]
             if all(figure in part for part in averaged)
         }
@@ -147,5 +168,7 @@ def _natural(text: str) -> list[tuple[bool, int, str]]:
     return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
-def _bounds(figure: str) -> tuple[float, float]:
+def _bounds(figure: str, parts: Sequence[GradedSamples]) -> tuple[float, float]:
+    if figure == "reward" and not all(part.are_shares for part in parts):
+        return (-math.inf, math.inf)
     return (0.0, math.inf) if figure == "completion_tokens" else SHARE

@@ -20,6 +20,8 @@ from paint.engines.protocol import sampling_of
 from paint.evaluation.asking import Protocol, Task, asked, deployment_prompts, load_asked, untrained
 from paint.evaluation.stages import summarise
 from paint.evaluation.verdicts import verdicts_by_hand
+from paint.grading.grader import MathGrader
+from paint.grading.registry import find_grader
 from paint.model.weights import own_dtype, read_adapter_shape, trained_in
 from paint.ranks import require_one_process
 from paint.runs import checkpoints, read_run
@@ -57,8 +59,10 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     model, contestants = resolve(evaluation, targets)
     benchmarks = [load_benchmark(name, limit=evaluation.limit) for name in evaluation.benchmarks]
     _require_names([benchmark.name for benchmark in benchmarks])
-    for benchmark in benchmarks:
-        name_unparsed(benchmark.name, benchmark.problems, display.note)
+    grader, deadline = evaluation.grader, evaluation.deadline
+    if isinstance(find_grader(grader), MathGrader):
+        for benchmark in benchmarks:
+            name_unparsed(benchmark.name, benchmark.problems, display.note)
     if model.tuning == "full" and not engine_type(evaluation.rollout.engine).takes_full_weights:
         raise ConfigError(
             f'rollout.engine must be "local" for runs of model.tuning "full", got '
@@ -99,7 +103,7 @@ def evaluate(evaluation: Evaluation, targets: Sequence[str]) -> Path:
     ]
 
     with asked(policy, model, evaluation.rollout, tasks, folder, display) as stores:
-        summarise(stores, folder, display, deadline=evaluation.deadline, verdicts=verdicts)
+        summarise(stores, folder, display, grader=grader, deadline=deadline, verdicts=verdicts)
     return folder
 
 

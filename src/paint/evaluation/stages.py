@@ -19,7 +19,7 @@ import numpy as np
 
 from paint import files
 from paint.data.golds import doubts
-from paint.data.problems import LABELS, Problem
+from paint.data.problems import LABELS, Problem, item_of
 from paint.display import Display
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import (
@@ -32,7 +32,9 @@ from paint.evaluation.store import (
 )
 from paint.evaluation.tables import markdown, print_sheets, sheets, summary_json
 from paint.evaluation.verdicts import ByHand, counted, overrule, verdicts_by_hand
-from paint.grading.grader import Grade, Grader, Item
+from paint.grading.base import Grade, Grader
+from paint.grading.grader import MathGrade, MathGrader
+from paint.grading.registry import find_grader
 from paint.latex import normalize
 
 GRADED_AT_ONCE = 256
@@ -73,13 +75,15 @@ def grade(
             f"the same `paint eval` command goes on where it stopped"
         )
 
-    golds = {problem.id: problem.answers for problem in store.problems}
+    problems = {problem.id: problem for problem in store.problems}
     by_hand = by_hand or {}
     graded: dict[tuple[str, int], GradedSample] = {}
     samples = store.samples()
     with display.counting(f"grading {store.folder.name}", len(rows), 0) as count:
         while chunk := list(islice(samples, GRADED_AT_ONCE)):
-            grades = grader.grade([Item(s.text, golds[s.problem], s.truncated) for s in chunk])
+            grades = grader.grade(
+                [item_of(problems[s.problem], s.text, truncated=s.truncated) for s in chunk]
+            )
             for s, verdicts in zip(chunk, grades, strict=True):
                 row = (s.problem, s.sample)
                 verdicts = overrule(verdicts, by_hand[row]) if row in by_hand else verdicts
@@ -87,13 +91,21 @@ def grade(
             count.to(len(graded))
 
     ordered, k = [graded[row] for row in rows], store.asked["samples"]
-    votes = cast_votes([sample.grade for sample in ordered], k, grader)
+    failed = [(p.id, graded[p.id, n].grade) for p, n in store.rows if graded[p.id, n].grade.failed]
+    if failed:
+        display.note(
+            f"{store.folder.name}: the grader failed on {len(failed)} of {len(rows)} samples, "
+            f"which count 0; first on problem {failed[0][0]}: {failed[0][1].reason}"
+        )
+    votes: Sequence[int | None] = [None] * len(rows)
+    if isinstance(grader, MathGrader):
+        of_math = [sample.grade for sample in ordered if isinstance(sample.grade, MathGrade)]
+        votes = cast_votes(of_math, k, grader)
     lines = [
         {
             "problem": problem,
             "sample": number,
-            **asdict(sample.grade),
-            "vote": vote,
+            **_verdict_columns(sample.grade, vote),
             "looping": sample.looping,
             **(
                 {"by_hand": by_hand[problem, number].reason} if (problem, number) in by_hand else {}
@@ -103,6 +115,14 @@ def grade(
     ]
     write_grades(store, lines)
     return assembled(store, lines, [(sample.tokens, sample.truncated) for sample in ordered])
+
+
+def _verdict_columns(grade: Grade, vote: int | None) -> dict[str, Any]:
+    """What grades.jsonl has of a grade; a reward, and no lenient verdict, of other graders."""
+    if isinstance(grade, MathGrade):
+        return {"strict": asdict(grade.strict), "lenient": asdict(grade.lenient), "vote": vote}
+    verdict = {"correct": grade.correct, "answer": None, "reason": grade.reason}
+    return {"strict": verdict, "reward": grade.reward}
 
 
 def assembled(
@@ -121,19 +141,21 @@ def assembled(
     def table(values: Sequence[Any]) -> Any:
         return np.array(values).reshape(-1, k)
 
+    has_rewards = any("reward" in row for row in grades)
     return GradedSamples(
         problems=[_identity(problem) for problem in store.problems],
         correct=table([row["strict"]["correct"] for row in grades]),
-        lenient=table([row["lenient"]["correct"] for row in grades]),
-        votes=table([row["vote"] for row in grades]),
+        lenient=None if has_rewards else table([row["lenient"]["correct"] for row in grades]),
+        votes=None if has_rewards else table([row["vote"] for row in grades]),
         tokens=table([tokens for tokens, _ in written]),
         truncated=table([is_cut for _, is_cut in written]),
-        unboxed=table([row["strict"]["answer"] is None for row in grades]),
+        unboxed=None if has_rewards else table([row["strict"]["answer"] is None for row in grades]),
         looping=table([row["looping"] for row in grades]),
+        rewards=table([float(row["reward"]) for row in grades]) if has_rewards else None,
         reasons=Counter(row["strict"]["reason"] for row in grades),
         by_hand=counted(by_hand),
         labels=_labels(store.problems),
-        doubts=doubts(store.problems),
+        doubts=() if has_rewards else doubts(store.problems),
     )
 
 
@@ -142,6 +164,7 @@ def summarise(
     folder: Path,
     display: Display,
     *,
+    grader: str = "math",
     deadline: float = 5.0,
     verdicts: Path | None = None,
 ) -> None:
@@ -149,7 +172,9 @@ def summarise(
 
     Args:
         stores: the others are compared with the policy of the first one.
-        deadline: processor seconds that the comparison of two answers may take.
+        grader: a name (paint.grading.registry).
+        deadline: processor seconds that a comparison of two answers, or a call of a user's
+            function, may take.
         verdicts: a file of verdicts by hand (paint.evaluation.verdicts).
 
     Raises:
@@ -168,9 +193,9 @@ def summarise(
     by_hand = verdicts_by_hand(verdicts, asked)
 
     by_policy: dict[str, dict[str, GradedSamples]] = {}
-    with Grader(deadline=deadline) as grader:
+    with find_grader(grader, deadline=deadline) as opened:
         for (policy, benchmark), store in places.items():
-            graded = grade(store, grader, display, by_hand=by_hand[policy, benchmark])
+            graded = grade(store, opened, display, by_hand=by_hand[policy, benchmark])
             by_policy.setdefault(policy, {})[benchmark] = graded
 
     tables = sheets(by_policy)
@@ -184,6 +209,7 @@ def summarise_folders(
     out: Path,
     display: Display,
     *,
+    grader: str = "math",
     deadline: float = 5.0,
     verdicts: Path | None = None,
 ) -> None:
@@ -195,7 +221,7 @@ def summarise_folders(
     """
     with ExitStack() as stack:
         stores = [stack.enter_context(reopen_store(path)) for path in stored_in(folders)]
-        summarise(stores, out, display, deadline=deadline, verdicts=verdicts)
+        summarise(stores, out, display, grader=grader, deadline=deadline, verdicts=verdicts)
 
 
 def stored_in(folders: Sequence[Path]) -> list[Path]:
@@ -213,7 +239,7 @@ def stored_in(folders: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(paths))
 
 
-def cast_votes(grades: Sequence[Grade], k: int, grader: Grader) -> list[int]:
+def cast_votes(grades: Sequence[MathGrade], k: int, grader: MathGrader) -> list[int]:
     """The vote of each sample: within a problem's k, the same number for answers verified equal.
 
     Right answers vote 0: each is equal to the gold answer, hence to all others. A wrong answer

@@ -20,6 +20,9 @@ from paint.evaluation.intervals import Comparison, Interval, compare
 from paint.evaluation.metrics import GradedSamples, by_label, figures
 from paint.evaluation.store import StoreError
 
+MOST_REASONS = 12
+"""Columns of reasons; a grader of one's own may give each sample another one."""
+
 ByPolicy = Mapping[str, Mapping[str, GradedSamples]]
 """Graded samples by policy and benchmark."""
 
@@ -42,8 +45,13 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
     ks = {part.correct.shape[1] for benchmarks in graded.values() for part in benchmarks.values()}
     k = str(ks.pop()) if len(ks) == 1 else "k"
 
+    parts = [part for _, _, part in _parts(graded)]
+    has_rewards = all(part.rewards is not None for part in parts)
+    measure, figure = ("Mean reward", "reward") if has_rewards else (f"Avg@{k}", "avg_at_k")
+    unit = "hundredths" if has_rewards else "%"
+
     averages = [
-        [policy, *(table[name]["avg_at_k"].points() if name in table else "" for name in columns)]
+        [policy, *(table[name][figure].points() if name in table else "" for name in columns)]
         for policy, table in tables.items()
     ]
     rows = [
@@ -53,20 +61,31 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
         if name in table
     ]
     tries = sorted(set.intersection(*(_tries(row) for _, _, row in rows)) - {1}) or [1]
-    counts = [[policy, name, *_counted(row, tries)] for policy, name, row in rows]
-    texts = [[policy, name, *_texts(row)] for policy, name, row in rows]
+    kept = [row for _, _, row in rows]
+    counted = {
+        **({f"Avg@{k}": "avg_at_k"} if has_rewards else {}),
+        f"maj@{k}": "maj_at_k",
+        **{f"pass@{j}": f"pass_at_{j}" if j > 1 else "avg_at_k" for j in tries},
+        f"lenient Avg@{k}": "lenient_avg_at_k",
+    }
+    written = {
+        "truncated": "truncated_share",
+        "no answer": "unboxed_share",
+        "looping": "looping_share",
+    }
+    counted, written = (
+        {head: f for head, f in heads.items() if all(f in row for row in kept)}
+        for heads in (counted, written)
+    )
+    counts = [[p, name, *(row[f].points() for f in counted.values())] for p, name, row in rows]
+    texts = [
+        [p, name, _tokens(row), *(row[f].points() for f in written.values())]
+        for p, name, row in rows
+    ]
     made = [
-        Sheet(f"Avg@{k}, in % with 95 % interval", ["", *columns], averages),
-        Sheet(
-            "The same answers, counted in other ways",
-            ["", "", f"maj@{k}", *(f"pass@{j}" for j in tries), f"lenient Avg@{k}"],
-            counts,
-        ),
-        Sheet(
-            "What was written",
-            ["", "", "tokens an answer", "truncated", "no answer", "looping"],
-            texts,
-        ),
+        Sheet(f"{measure}, in {unit} with 95 % interval", ["", *columns], averages),
+        Sheet("The same answers, counted in other ways", ["", "", *counted], counts),
+        Sheet("What was written", ["", "", "tokens an answer", *written], texts),
         *_reasons(graded),
         *_by_hand(graded),
         *_doubts(graded),
@@ -75,7 +94,7 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
 
     pairs = [[policy, name, *_pair(comparison)] for policy, name, comparison in comparisons(graded)]
     if pairs:
-        title = f"Avg@{k} less that of {next(iter(graded))}, on the same problems"
+        title = f"{measure} less that of {next(iter(graded))}, on the same problems"
         heads = ["", "", "difference", "p", "these problems can show"]
         made.append(Sheet(title, heads, pairs))
     return made
@@ -94,10 +113,14 @@ def tables_of(graded: ByPolicy) -> dict[str, dict[str, dict[str, Interval]]]:
 def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
     """Policy, benchmark (or "macro") and the paired difference to the first policy.
 
+    Rewards outside of [0, 1] are not compared.
+
     Raises:
         StoreError: the same benchmark with other problems.
     """
     (first, base), *others = graded.items()
+    if not all(part.are_shares for _, _, part in _parts(graded)):
+        return
     shared = [name for name in base if all(name in benchmarks for _, benchmarks in others)]
     for policy, benchmarks in others:
         for name in (name for name in base if name in benchmarks):
@@ -106,9 +129,9 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
                     f"{name} has other problems or gold answers for {policy} than for {first}; "
                     f"evaluate both alike"
                 )
-            yield policy, name, compare([base[name].correct], [benchmarks[name].correct])
+            yield policy, name, compare([base[name].scores], [benchmarks[name].scores])
         if len(shared) > 1:
-            before, after = ([part[name].correct for name in shared] for part in (base, benchmarks))
+            before, after = ([part[name].scores for name in shared] for part in (base, benchmarks))
             yield policy, "macro", compare(before, after)
 
 
@@ -196,16 +219,11 @@ def _tries(row: Mapping[str, Interval]) -> set[int]:
     return {1} | {int(name.removeprefix("pass_at_")) for name in row if name.startswith("pass_at_")}
 
 
-def _counted(row: Mapping[str, Interval], tries: Sequence[int]) -> list[str]:
-    passed = [f"pass_at_{j}" if j > 1 else "avg_at_k" for j in tries]
-    return [row[figure].points() for figure in ("maj_at_k", *passed, "lenient_avg_at_k")]
-
-
 def _reasons(graded: ByPolicy) -> list[Sheet]:
-    """How many verdicts have each reason."""
+    """How many verdicts have each of the commonest reasons."""
     parts = _parts(graded)
     counts = sum((Counter(part.reasons) for _, _, part in parts), Counter[str]())
-    reasons = [reason for reason, _ in counts.most_common()]
+    reasons = [reason for reason, _ in counts.most_common(MOST_REASONS)]
     rows = [
         [policy, name, *(f"{part.reasons.get(reason, 0):,}" for reason in reasons)]
         for policy, name, part in parts
@@ -259,11 +277,9 @@ def _parts(graded: ByPolicy) -> list[tuple[str, str, GradedSamples]]:
     ]
 
 
-def _texts(row: Mapping[str, Interval]) -> list[str]:
+def _tokens(row: Mapping[str, Interval]) -> str:
     tokens = row["completion_tokens"]
-    length = f"{tokens.mean:,.0f} [{_whole(tokens.low)}, {_whole(tokens.high)}]"
-    shares = ("truncated_share", "unboxed_share", "looping_share")
-    return [length, *(row[figure].points() for figure in shares)]
+    return f"{tokens.mean:,.0f} [{_whole(tokens.low)}, {_whole(tokens.high)}]"
 
 
 def _pair(comparison: Comparison) -> list[str]:

@@ -33,7 +33,9 @@ from paint.evaluation.asking import (
 from paint.evaluation.metrics import avg_at_k
 from paint.evaluation.stages import grade
 from paint.evaluation.store import Store, StoreError, find_stores, reopen_store
-from paint.grading.grader import Grader
+from paint.grading.base import Grader
+from paint.grading.grader import MathGrader
+from paint.grading.registry import find_grader
 from paint.model.policy import Policy
 from paint.model.weights import trained_in
 from paint.ranks import gathered, on_first_rank
@@ -92,7 +94,8 @@ def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Va
     )
     require_room(policy, validation.task(policy, 0))
     on_first_rank(lambda: _require_same_problems(run, benchmark))
-    on_first_rank(lambda: name_unparsed(benchmark.name, benchmark.problems, Display().note))
+    if isinstance(find_grader(config.grading.grader), MathGrader):
+        on_first_rank(lambda: name_unparsed(benchmark.name, benchmark.problems, Display().note))
     return validation
 
 
@@ -161,7 +164,9 @@ def validate(
 
     interval = avg_at_k(graded.correct)
     display.note(f"{title}: Avg@{task.protocol.samples} {interval.points()} (95 % interval)")
+    rewards = {} if graded.rewards is None else {"validation_reward": float(graded.rewards.mean())}
     return {
+        **rewards,
         "validation_avg_at_k": interval.mean,
         "validation_avg_at_k_low": interval.low,
         "validation_avg_at_k_high": interval.high,

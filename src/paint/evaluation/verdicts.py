@@ -14,8 +14,9 @@ from pathlib import Path
 
 from paint.data.problems import Problem
 from paint.data.readers import BadRow, DataError, Number, read_rows, shorten
+from paint.grading.base import Grade
 from paint.grading.equality import Reason
-from paint.grading.grader import Grade
+from paint.grading.grader import MathGrade
 
 REQUIRED = ("problem", "sample", "verdict", "reason")
 OPTIONAL = ("policy", "benchmark")
@@ -84,13 +85,15 @@ def verdicts_by_hand(path: Path | None, asked: Asked) -> dict[Place, ByHand]:
 
 
 def overrule(grade: Grade, given: Given) -> Grade:
-    """The grade with the person's verdict in both readings."""
+    """The grade with the person's verdict, in both readings of a mathematics grade."""
     reason: Reason = "right" if given.correct else "wrong"
+    if not isinstance(grade, MathGrade):
+        return Grade(float(given.correct), reason)
     strict, lenient = (
         replace(verdict, correct=given.correct, reason=reason)
         for verdict in (grade.strict, grade.lenient)
     )
-    return Grade(strict, lenient)
+    return MathGrade(strict, lenient)
 
 
 def counted(given: Mapping[tuple[str, bool], int]) -> dict[str, dict[str, int]]:

@@ -40,7 +40,7 @@ from paint.evaluation.stages import grade
 from paint.experiments.exams import Exam
 from paint.experiments.report import BASE, Result, by_step, read_results, write_results
 from paint.files import FolderInUse, locked
-from paint.grading.grader import Grader
+from paint.grading.registry import find_grader
 from paint.model.weights import trained_in
 from paint.recipe import differences, from_table, require_trainable, to_table
 from paint.runs import (
@@ -307,7 +307,7 @@ def _evaluate(
 
     with (
         asked(policy, model, exam.rollout, tasks, place / cell.name, display) as stores,
-        Grader() as grader,
+        find_grader(cell.config.grading.grader, deadline=cell.config.grading.deadline) as grader,
     ):
         return {
             step: grade(store, grader, display)

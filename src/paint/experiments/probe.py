@@ -36,7 +36,7 @@ from paint.evaluation.stages import grade
 from paint.evaluation.store import write_summary
 from paint.evaluation.tables import Sheet, markdown, print_sheets, summary_json
 from paint.grading.equality import boxed
-from paint.grading.grader import Grader
+from paint.grading.registry import find_grader
 from paint.latex import contains, normalize
 from paint.model.policy import Policy
 from paint.ranks import require_one_process
@@ -259,7 +259,7 @@ def ask_readers(
     ]
     with (
         asked(policy, config.model, config.rollout, tasks, folder, display) as stores,
-        Grader() as grader,
+        find_grader(config.grading.grader, deadline=config.grading.deadline) as grader,
     ):
         return {
             reader.name: grade(store, grader, display)

@@ -24,7 +24,8 @@ from paint.data.problem_sets import Benchmark
 from paint.data.problems import DataError, Problem, judge
 from paint.data.readers import BadRow, Row, count_rows, read_rows, shorten
 from paint.display import Display, Terminal
-from paint.grading.grader import Grader, Item
+from paint.grading.base import Item
+from paint.grading.registry import find_grader
 from paint.lab.files import problems_path
 from paint.model.control import REASON, control_in
 from paint.model.policy import encode, load_tokenizer
@@ -123,7 +124,7 @@ def check_file(
     total = count_rows(Path(source)) if Path(source).is_file() else 0
     judged = _up_to(judge(_count_columns(read_rows(source), columns), data), data.limit)
     judged = _without_control(judged, loaded)
-    with Grader(workers=workers) as grader, display.counting("rows", total) as counter:
+    with find_grader(workers=workers) as grader, display.counting("rows", total) as counter:
         while chunk := list(islice(judged, CHUNK)):
             good = []
             for row, problem in chunk:
@@ -148,7 +149,7 @@ def check_file(
             without_anchors += sum(not anchors(problem.solution) for problem in good)
             items = [Item(problem.solution, problem.answers) for problem in good]
             for grade in grader.grade(items):
-                boxed[grade.strict.reason] = boxed.get(grade.strict.reason, 0) + 1
+                boxed[grade.reason] = boxed.get(grade.reason, 0) + 1
             counter.to(chunk[-1][0])
 
     if not columns and not bad:

@@ -42,8 +42,10 @@ from paint.data.readers import (
 )
 from paint.display import Display
 from paint.errors import explained
+from paint.grading.base import Grader, Item
 from paint.grading.equality import boxed
-from paint.grading.grader import Grader, Item, answer_text
+from paint.grading.grader import answer_text
+from paint.grading.registry import find_grader
 from paint.latex import normalize
 from paint.preparation.contamination import NGRAM, SHARE, Index, build_index, contaminated
 
@@ -168,7 +170,7 @@ def make_training_data(
         rows, is_complete = _resume(decided, settings)
         if not is_complete:
             index = build_index(benchmarks, ngram=ngram, share=share, masked=masked)
-            with Grader(workers=workers, deadline=deadline) as grader:
+            with find_grader(deadline=deadline, workers=workers) as grader:
                 _decide_rows(decided, rows, source, solution, index, grader, display)
 
         return _write_sample(out, decided, sample, seed, settings)
@@ -282,8 +284,8 @@ def _decide_chunk(
     items = [Item(candidate.checked, candidate.answer) for candidate in candidates.values()]
     grades = grader.grade(items)
     for (number, candidate), grade in zip(candidates.items(), grades, strict=True):
-        if not grade.strict.correct:
-            decisions[number] = {"dropped": WRONG[grade.strict.reason]}
+        if not grade.correct:
+            decisions[number] = {"dropped": WRONG[grade.reason]}
             continue
         fingerprint = files.digest(normalize(candidate.problem))
         row = {"id": f"openthoughts-{fingerprint[:16]}"} | dataclasses.asdict(candidate)

@@ -71,7 +71,9 @@ def log_of(policy: str, benchmark: str, graded: Graded, when: str) -> dict[str, 
                         "value": "C" if strict["correct"] else "I",
                         "answer": strict["answer"],
                         "explanation": row.get("by_hand") or strict["reason"],
-                        "metadata": {"lenient": row["lenient"], "vote": row["vote"]},
+                        "metadata": {
+                            name: row[name] for name in ("lenient", "vote", "reward") if name in row
+                        },
                     }
                 },
                 "model_usage": {policy: _usage(sample.tokens)},

@@ -217,7 +217,7 @@ def row_data(
         "problem": rollout["problem"],
         "answer": rollout["answer"],
         "boxed": boxed(rollout["text"]),
-        "correct": rollout["correct"],
+        "correct": rollout.get("correct"),
         "truncated": rollout["truncated"],
         "looping": loops(rollout["text"]),
         "source": rollout["source"],

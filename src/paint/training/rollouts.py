@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from paint.data.problems import Problem
 from paint.engines.canary import CAUSES, EngineGap
 from paint.engines.protocol import Completion
+from paint.grading.base import Grade
 
 STALE_KL = 0.05
 """Nats of stale_kl over which a run says that its completions are old (docs/engines.md)."""
@@ -46,6 +47,7 @@ class Rollout:
             (docs/notation.md).
         author_log_probs: the trainer's log-probs, in nats, under the adapter that wrote it, where
             that is not the one that is trained; () where they were not computed.
+        grade: of the grader, where the method needed it.
     """
 
     row: int
@@ -56,6 +58,7 @@ class Rollout:
     view: View | None = None
     figures: Mapping[str, float] = field(default_factory=dict)
     author_log_probs: tuple[float, ...] | None = None
+    grade: Grade | None = None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ from paint.evaluation.stages import summarise_folders
 from paint.evaluation.validation import Validation, load_validation, validate
 from paint.files import locked
 from paint.fused import triton_row_work
-from paint.grading.grader import Grader, Item
+from paint.grading.base import Grade
+from paint.grading.registry import find_grader
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
 from paint.model.weights import model_digests
@@ -53,7 +54,7 @@ from paint.training.ahead import Ahead
 from paint.training.prompts import problems_that_fit, say_how_views_differ, show_first_prompts
 from paint.training.rollouts import STALE_KL, Scored
 from paint.training.tokens import write_tokens
-from paint.training.update import Setup, Step, is_whole_step, learning_rate, wanted
+from paint.training.update import Setup, Step, grade_rollouts, is_whole_step, learning_rate, wanted
 
 STEPS: dict[str, Step] = {"distillation": step, "grpo": grpo_step, "sft": sft_step}
 
@@ -109,6 +110,8 @@ def _train(
         display.note(f"{accelerator.num_processes} ranks")
 
     _plan(config, accelerator.num_processes, accelerator.device, display)
+    grading = config.grading
+    find_grader(grading.grader)  # refused now, not after the model is loaded
     candidates = read_problems(config.data)
     if config.objective.impl == "triton":
         triton_row_work(accelerator.device)  # refused now, not after the first rollouts
@@ -145,7 +148,10 @@ def _train(
             on_first_rank(lambda: runlog.forget_after(config, folder, done))
             display.note(f"going on after step {done} of {folder}")
 
-        with _open_engine(policy, config, folder, display, problems) as engine, Grader() as grader:
+        with (
+            _open_engine(policy, config, folder, display, problems) as engine,
+            find_grader(grading.grader, deadline=grading.deadline) as grader,
+        ):
             if config.log.trackers:
                 accelerator.init_trackers(config.log.project, config=_flat_table(config))
             setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
@@ -160,7 +166,13 @@ def _train(
 
         if validation is not None and is_main:
             validated = folder / "validation"
-            summarise_folders(step_places(validated), validated, display)
+            summarise_folders(
+                step_places(validated),
+                validated,
+                display,
+                grader=grading.grader,
+                deadline=grading.deadline,
+            )
     last = latest_checkpoint(folder) or folder
     display.note(f"done: {last}")
     return last
@@ -236,10 +248,10 @@ def log_step(
     if step_number == 1:
         show_first_prompts(display, setup.policy, scored[0].rollout)
 
-    is_correct = verdicts(setup, scored)
+    grades = grades_of(setup, scored)
     metrics: dict[str, float] = {"step": step_number}
     options = setup.config.objective
-    metrics |= runlog.step_metrics(scored, is_correct, options.reduction, options.skip_tokens)
+    metrics |= runlog.step_metrics(scored, grades, options.reduction, options.skip_tokens)
     metrics |= clock.rates(sum(len(s.rollout.completion.ids) for s in scored))
     metrics["gradient_norm"] = gradient_norm
     metrics["learning_rate"] = learning_rate(setup.config, step_number - 1)
@@ -250,8 +262,15 @@ def log_step(
             f"step {step_number}: its completions are old: stale_kl is {metrics['stale_kl']:.2g} "
             f"nats, over {STALE_KL:g}; lower rollout.ahead or train.learning_rate"
         )
+    if failed := [i for i, grade in enumerate(grades) if grade.failed]:
+        first = failed[0]
+        display.note(
+            f"step {step_number}: the grader failed on {len(failed)} of {len(grades)} completions, "
+            f"which count 0; first on problem {scored[first].rollout.problem.id}: "
+            f"{grades[first].reason}"
+        )
     if setup.config.log.keep_rollouts:
-        runlog.write_rollouts(folder, step_number, scored, is_correct)
+        runlog.write_rollouts(folder, step_number, scored, grades)
         rows, tokenizer = setup.config.log.tokens, setup.policy.tokenizer
         write_tokens(folder, step_number, scored, rows, tokenizer)
     runlog.append_metrics(folder, metrics)
@@ -281,24 +300,13 @@ def _open_ahead(setup: Setup, folder: Path, display: Display, done: int) -> Ahea
     return ahead
 
 
-def verdicts(setup: Setup, scored: Sequence[Scored]) -> list[bool]:
-    """Whether each completion's answer is right; references are."""
+def grades_of(setup: Setup, scored: Sequence[Scored]) -> list[Grade]:
+    """The grade of each completion; references are right."""
     rollouts = [item.rollout for item in scored]
-    match setup.config.train.method:
-        case "sft":
-            return [True] * len(rollouts)
-        case "grpo":
-            return [rollout.figures["reward"] == 1 for rollout in rollouts]
-
-    items = [
-        Item(
-            setup.policy.transcript(r.prompt, r.completion.ids),
-            r.problem.answers,
-            r.completion.truncated,
-        )
-        for r in rollouts
-    ]
-    return [grade.strict.correct for grade in setup.grader.grade(items)]
+    if setup.config.train.method == "sft":
+        return [Grade(1.0, "reference")] * len(rollouts)
+    graded = [rollout.grade for rollout in rollouts if rollout.grade is not None]
+    return graded or grade_rollouts(setup, rollouts)
 
 
 _NO_TEACHER = Teacher(weights="live")

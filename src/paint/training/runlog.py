@@ -17,6 +17,8 @@ from types import FrameType
 from paint import files
 from paint.config import Config
 from paint.errors import explained
+from paint.grading.base import Grade
+from paint.grading.grader import MathGrade
 from paint.recipe import differences, to_table
 from paint.runs import (
     MAY_CHANGE,
@@ -129,11 +131,12 @@ def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
 
 
 def step_metrics(
-    scored: Sequence[Scored], is_correct: Sequence[bool], reduction: str, skip_tokens: int = 0
+    scored: Sequence[Scored], grades: Sequence[Grade], reduction: str, skip_tokens: int = 0
 ) -> dict[str, float]:
     """The figures of a step from all its rollouts, averaged with the loss's own weights.
 
-    What a method does not have is left out: references have no verdicts, baselines no teacher.
+    What a method does not have is left out: references have no grades, baselines no teacher. Where
+    the grader is not that of mathematics, the mean reward is a figure, too.
     Source: docs/notation.md has every name.
     """
     tokens = sum(len(s.rollout.completion.ids) for s in scored)
@@ -169,7 +172,12 @@ def step_metrics(
     if sampled:
         gaps = engine_gaps(scored)
         figures["truncated_share"] = sum(c.truncated for c in sampled) / len(sampled)
-        figures["correct_share"] = sum(is_correct) / len(is_correct)
+        rewards = [grade.reward for grade in grades if grade.reward is not None]
+        if rewards:
+            figures["correct_share"] = sum(grade.correct for grade in grades) / len(grades)
+        if rewards and not isinstance(grades[0], MathGrade):
+            figures["reward"] = sum(rewards) / len(rewards)
+            figures["grader_failures"] = sum(grade.failed for grade in grades)
         figures["engine_gap_mean"] = sum(gaps) / len(gaps)
         figures["engine_gap_p99"] = gaps[int(0.99 * (len(gaps) - 1))]
         figures |= staleness(scored)
@@ -177,11 +185,11 @@ def step_metrics(
 
 
 def write_rollouts(
-    folder: Path, step: int, scored: Sequence[Scored], is_correct: Sequence[bool]
+    folder: Path, step: int, scored: Sequence[Scored], grades: Sequence[Grade]
 ) -> None:
     """Keep a step's rollouts, one JSON object a line. Raises RunError where that fails."""
     path = step_folder(folder / "rollouts", step).with_suffix(".jsonl")
-    records = [_record(*row) for row in zip(scored, is_correct, strict=True)]
+    records = [_record(*row) for row in zip(scored, grades, strict=True)]
     with _or_run_error(path, folder):
         files.write_rows(path, records)
 
@@ -237,7 +245,7 @@ def stop_signals(signals: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _record(scored: Scored, is_correct: bool) -> dict[str, object]:
+def _record(scored: Scored, grade: Grade) -> dict[str, object]:
     """What is kept of a rollout."""
     rollout, completion, view = scored.rollout, scored.rollout.completion, scored.rollout.view
     record: dict[str, object] = {
@@ -245,7 +253,7 @@ def _record(scored: Scored, is_correct: bool) -> dict[str, object]:
         "problem": rollout.problem.problem,
         "answer": rollout.problem.answer,
         "text": rollout.text,
-        "correct": is_correct,
+        **({} if grade.reward is None else {"correct": grade.correct}),
         "truncated": completion.truncated,
         "source": completion.source,
         **rollout.figures,
@@ -254,6 +262,8 @@ def _record(scored: Scored, is_correct: bool) -> dict[str, object]:
         "completion_ids": completion.ids,
         "engine_log_probs": completion.log_probs,
     }
+    if completion.source != "reference" and not isinstance(grade, MathGrade):
+        record |= {"reward": grade.reward, "reason": grade.reason}
     if view is not None:
         record |= {
             "context": view.context,

@@ -12,11 +12,11 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from paint.config import Config
-from paint.data.problems import Problem
+from paint.data.problems import Problem, item_of
 from paint.display import Clock
 from paint.engines.protocol import Engine, Sampling, sampling_of, seed_of
 from paint.errors import Diverged
-from paint.grading.grader import Grader
+from paint.grading.base import Grade, Grader
 from paint.model.policy import Policy
 from paint.model.sharding import passes_missing
 from paint.model.teacher import Teacher
@@ -96,6 +96,16 @@ def wanted(
     prompts = [setup.policy.student_prompt(problem.problem) for _, problem in batch]
     seeds = [seed_of(config.train.seed, step_index, row) for row, _ in batch]
     return prompts, sampling_of(config.rollout), seeds
+
+
+def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
+    """The grade of each completion."""
+    transcript = setup.policy.transcript
+    items = [
+        item_of(r.problem, transcript(r.prompt, r.completion.ids), truncated=r.completion.truncated)
+        for r in rollouts
+    ]
+    return list(setup.grader.grade(items))
 
 
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[Scored]:

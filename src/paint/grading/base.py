@@ -1,0 +1,80 @@
+r"""The contract of a grader: what it receives and what it returns.
+
+A grader of your own is a function, named in the setting `grading.grader` as "module:name":
+
+    def grade(completion: str, row: Mapping[str, Any]) -> Grade | float | bool
+
+`completion` is the text as the model wrote it, think tags included. `row` holds the problem's
+fields: id, problem, solution ("" in an evaluation), answer, answers (a list of every right one)
+and, where the data have them, level and subject. A bool is the reward 1 or 0.
+
+The function runs in a process of its own for each completion. Where it raises, ends its process,
+takes longer than `grading.deadline` or returns anything else, the completion gets reward 0 and
+`failed` is set. The names are in paint.grading.registry.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol, runtime_checkable
+
+Gold = str | Sequence[str]  # a gold answer, or several of which each is right
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """The reward of a completion, and the reason for it in a few words.
+
+    Attributes:
+        reward: any finite number; 1 counts as right in accuracy and pass@k. None is not graded.
+        failed: the grader itself failed on the completion.
+    """
+
+    reward: float | None
+    reason: str = ""
+    failed: bool = False
+
+    @property
+    def correct(self) -> bool:
+        """Whether the reward is 1."""
+        return self.reward == 1
+
+
+GradeFunction = Callable[[str, Mapping[str, Any]], "Grade | float | bool"]
+"""A grader of a user's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A completion as the model wrote it, think tags included, and its gold answer."""
+
+    text: str
+    gold: Gold  # of several accepted answers, each is right
+    truncated: bool = False  # cut at its token limit
+    row: Mapping[str, Any] = field(default_factory=dict)  # the problem's fields
+
+
+@runtime_checkable
+class Grader(Protocol):
+    """Grades many completions at once; a context manager that may hold processes.
+
+    Majority votes and lenient figures of an evaluation need the grades of the mathematics grader
+    (paint.grading.grader.MathGrade). With other graders they are left out.
+    """
+
+    def grade(self, items: Sequence[Item]) -> Sequence[Grade]:
+        """The grades in the order of the items."""
+        ...
+
+    def close(self) -> None:
+        """End all processes at once."""
+        ...
+
+    def __enter__(self) -> "Grader": ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...

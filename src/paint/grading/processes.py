@@ -1,0 +1,243 @@
+"""Calls of a function that may hang or crash, each in a process of its own.
+
+A worker imports the function once. For each call it forks a child, which the kernel ends when its
+processor time is up. The result of a call depends neither on the number of workers, nor on other
+work of the machine, nor on earlier calls.
+
+Left out: systems without fork (Windows).
+"""
+
+import contextlib
+import dataclasses
+import gc
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import IO, Any, NoReturn
+
+from paint.errors import PaintError
+from paint.plugins import load_object
+
+DEADLINES = (0.01, 86_400.0)  # seconds, least and most
+# Wall time for each second of the deadline: a call that waits instead of computing ends too.
+WALL_SECONDS = 20
+REASON_CHARACTERS = 200
+
+Arguments = Sequence[Any]
+"""Arguments of one call, as JSON takes them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """What a call returned, as JSON takes it; or why it returned nothing."""
+
+    value: Any = None
+    error: str = ""
+
+
+class Pool:
+    """Workers that call one function; they start when they are first needed.
+
+    For one thread at a time.
+
+    Args:
+        function: as "module:name".
+        deadline: processor time of a call in seconds, from 0.01 to a day.
+        workers: by default the number of cores.
+        warm_up: calls that a worker makes before the first fork, for what is imported late.
+        memory: bytes of address space that a worker and its children may use; None is no limit.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        *,
+        deadline: float,
+        workers: int | None = None,
+        warm_up: Sequence[Arguments] = (),
+        memory: int | None = None,
+    ) -> None:
+        if (workers is not None and workers < 1) or not DEADLINES[0] <= deadline <= DEADLINES[1]:
+            raise ValueError(f"{workers} workers with a deadline of {deadline} s")
+        self._most_workers = workers or _cores()
+        self._command = [function, str(deadline), json.dumps(warm_up), str(memory or 0)]
+        self.workers: list[Worker] = []
+
+    def call(self, calls: Sequence[Arguments]) -> list[Result]:
+        """The results in the order of the calls.
+
+        Raises PaintError when a worker cannot be started.
+        """
+        results = [Result()] * len(calls)
+        try:
+            while len(self.workers) < min(self._most_workers, len(calls)):
+                self.workers.append(Worker(self._command))
+
+            with selectors.DefaultSelector() as selector:
+                waiting = iter(enumerate(calls))
+                for worker, (index, arguments) in zip(self.workers, waiting, strict=False):
+                    selector.register(worker.ask(index, arguments), selectors.EVENT_READ, worker)
+
+                while selector.get_map():
+                    for key, _ in selector.select():
+                        index, result = key.data.answer()
+                        results[index] = result
+                        if following := next(waiting, None):
+                            key.data.ask(*following)
+                        else:
+                            selector.unregister(key.fileobj)
+
+        except BaseException:
+            # A worker's late answer would be taken for that of a later call.
+            self.close()
+            raise
+
+        return results
+
+    def close(self) -> None:
+        """End all workers at once, whatever they do; later calls start new ones."""
+        while self.workers:
+            self.workers.pop().kill()
+
+
+class Worker:
+    """A process that makes one call at a time, each in a child of its own."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._index = 0
+        path = os.pathsep.join(filter(None, sys.path))
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-W", "ignore", "-m", "paint.grading.processes", *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                process_group=0,  # Ctrl-C reaches this process only, which then ends the worker
+                env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": path},
+            )
+        except OSError as error:  # no such program, or no room for another process
+            raise PaintError(f"A process that grades answers cannot be started: {error}.") from None
+
+    def ask(self, index: int, arguments: Arguments) -> IO[bytes]:
+        """Hand a call to the worker. The returned pipe is readable once it has answered."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._index = index
+        unsent = json.dumps(arguments).encode() + b"\n"
+        with contextlib.suppress(BrokenPipeError):  # a worker that has ended: answer() says so
+            while unsent:  # a signal may cut a write short
+                unsent = unsent[self._process.stdin.write(unsent) :]
+        return self._process.stdout
+
+    def answer(self) -> tuple[int, Result]:
+        """The index of the call that the worker was handed, and its result; waits for it."""
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line.endswith(b"\n"):
+            status = self._process.wait()
+            raise PaintError(f"A process that grades answers ended with status {status}.")
+        return self._index, Result(**json.loads(line))
+
+    def kill(self) -> None:
+        """End the worker and the child that it waits for."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.__exit__(None, None, None)  # closes the pipes and waits
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _work(name: str, deadline: float, warm_up: Sequence[Arguments], memory: int) -> None:
+    """Read a call a line and write a line with its result, until the input ends."""
+    import resource
+
+    answers = os.dup(1)
+    os.dup2(2, 1)  # a library that prints must not write among the answers
+
+    if memory:  # a stricter limit may be in force, and a system may have none
+        with contextlib.suppress(ValueError, OSError):
+            hard_limit = resource.getrlimit(resource.RLIMIT_AS)[1]
+            resource.setrlimit(resource.RLIMIT_AS, (memory, hard_limit))
+
+    # The asker may ignore or block signals, and children inherit that. Here timers must be deadly,
+    # and children must stay to be waited for.
+    for number in (signal.SIGPROF, signal.SIGALRM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    function = load_object(name, "grading.grader", ())
+    for arguments in warm_up:
+        function(*arguments)
+    gc.freeze()  # a child shares these objects' memory as long as no collection touches them
+
+    for line in sys.stdin.buffer:
+        answer = _answer_in_child(function, line, deadline)
+        with contextlib.suppress(BrokenPipeError):
+            while answer:
+                answer = answer[os.write(answers, answer) :]
+
+
+def _answer_in_child(function: Callable[..., Any], line: bytes, deadline: float) -> bytes:
+    """A line of JSON with the result of a call, which a child makes."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        _call_and_exit(function, line, deadline, writing)
+    os.close(writing)
+
+    answer, is_late = b"", False
+    with selectors.DefaultSelector() as selector, os.fdopen(reading, "rb", 0) as pipe:
+        selector.register(pipe, selectors.EVENT_READ)
+        # The child's own timers end it before, unless the function has changed them.
+        while not answer.endswith(b"\n") and not is_late:
+            is_late = not selector.select(deadline * WALL_SECONDS + 1)
+            if is_late or not (part := pipe.read(65_536)):
+                break
+            answer += part
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    if answer.endswith(b"\n"):
+        return answer
+    timed_out = is_late or -status in (signal.SIGPROF, signal.SIGALRM)
+    error = "timed out" if timed_out else f"ended with status {status}"
+    return json.dumps({"error": error}).encode() + b"\n"
+
+
+def _call_and_exit(
+    function: Callable[..., Any], line: bytes, deadline: float, writing: int
+) -> NoReturn:
+    """Call the function in this child, and write its result."""
+    try:
+        signal.setitimer(signal.ITIMER_PROF, deadline)
+        signal.setitimer(signal.ITIMER_REAL, deadline * WALL_SECONDS)
+        try:
+            answer = json.dumps({"value": function(*json.loads(line))}, default=_plain)
+        except Exception as error:
+            said = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
+            answer = json.dumps({"error": said})
+        unsent = answer.encode() + b"\n"
+        while unsent:
+            unsent = unsent[os.write(writing, unsent) :]
+    finally:
+        os._exit(1)
+
+
+def _plain(value: Any) -> Any:
+    """A dataclass as a dict, and a number of numpy or torch as Python's."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return value.item()
+
+
+if __name__ == "__main__":
+    _work(sys.argv[1], float(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,134 @@
+r"""The graders by name: the one place where a grader is made.
+
+math           the boxed answer equals the gold answer (paint.grading.grader)
+exact          the text equals the gold answer, letter by letter
+none           no completion is graded
+module:name    a function of your own (paint.grading.base)
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paint.errors import ConfigError
+from paint.grading.base import Grade, GradeFunction, Grader, Item
+from paint.grading.equality import boxed
+from paint.grading.grader import MathGrader
+from paint.grading.processes import Pool
+from paint.plugins import load_object, spec_of
+
+GRADERS = ("math", "exact", "none")
+
+
+def find_grader(
+    grader: str | GradeFunction = "math", *, deadline: float = 5.0, workers: int | None = None
+) -> Grader:
+    """The grader of a name, or of a function that can be imported by its name.
+
+    Args:
+        grader: a name of GRADERS, "module:name", or a function.
+        deadline: processor seconds that a comparison of two answers, or a call of a function, may
+            take, in [0.01, 86400].
+        workers: processes that compare answers or call the function; None is the number of cores.
+
+    Raises:
+        ConfigError: there is no such grader, or it is no function.
+    """
+    match grader:
+        case "math":
+            return MathGrader(deadline=deadline, workers=workers)
+        case "exact":
+            return ExactGrader()
+        case "none":
+            return NoGrader()
+    name = grader if isinstance(grader, str) else spec_of(grader)
+    if not callable(load_object(name, "grading.grader", GRADERS)):
+        raise ConfigError(f"grading.grader is {name}, which is no function")
+    return FunctionGrader(name, deadline=deadline, workers=workers)
+
+
+class _InProcess:
+    """A grader without processes."""
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> "Grader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def grade(self, items: Sequence[Item]) -> list[Grade]:
+        raise NotImplementedError
+
+
+class ExactGrader(_InProcess):
+    r"""Reward 1 where the answer's text is a gold answer.
+
+    The answer is the content of the last \boxed{}, or the whole text where there is none, in each
+    case after the last closed think block and without white space at its ends.
+    """
+
+    def grade(self, items: Sequence[Item]) -> list[Grade]:
+        """The grades in the order of the items."""
+        return [_exact(item) for item in items]
+
+
+class NoGrader(_InProcess):
+    """No completion is graded: rewards are None."""
+
+    def grade(self, items: Sequence[Item]) -> list[Grade]:
+        """A grade without reward for each item."""
+        return [Grade(None, "not graded")] * len(items)
+
+
+class FunctionGrader:
+    """Grades by a function of a user's own, each call in a process that can be ended.
+
+    Args:
+        name: of the function, as "module:name".
+    """
+
+    def __init__(self, name: str, *, deadline: float = 5.0, workers: int | None = None) -> None:
+        self._pool = Pool(name, deadline=deadline, workers=workers)
+
+    def grade(self, items: Sequence[Item]) -> list[Grade]:
+        """The grades in the order of the items."""
+        results = self._pool.call([(item.text, dict(item.row)) for item in items])
+        return [
+            Grade(0.0, result.error, failed=True) if result.error else _grade(result.value)
+            for result in results
+        ]
+
+    def close(self) -> None:
+        """End all processes at once; a later grading starts new ones."""
+        self._pool.close()
+
+    def __enter__(self) -> "FunctionGrader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _exact(item: Item) -> Grade:
+    written = item.text.rpartition("</think>")[2]
+    answer = boxed(written)
+    answer = (written if answer is None else answer).strip()
+    golds = [item.gold] if isinstance(item.gold, str) else item.gold
+    is_right = answer in [gold.strip() for gold in golds]
+    return Grade(float(is_right), "right" if is_right else "wrong")
+
+
+def _grade(value: Any) -> Grade:
+    """The grade that a function returned, after its way through JSON."""
+    reason = ""
+    if isinstance(value, Mapping) and "reward" in value:
+        value, reason = value["reward"], str(value.get("reason", ""))
+    if not isinstance(value, bool | int | float) or not math.isfinite(value):
+        return Grade(0.0, f"returned {value!r}, which is no reward"[:200], failed=True)
+    reward = float(value)
+    return Grade(
+        reward, reason or ("right" if reward == 1 else "wrong" if reward == 0 else "partial")
+    )
