@@ -21,6 +21,7 @@ from paint import files
 from paint.data.golds import doubts
 from paint.data.problems import LABELS, Problem, item_of
 from paint.display import Display
+from paint.errors import ConfigError
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import (
     Store,
@@ -34,7 +35,7 @@ from paint.evaluation.tables import markdown, print_sheets, sheets, summary_json
 from paint.evaluation.verdicts import ByHand, counted, overrule, verdicts_by_hand
 from paint.grading.base import Grade, Grader
 from paint.grading.grader import MathGrade, MathGrader
-from paint.grading.registry import find_grader
+from paint.grading.registry import NoGrader, find_grader
 from paint.latex import normalize
 
 GRADED_AT_ONCE = 256
@@ -66,8 +67,11 @@ def grade(
         by_hand: verdicts of a person, which take the grader's place.
 
     Raises:
+        ConfigError: the grader is "none".
         StoreError: samples are missing, or grades.jsonl cannot be written.
     """
+    if isinstance(grader, NoGrader):
+        raise ConfigError('the grader must not be "none": an evaluation needs grades')
     rows = [(problem.id, sample) for problem, sample in store.rows]
     if store.missing:
         raise StoreError(

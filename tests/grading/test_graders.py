@@ -1,0 +1,161 @@
+"""Graders by name, and one that lives outside of the package."""
+
+import importlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.cli.main import main
+from paint.display import Display
+from paint.errors import ConfigError
+from paint.evaluation.stages import summarise_folders
+from paint.files import read_rows
+from paint.grading.base import Grade, Item
+from paint.grading.registry import find_grader
+from paint.plugins import spec_of
+from paint.runs import read_metrics
+from paint.training.run import train
+from runs import changed, stored
+
+SHORT = "extensions.short_grader:grade"
+short_grader = importlib.import_module("extensions.short_grader")
+SMALL: dict[str, dict[str, Any]] = {
+    "data": {"limit": 3},  # each problem is in each step
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 60, "batch_size": 12},
+    "grpo": {"group_size": 4},
+    "train": {"steps": 1, "batch_size": 12, "micro_batch_size": 12, "checkpoint_every": 1},
+    "grading": {"grader": SHORT, "deadline": 0.2},
+}
+
+
+def expected(text: str) -> float:
+    return min(int(short_grader.SHORT) / len(text), 1.0)
+
+
+def test_exact_compares_the_last_box_or_else_the_whole_text() -> None:
+    texts = [
+        r"\boxed{1} then \boxed{ 0.5 }",
+        "0.5\n",
+        r"\boxed{1/2}",
+        "It is 0.5",
+        "<think>1</think> 0.5",
+    ]
+    with find_grader("exact") as grader:
+        grades = grader.grade([Item(text, ("0.5", "half")) for text in texts])
+    assert [grade.reward for grade in grades] == [1, 1, 0, 0, 1]
+
+
+def test_without_a_grader_nothing_has_a_reward() -> None:
+    with find_grader("none") as grader:
+        assert [grade.reward for grade in grader.grade([Item("5", "5")] * 2)] == [None, None]
+
+
+def returned(completion: str, row: Mapping[str, Any]) -> Any:
+    match completion:
+        case "end":
+            os._exit(3)
+        case "sleep":
+            time.sleep(100)
+        case "text":
+            return "right"
+        case "nan":
+            return float("nan")
+    return json.loads(completion)
+
+
+def test_a_function_that_fails_costs_its_completion_alone() -> None:
+    texts = ["true", "end", "false", "sleep", "0.25", "text", "nan", "-3", "{"]
+    with find_grader(returned, deadline=0.05, workers=2) as grader:
+        grades = grader.grade([Item(text, "") for text in texts])
+    assert [grade.reward for grade in grades] == [1, 0, 0, 0, 0.25, 0, 0, -3, 0]
+    assert [grade.failed for grade in grades] == [
+        t in ("end", "sleep", "text", "nan", "{") for t in texts
+    ]
+    assert grades[1].reason == "ended with status 3"
+    assert grades[3].reason == "timed out"
+    assert grades[8].reason.startswith("JSONDecodeError: ")
+    assert grades[0] == Grade(1.0, "right")
+
+
+@pytest.mark.parametrize(
+    "name", ["maths", "nowhere:grade", f"{SHORT}d", "extensions.short_grader:SHORT"]
+)
+def test_what_is_no_grader_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"^grading\.grader "):
+        find_grader(name)
+
+
+@pytest.mark.parametrize("use", [{"train": {"method": "grpo"}}, {"validation": {"path": "lab"}}])
+def test_what_needs_grades_refuses_no_grader(use: dict[str, dict[str, Any]]) -> None:
+    with pytest.raises(ConfigError, match=r'grading\.grader must not be "none"'):
+        changed("lab-paint", {"grading": {"grader": "none"}}, use)
+
+
+@pytest.mark.parametrize("recipe", ["lab-grpo", "lab-paint"])
+def test_rewards_and_accuracy_are_those_of_a_users_grader(recipe: str, tmp_path: Path) -> None:
+    assert spec_of(short_grader.grade) == SHORT
+    run = tmp_path / "run"
+    train(changed(recipe, SMALL), run, display=Display(enabled=False))
+    rows = stored(run)
+    failed = {"chain-0": "ValueError: no reward for ", "chain-1": "timed out"}
+    for row in rows:
+        if row["problem_id"] in failed:
+            assert row["reward"] == 0
+            assert row["reason"].startswith(failed[row["problem_id"]])
+        else:
+            assert 0 < row["reward"] == expected(row["text"])
+    assert {row["problem_id"] for row in rows} == {*failed, "chain-2"}
+
+    [metrics] = read_metrics(run)
+    assert metrics["reward"] == pytest.approx(sum(row["reward"] for row in rows) / 12)
+    assert metrics["correct_share"] == sum(row["reward"] == 1 for row in rows) / 12
+    assert metrics["grader_failures"] == 8
+
+
+def test_an_ungraded_run_has_no_accuracy(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    config = changed("lab-paint", SMALL, {"grading": {"grader": "none"}})
+    train(config, run, display=Display(enabled=False))
+    [metrics] = read_metrics(run)
+    assert not {"correct_share", "reward"} & metrics.keys()
+    assert "correct" not in stored(run)[0]
+
+
+def test_an_evaluation_reports_the_mean_reward_of_a_users_grader(tmp_path: Path) -> None:
+    flags = ["--benchmarks", "lab", "--limit", "3", "--samples", "2", "--no-thinking"]
+    flags += ["--rollout.max-new-tokens", "96", "--folder", str(tmp_path)]
+    assert main(["eval", "lab", *flags, "--grader", SHORT, "--deadline", "0.2"]) == 0
+    [path] = tmp_path.rglob("grades.jsonl")
+    grades = list(read_rows(path, ""))
+    texts = {
+        (row["problem"], row["sample"]): row["text"]
+        for row in map(json.loads, (path.parent / "completions.jsonl").read_text().splitlines())
+    }
+    rewards = [
+        0.0 if g["problem"].endswith(("-0", "-1")) else expected(texts[g["problem"], g["sample"]])
+        for g in grades
+    ]
+    assert [g["reward"] for g in grades] == rewards
+    assert rewards[:4] == [0.0] * 4
+    assert sum(rewards) > 0
+
+    [summary] = tmp_path.rglob("summary.json")
+    [figures] = json.loads(summary.read_text())["figures"]["base"].values()
+    assert figures["reward"]["mean"] == pytest.approx(sum(rewards) / 6)
+    assert not {"maj_at_k", "lenient_avg_at_k", "unboxed_share"} & figures.keys()
+    assert "Mean reward" in summary.with_suffix(".md").read_text()
+
+    # The mathematics grader reads the same samples, and has votes and lenient figures.
+    summarise_folders([summary.parent], summary.parent, Display(enabled=False))
+    [figures] = json.loads(summary.read_text())["figures"]["base"].values()
+    assert "reward" not in figures
+    assert {"maj_at_k", "lenient_avg_at_k", "unboxed_share"} <= figures.keys()
+
+    with pytest.raises(ConfigError, match="an evaluation needs grades"):
+        summarise_folders([summary.parent], tmp_path, Display(enabled=False), grader="none")
