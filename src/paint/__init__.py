@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         student_messages,
         teacher_messages,
     )
+    from paint.divergences import Divergence
     from paint.fused import fused_paint_loss
     from paint.objective import Loss, divergence, entropy, interpolate, paint_loss, select_positions
 
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ConfigError",
     "Diverged",
+    "Divergence",
     "Loss",
     "PaintError",
     "Stopped",
@@ -52,7 +54,7 @@ __all__ = [
     "teacher_messages",
 ]
 
-HOMES = ("context", "objective", "fused")
+HOMES = ("context", "divergences", "objective", "fused")
 """Where the names are looked for, in this order: the first module needs no torch."""
 
 if not TYPE_CHECKING:  # a type checker would take any name for one that this function knows

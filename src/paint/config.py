@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
+from paint.divergences import find_divergence
 from paint.engine_registry import engine_type
 from paint.errors import ConfigError as ConfigError
 from paint.errors import require, require_place, require_sound, show
@@ -500,24 +501,26 @@ class Config:
                 )
 
         rollout, objective = self.rollout, self.objective
-        tokens_carry_gradient = self.train.method == "grpo" or objective.kind == "sampled_token"
+        divergence = find_divergence(objective.kind)
+        tokens_carry_gradient = self.train.method == "grpo" or divergence.is_sampled
         if tokens_carry_gradient and objective.temperature not in (None, rollout.temperature):
             raise ConfigError(
                 f"objective.temperature must be None or rollout.temperature = "
                 f"{rollout.temperature:g} where sampled tokens carry the gradient, got "
                 f"{objective.temperature:g} (they are drawn at that one)"
             )
-        if objective.kind == "sampled_token" and (rollout.top_p < 1 or rollout.top_k > 0):
+        if divergence.is_sampled and (rollout.top_p < 1 or rollout.top_k > 0):
             raise ConfigError(
-                'rollout.top_p must be 1 and rollout.top_k -1 with objective.kind "sampled_token", '
-                f"got {rollout.top_p:g} and {rollout.top_k} (its gradient is that of the reverse "
+                "rollout.top_p must be 1 and rollout.top_k -1 with objective.kind "
+                f"{show(divergence.name)}, got {rollout.top_p:g} and {rollout.top_k} (its gradient "
+                "is that of the reverse "
                 "KL only for tokens drawn from the whole distribution)"
             )
 
         if rollout.ahead and (self.train.method != "distillation" or tokens_carry_gradient):
             what = f"train.method {show(self.train.method)}"
             if self.train.method == "distillation":
-                what = 'objective.kind "sampled_token"'
+                what = f'objective.kind "{divergence.name}"'
             raise ConfigError(
                 f"rollout.ahead must be 0 with {what}, got {rollout.ahead} (a gradient by sampled "
                 f"tokens is that of the policy which drew them, and references are not drawn)"

@@ -5,12 +5,11 @@ module imports no engine, so settings are checked without torch. An engine outsi
 named as "module:Class" (docs/engines.md).
 """
 
-import importlib
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from paint.errors import ConfigError, brief
+from paint.plugins import load_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class EngineType:
 
     def load(self) -> Any:
         """Import the class. Raises ConfigError where that fails."""
-        return _load(self.class_name)
+        return load_object(self.class_name, "rollout.engine", ENGINES)
 
 
 ENGINES = {
@@ -71,13 +70,7 @@ def engine_type(name: str) -> EngineType:
     """
     if name in ENGINES:
         return ENGINES[name]
-    if not re.fullmatch(r"\w+(\.\w+)*:\w+", name):
-        raise ConfigError(
-            f"rollout.engine must be one of {', '.join(ENGINES)}, or module:Class for an engine of "
-            f"your own, got {brief(name)}"
-        )
-
-    engine = _load(name)
+    engine = load_object(name, "rollout.engine", ENGINES)
     needed = ("is_remote", "takes_adapters", "from_setup")
     if missing := [attribute for attribute in needed if not hasattr(engine, attribute)]:
         raise ConfigError(
@@ -100,20 +93,3 @@ def server_engine(name: str) -> str:
             f"choose another engine, or no GPUs for servers (--split)"
         )
     return found
-
-
-def _load(class_name: str) -> Any:
-    """The object that "module:Class" names, whose module is found as Python finds any."""
-    module_name, _, attribute = class_name.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ConfigError(
-            f"rollout.engine is {brief(class_name)}, and {module_name} cannot be imported: "
-            f"{error}; install it, or put its folder into PYTHONPATH"
-        ) from error
-    if not hasattr(module, attribute):
-        raise ConfigError(
-            f"rollout.engine is {brief(class_name)}, and {module_name} has no {attribute}"
-        )
-    return getattr(module, attribute)

@@ -36,9 +36,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from paint import objective
+from paint.divergences import DIVERGENCES, Divergence, divergence_name, find_divergence
 from paint.errors import PaintError
 from paint.objective import Lengths, Loss
-from paint.options import ClipMode, Impl, Kind, Objective, Reduction
+from paint.options import ClipMode, Impl, Objective, Reduction
 
 Columns = dict[str, Float[Tensor, "n"]]
 
@@ -86,7 +87,7 @@ def fused_paint_loss(
     top_fraction: float = 0.03,
     clip: float = 0.06,
     clip_mode: ClipMode = "pointwise",
-    kind: Kind = "forward_kl",
+    kind: str | Divergence = "forward_kl",
     reduction: Reduction = "completion",
     skip_tokens: int = 0,
     tokens: Int[Tensor, "n"] | None = None,
@@ -112,7 +113,7 @@ def fused_paint_loss(
     cannot run.
     """
     options = Objective(
-        kind=kind,
+        kind=divergence_name(kind),
         clip=clip,
         clip_mode=clip_mode,
         mix=mix,
@@ -171,8 +172,9 @@ def loss_from_hidden(
         )
         return objective.loss_from_logits(student_logits, teacher_logits, lengths, options, tokens)
 
-    on_gpu = student_hidden.is_cuda and find_spec("triton")
-    if options.impl == "triton" or (options.impl == "auto" and on_gpu):
+    has_kernel = find_divergence(options.kind) in DIVERGENCES.values()
+    can_use_triton = student_hidden.is_cuda and find_spec("triton") and has_kernel
+    if options.impl == "triton" or (options.impl == "auto" and can_use_triton):
         work = triton_row_work(student_hidden.device)
     else:
         work = RowWork(measure, differentiate)
@@ -497,6 +499,7 @@ def differentiate(
     """
     names = ("per_token", "kl", "clipped", "unclipped_mass")
     figures = {name: student.new_empty(len(student)) for name in names}
+    divergence = find_divergence(options.kind)
 
     for rows in _blocks(student):
         log_p, log_q = teacher[rows], student[rows]
@@ -505,7 +508,7 @@ def differentiate(
             log_p[chosen] = objective.interpolate(log_p[chosen], log_q[chosen], options.mix)
 
         sampled = None if tokens is None else tokens[rows]
-        summands, g, p, q = _summands_and_g(log_p, log_q, sampled, options.kind)
+        summands, g, p, q = _summands_and_g(log_p, log_q, sampled, divergence)
         kept = _kept(summands, options)
         figures["kl"][rows] = summands.sum(-1)
         figures["clipped"][rows] = 1 - kept.amin(-1)
@@ -521,32 +524,20 @@ def differentiate(
 
 
 def _summands_and_g(
-    log_p: Tensor, log_q: Tensor, tokens: Tensor | None, kind: Kind
+    log_p: Tensor, log_q: Tensor, tokens: Tensor | None, divergence: Divergence
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The summand of every entry, as in paint.objective, g = ∂summand / ∂log q, and p and q.
+    """The summand of every entry, g = ∂summand / ∂log q, p and q; of a sampled token, only its own.
 
-    p and q may be written over their logarithms: memory that is new costs as much as the work.
+    The logarithms may be written over.
     """
-    if kind == "forward_kl":
-        summands = log_p - log_q
-        p, q = log_p.exp_(), log_q.exp_()
-        return summands.mul_(p), -p, p, q
-
+    if not divergence.is_sampled:
+        return divergence.evaluate(log_p, log_q)
+    assert tokens is not None
+    token = tokens[:, None]
     p, q = log_p.exp(), log_q.exp()
-    match kind:
-        case "reverse_kl":
-            summands = q * (log_q - log_p)
-            return summands, summands + q, p, q
-        case "jsd":
-            log_m = objective.log_mean(log_p, log_q)
-            student_part = q * (log_q - log_m) / 2
-            return p * (log_p - log_m) / 2 + student_part, student_part, p, q
-        case "sampled_token":
-            assert tokens is not None
-            token = tokens[:, None]
-            gap = log_q.gather(-1, token) - log_p.gather(-1, token)
-            summands = torch.zeros_like(log_q).scatter_(-1, token, gap)
-            return summands, summands.clone(), p, q
+    of_token = divergence.term(*(x.gather(-1, token) for x in (p, log_p, q, log_q)))
+    summands = torch.zeros_like(log_q).scatter_(-1, token, of_token)
+    return summands, summands.clone(), p, q
 
 
 def _kept(summands: Tensor, options: Objective) -> Tensor:

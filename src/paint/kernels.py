@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from paint.divergences import DIVERGENCES, find_divergence
 from paint.options import Objective
 
 BLOCK = 2048
@@ -70,6 +71,11 @@ def differentiate(
     ones. slope is None, or a tensor (r v) that may be student itself: dD/dz of the student's logits
     z is written into it.
     """
+    divergence = find_divergence(options.kind)
+    if divergence not in DIVERGENCES.values():
+        raise ValueError(
+            f"the Triton kernel has no divergence {divergence.name!r}; use impl='chunked'"
+        )
     rows, vocabulary = student.shape
     figures = {
         name: student.new_empty(rows) for name in ("per_token", "kl", "clipped", "unclipped_mass")
@@ -93,7 +99,7 @@ def differentiate(
             TEMPERATURE=options.loss_temperature,
             MIX=options.mix,
             CLIP=options.clip,
-            KIND=options.kind,
+            KIND=divergence.name,
             CLIP_MODE=options.clip_mode,
             GRADIENT=slope is not None,
             BLOCK=BLOCK,
@@ -325,6 +331,7 @@ def _summand(log_p, log_q, sampled, KIND: tl.constexpr):
         summand = tl.where(sampled, log_q - log_p, 0.0)
         g = summand
     else:
+        tl.static_assert(KIND == "jsd")
         log_m = tl.maximum(log_p, log_q) + _log_mean_exp(-tl.abs(log_p - log_q))
         q_term = tl.exp(log_q) * (log_q - log_m) / 2
         summand, g = tl.exp(log_p) * (log_p - log_m) / 2 + q_term, q_term

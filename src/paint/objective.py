@@ -14,13 +14,14 @@ Axes: b rows (completions), n completion tokens of a batch laid end to end, v vo
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from paint.options import ClipMode, Divergence, Kind, Objective, Reduction
+from paint.divergences import Divergence, divergence_name, find_divergence
+from paint.errors import ConfigError
+from paint.options import ClipMode, Objective, Reduction
 
 Lengths = Sequence[int] | Int[Tensor, "b"]
 
@@ -115,7 +116,7 @@ def divergence(
     target_log_probs: Float[Tensor, "*n v"],
     student_log_probs: Float[Tensor, "*n v"],
     *,
-    kind: Divergence = "forward_kl",
+    kind: str | Divergence = "forward_kl",
     clip: float = 0.06,
     clip_mode: ClipMode = "pointwise",
 ) -> Float[Tensor, "*n"]:
@@ -141,11 +142,12 @@ def divergence(
     Raises ValueError for an unknown kind or clip_mode, and for a clip that is applied and not
     positive. The kind sampled_token needs tokens, which only paint_loss takes.
     """
-    Objective(kind=kind, clip=clip, clip_mode=clip_mode)  # checks them
-    if kind not in get_args(Divergence):
-        raise ValueError(f"kind must be one of {', '.join(get_args(Divergence))}, got {kind!r}")
+    options = Objective(kind=divergence_name(kind), clip=clip, clip_mode=clip_mode)  # checks them
+    found = find_divergence(options.kind)
+    if found.is_sampled:
+        raise ConfigError(f"kind {found.name!r} needs sampled tokens, which only paint_loss takes")
 
-    summands = _summands(target_log_probs, student_log_probs, kind)
+    summands = divergence_terms(target_log_probs, student_log_probs, found)
     return clipped_sum(summands, clip, clip_mode)
 
 
@@ -208,7 +210,7 @@ def paint_loss(
     top_fraction: float = 0.03,
     clip: float = 0.06,
     clip_mode: ClipMode = "pointwise",
-    kind: Kind = "forward_kl",
+    kind: str | Divergence = "forward_kl",
     reduction: Reduction = "completion",
     skip_tokens: int = 0,
     tokens: Int[Tensor, "n"] | None = None,
@@ -240,7 +242,7 @@ def paint_loss(
     range.
     """
     options = Objective(
-        kind=kind,
+        kind=divergence_name(kind),
         clip=clip,
         clip_mode=clip_mode,
         mix=mix,
@@ -284,7 +286,9 @@ def loss_from_logits(
         interpolated = interpolate(teacher_log_probs, student_log_probs, options.mix)
         target_log_probs = torch.where(selected[:, None], interpolated, teacher_log_probs)
 
-    summands = _summands(target_log_probs, student_log_probs, options.kind, tokens)
+    summands = divergence_terms(
+        target_log_probs, student_log_probs, find_divergence(options.kind), tokens
+    )
     per_token = clipped_sum(summands, options.clip, options.clip_mode)
     weights = token_weights(
         lengths, reduction=options.reduction, skip_tokens=options.skip_tokens
@@ -332,13 +336,6 @@ def select(
     return selected
 
 
-def log_mean(log_p: Float[Tensor, "*n v"], log_q: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
-    """log M = log ½ (P + Q), exactly log P where P = Q."""
-    # With d = |log P − log Q|, log M = max + log(½ (1 + exp −d)) = max + log(1 + ½ (exp(−d) − 1)).
-    # Where d = 0, expm1 and log1p are exactly 0; logaddexp − log 2 would leave a rounding error.
-    return torch.maximum(log_p, log_q) + (torch.expm1(-(log_p - log_q).abs()) / 2).log1p()
-
-
 def clipped_sum(
     summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode
 ) -> Float[Tensor, "*n"]:
@@ -383,8 +380,9 @@ def check_inputs(
         raise ValueError(
             f"lengths must sum to the {student_rows} rows of each view, got {sum(lengths)}"
         )
-    if tokens is None and options.kind == "sampled_token":
-        raise ValueError("kind 'sampled_token' needs tokens, the sampled ones")
+    divergence = find_divergence(options.kind)
+    if tokens is None and divergence.is_sampled:
+        raise ValueError(f"kind {divergence.name!r} needs tokens, the sampled ones")
     if tokens is not None and len(tokens) != student_rows:
         raise ValueError(
             f"tokens must be one for each of the {student_rows} rows of each view, "
@@ -393,28 +391,22 @@ def check_inputs(
     return lengths
 
 
-def _summands(
+def divergence_terms(
     target_log_probs: Float[Tensor, "*n v"],
     student_log_probs: Float[Tensor, "*n v"],
-    kind: Kind,
+    divergence: Divergence,
     tokens: Int[Tensor, "*n"] | None = None,
 ) -> Float[Tensor, "*n v"]:
     """What the divergence adds up over the vocabulary, and the pointwise clip cuts."""
     log_p, log_q = finite(target_log_probs), finite(student_log_probs)
-    match kind:
-        case "forward_kl":
-            return log_p.exp() * (log_p - log_q)
-        case "reverse_kl":
-            return log_q.exp() * (log_q - log_p)
-        case "jsd":
-            log_m = log_mean(log_p, log_q)
-            return (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)) / 2
-        case "sampled_token":
-            assert tokens is not None
-            sampled = torch.arange(log_q.shape[-1], device=log_q.device) == tokens[..., None]
-            disadvantage = (sampled * (log_q - log_p)).detach()
-            # The second term is exactly 0, and its gradient is REINFORCE's: disadvantage × ∇ log q.
-            return disadvantage + disadvantage * (log_q - log_q.detach())
+    terms = divergence.term(log_p.exp(), log_p, log_q.exp(), log_q)
+    if not divergence.is_sampled:
+        return terms
+    assert tokens is not None
+    sampled = torch.arange(log_q.shape[-1], device=log_q.device) == tokens[..., None]
+    weight = (sampled * terms).detach()
+    # The second term is exactly 0, and its gradient is REINFORCE's: weight × ∇ log q.
+    return weight + weight * (log_q - log_q.detach())
 
 
 def finite(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:

@@ -10,10 +10,9 @@ need tensors (paint.objective has them).
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from paint.divergences import find_divergence
 from paint.errors import ConfigError, require, require_sound
 
-Divergence = Literal["forward_kl", "reverse_kl", "jsd"]
-Kind = Literal[Divergence, "sampled_token"]
 ClipMode = Literal["pointwise", "token", "none"]
 Reduction = Literal["completion", "token"]
 Impl = Literal["auto", "reference", "chunked", "triton"]
@@ -23,10 +22,11 @@ Impl = Literal["auto", "reference", "chunked", "triton"]
 class Objective:
     """How the student is trained towards the teacher."""
 
-    kind: Kind = "forward_kl"
-    """Divergence between target and student at a position; sampled_token is reverse KL by policy
-    gradient on the sampled token, with clip-mode none, top-p 1 and top-k -1 (paper: Eq.
-    clipped_fkl, forward KL; Training Algorithm names sampled tokens)."""
+    kind: str = "forward_kl"
+    """Divergence between target and student at a position: forward_kl, reverse_kl, jsd,
+    sampled_token, or module:name for one of your own (paint.divergences). sampled_token is reverse
+    KL by policy gradient on the sampled token, with clip-mode none, top-p 1 and top-k -1 (paper:
+    Eq. clipped_fkl, forward KL; Training Algorithm names sampled tokens)."""
     clip: float = 0.06
     """Clipping threshold tau, in nats, above 0; ignored with clip-mode none (paper: Eq.
     clipped_fkl; Experimental Details, 0.06)."""
@@ -56,17 +56,17 @@ class Objective:
 
     def __post_init__(self) -> None:
         require_sound(self)
-        literals = {"kind": Kind, "clip_mode": ClipMode, "reduction": Reduction, "impl": Impl}
+        literals = {"clip_mode": ClipMode, "reduction": Reduction, "impl": Impl}
         for key, literal in literals.items():
             choices = get_args(literal)
             is_known = getattr(self, key) in choices
             require(self, key, is_known, f"one of {', '.join(choices)}", f"default: {choices[0]}")
 
-        is_clippable = self.clip_mode == "none" or self.kind != "sampled_token"
+        divergence = find_divergence(self.kind)
+        is_clippable = self.clip_mode == "none" or not divergence.is_sampled
         why_none = "a clip would take the gradient from the tokens that the teacher disfavours most"
-        require(
-            self, "clip_mode", is_clippable, '"none" with objective.kind "sampled_token"', why_none
-        )
+        allowed = f'"none" with objective.kind "{divergence.name}"'
+        require(self, "clip_mode", is_clippable, allowed, why_none)
         is_positive = self.clip > 0 or self.clip_mode == "none"
         off = 'tau; paper: 0.06; off: objective.clip_mode "none"'
         require(self, "clip", is_positive, "above 0", off)

@@ -265,6 +265,7 @@ def entries_of(found: Detail, vocabulary: Vocabulary) -> dict[str, Any]:
         "edges": packed(found.edges),
         "ids": packed(vocabulary.add(found.entries.tolist())),
         **{view: packed(values) for view, values in found.log_probs.items()},
+        "term": packed(found.terms),
     }
 
 
@@ -338,7 +339,7 @@ def settings_of(config: Config) -> list[list[Any]]:
 def objective_of(config: Config) -> dict[str, Any]:
     """What the page needs to say which entries are clipped."""
     options = config.objective.resolve(config.rollout.temperature)
-    names = ("kind", "clip", "clip_mode", "mix", "top_fraction", "temperature", "skip_tokens")
+    names = ("clip", "clip_mode", "mix", "top_fraction", "temperature", "skip_tokens")
     return {name: getattr(options, name) for name in names} | {"shown": config.context.shown}
 
 

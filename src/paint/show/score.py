@@ -21,11 +21,19 @@ from paint.config import Config, Shown
 from paint.data.problems import DataError, Problem, problems_digest, read_problems
 from paint.device import own_device
 from paint.display import Display
+from paint.divergences import find_divergence
 from paint.engines.protocol import seed_of
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import Teacher, open_teacher
 from paint.model.weights import load_trained, model_digests, trained_in
-from paint.objective import entropy, entropy_ratio, interpolate, loss_from_logits, select
+from paint.objective import (
+    divergence_terms,
+    entropy,
+    entropy_ratio,
+    interpolate,
+    loss_from_logits,
+    select,
+)
 from paint.options import Objective
 from paint.runs import RunError, checkpoints, read_facts, require_checkpoint, step_of
 from paint.step import teacher_view
@@ -49,12 +57,14 @@ class Detail:
         edges: entries of token i are those from edges[i] to edges[i + 1] (n + 1).
         entries: token ids: the sampled one first, then the others from likely to unlikely.
         log_probs: of the entries, by student, teacher and target, at the loss's temperature (m).
+        terms: what each entry adds to the divergence, before the clip (m).
     """
 
     values: dict[str, np.ndarray]
     edges: np.ndarray
     entries: np.ndarray
     log_probs: dict[str, np.ndarray]
+    terms: np.ndarray
 
 
 class Scorer:
@@ -189,6 +199,7 @@ def detail(
             view: np.array([x for p in flat for x in p.log_probs[view]], np.float32)
             for view in ("student", "teacher", "target")
         },
+        terms=np.array([x for p in flat for x in p.terms], np.float32),
     )
 
 
@@ -199,6 +210,7 @@ class Position:
     values: dict[str, float]
     entries: list[int]
     log_probs: dict[str, list[float]]
+    terms: list[float]
 
 
 def positions(
@@ -227,12 +239,15 @@ def positions(
 
         with torch.no_grad():
             log_probs = distributions(student, teacher, of_rows)
+            divergence = find_divergence(options.kind)
+            added = divergence_terms(log_probs["target"], log_probs["student"], divergence, sampled)
             values = {"loss": loss.per_token, **loss.stats, "slope": slope}
             columns = {name: value.tolist() for name, value in values.items()}
             k = min(LIKELIEST, student.shape[-1])
             likeliest = [view.topk(k, dim=-1).indices for view in log_probs.values()]
             candidates = torch.cat([sampled[:, None], *likeliest], dim=-1)
             given = {name: view.gather(-1, candidates).tolist() for name, view in log_probs.items()}
+            terms = added.gather(-1, candidates).tolist()
             ids = candidates.tolist()
 
         for i, place in enumerate(places.tolist()):
@@ -246,6 +261,7 @@ def positions(
                 {name: column[i] for name, column in columns.items()},
                 [ids[i][n] for n in order],
                 {name: [rows[i][n] for n in order] for name, rows in given.items()},
+                [terms[i][n] for n in order],
             )
     return [made[place] for place in range(len(tokens))]
 

@@ -91,18 +91,9 @@ function tokenSpans(row) {
   });
 }
 
-// What the divergence adds up for one entry, before the clip; the same as paint.objective.
-function summand(kind, logP, logQ, isSampled) {
-  if (kind === "sampled_token") return isSampled ? logQ - logP : 0;
-  const p = Math.exp(logP), q = Math.exp(logQ);
-  const term = (weight, x) => (weight === 0 ? 0 : weight * x);
-  if (kind === "reverse_kl") return term(q, logQ - logP);
-  if (kind === "jsd") { const logM = Math.max(logP, logQ) + Math.log1p(Math.expm1(-Math.abs(logP - logQ)) / 2); return (term(p, logP - logM) + term(q, logQ - logM)) / 2; }
-  return term(p, logP - logQ);
-}
 function isClipped(i, v, value) {
   const o = DATA.objective;
-  if (o.clip_mode === "none" || o.kind === "sampled_token") return false;
+  if (o.clip_mode === "none") return false;
   return (o.clip_mode === "token" ? v.kl[i] : value) > o.clip;
 }
 
@@ -110,11 +101,10 @@ function isClipped(i, v, value) {
 function entriesAt(row, i) {
   if (!row.entries) return [];
   const e = row.entries, edges = unpack(e.edges), ids = unpack(e.ids);
-  const [s, t, g] = ["student", "teacher", "target"].map((name) => unpack(e[name]));
+  const [s, t, g, term] = ["student", "teacher", "target", "term"].map((name) => unpack(e[name]));
   const made = [];
   for (let j = edges[i]; j < edges[i + 1]; j++) {
-    const part = summand(DATA.objective.kind, g[j], s[j], j === edges[i]);
-    made.push({ text: DATA.vocabulary[ids[j]], sampled: j === edges[i], student: Math.exp(s[j]), teacher: Math.exp(t[j]), target: Math.exp(g[j]), summand: part, clipped: isClipped(i, values(row), part) });
+    made.push({ text: DATA.vocabulary[ids[j]], sampled: j === edges[i], student: Math.exp(s[j]), teacher: Math.exp(t[j]), target: Math.exp(g[j]), summand: term[j], clipped: isClipped(i, values(row), term[j]) });
   }
   return made;
 }
