@@ -139,8 +139,8 @@ def test_a_recipe_overrides_what_it_names_and_leaves_the_rest(tmp_path: Path) ->
         ),
         (
             "[objective]\nkind = 'kl'",
-            "x.toml: objective.kind must be one of forward_kl, reverse_kl, jsd, sampled_token, got "
-            '"kl"',
+            "x.toml: objective.kind must be one of forward_kl, reverse_kl, jsd, sampled_token, or "
+            'module:name, got "kl"',
         ),
         (
             "[train]\nmethod = 'opsd'",
