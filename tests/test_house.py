@@ -30,12 +30,9 @@ ROOMS = {
         "plugins",
         "errors",
         "options",
-<<<<<<< HEAD
         "engine_registry",
-=======
         "plugins",
         "divergences",
->>>>>>> 1c18bb1 (Make a divergence one record that the reference, the fused loss and the page share)
         "config",
         "recipe",
         "files",

@@ -53,7 +53,7 @@ def test_the_registry_says_of_an_engine_what_its_class_says(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("vlm", r'must be one of local, vllm, merged, or module:Class .*, got "vlm"$'),
+        ("vlm", r'must be one of local, vllm, merged, or module:name, got "vlm"$'),
         ("", r'must be one of local, .*, got ""$'),
         ("a b:C", r'must be one of local, .*, got "a b:C"$'),
         ("no_such.module:C", r"no_such\.module cannot be imported: .*PYTHONPATH$"),

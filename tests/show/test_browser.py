@@ -12,14 +12,8 @@ from paint.display import Display
 from paint.latex import contains, normalize
 from paint.model.policy import Policy, load_policy
 from paint.model.teacher import open_teacher
-<<<<<<< HEAD
-from paint.objective import divergence, paint_loss
-from paint.options import Divergence
-from paint.runs import read_run
-=======
 from paint.objective import paint_loss
-from paint.runs import read_facts, read_run
->>>>>>> 1c18bb1 (Make a divergence one record that the reference, the fused loss and the page share)
+from paint.runs import read_run
 from paint.show.show import Asked, show_targets
 from paint.training.run import train
 from paint.training.tokens import read_tokens, tokens_path

@@ -1,0 +1,1 @@
+"""Extensions as a user writes them: outside of the package."""
