@@ -63,7 +63,7 @@ def test_the_examples_of_experiments_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(example_of(verb, capsys)) == 0
-    assert list(tmp_path.glob("runs/*/results.md"))
+    assert list(tmp_path.glob("runs/*/results.jsonl"))
 
 
 def test_the_defaults_in_help_are_those_of_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:

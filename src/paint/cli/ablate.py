@@ -32,7 +32,7 @@ class Ablate:
     was interrupted. Given again while it runs, in another terminal or on another machine, it works
     on other runs.
 
-    Example: paint ablate interpolation lab-paint --seeds 1 --problems 4 --samples 2
+    Example: paint ablate mask-placement lab-paint --seeds 1 --train.steps 2 --problems 2
     """
 
     table: Positional[Table]
