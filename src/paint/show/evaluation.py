@@ -169,7 +169,7 @@ def benchmark_data(
                         "correct": row["strict"]["correct"],
                         "answer": row["strict"]["answer"],
                         "reason": row["strict"]["reason"],
-                        "lenient": row["lenient"]["correct"] if "lenient" in row else None,
+                        "lenient": row.get("lenient", row["strict"])["correct"],
                         "vote": row.get("vote"),
                         "looping": row["looping"],
                         "by_hand": row.get("by_hand"),
