@@ -45,11 +45,11 @@ real: setup  ## the same on a small real model (docs/real.md): 1.5 to 3 hours; s
 	@mkdir -p runs
 	$(REAL) > runs/real-beside.txt 2>&1 & $(REAL); status=$$?; wait; exit $$status
 
-results: setup  ## the paper's tables on the lab (docs/results.md); stopped, it goes on where it was
+results: setup  ## the paper's tables on the demo (docs/results.md); stopped, it goes on where it was
 	$(BIN)/paint demo --methods sft grpo opsd paint --seeds 5
-	$(BIN)/paint demo --methods grpo-long opsd paint --seeds 5 --every-checkpoint --folder runs/lab-budget
-	$(BIN)/paint ablate controls lab-paint --seeds 5
-	for table in mask-ratio mask-placement interpolation; do $(BIN)/paint ablate $$table lab-paint --seeds 5 --problems 100 --folder runs/lab-ablations || exit; done
+	$(BIN)/paint demo --methods grpo-long opsd paint --seeds 5 --every-checkpoint --folder runs/demo-budget
+	$(BIN)/paint ablate controls demo-paint --seeds 5
+	for table in mask-ratio mask-placement interpolation; do $(BIN)/paint ablate $$table demo-paint --seeds 5 --problems 100 --folder runs/demo-ablations || exit; done
 
 # A file's tests share what they run, so a file stays with one worker; tests/conftest.py orders them.
 PYTEST = $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
@@ -75,7 +75,7 @@ bench-step: setup  ## a whole training step beside TRL's and OPSD's; SMOLLM2=FOL
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/python benchmarks/step.py $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
 
-bench-update: setup  ## a whole update of a random Qwen3-1.7B (without a GPU: of the lab's model)
+bench-update: setup  ## a whole update of a random Qwen3-1.7B (without a GPU: of the demo's model)
 	$(BIN)/python benchmarks/update.py
 
 # Installs nothing: a machine with a GPU may have no network, and has a torch of its own.

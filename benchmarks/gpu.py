@@ -34,10 +34,10 @@ from typing import Any
 import torch
 import tyro
 
-from paint.config import Config, Train
-from paint.options import Impl
-from paint.planning.memory import CHUNK, Rows, training_memory
-from paint.planning.shapes import SHAPES, Shape
+from paint.config.schema import Config, TrainConfig
+from paint.estimate.memory import CHUNK, Rows, training_memory
+from paint.estimate.shapes import SHAPES, Shape
+from paint.objective.options import Impl
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -128,7 +128,7 @@ FULL = Scale(
     generated=(32, 256),
     steps=(6, 3),
     real_steps=200,
-    tests=("tests/method/test_fused.py", "tests/method/test_objective.py"),
+    tests=("tests/objective/test_fused.py", "tests/objective/test_loss.py"),
     loss=("--repeat", "3"),
     step=("--repeat", "3", "--sizes.completions", "4"),
 )
@@ -144,7 +144,7 @@ REHEARSAL = Scale(
     generated=(2, 4),
     steps=(2, 1),
     real_steps=1,
-    tests=("tests/method/test_objective.py", "-k", "entropy"),
+    tests=("tests/objective/test_loss.py", "-k", "entropy"),
     loss=("--repeat", "1", "--completion", "8", "--vocabulary", "300", "--memory", "1"),
     step=(
         *("--repeat", "1", "--layers", "1", "--hidden", "32", "--vocabulary", "800"),
@@ -181,7 +181,7 @@ def kernels(scale: Scale, say: Say, _: Place) -> None:
     Errors are of the per-token loss and of the states' gradient, as norms over that of the truth.
     A kernel may err at most twice as much as eager code, which the tests of the loss demand, too.
     """
-    from paint.fused import fused_paint_loss
+    from paint.objective.fused import fused_paint_loss
 
     worst = 0.0
     for name, hidden in scale.heads.items():
@@ -333,14 +333,14 @@ def _benchmark(
 
 def update(model: str, scale: Scale, say: Say, place: Place) -> None:
     """Whole updates of a random Qwen3 by phase: seconds, FLOPs, share of the peak, memory."""
-    from paint import config as cfg
-    from paint.display import Clock, Display
-    from paint.model.policy import load_policy
+    from paint.config import schema as cfg
+    from paint.core.display import Clock, Display
+    from paint.models.policy import load_policy
     from update import Options
     from update import update as one_update
 
     shape = scale.models[model]
-    setting = cfg.Model(
+    setting = cfg.ModelConfig(
         path=_random_model(model, shape, place.folder),
         dtype="bfloat16",
         gradient_checkpointing=True,
@@ -445,7 +445,7 @@ def planned_memory(shape: Shape, model: Any, load: Load, checkpointing: bool) ->
 def _config(model: Any, load: Load, checkpointing: bool) -> Config:
     return Config(
         model=replace(model, gradient_checkpointing=checkpointing),
-        train=Train(batch_size=load.rows, micro_batch_size=load.micro),
+        train=TrainConfig(batch_size=load.rows, micro_batch_size=load.micro),
     )
 
 
@@ -488,13 +488,13 @@ def _forget(policy: Any) -> None:
 
 def generation(scale: Scale, say: Say, place: Place) -> None:
     """The local engine: tokens a second, memory, and whether the trainer scores what it drew."""
-    from paint import config as cfg
-    from paint.engines.local import LocalEngine
-    from paint.engines.protocol import Sampling
-    from paint.model.policy import load_policy
+    from paint.config import schema as cfg
+    from paint.inference.engine import Sampling
+    from paint.inference.local import LocalEngine
+    from paint.models.policy import load_policy
 
     random = _random_model("1.7B", scale.models["1.7B"], place.folder)
-    models = {"random 1.7B": (random, "bfloat16"), "lab": ("lab", "float32")}
+    models = {"random 1.7B": (random, "bfloat16"), "demo": ("demo", "float32")}
     if place.smollm2:
         models["SmolLM2"] = (f"{place.smollm2}/model", "bfloat16")
     else:
@@ -502,7 +502,7 @@ def generation(scale: Scale, say: Say, place: Place) -> None:
     rows, tokens = scale.generated
 
     for name, (path, dtype) in models.items():
-        model = cfg.Model(path=path, dtype=dtype)  # type: ignore[arg-type]
+        model = cfg.ModelConfig(path=path, dtype=dtype)  # type: ignore[arg-type]
         policy = load_policy(model, seed=0, device=device())
         prompts = [policy.student_prompt(f"What is {i} + {i}?") for i in range(rows)]
         sampling = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=tokens)
@@ -538,17 +538,17 @@ def generation(scale: Scale, say: Say, place: Place) -> None:
 
 
 def resume(scale: Scale, say: Say, place: Place) -> None:
-    """A run of the lab's model, the same run again, and one that is resumed: how far are they one?
+    """A run of the demo's model, the same run again, and one that is resumed: how far are they one?
 
     The second says how far this GPU repeats itself at all.
     """
-    from paint.config import Config
-    from paint.display import Display
-    from paint.recipe import find_recipe, from_table, read_recipe, to_table
-    from paint.training.run import train
+    from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
+    from paint.config.schema import Config
+    from paint.core.display import Display
+    from paint.training.trainer import train
 
     steps, stop = scale.steps
-    table = to_table(read_recipe(find_recipe("lab-paint")))
+    table = to_table(read_recipe(find_recipe("demo-paint")))
     small = {} if on_gpu() else {"batch_size": 2, "micro_batch_size": 2}
     table["train"] |= {"steps": steps, "checkpoint_every": stop, **small}
     config: Config = from_table(table)
@@ -558,7 +558,7 @@ def resume(scale: Scale, say: Say, place: Place) -> None:
     first, again, resumed = (place.folder / f"resume-{name}" for name in names)
     began = time.monotonic()
     train(config, first, display=quiet)
-    say(note=f"{steps} steps of lab-paint took {time.monotonic() - began:.0f} s")
+    say(note=f"{steps} steps of demo-paint took {time.monotonic() - began:.0f} s")
 
     shutil.copytree(first, resumed)
     for path in _checkpoints(resumed)[1:]:
@@ -570,7 +570,7 @@ def resume(scale: Scale, say: Say, place: Place) -> None:
 
 
 def _checkpoints(run: Path) -> list[Path]:
-    from paint.runs import checkpoints
+    from paint.config.run_folder import checkpoints
 
     return checkpoints(run)
 
@@ -579,7 +579,7 @@ def _beside(first: Path, other: Path) -> dict[str, Any]:
     """How far two runs' last adapters and their losses are the same."""
     from safetensors.torch import load_file
 
-    from paint.runs import read_metrics
+    from paint.config.run_folder import read_metrics
 
     def weights(run: Path) -> dict[str, torch.Tensor]:
         (path,) = _checkpoints(run)[-1].rglob("adapter_model.safetensors")
@@ -603,7 +603,7 @@ SMOLLM2_RECIPE = str(ROOT / "examples/smollm2/recipes/smollm2-paint.toml")
 
 def smollm2(scale: Scale, say: Say, place: Place) -> None:
     """PAINT on SmolLM2 for as many steps as there is time for: the first steps beside the last."""
-    from paint.runs import read_metrics
+    from paint.config.run_folder import read_metrics
 
     if not place.smollm2:
         raise Skipped("--smollm2 names no folder")
@@ -633,7 +633,7 @@ def smollm2(scale: Scale, say: Say, place: Place) -> None:
             of=len(rows),
             **{
                 name: sum(row[name] for row in some) / len(some)
-                for name in ("correct_share", "kl", "seconds_rollout", "seconds_loss")
+                for name in ("accuracy", "kl", "seconds_rollout", "seconds_loss")
             },
         )
 

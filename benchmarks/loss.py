@@ -33,9 +33,9 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from paint import fused
-from paint.fused import fused_paint_loss
-from paint.options import Impl
+from paint.objective import fused
+from paint.objective.fused import fused_paint_loss
+from paint.objective.options import Impl
 from workers import Worker, answers_alone, seconds_of, serve, started
 
 VOCABULARY = 151_936

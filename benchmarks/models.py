@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from paint.lab.files import MODEL
+from paint.demo.files import MODEL
 
 VOCABULARY = 151_936
 

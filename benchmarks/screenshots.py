@@ -1,6 +1,6 @@
 """The pictures of docs/show.md: `make screenshots`.
 
-Trains lab-paint and evaluates it and its base, unless --run and --evals name others, writes both
+Trains demo-paint and evaluates it and its base, unless --run and --evals name others, writes both
 pages, and takes a picture of each view with the system's Chromium.
 """
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from paint.display import Display
-from paint.runs import read_metrics
-from paint.show.show import Asked, show_targets
+from paint.config.run_folder import read_metrics
+from paint.core.display import Display
+from paint.viewer.show import ShowArgs, show_targets
 
 SIZE = {"width": 1400, "height": 900}
 CONTEXTS = ("own", "none", "other", "wrong_answer")
@@ -23,7 +23,7 @@ MOST_BYTES = 300_000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run", type=Path, help="a finished run (default: train lab-paint)")
+    parser.add_argument("--run", type=Path, help="a finished run (default: train demo-paint)")
     parser.add_argument("--evals", type=Path, help="an evaluation (default: of that run)")
     parser.add_argument("--work", type=Path, default=Path("runs/screenshots"))
     parser.add_argument("--docs", type=Path, default=Path("docs"))
@@ -34,25 +34,25 @@ def main() -> None:
     evals = options.evals or evaluated(run, options.work)
     display = Display()
     pages = {
-        "run": Asked([run], contexts=CONTEXTS, out=options.work / "run.html"),
-        "evaluation": Asked([evals], out=options.work / "evaluation.html"),
+        "run": ShowArgs([run], contexts=CONTEXTS, out=options.work / "run.html"),
+        "evaluation": ShowArgs([evals], out=options.work / "evaluation.html"),
     }
     places = {name: show_targets(asked, display) for name, asked in pages.items()}
     take(places["run"], places["evaluation"], options.docs, options.name)
 
 
 def trained(work: Path) -> Path:
-    run = work / "lab-paint"
+    run = work / "demo-paint"
     if not run.exists() or len(read_metrics(run)) < 20:
         shutil.rmtree(run, ignore_errors=True)
-        paint("train", "lab-paint", "--log.folder", str(work), "--log.name", run.name)
+        paint("train", "demo-paint", "--log.folder", str(work), "--log.name", run.name)
     return run
 
 
 def evaluated(run: Path, work: Path) -> Path:
     last = sorted((run / "checkpoints").iterdir())[-1]
     paint(
-        *("eval", str(last), "--benchmarks", "lab", "--limit", "60", "--samples", "8"),
+        *("eval", str(last), "--benchmarks", "demo", "--limit", "60", "--samples", "8"),
         *("--no-thinking", "--rollout.top-p", "1.0", "--rollout.max-new-tokens", "96"),
         *("--folder", str(work / "evals")),
     )

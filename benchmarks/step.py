@@ -6,7 +6,7 @@ A step is what follows the rollouts: both views' forward passes, the loss, the b
 clipped gradient, AdamW. All train the same LoRA adapters on the same model with the same token ids,
 one completion at a time.
 
-    paint              paint.step's own code with the paper's objective and all of its figures
+    paint              this package's own step with the paper's objective and all of its metrics
     trl sdft           SDFTTrainer, forward KL over the whole vocabulary (distillation_alpha 0)
     trl sdft, top 100  the same with its own default: the divergence over 100 tokens
     trl gold           GOLDTrainer, forward KL (beta 0); its teacher is a second model that reads
@@ -43,15 +43,15 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from models import random_qwen3
-from paint import config as cfg
-from paint import step
+from paint.algorithms.paint import score_rollouts
+from paint.config import schema as cfg
 from paint.data.problems import Problem
-from paint.engines.protocol import Completion
-from paint.model.policy import load_policy
-from paint.model.teacher import open_teacher
-from paint.model.wide import WideLinear
-from paint.training.rollouts import Rollout, View
-from paint.training.update import Setup, accumulate, update
+from paint.inference.engine import Completion
+from paint.models.cpu_float32 import WideLinear
+from paint.models.policy import load_policy
+from paint.models.teacher import open_teacher
+from paint.training.rollouts import Rollout, TeacherPrompt
+from paint.training.train_step import Setup, accumulate, update
 from workers import Worker, answers_alone, cpu_seconds_of, seconds_of, serve
 
 TEMPERATURE, CLIP, LEARNING_RATE, MAX_NORM = 1.1, 0.06, 5e-6, 0.1
@@ -133,11 +133,11 @@ Run = Callable[[], Any]
 
 
 def paint(path: str, sizes: Sizes) -> Run:
-    """Ours: everything in paint.step.step behind the rollouts."""
-    model = cfg.Model(path=path, dtype=sizes.dtype)
+    """Ours: everything in paint.algorithms.paint.paint_step behind the rollouts."""
+    model = cfg.ModelConfig(path=path, dtype=sizes.dtype)
     config = cfg.Config(
         model=model,
-        train=cfg.Train(batch_size=sizes.completions, micro_batch_size=1, warmup_steps=0),
+        train=cfg.TrainConfig(batch_size=sizes.completions, micro_batch_size=1, warmup_steps=0),
     )
     policy = load_policy(model, seed=0, device=own_device())
     optimizer = torch.optim.AdamW(policy.trainable, lr=LEARNING_RATE)
@@ -152,13 +152,13 @@ def paint(path: str, sizes: Sizes) -> Run:
             row.prompt,
             Completion(tuple(row.completion), (0.0,) * sizes.completion, truncated=True),
             "",
-            View("", False, row.teacher_prompt),
+            TeacherPrompt("", False, row.teacher_prompt),
         )
         for i, row in enumerate(rows_of(policy.lm_head.out_features, sizes))
     ]
 
     def run() -> None:
-        accumulate(setup, rollouts, partial(step.score, setup))
+        accumulate(setup, rollouts, partial(score_rollouts, setup))
         update(setup, 0)
 
     return run
@@ -166,13 +166,13 @@ def paint(path: str, sizes: Sizes) -> Run:
 
 def opsd(path: str, sizes: Sizes) -> Run:
     """OPSD's loss path: all logits of both views, entropies for its log, clipped forward KL."""
-    policy = load_policy(cfg.Model(path=path, dtype=sizes.dtype), seed=0, device=own_device())
+    policy = load_policy(cfg.ModelConfig(path=path, dtype=sizes.dtype), seed=0, device=own_device())
     for layer in policy.base.modules():
         if type(layer) is WideLinear:
             cast(Any, layer).__class__ = nn.Linear  # its products are torch's own
     optimizer = torch.optim.AdamW(policy.trainable, lr=LEARNING_RATE)
     rows = rows_of(policy.lm_head.out_features, sizes)
-    teacher = open_teacher(policy, cfg.Teacher())
+    teacher = open_teacher(policy, cfg.TeacherConfig())
 
     def logits(prompt: Sequence[int], completion: Sequence[int]) -> Tensor:
         ids = torch.tensor([[*prompt, *completion]], device=policy.device)
@@ -333,7 +333,7 @@ def adapter(path: str) -> Any:
     """The adapters of the paper's setting."""
     from peft import LoraConfig
 
-    ours = cfg.Model(path=path)
+    ours = cfg.ModelConfig(path=path)
     return LoraConfig(
         r=ours.lora_rank,
         lora_alpha=ours.lora_alpha,

@@ -3,7 +3,7 @@
     python benchmarks/update.py
 
 Measured with gradient checkpointing on and off, on a randomly initialised Qwen3-1.7B in bfloat16
-(on a CPU the lab's model, to try the benchmark) with the paper's adapters. 32 prompts of 200
+(on a CPU the demo's model, to try the benchmark) with the paper's adapters. 32 prompts of 200
 tokens, teacher prompts of 800, completions of 1,024.
 """
 
@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 
 from models import random_qwen3
-from paint import config as cfg
-from paint.display import Clock, Display
-from paint.fused import fused_paint_loss
-from paint.model.policy import Policy, load_policy
-from paint.model.teacher import open_teacher
+from paint.config import schema as cfg
+from paint.core.display import Clock, Display
+from paint.models.policy import Policy, load_policy
+from paint.models.teacher import open_teacher
+from paint.objective.fused import fused_paint_loss
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Options:
 def update(
     policy: Policy, optimizer: torch.optim.Optimizer, options: Options, phase: Clock
 ) -> None:
-    """What paint.step does between rollouts, phase by phase."""
+    """What paint.algorithms.paint does between rollouts, phase by phase."""
     generator = torch.Generator().manual_seed(0)
     vocabulary = policy.lm_head.out_features
 
@@ -63,7 +63,7 @@ def update(
         completions = texts(options.completion)
         sampled = torch.tensor(completions, device=policy.device).flatten()
 
-        with phase("teacher forward"), open_teacher(policy, cfg.Teacher()).view():
+        with phase("teacher forward"), open_teacher(policy, cfg.TeacherConfig()).view():
             teacher = policy.hidden_states(teacher_prompts, completions)
         with phase("student forward"):
             student = policy.hidden_states(prompts, completions)
@@ -85,7 +85,7 @@ def measure(path: str, checkpointing: bool, options: Options) -> dict[str, Any]:
     The peak includes all that is resident: weights, adapters, optimizer.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = cfg.Model(path=path, dtype="bfloat16", gradient_checkpointing=checkpointing)
+    model = cfg.ModelConfig(path=path, dtype="bfloat16", gradient_checkpointing=checkpointing)
     policy = load_policy(model, seed=0, device=device)
     optimizer = torch.optim.AdamW(policy.trainable, lr=5e-6)
 
@@ -110,7 +110,7 @@ def main(options: Options) -> None:
     measured = {}
     with tempfile.TemporaryDirectory() as folder:
         is_gpu = torch.cuda.is_available()
-        path = random_qwen3(Path(folder), device="cuda") if is_gpu else "lab"
+        path = random_qwen3(Path(folder), device="cuda") if is_gpu else "demo"
         for checkpointing in (True, False):
             console.print(
                 f"gradient checkpointing {'on' if checkpointing else 'off'} ...", style="dim"

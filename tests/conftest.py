@@ -1,4 +1,4 @@
-"""What the tests share: the lab's policy, no network, Triton's interpreter without a GPU."""
+"""What the tests share: the demo's policy, no network, Triton's interpreter without a GPU."""
 
 import os
 import signal
@@ -16,16 +16,16 @@ import torch
 from hypothesis import HealthCheck, settings
 
 if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"  # read when paint.kernels is imported
+    os.environ["TRITON_INTERPRET"] = "1"  # read when paint.objective.triton_kernels is imported
 
 from shapes import check_annotations_of
 
 check_annotations_of("paint")
 
-from paint import config as cfg
+from paint.config import schema as cfg
 from paint.data.problems import Problem, read_problems
-from paint.lab.files import HELD_OUT_PROBLEMS, MODEL
-from paint.model.policy import Policy, load_policy
+from paint.demo.files import HELD_OUT_PROBLEMS, MODEL
+from paint.models.policy import Policy, load_policy
 
 # A shell starts what it runs in the background deaf to Ctrl-C, and so would be the processes that
 # tests interrupt.
@@ -37,7 +37,9 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
-LAB = cfg.Model(path="lab", dtype="float32", lora_rank=8, lora_alpha=16, teacher_thinking=False)
+LAB = cfg.ModelConfig(
+    path="demo", dtype="float32", lora_rank=8, lora_alpha=16, teacher_thinking=False
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -57,7 +59,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
 
 @pytest.fixture
 def policy() -> Policy:
-    """The lab's model with a fresh adapter: the student equals the base."""
+    """The demo's model with a fresh adapter: the student equals the base."""
     return load_policy(LAB, seed=0)
 
 
@@ -71,20 +73,20 @@ def move(policy: Policy, seed: int = 1, by: float = 0.05) -> None:
 
 @pytest.fixture
 def trained(policy: Policy) -> Policy:
-    """The lab's model with an adapter that changes its answers."""
+    """The demo's model with an adapter that changes its answers."""
     move(policy)
     return policy
 
 
 @pytest.fixture(scope="session")
 def problems() -> list[Problem]:
-    """The lab's training problems."""
-    return read_problems(cfg.Data(path="lab")).problems
+    """The demo's training problems."""
+    return read_problems(cfg.DataConfig(path="demo")).problems
 
 
 @pytest.fixture
 def lab_copy(tmp_path: Path) -> Path:
-    """A copy of the lab's model that a test may damage."""
+    """A copy of the demo's model that a test may damage."""
     folder = tmp_path / "model"
     folder.mkdir()
     for path in MODEL.iterdir():
@@ -122,20 +124,20 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three steps, a checkpoint after the second and third, four rows' tokens a step: read only."""
-    from paint.training.run import train
+    from paint.training.trainer import train
     from runs import changed
 
     folder = tmp_path_factory.mktemp("runs") / "shown"
-    train(changed("lab-paint", SHOWN), folder)
+    train(changed("demo-paint", SHOWN), folder)
     return folder
 
 
 @pytest.fixture(scope="session")
 def page(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run's page, with other contexts."""
-    from paint.display import Display
-    from paint.show.show import Asked, show_targets
+    from paint.core.display import Display
+    from paint.viewer.show import ShowArgs, show_targets
 
     out = tmp_path_factory.mktemp("pages") / "run.html"
     contexts = ("own", "none", "other", "wrong_answer")
-    return show_targets(Asked([run], contexts=contexts, out=out), Display(enabled=False))
+    return show_targets(ShowArgs([run], contexts=contexts, out=out), Display(enabled=False))

@@ -1,7 +1,8 @@
-"""A server that answers as vLLM does, from the lab's model: `python model_server.py FLAGS OF VLLM`.
+"""A fake vLLM server that samples from the demo model: `python model_server.py VLLM_FLAGS`.
 
-It holds base and adapter, as vLLM does, so that it passes the canary; one row at a time, so that a
-completion depends on its prompt, its seed and the adapter to the last bit. It starts in seconds.
+It holds base and adapter, as vLLM does, so that it passes the adapter sync check; one row at a
+time, so that a completion depends on its prompt, its seed and the adapter to the last bit. It
+starts in seconds.
 """
 
 import sys
@@ -10,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paint.config import Model
-from paint.engines.local import LocalEngine
-from paint.engines.protocol import Sampling
-from paint.model.policy import load_policy
-from paint.model.weights import load_trained, read_adapter_shape
-from stand_in import StandIn
+from fake_vllm_server import StandIn
+from paint.config.schema import ModelConfig
+from paint.inference.engine import Sampling
+from paint.inference.local import LocalEngine
+from paint.models.policy import load_policy
+from paint.models.weights import load_trained, read_adapter_shape
 
 
 class ModelServer(StandIn):
@@ -37,8 +38,10 @@ class ModelServer(StandIn):
                 return super().complete(body)
             if name != self.served:
                 folder = Path(self.adapters[name])
-                shape = replace(read_adapter_shape(folder), path="lab", dtype="float32")
-                self.policy = self.policy or load_policy(replace(Model(), **_shape(shape)), seed=0)
+                shape = replace(read_adapter_shape(folder), path="demo", dtype="float32")
+                self.policy = self.policy or load_policy(
+                    replace(ModelConfig(), **_shape(shape)), seed=0
+                )
                 load_trained(self.policy, folder)
                 self.served = name
             sampling = Sampling(
@@ -59,7 +62,7 @@ class ModelServer(StandIn):
         return 200, {"choices": [choice]}
 
 
-def _shape(model: Model) -> dict[str, Any]:
+def _shape(model: ModelConfig) -> dict[str, Any]:
     names = ("path", "dtype", "lora_rank", "lora_alpha", "lora_targets")
     return {name: getattr(model, name) for name in names}
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paint.config import Config
-from paint.engines.launch import free_port
-from paint.recipe import to_table
+from paint.config.recipe import to_table
+from paint.config.schema import Config
+from paint.inference.vllm.process import free_port
 
 
 def train_command(config: Config, folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Small runs of the lab's recipes: changed, killed, resumed, and what they end in."""
+"""Small runs of the demo's recipes: changed, killed, resumed, and what they end in."""
 
 import os
 import signal
@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from paint.config import Config
-from paint.files import read_rows
-from paint.recipe import find_recipe, from_table, read_recipe, to_table
-from paint.runs import latest_checkpoint, read_metrics, step_of
+from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
+from paint.config.run_folder import latest_checkpoint, read_metrics, step_of
+from paint.config.schema import Config
+from paint.core.storage import read_jsonl
 from processes import train_command
 
 Sections = Mapping[str, Mapping[str, Any]]
@@ -33,7 +33,7 @@ def changed(recipe: str, *changes: Sections) -> Config:
 def stored(folder: Path, step: int = 1) -> list[dict[str, Any]]:
     """The rollouts of a step."""
     path = folder / f"rollouts/step-{step:06d}.jsonl"
-    return list(read_rows(path, ""))
+    return list(read_jsonl(path, ""))
 
 
 def adapter(folder: Path, step: int | None = None) -> dict[str, torch.Tensor]:

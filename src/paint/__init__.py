@@ -1,7 +1,8 @@
 """PAINT: Partial-solution Adaptive INterpolated Training for self-distilled reasoners.
 
-The method's functions can be imported from here by name. Each comes from its module (paint.context,
-paint.objective, paint.fused) when it is first used, so that ``import paint`` does not import torch.
+The method's functions can be imported from here by name. Each comes from its module
+(paint.objective.masking, paint.objective.loss, paint.objective.fused) when it is first used, so
+that ``import paint`` does not import torch.
 """
 
 import sys
@@ -14,10 +15,20 @@ if sys.platform == "win32":
         "are graded with what only POSIX systems have"
     )
 
-from paint.errors import ConfigError, Diverged, PaintError, Stopped
+from paint.core.errors import ConfigError, Interrupted, NonFiniteError, PaintError
 
 if TYPE_CHECKING:
-    from paint.context import (
+    from paint.objective.divergences import Divergence
+    from paint.objective.fused import fused_paint_loss
+    from paint.objective.loss import (
+        Loss,
+        clipped_divergence,
+        entropy,
+        interpolate,
+        paint_loss,
+        select_positions,
+    )
+    from paint.objective.masking import (
         anchors,
         mask_ratio,
         mask_solution,
@@ -26,21 +37,18 @@ if TYPE_CHECKING:
         student_messages,
         teacher_messages,
     )
-    from paint.divergences import Divergence
-    from paint.fused import fused_paint_loss
-    from paint.objective import Loss, divergence, entropy, interpolate, paint_loss, select_positions
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ConfigError",
-    "Diverged",
     "Divergence",
+    "Interrupted",
     "Loss",
+    "NonFiniteError",
     "PaintError",
-    "Stopped",
     "anchors",
-    "divergence",
+    "clipped_divergence",
     "entropy",
     "fused_paint_loss",
     "interpolate",
@@ -54,14 +62,20 @@ __all__ = [
     "teacher_messages",
 ]
 
-HOMES = ("context", "divergences", "objective", "fused")
-"""Where the names are looked for, in this order: the first module needs no torch."""
+_EXPORTS = (
+    "objective.anchors",
+    "objective.masking",
+    "objective.divergences",
+    "objective.loss",
+    "objective.fused",
+)
+# Modules whose names are exported. The first three need no torch.
 
 if not TYPE_CHECKING:  # a type checker would take any name for one that this function knows
 
     def __getattr__(name: str) -> Any:
         if name in __all__:
-            for home in HOMES:
+            for home in _EXPORTS:
                 module = import_module(f"paint.{home}")
                 if hasattr(module, name):
                     return getattr(module, name)

@@ -13,9 +13,9 @@ from peft import LoraConfig, get_peft_model
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3Config, Qwen3Model
 
-from paint import config as cfg
-from paint.lab.files import MODEL, TRAINING_PROBLEMS
-from paint.planning.shapes import SHAPES, Shape
+from paint.config import schema as cfg
+from paint.demo.files import MODEL, TRAINING_PROBLEMS
+from paint.estimate.shapes import SHAPES, Shape
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -35,7 +35,7 @@ from gpu import (
 )
 
 Rows = list[tuple[str, dict[str, Any]]]
-TARGETS = cfg.Model().lora_targets
+TARGETS = cfg.ModelConfig().lora_targets
 
 
 def rehearsed(name: str, folder: Path) -> Rows:
@@ -54,7 +54,7 @@ def cells_of(rows: Rows, table: str) -> list[dict[str, Any]]:
 # The parts
 
 
-def test_kernels_are_held_against_eager_code_in_every_dtype(tmp_path: Path) -> None:
+def test_kernels_part_compares_every_dtype_and_impl_with_eager(tmp_path: Path) -> None:
     rows = rehearsed("kernels", tmp_path)
     found = cells_of(rows, "Kernels")
     assert [(row["dtype"], row["impl"]) for row in found] == [
@@ -69,7 +69,7 @@ def test_kernels_are_held_against_eager_code_in_every_dtype(tmp_path: Path) -> N
     assert rows[-1][1]["note"].startswith("largest error of the kernels over that of eager code")
 
 
-def test_updates_say_phases_flops_and_memory(tmp_path: Path) -> None:
+def test_update_part_reports_phases_flops_and_memory(tmp_path: Path) -> None:
     rows = rehearsed("update-1.7B", tmp_path)
     updates = cells_of(rows, "Updates")
     loads = [load.title for load in REHEARSAL.loads]
@@ -83,9 +83,9 @@ def test_updates_say_phases_flops_and_memory(tmp_path: Path) -> None:
         assert row["TFLOP_per_second"] == pytest.approx(row["TFLOP"] / row["seconds"])
 
 
-def test_flops_by_phase_by_hand() -> None:
+def test_update_flops_match_hand_count() -> None:
     shape, load = SHAPES["Qwen/Qwen3-1.7B"], gpu.FULL.loads[0]
-    model = cfg.Model()
+    model = cfg.ModelConfig()
     plain, kept = (update_flops(shape, model, load, on) for on in (False, True))
     assert plain["loss"] == 32 * 1024 * 3 * 2 * 2048 * 151_936
     attention = 4 * 28 * 2048 * 3024**2 / 2
@@ -135,16 +135,16 @@ def test_flops_are_those_of_a_real_model_with_adapters() -> None:
     assert backward.get_total_flops() == backward_flops(shape, adapters, tokens) + 2 * masked
 
 
-def test_the_engine_is_timed_and_held_against_the_trainer(tmp_path: Path) -> None:
+def test_generation_part_times_engine_and_bounds_logprob_mismatch(tmp_path: Path) -> None:
     rows = rehearsed("generation", tmp_path)
     found = cells_of(rows, "Generation")
-    assert [row["model"] for row in found] == ["random 1.7B", "lab"]
+    assert [row["model"] for row in found] == ["random 1.7B", "demo"]
     assert all(row["tokens_per_second"] > 0 and row["largest_gap"] < 0.05 for row in found)
     assert ("", {"note": "SmolLM2 is skipped: --smollm2 names no folder"}) in rows
 
 
 @pytest.mark.slow
-def test_a_resumed_run_is_held_against_the_first_and_one_from_the_start(tmp_path: Path) -> None:
+def test_resume_part_reports_bitwise_equal_runs(tmp_path: Path) -> None:
     found = cells_of(rehearsed("resume", tmp_path), "Resuming")
     assert [row["run"] for row in found] == ["resumed after step 1", "the same from the start"]
     for row in found:
@@ -154,10 +154,10 @@ def test_a_resumed_run_is_held_against_the_first_and_one_from_the_start(tmp_path
 
 
 @pytest.mark.slow
-def test_a_real_model_is_trained_while_there_is_time(
+def test_smollm2_part_trains_first_and_last_quarter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu, "SMOLLM2_RECIPE", "lab-paint")
+    monkeypatch.setattr(gpu, "SMOLLM2_RECIPE", "demo-paint")
     (tmp_path / "real").mkdir()
     (tmp_path / "real/model").symlink_to(MODEL)
     (tmp_path / "real/train.jsonl").symlink_to(TRAINING_PROBLEMS)
@@ -165,10 +165,10 @@ def test_a_real_model_is_trained_while_there_is_time(
     rows: Rows = []
     gpu.smollm2(REHEARSAL, lambda table="", **cells: rows.append((table, cells)), place)
     assert [row["steps"] for row in cells_of(rows, "SmolLM2")] == ["first quarter", "last quarter"]
-    assert all(row["of"] == 1 and 0 <= row["correct_share"] <= 1 for _, row in rows)
+    assert all(row["of"] == 1 and 0 <= row["accuracy"] <= 1 for _, row in rows)
 
 
-def test_a_real_model_that_is_not_there_is_skipped_and_named(tmp_path: Path) -> None:
+def test_smollm2_part_without_model_is_skipped_by_name(tmp_path: Path) -> None:
     for folder, missing in (("", "names no folder"), (str(tmp_path), "model/config.json is not")):
         with pytest.raises(Skipped, match=missing):
             gpu.smollm2(REHEARSAL, lambda: None, Place(tmp_path, 0.0, folder))
@@ -211,7 +211,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("missing", 60, "skipped: the package x is not installed"),
     ],
 )
-def test_a_part_keeps_its_rows_however_it_ends(
+def test_run_part_keeps_rows_however_process_ends(
     name: str, limit: float, status: str, fake: Path
 ) -> None:
     found = run_part(name, limit, fake, Options(folder=fake))
@@ -219,7 +219,7 @@ def test_a_part_keeps_its_rows_however_it_ends(
     assert found["rows"] == [{"table": "Rows", "value": 1}]
 
 
-def test_the_report_is_there_after_each_part_and_the_next_are_tried_after_a_failure(
+def test_main_writes_report_after_each_part_and_continues_after_failure(
     fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
@@ -244,13 +244,13 @@ def test_the_report_is_there_after_each_part_and_the_next_are_tried_after_a_fail
     assert {part["status"] for part in late["parts"].values()} == {"skipped: no time was left"}
 
 
-def test_paint_has_a_version_where_it_is_not_installed(tmp_path: Path) -> None:
+def test_name_the_version_makes_uninstalled_package_discoverable(tmp_path: Path) -> None:
     path = [str(gpu.name_the_version(tmp_path / "metadata"))]
     (found,) = Distribution.discover(name="paint", path=path)
     assert found.version == version("paint")
 
 
-def test_the_report_shows_tables_notes_and_that_it_is_a_rehearsal() -> None:
+def test_markdown_shows_tables_notes_and_rehearsal_notice() -> None:
     row = {"table": "Kernels", "head": "8B", "peak_GB": 1.2345, "failed": None, "bitwise": True}
     rows = [row, {"table": "", "note": "mended"}]
     part = {"title": "A part", "status": "done", "seconds": 3.0, "rows": rows}
@@ -264,14 +264,14 @@ def test_the_report_shows_tables_notes_and_that_it_is_a_rehearsal() -> None:
     assert "rehearsal" not in markdown({"about": facts, "parts": {}})
 
 
-def test_the_peak_is_that_of_the_devices_data_sheet() -> None:
+def test_peak_flops_match_data_sheets() -> None:
     assert peak_flops("NVIDIA H200") == peak_flops("NVIDIA H100 80GB HBM3") == 989.4e12
     assert peak_flops("NVIDIA H100 PCIe") == 756e12
     assert peak_flops("A card of tomorrow") is None
 
 
 @pytest.mark.slow
-def test_the_whole_rehearsal_is_done(tmp_path: Path) -> None:
+def test_main_rehearsal_completes_all_parts(tmp_path: Path) -> None:
     report = main(Options(folder=tmp_path, rehearse=True, seconds=1200))
     statuses = {name: part["status"] for name, part in report["parts"].items()}
     assert statuses.pop("smollm2") == "skipped: Skipped: --smollm2 names no folder"

@@ -10,8 +10,8 @@ import pytest
 
 from paint.cli import main
 from paint.cli.data import OpenThoughts, Validate
-from paint.config import Data
-from paint.preparation.openthoughts import make_training_data
+from paint.config.schema import DataConfig
+from paint.data.openthoughts import make_training_data
 
 
 @pytest.mark.parametrize(
@@ -41,17 +41,17 @@ def test_a_sample_is_made_and_validated(tmp_path: Path, capsys: pytest.CaptureFi
     source = tmp_path / "source.jsonl"
     source.write_text(json.dumps(row) + "\n" + json.dumps(row | {"domain": "code"}) + "\n")
     out = tmp_path / "out.jsonl"
-    flags = ["--source", str(source), "--benchmarks", "lab", "--workers", "1"]
+    flags = ["--source", str(source), "--benchmarks", "demo", "--workers", "1"]
     assert main(["data", "openthoughts", str(out), *flags]) == 0
     assert "2 rows, 1 kept, 1 drawn" in capsys.readouterr().out
     assert json.loads(out.read_text())["answer"] == "3"
-    assert main(["data", "validate", str(out), "--model.path", "lab"]) == 0
+    assert main(["data", "validate", str(out), "--model.path", "demo"]) == 0
     assert "1 rows, 1 good" in capsys.readouterr().out
 
     out.with_suffix(".report.json").unlink()  # the file is changed on purpose
     out.write_text(out.read_text() * 2)
-    assert main(["data", "validate", str(out), "--model.path", "lab"]) == 1
-    assert main(["data", "validate", str(tmp_path / "none.jsonl"), "--model.path", "lab"]) == 2
+    assert main(["data", "validate", str(out), "--model.path", "demo"]) == 1
+    assert main(["data", "validate", str(tmp_path / "none.jsonl"), "--model.path", "demo"]) == 2
 
 
 def test_the_defaults_are_those_of_the_functions() -> None:
@@ -59,7 +59,7 @@ def test_the_defaults_are_those_of_the_functions() -> None:
     for field in fields(OpenThoughts):
         if field.name not in ("out", "benchmarks"):
             assert field.default == made[field.name].default, field.name
-    settings = {field.name: field.default for field in fields(Data)}
+    settings = {field.name: field.default for field in fields(DataConfig)}
     for field in fields(Validate):
         if field.name in settings:
             assert field.default == settings[field.name], field.name

@@ -14,19 +14,21 @@ def test_the_recipes_settings_are_flags(
     verb: list[str], tmp_path: Path, said: Callable[[], str]
 ) -> None:
     folder = str(tmp_path / "x")
-    assert main([*verb, "lab-paint", "--rollout.nonsense", "1", "--folder", folder]) == 2
+    assert main([*verb, "demo-paint", "--rollout.nonsense", "1", "--folder", folder]) == 2
     assert "--rollout.nonsense" in said()
     # The recipe's own method is distillation: what is refused is what the flag says.
-    assert main([*verb, "lab-paint", "--train.method", "sft", "--folder", folder]) == 2
+    assert main([*verb, "demo-paint", "--train.method", "sft", "--folder", folder]) == 2
     assert "sft" in said()
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize("flags", [["--train.seed", "7"], ["--log.name", "x"]])
-def test_settings_that_an_ablation_would_ignore_are_refused(
+def test_ablate_ignored_settings_are_refused(
     flags: list[str], tmp_path: Path, said: Callable[[], str]
 ) -> None:
-    assert main(["ablate", "mask-ratio", "lab-paint", *flags, "--folder", str(tmp_path / "x")]) == 2
+    assert (
+        main(["ablate", "mask-ratio", "demo-paint", *flags, "--folder", str(tmp_path / "x")]) == 2
+    )
     assert "--folder, --seed and --seeds" in said()
     assert not (tmp_path / "x").exists()
 
@@ -36,9 +38,9 @@ def test_settings_that_an_ablation_would_ignore_are_refused(
     [
         (["demo", "--problems", "201"], "--problems: must be in [1, 200], got 201"),
         (["demo", "opsd-qwen3-1.7b"], "opsd-qwen3-1.7b trains 'Qwen/Qwen3-1.7B'"),
-        (["ablate", "mask-ratios", "lab-paint"], "mask-ratio"),
+        (["ablate", "mask-ratios", "demo-paint"], "mask-ratio"),
         (["ablate", "mask-ratio"], "RECIPE"),
-        (["probe", "lab-paint", "--context", "theirs"], "wrong_answer"),
+        (["probe", "demo-paint", "--context", "theirs"], "wrong_answer"),
     ],
 )
 def test_a_wrong_value_is_refused(
@@ -55,7 +57,7 @@ def test_a_wrong_value_is_refused(
 
 
 def test_the_contexts_of_a_probe_are_not_the_recipes_context() -> None:
-    flags = ["--context", "own", "other", "--context.wrong", "0.2", "--ratios", "0.4"]
-    command = parse(["probe", "lab-paint", *flags])
+    flags = ["--context", "own", "other", "--context.mask-ratio-wrong", "0.2", "--ratios", "0.4"]
+    command = parse(["probe", "demo-paint", *flags])
     assert (command.context, command.ratios) == (("own", "other"), (0.4,))
-    assert (command.config.context.shown, command.config.context.wrong) == ("own", 0.2)
+    assert (command.config.context.source, command.config.context.mask_ratio_wrong) == ("own", 0.2)

@@ -52,8 +52,8 @@ def test_the_cheap_examples_run_one_after_the_other(
         "step-000004",
     ]
     assert Path("runs/first/show.html").stat().st_size > 10_000
-    assert Path("evals/lab/summary.json").exists()
-    assert Path("probes/lab-paint/summary.json").exists()
+    assert Path("evals/demo/summary.json").exists()
+    assert Path("probes/demo-paint/summary.json").exists()
 
 
 @pytest.mark.slow
@@ -73,9 +73,9 @@ def test_the_defaults_in_help_are_those_of_the_recipe(capsys: pytest.CaptureFixt
         assert found
         return found[1]
 
-    assert default_of("train lab-paint", "--train.steps") == "20"
+    assert default_of("train demo-paint", "--train.steps") == "20"
     assert default_of("train", "--train.steps") == "100"
-    assert default_of("ablate controls lab-paint", "--model.path") == "lab"
+    assert default_of("ablate controls demo-paint", "--model.path") == "demo"
     assert default_of("eval", "--rollout.max-new-tokens") == "38912"
 
 
@@ -112,5 +112,5 @@ def test_completion_offers_verbs_and_flags(tmp_path: Path) -> None:
         return found.stdout.split()
 
     assert offered("paint res") == ["resume"]
-    assert "--train.steps" in offered("paint train lab-paint --train.st")
+    assert "--train.steps" in offered("paint train demo-paint --train.st")
     assert "--deadline" in offered("paint grade runs/a --de")

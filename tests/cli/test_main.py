@@ -29,9 +29,9 @@ from paint.cli.grade import Grade
         (["grade", "x", "--deadlin", "1"], "--deadline"),
         (["grade", "x", "--dead", "1"], "--dead"),
         (["grade", "x", "--deadline", "0"], "--deadline: must be in [0.01, 86400], got 0"),
-        (["eval", "lab", "--samples", "0"], "samples must be at least 1, got 0"),
-        (["eval", "lab", "--benchmark", "lab"], "--benchmarks"),
-        (["serve", "lab-paint"], "--gpus N"),
+        (["eval", "demo", "--samples", "0"], "samples must be at least 1, got 0"),
+        (["eval", "demo", "--benchmark", "demo"], "--benchmarks"),
+        (["serve", "demo-paint"], "--gpus N"),
         (["resume", "runs/a", "--gpus=-1"], "--gpus must be in [0, 9999], got -1"),
         (["resume", "runs/a", "--gpus", "2", "--split", "two"], "--split must be"),
         (["resume", "runs/a", "--split", "1+1"], "add --gpus N"),
@@ -73,7 +73,7 @@ def test_an_interruption_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None
     assert main(["grade", "empty"]) == 130
 
 
-TRAIN = ["train", "lab-paint", "--train.steps=2", "--train.batch-size=2", "--log.name=mine"]
+TRAIN = ["train", "demo-paint", "--train.steps=2", "--train.batch-size=2", "--log.name=mine"]
 TRAIN += ["--rollout.max-new-tokens=4", "--log.folder"]
 
 
@@ -102,7 +102,7 @@ def test_training_continues_when_its_output_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_other_verbs_end_silently_when_their_output_is_not_read() -> None:
-    for line in ("--help", "train lab-paint --help", "data validate lab --model.path lab"):
+    for line in ("--help", "train demo-paint --help", "data validate demo --model.path demo"):
         result = shell(f"paint {line} | true")
         assert (result.returncode in (0, 141), result.stderr) == (True, ""), line
 
@@ -132,9 +132,9 @@ def test_every_letter_is_printed_in_every_locale(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.3, 0.8, 1.5, 2.5])
-def test_an_interruption_while_modules_are_imported_is_one_line(seconds: float) -> None:
+def test_main_interrupted_during_import_prints_no_traceback(seconds: float) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "paint.cli", "data", "validate", "lab", "--model.path", "nowhere"],
+        [sys.executable, "-m", "paint.cli", "data", "validate", "demo", "--model.path", "nowhere"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -156,7 +156,7 @@ def test_waiting_threads_spin_briefly_unless_the_user_says_how_long(
 ) -> None:
     """What OpenMP itself prints as it is loaded with torch, by a training that soon ends."""
     kept = {n: v for n, v in os.environ.items() if not n.startswith(("OMP_", "GOMP_", "KMP_"))}
-    line = [sys.executable, "-m", "paint.cli", "train", "lab-paint", "--log.folder", str(tmp_path)]
+    line = [sys.executable, "-m", "paint.cli", "train", "demo-paint", "--log.folder", str(tmp_path)]
     ended = subprocess.run(
         [*line, "--data.path", "nowhere.jsonl"],
         env={**kept, "OMP_DISPLAY_ENV": "verbose", "OMP_NUM_THREADS": "1", **own},

@@ -10,35 +10,41 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 
+from config_tables import TABLES
 from paint.cli import main
 from paint.cli.main import parse
-from paint.config import Config
-from paint.recipe import find_recipe, flags, from_table, read_recipe
-from test_config import TABLES
+from paint.config.recipe import find_recipe, flags, from_table, read_recipe
+from paint.config.schema import Config
 
-LAB = read_recipe(find_recipe("lab-paint"))
+LAB = read_recipe(find_recipe("demo-paint"))
 
 
 def config_of(*arguments: str) -> Config:
-    config: Config = parse(["train", "lab-paint", *arguments]).config
+    config: Config = parse(["train", "demo-paint", *arguments]).config
     return config
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lab-pain"], "did you mean lab-paint"),
+        (["demo-pain"], "did you mean demo-paint"),
         (["nowhere.toml"], "nowhere.toml does not exist"),
         ([], "RECIPE"),
-        (["--train.steps", "2", "lab-paint"], "write `paint train lab-paint` first"),
-        (["lab-paint", "other"], "other"),
-        (["lab-paint", "--data.path", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["lab-paint", "--model.path", "nowhere/model"], "nowhere/model"),
-        (["lab-paint", "--rollout.max-new-tokens", "2000"], "leaves no room for a prompt"),
-        (["lab-paint", "--objective.mixx", "0.1"], "Perhaps you meant: --objective.mix"),
-        (["lab-paint", "--objective.mix", "1.5"], "objective.mix must be in [0, 1], got 1.5"),
-        (["lab-paint", "--train.steps", "ten"], "--train.steps"),
-        (["lab-paint", "--train.step", "1"], "--train.steps"),
+        (["--train.steps", "2", "demo-paint"], "write `paint train demo-paint` first"),
+        (["demo-paint", "other"], "other"),
+        (["demo-paint", "--data.path", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["demo-paint", "--model.path", "nowhere/model"], "nowhere/model"),
+        (["demo-paint", "--rollout.max-new-tokens", "2000"], "leaves no room for a prompt"),
+        (
+            ["demo-paint", "--objective.interpolation-weigh", "0.1"],
+            "Perhaps you meant: --objective.interpolation-weight",
+        ),
+        (
+            ["demo-paint", "--objective.interpolation-weight", "1.5"],
+            "objective.interpolation_weight must be in [0, 1], got 1.5",
+        ),
+        (["demo-paint", "--train.steps", "ten"], "--train.steps"),
+        (["demo-paint", "--train.step", "1"], "--train.steps"),
     ],
 )
 def test_a_mistake_is_refused_before_anything_is_written(
@@ -68,18 +74,20 @@ def test_a_recipe_with_an_unknown_key_is_refused_by_file_and_nearest_key(tmp_pat
 
 def test_flags_replace_the_recipes_values_and_nothing_else() -> None:
     assert config_of() == LAB
-    changed = config_of("--train.steps", "3", "--model.student_thinking", "--context.wrong=0.1")
+    changed = config_of(
+        "--train.steps", "3", "--model.student-thinking", "--context.mask-ratio-wrong=0.1"
+    )
     assert changed == replace(
         LAB,
         train=replace(LAB.train, steps=3),
         model=replace(LAB.model, student_thinking=True),
-        context=replace(LAB.context, wrong=0.1),
+        context=replace(LAB.context, mask_ratio_wrong=0.1),
     )
 
 
 @given(TABLES)
 @example({"rollout": {"top_k": -1, "server_args": "--gpu-memory-utilization 0.4"}})
-@example({"log": {"name": "-a", "tokens": "all"}, "model": {"lora_targets": ["q_proj"]}})
+@example({"log": {"name": "-a", "token_rows": "all"}, "model": {"lora_targets": ["q_proj"]}})
 def test_the_flags_of_a_config_make_the_config(table: dict[str, dict[str, Any]]) -> None:
     config = from_table(table)
     assert config_of(*flags(config, LAB)) == config

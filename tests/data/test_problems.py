@@ -16,18 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paint.config import Data
+from paint.config.schema import DataConfig
 from paint.data.problems import (
     DataError,
-    GoodRows,
     Problem,
+    ValidRows,
     batch_indices,
     from_row,
     problems_digest,
     read_problems,
     to_row,
 )
-from paint.lab.files import MODEL
+from paint.demo.files import MODEL
 
 GOOD: dict[str, Any] = {"problem": "1 + 1?", "solution": "We add.", "answer": "2"}
 OTHER: dict[str, Any] = {"problem": "2 + 2?", "solution": "We add.", "answer": "4"}
@@ -40,8 +40,8 @@ def write(folder: Path, *rows: dict[str, Any] | bytes) -> Path:
     return path
 
 
-def read(path: Path, **options: Any) -> GoodRows:
-    return read_problems(Data(path=str(path), **options))
+def read(path: Path, **options: Any) -> ValidRows:
+    return read_problems(DataConfig(path=str(path), **options))
 
 
 def refusal(path: Path, **options: Any) -> str:
@@ -50,11 +50,11 @@ def refusal(path: Path, **options: Any) -> str:
     return str(caught.value).replace(f"{path.parent}/", "")
 
 
-def test_texts_arrive_exactly_as_they_were_written(tmp_path: Path) -> None:
+def test_read_problems_keeps_text_verbatim(tmp_path: Path) -> None:
     row = GOOD | {"problem": "  é\u2028ü\r\n ", "solution": "x\ty ", "unused": [1]}
     path = write(tmp_path, json.dumps(row, ensure_ascii=False).encode(), OTHER | {"id": "b"})
     good_rows = read(path)
-    assert good_rows == GoodRows(
+    assert good_rows == ValidRows(
         [
             Problem("  é\u2028ü\r\n ", "x\ty ", "2", id="1"),
             Problem("2 + 2?", "We add.", "4", id="b"),
@@ -63,7 +63,7 @@ def test_texts_arrive_exactly_as_they_were_written(tmp_path: Path) -> None:
     )
 
 
-def test_a_byte_order_mark_blank_lines_windows_line_ends_and_a_missing_last_line_end_are_no_errors(
+def test_read_jsonl_bom_blank_lines_and_crlf_are_accepted(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "p.jsonl"
@@ -72,7 +72,7 @@ def test_a_byte_order_mark_blank_lines_windows_line_ends_and_a_missing_last_line
     assert [problem.id for problem in read(path).problems] == ["1", "4"]
 
 
-def test_a_number_as_an_answer_or_id_becomes_the_text_that_stands_in_the_file(
+def test_read_problems_numeric_answer_or_id_keeps_its_digits(
     tmp_path: Path,
 ) -> None:
     path = write(
@@ -90,7 +90,7 @@ def test_a_number_as_an_answer_or_id_becomes_the_text_that_stands_in_the_file(
     assert read(write(tmp_path, enormous)).problems[0].answer == "9" * 5000
 
 
-def test_fields_may_have_other_names(tmp_path: Path) -> None:
+def test_read_problems_custom_field_names(tmp_path: Path) -> None:
     path = write(tmp_path, {"question": "q", "reference": "r", "gold": "g", "uuid": "u"})
     options = {
         "problem_field": "question",
@@ -138,7 +138,7 @@ BAD_ROWS: list[tuple[dict[str, Any] | bytes, str, str]] = [
 
 
 @pytest.mark.parametrize(("row", "reason", "detail"), BAD_ROWS, ids=lambda value: None)
-def test_a_bad_row_stops_with_its_number_and_the_way_out_or_is_skipped_and_counted(
+def test_read_problems_bad_row_is_refused_or_skipped_and_counted(
     tmp_path: Path, row: dict[str, Any] | bytes, reason: str, detail: str
 ) -> None:
     last = GOOD | {"problem": "last"}
@@ -154,7 +154,7 @@ def test_a_bad_row_stops_with_its_number_and_the_way_out_or_is_skipped_and_count
     assert good_rows.skipped == {reason: 1}
 
 
-def test_a_chosen_id_field_must_be_there_and_only_the_default_one_is_optional(
+def test_read_problems_custom_id_field_is_required(
     tmp_path: Path,
 ) -> None:
     path = write(tmp_path, GOOD)
@@ -165,7 +165,7 @@ def test_a_chosen_id_field_must_be_there_and_only_the_default_one_is_optional(
     ) in refusal(path, id_field="uuid")
 
 
-def test_a_column_may_differ_from_its_name_in_case_if_it_is_the_only_one(tmp_path: Path) -> None:
+def test_read_problems_column_case_is_ignored_if_unambiguous(tmp_path: Path) -> None:
     row = {"Problem": "p", "SOLUTION": "s", "Answer": "a", "ID": "i"}
     assert read(write(tmp_path, row)).problems == [Problem("p", "s", "a", "i")]
 
@@ -179,7 +179,7 @@ def test_a_column_may_differ_from_its_name_in_case_if_it_is_the_only_one(tmp_pat
     )
 
 
-def test_an_evaluation_set_needs_no_solutions_and_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_read_evaluation_rows_without_solutions_are_accepted(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"problem": "p", "answer": "1"},
         {"problem": "p", "answer": "2", "solution": None},
@@ -187,7 +187,7 @@ def test_an_evaluation_set_needs_no_solutions_and_is_taken_as_it_is(tmp_path: Pa
         {"problem": "r", "answer": "4", "solution": "s"},
     ]
     path = write(tmp_path, *rows)
-    good_rows = read_problems(Data(path=str(path)), solutions=False)
+    good_rows = read_problems(DataConfig(path=str(path)), solutions=False)
     assert [(p.problem, p.solution) for p in good_rows.problems] == [
         ("p", ""),
         ("p", ""),
@@ -212,7 +212,7 @@ def test_an_evaluation_set_needs_no_solutions_and_is_taken_as_it_is(tmp_path: Pa
     for bad, message in refused:
         with pytest.raises(DataError) as caught:
             read_problems(
-                Data(path=str(write(tmp_path, *rows, bad))),
+                DataConfig(path=str(write(tmp_path, *rows, bad))),
                 solutions=False,
                 way_out="say which {role}",
             )
@@ -220,11 +220,11 @@ def test_an_evaluation_set_needs_no_solutions_and_is_taken_as_it_is(tmp_path: Pa
 
 
 def evaluated(folder: Path, *rows: dict[str, Any]) -> list[Problem]:
-    data = Data(path=str(write(folder, *rows)))
+    data = DataConfig(path=str(write(folder, *rows)))
     return read_problems(data, solutions=False, way_out="say which {role}").problems
 
 
-def test_several_right_answers_are_a_list_in_either_column(tmp_path: Path) -> None:
+def test_read_evaluation_rows_list_of_answers_in_either_column(tmp_path: Path) -> None:
     problems = evaluated(
         tmp_path,
         {"problem": "p", "answer": ["2", 2, "0.10", "two"]},
@@ -242,7 +242,7 @@ def test_several_right_answers_are_a_list_in_either_column(tmp_path: Path) -> No
     path = tmp_path / "p.parquet"
     table = {"problem": ["p"], "answers": [[1, 25]], "solution": ["s"]}
     pyarrow.parquet.write_table(pyarrow.table(table), path)
-    [problem] = read_problems(Data(path=str(path)), solutions=False).problems
+    [problem] = read_problems(DataConfig(path=str(path)), solutions=False).problems
     assert problem.answers == ("1", "25")
 
     # A training file may have a column of that name for what it likes; a list of its answer is one.
@@ -268,7 +268,7 @@ def test_several_right_answers_are_a_list_in_either_column(tmp_path: Path) -> No
         ),
     ],
 )
-def test_a_list_that_holds_no_answers_is_refused(
+def test_read_evaluation_rows_invalid_answer_list_is_refused(
     tmp_path: Path, row: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(DataError) as caught:
@@ -276,7 +276,7 @@ def test_a_list_that_holds_no_answers_is_refused(
     assert str(caught.value) == f"{tmp_path / 'p.jsonl'} row 1: {message}; fix the row"
 
 
-def test_level_and_subject_are_read_where_they_are(tmp_path: Path) -> None:
+def test_read_evaluation_rows_level_and_subject_become_labels(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"level": 5, "Subject": "Number  Theory"},
         {"level": " "},
@@ -290,7 +290,7 @@ def test_level_and_subject_are_read_where_they_are(tmp_path: Path) -> None:
     ]
 
 
-def test_a_problem_reads_back_from_its_row_in_an_evaluation() -> None:
+def test_problem_row_round_trips_through_json() -> None:
     labels = (("level", "1"), ("subject", "x"))
     for problem in (Problem("p", "", "1", "i"), Problem("p", "", "1", "i", ("2", "3"), labels)):
         again = from_row(json.loads(json.dumps(to_row(problem))))
@@ -300,7 +300,7 @@ def test_a_problem_reads_back_from_its_row_in_an_evaluation() -> None:
         from_row({"id": "i", "problem": "p", "answer": []})
 
 
-def test_the_digest_of_problems_knows_every_answer() -> None:
+def test_problems_digest_depends_on_every_answer_but_not_labels() -> None:
     one = Problem("p", "s", "1", "i")
     assert problems_digest([one]) != problems_digest([replace(one, also=("2",))])
     assert problems_digest([one]) == problems_digest(
@@ -308,7 +308,7 @@ def test_the_digest_of_problems_knows_every_answer() -> None:
     )
 
 
-def test_a_long_solution_is_read_whole_from_every_kind_of_file(tmp_path: Path) -> None:
+def test_read_problems_long_solution_is_complete_in_every_format(tmp_path: Path) -> None:
     row: dict[str, Any] = {
         "problem": "p",
         "solution": "x\n" * 500_000,
@@ -332,7 +332,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30
         unique_by=lambda row: " ".join(row[0].split()),
     )
 )
-def test_the_same_rows_give_the_same_problems_whatever_the_kind_of_file(
+def test_read_problems_every_format_gives_same_problems(
     rows: list[tuple[str, str, str]],
 ) -> None:
     named: list[dict[str, Any]] = [
@@ -341,7 +341,7 @@ def test_the_same_rows_give_the_same_problems_whatever_the_kind_of_file(
     ]
     with TemporaryDirectory() as folder:
         for path in write_all_kinds(Path(folder), named):
-            assert read(path) == GoodRows([Problem(**row) for row in named], {}), path.suffix
+            assert read(path) == ValidRows([Problem(**row) for row in named], {}), path.suffix
 
 
 def write_all_kinds(folder: Path, rows: list[dict[str, Any]]) -> list[Path]:
@@ -355,7 +355,7 @@ def write_all_kinds(folder: Path, rows: list[dict[str, Any]]) -> list[Path]:
     return paths
 
 
-def test_skipped_rows_neither_hide_later_ones_nor_go_uncounted(tmp_path: Path) -> None:
+def test_read_problems_skipped_rows_are_counted_and_later_rows_kept(tmp_path: Path) -> None:
     broken = GOOD | {"answer": ""}
     path = write(tmp_path, broken, GOOD, OTHER, GOOD, GOOD, b"{")
     good_rows = read(path, on_bad_row="skip")
@@ -367,7 +367,7 @@ def test_skipped_rows_neither_hide_later_ones_nor_go_uncounted(tmp_path: Path) -
     }
 
 
-def test_the_limit_takes_the_first_good_rows_and_reads_no_further(tmp_path: Path) -> None:
+def test_read_problems_limit_takes_first_good_rows(tmp_path: Path) -> None:
     path = write(tmp_path, b"{", GOOD, OTHER, b"{")
     good_rows = read(path, on_bad_row="skip", limit=2)
     assert [problem.id for problem in good_rows.problems] == ["2", "3"]
@@ -375,7 +375,7 @@ def test_the_limit_takes_the_first_good_rows_and_reads_no_further(tmp_path: Path
     assert len(read(path, on_bad_row="skip", limit=9).problems) == 2
 
 
-def test_a_file_without_a_usable_row_is_refused(tmp_path: Path) -> None:
+def test_read_problems_file_without_usable_row_is_refused(tmp_path: Path) -> None:
     assert refusal(write(tmp_path)) == "p.jsonl is empty; it must hold one problem a row"
     assert refusal(write(tmp_path, b" ", b"")) == "p.jsonl is empty; it must hold one problem a row"
     path = write(tmp_path, b"{", b"{", GOOD | {"problem": ""})
@@ -383,7 +383,7 @@ def test_a_file_without_a_usable_row_is_refused(tmp_path: Path) -> None:
     assert refusal(path, on_bad_row="skip") == f"p.jsonl holds no row that can be used {reasons}"
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_read_problems_unreadable_file_is_named(tmp_path: Path) -> None:
     assert (
         refusal(tmp_path / "gone")
         == "gone does not exist; name a file, or a data set of the hub (owner/name)"
@@ -398,9 +398,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_the_lab_has_problems_to_train_on_and_holds_others_out() -> None:
-    trained = read_problems(Data(path="lab"))
-    held_out = read_problems(Data(path=str(MODEL / "held_out.jsonl")))
+def test_read_problems_demo_training_and_held_out_are_disjoint() -> None:
+    trained = read_problems(DataConfig(path="demo"))
+    held_out = read_problems(DataConfig(path=str(MODEL / "held_out.jsonl")))
     assert min(len(trained.problems), len(held_out.problems)) >= 100
     assert not {problem.problem for problem in trained.problems} & {
         p.problem for p in held_out.problems
@@ -409,7 +409,7 @@ def test_the_lab_has_problems_to_train_on_and_holds_others_out() -> None:
 
 
 @given(st.integers(1, 30), st.integers(1, 70), st.integers(0, 9), st.integers(0, 5))
-def test_steps_are_cut_from_epochs_laid_end_to_end(
+def test_batch_indices_cut_batches_from_consecutive_epochs(
     count: int, batch_size: int, last: int, seed: int
 ) -> None:
     steps = [batch_indices(count, batch_size, step, seed) for step in range(last + 1)]
@@ -425,7 +425,7 @@ def test_steps_are_cut_from_epochs_laid_end_to_end(
     assert stream == batch_indices(count, len(stream), 0, seed)
 
 
-def test_the_order_is_the_same_on_every_machine_and_in_every_process() -> None:
+def test_batch_indices_are_equal_across_processes_and_hash_seeds() -> None:
     expected = [[8, 9, 0], [3, 7, 4], [1, 5, 2], [6, 8, 6]]
     assert [batch_indices(10, 3, step, seed=0) for step in range(4)] == expected
 
@@ -440,7 +440,7 @@ def test_the_order_is_the_same_on_every_machine_and_in_every_process() -> None:
     assert json.loads(done.stdout) == expected
 
 
-def test_seeds_and_epochs_have_orders_of_their_own() -> None:
+def test_batch_indices_differ_by_seed_and_epoch() -> None:
     orders = [batch_indices(50, 50, step, seed) for seed in range(20) for step in range(20)]
     assert len({tuple(order) for order in orders}) == 400
     first = Counter(batch_indices(4, 4, 0, seed)[0] for seed in range(2000))
@@ -450,6 +450,6 @@ def test_seeds_and_epochs_have_orders_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("arguments", [(0, 1, 0), (1, 0, 0), (1, 1, -1)])
-def test_an_impossible_batch_is_refused(arguments: tuple[int, int, int]) -> None:
+def test_batch_indices_invalid_arguments_are_refused(arguments: tuple[int, int, int]) -> None:
     with pytest.raises(ValueError, match=r"count.*batch_size.*step"):
         batch_indices(*arguments, seed=0)

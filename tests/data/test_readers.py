@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paint.config import Data
+from paint.config.schema import DataConfig
 from paint.data.problems import read_problems
 from paint.data.readers import (
     ROW_BYTES,
@@ -47,7 +47,7 @@ def parquet(path: Path, **columns: Any) -> Path:
     return path
 
 
-def test_csv_rows_are_numbered_by_the_line_that_they_start_in(tmp_path: Path) -> None:
+def test_read_csv_rows_are_numbered_by_starting_line(tmp_path: Path) -> None:
     content = b'\xef\xbb\xbf\r\na,"b ""c"""\r\n"1\r\n2",\xe2\x80\xa8\r\n\r\n0.10,"x,y"'
     assert rows_of(write(tmp_path / "p.csv", content)) == [
         (3, {"a": "1\r\n2", 'b "c"': "\u2028"}),
@@ -85,16 +85,16 @@ def test_csv_that_cannot_be_read_on_is_refused_with_the_row(
     assert message in refusal(write(tmp_path / "p.csv", content))
 
 
-def test_csv_without_a_header_is_refused_with_what_its_first_line_holds(tmp_path: Path) -> None:
+def test_read_csv_without_header_is_refused_with_first_line(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", b"What is 1 + 1?,We add.,2\nWhat is 2 + 2?,We add.,4\n")
     with pytest.raises(
         DataError,
         match=r"row 2\b.*\bproblem\b.*What is 1 \+ 1\?",
     ):
-        read_problems(Data(path=str(path)))
+        read_problems(DataConfig(path=str(path)))
 
 
-def test_parquet_numbers_keep_their_digits_and_null_is_null(tmp_path: Path) -> None:
+def test_read_parquet_numbers_keep_digits_and_null_is_none(tmp_path: Path) -> None:
     path = parquet(
         tmp_path / "p.parquet",
         integer=pa.array([2**63, None], pa.uint64()),
@@ -135,12 +135,12 @@ def test_parquet_numbers_keep_their_digits_and_null_is_null(tmp_path: Path) -> N
         ),
     ],
 )
-def test_a_parquet_column_of_another_type_is_named(
+def test_read_parquet_column_of_wrong_type_is_named(
     tmp_path: Path, column: list[Any], message: str
 ) -> None:
     path = parquet(tmp_path / "p.parquet", problem=column, solution=["s", "s"], answer=[1, 2])
     with pytest.raises(DataError) as caught:
-        read_problems(Data(path=str(path)))
+        read_problems(DataConfig(path=str(path)))
     assert str(caught.value).startswith(f"{path} {message}")
 
 
@@ -157,7 +157,9 @@ def test_parquet_with_a_value_that_python_cannot_hold_is_refused(
     assert "p.parquet: " in refusal(parquet(tmp_path / "p.parquet", a=column))
 
 
-def test_parquet_that_was_cut_or_damaged_anywhere_is_refused_or_read_right(tmp_path: Path) -> None:
+def test_read_parquet_truncated_or_corrupt_file_is_refused_or_read_correctly(
+    tmp_path: Path,
+) -> None:
     table = pa.table({"a": [f"text {number}" for number in range(50)]})
     path = tmp_path / "p.parquet"
     pq.write_table(table, path, write_page_checksum=True, use_dictionary=False, compression="none")
@@ -190,7 +192,7 @@ def hub_folder(folder: Path) -> Path:
     return folder
 
 
-def test_a_data_set_of_the_hub_is_streamed_like_any_other_source(
+def test_read_hub_streams_dataset_like_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = hub_folder(tmp_path / "copy")
@@ -205,12 +207,12 @@ def test_a_data_set_of_the_hub_is_streamed_like_any_other_source(
         return load(str(folder), **options)
 
     monkeypatch.setattr(datasets, "load_dataset", from_folder)
-    good_rows = read_problems(Data(path="owner/some.name-1"))
+    good_rows = read_problems(DataConfig(path="owner/some.name-1"))
     assert [(p.id, p.problem, p.answer) for p in good_rows.problems] == [
         ("1", "a", "7"),
         ("2", "b", "8"),
     ]
-    assert len(read_problems(Data(path="owner/name:config@test")).problems) == 1
+    assert len(read_problems(DataConfig(path="owner/name:config@test")).problems) == 1
     assert asked == [
         ("owner/some.name-1", None, {"split": "train", "streaming": True}),
         ("owner/name", "config", {"split": "test", "streaming": True}),
@@ -219,12 +221,10 @@ def test_a_data_set_of_the_hub_is_streamed_like_any_other_source(
         HubError,
         match=r"owner/name@nowhere\b.*split",
     ):
-        read_problems(Data(path="owner/name@nowhere"))
+        read_problems(DataConfig(path="owner/name@nowhere"))
 
 
-def test_a_hub_that_cannot_be_reached_is_said_to_be_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_hub_unreachable_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         HubError,
         match=r"nobody/nothing@train\b.*reach",
@@ -240,7 +240,7 @@ def test_a_hub_that_cannot_be_reached_is_said_to_be_so(
     assert refusal("owner/name").startswith("owner/name is a folder")
 
 
-def test_a_folder_stands_for_its_one_data_file_or_all_shards_of_one(tmp_path: Path) -> None:
+def test_data_files_folder_resolves_to_one_file_or_all_shards(tmp_path: Path) -> None:
     single = tmp_path / "p.csv"
     assert data_files(single) == [single]
 
@@ -265,12 +265,12 @@ def test_a_folder_stands_for_its_one_data_file_or_all_shards_of_one(tmp_path: Pa
     assert data_files(folder) == [folder / "own.jsonl"]
 
 
-def test_rows_are_counted_without_reading_them(tmp_path: Path) -> None:
+def test_count_rows_does_not_read_rows(tmp_path: Path) -> None:
     assert count_rows(parquet(tmp_path / "p.parquet", a=["x", "y", "z"])) == 3
     assert count_rows(write(tmp_path / "p.jsonl", b"{}\n{}\n")) == 2
 
 
-def test_a_row_that_is_too_long_is_bad_by_its_length_and_the_next_one_is_read(
+def test_read_rows_row_over_size_limit_is_bad_and_next_row_is_read(
     tmp_path: Path,
 ) -> None:
     long = "x" * ROW_BYTES

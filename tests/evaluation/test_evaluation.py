@@ -18,42 +18,35 @@ import pytest
 import torch
 
 from paint.cli import main
-from paint.config import ConfigError, Evaluation
-from paint.data.problem_sets import load_benchmark
+from paint.config.schema import ConfigError, EvaluationConfig
+from paint.core.display import Display, Terminal
+from paint.data.benchmarks import load_benchmark
 from paint.data.problems import Problem
-from paint.display import Display, Terminal
-from paint.engines.local import LocalEngine
-from paint.engines.protocol import Completion, Finished, Sampling
-from paint.evaluation.asking import (
-    Protocol,
-    Task,
+from paint.demo.files import MODEL
+from paint.evaluation.generate import (
+    EvalTask,
+    SamplingProtocol,
     deployment_prompts,
     generate,
     open_task,
     require_room,
     sample_of,
 )
+from paint.evaluation.grade import cast_votes, grade, is_repetitive, stored_in, summarise_folders
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.run import resolve
-from paint.evaluation.stages import cast_votes, grade, loops, stored_in, summarise_folders
 from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
-from paint.evaluation.tables import (
-    Sheet,
-    comparisons,
-    markdown,
-    print_sheets,
-    sheets,
-    summary_json,
-)
-from paint.grading.grader import MathGrade, MathGrader, Verdict
-from paint.lab.files import MODEL
-from paint.model.policy import Policy, PolicyError
-from paint.model.weights import save_adapter
+from paint.evaluation.tables import Sheet, comparisons, markdown, print_sheets, sheets, summary_json
+from paint.grading.math.grader import MathGrade, MathGrader, Verdict
+from paint.inference.engine import Completion, OnCompletion, Sampling
+from paint.inference.local import LocalEngine
+from paint.models.policy import Policy, PolicyError
+from paint.models.weights import save_adapter
 from processes import until
 
-PROTOCOL = Protocol(3, thinking=False, sampling=Sampling(1.0, 1.0, -1, 80))
+PROTOCOL = SamplingProtocol(3, thinking=False, sampling=Sampling(1.0, 1.0, -1, 80))
 QUIET = Display(enabled=False)
-FLAGS = ["--benchmarks", "lab", "--no-thinking", "--rollout.max-new-tokens", "96"]
+FLAGS = ["--benchmarks", "demo", "--no-thinking", "--rollout.max-new-tokens", "96"]
 FEW = [*FLAGS, "--limit", "4", "--samples", "2"]
 
 
@@ -64,10 +57,10 @@ def grader() -> Any:
 
 
 def train_lab(run: Path, *flags: str) -> None:
-    """Two steps of the lab's recipe, with a checkpoint after each."""
+    """Two steps of the demo's recipe, with a checkpoint after each."""
     options = ["--train.steps", "2", "--train.batch-size", "4", "--train.checkpoint-every", "1"]
     place = ["--log.folder", str(run.parent), "--log.name", run.name]
-    assert main(["train", "lab-paint", *options, *place, *flags]) == 0
+    assert main(["train", "demo-paint", *options, *place, *flags]) == 0
 
 
 @pytest.fixture(scope="module")
@@ -79,15 +72,15 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def task_of(
-    policy: Policy, folder: Path, problems: list[Problem], protocol: Protocol = PROTOCOL
-) -> Task:
+    policy: Policy, folder: Path, problems: list[Problem], protocol: SamplingProtocol = PROTOCOL
+) -> EvalTask:
     """The base model's samples of these problems."""
     prompts = deployment_prompts(policy, problems, thinking=protocol.thinking)
-    return Task(folder, problems, prompts, protocol)
+    return EvalTask(folder, problems, prompts, protocol)
 
 
-def opened(policy: Policy, task: Task) -> AbstractContextManager[Store]:
-    return open_task(policy, task, model="lab", engine="local")
+def opened(policy: Policy, task: EvalTask) -> AbstractContextManager[Store]:
+    return open_task(policy, task, model="demo", engine="local")
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
@@ -96,7 +89,7 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
 
 
-def test_an_evaluation_holds_k_samples_a_problem_in_order(
+def test_generate_stores_k_samples_a_problem_in_order(
     policy: Policy, problems: list[Problem], tmp_path: Path, grader: MathGrader
 ) -> None:
     engine = LocalEngine(policy, batch_size=10)
@@ -128,7 +121,7 @@ def test_an_evaluation_holds_k_samples_a_problem_in_order(
     assert {row["strict"]["reason"] for row in kept} <= {"right", "wrong"}
 
 
-def test_every_kind_of_sample_is_counted_where_it_belongs(
+def test_grade_counts_every_kind_of_sample(
     policy: Policy, tmp_path: Path, grader: MathGrader
 ) -> None:
     problems = [
@@ -154,7 +147,7 @@ def test_every_kind_of_sample_is_counted_where_it_belongs(
     assert graded.lenient.tolist() == [[True, True, True], [True, False, False]]
     assert graded.unboxed.tolist() == [[False, True, True], [False, False, True]]
     assert graded.truncated.tolist() == [[False, False, True], [False, True, False]]
-    assert graded.looping.tolist() == [[False, False, True], [False, False, False]]
+    assert graded.repetitive.tolist() == [[False, False, True], [False, False, False]]
     assert graded.votes.tolist() == [[0, -1, -1], [0, 2, -1]]
     assert graded.tokens.tolist() == [
         [len(texts[name, k][0]) for k in range(3)] for name in ("sum", "half")
@@ -166,7 +159,7 @@ def test_every_kind_of_sample_is_counted_where_it_belongs(
     assert rows == ["right", "unclosed thought", "truncated", "right", "wrong", "no box"]
 
 
-def test_an_interrupted_generation_goes_on_and_ends_in_the_same_samples(
+def test_generate_interrupted_resumes_to_same_samples(
     policy: Policy, problems: list[Problem], tmp_path: Path, grader: MathGrader
 ) -> None:
     whole, cut = (task_of(policy, tmp_path / name, problems[:8]) for name in ("whole", "cut"))
@@ -175,7 +168,7 @@ def test_an_interrupted_generation_goes_on_and_ends_in_the_same_samples(
 
     class Interrupted(LocalEngine):
         def stream(
-            self, prompts: Any, sampling: Sampling, seeds: Sequence[int], finished: Finished
+            self, prompts: Any, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
         ) -> None:
             def finish(index: int, completion: Completion) -> None:
                 finished(index, completion)
@@ -197,11 +190,11 @@ def test_an_interrupted_generation_goes_on_and_ends_in_the_same_samples(
     assert lines_of(tmp_path / "cut") == lines_of(tmp_path / "whole")
     with reopen_store(tmp_path / "cut") as stored:
         again = grade(stored, grader, QUIET)
-    for name in ("correct", "lenient", "votes", "tokens", "truncated", "unboxed", "looping"):
+    for name in ("correct", "lenient", "votes", "tokens", "truncated", "unboxed", "repetitive"):
         assert np.array_equal(getattr(before, name), getattr(again, name)), name
 
 
-def test_other_weights_under_the_same_path_are_another_model(
+def test_store_other_weights_under_same_path_are_refused(
     policy: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
     task = task_of(policy, tmp_path, problems[:2])
@@ -214,11 +207,11 @@ def test_other_weights_under_the_same_path_are_another_model(
 
 
 @pytest.mark.slow
-def test_a_killed_paint_eval_goes_on_to_the_figures_of_an_undisturbed_one(tmp_path: Path) -> None:
+def test_eval_killed_and_resumed_gives_same_metrics(tmp_path: Path) -> None:
     options = [*FLAGS, "--limit", "20", "--rollout.batch-size", "20", "--folder"]
-    arguments = ["eval", "lab", *options, str(tmp_path / "killed")]
+    arguments = ["eval", "demo", *options, str(tmp_path / "killed")]
     command = [sys.executable, "-m", "paint.cli", *arguments]
-    stored = tmp_path / "killed/lab/base/lab/completions.jsonl"
+    stored = tmp_path / "killed/demo/base/demo/completions.jsonl"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     until(lambda: stored.exists() and stored.read_bytes().count(b"\n") >= 20, 120)
     process.send_signal(signal.SIGKILL)
@@ -226,8 +219,8 @@ def test_a_killed_paint_eval_goes_on_to_the_figures_of_an_undisturbed_one(tmp_pa
     assert 20 <= stored.read_bytes().count(b"\n") < 240
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     assert main([*arguments[:-1], str(tmp_path / "undisturbed")]) == 0
-    one, other = (tmp_path / name / "lab" for name in ("killed", "undisturbed"))
-    assert lines_of(one / "base" / "lab") == lines_of(other / "base" / "lab")
+    one, other = (tmp_path / name / "demo" for name in ("killed", "undisturbed"))
+    assert lines_of(one / "base" / "demo") == lines_of(other / "base" / "demo")
     assert (one / "summary.json").read_text() == (other / "summary.json").read_text()
     # Graded again, they are identical.
     before = (one / "summary.json").read_text()
@@ -235,13 +228,13 @@ def test_a_killed_paint_eval_goes_on_to_the_figures_of_an_undisturbed_one(tmp_pa
     assert (one / "summary.json").read_text() == before
 
 
-def test_run_checkpoints_are_compared_with_their_base(
+def test_eval_run_compares_checkpoints_with_base(
     adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = [*FEW, "--folder", str(tmp_path)]
     assert main(["eval", str(adapted), *flags]) == 0
     said = capsys.readouterr().out
-    summary = json.loads((tmp_path / "lab/summary.json").read_text())
+    summary = json.loads((tmp_path / "demo/summary.json").read_text())
     names = ["base", "mine-step-000001", "mine-step-000002"]
     assert list(summary["figures"]) == names
     assert [row["policy"] for row in summary["comparisons"]] == names[1:]
@@ -249,11 +242,13 @@ def test_run_checkpoints_are_compared_with_their_base(
     # One checkpoint of it is the same policy, and its samples are there.
     assert main(["eval", str(adapted / "checkpoints/step-000002"), *flags]) == 0
     assert "tok/s" not in capsys.readouterr().out
-    asked = [json.loads((tmp_path / "lab" / name / "lab/asked.json").read_text()) for name in names]
+    asked = [
+        json.loads((tmp_path / "demo" / name / "demo/asked.json").read_text()) for name in names
+    ]
     assert asked[0]["adapter"] is None
     assert len({setting["adapter"] for setting in asked}) == 3
     # The adapters wrote the samples.
-    texts = [[row["text"] for row in lines_of(tmp_path / "lab" / name / "lab")] for name in names]
+    texts = [[row["text"] for row in lines_of(tmp_path / "demo" / name / "demo")] for name in names]
     assert texts[0] != texts[1] != texts[2] != texts[0]
     # The adapter alone, whose file names its layers in another order, is as good.
     alone = str(adapted / "checkpoints/step-000001/adapter")
@@ -265,32 +260,32 @@ def test_run_checkpoints_are_compared_with_their_base(
 
 
 @pytest.mark.slow
-def test_checkpoints_of_whole_models_are_compared_with_the_base_that_adapters_are_compared_with(
+def test_eval_full_tuning_checkpoints_share_base_with_adapters(
     adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, evals = tmp_path / "runs/whole", tmp_path / "evals"
-    train_lab(run, "--train.learning-rate", "0.003", "--model.tuning", "full")
+    train_lab(run, "--train.learning-rate", "0.003", "--model.train-mode", "full")
     flags = [*FEW, "--folder", str(evals)]
     assert main(["eval", str(run), *flags]) == 0
-    summary = json.loads((evals / "lab/summary.json").read_text())
+    summary = json.loads((evals / "demo/summary.json").read_text())
     names = ["base", "whole-step-000001", "whole-step-000002"]
     assert list(summary["figures"]) == names
-    texts = [[row["text"] for row in lines_of(evals / "lab" / name / "lab")] for name in names]
+    texts = [[row["text"] for row in lines_of(evals / "demo" / name / "demo")] for name in names]
     assert texts[0] != texts[1] != texts[2] != texts[0]
-    asked = [json.loads((evals / "lab" / name / "lab/asked.json").read_text()) for name in names]
+    asked = [json.loads((evals / "demo" / name / "demo/asked.json").read_text()) for name in names]
     assert len({setting["weights"] for setting in asked}) == 3
     assert {setting["adapter"] for setting in asked} == {None}
     # Each was asked as itself: the checkpoint's model, evaluated alone, gives the same samples.
     folder = run / "checkpoints/step-000002"
     assert main(["eval", str(folder / "model"), *flags]) == 0
-    assert [row["text"] for row in lines_of(evals / "model/base/lab")] == texts[2]
+    assert [row["text"] for row in lines_of(evals / "model/base/demo")] == texts[2]
     # The base is that of the adapters, too, and one checkpoint is a policy that was asked before.
-    before = (evals / "lab/base/lab/completions.jsonl").read_bytes()
+    before = (evals / "demo/base/demo/completions.jsonl").read_bytes()
     capsys.readouterr()
     assert main(["eval", str(adapted / "checkpoints/step-000001"), *flags]) == 0
     assert main(["eval", str(folder), *flags]) == 0
     assert capsys.readouterr().out.count("tok/s") <= 1
-    assert (evals / "lab/base/lab/completions.jsonl").read_bytes() == before
+    assert (evals / "demo/base/demo/completions.jsonl").read_bytes() == before
     # Other weights under a checkpoint's name are not taken for it.
     (folder / "model").rename(folder / "kept")
     shutil.copytree(run / "checkpoints/step-000001/model", folder / "model")
@@ -311,24 +306,24 @@ def test_checkpoints_of_whole_models_are_compared_with_the_base_that_adapters_ar
     ("arguments", "message"),
     [
         ([], "nothing to evaluate"),
-        (["lab"], "do not fit in the model's 1024 positions; max_new_tokens can be at most"),
-        (["nowhere/model", "--benchmarks", "lab"], "nowhere/model"),
-        (["lab", "--benchmarks", "aime_2042"], "aime_2042"),
-        (["lab", "--benchmarks", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["lab", "--benchmarks", "lab", "lab"], "the name lab stands for one thing"),
+        (["demo"], "do not fit in the model's 1024 positions; max_new_tokens can be at most"),
+        (["nowhere/model", "--benchmarks", "demo"], "nowhere/model"),
+        (["demo", "--benchmarks", "aime_2042"], "aime_2042"),
+        (["demo", "--benchmarks", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["demo", "--benchmarks", "demo", "demo"], "the name demo stands for one thing"),
     ],
 )
-def test_a_mistake_is_one_clear_message(
+def test_eval_invalid_arguments_give_one_error_message(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    rest = [] if "--benchmarks" in arguments else ["--benchmarks", "lab"]
+    rest = [] if "--benchmarks" in arguments else ["--benchmarks", "demo"]
     assert main(["eval", *arguments, *rest, "--folder", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
 
 
-def test_grading_what_is_not_there_says_so(
+def test_grade_without_evaluation_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["grade", str(tmp_path)]) == 2
@@ -339,43 +334,50 @@ def test_grading_what_is_not_there_says_so(
     "changes",
     [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 160}}, {"target_modules": "all-linear"}],
 )
-def test_an_adapter_of_another_kind_is_refused(
+def test_resolve_unsupported_adapter_kind_is_refused(
     policy: Policy, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     save_adapter(policy, tmp_path)
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(PolicyError, match="plain LoRA adapter"):
-        resolve(Evaluation(), [str(tmp_path)])
+        resolve(EvaluationConfig(), [str(tmp_path)])
 
 
-def test_targets_of_two_models_or_two_shapes_are_refused(policy: Policy, tmp_path: Path) -> None:
+def test_resolve_targets_of_different_models_or_shapes_are_refused(
+    policy: Policy, tmp_path: Path
+) -> None:
     save_adapter(policy, tmp_path / "one")
     config = json.loads((tmp_path / "one" / "adapter_config.json").read_text())
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "adapter_config.json").write_text(json.dumps(config | {"r": 4}))
-    model, contestants = resolve(Evaluation(), ["lab", str(tmp_path / "one")])
-    assert (model.path, model.lora_rank, model.dtype) == ("lab", 8, "float32")
-    assert [(c.name, c.trained) for c in contestants] == [("base", None), ("one", tmp_path / "one")]
-    assert [c.name for c in resolve(Evaluation(base=False), [str(tmp_path / "one")])[1]] == ["one"]
+    model, contestants = resolve(EvaluationConfig(), ["demo", str(tmp_path / "one")])
+    assert (model.path, model.lora_rank, model.dtype) == ("demo", 8, "float32")
+    assert [(c.name, c.checkpoint) for c in contestants] == [
+        ("base", None),
+        ("one", tmp_path / "one"),
+    ]
+    assert [c.name for c in resolve(EvaluationConfig(base=False), [str(tmp_path / "one")])[1]] == [
+        "one"
+    ]
     with pytest.raises(ConfigError, match=r"lora_rank\b.*\b4\b.*\b8\b"):
-        resolve(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "two")])
+        resolve(EvaluationConfig(), [str(tmp_path / "one"), str(tmp_path / "two")])
     with pytest.raises(ConfigError, match=r"path\b.*'other'"):
-        resolve(Evaluation(), ["other", str(tmp_path / "one")])
+        resolve(EvaluationConfig(), ["other", str(tmp_path / "one")])
     (tmp_path / "one").rename(tmp_path / "base")
     with pytest.raises(ConfigError, match="called base"):
-        resolve(Evaluation(), [str(tmp_path / "base")])
+        resolve(EvaluationConfig(), [str(tmp_path / "base")])
     (tmp_path / "base").rename(tmp_path / "one")
     with pytest.raises(ConfigError, match="called one"):
-        resolve(Evaluation(), [str(tmp_path / "one"), str(tmp_path / "one")])
+        resolve(EvaluationConfig(), [str(tmp_path / "one"), str(tmp_path / "one")])
 
 
-def test_what_the_prompt_opened_is_part_of_the_sample(policy: Policy) -> None:
+def test_sample_text_includes_opening_of_prompt(policy: Policy) -> None:
     ids = policy.tokenizer("The answer is $\\boxed{7}$.")["input_ids"]
     opening = policy.tokenizer("<|im_start|>assistant\n<think>\n")["input_ids"]
     completion = Completion((*ids, policy.end_ids[0]), (0.0,) * (len(ids) + 1), truncated=False)
     problem = Problem("x", "", "7", "1")
-    task = task_of(policy, Path(), [problem], Protocol())
+    task = task_of(policy, Path(), [problem], SamplingProtocol())
     plain = sample_of(policy, task, problem, 0, completion)
     assert plain.text == "The answer is $\\boxed{7}$."
     assert plain.tokens == len(ids) + 1
@@ -385,9 +387,9 @@ def test_what_the_prompt_opened_is_part_of_the_sample(policy: Policy) -> None:
     assert stored.text == "<think>\nThe answer is $\\boxed{7}$."
 
 
-def test_nothing_is_ever_cut_to_fit(policy: Policy, problems: list[Problem]) -> None:
+def test_require_room_prompts_are_never_truncated(policy: Policy, problems: list[Problem]) -> None:
     def room(max_new_tokens: int) -> int:
-        protocol = Protocol(1, False, Sampling(1.0, 1.0, -1, max_new_tokens))
+        protocol = SamplingProtocol(1, False, Sampling(1.0, 1.0, -1, max_new_tokens))
         return require_room(policy, task_of(policy, Path(), problems[:20], protocol))
 
     longest = max(len(policy.student_prompt(p.problem, thinking=False)) for p in problems[:20])
@@ -405,7 +407,7 @@ def voted(answers: list[tuple[str | None, bool]], grader: MathGrader) -> list[in
     return cast_votes([MathGrade(verdict, verdict) for verdict in verdicts], len(answers), grader)
 
 
-def test_equal_answers_vote_together_however_they_are_spelt(grader: MathGrader) -> None:
+def test_voted_equal_answers_share_a_vote(grader: MathGrader) -> None:
     wrong = ["\\frac{1}{2}", None, "0.5", "7", "1/2"]
     votes = voted([(answer, False) for answer in wrong] + [("3", True), ("3.0", True)], grader)
     assert votes[0] == votes[2] == votes[4]
@@ -414,7 +416,7 @@ def test_equal_answers_vote_together_however_they_are_spelt(grader: MathGrader) 
     assert len({votes[0], votes[1], votes[3], votes[5]}) == 4
 
 
-def test_votes_of_different_problems_do_not_meet(grader: MathGrader) -> None:
+def test_cast_votes_keep_problems_apart(grader: MathGrader) -> None:
     wrong = Verdict(False, "5", "wrong")
     grades = [MathGrade(wrong, wrong)] * 4
     assert cast_votes(grades, 2, grader) == [1, 1, 1, 1]
@@ -432,19 +434,19 @@ def test_votes_of_different_problems_do_not_meet(grader: MathGrader) -> None:
         ("So it is 5. " * 400 + " ".join(str(i * i) for i in range(2000)), False),
     ],
 )
-def test_a_text_that_repeats_itself_at_its_end_loops(text: str, expected: bool) -> None:
-    assert loops(text) == expected
+def test_is_repetitive_detects_repeated_ending(text: str, expected: bool) -> None:
+    assert is_repetitive(text) == expected
 
 
-def test_real_completions_do_not_loop() -> None:
+def test_is_repetitive_is_false_for_real_completions() -> None:
     path = Path(__file__).parents[1] / "samples/math_rollouts.jsonl"
     rows = [json.loads(line) for line in path.read_bytes().splitlines()]
     texts = [text for row in rows for text in row["completions"]]
     assert len(texts) >= 80
-    assert not [text[-80:] for text in texts if loops(text)]
+    assert not [text[-80:] for text in texts if is_repetitive(text)]
 
 
-def test_real_rows_of_the_tables(tmp_path: Path) -> None:
+def test_tables_match_hand_computed_rows(tmp_path: Path) -> None:
     def graded(correct: list[list[bool]], names: str = "ab") -> GradedSamples:
         table = np.array(correct)
         nothing = np.zeros_like(table)
@@ -511,9 +513,7 @@ def stored(
     return folder
 
 
-def test_levels_and_subjects_have_rows_of_their_own_where_the_data_have_them(
-    policy: Policy, tmp_path: Path
-) -> None:
+def test_summary_has_rows_by_level_and_subject(policy: Policy, tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     rows: list[dict[str, Any]] = [
         {"problem": "a", "answer": 1, "Level": 10, "subject": "Algebra"},
@@ -545,7 +545,7 @@ def test_levels_and_subjects_have_rows_of_their_own_where_the_data_have_them(
     assert "by subject" not in text
 
 
-def test_the_reasons_of_verdicts_are_counted_in_the_summary(
+def test_summary_counts_verdict_reasons(
     policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     problems = [Problem("What is 3+4?", "", "7", "sum"), Problem("Area?", "", "\\frac{}{}", "bad")]
@@ -573,18 +573,20 @@ def test_the_reasons_of_verdicts_are_counted_in_the_summary(
 NAME = "[best] {0} [/red]"
 
 
-def test_a_name_is_shown_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_eval_names_with_markup_are_shown_verbatim(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / f"{NAME.replace('/', '')}.jsonl"
     path.write_text(json.dumps({"problem": "1+1?", "answer": "2", "id": "[bold]"}) + "\n")
     flags = ["--benchmarks", str(path), "--samples", "1", "--no-thinking"]
     flags += ["--rollout.max-new-tokens", "8", "--folder", str(tmp_path / "evals")]
-    assert main(["eval", "lab", *flags]) == 0
+    assert main(["eval", "demo", *flags]) == 0
     said = capsys.readouterr().out
     assert said.count(path.stem) >= 4  # generating, grading, and the tables
-    assert (tmp_path / "evals/lab/base" / path.stem / "grades.jsonl").exists()
+    assert (tmp_path / "evals/demo/base" / path.stem / "grades.jsonl").exists()
 
 
-def test_a_name_is_shown_as_it_is_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_names_with_markup_are_shown_verbatim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal
     display, written = Display(), StringIO()
     display.console = Terminal(written, width=200)
@@ -595,7 +597,7 @@ def test_a_name_is_shown_as_it_is_in_a_terminal(monkeypatch: pytest.MonkeyPatch)
     assert ":x:" in written.getvalue()
 
 
-def test_nothing_is_written_outside_the_folder(
+def test_eval_file_names_cannot_escape_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = json.dumps({"problem": "1+1?", "answer": "2"}) + "\n"
@@ -603,7 +605,7 @@ def test_nothing_is_written_outside_the_folder(
     (tmp_path / "mine.jsonl").write_text(row)
     flags = ["--samples", "1", "--no-thinking", "--rollout.max-new-tokens", "8"]
     flags += ["--folder", str(tmp_path / "evals"), "--benchmarks"]
-    assert main(["eval", "lab", *flags, str(tmp_path / "...jsonl")]) == 2
+    assert main(["eval", "demo", *flags, str(tmp_path / "...jsonl")]) == 2
     assert "cannot name a folder of its own" in capsys.readouterr().err
     assert not (tmp_path / "evals").exists()
 
@@ -617,7 +619,7 @@ def test_nothing_is_written_outside_the_folder(
     assert not (tmp_path / "base").exists()
 
 
-def test_any_of_several_right_answers_is_right_and_all_are_stored(
+def test_grade_any_accepted_answer_is_correct(
     policy: Policy, tmp_path: Path, grader: MathGrader
 ) -> None:
     problems = [Problem("Which?", "", "2", "1", also=("two", "\\frac{5}{2}"))]
@@ -636,7 +638,7 @@ def test_any_of_several_right_answers_is_right_and_all_are_stored(
     assert graded.correct.tolist() == [[True, True, True, False, False]]
 
 
-def test_stored_evaluations_of_several_folders_are_told_apart(
+def test_stored_evaluations_with_same_names_are_distinguished(
     policy: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
     for name in ("a/base/mine", "b/base/mine", "b/after/mine"):

@@ -20,7 +20,7 @@ from paint.evaluation.intervals import (
 from paint.evaluation.metrics import (
     GradedSamples,
     avg_at_k,
-    figures,
+    compute_metrics,
     maj_at_k,
     pass_at_k,
     per_problem,
@@ -40,7 +40,7 @@ def graded(correct: np.ndarray, votes: np.ndarray | None = None) -> GradedSample
         tokens=np.full(correct.shape, 7),
         truncated=nothing,
         unboxed=nothing,
-        looping=nothing,
+        repetitive=nothing,
     )
 
 
@@ -68,9 +68,7 @@ def simulated(rng: np.random.Generator, skills: np.ndarray, k: int) -> np.ndarra
         pytest.param(500, 2, 1, marks=pytest.mark.slow),
     ],
 )
-def test_the_intervals_of_avg_and_pass_at_k_cover_the_truth(
-    problems: int, a: float, b: float
-) -> None:
+def test_avg_at_k_and_pass_at_k_intervals_cover_truth(problems: int, a: float, b: float) -> None:
     tries = (1, 2, 4, 12)
     rng, hits = np.random.default_rng(11), np.zeros(4)
     truths = [1 - math.prod((b + i) / (a + b + i) for i in range(j)) for j in tries]
@@ -86,7 +84,7 @@ SHARES = st.lists(st.sampled_from([i / 12 for i in range(13)]), min_size=1, max_
 
 @settings(max_examples=40)
 @given(SHARES)
-def test_an_interval_holds_its_mean_and_turns_with_its_figure(shares: list[float]) -> None:
+def test_bootstrap_interval_contains_mean_and_mirrors(shares: list[float]) -> None:
     x = np.array(shares)
     solved, unsolved = bootstrap([x], bounds=SHARE), bootstrap([1 - x], bounds=SHARE)
     assert 0 <= solved.low <= solved.mean <= solved.high <= 1
@@ -97,7 +95,7 @@ def test_an_interval_holds_its_mean_and_turns_with_its_figure(shares: list[float
 
 
 @pytest.mark.parametrize("values", [0, 1, 7, 29, 30])
-def test_the_interval_of_values_that_are_0_or_1_is_that_of_clopper_and_pearson(values: int) -> None:
+def test_bootstrap_interval_of_binary_values_is_clopper_pearson(values: int) -> None:
     x = np.array([1.0] * values + [0.0] * (30 - values))
     interval = bootstrap([x], bounds=SHARE)
 
@@ -117,7 +115,7 @@ def test_the_interval_of_values_that_are_0_or_1_is_that_of_clopper_and_pearson(v
         assert interval.high == 1
 
 
-def test_the_interval_of_the_macro_average_covers_the_truth() -> None:
+def test_macro_average_interval_covers_truth() -> None:
     rng, hits, shapes = np.random.default_rng(13), 0, [(0.5, 0.5), (0.3, 0.6), (0.5, 1.0)]
     truth = sum(a / (a + b) for a, b in shapes) / len(shapes)
     for _ in range(RUNS):
@@ -130,7 +128,7 @@ def test_the_interval_of_the_macro_average_covers_the_truth() -> None:
 
 
 @pytest.mark.parametrize("leap", [False, True])
-def test_the_interval_of_a_paired_difference_covers_rare_gains(leap: bool) -> None:
+def test_paired_difference_interval_covers_rare_gains(leap: bool) -> None:
     """Nearly all problems are solved before, and few gain anything, or much."""
     rng, hits = np.random.default_rng(23), 0
     truth = 0.1 * 0.2 / 2.2 if leap else 0.2 * 0.4 / (2.2 * 3.2)
@@ -144,7 +142,7 @@ def test_the_interval_of_a_paired_difference_covers_rare_gains(leap: bool) -> No
     assert hits / RUNS >= 0.93
 
 
-def test_the_interval_of_a_paired_difference_covers_the_truth_and_is_narrower() -> None:
+def test_paired_difference_interval_covers_truth_and_is_narrower() -> None:
     rng, hits, widths = np.random.default_rng(14), 0, []
     for _ in range(RUNS):
         skills = rng.beta(0.5, 0.5, size=30)
@@ -158,7 +156,7 @@ def test_the_interval_of_a_paired_difference_covers_the_truth_and_is_narrower() 
     assert np.mean(widths) < 0.5
 
 
-def test_the_sign_flip_test_is_wrong_as_often_as_it_says() -> None:
+def test_sign_flip_false_positive_rate_matches_level() -> None:
     rng, rejected = np.random.default_rng(15), 0
     for _ in range(RUNS):
         skills = rng.beta(0.5, 0.5, size=30)
@@ -168,7 +166,7 @@ def test_the_sign_flip_test_is_wrong_as_often_as_it_says() -> None:
     assert 0.02 <= rejected / RUNS <= 0.06
 
 
-def test_the_sign_flip_p_value_is_that_of_all_sign_flips() -> None:
+def test_sign_flip_p_value_matches_enumeration() -> None:
     differences = np.array([0.5, 0.25, -0.125, 0.75, 0.0, 0.25, 0.5])
     flips = 2 * ((np.arange(2**7)[:, None] >> np.arange(7)) & 1) - 1
     exact = (abs(flips @ differences) >= differences.sum() - 1e-12).mean()
@@ -178,7 +176,7 @@ def test_the_sign_flip_p_value_is_that_of_all_sign_flips() -> None:
 
 
 @pytest.mark.parametrize("problems", [30, 100])
-def test_the_detectable_difference_is_found_four_times_in_five(problems: int) -> None:
+def test_detectable_difference_has_eighty_percent_power(problems: int) -> None:
     rng, skills = np.random.default_rng(16), np.random.default_rng(17).beta(0.5, 0.5, size=3000)
     gain = {30: 0.66, 100: 0.34}[problems]
     better = skills + gain * skills * (1 - skills)
@@ -200,7 +198,7 @@ def test_the_detectable_difference_is_found_four_times_in_five(problems: int) ->
     assert np.mean(np.array(estimates, dtype=float)) == pytest.approx(expected, rel=0.05)
 
 
-def test_what_is_detectable_over_several_benchmarks_follows_their_sizes() -> None:
+def test_detectable_difference_over_benchmarks_follows_sizes() -> None:
     rng = np.random.default_rng(17)
     before = [rng.random((n, 12)) < 0.4 for n in (30, 90)]
     after = [rng.random((n, 4)) < 0.6 for n in (30, 90)]
@@ -217,7 +215,7 @@ def test_what_is_detectable_over_several_benchmarks_follows_their_sizes() -> Non
     assert sign_flip([np.full(3, 0.5), np.full(30, -0.05)]) == pytest.approx(0.25, abs=0.03)
 
 
-def test_without_spread_nothing_says_what_can_be_detected() -> None:
+def test_detectable_difference_without_spread_is_none() -> None:
     correct = np.array([[True, False], [False, True], [True, True]])
     same = compare([correct], [correct])
     assert (same.difference.mean, same.p_value, same.detectable) == (0, 1.0, None)
@@ -230,7 +228,7 @@ def test_without_spread_nothing_says_what_can_be_detected() -> None:
         compare([correct], [correct[1:]])
 
 
-def test_few_problems_do_not_say_how_far_the_next_one_lies() -> None:
+def test_bootstrap_few_problems_widen_interval_to_unseen_ones() -> None:
     # Three nearly equal differences: an unseen problem may still differ by 1, to either side.
     for n in (3, 9):
         d = np.full(n, 0.25)
@@ -251,7 +249,7 @@ def test_few_problems_do_not_say_how_far_the_next_one_lies() -> None:
     assert 90 < many.low < 100 < many.high < 110
 
 
-def test_avg_at_k_is_the_mean_over_problems_and_its_interval_knows_the_problems() -> None:
+def test_avg_at_k_is_mean_over_problems() -> None:
     correct = np.array([[True] * 12, [False] * 12, [True, False] * 6, [True] * 12])
     interval = avg_at_k(correct)
     assert interval.mean == pytest.approx((1 + 0 + 0.5 + 1) / 4)
@@ -261,7 +259,7 @@ def test_avg_at_k_is_the_mean_over_problems_and_its_interval_knows_the_problems(
     assert interval.high >= 0.95
 
 
-def test_the_bootstrap_is_the_textbooks() -> None:
+def test_bootstrap_matches_textbook_on_normal_data() -> None:
     x = np.random.default_rng(1).normal(size=400)
     interval = bootstrap([x], bounds=ANY)
     error = x.std() / np.sqrt(400)
@@ -271,7 +269,7 @@ def test_the_bootstrap_is_the_textbooks() -> None:
     assert interval == bootstrap([x], bounds=ANY)
 
 
-def test_groups_of_one_size_are_resampled_each_for_itself() -> None:
+def test_bootstrap_groups_are_resampled_separately() -> None:
     x = np.random.default_rng(2).normal(size=50)
     one, two = bootstrap([x], bounds=ANY), bootstrap([x, x], bounds=ANY)
     # Resampled together they would be as uncertain as one of them; apart, less so by the square
@@ -279,7 +277,7 @@ def test_groups_of_one_size_are_resampled_each_for_itself() -> None:
     assert (two.high - two.low) / (one.high - one.low) == pytest.approx(1 / math.sqrt(2), abs=0.03)
 
 
-def test_an_interval_holds_its_mean_however_small_and_skewed_the_groups_are() -> None:
+def test_bootstrap_contains_mean_for_small_skewed_groups() -> None:
     lone = np.zeros(30)
     lone[0] = 1.0
     two, alike, three = np.array([0.25, 0.5]), np.array([0.5, 0.51]), np.array([0.0, 0.0, 1.0])
@@ -296,7 +294,7 @@ def test_an_interval_holds_its_mean_however_small_and_skewed_the_groups_are() ->
         assert 0 <= interval.low < interval.mean < interval.high <= 1
 
 
-def test_problems_that_are_all_alike_do_not_make_sure() -> None:
+def test_avg_at_k_identical_problems_keep_uncertainty() -> None:
     interval = avg_at_k(np.ones((30, 12), dtype=bool))
     # 11.6 % of unsolved problems stay unseen in 30 with a chance of 2.5 %.
     assert interval.low**30 == pytest.approx(0.025, abs=0.003)
@@ -306,7 +304,7 @@ def test_problems_that_are_all_alike_do_not_make_sure() -> None:
     assert half.mean == 0.5
     assert half.low == pytest.approx(0.0125, abs=0.002)
     assert half.high == pytest.approx(0.9875, abs=0.002)
-    tokens = figures({"x": graded(np.ones((2, 2), dtype=bool))})["x"]["completion_tokens"]
+    tokens = compute_metrics({"x": graded(np.ones((2, 2), dtype=bool))})["x"]["completion_tokens"]
     assert (tokens.mean, tokens.high) == (7, math.inf)
     assert tokens.table()["high"] is None
     with pytest.raises(ValueError, match="at least one problem"):
@@ -328,7 +326,7 @@ def trained(
 
 
 @pytest.mark.parametrize(("seeds", "sd"), [(3, 0.0), (3, 0.02), (5, 0.02)])
-def test_the_interval_over_seeds_covers_the_truth(seeds: int, sd: float) -> None:
+def test_over_seeds_interval_covers_truth(seeds: int, sd: float) -> None:
     rng, hits = np.random.default_rng(18), 0
     for _ in range(RUNS // 2):
         interval = over_seeds(trained(rng, rng.beta(0.5, 0.5, size=100), seeds, sd))
@@ -338,7 +336,7 @@ def test_the_interval_over_seeds_covers_the_truth(seeds: int, sd: float) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "sd", "most"), [(3, 0.02, 1.0), (5, 0.02, 1.0), (5, 0.0, 1.0)])
-def test_the_interval_of_a_difference_over_seeds_covers_the_truth_where_that_over_problems_does_not(
+def test_compare_seeds_covers_truth_where_problems_alone_do_not(
     seeds: int, sd: float, most: float
 ) -> None:
     rng, hits, alone, runs = np.random.default_rng(19), 0, 0, RUNS // 2
@@ -357,7 +355,7 @@ def test_the_interval_of_a_difference_over_seeds_covers_the_truth_where_that_ove
     assert (alone / runs < 0.85) == (sd > 0)
 
 
-def test_the_interval_over_seeds_is_the_textbooks() -> None:
+def test_over_seeds_matches_textbook() -> None:
     x = np.random.default_rng(20).normal(size=(4, 50)) + np.array([[0.0], [0.1], [0.2], [0.4]])
     interval = over_seeds(x, bounds=ANY, reached=False)
     problems, seeds = x.mean(axis=0).var(ddof=1) / 50, x.mean(axis=1).var(ddof=1) / 4
@@ -369,7 +367,7 @@ def test_the_interval_over_seeds_is_the_textbooks() -> None:
     assert interval == over_seeds(x, bounds=ANY, reached=False)
 
 
-def test_where_problems_hardly_differ_the_interval_over_seeds_is_nearly_students() -> None:
+def test_over_seeds_approaches_student_t_for_identical_problems() -> None:
     means = np.array([0.50, 0.52, 0.57])
     x = means[:, None] + np.tile([1e-6, -1e-6], 50)
     interval = over_seeds(x)
@@ -383,11 +381,11 @@ def test_where_problems_hardly_differ_the_interval_over_seeds_is_nearly_students
 @pytest.mark.parametrize(
     ("freedom", "t"), [(1, 12.706205), (2, 4.302653), (2.5, 3.574655), (4, 2.776445), (9, 2.262157)]
 )
-def test_students_t_is_that_of_the_tables(freedom: float, t: float) -> None:
+def test_students_t_matches_tables(freedom: float, t: float) -> None:
     assert students_t(freedom) == pytest.approx(t, rel=1e-6)
 
 
-def test_one_seed_is_resampled_by_its_problems_alone() -> None:
+def test_over_seeds_one_seed_equals_bootstrap_over_problems() -> None:
     rng = np.random.default_rng(21)
     one, other = (rng.binomial(12, 0.3, size=(1, 40)) / 12 for _ in range(2))
     assert over_seeds(one) == bootstrap([one[0]], bounds=SHARE)
@@ -398,7 +396,7 @@ def test_one_seed_is_resampled_by_its_problems_alone() -> None:
     assert over_seeds(np.tile(one, (3, 1))) == over_seeds(one)
 
 
-def test_a_difference_over_seeds_is_paired_and_turns_with_its_sign() -> None:
+def test_compare_seeds_is_paired_and_antisymmetric() -> None:
     rng = np.random.default_rng(22)
     before = rng.binomial(12, rng.beta(0.5, 0.5, size=60), size=(3, 60)) / 12
     after = np.clip(before + rng.integers(0, 3, size=(3, 60)) / 12, 0, 1)
@@ -422,7 +420,7 @@ def test_a_difference_over_seeds_is_paired_and_turns_with_its_sign() -> None:
         compare_seeds(before, after[:2])
 
 
-def test_seeds_that_are_all_alike_do_not_make_sure() -> None:
+def test_over_seeds_identical_seeds_keep_uncertainty() -> None:
     one = over_seeds(np.ones((5, 30)))
     assert (one.mean, one.high) == (1.0, 1.0)
     assert one.low**30 == pytest.approx(0.025, abs=0.003)
@@ -443,15 +441,13 @@ def test_seeds_that_are_all_alike_do_not_make_sure() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=7), st.data())
-def test_pass_at_k_is_the_share_of_k_samples_with_a_right_one(
-    row: list[bool], data: st.DataObject
-) -> None:
+def test_pass_at_k_matches_enumeration(row: list[bool], data: st.DataObject) -> None:
     k = data.draw(st.integers(1, len(row)))
     chosen = list(combinations(row, k))
     assert pass_at_k(np.array([row]), k)[0] == pytest.approx(sum(map(any, chosen)) / len(chosen))
 
 
-def test_pass_at_k_is_without_bias_and_needs_k_samples() -> None:
+def test_pass_at_k_is_unbiased_and_needs_k_samples() -> None:
     rng, p = np.random.default_rng(3), 0.2
     mean = pass_at_k(rng.random((20_000, 12)) < p, 4).mean()
     assert mean == pytest.approx(1 - (1 - p) ** 4, abs=0.01)
@@ -470,17 +466,17 @@ def test_pass_at_k_is_without_bias_and_needs_k_samples() -> None:
         ([-1, -1, -1, -1], 0.0),
     ],
 )
-def test_a_majority_is_of_votes_and_ties_are_drawn_by_lot(votes: list[int], share: float) -> None:
+def test_maj_at_k_shares_ties(votes: list[int], share: float) -> None:
     row = np.array([votes])
     assert maj_at_k(row, row == 0)[0] == pytest.approx(share)
 
 
-def test_every_benchmark_counts_the_same_in_the_macro_average() -> None:
+def test_macro_average_weighs_benchmarks_equally() -> None:
     easy, hard = np.ones((10, 4), dtype=bool), np.zeros((90, 4), dtype=bool)
-    table = figures({"easy": graded(easy), "hard": graded(hard)})
+    table = compute_metrics({"easy": graded(easy), "hard": graded(hard)})
     assert table["macro"]["avg_at_k"].mean == 0.5
     assert set(table["macro"]) == set(per_problem(graded(easy)))
-    mixed = figures({"four": graded(easy), "two": graded(hard[:, :2])})
+    mixed = compute_metrics({"four": graded(easy), "two": graded(hard[:, :2])})
     assert "pass_at_4" in mixed["four"]
     assert "pass_at_4" not in mixed["macro"]
-    assert set(figures({"easy": graded(easy)})) == {"easy"}
+    assert set(compute_metrics({"easy": graded(easy)})) == {"easy"}

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paint import PaintError, files
+from paint import PaintError
+from paint.core import storage
 from paint.data.problems import Problem
 from paint.evaluation.store import (
     Sample,
@@ -29,7 +30,7 @@ from paint.evaluation.store import (
 
 PROBLEMS = [Problem(f"What is {i}+{i}?", "", str(2 * i), str(i)) for i in range(3)]
 PROMPTS = [[1, 2, i] for i in range(3)]
-ASKED = {"model": "lab", "temperature": 1.0, "samples": 2, "versions": {"paint": "1"}}
+ASKED = {"model": "demo", "temperature": 1.0, "samples": 2, "versions": {"paint": "1"}}
 
 
 def fresh(folder: Path, **changes: Any) -> AbstractContextManager[Store]:
@@ -74,12 +75,12 @@ def missing(opened: AbstractContextManager[Store]) -> list[tuple[str, int]]:
 
 
 def refusal(opened: AbstractContextManager[Store]) -> str:
-    with pytest.raises((StoreError, files.Damaged)) as refused, opened:
+    with pytest.raises((StoreError, storage.CorruptFileError)) as refused, opened:
         pass
     return str(refused.value)
 
 
-def test_what_is_added_is_found_again_and_the_rest_is_missing(tmp_path: Path) -> None:
+def test_store_added_sample_is_read_back_and_rest_is_missing(tmp_path: Path) -> None:
     with fresh(tmp_path) as store:
         assert [(p.id, k) for p, k in store.missing] == [(i, k) for i in "012" for k in (0, 1)]
         store.add(sample_of("1", 1))
@@ -138,7 +139,9 @@ def test_a_bit_that_flips_in_a_finished_store_is_refused_by_the_name_of_its_file
     flipped = whole[at] ^ (1 << data.draw(st.integers(0, 7)))
     path.write_bytes(whole[:at] + bytes([flipped]) + whole[at + 1 :])
     before = contents(folder)
-    with pytest.raises(files.Damaged, match=rf"^{path}[: ].*; .*(put it back|writes it again)"):
+    with pytest.raises(
+        storage.CorruptFileError, match=rf"^{path}[: ].*; .*(put it back|writes it again)"
+    ):
         grades_of(folder)
     assert contents(folder) == before
     if path.name != "problems.jsonl":  # which every evaluation writes anew
@@ -202,7 +205,7 @@ def test_a_line_that_is_no_sample_is_refused_by_its_number_and_nothing_is_lost(
     assert contents(tmp_path) == before
 
 
-def test_a_file_of_another_store_is_refused(tmp_path: Path) -> None:
+def test_store_file_of_another_store_is_refused(tmp_path: Path) -> None:
     mine, colder, shorter = (tmp_path / name for name in ("mine", "colder", "shorter"))
     fill(fresh(mine))
     fill(fresh(colder, temperature=0.5))
@@ -217,7 +220,7 @@ def test_a_file_of_another_store_is_refused(tmp_path: Path) -> None:
     assert not missing(reopen_store(mine))
 
 
-def test_samples_of_another_set_of_problems_with_the_same_names_are_refused(tmp_path: Path) -> None:
+def test_store_samples_of_other_prompts_are_refused(tmp_path: Path) -> None:
     fill(fresh(tmp_path / "mine"))
     elsewhere = open_store(tmp_path / "other", ASKED, PROBLEMS, [[7, i] for i in range(3)])
     with elsewhere as store:
@@ -232,7 +235,7 @@ def test_samples_of_another_set_of_problems_with_the_same_names_are_refused(tmp_
     assert "problem 0: its prompt was another one" in refusal(fresh(tmp_path / "mine"))
 
 
-def test_another_setting_is_refused_with_every_difference(tmp_path: Path) -> None:
+def test_store_other_setting_is_refused_with_differences(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*.json*")}
     message = refusal(fresh(tmp_path, temperature=0.6, top_k=20))
@@ -245,7 +248,7 @@ def test_another_setting_is_refused_with_every_difference(tmp_path: Path) -> Non
     assert not missing(fresh(tmp_path))
 
 
-def test_samples_of_a_problem_that_has_changed_are_known_by_their_prompt_also_after_a_pause(
+def test_store_changed_prompt_is_detected_after_fewer_problems(
     tmp_path: Path,
 ) -> None:
     fill(fresh(tmp_path))
@@ -255,7 +258,7 @@ def test_samples_of_a_problem_that_has_changed_are_known_by_their_prompt_also_af
     )
 
 
-def test_samples_without_a_setting_are_nobodys(tmp_path: Path) -> None:
+def test_store_samples_without_settings_are_refused(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     (tmp_path / "asked.json").unlink()
     for opened in (fresh, reopen_store):
@@ -263,7 +266,7 @@ def test_samples_without_a_setting_are_nobodys(tmp_path: Path) -> None:
     assert find_stores(tmp_path) == [tmp_path]  # so that it is not left out of a comparison
 
 
-def test_samples_and_problems_may_become_more_or_less(tmp_path: Path) -> None:
+def test_store_samples_and_problems_can_grow_or_shrink(tmp_path: Path) -> None:
     fill(open_store(tmp_path, ASKED, PROBLEMS[:2], PROMPTS[:2]))
     assert missing(fresh(tmp_path, samples=3)) == [("0", 2), ("1", 2), ("2", 0), ("2", 1), ("2", 2)]
     fill(fresh(tmp_path, samples=3))
@@ -273,7 +276,7 @@ def test_samples_and_problems_may_become_more_or_less(tmp_path: Path) -> None:
         assert len(less.written) == 9
 
 
-def test_a_corrected_gold_answer_is_taken_over(tmp_path: Path) -> None:
+def test_store_corrected_gold_answer_is_adopted(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     corrected = [Problem(PROBLEMS[0].problem, "", "42", "0"), *PROBLEMS[1:]]
     with open_store(tmp_path, ASKED, corrected, PROMPTS) as store:
@@ -281,7 +284,7 @@ def test_a_corrected_gold_answer_is_taken_over(tmp_path: Path) -> None:
         assert not store.missing
 
 
-def test_every_version_that_wrote_samples_is_kept(tmp_path: Path) -> None:
+def test_store_keeps_every_library_version(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     fill(fresh(tmp_path, versions={"paint": "2"}))
     fill(fresh(tmp_path))
@@ -291,12 +294,12 @@ def test_every_version_that_wrote_samples_is_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_one_process_at_a_time_works_on_a_store(tmp_path: Path) -> None:
+def test_store_is_locked_by_one_process(tmp_path: Path) -> None:
     code = textwrap.dedent("""
         import sys
         from pathlib import Path
         from paint.evaluation.store import reopen_store
-        from paint.files import FolderInUse
+        from paint.core.storage import FolderInUse
         try:
             with reopen_store(Path(sys.argv[1])):
                 print("opened")
@@ -310,7 +313,7 @@ def test_one_process_at_a_time_works_on_a_store(tmp_path: Path) -> None:
     assert subprocess.run(line, capture_output=True, text=True, check=True).stdout == "opened\n"
 
 
-def test_a_folder_that_cannot_be_locked_is_one_clear_message(tmp_path: Path) -> None:
+def test_store_unlockable_folder_gives_one_error(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     (tmp_path / ".lock").unlink()
     (tmp_path / ".lock").mkdir()
@@ -318,7 +321,7 @@ def test_a_folder_that_cannot_be_locked_is_one_clear_message(tmp_path: Path) -> 
         pass
 
 
-def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
+def test_store_full_disk_is_reported_and_keeps_samples(tmp_path: Path) -> None:
     """A limit on the size of files stands in for the disk: the write is cut as it is there."""
     code = textwrap.dedent("""
         import resource, signal, sys
@@ -327,7 +330,7 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
         from paint.evaluation.store import Sample, StoreError, open_store, prompt_digest
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         sys.dont_write_bytecode = True  # it would be cut short, too
-        asked = {"model": "lab", "temperature": 1.0, "samples": 2, "versions": {"paint": "1"}}
+        asked = {"model": "demo", "temperature": 1.0, "samples": 2, "versions": {"paint": "1"}}
         try:
             problems = [Problem("What is 0+0?", "", "0", "0")]
             with open_store(Path(sys.argv[1]), asked, problems, [[1, 2, 0]]) as store:
@@ -358,7 +361,7 @@ def test_a_full_disk_is_said_and_leaves_what_was_there(tmp_path: Path) -> None:
         ("problems.jsonl", "", "problems.jsonl: it is empty"),
     ],
 )
-def test_a_damaged_setting_is_one_clear_message(
+def test_store_corrupt_settings_give_one_error(
     tmp_path: Path, name: str, content: str, message: str
 ) -> None:
     with fresh(tmp_path) as store:
@@ -371,7 +374,7 @@ def test_a_damaged_setting_is_one_clear_message(
         assert message in refusal(fresh(tmp_path))
 
 
-def test_a_folder_without_an_evaluation_says_so(tmp_path: Path) -> None:
+def test_store_folder_without_evaluation_is_reported(tmp_path: Path) -> None:
     assert "holds no evaluation" in refusal(reopen_store(tmp_path))
     assert find_stores(tmp_path) == []
     fill(fresh(tmp_path / "base" / "mine"))
@@ -380,7 +383,7 @@ def test_a_folder_without_an_evaluation_says_so(tmp_path: Path) -> None:
     assert "file" in refusal(fresh(tmp_path / "file"))
 
 
-def test_what_is_asked_is_kept_in_plain_sight(tmp_path: Path) -> None:
+def test_store_settings_are_plain_json(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     asked = json.loads((tmp_path / "asked.json").read_text())
     assert asked == ASKED | {"versions": [ASKED["versions"]]}

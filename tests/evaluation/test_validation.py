@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from paint.cli import main
-from paint.config import Config, ConfigError, Validation
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.run_folder import read_run
+from paint.config.schema import Config, ConfigError, ValidationConfig
+from paint.core.storage import to_jsonl
 from paint.data.readers import DataError
+from paint.demo.files import MODEL
 from paint.evaluation.store import StoreError
-from paint.files import to_jsonl
-from paint.lab.files import MODEL
-from paint.recipe import find_recipe, read_recipe
-from paint.runs import read_run
-from paint.training.run import train
+from paint.training.trainer import train
 from processes import in_two_processes, train_command, until
 
 
@@ -45,9 +45,9 @@ def finished(mine: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 
 
 def config(mine: Path, **changes: Any) -> Config:
-    recipe = read_recipe(find_recipe("lab-paint"))
+    recipe = read_recipe(find_recipe("demo-paint"))
     options = {"steps": 3, "batch_size": 4, "checkpoint_every": 2} | changes
-    validation = Validation(path=str(mine), samples=2, thinking=False, max_new_tokens=96)
+    validation = ValidationConfig(path=str(mine), samples=2, thinking=False, max_new_tokens=96)
     rollout = replace(recipe.rollout, batch_size=6)
     return replace(
         recipe, train=replace(recipe.train, **options), validation=validation, rollout=rollout
@@ -58,7 +58,7 @@ def figures(run: Path) -> Any:
     return json.loads((run / "validation" / "summary.json").read_text())
 
 
-def test_every_checkpoint_is_evaluated_and_compared_with_the_start(
+def test_validation_evaluates_every_checkpoint_against_start(
     finished: tuple[Path, str], tmp_path: Path
 ) -> None:
     run, said = finished
@@ -81,17 +81,17 @@ def test_every_checkpoint_is_evaluated_and_compared_with_the_start(
     assert (tmp_path / "summary.json").read_text() == before
 
 
-def test_validation_does_not_change_the_training_and_without_problems_there_is_none(
+def test_validation_does_not_change_training(
     mine: Path, finished: tuple[Path, str], tmp_path: Path
 ) -> None:
     run, without = finished[0], tmp_path / "without"
-    train(replace(config(mine), validation=Validation()), without)
+    train(replace(config(mine), validation=ValidationConfig()), without)
     assert not (without / "validation").exists()
     weights = "checkpoints/step-000003/adapter/adapter_model.safetensors"
     assert (run / weights).read_bytes() == (without / weights).read_bytes()
 
 
-def test_the_way_out_of_a_damaged_checkpoint_ends_in_the_same_figures(
+def test_validation_damaged_checkpoint_hint_recovers_same_metrics(
     finished: tuple[Path, str], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
@@ -114,7 +114,7 @@ def test_the_way_out_of_a_damaged_checkpoint_ends_in_the_same_figures(
     assert figures(run) == figures(finished[0])
 
 
-def test_text_is_utf_8_whatever_the_locale(mine: Path, tmp_path: Path) -> None:
+def test_validation_text_is_utf8_in_any_locale(mine: Path, tmp_path: Path) -> None:
     rows = [{"problem": f"Wie groß ist ${n}+1$? ≡ \u2028", "answer": str(n + 1)} for n in range(2)]
     path, run = tmp_path / "mine.jsonl", tmp_path / "run"
     path.write_text(to_jsonl(rows), "utf-8")
@@ -130,7 +130,7 @@ def test_text_is_utf_8_whatever_the_locale(mine: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_killed_while_it_validates_goes_on_to_the_same_figures(
+def test_validation_killed_and_resumed_gives_same_metrics(
     mine: Path, finished: tuple[Path, str], tmp_path: Path
 ) -> None:
     run = tmp_path / "killed"
@@ -145,9 +145,7 @@ def test_a_run_killed_while_it_validates_goes_on_to_the_same_figures(
 
 
 @pytest.mark.slow
-def test_a_run_that_is_stopped_while_it_validates_ends_soon_and_goes_on(
-    mine: Path, tmp_path: Path
-) -> None:
+def test_validation_interrupted_run_stops_soon_and_resumes(mine: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     stored = run / "validation/step-000000/mine/completions.jsonl"
     process = subprocess.Popen(train_command(config(mine), run), stdout=subprocess.DEVNULL)
@@ -161,7 +159,7 @@ def test_a_run_that_is_stopped_while_it_validates_ends_soon_and_goes_on(
 
 
 @pytest.mark.slow
-def test_two_ranks_share_the_work_and_find_the_same_figures(
+def test_validation_two_ranks_give_same_metrics(
     mine: Path, finished: tuple[Path, str], tmp_path: Path
 ) -> None:
     line = in_two_processes(train_command(config(mine), tmp_path / "two"))
@@ -172,7 +170,7 @@ def test_two_ranks_share_the_work_and_find_the_same_figures(
     assert list(two["figures"]) == list(one["figures"])
 
 
-def test_a_file_that_changed_since_the_first_checkpoint_is_refused_before_training_goes_on(
+def test_validation_changed_problem_file_is_refused_on_resume(
     mine: Path, finished: tuple[Path, str]
 ) -> None:
     run, _ = finished
@@ -186,12 +184,14 @@ def test_a_file_that_changed_since_the_first_checkpoint_is_refused_before_traini
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
 
 
-def test_what_cannot_be_asked_is_refused_before_the_first_step(mine: Path, tmp_path: Path) -> None:
-    long = replace(config(mine), validation=Validation(path=str(mine)))
+def test_validation_invalid_settings_are_refused_before_first_step(
+    mine: Path, tmp_path: Path
+) -> None:
+    long = replace(config(mine), validation=ValidationConfig(path=str(mine)))
     with pytest.raises(ConfigError, match="1024"):
         train(long, tmp_path / "run")
     with pytest.raises(DataError, match=r"nowhere\.jsonl"):
-        train(replace(long, validation=Validation(path="nowhere.jsonl")), tmp_path / "run")
+        train(replace(long, validation=ValidationConfig(path="nowhere.jsonl")), tmp_path / "run")
     too_long = replace(long, data=replace(long.data, max_prompt_tokens=1))
     with pytest.raises(ConfigError, match="1024"):  # before training problems are counted
         train(too_long, tmp_path / "run")

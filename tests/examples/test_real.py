@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 from tokenizers.pre_tokenizers import ByteLevel
 
 from conversion import FetchError, make_base
-from paint import files
-from paint.config import Config, Model
-from paint.display import Display
-from paint.engines.local import LocalEngine
-from paint.engines.protocol import Sampling
-from paint.model.policy import Policy, load_policy, load_tokenizer
-from paint.runs import read_metrics
-from paint.training.run import train
+from paint.config.run_folder import read_metrics
+from paint.config.schema import Config, ModelConfig
+from paint.core import storage
+from paint.core.display import Display
+from paint.inference.engine import Sampling
+from paint.inference.local import LocalEngine
+from paint.models.policy import Policy, load_policy, load_tokenizer
+from paint.training.trainer import train
 from problems import HELD_OUT, WARM_UP, rows, word_problems
 from real_vllm import LEAN, SERVER, SMALL, needs_vllm
 from run import in_cache, recipe_of, write_problems
@@ -45,7 +45,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def policy(cache: Path) -> Policy:
-    return load_policy(Model(path=str(cache / "base"), dtype="float32"), seed=0)
+    return load_policy(ModelConfig(path=str(cache / "base"), dtype="float32"), seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def two_steps(cache: Path) -> Config:
         {
             "train": {"steps": 2, "batch_size": 2, "micro_batch_size": 2, "checkpoint_every": 1},
             "model": {"dtype": "float32"},
-            "rollout": {"max_new_tokens": 24, "max_engine_gap": 1e-3},
+            "rollout": {"max_new_tokens": 24, "max_logprob_mismatch": 1e-3},
         },
     )
     return in_cache(config, cache)
@@ -68,7 +68,7 @@ def run(two_steps: Config, cache: Path) -> Path:
     return cache / "run"
 
 
-def test_a_converted_model_is_an_ordinary_folder_and_is_not_made_again(cache: Path) -> None:
+def test_converted_model_is_ordinary_folder_and_cached(cache: Path) -> None:
     weights = load_file(cache / "base/model.safetensors")
     assert {value.dtype for value in weights.values()} == {torch.bfloat16}
     assert 1.34e8 < sum(value.numel() for value in weights.values()) < 1.36e8
@@ -77,14 +77,16 @@ def test_a_converted_model_is_an_ordinary_folder_and_is_not_made_again(cache: Pa
     assert (cache / "base/model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_converted_model_that_was_changed_is_refused(cache: Path, tmp_path: Path) -> None:
+def test_converted_changed_model_is_refused(cache: Path, tmp_path: Path) -> None:
     shutil.copytree(cache / "base", tmp_path / "base")
     (tmp_path / "base/config.json").write_text("{}")
-    with pytest.raises(files.Damaged, match=r"config.json is not the file .* it is made again"):
+    with pytest.raises(
+        storage.CorruptFileError, match=r"config.json is not the file .* it is made again"
+    ):
         make_base(tmp_path, Display())
 
 
-def test_the_tokenizer_cuts_every_digit_and_keeps_the_blanks_before_it(cache: Path) -> None:
+def test_converted_tokenizer_splits_digits_and_keeps_blanks(cache: Path) -> None:
     tokenizer = load_tokenizer(str(cache / "base"))
     cut = tokenizer.tokenize("a\n\n12 +  345.6")
     assert cut == ["a", "ĊĊ", "1", "2", "Ġ+", "ĠĠ", "3", "4", "5", ".", "6"]
@@ -95,13 +97,13 @@ def test_the_tokenizer_cuts_every_digit_and_keeps_the_blanks_before_it(cache: Pa
     assert tokenizer.tokenize("a\n\n12") == ["a", "Ċ", "Ċ", "1", "2"]  # as it was converted
 
 
-def test_the_longest_solution_has_at_most_sixty_tokens(cache: Path) -> None:
+def test_smollm2_longest_solution_has_at_most_sixty_tokens(cache: Path) -> None:
     tokenizer = load_tokenizer(str(cache / "base"))
     problems = word_problems(WARM_UP | HELD_OUT, "train", 800, seed=7)
     assert max(len(tokenizer.encode(row["solution"])) + 1 for row in rows(problems)) <= 60
 
 
-def test_a_prompt_is_a_chat_whose_marks_are_control_tokens(policy: Policy) -> None:
+def test_smollm2_student_prompt_is_chat_with_control_tokens(policy: Policy) -> None:
     prompt = policy.student_prompt("What is 1 + 1?")
     text = policy.decode(prompt, special=True)
     assert text.startswith("<|im_start|>system\n")
@@ -116,7 +118,9 @@ def test_a_prompt_is_a_chat_whose_marks_are_control_tokens(policy: Policy) -> No
     ("question", "wanted"),
     [("What is the capital of France?", "Paris"), ("What is the capital of Japan?", "Tokyo")],
 )
-def test_greedy_answers_make_sense_and_end(policy: Policy, question: str, wanted: str) -> None:
+def test_smollm2_greedy_answers_are_sensible_and_end(
+    policy: Policy, question: str, wanted: str
+) -> None:
     prompt = policy.tokenizer.apply_chat_template(
         [{"role": "user", "content": question}], add_generation_prompt=True, return_dict=False
     )
@@ -125,19 +129,19 @@ def test_greedy_answers_make_sense_and_end(policy: Policy, question: str, wanted
     assert wanted in policy.decode(completion.ids)
 
 
-def test_two_steps_learn_from_the_solution_at_the_trainers_own_log_probs(run: Path) -> None:
+def test_smollm2_two_steps_learn_with_small_logprob_mismatch(run: Path) -> None:
     metrics = read_metrics(run)
     assert [row["step"] for row in metrics] == [1, 2]
-    assert all(row["engine_gap_mean"] < 1e-3 for row in metrics)
+    assert all(row["logprob_mismatch_mean"] < 1e-3 for row in metrics)
     assert all(row["gradient_norm"] > 0 for row in metrics)
     for rollout in stored(run, 1):
         assert rollout["context"].endswith("...(omitted)...")
 
 
-def test_a_run_that_goes_on_ends_in_the_adapter_of_an_undisturbed_one(
+def test_smollm2_run_resumed_ends_in_same_adapter(
     run: Path, two_steps: Config, cache: Path
 ) -> None:
-    """All is loaded anew after the first step; what kills do is tested on the lab's model."""
+    """All is loaded anew after the first step; what kills do is tested on the demo's model."""
     parts = cache / "parts"
     first = replace(two_steps, train=replace(two_steps.train, steps=1))
     train(first, parts, display=Display(enabled=False))
@@ -147,7 +151,7 @@ def test_a_run_that_goes_on_ends_in_the_adapter_of_an_undisturbed_one(
 
 
 @needs_vllm
-def test_vllm_serves_the_trained_adapter_as_the_trainer_computes_it(
+def test_smollm2_vllm_serves_trained_adapter_with_trainer_log_probs(
     two_steps: Config, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second step's completions are of the adapter that the first step trained."""
@@ -158,6 +162,6 @@ def test_vllm_serves_the_trained_adapter_as_the_trainer_computes_it(
     train(config, cache / "served", display=Display(enabled=False))
     metrics = read_metrics(cache / "served")
     assert [row["step"] for row in metrics] == [1, 2]
-    assert max(row["engine_gap_mean"] for row in metrics) < 1e-3
+    assert max(row["logprob_mismatch_mean"] for row in metrics) < 1e-3
     assert stored(cache / "served", 2)[0]["source"].startswith("http://")
     assert any(float(value.abs().sum()) > 0 for value in adapter(cache / "served", 1).values())

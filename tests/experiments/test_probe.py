@@ -11,30 +11,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paint.config import Config, ConfigError, Context, Data, Shown, Train
-from paint.context import mask_solution
+from paint.config.recipe import read_recipe
+from paint.config.schema import (
+    Config,
+    ConfigError,
+    ContextConfig,
+    ContextSource,
+    DataConfig,
+    TrainConfig,
+)
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.evaluation.store import StoreError, prompt_digest
-from paint.experiments.ablations import GRIDS
+from paint.experiments.ablations import ABLATION_TABLES
 from paint.experiments.probe import (
     LABELS,
     answer_is_visible,
     first_problems,
     probe,
-    require_sound,
     teacher,
+    validate_probe,
 )
-from paint.model.policy import Policy
-from paint.recipe import read_recipe
+from paint.models.policy import Policy
+from paint.objective.masking import mask_solution
 from processes import until
 from runs import changed
 
-LAB = changed("lab-paint", {"train": {"seed": 3}})
+LAB = changed("demo-paint", {"train": {"seed": 3}})
 RATIOS = (0.0, 0.5)
 READERS = ["student", "teacher@0", "teacher@0.5"]
 PROBE = [
     "probe",
-    "lab-paint",
+    "demo-paint",
     "--problems",
     "48",
     "--samples",
@@ -72,7 +79,7 @@ def right(folder: Path, reader: str) -> np.ndarray:
     ).reshape(-1, 2)
 
 
-def test_every_figure_is_that_of_the_stored_samples(probed: Path) -> None:
+def test_probe_summary_matches_stored_samples(probed: Path) -> None:
     summary = json.loads((probed / "summary.json").read_text())
     assert list(summary["figures"]) == READERS
     asked = [
@@ -106,7 +113,7 @@ def test_every_figure_is_that_of_the_stored_samples(probed: Path) -> None:
         assert table[reader][4] == f"{100 * summary['answer_visible_share'][reader]:.1f}"
 
 
-def test_a_teacher_that_reads_the_whole_solution_is_far_better_than_the_student(
+def test_probe_teacher_with_full_solution_beats_student(
     probed: Path,
 ) -> None:
     summary = json.loads((probed / "summary.json").read_text())
@@ -118,7 +125,7 @@ def test_a_teacher_that_reads_the_whole_solution_is_far_better_than_the_student(
     assert shares["teacher@0.5"] < 0.5
 
 
-def test_the_prompts_are_those_of_training(
+def test_probe_prompts_match_training(
     probed: Path, policy: Policy, problems: list[Problem]
 ) -> None:
     first = [problems[i] for i in batch_indices(len(problems), 24, 0, LAB.train.seed)]
@@ -140,10 +147,12 @@ def test_the_prompts_are_those_of_training(
         assert stored == {name: prompt_digest(prompt) for name, prompt in prompts.items()}
 
 
-def test_the_teachers_prompt_opens_as_configured(policy: Policy, problems: list[Problem]) -> None:
+def test_probe_teacher_prompt_uses_configured_wording(
+    policy: Policy, problems: list[Problem]
+) -> None:
     first, solution = problems[0], problems[0].solution
     for opening, ratio, is_complete in (("part", 0.0, False), ("complete", 0.5, True)):
-        config = changed("lab-paint", {"context": {"opening": opening}})
+        config = changed("demo-paint", {"context": {"wording": opening}})
         reader = teacher(policy, config, [first], ratio)
         context = mask_solution(solution, ratio)
         assert reader.prompts[first.id] == policy.teacher_prompt(
@@ -156,7 +165,7 @@ def test_the_teachers_prompt_opens_as_configured(policy: Policy, problems: list[
 def controlled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished probe of 12 problems with every control."""
     folder = tmp_path_factory.mktemp("controls")
-    shown: tuple[Shown, ...] = ("own", "other", "none", "answer", "wrong_answer")
+    shown: tuple[ContextSource, ...] = ("own", "other", "none", "answer", "wrong_answer")
     probe(LAB, folder, problems=12, samples=2, ratios=RATIOS, shown=shown)
     return folder
 
@@ -170,7 +179,7 @@ CONTROLS = [
 ]
 
 
-def test_controls_stand_beside_the_own_solution_with_as_much_hidden(controlled: Path) -> None:
+def test_probe_controls_hide_as_much_as_own_solution(controlled: Path) -> None:
     summary = json.loads((controlled / "summary.json").read_text())
     assert list(summary["figures"]) == [*READERS, *CONTROLS]
     pairs = [(row["policy"], row["less"]) for row in summary["beside_own"]]
@@ -190,18 +199,18 @@ def test_controls_stand_beside_the_own_solution_with_as_much_hidden(controlled: 
     assert shares["teacher-wrong_answer"] == 0
 
 
-def test_controls_have_the_names_of_the_ablation() -> None:
-    points = GRIDS["controls"].points
+def test_probe_control_labels_match_ablation() -> None:
+    points = ABLATION_TABLES["controls"].points
     assert {point.shown: label for label, point in points.items()} == LABELS
 
 
-def test_controls_are_shown_what_training_shows_them(
+def test_probe_controls_show_what_training_shows(
     controlled: Path, policy: Policy, problems: list[Problem]
 ) -> None:
     first = {p.id: p for p in first_problems(problems, 12, LAB.train.seed)}
 
     def shown(reader: str) -> dict[str, str]:
-        config = changed("lab-paint", {"train": {"seed": 3}})
+        config = changed("demo-paint", {"train": {"seed": 3}})
         kind, _, ratio = reader.removeprefix("teacher-").partition("@")
         made = teacher(
             policy,
@@ -230,7 +239,7 @@ def test_controls_are_shown_what_training_shows_them(
     assert all("...(omitted)..." in text for text in shown("teacher-other@0.5").values())
 
 
-def test_more_problems_or_samples_are_added_to_what_is_stored(probed: Path) -> None:
+def test_probe_more_problems_or_samples_extend_stored_ones(probed: Path) -> None:
     folder = probed / "teacher@0.5/problems"
     begun = (folder / "begun.jsonl").read_bytes()
     assert begun.count(b"\n") == 5
@@ -239,7 +248,7 @@ def test_more_problems_or_samples_are_added_to_what_is_stored(probed: Path) -> N
     assert len(rows) == len(set(rows)) == 48
 
 
-def test_a_finished_probe_is_told_again_and_another_setting_is_refused(
+def test_probe_repeated_reuses_results_and_other_setting_is_refused(
     probed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (probed / "summary.json").read_text()
@@ -251,7 +260,7 @@ def test_a_finished_probe_is_told_again_and_another_setting_is_refused(
     cooler = dataclasses.replace(LAB, rollout=dataclasses.replace(LAB.rollout, temperature=0.7))
     with pytest.raises(StoreError, match=r"temperature: 1.1 -> 0.7"):
         probe(cooler, probed, problems=24, samples=2, ratios=RATIOS)
-    elsewhere = dataclasses.replace(LAB, context=Context(placement="prefix"))
+    elsewhere = dataclasses.replace(LAB, context=ContextConfig(placement="prefix"))
     with pytest.raises(
         StoreError, match=r"0.5 hidden \(suffix\)' -> 'solution, 0.5 hidden \(prefix\)"
     ):
@@ -259,7 +268,7 @@ def test_a_finished_probe_is_told_again_and_another_setting_is_refused(
 
 
 @pytest.mark.slow
-def test_a_killed_probe_goes_on_to_the_figures_of_an_undisturbed_one(tmp_path: Path) -> None:
+def test_probe_killed_and_resumed_gives_same_summary(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "paint.cli", *PROBE, "--folder", str(tmp_path / "killed")]
     stored = tmp_path / "killed/teacher@0/problems/completions.jsonl"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
@@ -278,12 +287,12 @@ def test_a_killed_probe_goes_on_to_the_figures_of_an_undisturbed_one(tmp_path: P
         ).read_text()
 
 
-def test_problems_without_answers_are_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_probe_problems_without_answers_are_refused_with_hint(tmp_path: Path) -> None:
     data, recipe = tmp_path / "problems.jsonl", tmp_path / "recipe.toml"
     row = {"problem": "What is 3+4?", "solution": "It is $\\boxed{7}$.", "final": "7"}
     data.write_text(json.dumps(row) + "\n")
     recipe.write_text(
-        f'[model]\npath = "lab"\ndtype = "float32"\n[data]\npath = "{data}"\n'
+        f'[model]\npath = "demo"\ndtype = "float32"\n[data]\npath = "{data}"\n'
         "[rollout]\nmax_new_tokens = 32"
     )
     with pytest.raises(
@@ -302,10 +311,10 @@ def test_problems_without_answers_are_refused_with_the_way_out(tmp_path: Path) -
     }
 
 
-def test_a_random_block_is_hidden_where_it_was_hidden_before(
+def test_probe_random_mask_is_stable_across_problem_counts(
     policy: Policy, problems: list[Problem]
 ) -> None:
-    config = dataclasses.replace(LAB, context=Context(placement="random"))
+    config = dataclasses.replace(LAB, context=ContextConfig(placement="random"))
     one, again = (
         teacher(policy, config, first_problems(problems, count, 0), 0.5) for count in (40, 20)
     )
@@ -317,7 +326,7 @@ def test_a_random_block_is_hidden_where_it_was_hidden_before(
     assert len(starts) > 10  # not one place for all
 
 
-def test_an_answer_is_seen_in_any_spelling_and_only_as_a_whole() -> None:
+def test_answer_is_visible_in_any_spelling_as_whole_number() -> None:
     def seen(answer: str, context: str, boxed: bool = True) -> bool:
         solution = rf"So it is $\boxed{{{answer}}}$." if boxed else "So it is."
         return answer_is_visible(
@@ -336,7 +345,7 @@ def test_an_answer_is_seen_in_any_spelling_and_only_as_a_whole() -> None:
 @pytest.mark.parametrize(
     ("changes", "options", "message"),
     [
-        ({"data": Data()}, {}, "data.path is not set"),
+        ({"data": DataConfig()}, {}, "data.path is not set"),
         ({}, {"problems": 0}, "problems must be at least 1, got 0"),
         ({}, {"samples": 0}, "samples must be at least 1, got 0"),
         (
@@ -346,19 +355,19 @@ def test_an_answer_is_seen_in_any_spelling_and_only_as_a_whole() -> None:
         ),
         ({}, {"ratios": (0.3, 0.3)}, "distinct mask ratios"),
         ({}, {"ratios": ()}, r"at least one, got \[\]"),
-        ({"train": Train(method="sft")}, {}, 'train.method "sft" has no teacher to probe'),
+        ({"train": TrainConfig(method="sft")}, {}, 'train.method "sft" has no teacher to probe'),
         (
-            {"context": Context(shown="answer")},
+            {"context": ContextConfig(source="answer")},
             {},
-            'context.shown is "answer"; pass --context.shown own, .* --context own answer',
+            'context.source is "answer"; pass --context.source own, .* --context own answer',
         ),
         ({}, {"shown": ()}, r"shown must be some of own, none, .*, each once, got \[\]"),
         ({}, {"shown": ("own", "own")}, r"each once, got \['own', 'own'\]"),
     ],
 )
-def test_what_cannot_be_probed_is_refused_first(
+def test_probe_invalid_settings_are_refused(
     changes: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
     config: Config = dataclasses.replace(LAB, **changes)
     with pytest.raises(ConfigError, match=message):
-        require_sound(config, **{"problems": 100, "samples": 4, "ratios": (0.3,), **options})
+        validate_probe(config, **{"problems": 100, "samples": 4, "ratios": (0.3,), **options})

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paint.display import Display
+from paint.core.display import Display
 from paint.evaluation.intervals import compare_seeds, over_seeds
 from paint.experiments.report import (
     COLOURS,
@@ -26,13 +26,13 @@ from paint.experiments.report import (
 
 SAMPLES = 4
 LABELS = {"few": "Few", "many": "Many", "never": "Never", "off": "Off"}
-REPORT = Report("results", "The lab", LABELS, {}, "", goal="few")
+REPORT = Report("results", "The demo", LABELS, {}, "", reference_run="few")
 
 
 def trained(cell: str, seed: int, steps: int, right: list[int], tokens: int = 100) -> Result:
     """A result whose run takes so many tokens and half a second a step."""
     config = {"train": {"steps": 2 if cell == "few" else 8}}
-    exam = {"samples": SAMPLES, "problems": 3, "benchmark": "lab"}
+    exam = {"samples": SAMPLES, "problems": 3, "benchmark": "demo"}
     problems = ["one", "two", "three"]
     spent = (steps * tokens, steps / 2)
     return Result(cell, seed, config, exam, "same", steps, *spent, problems, right, 9.0)
@@ -60,7 +60,7 @@ SCORES = {
 }
 
 
-def test_each_checkpoint_has_its_score_its_cost_and_what_the_goal_is_ahead() -> None:
+def test_step_sheets_checkpoint_has_score_cost_and_lead() -> None:
     by_step, _, _ = step_sheets(REPORT, RESULTS)
     assert by_step.columns[2] == "Avg@4"
     rows = {(row[0], row[1]): row[2:] for row in by_step.rows}
@@ -88,7 +88,7 @@ def test_each_checkpoint_has_its_score_its_cost_and_what_the_goal_is_ahead() -> 
     assert rows["base", "0"][4] == compare_seeds(base, end).points(sign=True)
 
 
-def test_the_best_of_each_seed_is_beside_the_last_and_called_no_result() -> None:
+def test_step_sheets_best_checkpoint_is_marked_as_no_result() -> None:
     _, best, _ = step_sheets(REPORT, RESULTS)
     assert best.title.startswith("No result: Avg@4 of each seed's best checkpoint")
     assert best.columns == ["", "last", "best of 1 to 3", "its step, by seed"]
@@ -100,7 +100,7 @@ def test_the_best_of_each_seed_is_beside_the_last_and_called_no_result() -> None
     ]
 
 
-def test_what_another_cell_needs_to_reach_the_goal_or_that_it_does_not() -> None:
+def test_step_sheets_cost_to_reach_reference_run() -> None:
     *_, reached = step_sheets(REPORT, RESULTS)
     assert "reach the last Avg@4 of Few, 75.0 after 200 rollout tokens and 1 s" in reached.title
 
@@ -120,7 +120,7 @@ def test_what_another_cell_needs_to_reach_the_goal_or_that_it_does_not() -> None
     ]
 
 
-def test_how_long_another_cell_is_surely_below_the_goal() -> None:
+def test_step_sheets_steps_significantly_below_reference() -> None:
     """Two seeds and three problems say nothing for sure; twice and four times as many do."""
     assert {row[3] for row in step_sheets(REPORT, RESULTS)[-1].rows} == {"nowhere"}
     names = [f"{n}" for n in range(12)]
@@ -135,8 +135,8 @@ def test_how_long_another_cell_is_surely_below_the_goal() -> None:
     assert [row[3] for row in reached.rows] == ["202 (1.0 times)", "nowhere", "0 (0.0 times)"]
 
 
-def test_a_goal_that_samples_nothing_is_no_measure_of_tokens() -> None:
-    *_, reached = step_sheets(replace(REPORT, goal="off"), RESULTS)
+def test_step_sheets_reference_without_rollouts_omits_tokens() -> None:
+    *_, reached = step_sheets(replace(REPORT, reference_run="off"), RESULTS)
     assert [row[4:] for row in reached.rows] == [
         ["100", "0 (0.1 times)"],
         ["202", "1 (0.2 times)"],
@@ -144,21 +144,21 @@ def test_a_goal_that_samples_nothing_is_no_measure_of_tokens() -> None:
     ]
 
 
-def test_without_a_goal_nothing_is_held_against_it() -> None:
-    by_step, best = step_sheets(replace(REPORT, goal=None), RESULTS)
+def test_step_sheets_without_reference_omit_comparison() -> None:
+    by_step, best = step_sheets(replace(REPORT, reference_run=None), RESULTS)
     assert by_step.columns[-1] == "training time"
     assert {len(row) for row in by_step.rows} == {6}
     assert len(best.rows) == 4
 
 
-def test_earlier_checkpoints_leave_what_is_reported_as_it_was(tmp_path: Path) -> None:
+def test_report_earlier_checkpoints_do_not_change_results(tmp_path: Path) -> None:
     last = [result for result in RESULTS if result.is_last]
     assert len(last) == 10
     assert result_sheets(REPORT, RESULTS) == result_sheets(REPORT, last)
 
     publish(REPORT, last, tmp_path / "last", Display(enabled=False))
     publish(REPORT, RESULTS, tmp_path / "all", Display(enabled=False))
-    publish(replace(REPORT, goal=None), RESULTS, tmp_path / "none", Display(enabled=False))
+    publish(replace(REPORT, reference_run=None), RESULTS, tmp_path / "none", Display(enabled=False))
     plain, whole = ((tmp_path / place / "results.md").read_text() for place in ("last", "all"))
     assert whole.startswith(plain.rstrip())
     assert "by step" in whole
@@ -212,7 +212,7 @@ def test_curves_are_drawn_where_their_figures_are_in_colours_of_their_own(tmp_pa
 
 
 @pytest.mark.parametrize("cells", [("never",), ("off",)])
-def test_curves_of_one_point_and_curves_that_cost_nothing_are_drawn(
+def test_save_curves_draws_single_points_and_zero_costs(
     cells: tuple[str, ...], tmp_path: Path
 ) -> None:
     results = [r for r in RESULTS if r.is_last and r.cell in ("base", *cells)]
@@ -223,7 +223,7 @@ def test_curves_of_one_point_and_curves_that_cost_nothing_are_drawn(
 
 
 @pytest.mark.parametrize("amount", [3e3, 2e6])
-def test_an_axis_of_costs_says_its_numbers_in_short(amount: float, tmp_path: Path) -> None:
+def test_save_curves_axis_abbreviates_large_costs(amount: float, tmp_path: Path) -> None:
     results = [replace(r, rollout_tokens=round(r.steps * amount)) for r in RESULTS]
     save_curves(tmp_path / "plot", REPORT, results)
     wanted = ("5k", "10k", "20k") if amount == 3e3 else ("2M", "5M", "10M")
@@ -263,8 +263,10 @@ def test_a_plot_has_its_points_seeds_and_ends_of_intervals_where_the_figures_are
 
 
 @pytest.mark.parametrize("name", ["$\\frac$", "$x_1$", "{best} [a] <b> & c", "a\x1b[31mb", "_$^"])
-def test_a_name_with_marks_is_drawn_as_text(name: str, tmp_path: Path) -> None:
-    report = Report("results", name, {"few": name}, {"few": ("few", "base")}, name, goal="few")
+def test_save_plot_name_with_markup_is_drawn_verbatim(name: str, tmp_path: Path) -> None:
+    report = Report(
+        "results", name, {"few": name}, {"few": ("few", "base")}, name, reference_run="few"
+    )
     results = [r for r in RESULTS if r.cell in ("base", "few")]
     save_plot(tmp_path / "plot", report, [r for r in results if r.is_last])
     save_curves(tmp_path / "curves", report, results)

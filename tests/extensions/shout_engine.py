@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from paint.engines.local import LocalEngine
-from paint.engines.open import EngineSetup
-from paint.engines.protocol import Engine, Finished, Sampling
+from paint.inference.engine import Engine, OnCompletion, Sampling
+from paint.inference.factory import EngineSetup
+from paint.inference.local import LocalEngine
 
 Ids = Sequence[int]
 
@@ -19,10 +19,10 @@ class ShoutEngine(Engine):
         return cls(LocalEngine.from_setup(setup))
 
     def stream(
-        self, prompts: Sequence[Ids], sampling: Sampling, seeds: Ids, finished: Finished
+        self, prompts: Sequence[Ids], sampling: Sampling, seeds: Ids, finished: OnCompletion
     ) -> None:
         for index, completion in enumerate(self.wrapped.generate(prompts, sampling, seeds)):
             finished(index, replace(completion, source="shout"))
 
-    def adopt(self) -> None:
-        self.wrapped.adopt()
+    def sync_weights(self) -> None:
+        self.wrapped.sync_weights()

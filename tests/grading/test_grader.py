@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from paint import PaintError
 from paint.grading.base import Item
-from paint.grading.equality import LONGEST_ANSWER, boxed
-from paint.grading.grader import MathGrade, MathGrader, Verdict, answer_text, is_correct
+from paint.grading.math.compare import LONGEST_ANSWER, boxed
+from paint.grading.math.grader import MathGrade, MathGrader, Verdict, answer_text, is_correct
 from paint.grading.processes import Worker
 from processes import alive, until
 from verdicts import ROWS
@@ -94,7 +94,7 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", None),
     ],
 )
-def test_the_last_box_that_holds_something_is_the_answer(text: str, content: str | None) -> None:
+def test_boxed_returns_last_nonempty_box(text: str, content: str | None) -> None:
     assert boxed(text) == content
 
 
@@ -112,7 +112,7 @@ def test_the_last_box_that_holds_something_is_the_answer(text: str, content: str
         (r"<think>a</think> b </think> \boxed{2}", "2"),
     ],
 )
-def test_an_answer_counts_only_outside_a_think_block(completion: str, answer: str | None) -> None:
+def test_answer_text_ignores_think_block(completion: str, answer: str | None) -> None:
     assert answer_text(completion) == answer
 
 
@@ -147,13 +147,13 @@ def test_an_answer_counts_only_outside_a_think_block(completion: str, answer: st
     ],
 )
 @pytest.mark.usefixtures("no_process")
-def test_spellings_of_one_answer_are_equal_at_sight(given: str, gold: str) -> None:
+def test_compare_text_accepts_equal_spellings(given: str, gold: str) -> None:
     assert MathGrader().equal([(given, gold)]) == [True]
     assert is_correct(rf"It is $\boxed{{{given}}}$.", gold)
 
 
 @pytest.mark.parametrize(("gold", "given", "reason", "why"), ROWS)
-def test_an_answer_has_the_verdict_of_the_table(
+def test_grader_verdict_matches_table(
     graded: dict[tuple[str, str], MathGrade], gold: str, given: str, reason: str, why: str
 ) -> None:
     grade = graded[gold, given]
@@ -164,7 +164,7 @@ def test_an_answer_has_the_verdict_of_the_table(
         assert grade.strict == Verdict(reason == "right", given, reason), why  # type: ignore[arg-type]
 
 
-def test_a_single_question_has_the_verdict_of_a_grader(
+def test_is_correct_matches_grader(
     graded: dict[tuple[str, str], MathGrade],
 ) -> None:
     for (gold, answer), grade in list(graded.items())[::4]:
@@ -198,7 +198,7 @@ def test_a_single_question_has_the_verdict_of_a_grader(
     ],
 )
 @pytest.mark.usefixtures("no_process")
-def test_a_failure_has_its_reason(
+def test_grader_failure_has_reason(
     text: str, truncated: bool, strict: tuple[str | None, str], lenient: tuple[str | None, str]
 ) -> None:
     grade = MathGrader().grade([Item(text, "2", truncated)])[0]
@@ -211,7 +211,7 @@ def test_a_failure_has_its_reason(
 
 
 @pytest.mark.slow
-def test_equality_is_the_same_from_both_sides(
+def test_grader_equal_is_symmetric(
     grader: MathGrader, graded: dict[tuple[str, str], MathGrade]
 ) -> None:
     pairs = [pair for pair, grade in graded.items() if grade.strict.correct]
@@ -219,7 +219,7 @@ def test_equality_is_the_same_from_both_sides(
     assert both == [True] * len(both)
 
 
-def test_failures_are_never_equal_but_for_their_text(
+def test_grader_unparsable_answers_are_equal_only_as_text(
     grader: MathGrader, impatient: MathGrader
 ) -> None:
     empty = ["", " ", "$"]
@@ -241,7 +241,7 @@ def test_failures_are_never_equal_but_for_their_text(
     assert impatient.equal(hanging) == [False, False, True]
 
 
-def test_of_several_accepted_answers_each_is_right(grader: MathGrader) -> None:
+def test_grader_any_of_several_golds_is_accepted(grader: MathGrader) -> None:
     golds = ["12", r"\frac{1}{2}", "t(0,4]"]
     grades = grader.grade([Item(rf"\boxed{{{text}}}", golds) for text in ("12", "0.5", "7", "x")])
     assert [grade.strict.reason for grade in grades] == ["right", "right", "wrong", "wrong"]
@@ -253,7 +253,7 @@ def test_of_several_accepted_answers_each_is_right(grader: MathGrader) -> None:
 
 
 @pytest.mark.slow
-def test_answers_that_hang_cost_a_problem_its_budget_and_hide_no_equal_ones() -> None:
+def test_grader_equal_hanging_answers_spend_budget_of_problem() -> None:
     hanging = [rf"\sum_{{i=1}}^{{10^{{30}}}} \sin(i^2+{n})" for n in range(15)]
     answers = [r"\frac{1}{2}", *hanging[:10], "0.5"]
     pairs = [(a, b) for a in answers for b in answers if a < b]
@@ -275,14 +275,14 @@ def test_answers_that_hang_cost_a_problem_its_budget_and_hide_no_equal_ones() ->
         assert grader.equal([(a, b) for a in crowd for b in crowd if a < b]) == [False] * 136
 
 
-def test_towers_take_no_time(impatient: MathGrader) -> None:
+def test_grader_power_towers_are_fast(impatient: MathGrader) -> None:
     towers = [f"{n}^{{9^{{9^{{9^9}}}}}}" for n in range(2, 14)]
     pairs = [(a, b) for a in towers for b in towers if a < b]
     assert impatient.equal(pairs) == [False] * 66
 
 
 @pytest.mark.parametrize(("workers", "seed"), [(1, 0), (3, 2)])  # the table's had two
-def test_verdicts_depend_neither_on_the_number_of_workers_nor_on_the_order(
+def test_grader_verdicts_do_not_depend_on_workers_or_order(
     graded: dict[tuple[str, str], MathGrade], workers: int, seed: int
 ) -> None:
     pairs = random.Random(0).sample(list(graded), 20)
@@ -298,7 +298,7 @@ def test_verdicts_depend_neither_on_the_number_of_workers_nor_on_the_order(
 
 
 @pytest.mark.slow
-def test_what_hangs_costs_its_deadline_and_nothing_else() -> None:
+def test_grader_hanging_item_costs_only_its_deadline() -> None:
     def seconds(items: list[Item]) -> float:
         """The processor time of the workers."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -312,7 +312,7 @@ def test_what_hangs_costs_its_deadline_and_nothing_else() -> None:
     assert 1.5 < seconds([*EASY[:25], Item(rf"\boxed{{{HANG}}}", "1"), *EASY[25:]]) - easy < 4
 
 
-def test_huge_integers_are_no_answer_and_no_hindrance(impatient: MathGrader) -> None:
+def test_grader_huge_integers_time_out_or_are_wrong(impatient: MathGrader) -> None:
     huge = [r"((100!)!)!", r"10^{10^{10}}", r"\binom{10^9}{5 \cdot 10^8}", r"2^{2^{2^{100}}}"]
     for text in huge:
         grades = impatient.grade([Item(rf"\boxed{{{text}}}", "1"), Item(r"\boxed{0.5}", "1/2")])
@@ -322,7 +322,7 @@ def test_huge_integers_are_no_answer_and_no_hindrance(impatient: MathGrader) -> 
 
 
 @pytest.mark.usefixtures("no_process")
-def test_integers_need_no_process_and_no_time() -> None:
+def test_grader_integers_need_no_worker() -> None:
     items = [
         Item(rf"<think>hm</think> It is $\boxed{{{n}}}$.", str(n - n % 2)) for n in range(10_000)
     ]
@@ -333,7 +333,7 @@ def test_integers_need_no_process_and_no_time() -> None:
     assert [grade.strict.correct for grade in grades] == [n % 2 == 0 for n in range(10_000)]
 
 
-def test_a_grading_that_is_left_halfway_leaves_no_answer_to_the_next(
+def test_grader_interrupted_call_does_not_leak_answers(
     grader: MathGrader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer, answered = Worker.answer, 0
@@ -354,7 +354,7 @@ def test_a_grading_that_is_left_halfway_leaves_no_answer_to_the_next(
     assert [grade.strict.correct for grade in grades] == [n % 2 == 0 for n in range(1, 21)]
 
 
-def test_a_worker_that_cannot_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_grader_worker_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     with MathGrader(workers=1) as grader, pytest.raises(PaintError, match="ended with status 1"):
         grader.grade(EASY)
@@ -372,10 +372,10 @@ def test_a_worker_that_cannot_start_is_said(monkeypatch: pytest.MonkeyPatch) -> 
         "signal.signal(signal.SIGPROF, signal.SIG_IGN)",
     ],
 )
-def test_what_hangs_is_ended_whatever_the_asker_does_with_signals(line: str) -> None:
+def test_grader_deadline_holds_under_any_signal_handling(line: str) -> None:
     code = f"""
 import signal
-from paint.grading.grader import *
+from paint.grading.math.grader import *
 {line}
 items = [Item(r"\\boxed{{{HANG}}}", "1"), Item(r"\\boxed{{.5}}", "1/2")]
 with MathGrader(workers=1, deadline=0.5) as grader:
@@ -403,7 +403,7 @@ with MathGrader(workers=1, deadline=0.5) as grader:
         {"deadline": float("inf")},
     ],
 )
-def test_a_grader_without_workers_or_time_is_refused(options: dict[str, Any]) -> None:
+def test_grader_invalid_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="deadline"):
         MathGrader(**options)
 
@@ -422,9 +422,9 @@ def descendants(pid: int) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_no_process_survives_the_one_that_asked(number: signal.Signals) -> None:
+def test_grader_workers_end_with_parent(number: signal.Signals) -> None:
     code = f"""
-from paint.grading.grader import *
+from paint.grading.math.grader import *
 with MathGrader(workers=2, deadline=1.5) as grader:
     grader.grade([Item(r"\\boxed{{{HANG}}}", str(n)) for n in range(9)])
 """
@@ -442,7 +442,7 @@ with MathGrader(workers=2, deadline=1.5) as grader:
 
 
 @given(st.integers(), st.integers())
-def test_integers_are_equal_exactly_when_their_values_are(a: int, b: int) -> None:
+def test_is_correct_integers_compare_by_value(a: int, b: int) -> None:
     assert is_correct(rf"$\boxed{{{a:,}}}$", f"${b:+}$") == (a == b)
     assert is_correct(rf"$\boxed{{{a:,}}}$.".replace(",", "{,}"), f"{a:07}.")
 
@@ -474,7 +474,7 @@ PIECES = st.sampled_from(
     st.lists(PIECES).map("".join),
     st.booleans(),
 )
-def test_no_text_makes_grading_fail(
+def test_grader_accepts_arbitrary_text(
     grader: MathGrader, completion: str, gold: str, truncated: bool
 ) -> None:
     grade = grader.grade([Item(completion, gold, truncated)])[0]
@@ -494,7 +494,7 @@ def test_no_text_makes_grading_fail(
         lambda text: boxed(rf"\boxed{{{text}}}") == text
     )
 )
-def test_what_is_put_into_a_box_comes_out_of_it(text: str) -> None:
+def test_boxed_round_trips_any_text(text: str) -> None:
     assert boxed(rf"\boxed{{1}} then $\boxed{{{text}}}$ and {{more}}") == text
 
 
@@ -514,7 +514,7 @@ def test_what_is_put_into_a_box_comes_out_of_it(text: str) -> None:
     ],
     ids=lambda text: text[:12],
 )
-def test_a_megabyte_of_anything_is_graded_in_moments(grader: MathGrader, text: str) -> None:
+def test_grader_megabyte_of_text_is_graded_in_seconds(grader: MathGrader, text: str) -> None:
     began = time.process_time()
     grades = grader.grade([Item(text, "1"), Item(r"\boxed{1}", text)])
     assert time.process_time() - began < 10
@@ -524,7 +524,7 @@ def test_a_megabyte_of_anything_is_graded_in_moments(grader: MathGrader, text: s
 @pytest.mark.parametrize(
     "unit", ["1", "1,000", "$", "{", r"\{", r"\frac", r"\frac{", r"\text{", " ", "\\", "-", "."]
 )
-def test_a_long_answer_is_compared_in_time_that_grows_with_its_length(unit: str) -> None:
+def test_is_correct_time_is_linear_in_answer_length(unit: str) -> None:
     def seconds(length: int) -> float:
         content = unit * (length // len(unit))
         completion = (
@@ -546,16 +546,14 @@ def test_a_long_answer_is_compared_in_time_that_grows_with_its_length(unit: str)
 @pytest.mark.parametrize(
     "unit", ["1 ", "cm ", r"\text{cm}", "a", "$", "=", "^", r"\,", "x=", "{", r"0.\overline{1}"]
 )
-def test_the_longest_answer_that_is_taken_apart_takes_no_time_before_algebra(
-    impatient: MathGrader, unit: str
-) -> None:
+def test_grader_longest_parsed_answer_is_fast(impatient: MathGrader, unit: str) -> None:
     text = (unit * LONGEST_ANSWER)[: LONGEST_ANSWER - 1] + "#"
     began = time.process_time()
     assert impatient.equal([(text, "1")]) == [False]
     assert time.process_time() - began < 2
 
 
-def test_each_disagreement_with_the_given_verdicts_on_real_rollouts_is_known(
+def test_grader_disagreements_on_real_rollouts_are_known(
     grader: MathGrader,
 ) -> None:
     rows = [json.loads(line) for line in ROLLOUTS.read_text(encoding="utf-8").splitlines()]

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from paint.cli.main import main
-from paint.display import Display
-from paint.errors import ConfigError
-from paint.evaluation.stages import summarise_folders
-from paint.files import read_rows
+from paint.config.run_folder import read_metrics
+from paint.core.display import Display
+from paint.core.errors import ConfigError
+from paint.core.plugins import spec_of
+from paint.core.storage import read_jsonl
+from paint.evaluation.grade import summarise_folders
 from paint.grading.base import Grade, Item
 from paint.grading.registry import find_grader
-from paint.plugins import spec_of
-from paint.runs import read_metrics
-from paint.training.run import train
+from paint.training.trainer import train
 from runs import changed, stored
 
 SHORT = "extensions.short_grader:grade"
@@ -91,13 +91,13 @@ def test_what_is_no_grader_is_refused_by_name(name: str) -> None:
         find_grader(name)
 
 
-@pytest.mark.parametrize("use", [{"train": {"method": "grpo"}}, {"validation": {"path": "lab"}}])
+@pytest.mark.parametrize("use", [{"train": {"method": "grpo"}}, {"validation": {"path": "demo"}}])
 def test_what_needs_grades_refuses_no_grader(use: dict[str, dict[str, Any]]) -> None:
     with pytest.raises(ConfigError, match=r'grading\.grader must not be "none"'):
-        changed("lab-paint", {"grading": {"grader": "none"}}, use)
+        changed("demo-paint", {"grading": {"grader": "none"}}, use)
 
 
-@pytest.mark.parametrize("recipe", ["lab-grpo", "lab-paint"])
+@pytest.mark.parametrize("recipe", ["demo-grpo", "demo-paint"])
 def test_rewards_and_accuracy_are_those_of_a_users_grader(recipe: str, tmp_path: Path) -> None:
     assert spec_of(short_grader.grade) == SHORT
     run = tmp_path / "run"
@@ -114,25 +114,25 @@ def test_rewards_and_accuracy_are_those_of_a_users_grader(recipe: str, tmp_path:
 
     [metrics] = read_metrics(run)
     assert metrics["reward"] == pytest.approx(sum(row["reward"] for row in rows) / 12)
-    assert metrics["correct_share"] == sum(row["reward"] == 1 for row in rows) / 12
+    assert metrics["accuracy"] == sum(row["reward"] == 1 for row in rows) / 12
     assert metrics["grader_failures"] == 8
 
 
 def test_an_ungraded_run_has_no_accuracy(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    config = changed("lab-paint", SMALL, {"grading": {"grader": "none"}})
+    config = changed("demo-paint", SMALL, {"grading": {"grader": "none"}})
     train(config, run, display=Display(enabled=False))
     [metrics] = read_metrics(run)
-    assert not {"correct_share", "reward"} & metrics.keys()
+    assert not {"accuracy", "reward"} & metrics.keys()
     assert "correct" not in stored(run)[0]
 
 
 def test_an_evaluation_reports_the_mean_reward_of_a_users_grader(tmp_path: Path) -> None:
-    flags = ["--benchmarks", "lab", "--limit", "3", "--samples", "2", "--no-thinking"]
+    flags = ["--benchmarks", "demo", "--limit", "3", "--samples", "2", "--no-thinking"]
     flags += ["--rollout.max-new-tokens", "96", "--folder", str(tmp_path)]
-    assert main(["eval", "lab", *flags, "--grader", SHORT, "--deadline", "0.2"]) == 0
+    assert main(["eval", "demo", *flags, "--grader", SHORT, "--deadline", "0.2"]) == 0
     [path] = tmp_path.rglob("grades.jsonl")
-    grades = list(read_rows(path, ""))
+    grades = list(read_jsonl(path, ""))
     texts = {
         (row["problem"], row["sample"]): row["text"]
         for row in map(json.loads, (path.parent / "completions.jsonl").read_text().splitlines())

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from paint.context import mask_ratio
-from paint.objective import (
-    divergence,
+from paint.objective.loss import (
+    clipped_divergence,
     entropy,
     entropy_ratio,
     information_gain,
     interpolate,
     select_positions,
 )
+from paint.objective.masking import mask_ratio
 
 
 @pytest.fixture(params=range(5))
@@ -40,7 +40,7 @@ def assert_equal(found: Tensor, expected: Tensor) -> None:
 
 def kl(p: Tensor, q: Tensor) -> Tensor:
     """The objective's own forward KL, without its clip."""
-    return divergence(p.log(), q.log(), kind="forward_kl", clip_mode="none")
+    return clipped_divergence(p.log(), q.log(), divergence="forward_kl", clip_mode="none")
 
 
 # Autoregressive-Gibbs correspondence (prop:arm_gibbs_correspondence)
@@ -49,7 +49,7 @@ ACTIONS, HORIZON = 3, 4
 TRAJECTORIES = list(itertools.product(range(ACTIONS), repeat=HORIZON))
 
 
-def test_a_model_is_the_gibbs_distribution_of_its_own_energy(draw: Callable[..., Tensor]) -> None:
+def test_policy_is_gibbs_distribution_of_its_energy(draw: Callable[..., Tensor]) -> None:
     policy = {state: draw(ACTIONS) for state in states()}
 
     energy = torch.stack(
@@ -63,7 +63,7 @@ def test_a_model_is_the_gibbs_distribution_of_its_own_energy(draw: Callable[...,
     assert_equal((-energy).softmax(0), probability)
 
 
-def test_any_additive_energy_is_a_model_through_its_soft_values(
+def test_additive_energy_is_policy_through_soft_values(
     draw: Callable[..., Tensor],
 ) -> None:
     costs = {state: 3 * draw(ACTIONS).logit() for state in states()}
@@ -104,7 +104,7 @@ def sum_along(trajectory: tuple[int, ...], values: dict[tuple[int, ...], Tensor]
 BETA, LAMBDA = 1.0, 0.7
 
 
-def test_the_best_ratio_falls_as_the_alignment_error_grows(draw: Callable[..., Tensor]) -> None:
+def test_optimal_mask_ratio_falls_with_alignment_error(draw: Callable[..., Tensor]) -> None:
     sharp, diffuse = draw(8, sharpness=4.0), draw(8, sharpness=0.5)
 
     # Noises for which the best ratio lies inside: those between the slopes of H at its ends.
@@ -126,7 +126,7 @@ def test_the_best_ratio_falls_as_the_alignment_error_grows(draw: Callable[..., T
         assert objective(sharp, diffuse, float(noise), ratio) > max(others) - 1e-12
 
 
-def test_the_noise_is_linear_in_the_ratio(draw: Callable[..., Tensor]) -> None:
+def test_gradient_noise_is_linear_in_mask_ratio(draw: Callable[..., Tensor]) -> None:
     sharp, diffuse, student = draw(8), draw(8), draw(8)
     # The score of a softmax over its own logits: the gradient of log p(i) is e_i - p.
     squared = (torch.eye(8, dtype=torch.float64) - student).square().sum(-1)
@@ -137,7 +137,7 @@ def test_the_noise_is_linear_in_the_ratio(draw: Callable[..., Tensor]) -> None:
         assert_equal((mixed * squared).sum(), expected)
 
 
-def test_our_schedule_goes_the_way_of_the_theorem() -> None:
+def test_mask_ratio_rises_with_overlap_as_in_theorem() -> None:
     ratios = [mask_ratio(overlap / 10, wrong=0.3, correct=0.5) for overlap in range(11)]
     assert all(more > less for less, more in itertools.pairwise(ratios))
 
@@ -169,7 +169,7 @@ def objective(sharp: Tensor, diffuse: Tensor, noise: float, ratio: float) -> flo
 
 
 @pytest.mark.parametrize(("sigma_student", "sigma_teacher"), [(1.0, 1.0), (3.0, 0.5), (0.2, 2.0)])
-def test_interpolation_is_the_map_estimate_of_two_noisy_energies(
+def test_interpolate_is_map_estimate_of_two_noisy_energies(
     draw: Callable[..., Tensor], sigma_student: float, sigma_teacher: float
 ) -> None:
     student, teacher = draw(7), draw(7)
@@ -196,7 +196,7 @@ def test_interpolation_is_the_map_estimate_of_two_noisy_energies(
 
 
 @pytest.mark.parametrize(("k", "gamma"), [(0.03, 1.0), (0.5, 2.0), (0.97, 0.3)])
-def test_the_gaussians_lose_the_entropy_that_the_ratio_says(k: float, gamma: float) -> None:
+def test_information_gain_is_gaussian_entropy_loss(k: float, gamma: float) -> None:
     energies = torch.linspace(-60, 60, 200_001, dtype=torch.float64)
     for entropy_teacher, entropy_student in [(0.2, 1.5), (1.0, 1.0), (2.5, 0.3)]:
         sigma_teacher, sigma_student = (
@@ -214,7 +214,7 @@ def test_the_gaussians_lose_the_entropy_that_the_ratio_says(k: float, gamma: flo
         assert (said > 1e-12) == (ratio > 1)
 
 
-def test_the_selector_is_the_best_of_all_subsets(draw: Callable[..., Tensor]) -> None:
+def test_select_positions_is_best_of_all_subsets(draw: Callable[..., Tensor]) -> None:
     teacher, student = draw(9, 5), draw(9, 5)
     ratios = entropy_ratio(entropy(teacher.log()), entropy(student.log()))
 
@@ -238,7 +238,7 @@ def differential_entropy(log_density: Tensor, grid: Tensor) -> Tensor:
 # Entropy smoothing (prop:mask_entropy_smoothing)
 
 
-def test_hiding_makes_the_target_smoother(draw: Callable[..., Tensor]) -> None:
+def test_hidden_context_raises_target_entropy(draw: Callable[..., Tensor]) -> None:
     posterior, targets = draw(6), draw(6, 5)
     mixture = posterior @ targets
     expected = (posterior * entropy(targets.log())).sum()
@@ -252,7 +252,7 @@ def test_hiding_makes_the_target_smoother(draw: Callable[..., Tensor]) -> None:
 # Forward-KL decomposition (lem:mask_kl_decomposition)
 
 
-def test_the_expected_kl_is_that_of_the_mixture_and_what_was_hidden(
+def test_expected_kl_is_mixture_kl_plus_hidden_information(
     draw: Callable[..., Tensor],
 ) -> None:
     posterior, targets, student = draw(6), draw(6, 5), draw(5)
@@ -267,7 +267,7 @@ def test_the_expected_kl_is_that_of_the_mixture_and_what_was_hidden(
 # Rao-Blackwellized gradient variance (prop:mask_variance)
 
 
-def test_the_mixture_has_the_same_mean_gradient_and_no_more_variance(
+def test_mixture_target_has_same_mean_gradient_and_less_variance(
     draw: Callable[..., Tensor],
 ) -> None:
     contexts, blocks, tokens = 4, 6, 5
@@ -277,8 +277,8 @@ def test_the_mixture_has_the_same_mean_gradient_and_no_more_variance(
 
     def gradient(target: Tensor, context: int) -> Tensor:
         """Of the KL at one context, through the objective and autograd."""
-        loss = divergence(
-            target.log(), logits[context].log_softmax(-1), kind="forward_kl", clip_mode="none"
+        loss = clipped_divergence(
+            target.log(), logits[context].log_softmax(-1), divergence="forward_kl", clip_mode="none"
         )
         return torch.autograd.grad(loss, logits)[0][context]
 
@@ -311,7 +311,7 @@ SOLUTIONS = list(itertools.product(range(2), repeat=LENGTH))
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3])
-def test_what_is_lost_and_what_is_seen_add_up_to_the_same(
+def test_lost_and_visible_information_sum_to_total(
     draw: Callable[..., Tensor], budget: int
 ) -> None:
     joint = draw(len(SOLUTIONS))[:, None] * draw(len(SOLUTIONS), 3)
@@ -324,14 +324,14 @@ def test_what_is_lost_and_what_is_seen_add_up_to_the_same(
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3])
-def test_a_suffix_is_the_best_mask_where_early_tokens_say_more(budget: int) -> None:
+def test_suffix_mask_is_best_when_early_tokens_are_informative(budget: int) -> None:
     """The next action repeats a token of the solution: the earlier, the likelier."""
     lost = losses(follows([0.4, 0.3, 0.2, 0.1]), budget)
     assert all(later < earlier for earlier, later in itertools.pairwise(lost))
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3])
-def test_a_suffix_is_the_worst_mask_where_the_answer_says_more(budget: int) -> None:
+def test_suffix_mask_is_worst_when_answer_is_informative(budget: int) -> None:
     """The assumption is one: near the end of a rollout the next action is the final answer."""
     lost = losses(follows([0.1, 0.2, 0.3, 0.4]), budget)
     assert all(later > earlier for earlier, later in itertools.pairwise(lost))

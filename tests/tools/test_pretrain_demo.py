@@ -8,9 +8,9 @@ from typing import get_args
 import pytest
 from transformers import Qwen3ForCausalLM
 
-from paint.lab.files import MODEL
-from paint.lab.problems import apply, is_held_out, random_chains, told_steps
-from paint.model.policy import Policy
+from paint.demo.files import MODEL
+from paint.demo.problems import apply, is_held_out, random_chains, visible_steps
+from paint.models.policy import Policy
 from pretrain_demo import (
     SLIP_RATE,
     View,
@@ -23,16 +23,16 @@ from pretrain_demo import (
 
 
 @pytest.mark.parametrize("view", get_args(View))
-def test_pretraining_copies_what_a_prompt_tells_and_slips_elsewhere(view: View) -> None:
+def test_pretraining_messages_copy_visible_steps_and_err_elsewhere(view: View) -> None:
     rng = random.Random(1)
     told = slips = others = 0
     for _ in range(200):
         chain = training_chain(rng)
         messages = shown_messages(chain, view, rng)
         assert chain.problem in messages[0]["content"]
-        known = told_steps("\n".join(message["content"] for message in messages))
+        known = visible_steps("\n".join(message["content"] for message in messages))
         worked = chain.worked(SLIP_RATE, rng, known)
-        for step, result in told_steps(worked).items():
+        for step, result in visible_steps(worked).items():
             if step in known:
                 told += 1
                 assert known[step] == result
@@ -47,7 +47,7 @@ def test_pretraining_copies_what_a_prompt_tells_and_slips_elsewhere(view: View) 
         assert abs(slips / others - SLIP_RATE) < 0.02
 
 
-def test_the_shipped_problems_are_made_by_the_shipped_code_and_the_held_out_ones_are(
+def test_write_problems_reproduces_shipped_files_and_disjoint_split(
     tmp_path: Path,
 ) -> None:
     write_problems(tmp_path)
@@ -63,7 +63,7 @@ def test_the_shipped_problems_are_made_by_the_shipped_code_and_the_held_out_ones
     assert all(is_held_out(chain) for chain in random_chains(50, seed=9, held_out=True))
 
 
-def test_the_shipped_tokenizer_is_made_by_the_shipped_code(policy: Policy) -> None:
+def test_build_tokenizer_reproduces_shipped_tokenizer(policy: Policy) -> None:
     made = build_tokenizer()
     text = "<|im_start|>user\nStart at $47$<|im_end|>\n<think>\n47+38 and ünknown words</think>"
     assert made.get_vocab() == policy.tokenizer.get_vocab()
@@ -71,7 +71,7 @@ def test_the_shipped_tokenizer_is_made_by_the_shipped_code(policy: Policy) -> No
     assert policy.decode(made(text)["input_ids"], special=True) == text
 
 
-def test_a_prompt_helps_the_model_by_what_it_tells_and_by_nothing_else() -> None:
+def test_demo_model_uses_only_steps_stated_in_prompt() -> None:
     chains = random_chains(40, seed=5, held_out=True)
     model = Qwen3ForCausalLM.from_pretrained(MODEL)
     found = slip_rates(model, build_tokenizer(), chains)

@@ -11,17 +11,17 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from narrow_device import NARROW, NarrowDevice, NarrowTensor, on_narrow_device
-from paint import recipe
-from paint.config import Config, ConfigError
+from paint.config import recipe
+from paint.config.schema import Config, ConfigError
+from paint.core.device import float64_device, require_dtype
+from paint.core.display import Clock, Display
 from paint.data.problems import read_problems
-from paint.device import float64_device, require_dtype
-from paint.display import Clock, Display
-from paint.engines.local import LocalEngine, invert
-from paint.grading.grader import MathGrader
-from paint.model.policy import load_policy
-from paint.model.teacher import open_teacher
-from paint.training.run import STEPS
-from paint.training.update import Setup
+from paint.grading.math.grader import MathGrader
+from paint.inference.local import LocalEngine, invert
+from paint.models.policy import load_policy
+from paint.models.teacher import open_teacher
+from paint.training.train_step import Setup
+from paint.training.trainer import STEPS
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def accelerator() -> Iterator[Accelerator]:
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
-        ("lab-paint", {}),
-        ("lab-paint", {"impl": "reference"}),
-        ("lab-opsd", {}),
-        ("lab-grpo", {}),
-        ("lab-sft", {}),
+        ("demo-paint", {}),
+        ("demo-paint", {"impl": "reference"}),
+        ("demo-opsd", {}),
+        ("demo-grpo", {}),
+        ("demo-sft", {}),
     ],
 )
-def test_a_step_needs_nothing_that_a_narrow_device_lacks(
+def test_training_step_without_float64_matches_cpu(
     name: str, flags: dict[str, Any], accelerator: Accelerator
 ) -> None:
     config = recipe.read_recipe(recipe.find_recipe(name))
@@ -57,7 +57,7 @@ def test_a_step_needs_nothing_that_a_narrow_device_lacks(
         torch.testing.assert_close(mine, theirs)
 
 
-def test_the_stand_in_refuses_what_it_lacks() -> None:
+def test_narrow_device_refuses_unsupported_operations() -> None:
     with NarrowDevice():
         narrow = torch.ones(3, device=NARROW)
         for slip in (
@@ -71,7 +71,7 @@ def test_the_stand_in_refuses_what_it_lacks() -> None:
                 slip()
 
 
-def test_a_draw_is_the_same_on_a_narrow_device() -> None:
+def test_invert_on_narrow_device_matches_cpu() -> None:
     probs, uniforms = torch.rand(64, 999).softmax(-1), torch.rand(64)
     with NarrowDevice():
         drawn = invert(NarrowTensor(probs), NarrowTensor(uniforms))
@@ -79,7 +79,7 @@ def test_a_draw_is_the_same_on_a_narrow_device() -> None:
     assert drawn.tolist() == invert(probs, uniforms).tolist()
 
 
-def test_a_number_format_that_the_device_lacks_is_refused() -> None:
+def test_require_dtype_unsupported_dtype_is_refused() -> None:
     with NarrowDevice():
         require_dtype(NARROW, torch.bfloat16)
         assert float64_device(NARROW) == torch.device("cpu")

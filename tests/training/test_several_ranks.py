@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
-from paint.config import Config
-from paint.engines.launch import free_port
-from paint.runs import latest_checkpoint, read_metrics
-from paint.training import runlog
+from paint.config.run_folder import latest_checkpoint, read_metrics
+from paint.config.schema import Config
+from paint.inference.vllm.process import free_port
+from paint.training import run_log
 from processes import in_two_processes, train_command
 from runs import adapter, assert_same, changed, resume_command, wait_for
 
@@ -31,7 +31,7 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 from paint import cli
-from paint.errors import PaintError
+from paint.core.errors import PaintError
 from paint.training import run
 
 def step(setup, batch, index, clock):
@@ -46,7 +46,7 @@ sys.exit(cli.main(sys.argv[1:]))
 
 
 def small(**options: int) -> Config:
-    return changed("lab-paint", SMALL, {"train": options})
+    return changed("demo-paint", SMALL, {"train": options})
 
 
 def start(line: list[str]) -> subprocess.Popen[str]:
@@ -81,7 +81,7 @@ def assert_kept(folder: Path, steps: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_a_stop_is_told_once_with_its_status_and_keeps_the_step(
+def test_ranks_stop_signal_is_reported_once_and_keeps_step(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
@@ -129,7 +129,7 @@ def test_a_killed_rank_ends_all_and_the_resumed_run_ends_in_the_same_adapter(
 
 
 @pytest.mark.slow
-def test_a_refusal_is_told_once(tmp_path: Path) -> None:
+def test_ranks_refusal_is_reported_once(tmp_path: Path) -> None:
     process = launched(train_command(small(batch_size=1), tmp_path / "run"))
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 2, output
@@ -137,7 +137,7 @@ def test_a_refusal_is_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_rank_cannot_do_ends_all_and_that_rank_tells(tmp_path: Path) -> None:
+def test_ranks_failing_rank_ends_all_and_reports(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     in_step = "if rank == 1: raise PaintError('row 7 is not finite')"
     process = by_torchrun(folder, in_step)
@@ -149,7 +149,7 @@ def test_what_a_rank_cannot_do_ends_all_and_that_rank_tells(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_ranks_that_hold_other_weights_are_refused_and_not_saved(tmp_path: Path) -> None:
+def test_ranks_diverging_weights_are_refused_and_not_saved(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     in_step = "torch.nn.init.normal_(setup.policy.trainable[0]) if rank == 1 else None"
     output, _ = by_torchrun(folder, in_step).communicate(timeout=300)
@@ -160,7 +160,7 @@ def test_ranks_that_hold_other_weights_are_refused_and_not_saved(tmp_path: Path)
 
 def test_a_second_signal_has_its_usual_effect() -> None:
     signals: list[int] = []
-    with runlog.stop_signals(signals):
+    with run_log.stop_signals(signals):
         signal.raise_signal(signal.SIGINT)
         assert signals == [signal.SIGINT]
         with pytest.raises(KeyboardInterrupt):

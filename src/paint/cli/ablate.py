@@ -15,9 +15,9 @@ from paint.cli.options import (
     Settings,
     Trainings,
 )
-from paint.config import ConfigError
-from paint.gpus import on_gpus
-from paint.recipe import find_recipe, read_recipe
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.schema import ConfigError
+from paint.training.launcher import on_gpus
 
 Table = Literal["mask-ratio", "mask-placement", "interpolation", "controls"]
 THREE_SEEDS = Trainings(seeds=3)
@@ -32,14 +32,14 @@ class Ablate:
     was interrupted. Given again while it runs, in another terminal or on another machine, it works
     on other runs.
 
-    Example: paint ablate mask-placement lab-paint --seeds 1 --train.steps 2 --problems 2
+    Example: paint ablate mask-placement demo-paint --seeds 1 --train.steps 2 --problems 2
     """
 
     table: Positional[Table]
     """mask-ratio: rho_correct and rho_wrong; mask-placement: which part is hidden; interpolation:
     k_base and f_top; controls: what the teacher reads in place of the solution (ours)."""
     recipe: Recipe
-    """Recipe to start from (paper: paint-qwen3-1.7b), or lab-paint on any laptop. It stands before
+    """Recipe to start from (paper: paint-qwen3-1.7b), or demo-paint on any laptop. It stands before
     the flags."""
     config: Settings
     benchmark: str | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from paint.cli.options import Count, OptionalCount, Place, Seconds, Seed, bounded
-from paint.config import Data
+from paint.config.schema import DataConfig
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class OpenThoughts:
 
     def run(self) -> int:
         """Write the sample, and print what was kept."""
-        from paint.data.problem_sets import load_benchmark
-        from paint.display import Display
-        from paint.preparation.openthoughts import make_training_data, print_preparation
+        from paint.core.display import Display
+        from paint.data.benchmarks import load_benchmark
+        from paint.data.openthoughts import make_training_data, print_preparation
 
         display = Display()
         settings = vars(self) | {"benchmarks": [load_benchmark(name) for name in self.benchmarks]}
@@ -71,13 +71,13 @@ class Validate:
 
     The exit status is 1 where a run would refuse the file.
 
-    Example: paint data validate lab --model.path lab --data.limit 50
+    Example: paint data validate demo --model.path demo --data.limit 50
     """
 
     file: Positional[str]
-    """JSONL, CSV or Parquet file, a hub data set (owner/name), or lab."""
+    """JSONL, CSV or Parquet file, a hub data set (owner/name), or demo."""
     model_path: Annotated[str, arg(name="model.path")]
-    """Model whose tokenizer counts: folder, hub name or lab."""
+    """Model whose tokenizer counts: folder, hub name or demo."""
     benchmarks: tuple[str, ...] = ()
     """Problem sets, as in `paint eval`, whose problems are searched for in the file."""
     teacher_thinking: Annotated[bool, arg(name="model.teacher-thinking")] = True
@@ -97,10 +97,10 @@ class Validate:
 
     def run(self) -> int:
         """Print the counts; 1 where a run would refuse the file."""
-        from paint.data.problem_sets import load_benchmark
-        from paint.preparation.check import check_file, print_check
+        from paint.data.benchmarks import load_benchmark
+        from paint.data.validate import check_file, print_check
 
-        source = Data(
+        source = DataConfig(
             path=self.file,
             problem_field=self.problem_field,
             solution_field=self.solution_field,

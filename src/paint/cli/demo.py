@@ -7,8 +7,8 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from paint.cli.options import ONE_PROCESS, GpuOptions, Place, Trainings, bounded
-from paint.gpus import on_gpus
-from paint.recipe import find_recipe, read_recipe
+from paint.config.recipe import find_recipe, read_recipe
+from paint.training.launcher import on_gpus
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Demo:
     each of the others. The same command continues where it was interrupted. Given again while it
     runs, in another terminal or on another machine, it works on other runs.
 
-    Example: paint demo lab-paint --problems 4 --samples 2
+    Example: paint demo demo-paint --problems 4 --samples 2
     """
 
     recipes: Annotated[Positional[tuple[str, ...]], arg(metavar="RECIPE")] = ()
-    """Recipes to compare; none named, and no --methods: lab-paint."""
+    """Recipes to compare; none named, and no --methods: demo-paint."""
     methods: tuple[str, ...] = ()
     """The model's recipes by method: sft, grpo, opsd and paint are the paper's main table;
     grpo-long is grpo with 8 times as many steps."""
@@ -36,13 +36,13 @@ class Demo:
 
     def run(self) -> int:
         """Train, evaluate, and print the table."""
-        names = [*self.recipes, *(f"lab-{name}" for name in self.methods)] or ["lab-paint"]
+        names = [*self.recipes, *(f"demo-{name}" for name in self.methods)] or ["demo-paint"]
         recipes = [find_recipe(name) for name in names]
         with on_gpus(self.gpus, read_recipe(recipes[-1]), ranks=1) as config:
             if config is not None:
-                from paint.experiments.lab import run_lab
+                from paint.experiments.demo import run_demo
 
-                run_lab(
+                run_demo(
                     recipes,
                     self.folder,
                     seeds=self.trainings.all_seeds,

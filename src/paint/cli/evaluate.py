@@ -6,8 +6,8 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from paint.cli.options import ONE_PROCESS, GpuOptions
-from paint.config import Config, ConfigError, Evaluation, Model
-from paint.gpus import on_gpus
+from paint.config.schema import Config, ConfigError, EvaluationConfig, ModelConfig
+from paint.training.launcher import on_gpus
 
 
 @dataclass(frozen=True)
@@ -17,13 +17,13 @@ class Evaluate:
     Every sample is stored; the same command continues where it was interrupted. The defaults are
     the paper's.
 
-    Example: paint eval lab --benchmarks lab --limit 2 --samples 2 --rollout.max-new-tokens 64
+    Example: paint eval demo --benchmarks demo --limit 2 --samples 2 --rollout.max-new-tokens 64
     """
 
     targets: Annotated[Positional[tuple[str, ...]], arg(metavar="TARGET")]
     """A run (all its checkpoints), a checkpoint, an adapter folder, or a model (folder or hub
     name). They stand before the flags."""
-    evaluation: Annotated[Evaluation, arg(name="")] = field(default_factory=Evaluation)
+    evaluation: Annotated[EvaluationConfig, arg(name="")] = field(default_factory=EvaluationConfig)
     gpus: GpuOptions = ONE_PROCESS
 
     def run(self) -> int:
@@ -36,7 +36,7 @@ class Evaluate:
         from paint.evaluation import run
 
         evaluation = self.evaluation
-        model = run.resolve(evaluation, self.targets)[0] if self.gpus.gpus else Model()
+        model = run.resolve(evaluation, self.targets)[0] if self.gpus.gpus else ModelConfig()
         with on_gpus(self.gpus, Config(model, rollout=evaluation.rollout), ranks=0) as config:
             if config is not None:
                 run.evaluate(replace(evaluation, rollout=config.rollout), self.targets)

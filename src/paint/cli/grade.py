@@ -6,7 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from paint.cli.options import OptionalPlace, Place, Seconds
-from paint.config import ConfigError
+from paint.config.schema import ConfigError
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Grade:
 
     The first policy is the base.
 
-    Example: paint grade evals/lab
+    Example: paint grade evals/demo
     """
 
     folders: Annotated[Positional[tuple[Place, ...]], arg(metavar="FOLDER")]
@@ -27,7 +27,7 @@ class Grade:
     deadline: Seconds = 5.0
     """Processor seconds for a comparison of two answers, or a call of your function, in
     [0.01, 86400]."""
-    verdicts: OptionalPlace = None
+    overrides: OptionalPlace = None
     """JSONL of verdicts by hand, which replace the grader's: problem, sample, verdict (right or
     wrong) and reason, and policy and benchmark where there are several."""
 
@@ -35,8 +35,8 @@ class Grade:
         """Grade, and print the tables."""
         if not self.folders:
             raise ConfigError("nothing to grade; name a folder that `paint eval` made, or a run")
-        from paint.display import Display
-        from paint.evaluation.stages import summarise_folders
+        from paint.core.display import Display
+        from paint.evaluation.grade import summarise_folders
 
         out = self.out or self.folders[0]
         summarise_folders(
@@ -45,6 +45,6 @@ class Grade:
             Display(),
             grader=self.grader,
             deadline=self.deadline,
-            verdicts=self.verdicts,
+            verdicts=self.overrides,
         )
         return 0

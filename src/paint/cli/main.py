@@ -31,20 +31,20 @@ from paint.cli.resume import Resume
 from paint.cli.serve import Serve
 from paint.cli.show import Show
 from paint.cli.train import Train
-from paint.errors import (
+from paint.config.recipe import find_recipe, read_recipe, shipped_recipes
+from paint.core.errors import (
     ConfigError,
-    EndedElsewhere,
+    Interrupted,
     PaintError,
-    Stopped,
-    has_controls,
+    PeerExit,
+    crash_report,
+    format_value,
+    has_control_characters,
     is_output_unread,
-    plain,
     reason,
-    show,
-    unexpected,
+    sanitize_for_terminal,
 )
-from paint.gpus import with_gpus
-from paint.recipe import find_recipe, read_recipe, shipped_recipes
+from paint.training.launcher import with_gpus
 
 VERBS: dict[str, Any] = {
     "train": Train,
@@ -96,9 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
     except PaintError as error:
         return _end(f"{name}: {error}", 2)
-    except Stopped as stopped:
+    except Interrupted as stopped:
         return _end(str(stopped), 128 + stopped.signal_number)
-    except EndedElsewhere as ended:  # one rank alone says why
+    except PeerExit as ended:  # one rank alone says why
         return ended.status
     except KeyboardInterrupt:
         is_resumable = bool(line) and line[0] in RESUMABLE
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _end(f"{name}: {error.filename}: {reason(error)}; {hint}", 2)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return _end(f"{name}: {reason(error)}, where the output or its files go", 2)
-        return _end(f"{name}: {unexpected(error, line)}", 70)
+        return _end(f"{name}: {crash_report(error, line)}", 70)
 
 
 def _run(line: Sequence[str]) -> int:
@@ -135,8 +135,8 @@ def parse(line: Sequence[str]) -> Any:
         ConfigError: a control character, or a recipe that cannot be read or stands after the flags.
     """
     for argument in line:
-        if has_controls(argument):
-            raise ConfigError(f"the argument {show(argument)} holds control characters")
+        if has_control_characters(argument):
+            raise ConfigError(f"the argument {format_value(argument)} holds control characters")
 
     # tyro's messages about one verb name no other; of several it reads one line each.
     depth, verbs = 0, VERBS
@@ -200,7 +200,7 @@ def _description(verb: Any) -> str:
 def _end(message: str, status: int) -> int:
     """Print why it ends, if anybody listens."""
     with suppress(OSError):
-        print(plain(with_gpus(message)), file=sys.stderr, flush=True)
+        print(sanitize_for_terminal(with_gpus(message)), file=sys.stderr, flush=True)
     return status
 
 

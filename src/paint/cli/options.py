@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from tyro.conf import Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-from paint.config import MOST, Config
-from paint.errors import brief, wrong_name
-from paint.gpus import Request
+from paint.config.schema import MAX_COUNT, Config
+from paint.core.errors import format_short, path_error
+from paint.training.launcher import Request
 
 
 def _parsed(
@@ -34,20 +34,20 @@ def bounded(
     def parse(text: str) -> Any:
         value = kind(text)
         if not low <= value <= high:
-            raise ValueError(f"must be in [{low}, {high}], got {brief(text)[1:-1]}")
+            raise ValueError(f"must be in [{low}, {high}], got {format_short(text)[1:-1]}")
         return value
 
     return _parsed(parse, kind.__name__.upper(), optional=optional)
 
 
 def _path(text: str) -> Path:
-    if wrong := wrong_name(text):
-        raise ValueError(f"{brief(text)} {wrong}; name a file or a folder")
+    if wrong := path_error(text):
+        raise ValueError(f"{format_short(text)} {wrong}; name a file or a folder")
     return Path(text)
 
 
-Count = Annotated[int, bounded(int, 1, MOST)]
-OptionalCount = Annotated[int | None, bounded(int, 1, MOST, optional=True)]
+Count = Annotated[int, bounded(int, 1, MAX_COUNT)]
+OptionalCount = Annotated[int | None, bounded(int, 1, MAX_COUNT, optional=True)]
 Seed = Annotated[int, bounded(int, 0, 2**63 - 1)]
 Seconds = Annotated[float, bounded(float, 0.01, 86_400)]
 Place = Annotated[Path, _parsed(_path, "PATH")]

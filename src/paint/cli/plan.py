@@ -13,7 +13,7 @@ class Plan:
     The estimate comes from the model's config.json: nothing is loaded, and no GPU is needed
     (docs/plan.md).
 
-    Example: paint plan lab-paint --gpus 0
+    Example: paint plan demo-paint --gpus 0
     """
 
     recipe: Recipe
@@ -28,8 +28,8 @@ class Plan:
 
     def run(self) -> int:
         """Print the plan."""
-        from paint.plan import make_plan
-        from paint.planning import report
+        from paint.estimate import report
+        from paint.estimate.plan import make_plan
 
         memory = self.memory and self.memory * 1e9
         print(*report.lines(make_plan(self.config, self.gpus, self.nodes, memory)), sep="\n")

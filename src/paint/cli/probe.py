@@ -3,17 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from paint.cli.options import (
-    ONE_PROCESS,
-    Count,
-    GpuOptions,
-    OptionalPlace,
-    Recipe,
-    Settings,
-)
-from paint.config import Shown
-from paint.gpus import on_gpus
-from paint.recipe import find_recipe
+from paint.cli.options import ONE_PROCESS, Count, GpuOptions, OptionalPlace, Recipe, Settings
+from paint.config.recipe import find_recipe
+from paint.config.schema import ContextSource
+from paint.training.launcher import on_gpus
 
 
 @dataclass(frozen=True)
@@ -25,11 +18,11 @@ class Probe:
     recipe samples rollouts: problems * samples for the student and for each teacher; own and other
     have a teacher at each ratio, the rest one. The same command continues where it was interrupted.
 
-    Example: paint probe lab-paint --problems 4 --samples 1 --ratios 0.4 --context own other
+    Example: paint probe demo-paint --problems 4 --samples 1 --ratios 0.4 --context own other
     """
 
     recipe: Recipe
-    """The recipe to be trained, such as lab-paint. It stands before the flags."""
+    """The recipe to be trained, such as demo-paint. It stands before the flags."""
     config: Settings
     problems: Count = 100
     """Training problems, in the order in which training takes them."""
@@ -38,7 +31,7 @@ class Probe:
     ratios: tuple[float, ...] = (0.0, 0.25, 0.30, 0.40, 0.50, 0.75)
     """Mask ratios rho of the teacher, each in [0, 1); 0 is the complete solution (paper: those of
     table mask_ratio_ablation)."""
-    context: tuple[Shown, ...] = ("own",)
+    context: tuple[ContextSource, ...] = ("own",)
     """What the teacher reads: the problem's own solution, and as controls another problem's,
     nothing, the right answer, a wrong one."""
     folder: OptionalPlace = None

@@ -7,7 +7,7 @@ from tyro.conf import Positional
 
 from paint.cli.options import ONE_PROCESS, GpuOptions, OptionalCount, Place
 from paint.cli.train import train
-from paint.runs import read_run
+from paint.config.run_folder import read_run
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Resume:
         if self.server_gpus is not None:
             changes = {"urls": (), "server_gpus": self.server_gpus}
         if self.max_engine_gap is not None:
-            changes["max_engine_gap"] = self.max_engine_gap
+            changes["max_logprob_mismatch"] = self.max_engine_gap
         config = replace(config, rollout=replace(config.rollout, **changes))
         if self.steps is not None:
             config = replace(config, train=replace(config.train, steps=self.steps))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from paint.cli.options import ONE_PROCESS, GpuOptions, Recipe, Settings, bounded
-from paint.gpus import serve
+from paint.training.launcher import serve
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Serve:
     There is one on each GPU, at --port and the ports after it. Their key is the environment
     variable VLLM_API_KEY, here and where the training runs.
 
-    Example: paint serve lab-paint --gpus 2 --dry-run
+    Example: paint serve demo-paint --gpus 2 --dry-run
     """
 
     recipe: Recipe

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from paint.cli.options import Count, OptionalPlace, Place, bounded
-from paint.config import MOST, ConfigError, Shown
+from paint.config.schema import MAX_COUNT, ConfigError, ContextSource
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Show:
     """A run, several runs to compare, or what `paint eval` made."""
     step: tuple[Count, ...] = ()
     """Of a run: steps whose rollouts are shown, all rows of each. None named: as many steps as fit,
-    with the rows of log.tokens."""
-    row: Annotated[int | None, bounded(int, 0, MOST, optional=True)] = None
+    with the rows of log.token_rows."""
+    row: Annotated[int | None, bounded(int, 0, MAX_COUNT, optional=True)] = None
     """Of a run: one row of each step, from 0."""
-    contexts: tuple[Shown, ...] = ()
+    contexts: tuple[ContextSource, ...] = ()
     """Of a run: score the completions under these contexts, too; other is another problem's
     solution."""
     rescore: bool = True
@@ -44,10 +44,10 @@ class Show:
         """Write the page."""
         if not self.targets:
             raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
-        from paint.display import Display
-        from paint.show.show import Asked, show_targets
+        from paint.core.display import Display
+        from paint.viewer.show import ShowArgs, show_targets
 
-        asked = Asked(
+        asked = ShowArgs(
             self.targets,
             steps=self.step,
             row=self.row,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paint.cli.options import ONE_PROCESS, GpuOptions, Recipe, Settings
-from paint.config import Config
-from paint.gpus import Request, pinned, train_on
-from paint.recipe import find_recipe
+from paint.config.recipe import find_recipe
+from paint.config.schema import Config
+from paint.training.launcher import Request, train_on, visible_gpus
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Train:
     Each setting of the recipe can be given as a flag. The defaults shown are the recipe's; without
     a recipe, the paper's.
 
-    Example: paint train lab-paint --train.steps 2 --log.name first
+    Example: paint train demo-paint --train.steps 2 --log.name first
     """
 
     recipe: Recipe
@@ -48,10 +48,10 @@ def train(config: Config, folder: Path, request: Request, recipe: Path | None = 
         if isinstance(outcome, int):
             return outcome
         config, placement = outcome
-        resume, gpus = (folder / "run.json").exists(), pinned(placement)
+        resume, gpus = (folder / "run.json").exists(), visible_gpus(placement)
     with gpus:
-        from paint.show.trackers import log_page
-        from paint.training import run
+        from paint.training import trainer
+        from paint.viewer.trackers import log_page
 
-        run.train(config, folder, resume=resume, at_end=log_page)
+        trainer.train(config, folder, resume=resume, at_end=log_page)
     return 0

@@ -16,24 +16,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paint.config import Data
+from paint.config.schema import DataConfig
+from paint.core.storage import digest
 from paint.data.readers import BadRow, DataError, Number, Row, kind_of, read_rows, shorten
-from paint.files import digest
+from paint.demo.files import problems_path
 from paint.grading.base import Item
-from paint.lab.files import problems_path
 
 __all__ = [
     "LABELS",
     "DataError",
-    "GoodRows",
     "Problem",
+    "ValidRows",
     "batch_indices",
     "from_row",
     "item_of",
-    "judge",
     "problems_digest",
     "read_problems",
     "to_row",
+    "validate_rows",
 ]
 
 LABELS = ("level", "subject")
@@ -65,7 +65,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class GoodRows:
+class ValidRows:
     """The problems of the good rows, in file order; how many rows were skipped, by reason."""
 
     problems: list[Problem]
@@ -76,8 +76,10 @@ DATA_FIELD = "set --data.{role}-field to the one that holds the {role}"
 """How a message says to choose another column, where `data` comes from a recipe and flags."""
 
 
-def read_problems(data: Data, *, solutions: bool = True, way_out: str = DATA_FIELD) -> GoodRows:
-    """The problems of `data.path`: a JSONL, CSV or Parquet file, a hub data set, or "lab".
+def read_problems(
+    data: DataConfig, *, solutions: bool = True, way_out: str = DATA_FIELD
+) -> ValidRows:
+    """The problems of `data.path`: a JSONL, CSV or Parquet file, a hub data set, or "demo".
 
     A good row has its problem, its solution and its answer as text that is not blank (an answer or
     an id may be a number, and several right answers are a list). It repeats neither the problem
@@ -100,7 +102,9 @@ def read_problems(data: Data, *, solutions: bool = True, way_out: str = DATA_FIE
     source = problems_path(data.path)
     problems: list[Problem] = []
     skipped: dict[str, int] = {}
-    for row, problem in judge(read_rows(source), data, solutions=solutions, way_out=way_out):
+    for row, problem in validate_rows(
+        read_rows(source), data, solutions=solutions, way_out=way_out
+    ):
         if isinstance(problem, Problem):
             problems.append(problem)
             if len(problems) == data.limit:
@@ -116,11 +120,11 @@ def read_problems(data: Data, *, solutions: bool = True, way_out: str = DATA_FIE
         raise DataError(f"{source} holds no row that can be used ({reasons})")
     if not problems:
         raise DataError(f"{source} is empty; it must hold one problem a row")
-    return GoodRows(problems, skipped)
+    return ValidRows(problems, skipped)
 
 
-def judge(
-    rows: Iterable[Row], data: Data, *, solutions: bool = True, way_out: str = DATA_FIELD
+def validate_rows(
+    rows: Iterable[Row], data: DataConfig, *, solutions: bool = True, way_out: str = DATA_FIELD
 ) -> Iterator[tuple[int, Problem | BadRow]]:
     """The problem that each row holds, or why it holds none.
 
@@ -216,7 +220,7 @@ def _permutation(count: int, seed: str) -> list[int]:
 
 
 def _problem(
-    fields: dict[str, object], row: int, data: Data, solutions: bool, way_out: str
+    fields: dict[str, object], row: int, data: DataConfig, solutions: bool, way_out: str
 ) -> Problem:
     problem = _text(fields, data.problem_field, "problem", way_out)
     written = fields.get(_column(fields, data.solution_field) or "")

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from paint.errors import PaintError, explained, reason
-from paint.files import digest_of_file
+from paint.core.errors import PaintError, reason, wrap_errors
+from paint.core.storage import digest_of_file
 
 ROW_BYTES = 4 * 2**20
 """The longest row, and the longest cell of CSV: what is longer is a file without lines."""
@@ -79,7 +79,7 @@ def read_rows(source: str | Path) -> Iterator[Row]:
     path = Path(source)
     kind = path.suffix.lower()
     hub = _HUB.fullmatch(str(source))
-    with explained(path, DataError, NAME_IT):
+    with wrap_errors(path, DataError, NAME_IT):
         is_on_hub = hub is not None and kind not in _READERS and not path.exists()
     if hub and is_on_hub:
         yield from read_hub(hub["name"], hub["config"], hub["split"] or "train")
@@ -96,7 +96,7 @@ def read_rows(source: str | Path) -> Iterator[Row]:
 
 def _open(path: Path) -> IO[bytes]:
     """The file, to read. Raises DataError."""
-    with explained(path, DataError, NAME_IT):
+    with wrap_errors(path, DataError, NAME_IT):
         try:
             return path.open("rb")
         except FileNotFoundError:
@@ -122,10 +122,10 @@ def _require_as_prepared(path: Path) -> None:
         return
 
     advice = f"delete it to use {path} as it is"
-    with explained(report, DataError, advice):
+    with wrap_errors(report, DataError, advice):
         said = json.loads(report.read_bytes())
     if isinstance(said, dict) and REPORTED in said:
-        with explained(path, DataError, "name a file that can be read"):
+        with wrap_errors(path, DataError, "name a file that can be read"):
             digest = digest_of_file(path)
         if said[REPORTED] != digest:
             raise DataError(
@@ -143,7 +143,7 @@ def data_files(path: Path) -> list[Path]:
     Raises:
         DataError: a folder with no data file, or with several that are not shards of one.
     """
-    with explained(path, DataError, NAME_IT):
+    with wrap_errors(path, DataError, NAME_IT):
         if not path.is_dir():
             return [path]
 
@@ -167,7 +167,7 @@ def count_rows(path: Path) -> int:
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
-        with explained(path, DataError, REWRITE):
+        with wrap_errors(path, DataError, REWRITE):
             return int(pyarrow.parquet.read_metadata(path).num_rows)
     with _open(path) as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
@@ -180,7 +180,7 @@ def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
         HubError: anything fails.
     """
     where = f"{name}{f':{config}' if config else ''}@{split} on the hub"
-    with explained(where, HubError, "check the name and the network, or name a file"):
+    with wrap_errors(where, HubError, "check the name and the network, or name a file"):
         import datasets  # takes a second to import
 
         stream = datasets.load_dataset(name, config, split=split, streaming=True)
@@ -271,7 +271,7 @@ def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
 def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:
     import pyarrow.parquet
 
-    with explained(path, DataError, REWRITE):
+    with wrap_errors(path, DataError, REWRITE):
         table = pyarrow.parquet.ParquetFile(file, page_checksum_verification=True, pre_buffer=False)
         yield from _arrow_rows(table.iter_batches(batch_size=64))
 

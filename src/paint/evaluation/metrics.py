@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from paint.data.golds import Doubt
+from paint.data.gold_answer_checks import GoldWarning
 from paint.evaluation.intervals import SHARE, Interval, bootstrap
 
 
@@ -43,12 +43,12 @@ class GradedSamples:
     tokens: Int[np.ndarray, "p k"]
     truncated: Bool[np.ndarray, "p k"]
     unboxed: Bool[np.ndarray, "p k"] | None
-    looping: Bool[np.ndarray, "p k"]
+    repetitive: Bool[np.ndarray, "p k"]
     rewards: Float[np.ndarray, "p k"] | None = None
     reasons: Mapping[str, int] = field(default_factory=dict)
-    by_hand: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    overridden: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    doubts: Sequence[Doubt] = ()
+    gold_warnings: Sequence[GoldWarning] = ()
 
     @property
     def scores(self) -> Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]:
@@ -116,14 +116,14 @@ def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
         **({} if votes is None else {"maj_at_k": maj_at_k(votes, graded.correct)}),
         **passes,
         **({} if lenient is None else {"lenient_avg_at_k": lenient.mean(axis=1)}),
-        "truncated_share": graded.truncated.mean(axis=1),
+        "truncated_frac": graded.truncated.mean(axis=1),
         **({} if unboxed is None else {"unboxed_share": unboxed.mean(axis=1)}),
-        "looping_share": graded.looping.mean(axis=1),
+        "looping_share": graded.repetitive.mean(axis=1),
         "completion_tokens": graded.tokens.mean(axis=1),
     }
 
 
-def figures(
+def compute_metrics(
     benchmarks: Mapping[str, GradedSamples], shared: Sequence[str] | None = None
 ) -> dict[str, dict[str, Interval]]:
     """The interval of every figure, by benchmark and figure; macro averages under "macro".

@@ -20,11 +20,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from paint import files
+from paint.core import storage
+from paint.core.errors import PaintError, wrap_errors
 from paint.data.problems import Problem, from_row, to_row
-from paint.errors import PaintError, explained
 
-MAY_CHANGE = {"samples", "versions"}
+CHANGEABLE_SETTINGS = {"samples", "versions"}
 """What may differ between two calls that fill one store."""
 
 COMPLETIONS = "completions.jsonl"
@@ -104,7 +104,7 @@ class Store:
         """Write a sample; a kill after this call keeps it. Raises StoreError where that fails."""
         path = self.folder / COMPLETIONS
         with _or_store_error(path):
-            files.append_log(path, [asdict(sample)])
+            storage.append_jsonl(path, [asdict(sample)])
         self.written.add((sample.problem, sample.sample))
 
     def write_sums(self) -> None:
@@ -112,7 +112,7 @@ class Store:
         if not self.missing:
             with _or_store_error(self.folder):
                 names = [name for name in HINTS if (self.folder / name).exists()]
-                files.write_sums(self.folder, names)
+                storage.write_sums(self.folder, names)
 
     def samples(self) -> Iterator[Sample]:
         """The stored samples of all rows, in the order in which they came."""
@@ -134,13 +134,13 @@ def open_store(
     Raises:
         StoreError: the folder's is of another setting (the message has every difference), or cannot
             be written.
-        Damaged: a file cannot be read, or was changed since the samples were complete.
+        CorruptFileError: a file cannot be read, or was changed since the samples were complete.
         FolderInUse: another process works on it.
     """
     with _or_store_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
-    with files.locked(folder):
+    with storage.lock_folder(folder):
         if _holds_asked(folder):
             _require_unchanged(folder, "asked.json", COMPLETIONS)
         if (folder / GRADES).exists():
@@ -152,11 +152,11 @@ def open_store(
             for problem, prompt in zip(problems, prompts, strict=True)
         ]
         with _or_store_error(folder):
-            (folder / files.SUMS).unlink(missing_ok=True)  # until all of them are written
-            files.write_rows(folder / "problems.jsonl", rows)
-            files.write_json(folder / "asked.json", {**asked, "versions": versions})
+            (folder / storage.SUMS).unlink(missing_ok=True)  # until all of them are written
+            storage.write_jsonl(folder / "problems.jsonl", rows)
+            storage.write_json(folder / "asked.json", {**asked, "versions": versions})
             (folder / COMPLETIONS).touch()
-            dropped = files.drop_cut_line(folder / COMPLETIONS)
+            dropped = storage.trim_partial_line(folder / COMPLETIONS)
         store = _opened(folder, dropped=dropped)
         store.write_sums()
         yield store
@@ -168,11 +168,11 @@ def reopen_store(folder: Path) -> Iterator[Store]:
 
     Raises:
         StoreError: no store there.
-        Damaged: a file cannot be read, or was changed since the samples were complete.
+        CorruptFileError: a file cannot be read, or was changed since the samples were complete.
         FolderInUse: another process works on it.
     """
     _read_asked(folder)
-    with files.locked(folder):
+    with storage.lock_folder(folder):
         _require_unchanged(folder, "asked.json", "problems.jsonl", COMPLETIONS)
         yield _opened(folder)
 
@@ -189,8 +189,8 @@ def find_stores(folder: Path) -> list[Path]:
 def write_grades(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write grades.jsonl, a row a sample. Raises StoreError where that fails."""
     with _or_store_error(store.folder):
-        (store.folder / files.SUMS).unlink(missing_ok=True)
-        files.write_rows(store.folder / GRADES, rows)
+        (store.folder / storage.SUMS).unlink(missing_ok=True)
+        storage.write_jsonl(store.folder / GRADES, rows)
     store.write_sums()
 
 
@@ -198,36 +198,36 @@ def read_grades(folder: Path) -> list[dict[str, Any]]:
     """The rows of grades.jsonl.
 
     Raises:
-        Damaged: it cannot be read, or was changed since it was written.
+        CorruptFileError: it cannot be read, or was changed since it was written.
     """
     _require_unchanged(folder, GRADES)
-    return list(files.read_rows(folder / GRADES, HINTS[GRADES].format(folder=folder)))
+    return list(storage.read_jsonl(folder / GRADES, HINTS[GRADES].format(folder=folder)))
 
 
 def write_summary(folder: Path, figures: Mapping[str, Any], text: str) -> None:
     """Write summary.json and summary.md. Raises StoreError where that fails."""
     with _or_store_error(folder):
-        files.write_json(folder / "summary.json", figures)
-        files.write(folder / "summary.md", text)
+        storage.write_json(folder / "summary.json", figures)
+        storage.write_atomic(folder / "summary.md", text)
 
 
 def prompt_digest(prompt: Sequence[int]) -> str:
     """The digest of a prompt's token ids, as samples store it."""
-    return files.digest(" ".join(map(str, prompt)))[:16]
+    return storage.digest(" ".join(map(str, prompt)))[:16]
 
 
 def _opened(folder: Path, *, dropped: bool = False) -> Store:
     """The store as it is on disk, all of which is read."""
     asked = _read_asked(folder)
     path, hint = folder / "problems.jsonl", HINTS["problems.jsonl"]
-    rows = list(files.read_rows(path, hint))
-    with explained(path, files.Damaged, hint):
+    rows = list(storage.read_jsonl(path, hint))
+    with wrap_errors(path, storage.CorruptFileError, hint):
         problems = [from_row(row) for row in rows]
         prompts = {row["id"]: row["prompt"] for row in rows}
     written: set[tuple[str, int]] = set()
     for sample in _samples(folder):
         if prompts.get(sample.problem, sample.prompt) != sample.prompt:
-            raise files.Damaged(
+            raise storage.CorruptFileError(
                 f"{folder / COMPLETIONS} has samples of other prompts than "
                 f"{folder / 'problems.jsonl'}; {PUT_BACK.format(folder=folder)}"
             )
@@ -238,17 +238,17 @@ def _opened(folder: Path, *, dropped: bool = False) -> Store:
 def _samples(folder: Path) -> Iterator[Sample]:
     """All stored samples, in the order in which they came."""
     path, hint = folder / COMPLETIONS, PUT_BACK.format(folder=folder)
-    for number, row in enumerate(files.read_log(path, hint), start=1):
-        with explained(f"{path} line {number}", files.Damaged, hint):
+    for number, row in enumerate(storage.read_growing_jsonl(path, hint), start=1):
+        with wrap_errors(f"{path} line {number}", storage.CorruptFileError, hint):
             sample = Sample(**row)
         yield sample
 
 
 def _require_unchanged(folder: Path, *names: str) -> None:
-    """Check files against SHA256SUMS, if it is there. Raises Damaged."""
-    if (folder / files.SUMS).exists():
+    """Check files against SHA256SUMS, if it is there. Raises CorruptFileError."""
+    if (folder / storage.SUMS).exists():
         for name in names:
-            files.require_whole(folder, HINTS[name].format(folder=folder), name)
+            storage.verify_checksums(folder, HINTS[name].format(folder=folder), name)
 
 
 def _require_same(
@@ -268,7 +268,7 @@ def _require_same(
     lines = [
         f"{name}: {before.get(name)!r} -> {asked.get(name)!r}"
         for name in {**before, **asked}
-        if name not in MAY_CHANGE and before.get(name) != asked.get(name)
+        if name not in CHANGEABLE_SETTINGS and before.get(name) != asked.get(name)
     ]
     if not lines:
         wanted = {p.id: prompt_digest(prompt) for p, prompt in zip(problems, prompts, strict=True)}
@@ -297,9 +297,11 @@ def _read_asked(folder: Path) -> dict[str, Any]:
     if not _holds_asked(folder):
         raise StoreError(f"{folder} holds no evaluation (no asked.json)")
     path, hint = folder / "asked.json", PUT_BACK.format(folder=folder)
-    asked = files.read_json(path, hint)
+    asked = storage.read_json(path, hint)
     if not isinstance(asked.get("samples"), int) or not isinstance(asked.get("versions"), list):
-        raise files.Damaged(f"{path} does not say how many samples, and by which versions; {hint}")
+        raise storage.CorruptFileError(
+            f"{path} does not say how many samples, and by which versions; {hint}"
+        )
     return asked
 
 
@@ -318,5 +320,5 @@ def _holds_asked(folder: Path) -> bool:
 
 @contextmanager
 def _or_store_error(path: Path) -> Iterator[None]:
-    with explained(path, StoreError, "nothing that was stored before is lost"):
+    with wrap_errors(path, StoreError, "nothing that was stored before is lost"):
         yield

@@ -13,11 +13,11 @@ from typing import Any
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
-from paint.data.golds import SHOWN, Doubt
+from paint.core.errors import escape_markdown_cell
+from paint.data.gold_answer_checks import SHOWN, GoldWarning
 from paint.data.problems import LABELS
-from paint.errors import cell
 from paint.evaluation.intervals import Comparison, Interval, compare
-from paint.evaluation.metrics import GradedSamples, by_label, figures
+from paint.evaluation.metrics import GradedSamples, by_label, compute_metrics
 from paint.evaluation.store import StoreError
 
 MOST_REASONS = 12
@@ -69,7 +69,7 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
         f"lenient Avg@{k}": "lenient_avg_at_k",
     }
     written = {
-        "truncated": "truncated_share",
+        "truncated": "truncated_frac",
         "no answer": "unboxed_share",
         "looping": "looping_share",
     }
@@ -107,7 +107,7 @@ def tables_of(graded: ByPolicy) -> dict[str, dict[str, dict[str, Interval]]]:
         for name in next(iter(graded.values()))
         if all(name in part for part in graded.values())
     ]
-    return {policy: figures(benchmarks, shared) for policy, benchmarks in graded.items()}
+    return {policy: compute_metrics(benchmarks, shared) for policy, benchmarks in graded.items()}
 
 
 def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
@@ -136,7 +136,7 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
 
 
 def print_sheets(console: Console, made: Sequence[Sheet]) -> None:
-    """The tables on a terminal that reads no markup (paint.display.Terminal)."""
+    """The tables on a terminal that reads no markup (paint.core.display.Terminal)."""
     for sheet in made:
         table = Table(title=sheet.title)
         for column in sheet.columns:
@@ -152,7 +152,7 @@ def markdown(made: Sequence[Sheet]) -> str:
     parts = []
     for sheet in made:
         lines = [
-            f"**{cell(sheet.title)}**",
+            f"**{escape_markdown_cell(sheet.title)}**",
             "",
             _line(sheet.columns),
             _line(["---:" if c else "---" for c in sheet.columns]),
@@ -177,7 +177,7 @@ def summary_json(graded: ByPolicy) -> dict[str, Any]:
         "samples": of_each(lambda part: part.correct.shape[1]),
         "problems": of_each(lambda part: len(part.problems)),
         "reasons": of_each(lambda part: dict(part.reasons)),
-        "by_hand": of_each(lambda part: dict(part.by_hand)),
+        "by_hand": of_each(lambda part: dict(part.overridden)),
         "labels": of_each(_labels_table),
         "doubts": {
             name: [{"problem": d.problem.id, "answer": d.answer, "why": d.why} for d in found]
@@ -236,7 +236,7 @@ def _by_hand(graded: ByPolicy) -> list[Sheet]:
     rows = [
         [policy, name, reason, *(f"{counts[verdict]:,}" for verdict in ("right", "wrong"))]
         for policy, name, part in _parts(graded)
-        for reason, counts in part.by_hand.items()
+        for reason, counts in part.overridden.items()
     ]
     return [Sheet("Verdicts by hand", ["", "", "reason", "right", "wrong"], rows)] if rows else []
 
@@ -253,8 +253,8 @@ def _doubts(graded: ByPolicy) -> list[Sheet]:
     return [Sheet("Gold answers to look at", columns, rows[:SHOWN] + left_out)] if rows else []
 
 
-def _doubted(graded: ByPolicy) -> dict[str, Sequence[Doubt]]:
-    return {name: part.doubts for _, name, part in _parts(graded) if part.doubts}
+def _doubted(graded: ByPolicy) -> dict[str, Sequence[GoldWarning]]:
+    return {name: part.gold_warnings for _, name, part in _parts(graded) if part.gold_warnings}
 
 
 def _labelled(graded: ByPolicy, label: str, k: str) -> list[Sheet]:
@@ -292,4 +292,4 @@ def _whole(value: float) -> str:
 
 
 def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(map(cell, cells)) + " |"
+    return "| " + " | ".join(map(escape_markdown_cell, cells)) + " |"

@@ -14,32 +14,32 @@ from pathlib import Path
 
 from accelerate import Accelerator
 
-from paint.config import Config
-from paint.data.golds import name_unparsed
-from paint.data.problem_sets import Benchmark, load_benchmark
+from paint.config.run_folder import step_folder, step_paths
+from paint.config.schema import Config
+from paint.core.display import Display
+from paint.core.distributed import all_gather_objects, run_on_rank0
+from paint.data.benchmarks import Benchmark, load_benchmark
+from paint.data.gold_answer_checks import name_unparsed
 from paint.data.problems import Problem
-from paint.display import Display
-from paint.engines.protocol import Engine, sampling_of
-from paint.evaluation.asking import (
+from paint.evaluation.generate import (
+    EvalTask,
     Prompts,
-    Protocol,
-    Task,
+    SamplingProtocol,
     deployment_prompts,
     open_task,
     require_room,
     sample_of,
     sample_seeds,
 )
+from paint.evaluation.grade import grade
 from paint.evaluation.metrics import avg_at_k
-from paint.evaluation.stages import grade
 from paint.evaluation.store import Store, StoreError, find_stores, reopen_store
 from paint.grading.base import Grader
-from paint.grading.grader import MathGrader
+from paint.grading.math.grader import MathGrader
 from paint.grading.registry import find_grader
-from paint.model.policy import Policy
-from paint.model.weights import trained_in
-from paint.ranks import gathered, on_first_rank
-from paint.runs import step_folder, step_places
+from paint.inference.engine import Engine, sampling_from
+from paint.models.policy import Policy
+from paint.models.weights import trained_in
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,18 @@ class Validation:
 
     benchmark: Benchmark
     prompts: Prompts
-    protocol: Protocol
+    protocol: SamplingProtocol
     run: Path
     model: str
     engine: str
     at_once: int
 
-    def task(self, policy: Policy, step: int) -> Task:
+    def task(self, policy: Policy, step: int) -> EvalTask:
         """The samples of the checkpoint of a step; step 0 is the student before training."""
         name = step_folder(Path(), step).name
         trained = trained_in(self.run / "checkpoints" / name, policy.tuning) if step else None
         folder = self.run / "validation" / name / self.benchmark.name
-        return Task(folder, self.benchmark.problems, self.prompts, self.protocol, trained)
+        return EvalTask(folder, self.benchmark.problems, self.prompts, self.protocol, trained)
 
 
 def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Validation | None:
@@ -81,7 +81,9 @@ def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Va
         return None
 
     benchmark = load_benchmark(options.path, limit=options.limit)
-    protocol = Protocol(options.samples, options.thinking, sampling_of(options), config.train.seed)
+    protocol = SamplingProtocol(
+        options.samples, options.thinking, sampling_from(options), config.train.seed
+    )
     validation = Validation(
         benchmark,
         deployment_prompts(policy, benchmark.problems, thinking=options.thinking),
@@ -93,9 +95,9 @@ def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Va
         * max(ranks, len(config.rollout.urls), len(config.rollout.server_gpus)),
     )
     require_room(policy, validation.task(policy, 0))
-    on_first_rank(lambda: _require_same_problems(run, benchmark))
+    run_on_rank0(lambda: _require_same_problems(run, benchmark))
     if isinstance(find_grader(config.grading.grader), MathGrader):
-        on_first_rank(lambda: name_unparsed(benchmark.name, benchmark.problems, Display().note))
+        run_on_rank0(lambda: name_unparsed(benchmark.name, benchmark.problems, Display().note))
     return validation
 
 
@@ -130,10 +132,10 @@ def validate(
             stores.append(stack.enter_context(opened))
             return stores[0].missing
 
-        missing = on_first_rank(open_store)
+        missing = run_on_rank0(open_store)
 
         if missing:
-            engine.adopt()
+            engine.sync_weights()
         title = f"validation after step {step}"
         with display.counting(title, total, total - len(missing)) as count:
             for start in range(0, len(missing), validation.at_once):
@@ -144,7 +146,7 @@ def validate(
                         task.protocol.sampling,
                         sample_seeds(task.protocol, mine),
                     )
-                    samples = gathered(
+                    samples = all_gather_objects(
                         [
                             sample_of(policy, task, problem, number, completion)
                             for (problem, number), completion in zip(mine, completions, strict=True)
@@ -177,7 +179,7 @@ def validate(
 
 def _require_same_problems(run: Path, benchmark: Benchmark) -> None:
     wanted = [(p.id, p.problem, p.answers) for p in benchmark.problems]
-    steps = step_places(run / "validation")
+    steps = step_paths(run / "validation")
     for folder in [folder for step in steps for folder in find_stores(step)]:
         with reopen_store(folder) as store:
             stored = [(p.id, p.problem, p.answers) for p in store.problems]

@@ -13,24 +13,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from paint.config import Config, ConfigError, Shown
-from paint.display import Display
-from paint.experiments.exams import lab_exam, paper_exam
-from paint.experiments.grid import Cell, run_cells
+from paint.config.schema import Config, ConfigError, ContextSource
+from paint.core.display import Display
+from paint.demo.files import NAME
+from paint.experiments.eval_protocols import demo_protocol, paper_protocol
 from paint.experiments.report import Report, Result, publish
-from paint.lab.files import NAME
+from paint.experiments.runner import ExperimentRun, run_experiment
 
 
 @dataclass(frozen=True)
-class Point:
-    """A setting of all that the tables vary (names: paint.config); most rows share the defaults."""
+class AblationRow:
+    """One row of a table: the settings that the tables vary; others keep their defaults."""
 
     correct: float = 0.40
     wrong: float = 0.30
     placement: Literal["suffix", "prefix", "middle", "random"] = "suffix"
     mix: float = 0.0
     top_fraction: float = 0.0
-    shown: Shown = "own"
+    shown: ContextSource = "own"
 
     @property
     def name(self) -> str:
@@ -43,17 +43,19 @@ class Point:
         """The config with this setting in it."""
         context = replace(
             config.context,
-            correct=self.correct,
-            wrong=self.wrong,
+            mask_ratio_correct=self.correct,
+            mask_ratio_wrong=self.wrong,
             placement=self.placement,
-            shown=self.shown,
+            source=self.shown,
         )
-        objective = replace(config.objective, mix=self.mix, top_fraction=self.top_fraction)
+        objective = replace(
+            config.objective, interpolation_weight=self.mix, top_fraction=self.top_fraction
+        )
         return replace(config, context=context, objective=objective)
 
 
 @dataclass(frozen=True)
-class Grid:
+class AblationTable:
     """A table.
 
     Attributes:
@@ -63,25 +65,27 @@ class Grid:
     """
 
     title: str
-    points: dict[str, Point]
+    points: dict[str, AblationRow]
     baseline: str
     is_papers: bool = True
 
 
-def _ratios(*pairs: tuple[float, float]) -> dict[str, Point]:
+def _ratios(*pairs: tuple[float, float]) -> dict[str, AblationRow]:
     return {
-        f"{correct:.2f}/{wrong:.2f}": Point(correct=correct, wrong=wrong)
+        f"{correct:.2f}/{wrong:.2f}": AblationRow(correct=correct, wrong=wrong)
         for correct, wrong in pairs
     }
 
 
-def _mixes(*pairs: tuple[float, float]) -> dict[str, Point]:
-    return {f"{mix:.2f}/{share:.2f}": Point(mix=mix, top_fraction=share) for mix, share in pairs}
+def _mixes(*pairs: tuple[float, float]) -> dict[str, AblationRow]:
+    return {
+        f"{mix:.2f}/{share:.2f}": AblationRow(mix=mix, top_fraction=share) for mix, share in pairs
+    }
 
 
-GRIDS = {
+ABLATION_TABLES = {
     # Paper: table 'mask_ratio_ablation'.
-    "mask-ratio": Grid(
+    "mask-ratio": AblationTable(
         "Mask ratios (correct/wrong): suffix, no interpolation",
         _ratios(
             (0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (0.5, 0.25), (0.5, 0.3), (0.4, 0.3)
@@ -89,18 +93,18 @@ GRIDS = {
         "0.00/0.00",
     ),
     # Paper: table 'mask_strategy_ablation'.
-    "mask-placement": Grid(
+    "mask-placement": AblationTable(
         "Mask placement: ratios 0.40 and 0.30, no interpolation",
         {
-            "prefix": Point(placement="prefix"),
-            "middle": Point(placement="middle"),
-            "random": Point(placement="random"),
-            "suffix": Point(placement="suffix"),
+            "prefix": AblationRow(placement="prefix"),
+            "middle": AblationRow(placement="middle"),
+            "random": AblationRow(placement="random"),
+            "suffix": AblationRow(placement="suffix"),
         },
         "suffix",
     ),
     # Paper: table 'interpolation_ablation'.
-    "interpolation": Grid(
+    "interpolation": AblationTable(
         "Interpolation (mix/top fraction): suffix, ratios 0.40 and 0.30",
         _mixes(
             (0.0, 0.0),
@@ -114,14 +118,14 @@ GRIDS = {
         "0.00/0.00",
     ),
     # Ours: how much of a gain comes of what the solution says, and of nothing else?
-    "controls": Grid(
-        "What the teacher is shown (context.shown): ratios 0.40 and 0.30, interpolation 0.03/0.03",
+    "controls": AblationTable(
+        "What the teacher is shown (context.source): ratios 0.40 and 0.30, interpolation 0.03/0.03",
         {
-            "none": Point(mix=0.03, top_fraction=0.03, shown="none"),
-            "another problem's solution": Point(mix=0.03, top_fraction=0.03, shown="other"),
-            "a wrong answer": Point(mix=0.03, top_fraction=0.03, shown="wrong_answer"),
-            "the right answer": Point(mix=0.03, top_fraction=0.03, shown="answer"),
-            "its own solution": Point(mix=0.03, top_fraction=0.03),
+            "none": AblationRow(mix=0.03, top_fraction=0.03, shown="none"),
+            "another problem's solution": AblationRow(mix=0.03, top_fraction=0.03, shown="other"),
+            "a wrong answer": AblationRow(mix=0.03, top_fraction=0.03, shown="wrong_answer"),
+            "the right answer": AblationRow(mix=0.03, top_fraction=0.03, shown="answer"),
+            "its own solution": AblationRow(mix=0.03, top_fraction=0.03),
         },
         "its own solution",
         is_papers=False,
@@ -145,7 +149,7 @@ def ablate(
     Args:
         table: mask-ratio, mask-placement, interpolation or controls.
         config: what all rows have in common; what the table varies is replaced.
-        benchmark: a set as for `paint eval`; None is the lab's held-out problems for the lab's
+        benchmark: a set as for `paint eval`; None is the demo's held-out problems for the demo's
             model, and AIME 2024 for others.
         problems: how many of its problems are asked, from the first; None is all.
         samples: k, a problem.
@@ -153,22 +157,22 @@ def ablate(
 
     Raises:
         ConfigError: the config masks nothing.
-        PaintError: what `paint.experiments.grid.run_cells` raises.
+        PaintError: what `paint.experiments.runner.run_experiment` raises.
     """
-    grid, display = GRIDS[table], Display()
-    if config.train.method != "distillation" or config.context.shown != "own":
+    grid, display = ABLATION_TABLES[table], Display()
+    if config.train.method != "distillation" or config.context.source != "own":
         raise ConfigError(
             f"an ablation varies how the problem's own solution is masked, and this recipe has "
-            f'train.method "{config.train.method}" and context.shown "{config.context.shown}"; '
+            f'train.method "{config.train.method}" and context.source "{config.context.source}"; '
             f"take one like paint-qwen3-1.7b"
         )
     if config.model.path == NAME:
-        exam = lab_exam(problems, samples, benchmark or NAME)
+        exam = demo_protocol(problems, samples, benchmark or NAME)
     else:
-        exam = paper_exam(config, benchmark or "aime_2024", problems, samples)
+        exam = paper_protocol(config, benchmark or "aime_2024", problems, samples)
 
-    cells = [Cell(point.name, point.of(config)) for point in grid.points.values()]
-    results = run_cells(cells, seeds, folder, exam, display, every_checkpoint=every_checkpoint)
+    cells = [ExperimentRun(point.name, point.of(config)) for point in grid.points.values()]
+    results = run_experiment(cells, seeds, folder, exam, display, every_checkpoint=every_checkpoint)
 
     labels = {point.name: label for label, point in grid.points.items()}
     baseline = grid.points[grid.baseline].name

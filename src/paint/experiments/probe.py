@@ -4,7 +4,7 @@ Both are the same untrained model; the teacher also reads a part of the solution
 same problems with the same seeds: the problems that training takes first, with its prompts and its
 sampling. What training can gain follows the difference, so it is worth knowing first. Controls say
 what it comes of: another problem's solution, no reference, the right answer alone, a wrong one
-(``context.shown``). Every sample is stored, and the same command goes on where it was stopped.
+(``context.source``). Every sample is stored, and the same command goes on where it was stopped.
 
 Left out on purpose: the overlap schedule (the hidden part does not depend on a completion here), a
 teacher that writes a rationale first, and a choice of mask ratio: all ratios are shown.
@@ -15,38 +15,38 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from paint.config import Config, ConfigError, Shown
-from paint.data.golds import name_unparsed
+from paint.algorithms.paint import MASKED_SOURCES, build_teacher_prompt
+from paint.config.recipe import require_paths
+from paint.config.schema import Config, ConfigError, ContextSource
+from paint.core.display import Display
+from paint.core.distributed import require_one_process
+from paint.core.errors import format_value
+from paint.data.gold_answer_checks import name_unparsed
 from paint.data.problems import Problem, batch_indices, read_problems
-from paint.display import Display
-from paint.engines.protocol import sampling_of, seed_of
-from paint.errors import show
-from paint.evaluation.asking import (
+from paint.evaluation.generate import (
+    EvalTask,
     Prompts,
-    Protocol,
-    Task,
-    asked,
+    SamplingProtocol,
+    base_as_rank1_adapter,
+    collect_samples,
     deployment_prompts,
-    load_asked,
-    untrained,
+    load_eval_policy,
 )
+from paint.evaluation.grade import grade
 from paint.evaluation.intervals import Comparison, compare
 from paint.evaluation.metrics import GradedSamples, avg_at_k
-from paint.evaluation.stages import grade
 from paint.evaluation.store import write_summary
 from paint.evaluation.tables import Sheet, markdown, print_sheets, summary_json
-from paint.grading.equality import boxed
+from paint.grading.math.compare import boxed
 from paint.grading.registry import find_grader
-from paint.latex import contains, normalize
-from paint.model.policy import Policy
-from paint.ranks import require_one_process
-from paint.recipe import require_paths
-from paint.step import MASKED, teacher_view
-from paint.training.prompts import problems_that_fit
+from paint.inference.engine import derive_seed, sampling_from
+from paint.models.policy import Policy
+from paint.objective.anchors import contains, normalize
+from paint.training.prompt_filter import filter_problems
 
 STUDENT, PROBLEMS = "student", "problems"
 COLUMNS = ("", "Avg@{k}", "less the student's", "tokens an answer", "truncated", "answer visible")
-LABELS: dict[Shown, str] = {
+LABELS: dict[ContextSource, str] = {
     "own": "its own solution",
     "other": "another problem's solution",
     "none": "none",
@@ -57,7 +57,7 @@ LABELS: dict[Shown, str] = {
 
 
 @dataclass(frozen=True)
-class Reader:
+class ProbeRole:
     """The untrained model in one role, student or teacher.
 
     Attributes:
@@ -84,7 +84,7 @@ def probe(
     problems: int,
     samples: int,
     ratios: Sequence[float],
-    shown: Sequence[Shown] = ("own",),
+    shown: Sequence[ContextSource] = ("own",),
 ) -> dict[str, GradedSamples]:
     """Ask student and teacher, print and write one table, return the graded samples by reader.
 
@@ -103,37 +103,37 @@ def probe(
             and the way out.
         FolderInUse: another process works on the probe.
     """
-    require_sound(config, problems, samples, ratios, shown)
+    validate_probe(config, problems, samples, ratios, shown)
     require_one_process("paint probe")
     display = Display()
-    config = replace(config, model=untrained(config.model))
+    config = replace(config, model=base_as_rank1_adapter(config.model))
 
-    policy = load_asked(config.model, config.rollout)
-    longest: Shown = "other" if "other" in shown else "own"
-    sized = replace(config, context=replace(config.context, shown=longest))
-    trained_on = problems_that_fit(policy, sized, read_problems(config.data), display)
+    policy = load_eval_policy(config.model, config.rollout)
+    longest: ContextSource = "other" if "other" in shown else "own"
+    sized = replace(config, context=replace(config.context, source=longest))
+    trained_on = filter_problems(policy, sized, read_problems(config.data), display)
     asked_problems = first_problems(trained_on, problems, config.train.seed)
     name_unparsed(config.data.path, asked_problems, display.note)
 
     own = {ratio: name_of("own", ratio) for ratio in ratios if "own" in shown}
     readers = [student(policy, asked_problems)]
     for what in shown:
-        for ratio in ratios if what in MASKED else [None]:
+        for ratio in ratios if what in MASKED_SOURCES else [None]:
             reader = teacher(policy, config, asked_problems, ratio, what, trained_on)
             peers = [own[r] for r in own if what != "own" and ratio in (None, r)]
             readers.append(replace(reader, own=tuple(peers)))
 
-    graded = ask_readers(policy, config, folder, asked_problems, samples, readers, display)
-    conclude(config, folder, readers, graded, display)
+    graded = sample_roles(policy, config, folder, asked_problems, samples, readers, display)
+    write_report(config, folder, readers, graded, display)
     return graded
 
 
-def require_sound(
+def validate_probe(
     config: Config,
     problems: int,
     samples: int,
     ratios: Sequence[float],
-    shown: Sequence[Shown] = ("own",),
+    shown: Sequence[ContextSource] = ("own",),
 ) -> None:
     """Refuse what cannot be probed, before the model is loaded. Raises ConfigError."""
     require_paths(config)
@@ -143,24 +143,26 @@ def require_sound(
     names = {name_of("own", ratio) for ratio in ratios}
     if not all(0 <= ratio < 1 for ratio in ratios) or len(names) < max(len(ratios), 1):
         raise ConfigError(
-            f"ratios must be distinct mask ratios in [0, 1), at least one, got {show(list(ratios))}"
+            "ratios must be distinct mask ratios in [0, 1), at least one, got "
+            f"{format_value(list(ratios))}"
         )
-    if not shown or len(set(shown)) < len(shown) or not set(shown) <= set(get_args(Shown)):
+    if not shown or len(set(shown)) < len(shown) or not set(shown) <= set(get_args(ContextSource)):
         raise ConfigError(
-            f"shown must be some of {', '.join(get_args(Shown))}, each once, got "
-            f"{show(list(shown))}"
+            f"shown must be some of {', '.join(get_args(ContextSource))}, each once, got "
+            f"{format_value(list(shown))}"
         )
 
     if config.train.method != "distillation":
         raise ConfigError(
-            f"train.method {show(config.train.method)} has no teacher to probe; "
+            f"train.method {format_value(config.train.method)} has no teacher to probe; "
             f"pass --train.method distillation"
         )
-    if config.context.shown != "own":
+    if config.context.source != "own":
         raise ConfigError(
-            f"what the probe shows is not the recipe's choice, and context.shown is "
-            f"{show(config.context.shown)}; pass --context.shown own, and name controls with "
-            f"--context own {config.context.shown}"
+            f"what the probe shows is not the recipe's choice, and context.source is "
+            f"{format_value(config.context.source)}; pass --context.source own, and name "
+            "controls with "
+            f"--context own {config.context.source}"
         )
 
 
@@ -170,7 +172,7 @@ def first_problems(problems: Sequence[Problem], count: int, seed: int) -> list[P
     return [problems[i] for i in indices]
 
 
-def name_of(shown: Shown, ratio: float | None) -> str:
+def name_of(shown: ContextSource, ratio: float | None) -> str:
     """The teacher's name: ``teacher@0.3`` is shown the solution with 30 % hidden.
 
     A control says what it is shown: ``teacher-other@0.3``, ``teacher-answer``.
@@ -179,11 +181,11 @@ def name_of(shown: Shown, ratio: float | None) -> str:
     return f"teacher{control}" + ("" if ratio is None else f"@{ratio:g}")
 
 
-def student(policy: Policy, problems: Sequence[Problem]) -> Reader:
+def student(policy: Policy, problems: Sequence[Problem]) -> ProbeRole:
     """The deployment prompt, in the student's thinking mode."""
     thinking = policy.student_thinking
     prompts = deployment_prompts(policy, problems, thinking=thinking)
-    return Reader(STUDENT, thinking, shown=None, visible=0.0, prompts=prompts)
+    return ProbeRole(STUDENT, thinking, shown=None, visible=0.0, prompts=prompts)
 
 
 def teacher(
@@ -191,10 +193,10 @@ def teacher(
     config: Config,
     problems: Sequence[Problem],
     ratio: float | None,
-    shown: Shown = "own",
+    shown: ContextSource = "own",
     candidates: Sequence[Problem] = (),
-) -> Reader:
-    """The privileged prompt, as training writes it (``paint.step``), in the teacher's mode.
+) -> ProbeRole:
+    """The teacher's prompt as training writes it (``paint.algorithms.paint``), in its mode.
 
     Args:
         ratio: hidden share of a solution; None for what is shown whole.
@@ -204,10 +206,10 @@ def teacher(
     Raises:
         DataError: a control asks for another problem, or another answer, and there is none.
     """
-    options = replace(config.context, shown=shown)
+    options = replace(config.context, source=shown)
     views = {
-        p.id: teacher_view(
-            policy, options, candidates, p, ratio or 0.0, seed_of(config.train.seed, p.id)
+        p.id: build_teacher_prompt(
+            policy, options, candidates, p, ratio or 0.0, derive_seed(config.train.seed, p.id)
         )
         for p in problems
     }
@@ -217,10 +219,10 @@ def teacher(
     what = "solution" if shown == "own" else LABELS[shown]
     if ratio is not None:
         what += f", {ratio:g} hidden ({options.placement})"
-    if shown != "none" and options.opening != "as_shown":
-        what += f", announced as {options.opening}"
+    if shown != "none" and options.wording != "as_shown":
+        what += f", announced as {options.wording}"
     visible = sum(seen) / len(problems)
-    return Reader(name_of(shown, ratio), policy.teacher_thinking, what, visible, prompts)
+    return ProbeRole(name_of(shown, ratio), policy.teacher_thinking, what, visible, prompts)
 
 
 def answer_is_visible(problem: Problem, context: str) -> bool:
@@ -233,13 +235,13 @@ def answer_is_visible(problem: Problem, context: str) -> bool:
     return answer != "" and contains(normalize(context), answer)
 
 
-def ask_readers(
+def sample_roles(
     policy: Policy,
     config: Config,
     folder: Path,
     problems: Sequence[Problem],
     samples: int,
-    readers: Sequence[Reader],
+    readers: Sequence[ProbeRole],
     display: Display,
 ) -> dict[str, GradedSamples]:
     """The graded samples of every reader; what is stored in ``folder`` is not asked again.
@@ -247,18 +249,18 @@ def ask_readers(
     Raises:
         StoreError: the folder holds a probe of another setting.
     """
-    sampling, seed = sampling_of(config.rollout), config.train.seed
+    sampling, seed = sampling_from(config.rollout), config.train.seed
     tasks = [
-        Task(
+        EvalTask(
             folder / reader.name / PROBLEMS,
             problems,
             reader.prompts,
-            Protocol(samples, reader.thinking, sampling, seed, reader.shown),
+            SamplingProtocol(samples, reader.thinking, sampling, seed, reader.shown),
         )
         for reader in readers
     ]
     with (
-        asked(policy, config.model, config.rollout, tasks, folder, display) as stores,
+        collect_samples(policy, config.model, config.rollout, tasks, folder, display) as stores,
         find_grader(config.grading.grader, deadline=config.grading.deadline) as grader,
     ):
         return {
@@ -267,18 +269,18 @@ def ask_readers(
         }
 
 
-def conclude(
+def write_report(
     config: Config,
     folder: Path,
-    readers: Sequence[Reader],
+    readers: Sequence[ProbeRole],
     graded: Mapping[str, GradedSamples],
     display: Display,
 ) -> None:
     """Write summary.json and summary.md to ``folder``, and print the table with how to read it."""
-    pairs = list(beside_own(readers, graded))
-    sheets, reading = [table(readers, graded)], how_to_read(config)
+    pairs = list(control_differences(readers, graded))
+    sheets, reading = [table(readers, graded)], legend(config)
     if pairs:
-        sheets.append(beside_own_table(pairs))
+        sheets.append(control_difference_table(pairs))
         reading += (
             " What a control reaches, a teacher gains by other things than what the problem's "
             "solution says; with no reference it reads the student's prompt in its own thinking "
@@ -305,7 +307,7 @@ def conclude(
     display.note(f"{reading}\nwritten to {folder}: summary.json, summary.md")
 
 
-def table(readers: Sequence[Reader], graded: Mapping[str, GradedSamples]) -> Sheet:
+def table(readers: Sequence[ProbeRole], graded: Mapping[str, GradedSamples]) -> Sheet:
     """A row for each reader: score, paired difference, length, truncated share, visible answers."""
     base = graded[STUDENT]
     rows = []
@@ -327,8 +329,8 @@ def table(readers: Sequence[Reader], graded: Mapping[str, GradedSamples]) -> She
     return Sheet(title, [column.format(k=base.correct.shape[1]) for column in COLUMNS], rows)
 
 
-def beside_own(
-    readers: Sequence[Reader], graded: Mapping[str, GradedSamples]
+def control_differences(
+    readers: Sequence[ProbeRole], graded: Mapping[str, GradedSamples]
 ) -> Iterator[tuple[str, str, Comparison]]:
     """Each control, each teacher that it is held against, and the control's score less that one's.
 
@@ -343,7 +345,7 @@ def beside_own(
             )
 
 
-def beside_own_table(pairs: Sequence[tuple[str, str, Comparison]]) -> Sheet:
+def control_difference_table(pairs: Sequence[tuple[str, str, Comparison]]) -> Sheet:
     """A row for each control and teacher that sees the own solution."""
     rows = [
         [name, own, found.difference.points(sign=True), f"{found.p_value:.4f}"]
@@ -353,7 +355,7 @@ def beside_own_table(pairs: Sequence[tuple[str, str, Comparison]]) -> Sheet:
     return Sheet(title, ["", "less", "difference", "p"], rows)
 
 
-def how_to_read(config: Config) -> str:
+def legend(config: Config) -> str:
     """What the table says, and what would mislead."""
     options, thinking = config.rollout, {True: "on", False: "off"}
     return (

@@ -29,12 +29,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from paint import files
-from paint.display import Display
-from paint.errors import explained, plain
+from paint.config.run_folder import RunError
+from paint.core import storage
+from paint.core.display import Display
+from paint.core.errors import sanitize_for_terminal, wrap_errors
 from paint.evaluation.intervals import ROUNDING, SHARE, Interval, compare_seeds, over_seeds
 from paint.evaluation.tables import Sheet, markdown, print_sheets
-from paint.runs import RunError
 
 BASE = "base"
 """The cell of the model that is not trained."""
@@ -103,7 +103,7 @@ class Report:
     labels: Mapping[str, str]
     pairs: Mapping[str, tuple[str, str]]
     pairing: str
-    goal: str | None = None
+    reference_run: str | None = None
 
     @property
     def rows(self) -> dict[str, str]:
@@ -116,7 +116,7 @@ def side_by_side(title: str, names: Sequence[str]) -> Report:
     *others, last = names
     pairs = {other: (last, other) for other in others or [BASE]}
     labels = {name: name for name in names}
-    return Report("results", title, labels, pairs, f"{last} less the row's", goal=last)
+    return Report("results", title, labels, pairs, f"{last} less the row's", reference_run=last)
 
 
 # --- results.jsonl -------------------------------------------------------------------------------
@@ -126,13 +126,15 @@ def read_results(folder: Path) -> list[Result]:
     """The lines of results.jsonl; none where there is no such file.
 
     Raises:
-        Damaged: a line cannot be read, or lacks a field.
+        CorruptFileError: a line cannot be read, or lacks a field.
     """
     path = folder / "results.jsonl"
     advice = "delete it, and the same command makes it again from the runs and their samples"
     results = []
-    for number, row in enumerate(files.read_rows(path, advice) if path.exists() else [], start=1):
-        with explained(f"{path} line {number}", files.Damaged, advice):
+    for number, row in enumerate(
+        storage.read_jsonl(path, advice) if path.exists() else [], start=1
+    ):
+        with wrap_errors(f"{path} line {number}", storage.CorruptFileError, advice):
             results.append(Result(**row))
     return results
 
@@ -140,8 +142,8 @@ def read_results(folder: Path) -> list[Result]:
 def write_results(folder: Path, results: Results) -> None:
     """Write results.jsonl anew. Raises RunError where that fails."""
     path = folder / "results.jsonl"
-    with explained(path, RunError, "free some space; the same command goes on"):
-        files.write_rows(path, [asdict(result) for result in results])
+    with wrap_errors(path, RunError, "free some space; the same command goes on"):
+        storage.write_jsonl(path, [asdict(result) for result in results])
 
 
 def by_cell(results: Results) -> dict[str, list[Result]]:
@@ -196,11 +198,11 @@ def publish(report: Report, results: Results, folder: Path, display: Display) ->
     tables += step_sheets(report, results) if has_steps else []
     print_sheets(display.console, tables)
 
-    with explained(folder / report.name, RunError, "results.jsonl is whole"):
-        files.write(folder / f"{report.name}.md", markdown(tables))
+    with wrap_errors(folder / report.name, RunError, "results.jsonl is whole"):
+        storage.write_atomic(folder / f"{report.name}.md", markdown(tables))
         save_plot(folder / report.name, report, results)
         written = [f"{report.name}.{ending}" for ending in ("md", "svg", "png")]
-        if has_steps and report.goal:
+        if has_steps and report.reference_run:
             save_curves(folder / "efficiency", report, results)
             written += ["efficiency.svg", "efficiency.png"]
     display.note(f"in {folder}: {', '.join(written)}, made of results.jsonl")
@@ -242,7 +244,7 @@ def result_sheets(report: Report, results: Results) -> list[Sheet]:
 def step_sheets(report: Report, results: Results) -> list[Sheet]:
     """Score and cost by step; the best checkpoints; what the others need to reach the goal."""
     groups, labels, score = by_step(results), report.rows, _score(results)
-    end = _last(groups[report.goal]) if report.goal else []
+    end = _last(groups[report.reference_run]) if report.reference_run else []
     [base] = groups[BASE].values()
 
     rows = []
@@ -252,7 +254,7 @@ def step_sheets(report: Report, results: Results) -> list[Sheet]:
             if end:
                 rows[-1].append("" if group is end else _lead(group, end))
     columns = ["", "step", score, "gain over base", "rollout tokens", "training time"]
-    columns += [f"last of {labels[report.goal]} less this"] if report.goal else []
+    columns += [f"last of {labels[report.reference_run]} less this"] if report.reference_run else []
     by_step_sheet = Sheet(f"{score} by step, in % with 95 % interval", columns, rows)
 
     # The paper's rule ("best checkpoints within 100 steps", Main Results), for every seed.
@@ -269,18 +271,18 @@ def step_sheets(report: Report, results: Results) -> list[Sheet]:
     )
     several = " to ".join(map(str, sorted({min(counts), max(counts)})))
     best_sheet = Sheet(title, ["", "last", f"best of {several}", "its step, by seed"], rows)
-    reached = [_reached(report, groups, score)] if report.goal else []
+    reached = [_reached(report, groups, score)] if report.reference_run else []
     return [by_step_sheet, best_sheet, *reached]
 
 
 def _reached(report: Report, groups: Mapping[str, Mapping[int, list[Result]]], score: str) -> Sheet:
-    assert report.goal is not None
-    end = _last(groups[report.goal])
+    assert report.reference_run is not None
+    end = _last(groups[report.reference_run])
     end_tokens, end_seconds = _cost(end)
     level = shares(end).mean()
     rows = []
     for name, label in report.labels.items():
-        if name == report.goal:
+        if name == report.reference_run:
             continue
         checkpoints = list(groups[name].values())
         near = min(checkpoints, key=lambda group: abs(_cost(group)[0] - end_tokens))
@@ -294,7 +296,7 @@ def _reached(report: Report, groups: Mapping[str, Mapping[int, list[Result]]], s
         rows.append([label, nearest, _lead(near, end), surely, before + tokens, before + seconds])
 
     title = (
-        f"What it takes to reach the last {score} of {report.labels[report.goal]}, "
+        f"What it takes to reach the last {score} of {report.labels[report.reference_run]}, "
         f"{100 * level:.1f} after {end_tokens:,.0f} rollout tokens and {end_seconds:,.0f} s: the "
         f"last checkpoint whose interval lies below it, and the first whose mean does not"
     )
@@ -365,11 +367,13 @@ def save_plot(path: Path, report: Report, results: Results) -> None:
                 gap = compare_seeds(scores[other], scores[cell])
                 _add_row(gaps, row, gap, scores[cell] - scores[other])
         gaps.axvline(0, color=INK, linewidth=0.8, linestyle=":")
-        levels.set_xlabel(plain(f"{score}, %"), parse_math=False)
-        gaps.set_xlabel(plain(f"{score}: {report.pairing}, points"), parse_math=False)
+        levels.set_xlabel(sanitize_for_terminal(f"{score}, %"), parse_math=False)
+        gaps.set_xlabel(
+            sanitize_for_terminal(f"{score}: {report.pairing}, points"), parse_math=False
+        )
         for axis in (levels, gaps):
             _style(axis, "x", "y")
-        levels.set_yticks(range(len(labels)), [plain(label) for label in labels])
+        levels.set_yticks(range(len(labels)), [sanitize_for_terminal(label) for label in labels])
         for label in levels.get_yticklabels():
             label.set_parse_math(False)
         levels.set_ylim(len(labels) - 0.5, -0.5)
@@ -415,7 +419,7 @@ def save_curves(path: Path, report: Report, results: Results) -> None:
             lines.append(axis.lines[-1])
 
         axes[0].set_ylabel(f"{_score(results)}, %")
-        names = [plain(label) for label in report.rows.values()]
+        names = [sanitize_for_terminal(label) for label in report.rows.values()]
         legend = figure.legend(lines, names, loc="outside right center", frameon=False)
         for text in legend.get_texts():
             text.set_parse_math(False)
@@ -427,7 +431,7 @@ def _figure(path: Path, title: str, size: tuple[float, float]) -> Iterator[Figur
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paint", "font.size": 9}):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
-        figure.suptitle(plain(title), fontsize=10, parse_math=False)
+        figure.suptitle(sanitize_for_terminal(title), fontsize=10, parse_math=False)
         figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None})
         figure.savefig(path.with_name(f"{path.name}.png"), dpi=160)
 

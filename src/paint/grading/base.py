@@ -59,7 +59,7 @@ class Grader(Protocol):
     """Grades many completions at once; a context manager that may hold processes.
 
     Majority votes and lenient figures of an evaluation need the grades of the mathematics grader
-    (paint.grading.grader.MathGrade). With other graders they are left out.
+    (paint.grading.math.grader.MathGrade). With other graders they are left out.
     """
 
     def grade(self, items: Sequence[Item]) -> Sequence[Grade]:

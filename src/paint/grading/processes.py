@@ -19,8 +19,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import IO, Any, NoReturn
 
-from paint.errors import PaintError
-from paint.plugins import load_object
+from paint.core.errors import PaintError
+from paint.core.plugins import load_object
 
 DEADLINES = (0.01, 86_400.0)  # seconds, least and most
 # Wall time for each second of the deadline: a call that waits instead of computing ends too.

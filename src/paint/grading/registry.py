@@ -1,6 +1,6 @@
 r"""The graders by name: the one place where a grader is made.
 
-math           the boxed answer equals the gold answer (paint.grading.grader)
+math           the boxed answer equals the gold answer (paint.grading.math.grader)
 exact          the text equals the gold answer, letter by letter
 none           no completion is graded
 module:name    a function of your own (paint.grading.base)
@@ -10,12 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paint.errors import ConfigError
+from paint.core.errors import ConfigError
+from paint.core.plugins import load_object, spec_of
 from paint.grading.base import Grade, GradeFunction, Grader, Item
-from paint.grading.equality import boxed
-from paint.grading.grader import MathGrader
+from paint.grading.math.compare import boxed
+from paint.grading.math.grader import MathGrader
 from paint.grading.processes import Pool
-from paint.plugins import load_object, spec_of
 
 GRADERS = ("math", "exact", "none")
 

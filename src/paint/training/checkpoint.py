@@ -8,21 +8,21 @@ from typing import Any
 
 import torch
 
-from paint import files
-from paint.errors import explained, reason
-from paint.model.policy import Policy
-from paint.model.teacher import Teacher
-from paint.model.weights import load_trained, save_trained, trained_digest, trained_in
-from paint.ranks import gathered, on_first_rank
-from paint.runs import (
+from paint.config.run_folder import (
     RunError,
     latest_checkpoint,
-    read_facts,
+    read_run_json,
     require_checkpoint,
     step_folder,
     step_of,
 )
-from paint.training.update import Setup
+from paint.core import storage
+from paint.core.distributed import all_gather_objects, run_on_rank0
+from paint.core.errors import reason, wrap_errors
+from paint.models.policy import Policy
+from paint.models.teacher import Teacher
+from paint.models.weights import load_trained, save_trained, trained_digest, trained_in
+from paint.training.train_step import Setup
 
 
 class RanksDiffer(RunError):
@@ -33,9 +33,9 @@ def require_same_weights(folder: Path, setup: Setup, step: int) -> None:
     """Refuse to save what only some ranks hold; all ranks call it together.
 
     Raises:
-        RanksDiffer: on the first rank. EndedElsewhere: on the others, then.
+        RanksDiffer: on the first rank. PeerExit: on the others, then.
     """
-    digests = gathered([trained_digest(setup.policy)])
+    digests = all_gather_objects([trained_digest(setup.policy)])
     others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
 
     def refuse() -> None:
@@ -46,7 +46,7 @@ def require_same_weights(folder: Path, setup: Setup, step: int) -> None:
         )
 
     if others:
-        on_first_rank(refuse)
+        run_on_rank0(refuse)
 
 
 def save(folder: Path, setup: Setup, step: int) -> Path:
@@ -61,16 +61,18 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
     if final.exists():
         return final
 
-    state = {"step": step, "run": read_facts(folder)["id"]}
+    state = {"step": step, "run": read_run_json(folder)["id"]}
     try:
-        files.sync(folder / "metrics.jsonl")  # after a power cut, no checkpoint is without figures
-        with files.new_folder(final) as partial:
+        storage.fsync_path(
+            folder / "metrics.jsonl"
+        )  # after a power cut, no checkpoint is without figures
+        with storage.atomic_dir(final) as partial:
             save_trained(setup.policy, trained_in(partial, setup.policy.tuning))
             setup.teacher.save(partial)
-            if setup.ahead is not None:
-                setup.ahead.save(partial, step)
+            if setup.async_rollouts is not None:
+                setup.async_rollouts.save(partial, step)
             torch.save(setup.optimizer.state_dict(), partial / "optimizer.pt")
-            files.write_json(partial / "state.json", state)
+            storage.write_json(partial / "state.json", state)
     except (OSError, RuntimeError) as error:  # torch.save reports a full disk as RuntimeError
         raise RunError(
             f"checkpoint {final} could not be written: {reason(error)}\n"
@@ -85,17 +87,17 @@ def restore(
     """Load the latest checkpoint into policy, optimizer and teacher; return its step, 0 for none.
 
     Raises:
-        Damaged, PolicyError, RunError: the checkpoint is not what was written.
+        CorruptFileError, PolicyError, RunError: the checkpoint is not what was written.
     """
     checkpoint = latest_checkpoint(folder)
-    on_first_rank(lambda: require_checkpoint(checkpoint) if checkpoint else None)
+    run_on_rank0(lambda: require_checkpoint(checkpoint) if checkpoint else None)
     if checkpoint is None:
         return 0
 
     load_trained(policy, trained_in(checkpoint, policy.tuning))
     teacher.load(checkpoint)
     state = _optimizer_state(checkpoint / "optimizer.pt", policy.device)
-    with explained(checkpoint / "optimizer.pt", RunError, "start a new run"):
+    with wrap_errors(checkpoint / "optimizer.pt", RunError, "start a new run"):
         optimizer.load_state_dict(state)
     return step_of(checkpoint)
 

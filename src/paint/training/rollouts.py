@@ -9,16 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paint.data.problems import Problem
-from paint.engines.canary import CAUSES, EngineGap
-from paint.engines.protocol import Completion
 from paint.grading.base import Grade
+from paint.inference.adapter_sync_check import CAUSES, LogprobMismatchError
+from paint.inference.engine import Completion
 
-STALE_KL = 0.05
-"""Nats of stale_kl over which a run says that its completions are old (docs/engines.md)."""
+OFF_POLICY_KL_WARNING = 0.05
+"""Nats of off_policy_kl over which a run says that its completions are old (docs/engines.md)."""
 
 
 @dataclass(frozen=True)
-class View:
+class TeacherPrompt:
     """What the teacher reads before the completion.
 
     Attributes:
@@ -45,7 +45,7 @@ class Rollout:
         view: the teacher's, in distillation.
         figures: numbers that belong to the whole completion: overlap, mask_ratio, reward, ...
             (docs/notation.md).
-        author_log_probs: the trainer's log-probs, in nats, under the adapter that wrote it, where
+        behavior_log_probs: the trainer's log-probs, in nats, under the adapter that wrote it, where
             that is not the one that is trained; () where they were not computed.
         grade: of the grader, where the method needed it.
     """
@@ -55,28 +55,28 @@ class Rollout:
     prompt: list[int]
     completion: Completion
     text: str
-    view: View | None = None
-    figures: Mapping[str, float] = field(default_factory=dict)
-    author_log_probs: tuple[float, ...] | None = None
+    teacher_prompt: TeacherPrompt | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    behavior_log_probs: tuple[float, ...] | None = None
     grade: Grade | None = None
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRollout:
     """A rollout after the loss, with its values at every completion token (docs/notation.md)."""
 
     rollout: Rollout
     tokens: dict[str, list[float]]
 
 
-def engine_gaps(scored: Sequence[Scored]) -> list[float]:
+def logprob_mismatches(scored: Sequence[ScoredRollout]) -> list[float]:
     """|log p_engine − log p_trainer| of the sampled tokens at temperature 1, in nats, sorted.
 
     Of every token; where others wrote than is trained, of those that were scored by them.
     """
     gaps: list[float] = []
     for s in scored:
-        author = s.rollout.author_log_probs
+        author = s.rollout.behavior_log_probs
         trainer = s.tokens["student_log_prob"] if author is None else author
         if trainer:
             pairs = zip(s.rollout.completion.log_probs, trainer, strict=True)
@@ -84,12 +84,12 @@ def engine_gaps(scored: Sequence[Scored]) -> list[float]:
     return sorted(gaps)
 
 
-def staleness(scored: Sequence[Scored]) -> dict[str, float]:
+def off_policy_metrics(scored: Sequence[ScoredRollout]) -> dict[str, float]:
     """How far the policy that is trained is from the one that wrote, over the tokens of w = p / p'.
 
-    stale_kl   mean of w − 1 − log w, an estimate of KL(p' ‖ p) in nats that is never negative
-    stale_ess  (Σ w)² / (n Σ w²), the share of tokens that importance weights would leave
-    stale_max  the largest w
+    off_policy_kl   mean of w − 1 − log w, an estimate of KL(p' ‖ p) in nats that is never negative
+    off_policy_ess  (Σ w)² / (n Σ w²), the share of tokens that importance weights would leave
+    off_policy_max  the largest w
 
     Nothing where the policy that is trained wrote, or nothing was scored by who wrote.
     Source: docs/notation.md.
@@ -97,38 +97,40 @@ def staleness(scored: Sequence[Scored]) -> dict[str, float]:
     logs = [
         now - then
         for s in scored
-        if s.rollout.author_log_probs
-        for now, then in zip(s.tokens["student_log_prob"], s.rollout.author_log_probs, strict=True)
+        if s.rollout.behavior_log_probs
+        for now, then in zip(
+            s.tokens["student_log_prob"], s.rollout.behavior_log_probs, strict=True
+        )
     ]
     if not logs:
         return {}
 
     ratios = [math.exp(log) for log in logs]
     return {
-        "stale_kl": sum(w - 1 - log for w, log in zip(ratios, logs, strict=True)) / len(logs),
-        "stale_ess": sum(ratios) ** 2 / (len(logs) * sum(w * w for w in ratios)),
-        "stale_max": max(ratios),
+        "off_policy_kl": sum(w - 1 - log for w, log in zip(ratios, logs, strict=True)) / len(logs),
+        "off_policy_ess": sum(ratios) ** 2 / (len(logs) * sum(w * w for w in ratios)),
+        "off_policy_max": max(ratios),
     }
 
 
-def require_agreement(scored: Sequence[Scored], bound: float, step: int) -> None:
+def check_logprob_mismatch(scored: Sequence[ScoredRollout], bound: float, step: int) -> None:
     """Refuse a step if the mean gap of any engine's tokens exceeds ``bound`` nats.
 
     Each source of completions counts for itself: one wrong server among many is not averaged away.
 
     Raises:
-        EngineGap: with the source and the figures, before anything is updated.
+        LogprobMismatchError: with the source and the figures, before anything is updated.
     """
     for source in sorted({s.rollout.completion.source for s in scored}):
-        gaps = engine_gaps([s for s in scored if s.rollout.completion.source == source])
+        gaps = logprob_mismatches([s for s in scored if s.rollout.completion.source == source])
         if not gaps:
             continue
         mean, p99 = sum(gaps) / len(gaps), gaps[int(0.99 * (len(gaps) - 1))]
 
         if not mean <= bound:  # also where the mean is not a number
-            raise EngineGap(
+            raise LogprobMismatchError(
                 f"step {step}: engine ({source}) and trainer differ by {mean:.3g} nats on the "
-                f"sampled tokens (99th percentile {p99:.3g}), over rollout.max_engine_gap "
+                f"sampled tokens (99th percentile {p99:.3g}), over rollout.max_logprob_mismatch "
                 f"{bound:g}; nothing was updated. Look at {CAUSES}. Where all are "
-                f"right, `paint resume RUN --max-engine-gap NATS` takes a larger limit"
+                f"right, `paint resume RUN --max-logprob-mismatch NATS` takes a larger limit"
             )

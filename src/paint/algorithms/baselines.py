@@ -1,0 +1,272 @@
+"""The paper's two other baselines: SFT on the reference solutions, and GRPO on verified answers.
+
+Both are a step like ``paint.algorithms.paint.paint_step``, from the same base with the same data,
+engine, optimizer and evaluation. They differ in what is learnt from a completion (paper: section
+'Compared post-training recipes'):
+
+    sft     the reference solution is the completion; its tokens are made likelier, whatever the
+            student would write
+    grpo    eight completions a problem, rewarded by their answers alone; each is made likelier by
+            how far its reward lies above its group's mean
+
+Left out on purpose: other rewards than the verified answer, and corrections for an engine that is
+not the policy; that is refused instead (``training.rollouts.require_agreement``).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from paint.core.display import Clock
+from paint.core.distributed import all_gather_objects
+from paint.data.problems import Problem
+from paint.inference.engine import Completion
+from paint.objective.fused import LogProbs, fused_log_probs
+from paint.objective.loss import token_weights
+from paint.objective.options import Reduction
+from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch
+from paint.training.train_step import (
+    Batch,
+    Setup,
+    accumulate,
+    completion_ids,
+    completion_lengths,
+    generate_rollouts,
+    grade_rollouts,
+    update,
+)
+
+SPREAD_FLOOR = 1e-4
+"""Added to the standard deviation of a group's rewards, which may be 0."""
+
+
+def sft_step(
+    setup: Setup, batch: Batch, step_index: int, clock: Clock
+) -> tuple[list[ScoredRollout], float]:
+    """One update towards the reference solutions of a minibatch: off policy, without a teacher.
+
+    Source: paper, 'SFT'.
+    """
+    references = [reference(setup, row, problem) for row, problem in batch]
+
+    with clock("loss"):
+        scored = accumulate(setup, references, partial(score_reference, setup))
+
+    with clock("update"):
+        gradient_norm = update(setup, step_index)
+    return scored, gradient_norm
+
+
+def grpo_step(
+    setup: Setup, batch: Batch, step_index: int, clock: Clock
+) -> tuple[list[ScoredRollout], float]:
+    """One batch of groups, each row of a group on the same problem, and its updates.
+
+    The values are those of the last update, where the ratio is furthest from 1; student_log_prob
+    is that of the sampling. Source: paper, 'GRPO'.
+    """
+    options = setup.config.grpo
+    rollouts = generate_rollouts(setup, batch, step_index, clock)
+
+    with clock("reward"):
+        rollouts = reward(setup, rollouts)
+
+    first: list[ScoredRollout] = []
+    for _ in range(options.iterations):
+        with clock("loss"):
+            old = {s.rollout.row: s.tokens["tempered_log_prob"] for s in first}
+            scored = accumulate(setup, rollouts, partial(score_group, setup, old))
+            if not first:
+                first = scored
+                check_logprob_mismatch(
+                    first, setup.config.rollout.max_logprob_mismatch, step_index + 1
+                )
+
+        with clock("update"):
+            gradient_norm = update(setup, step_index)
+
+    as_sampled = [
+        replace(last, tokens=last.tokens | {"student_log_prob": s.tokens["student_log_prob"]})
+        for s, last in zip(first, scored, strict=True)
+    ]
+    return as_sampled, gradient_norm
+
+
+def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
+    """The verified solution as if the student had written it, its end token included."""
+    policy = setup.policy
+    ids = tuple(policy.solution_ids(problem.solution))
+    completion = Completion(ids, (), truncated=False, source="reference")
+    prompt = policy.student_prompt(problem.problem)
+    return Rollout(row, problem, prompt, completion, problem.solution)
+
+
+def score_reference(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The negative log-likelihood of references under the student, at temperature 1."""
+    scores = log_probs(setup, rollouts, 1.0)
+    loss = sft_loss(
+        scores.log_prob,
+        completion_lengths(rollouts),
+        reduction=setup.config.objective.reduction,
+        skip_tokens=setup.config.objective.skip_tokens,
+    )
+    return loss, {"loss": -scores.log_prob.detach(), "student_entropy": scores.entropy}
+
+
+def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """This rank's completions with their rewards and advantages.
+
+    A group may lie on several ranks, so the rewards are told to all.
+    """
+    grades = grade_rollouts(setup, rollouts)
+    by_row = dict(
+        all_gather_objects([(r.row, g.reward) for r, g in zip(rollouts, grades, strict=True)])
+    )
+    rewards = torch.tensor([by_row[row] for row in sorted(by_row)], dtype=torch.float64)
+
+    size = setup.config.grpo.group_size
+    advantage = advantages(rewards, size)
+    is_flat = (rewards.view(-1, size).std(dim=1) == 0).double().repeat_interleave(size)
+    return [
+        replace(
+            r,
+            grade=grade,
+            metrics={
+                "reward": float(rewards[r.row]),
+                "advantage": float(advantage[r.row]),
+                "frac_reward_zero_std": float(is_flat[r.row]),
+            },
+        )
+        for r, grade in zip(rollouts, grades, strict=True)
+    ]
+
+
+def score_group(
+    setup: Setup, old: Mapping[int, list[float]], rollouts: Sequence[Rollout]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The clipped surrogate of some completions, at the sampling temperature.
+
+    Args:
+        old: by row, log-probs of its tokens before the first update on them; empty in that update.
+    """
+    config, lengths = setup.config, completion_lengths(rollouts)
+    temperature = config.objective.resolve(config.rollout.temperature).loss_temperature
+
+    base_log_prob = None
+    if config.grpo.kl:
+        # Before the student's own graph is built: two at once would need twice the memory.
+        with setup.teacher.view():
+            base = log_probs(setup, rollouts, temperature, head=setup.teacher.lm_head)
+            base_log_prob = base.log_prob
+
+    scores = log_probs(setup, rollouts, temperature)
+    old_log_prob = scores.log_prob.detach()
+    if old:
+        old_log_prob = old_log_prob.new_tensor([x for r in rollouts for x in old[r.row]])
+    advantage = old_log_prob.new_tensor([r.metrics["advantage"] for r in rollouts])
+    per_completion = torch.tensor(lengths, device=advantage.device)
+    per_token, values = grpo_terms(
+        scores.log_prob,
+        old_log_prob,
+        advantage.repeat_interleave(per_completion),
+        clip=config.grpo.clip,
+        kl=config.grpo.kl,
+        base_log_prob=base_log_prob,
+    )
+
+    weights = token_weights(
+        lengths,
+        reduction=config.objective.reduction,
+        skip_tokens=config.objective.skip_tokens,
+    ).to(per_token.dtype)
+    values |= {"loss": per_token.detach(), "student_entropy": scores.entropy}
+    values |= {"student_log_prob": scores.untempered, "tempered_log_prob": old_log_prob}
+    return (weights.to(per_token.device) * per_token).sum(), values
+
+
+def log_probs(
+    setup: Setup, rollouts: Sequence[Rollout], temperature: float, *, head: nn.Linear | None = None
+) -> LogProbs:
+    """Of the completions' tokens under the policy as it stands, reading the student's prompt."""
+    prompts = [rollout.prompt for rollout in rollouts]
+    completions = [rollout.completion.ids for rollout in rollouts]
+    hidden = setup.policy.hidden_states(prompts, completions)
+    tokens = completion_ids(rollouts, hidden.device)
+    return fused_log_probs(hidden, head or setup.policy.lm_head, tokens, temperature=temperature)
+
+
+# The equations.
+
+
+def sft_loss(
+    log_prob: Float[Tensor, " n"],
+    lengths: Sequence[int],
+    *,
+    reduction: Reduction = "token",
+    skip_tokens: int = 0,
+) -> Tensor:
+    """−log p_S(y*_n | x, y*_{<n}): mean over all tokens, or over each completion's and then those.
+
+    Raises ValueError for an unknown reduction.
+    """
+    weights = token_weights(lengths, reduction=reduction, skip_tokens=skip_tokens)
+    weights = weights.to(log_prob.dtype)
+    return -(weights.to(log_prob.device) * log_prob).sum()
+
+
+def advantages(rewards: Float[Tensor, " b"], group_size: int) -> Float[Tensor, " b"]:
+    """A = (r − mean) / (std + 1e-4) within each group of neighbours.
+
+    The standard deviation has Bessel's correction, as TRL's. A is 0 for a group whose rewards are
+    all equal: it teaches nothing (paper: section 'Main Results').
+
+    Source: Shao et al. 2024, "DeepSeekMath", section 4.1.2. Raises ValueError for rewards that are
+    no whole groups.
+    """
+    if group_size < 2 or len(rewards) % group_size:
+        raise ValueError(
+            f"{len(rewards)} rewards are no whole groups of {group_size}; groups have 2 or more"
+        )
+    groups = rewards.view(-1, group_size)
+    centred = groups - groups.mean(dim=1, keepdim=True)
+    return (centred / (groups.std(dim=1, keepdim=True) + SPREAD_FLOOR)).view(-1)
+
+
+def grpo_terms(
+    log_prob: Float[Tensor, " n"],
+    old_log_prob: Float[Tensor, " n"],
+    advantage: Float[Tensor, " n"],
+    *,
+    clip: float = 0.2,
+    kl: float = 0.0,
+    base_log_prob: Float[Tensor, " n"] | None = None,
+) -> tuple[Float[Tensor, " n"], dict[str, Float[Tensor, " n"]]]:
+    """GRPO's loss of each token, and its figures.
+
+        w = p / p_old
+        loss = −min(w A, clamp(w, 1 − ε, 1 + ε) A) + β (p_base / p − log(p_base / p) − 1)
+
+    ε is ``clip`` and β is ``kl``. Figures: ``clipped``, 1 where the clip takes the gradient away;
+    ``base_kl``, the last bracket.
+
+    Source: Shao et al. 2024, "DeepSeekMath", equations 3 and 4. Raises ValueError for a kl without
+    base_log_prob.
+    """
+    if kl and base_log_prob is None:
+        raise ValueError(f"kl {kl} needs the log-probabilities of the base model")
+
+    ratio = (log_prob - old_log_prob).exp()
+    held = ratio.clamp(1 - clip, 1 + clip)
+    loss = -torch.minimum(ratio * advantage, held * advantage)
+    figures = {"clipped": (held * advantage < ratio * advantage).to(loss)}
+
+    if base_log_prob is not None:
+        log_ratio = base_log_prob - log_prob
+        penalty = log_ratio.exp() - log_ratio - 1
+        loss = loss + kl * penalty
+        figures["base_kl"] = penalty.detach()
+    return loss, figures

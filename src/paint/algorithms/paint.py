@@ -1,0 +1,196 @@
+"""PAINT's training step: the paper's Algorithm 1 for one minibatch, top to bottom.
+
+OPSD is the same step with nothing hidden and nothing interpolated (recipes/demo-opsd.toml). SFT and
+GRPO differ in what is learnt from a completion (paint.algorithms.baselines); what all steps share,
+and the run around them, is paint.training.
+
+Everything random is a pure function of (seed, step, row), so a resumed run repeats what the first
+one would have done.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from paint.config.schema import ContextConfig
+from paint.core.display import Clock
+from paint.data.problems import DataError, Problem
+from paint.grading.math.compare import compare_text
+from paint.inference.engine import derive_seed, sampling_from
+from paint.inference.local import LocalEngine
+from paint.models.policy import Policy
+from paint.objective.fused import loss_from_hidden
+from paint.objective.masking import announces_complete, mask_ratio, mask_solution, overlap_metrics
+from paint.training.rollouts import Rollout, ScoredRollout, TeacherPrompt, check_logprob_mismatch
+from paint.training.train_step import (
+    Batch,
+    Setup,
+    accumulate,
+    completion_ids,
+    completion_lengths,
+    generate_rollouts,
+    update,
+)
+
+MASKED_SOURCES = ("own", "other")
+"""What of ``context.source`` is a solution, of which a part is hidden; the rest is shown whole."""
+
+
+def paint_step(
+    setup: Setup, batch: Batch, step_index: int, clock: Clock
+) -> tuple[list[ScoredRollout], float]:
+    """One update of the student on this rank's rows of a minibatch (paper: Algorithm 1).
+
+    Returns the rollouts of all ranks with their per-token values, in the order of the minibatch,
+    and the norm of the gradient.
+    """
+    rollouts = generate_rollouts(setup, batch, step_index, clock)
+
+    with clock("context"):
+        rollouts = [add_teacher_prompt(setup, rollout, step_index) for rollout in rollouts]
+    if setup.config.teacher.reason_first:
+        with clock("rationale"):
+            rollouts = write_rationales(setup, rollouts, step_index)
+
+    with clock("loss"):
+        scored = accumulate(setup, rollouts, partial(score_rollouts, setup))
+        check_logprob_mismatch(scored, setup.config.rollout.max_logprob_mismatch, step_index + 1)
+
+    with clock("update"):
+        gradient_norm = update(setup, step_index)
+    return scored, gradient_norm
+
+
+def add_teacher_prompt(setup: Setup, rollout: Rollout, step_index: int) -> Rollout:
+    """Overlap, mask ratio, masked solution, teacher prompt.
+
+    Source: section 'Overlap-Adaptive Partial Solution Conditioning'.
+    """
+    options, problem = setup.config.context, rollout.problem
+    scores = overlap_metrics(rollout.text, problem.solution)
+    ratio = mask_ratio(
+        scores["overlap"], wrong=options.mask_ratio_wrong, correct=options.mask_ratio_correct
+    )
+
+    seed = derive_seed(setup.config.train.seed, step_index, rollout.row)
+    view = build_teacher_prompt(setup.policy, options, setup.problems, problem, ratio, seed)
+    return replace(rollout, teacher_prompt=view, metrics={**scores, "mask_ratio": ratio})
+
+
+def build_teacher_prompt(
+    policy: Policy,
+    options: ContextConfig,
+    problems: Sequence[Problem],
+    problem: Problem,
+    ratio: float,
+    seed: int,
+) -> TeacherPrompt:
+    """What the teacher reads of a problem, with ``ratio`` of the solution hidden."""
+    reference = context = select_reference(problems, problem, options.source, seed)
+    if reference is not None and options.source in MASKED_SOURCES:
+        context = mask_solution(reference, ratio, placement=options.placement, seed=seed)
+
+    complete = announces_complete(options.wording, is_whole=context == reference)
+    prompt = policy.teacher_prompt(problem.problem, context, complete=complete)
+    return TeacherPrompt(context, complete, prompt)
+
+
+def select_reference(
+    problems: Sequence[Problem], problem: Problem, shown: str, seed: int
+) -> str | None:
+    """What stands for the solution in the teacher's prompt, before anything is masked.
+
+    All but "own" are controls.
+
+    Raises:
+        DataError: another problem, or another answer, is asked for, and there is none.
+    """
+    match shown:
+        case "own":
+            return problem.solution
+        case "none":
+            return None
+        case "answer":
+            return f"The answer is $\\boxed{{{problem.answer}}}$."
+
+    start = random.Random(seed).randrange(len(problems))
+    for i in range(len(problems)):
+        other = problems[(start + i) % len(problems)]
+        if shown == "other" and other.id != problem.id:
+            return other.solution
+        if shown == "wrong_answer" and compare_text(other.answer, problem.answer) == "wrong":
+            return f"The answer is $\\boxed{{{other.answer}}}$."
+
+    wanted = (
+        "a second problem"
+        if shown == "other"
+        else f"a problem with another answer than {problem.answer!r}"
+    )
+    raise DataError(f"context.source {shown} needs {wanted}, and there is none")
+
+
+def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> list[Rollout]:
+    """The teacher writes a rationale about what it is shown, and will score with it in view.
+
+    Source: appendix 'Training Algorithm', which names reason-first teachers.
+    """
+    policy, config = setup.policy, setup.config
+    shown = [
+        (r, r.teacher_prompt.context, r.teacher_prompt.complete)
+        for r in rollouts
+        if r.teacher_prompt and r.teacher_prompt.context is not None
+    ]
+    prompts = [
+        policy.rationale_prompt(r.problem.problem, context, complete=complete)
+        for r, context, complete in shown
+    ]
+    seeds = [derive_seed(config.train.seed, "rationale", step_index, r.row) for r, _, _ in shown]
+    sampling = replace(
+        sampling_from(config.rollout), max_new_tokens=config.teacher.rationale_tokens
+    )
+
+    # In this process also where rollouts come from servers: those hold the student.
+    engine = LocalEngine(policy, batch_size=config.rollout.batch_size)
+    with setup.teacher.view():
+        rationales = engine.generate(prompts, sampling, seeds)
+
+    with_rationales = []
+    for (rollout, context, complete), written in zip(shown, rationales, strict=True):
+        rationale = policy.decode(written.ids).strip()
+        prompt = policy.teacher_prompt(
+            rollout.problem.problem, context, complete=complete, rationale=rationale
+        )
+        view = TeacherPrompt(context, complete, prompt, rationale)
+        figures = {**rollout.metrics, "rationale_tokens": len(written.ids)}
+        with_rationales.append(replace(rollout, teacher_prompt=view, metrics=figures))
+    return with_rationales
+
+
+def score_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Both views of the same completions, and the loss between them.
+
+    Source: section 'Sparse Teacher Energy Interpolation', Eq. main_loss.
+    """
+    policy, config = setup.policy, setup.config
+    completions = [rollout.completion.ids for rollout in rollouts]
+
+    with setup.teacher.view():
+        teacher_prompts = [
+            rollout.teacher_prompt.prompt for rollout in rollouts if rollout.teacher_prompt
+        ]
+        teacher_hidden = policy.hidden_states(teacher_prompts, completions)
+    student_hidden = policy.hidden_states([rollout.prompt for rollout in rollouts], completions)
+
+    loss = loss_from_hidden(
+        student_hidden,
+        teacher_hidden,
+        policy.lm_head,
+        completion_lengths(rollouts),
+        config.objective.resolve(config.rollout.temperature),
+        tokens=completion_ids(rollouts, student_hidden.device),
+        teacher_lm_head=setup.teacher.lm_head,
+    )
+    return loss.value, {"loss": loss.per_token, **loss.stats}

@@ -1,0 +1,274 @@
+"""How does a recipe become a config, and a config a table?
+
+A recipe is a TOML file with config's sections and names; a setting that it leaves out keeps its
+default. The resolved config is a table of sections that is saved with the run.
+
+Left out on purpose: recipes that include other recipes, variables from the environment, and any
+third-party library.
+"""
+
+import dataclasses
+import difflib
+import importlib.util
+import tomllib
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from paint.config.schema import Config
+from paint.core.errors import ConfigError, format_value, section_name, wrap_errors
+from paint.inference.registry import engine_type
+
+RECIPE_BYTES = 2**16
+"""The longest recipe: they have a thousand bytes, and longer TOML can take hours to read."""
+
+_RECIPES = Path(__file__).parent / "recipes"
+_SECTIONS: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(Config)}
+_NAMES = {
+    name: [key.name for key in dataclasses.fields(section)] for name, section in _SECTIONS.items()
+}
+
+
+def shipped_recipes() -> list[str]:
+    """The names of the recipes that come with the package, sorted."""
+    return sorted(path.stem for path in _RECIPES.glob("*.toml"))
+
+
+def find_recipe(name: str) -> Path:
+    """The recipe's file: `name` itself if it ends in .toml or has a slash, else a shipped recipe.
+
+    Raises ConfigError for a name that is not shipped, with the nearest one that is.
+    """
+    if name.endswith(".toml") or "/" in name or "\\" in name:
+        return Path(name)
+    shipped = shipped_recipes()
+    if name not in shipped:
+        close = difflib.get_close_matches(name, shipped, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(shipped)}"
+        raise ConfigError(f"unknown recipe {name}; {hint} (a file is named with its ending, .toml)")
+
+    return _RECIPES / f"{name}.toml"
+
+
+def read_recipe(path: str | Path) -> Config:
+    """The config that a TOML recipe describes; settings that it leaves out keep the paper's values.
+
+    Raises ConfigError, naming the file, when it cannot be read, is not TOML (with line and column),
+    or holds an unknown name (with the nearest known one), a wrong type or a value out of range.
+    """
+    with wrap_errors(f"{path} cannot be read", ConfigError, "name a recipe, a TOML file"):
+        try:
+            if Path(path).stat().st_size > RECIPE_BYTES:
+                raise ValueError(f"it is longer than {RECIPE_BYTES:,} bytes")
+            table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+        except FileNotFoundError:
+            raise ConfigError(f"{path} does not exist; name a recipe, a TOML file") from None
+        except IsADirectoryError:
+            raise ConfigError(f"{path} is a folder; name a recipe, a TOML file") from None
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"{path} is not UTF-8 text: {error.reason} at byte {error.start}"
+            ) from None
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    return from_table(table, source=str(path))
+
+
+def to_table(config: Config) -> dict[str, dict[str, Any]]:
+    """The config as nested dicts and lists, as JSON keeps them; `from_table` is the way back."""
+    return {
+        name: {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in dataclasses.asdict(getattr(config, name)).items()
+        }
+        for name in _SECTIONS
+    }
+
+
+def from_table(table: Mapping[str, Any], *, source: str = "config") -> Config:
+    """The config that nested dicts describe; settings that they leave out keep their defaults.
+
+    A whole number is taken where a real one is expected, a list where a tuple is; nothing else is
+    converted.
+    Raises ConfigError, starting with `source`, on an unknown name, a wrong type or a value out of
+    range.
+    """
+    sections = {}
+    for name, values in table.items():
+        if name not in _SECTIONS:
+            kind = "section" if isinstance(values, Mapping) else "key"
+            raise ConfigError(f"{source}: unknown {kind} {name}{_nearest(name)}")
+        if not isinstance(values, Mapping):
+            raise ConfigError(
+                f"{source}: {name} must be a section, got {format_value(values)}; write [{name}]"
+            )
+        for key in values:
+            if key not in _NAMES[name]:
+                raise ConfigError(f"{source}: unknown key {name}.{key}{_nearest(f'{name}.{key}')}")
+
+        try:
+            sections[name] = _build(_SECTIONS[name], values)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}") from None
+
+    try:
+        return Config(**sections)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+def differences(a: Config, b: Config) -> list[str]:
+    """A line such as `train.seed: 0 -> 1` for each setting that differs, in the config's order."""
+    before, after = to_table(a), to_table(b)
+    return [
+        f"{name}.{key}: {format_value(before[name][key])} -> {format_value(after[name][key])}"
+        for name, keys in _NAMES.items()
+        for key in keys
+        if before[name][key] != after[name][key]
+    ]
+
+
+def flags(config: Config, default: Config) -> list[str]:
+    """The arguments of `paint train` by which a recipe's config becomes this one.
+
+    Args:
+        default: the recipe's config.
+    """
+    before, words = to_table(default), []
+    for section, settings in to_table(config).items():
+        for key, value in settings.items():
+            if value != before[section][key]:
+                flag = f"--{section}.{'no-' if value is False else ''}{key.replace('_', '-')}"
+                values = value if isinstance(value, list) else [value]
+                texts = [] if isinstance(value, bool) else list(map(str, values))
+                # A word of its own that starts with a dash would be taken for a flag.
+                is_dashed = len(texts) == 1 and texts[0].startswith("-")
+                words += [f"{flag}={texts[0]}"] if is_dashed else [flag, *texts]
+    return words
+
+
+def require_paths(config: Config) -> None:
+    """Require a model and data, the two settings that have no default. Raises ConfigError."""
+    for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):
+        if not getattr(config, name).path.strip():
+            raise ConfigError(
+                f"{name}.path is not set: pass --{name}.path with {what} "
+                f'(or "demo" for the embedded one), or set path under [{name}] in the recipe'
+            )
+
+
+def require_trainable(config: Config) -> None:
+    """Require paths, trackers that are there, weights and an engine that keep small steps.
+
+    Raises ConfigError.
+    """
+    require_paths(config)
+
+    for tracker in config.log.trackers:
+        if importlib.util.find_spec(tracker) is None:
+            raise ConfigError(
+                f"log.trackers names {tracker}, which is not installed: "
+                f"pip install {tracker}, or leave it out"
+            )
+
+    if config.model.train_mode == "full" and config.model.dtype != "float32":
+        raise ConfigError(
+            f'model.dtype must be "float32" with model.train_mode "full", '
+            f"got {format_value(config.model.dtype)} (a weight of 16 bits loses steps of "
+            f"{config.train.learning_rate:g}: docs/paper.md, D4)"
+        )
+    engine = engine_type(config.rollout.engine)
+    if config.model.shard and (config.model.train_mode == "full" or not engine.takes_adapters):
+        raise ConfigError(
+            "model.shard shares weights that stay as they are: it needs model.train_mode lora, and "
+            "rollout.engine local or vllm"
+        )
+    if config.model.quantization == "nf4" and (
+        config.model.shard
+        or config.model.train_mode == "full"
+        or config.teacher.weights == "ema"
+        or not engine.takes_adapters
+    ):
+        raise ConfigError(
+            "model.quantization nf4 keeps weights that nothing can be added to: it needs "
+            "model.train_mode lora, teacher.weights frozen or live, rollout.engine local or "
+            "vllm, and "
+            "no model.shard"
+        )
+    if config.model.train_mode == "full" and not engine.takes_full_weights:
+        raise ConfigError(
+            f'rollout.engine must be "local" with model.train_mode "full", '
+            f"got {format_value(config.rollout.engine)} (servers are given adapters, and there "
+            "is none)"
+        )
+
+
+def _build(section: Any, table: Mapping[str, Any]) -> Any:
+    """A section from its table, or the ConfigError that names the key whose type is wrong."""
+    values = {}
+    for field in dataclasses.fields(section):
+        if field.name not in table:
+            continue
+        value = table[field.name]
+
+        # TOML has no tuples, and people write 1 for 1.0.
+        if isinstance(value, list):
+            value = tuple(value)
+        elif type(value) is int and float in (field.type, *get_args(field.type)):
+            value = float(value)
+
+        if not _fits(value, field.type):
+            name = f"{section_name(section)}.{field.name}"
+            got = format_value(table[field.name])
+            raise ConfigError(f"{name} must be {_words(field.type)}, got {got}")
+        values[field.name] = value
+    return section(**values)
+
+
+def _nearest(name: str) -> str:
+    """A hint at the name that was probably meant: the same in another section, or a similar one."""
+    section, _, key = name.rpartition(".")
+    known = [(key, f"{section}.{key}") for section, keys in _NAMES.items() for key in keys]
+    meant = [full_name for other_key, full_name in known if other_key == key]
+    if not meant:
+        sections = [(name, name) for name in _NAMES] if not section else []
+        in_section = [(key, full_name) for key, full_name in known if full_name.startswith(section)]
+        candidates = dict(sections + in_section)
+        close = difflib.get_close_matches(key, candidates, n=1)
+        meant = [candidates[match] for match in close]
+    if meant:
+        return f"; did you mean {' or '.join(meant)}?"
+    return f"; there are {', '.join(_NAMES[section] if section else _NAMES)}"
+
+
+def _fits(value: object, annotation: Any) -> bool:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return isinstance(value, str) and value in arguments
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
+    # Not isinstance: bool is a subclass of int, and true is no number of steps.
+    return type(value) is annotation
+
+
+def _words(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "one of " + ", ".join(arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_words(argument) for argument in arguments)
+    if origin is tuple:
+        item = _words(arguments[0])
+        is_choice = get_origin(arguments[0]) is Literal
+        return "a list of " + (f"values, each {item}" if is_choice else item)
+    names = {
+        bool: "true or false",
+        int: "an integer",
+        float: "a number",
+        str: "text",
+        types.NoneType: "None",
+    }
+    return names[annotation]

@@ -1,0 +1,338 @@
+"""What a person sees while a run goes on: a live table in a terminal, elsewhere a line a step.
+
+Left out on purpose: files and trackers, which get the same figures (paint.training.run_log and
+run).
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from paint.core.device import wait_for_device
+from paint.core.errors import is_output_unread, sanitize_for_terminal
+
+SHOWN = {
+    "loss": "loss",
+    "kl": "unclipped KL to the target, nats",
+    "first_kl": "unclipped KL of the first token, nats",
+    "clip_frac": "tokens with a clipped entry",
+    "unclipped_mass": "P_A, target mass that is not clipped",
+    "overlap": "overlap",
+    "mask_ratio": "mask ratio",
+    "reward": "reward",
+    "frac_reward_zero_std": "groups whose rewards are all equal: nothing is learnt from them",
+    "base_kl": "KL to the model before training, nats",
+    "student_entropy": "student entropy, nats",
+    "teacher_entropy": "teacher entropy, nats",
+    "selected_share": "tokens interpolated",
+    "selected_kl": "unclipped KL there, nats",
+    "completion_tokens": "tokens a completion",
+    "gradient_norm": "gradient norm, before it is scaled down",
+    "truncated_frac": "truncated",
+    "accuracy": "verified correct (for analysis only)",
+    "logprob_mismatch_mean": "engine - trainer log-prob, mean",
+    "logprob_mismatch_p99": "engine - trainer log-prob, 99th percentile",
+    "off_policy_kl": "KL from who wrote the completions, nats",
+    "tokens_per_second_rollout": "tokens/s, rollout",
+    "tokens_per_second_loss": "tokens/s, loss and gradient",
+}
+"""The live table: figures of a step, and what they are called."""
+
+LINE = {
+    "loss": "loss {:.4f}",
+    "kl": "kl {:.4f}",
+    "clip_frac": "clipped {:.1%}",
+    "unclipped_mass": "P_A {:.3f}",
+    "overlap": "overlap {:.2f}",
+    "mask_ratio": "hidden {:.2f}",
+    "frac_reward_zero_std": "flat groups {:.0%}",
+    "accuracy": "correct {:.0%}",
+    "truncated_frac": "truncated {:.0%}",
+    "completion_tokens": "{:.0f} tokens",
+    "tokens_per_second_rollout": "{:,.0f} tok/s rollout",
+    "tokens_per_second_loss": "{:,.0f} tok/s loss",
+}
+"""The line of a step where there is no terminal."""
+
+SAY_SECONDS = 20.0
+"""How often a long count says how far it is, where there is no terminal."""
+
+LOG_WIDTH = 200
+"""Characters of a table where there is no terminal."""
+
+
+class Terminal(Console):
+    """Where text is shown, as text: nothing in it is read as markup, emoji or terminal codes."""
+
+    farewell = ""
+    """What stderr is told once nobody reads this any longer."""
+
+    is_unread = False
+
+    def __init__(self, file: Any = None, *, width: int | None = None, quiet: bool = False) -> None:
+        super().__init__(
+            file=file,
+            width=width,
+            quiet=quiet,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        if width is None and not self.is_terminal:
+            self.width = LOG_WIDTH
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """What rich does with every text that it prints, and with titles and cells of tables."""
+        return super().render_str(sanitize_for_terminal(text), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Go on in silence where nobody reads any longer, as in `paint train ... | head`."""
+        self.quiet = True
+        self.is_unread = is_output_unread()
+        self.closed_stdout_notice()
+
+    def closed_stdout_notice(self) -> None:
+        """Tell stderr what goes on, if nobody reads this."""
+        if self.is_unread and self.farewell:
+            with suppress(OSError):
+                print(self.farewell, file=sys.stderr)
+
+
+class Display:
+    """Progress of one run on one rank; a disabled one (the other ranks) is silent."""
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self.console: Console = Terminal(quiet=not enabled)
+        self.live: Live | None = None
+        self.bar = Progress(*_columns(), console=self.console)
+        self.task: TaskID | None = None
+        self.metrics: Mapping[str, float] = {}
+        self.steps = self.first = 0
+        self.began = self.phase_began = self.shown = time.monotonic()
+        self.phase_name = ""
+        self.count: Counter | None = None
+
+    def note(self, text: str) -> None:
+        """Say something that stays on the screen."""
+        self.console.print(sanitize_for_terminal(text), markup=False)
+
+    @contextmanager
+    def running(self, steps: int, done: int) -> Iterator[None]:
+        """Show progress from step ``done`` to ``steps``."""
+        self.steps, self.first, self.began = steps, done, time.monotonic()
+        if isinstance(self.console, Terminal):
+            self.console.farewell = "nobody reads the output any longer; the training goes on"
+            self.console.closed_stdout_notice()  # also where the pipe broke before the first step
+        if not self.console.is_terminal or self.console.quiet:
+            yield
+            return
+
+        self.task = self.bar.add_task("step", total=steps, completed=done, status="")
+        with Live(self._picture(), console=self.console, refresh_per_second=4) as self.live:
+            yield
+
+    @contextmanager
+    def counting(self, title: str, total: int, done: int = 0) -> Iterator["Counter"]:
+        """Show how far a long count is, its speed and the time left.
+
+        Without a terminal, that is a line now and then.
+        """
+        self.count = counter = Counter(self, title, total, done)
+        if self.console.is_terminal and not self.console.quiet and self.live is None:
+            with Progress(*_columns(), console=self.console, transient=True) as counter.bar:
+                counter.task = counter.bar.add_task(
+                    sanitize_for_terminal(title), total=total, completed=done, status=""
+                )
+                yield counter
+        else:
+            over = threading.Event()
+            speaker = threading.Thread(target=counter.say_until, args=(over,), daemon=True)
+            speaker.start()
+            try:
+                yield counter
+            finally:
+                over.set()
+                speaker.join()
+
+        self.count = None
+        if counter.done > counter.first:
+            self.note(counter.line())
+
+    def phase(self, name: str) -> None:
+        """What the step under way is doing."""
+        self.phase_name, self.phase_began = name, time.monotonic()
+        self._show(name)
+
+    def writing(self, whole: int, under_way: int) -> None:
+        """So many tokens are written: in whole completions, and in those that go on.
+
+        May be called at every token. Without a terminal, that is a line now and then.
+        """
+        now = time.monotonic()
+        if self.count is not None:
+            self.count.under_way = under_way
+        if now - self.shown < (0.25 if self.console.is_terminal else SAY_SECONDS):
+            return
+
+        self.shown = now
+        tokens = whole + under_way
+        speed = tokens / max(now - self.phase_began, 1e-9)
+        status = f"{self.phase_name or 'writing'}, {tokens:,} tokens, {speed:,.0f} tok/s"
+        if self.count is not None:
+            self.count.to(self.count.done)
+        elif self.live is not None:
+            self._show(status)
+        else:
+            self.note(status)
+
+    def step(self, metrics: Mapping[str, float]) -> None:
+        """Show the figures of a finished step."""
+        self.metrics = metrics
+        number = int(metrics["step"])
+        if self.live is not None and self.task is not None:
+            self.bar.update(self.task, completed=number)
+            self.live.update(self._picture())
+        else:
+            figures = "  ".join(
+                form.format(metrics[name]) for name, form in LINE.items() if name in metrics
+            )
+            self.note(
+                f"step {number}/{self.steps}  {figures}  {_duration(metrics['seconds_left'])} left"
+            )
+
+    def seconds_left(self, done: int) -> float:
+        """An estimate from the steps so far."""
+        return (time.monotonic() - self.began) / max(done - self.first, 1) * (self.steps - done)
+
+    def _show(self, status: str) -> None:
+        """Say beside the bar what is done, where there is one."""
+        if self.live is not None and self.task is not None:
+            left = f"{_duration(self.metrics['seconds_left'])} left, " if self.metrics else ""
+            self.bar.update(self.task, status=f"{left}{status}")
+            self.live.update(self._picture())
+
+    def _picture(self) -> Group:
+        table = Table(box=None, show_header=False)
+        table.add_column(justify="right")
+        table.add_column()
+
+        for name, words in SHOWN.items():
+            if name in self.metrics:
+                table.add_row(f"{self.metrics[name]:,.4g}", words)
+        return Group(table, self.bar)
+
+
+class Counter:
+    """How far a count is. ``add`` counts one more, ``to`` says how many there are."""
+
+    def __init__(self, display: Display, title: str, total: int, done: int) -> None:
+        self.display, self.title, self.total, self.first, self.done = (
+            display,
+            title,
+            total,
+            done,
+            done,
+        )
+        self.tokens = self.under_way = 0
+        self.began = time.monotonic()
+        self.bar: Progress | None = None
+        self.task: TaskID | None = None
+
+    def add(self, tokens: int = 0) -> None:
+        """One more is done, of so many tokens."""
+        self.tokens += tokens
+        self.to(self.done + 1)
+
+    def to(self, done: int) -> None:
+        """So many are done."""
+        self.done = done
+        if self.bar is not None and self.task is not None:
+            self.bar.update(self.task, completed=done, status=self.status())
+        elif self.display.live is not None:
+            self.display._show(self.line())
+
+    def say_until(self, over: threading.Event) -> None:
+        """Say how far it is every now and then, also while nothing is finished."""
+        while not over.wait(SAY_SECONDS):
+            if self.display.live is None:
+                self.display.note(self.line())
+
+    def status(self) -> str:
+        """Speed, and an estimate of what is left."""
+        seconds = time.monotonic() - self.began
+        tokens = self.tokens + self.under_way
+        rate = f"{tokens / max(seconds, 1e-9):,.0f} tok/s, " if tokens else ""
+
+        if self.done >= self.total:
+            return f"{rate}{_duration(seconds)}"
+        if self.done == self.first:
+            written = f"{tokens:,} tokens" if tokens else "nothing"
+            return f"{rate}{written} yet after {_duration(seconds)}"
+        left = seconds / (self.done - self.first) * (self.total - self.done)
+        return f"{rate}{_duration(left)} left"
+
+    def line(self) -> str:
+        """All of it in one line."""
+        return f"{self.title}: {self.done:,}/{self.total:,}, {self.status()}"
+
+
+class Clock:
+    """Seconds by phase of one step, on this rank; a phase that comes again is added up."""
+
+    def __init__(self, display: Display) -> None:
+        self.display = display
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        self.display.phase(phase)
+        began = time.perf_counter()
+        yield
+        wait_for_device()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
+
+    def rates(self, tokens: int) -> dict[str, float]:
+        """Seconds by phase, and tokens a second of the phases that work on tokens.
+
+        ``tokens`` are the completion tokens of all ranks.
+        """
+        rates = {f"seconds_{phase}": seconds for phase, seconds in self.seconds.items()}
+        on_tokens = [phase for phase in ("rollout", "loss") if phase in self.seconds]
+        return rates | {
+            f"tokens_per_second_{phase}": tokens / self.seconds[phase] for phase in on_tokens
+        }
+
+
+def _columns() -> list[ProgressColumn]:
+    return [
+        TextColumn("{task.description}", markup=False),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.fields[status]}", markup=False),
+    ]
+
+
+def _duration(seconds: float) -> str:
+    """A duration in its two largest units."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,300 @@
+"""What concerns several ranks: who works for all, what all agree on, how gradients add up.
+
+Left out on purpose: gradient hooks and wrappers for data parallelism. Every rank holds the whole
+model, and gradients are summed over the ranks once a step.
+"""
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from accelerate import Accelerator, PartialState
+from torch import distributed
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from paint.core.errors import ConfigError, Interrupted, PaintError, PeerExit, reason
+
+T = TypeVar("T")
+
+MESSAGE_NUMBERS = 2**26
+"""Numbers that one message between ranks holds, at most."""
+
+WAIT = timedelta(days=1)
+"""Timeout of collectives that wait for rank 0, which generates and writes for all."""
+
+AGENT_SECONDS = 60
+"""How long a rank that lost its peers waits for torchrun's agent to end it."""
+
+_COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+"""Where launchers say how many processes they started; the first that is there counts."""
+
+_IGNORED = {
+    "ACCELERATE_USE_FSDP": "FSDP",
+    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
+    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG": "parallelism_config",
+}
+
+
+def require_torchrun() -> None:
+    """Refuse what accelerate was told and would not be done here, before anything is started.
+
+    Raises:
+        ConfigError: with the command that works.
+    """
+    told = [name for key, name in _IGNORED.items() if _said(key) in ("true", "1")]
+    for key, name in (("MIXED_PRECISION", "mixed precision"), ("DYNAMO_BACKEND", "dynamo")):
+        if _said(f"ACCELERATE_{key}") not in ("", "no"):
+            told.append(f"{name} {_said(f'ACCELERATE_{key}')}")
+    if told and os.environ.get("RANK", "0") != "0":
+        raise PeerExit(_status(ConfigError()))
+    if told:
+        raise ConfigError(
+            f"accelerate was told to use {' and '.join(told)}, which would be ignored: every rank "
+            f"holds the whole model, in model.dtype; launch with `{_launch_line('GPUS')}`"
+        )
+
+    # Only its launcher sets both, and for several processes it then starts them by itself.
+    is_alone = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
+    if is_alone and not os.environ.keys() & set(_COUNTS):
+        raise ConfigError(
+            f"accelerate was asked for several processes and has started one, as it does without "
+            f"GPUs; launch with `ACCELERATE_USE_CPU=true {_launch_line('2')}`"
+        )
+
+
+def require_all_ranks(accelerator: Accelerator) -> None:
+    """Refuse launched processes that do not know of each other.
+
+    Each would train alone, and all in one folder.
+
+    Raises:
+        ConfigError: with the command that launches them together.
+    """
+    variable, launched = _launched()
+    if launched == accelerator.num_processes:
+        return
+    if variable == "WORLD_SIZE":
+        raise ConfigError(
+            f"{launched} processes were launched, and accelerate sees {accelerator.num_processes}; "
+            f"without a GPU launch with `ACCELERATE_USE_CPU=true {_launch_line('2')}`"
+        )
+    nodes = "--nnodes N --rdzv-backend c10d --rdzv-endpoint FIRST_NODE:29500"
+    raise ConfigError(
+        f"{launched} processes were launched ({variable}), and none knows of the others; start one "
+        f"on each machine, which starts its ranks: `srun --ntasks-per-node 1 "
+        f"{_launch_line('GPUS', nodes)}` (if this is one process all the same: `unset {variable}`)"
+    )
+
+
+def require_one_process(verb: str) -> None:
+    """Refuse several ranks for what one process does.
+
+    Raises:
+        ConfigError: with the way to use many GPUs all the same.
+    """
+    if max(PartialState().num_processes, _launched()[1]) > 1:
+        raise ConfigError(
+            f"{verb} is one process; for many GPUs, start vLLM servers and name them: "
+            f"--rollout.urls"
+        )
+
+
+class RankLost(PaintError):
+    """Another rank ended without a report, or does not respond."""
+
+
+@contextmanager
+def report_once(folder: Path) -> Iterator[list[int]]:
+    """Let one rank alone report why a run ended; the others end quietly.
+
+    torchrun's agent ends all ranks once one has ended, so a rank that only lost its peers waits
+    for the agent. The first rank with an error of its own claims the report in torch's store.
+
+    Args:
+        folder: of the run, named in the message.
+
+    Yields:
+        The list in which the run collects the signals that it receives.
+
+    Raises:
+        PeerExit: another rank or the agent reports. RankLost: no agent ended this rank.
+    """
+    signals: list[int] = []
+    is_alone = PartialState().num_processes == 1
+    # Taken now: an error may destroy the process group, and its store with it.
+    store = None if is_alone else distributed.distributed_c10d._get_default_store()
+    try:
+        yield signals
+    except PeerExit:
+        _wait_for_agent(signals)
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        if store is None:
+            raise
+        is_lost = _is_of_a_collective(error)
+        if is_lost:
+            _wait_for_agent(signals)
+        if (is_lost and signals) or not _is_first_to_report(store):
+            raise PeerExit(_status(error)) from None
+        if is_lost:
+            raise RankLost(
+                f"another rank ended or does not respond ({reason(error)}); go on with "
+                f"`paint resume {folder}`"
+            ) from error
+        raise
+    finally:
+        _objects.cache_clear()  # kept to the end of the interpreter, gloo's threads may abort it
+
+
+def _wait_for_agent(signals: Sequence[int]) -> None:
+    """Sleep until torchrun's agent ends this rank; return at once if its signal was collected."""
+    if not signals:
+        time.sleep(AGENT_SECONDS)
+
+
+def _is_first_to_report(store: Store) -> bool:
+    mine = str(PartialState().process_index)
+    try:
+        return store.compare_set("paint reports", "", mine).decode() == mine
+    except RuntimeError:  # the process that held the store has ended, and it or the agent reports
+        return False
+
+
+def _is_of_a_collective(error: BaseException) -> bool:
+    """Whether an error is how a library tells that another rank cannot be reached."""
+    words = ("gloo", "nccl", "connection closed by peer")
+    return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
+
+
+def _status(error: BaseException) -> int:
+    """The exit status that the command line gives for an error."""
+    match error:
+        case Interrupted():
+            return 128 + error.signal_number
+        case KeyboardInterrupt():
+            return 130
+        case PaintError():
+            return 2
+    return 70
+
+
+def run_on_rank0(work: Callable[[], T]) -> T:
+    """What the first rank's ``work`` returns, on every rank.
+
+    Raises:
+        PaintError: on the first rank, as ``work`` did. PeerExit: on the others, then.
+    """
+    outcome: list[Any] = [None]
+    if PartialState().is_main_process:
+        try:
+            outcome = [work()]
+        except PaintError as error:
+            outcome = [error]
+
+    if PartialState().num_processes > 1:
+        distributed.broadcast_object_list(outcome, group=_objects())
+    if isinstance(outcome[0], PaintError):
+        is_first = PartialState().is_main_process
+        raise outcome[0] if is_first else PeerExit(_status(outcome[0]))
+    result: T = outcome[0]
+    return result
+
+
+def all_gather_objects(rows: Sequence[T]) -> list[T]:
+    """The rows of all ranks, on every rank, in the order of the ranks."""
+    if PartialState().num_processes == 1:
+        return list(rows)
+    parts: list[Any] = [None] * PartialState().num_processes
+    distributed.all_gather_object(parts, list(rows), group=_objects())
+    return [row for part in parts for row in part]
+
+
+def gather_on_rank0(rows: Sequence[T]) -> list[T]:
+    """The rows of all ranks on the first, in the order of the ranks; on the others their own."""
+    if PartialState().num_processes == 1:
+        return list(rows)
+    is_first = PartialState().is_main_process
+    parts: list[Any] | None = [None] * PartialState().num_processes if is_first else None
+    distributed.gather_object(list(rows), parts, dst=0, group=_objects())
+    return list(rows) if parts is None else [row for part in parts for row in part]
+
+
+def barrier() -> None:
+    """Wait for all ranks, however long one works: collectives on the device have a short limit."""
+    if PartialState().num_processes > 1:
+        distributed.barrier(group=_objects())
+
+
+def any_rank_signal(signals: Sequence[int]) -> int:
+    """The signal that any rank got, so that all of them stop after the same step; 0 for none."""
+    return max(all_gather_objects([max(signals, default=0)]))
+
+
+def equal_on_all_ranks(value: object) -> bool:
+    """Whether all ranks have the same value."""
+    values = all_gather_objects([value])
+    return all(other == values[0] for other in values)
+
+
+def sum_gradients(accelerator: Accelerator, parameters: Sequence[torch.nn.Parameter]) -> None:
+    """Replace every gradient by its sum over the ranks, many gradients in one message."""
+    if accelerator.num_processes == 1:
+        return
+
+    for group in _message_groups(parameters):
+        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in group]
+        flat = accelerator.reduce(torch.cat([grad.flatten() for grad in grads]), "sum")
+        for parameter, part in zip(group, flat.split([p.numel() for p in group]), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+
+def _message_groups(
+    parameters: Sequence[torch.nn.Parameter],
+) -> Iterator[list[torch.nn.Parameter]]:
+    """Neighbours of MESSAGE_NUMBERS numbers together, or a larger parameter by itself.
+
+    A message is copied twice, which bounds its size.
+    """
+    group: list[torch.nn.Parameter] = []
+    for parameter in parameters:
+        if group and sum(p.numel() for p in group) + parameter.numel() > MESSAGE_NUMBERS:
+            yield group
+            group = []
+        group.append(parameter)
+    yield group
+
+
+@cache
+def _objects() -> Any:
+    """The group in which ranks tell each other objects, and wait: gloo, with a limit of its own.
+
+    The group of the gradients has a short one, since there no rank waits for another's long work.
+    """
+    return distributed.new_group(backend="gloo", timeout=WAIT)
+
+
+def _launched(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
+    """How many processes a launcher says that it started, and the variable that says so."""
+    for name in _COUNTS:
+        if environment.get(name, "").isdigit():
+            return name, int(environment[name])
+    return "", 1
+
+
+def _said(variable: str) -> str:
+    return os.environ.get(variable, "").lower()
+
+
+def _launch_line(processes: str, more: str = "") -> str:
+    """The command that launches what this process does in several ranks."""
+    line = ["python", "-m", "paint.launch", "--nproc-per-node", processes, *more.split()]
+    return shlex.join([*line, *sys.argv[1:]])

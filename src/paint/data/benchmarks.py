@@ -1,0 +1,159 @@
+"""Which problems does an evaluation set hold?
+
+A set is either known by name (its place on the hub, its columns, its size), or a local copy of such
+a set, or the user's own file. In each case it holds problems that have a gold answer and a unique
+id.
+
+Left out on purpose: prompts, sampling and grading (paint.evaluation.grade,
+paint.grading.math.grader); a copy of any published set in this package.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paint.config.schema import DataConfig
+from paint.core.errors import format_short, path_error
+from paint.data.problems import Problem, read_problems
+from paint.data.readers import ENDINGS, DataError, HubError, data_files, shorten
+from paint.demo.files import HELD_OUT_PROBLEMS, NAME
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """An evaluation set; the solution of a problem is "" where the set has none."""
+
+    name: str
+    problems: list[Problem]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A known set: its source for paint.data.readers, its id column, its number of problems."""
+
+    source: str
+    id_field: str
+    size: int
+
+
+PUBLISHED = {
+    "aime_2024": Published("HuggingFaceH4/aime_2024", "id", 30),
+    "aime_2025": Published("MathArena/aime_2025", "problem_idx", 30),
+    "aime_2026": Published("MathArena/aime_2026", "problem_idx", 30),
+    "hmmt_feb_2025": Published("MathArena/hmmt_feb_2025", "problem_idx", 30),
+    "hmmt_feb_2026": Published("MathArena/hmmt_feb_2026", "problem_idx", 33),
+    "math_500": Published("HuggingFaceH4/MATH-500@test", "unique_id", 500),
+    NAME: Published(str(HELD_OUT_PROBLEMS), "id", 200),
+}
+OTHER_COLUMNS = (
+    "name a file with other columns as FILE:problem,answer or FILE:problem,answer,id, "
+    "by its own columns"
+)
+"""How a message says to choose another column."""
+
+_COLUMN = "[^:,/]+"
+_FILE_AND_COLUMNS = re.compile(
+    f"(?P<file>.+):(?P<problem>{_COLUMN}),(?P<answer>{_COLUMN})(?:,(?P<id>{_COLUMN}))?"
+)
+
+
+def load_benchmark(spec: str, *, limit: int | None = None) -> Benchmark:
+    """The evaluation set that `spec` names, or the first `limit` of its problems, at least 1.
+
+    Args:
+        spec: one of three forms.
+            NAME, a known set, is read from the hub.
+            NAME=PATH is a local copy of a known set: a file, or the folder of a download.
+            FILE is the user's own file or hub data set (owner/name), named by its stem. It has the
+            columns problem, answer and, optionally, id; other columns follow it, as
+            FILE:problem_column,answer_column or FILE:problem_column,answer_column,id_column.
+
+    Raises:
+        DataError: an unknown name, with the nearest known one; a hub that cannot be reached, with
+            the way to name a local copy; a published set that is not whole; a file whose name
+            cannot name a folder; and whatever `paint.data.problems.read_problems` refuses.
+    """
+    name, has_copy, copy = spec.partition("=")
+    if name in PUBLISHED:
+        return _published_set(name, copy if has_copy else None, limit)
+    if _is_plain_name(spec) or (has_copy and _is_plain_name(name) and not Path(spec).exists()):
+        near = difflib.get_close_matches(name.lower().replace("-", "_"), PUBLISHED, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(PUBLISHED)}"
+        raise DataError(
+            f"unknown evaluation set {name}; {hint} "
+            f"(a file is named with its ending, such as .jsonl)"
+        )
+    return _own_set(spec, limit)
+
+
+def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
+    known = PUBLISHED[name]
+    source = known.source
+    if copy is not None:
+        _require_path(copy)
+        source, *others = map(str, data_files(Path(copy)))
+        if others:
+            raise DataError(f"{copy} holds {len(others) + 1} shards; {name} is one file")
+
+    data = DataConfig(path=source, id_field=known.id_field, limit=limit)
+    try:
+        problems = read_problems(data, solutions=False, way_out=OTHER_COLUMNS).problems
+    except HubError as error:
+        message = f"{name}: {error}; with a copy on this machine, write {name}=PATH"
+        raise DataError(message) from None
+
+    count = len(problems)
+    is_whole = count == known.size if limit is None else count >= min(limit, known.size)
+    if not is_whole:
+        raise DataError(
+            f"{source} holds {count} problems, and {name} has {known.size}: "
+            f"figures would not compare. Mend the copy, or evaluate it as a file of your own "
+            f"({OTHER_COLUMNS})"
+        )
+    return Benchmark(name, problems)
+
+
+def _own_set(spec: str, limit: int | None) -> Benchmark:
+    columns = _FILE_AND_COLUMNS.fullmatch(spec)
+    source = columns["file"] if columns else spec
+    _require_path(source)
+    data = DataConfig(path=source, limit=limit)
+    if columns:
+        data = replace(
+            data,
+            problem_field=columns["problem"],
+            answer_field=columns["answer"],
+            id_field=columns["id"] or "id",
+        )
+
+    is_file = Path(source).suffix.lower() in ENDINGS
+    path = Path(source if is_file else re.split("[:@]", source)[0])  # owner/name:config@split
+    name = folder_name(path.stem, f"the evaluation set {shorten(spec)}")
+    return Benchmark(name, read_problems(data, solutions=False, way_out=OTHER_COLUMNS).problems)
+
+
+def folder_name(name: str, what: str) -> str:
+    """The name, if a folder of an evaluation can have it.
+
+    Args:
+        what: what is named, for the message.
+
+    Raises:
+        DataError: it leads elsewhere, or no file system takes it.
+    """
+    if name.strip() in ("", ".", "..") or re.search(r"[/\\]", name) or path_error(name):
+        raise DataError(
+            f"{what} is named {shorten(name)}, which cannot name a folder of its own; rename it"
+        )
+    return name
+
+
+def _require_path(path: str) -> None:
+    """Refuse what is no path before anything else is said of it. Raises DataError."""
+    if wrong := path_error(path):
+        raise DataError(f"the evaluation set {format_short(path)} {wrong}; rename it")
+
+
+def _is_plain_name(text: str) -> bool:
+    return re.fullmatch(r"[\w-]+", text) is not None

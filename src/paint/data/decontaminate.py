@@ -1,0 +1,212 @@
+r"""Does a text repeat a benchmark's problem?
+
+Both texts are normalised (`latex.normalize`, lower case) and cut into words and numbers. A text is
+contaminated by a problem when
+
+- the n-grams of 13 words that they share cover at least 60 % of the words of the shorter one, and
+- at least one of these n-grams is in no other benchmark problem.
+
+A problem of fewer than 13 words must stand in the text from its first to its last word, operators
+included, and the formula that it begins or ends with must begin and end there. One of fewer than
+four words and signs must be the whole text.
+
+Why 13: it is GPT-3's figure, and stock openings ("Find the number of positive integers n such that
+n^2", 11 words) are shorter. Why a share, and not one common n-gram: stock endings are longer ("can
+be written in the form \frac{m}{n}, where m and n are relatively prime positive integers. Find
+m+n.", 20 words), and one n-gram of these would condemn half of all contest problems.
+
+A second, masked pass does the same once every number is one number and every single letter one
+letter. It finds renamed variables and changed numbers, and with them problems of the same wording
+that are no copies (docs/data.md has the cost). A problem of fewer than 13 words must then be the
+whole text.
+
+Left out on purpose: paraphrases and translations. They share no long n-gram.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from paint.data.benchmarks import Benchmark
+from paint.objective.anchors import normalize
+
+NGRAM = 13
+SHARE = 0.6
+SHORTEST = 4
+"""Words and signs of a problem that is searched for within other texts."""
+
+Pass = Literal["words", "masked"]
+
+_WORD = re.compile(r"[0-9]+|[^\W\d_]+")
+_NUMBER_OR_LETTER = re.compile(r"[0-9]+(?:\.[0-9]+)?|(?<![^\W\d_])[^\W\d_](?![^\W\d_])")
+_SIGN_OR_WORD = re.compile(r"[0-9]+(?:\.[0-9]+)?|[^\W\d_]+|[^\s]")
+_STOPS = frozenset(".:;?")
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The repeated problem, the covered share of the shorter text, the longest shared piece.
+
+    Attributes:
+        found_by: "words", or "masked" where that takes another number or letter.
+    """
+
+    benchmark: str
+    id: str
+    share: float
+    shared: str
+    found_by: Pass = "words"
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What one pass knows of the benchmark problems."""
+
+    name: Pass
+    lengths: list[int]  # of each problem, in words
+    owners: dict[tuple[str, ...], set[int]]  # n-gram -> indices of the problems that hold it
+    short: dict[tuple[str, ...], int]  # words and signs of a short problem -> its index
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The n-grams of all benchmark problems, and the problems without one, for every pass."""
+
+    ngram: int
+    share: float
+    problems: list[tuple[str, str]]  # benchmark, id
+    passes: list[Pieces]
+
+
+def words(text: str) -> list[str]:
+    """The words and numbers of a text, in one spelling of its mathematics."""
+    return _WORD.findall(normalize(text).casefold())
+
+
+def build_index(
+    benchmarks: Sequence[Benchmark],
+    *,
+    ngram: int = NGRAM,
+    share: float = SHARE,
+    masked: bool = False,
+) -> Index:
+    """The index for `contaminated`, which makes a second pass with ``masked``.
+
+    Raises:
+        ValueError: unless ngram >= 1 and share is in [0, 1].
+    """
+    if ngram < 1 or not 0 <= share <= 1:
+        raise ValueError(f"ngram must be at least 1 and share in [0, 1], got {ngram} and {share}")
+
+    names: list[Pass] = ["words", "masked"] if masked else ["words"]
+    problems = [
+        (benchmark.name, problem.id) for benchmark in benchmarks for problem in benchmark.problems
+    ]
+    texts = [problem.problem for benchmark in benchmarks for problem in benchmark.problems]
+    return Index(ngram, share, problems, [_pieces(name, texts, ngram) for name in names])
+
+
+def contaminated(text: str, index: Index) -> Match | None:
+    """The benchmark problem that the text repeats most of, or None; in linear time."""
+    for pieces in index.passes:
+        spelt = _spelt(text, pieces.name)
+        match = _short_match(spelt, pieces, index) or _long_match(spelt, pieces, index)
+        if match:
+            return match
+    return None
+
+
+def _pieces(name: Pass, texts: Sequence[str], ngram: int) -> Pieces:
+    pieces = Pieces(name, [], defaultdict(set), {})
+    seen: set[tuple[str, ...]] = set()
+    for number, text in enumerate(texts):
+        spelt = _spelt(text, name)
+        tokens = tuple(_WORD.findall(spelt))
+        pieces.lengths.append(len(tokens))
+        if len(tokens) < ngram:
+            pieces.short.setdefault(tuple(_signs(spelt)[0]), number)
+        elif tokens not in seen:  # in two benchmarks: its n-grams are still its own
+            seen.add(tokens)
+            for start in range(len(tokens) - ngram + 1):
+                pieces.owners[tokens[start : start + ngram]].add(number)
+    return pieces
+
+
+def _spelt(text: str, name: Pass) -> str:
+    """The text in the spelling of a pass."""
+    spelt = normalize(text).casefold()
+    if name == "words":
+        return spelt
+    return _NUMBER_OR_LETTER.sub(lambda match: "0" if match[0][0].isdigit() else "x", spelt)
+
+
+def _long_match(spelt: str, pieces: Pieces, index: Index) -> Match | None:
+    tokens = _WORD.findall(spelt)
+    covered: dict[int, set[int]] = defaultdict(set)  # problem -> positions in the text
+    identified: set[int] = set()  # problems that share an n-gram of their own with the text
+    for start in range(len(tokens) - index.ngram + 1):
+        owners = pieces.owners.get(tuple(tokens[start : start + index.ngram]), set())
+        identified |= owners if len(owners) == 1 else set()
+        for owner in owners:
+            covered[owner].update(range(start, start + index.ngram))
+
+    matches = []
+    for owner in sorted(identified):
+        positions = covered[owner]
+        share = min(len(positions) / min(pieces.lengths[owner], len(tokens)), 1.0)
+        if share >= index.share:
+            longest = " ".join(tokens[i] for i in _longest_run(positions))
+            matches.append(Match(*index.problems[owner], share, longest, pieces.name))
+
+    return max(matches, key=lambda match: match.share, default=None)
+
+
+def _short_match(spelt: str, pieces: Pieces, index: Index) -> Match | None:
+    """The longest short problem that is the text or, unmasked, stands in it."""
+    signs, stops = _signs(spelt)
+    whole = (0, len(signs))
+
+    def is_edge(i: int) -> bool:
+        return i in (*whole, *stops) or any(
+            len(sign) > 1 and sign.isalpha() for sign in signs[i - 1 : i + 1]
+        )
+
+    for length in sorted(set(map(len, pieces.short)), reverse=True):
+        for start in range(len(signs) - length + 1):
+            owner = pieces.short.get(tuple(signs[start : start + length]))
+            if owner is None:
+                continue
+            end = start + length
+            is_within = (
+                pieces.name == "words" and length >= SHORTEST and is_edge(start) and is_edge(end)
+            )
+            if is_within or (start, end) == whole:
+                return Match(*index.problems[owner], 1.0, " ".join(signs[start:end]), pieces.name)
+    return None
+
+
+def _signs(spelt: str) -> tuple[list[str], set[int]]:
+    """The words, numbers and signs of a text, and before which of them a sentence has ended.
+
+    Operators stay: in a problem of few words they tell it from others.
+    """
+    signs: list[str] = []
+    stops: set[int] = set()
+    for sign in _SIGN_OR_WORD.findall(spelt):
+        if sign in _STOPS:
+            stops.add(len(signs))
+        elif sign != ",":
+            signs.append(sign)
+    return signs, stops
+
+
+def _longest_run(positions: set[int]) -> list[int]:
+    runs: list[list[int]] = []
+    for position in sorted(positions):
+        if runs and runs[-1][-1] == position - 1:
+            runs[-1].append(position)
+        else:
+            runs.append([position])
+    return max(runs, key=len)

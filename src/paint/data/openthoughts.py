@@ -1,0 +1,402 @@
+"""Which problems of OpenThoughts can a model be trained on? (`paint data openthoughts`)
+
+    rows -> decide -> contaminated? -> verify -> OUT.decided.jsonl -> no duplicates -> sample -> OUT
+
+OpenThoughts-114k (configuration `metadata`) has problems with a solution by DeepSeek-R1 and a
+ground truth. A row is kept if its problem is mathematics, its solution ends in a boxed answer that
+equals the boxed answer of the ground truth, and its problem repeats no benchmark problem. The
+training data are a seeded uniform sample of the kept rows without replacement.
+
+Every decision is stored as it is made, with a checksum. An interrupted run goes on where it
+stopped, and another sample or seed needs no second verification. Which problems are sampled depends
+on the seed and on the problems alone: neither on their order, nor on the number of workers. The
+report has the digest of OUT, so that whoever reads OUT beside its report reads what was written
+(paint.data.readers).
+
+Left out on purpose: how hard a problem is, how long its solution may be (`data.max_prompt_tokens`),
+and mathematics without a boxed ground truth, such as proofs.
+"""
+
+import dataclasses
+import heapq
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from paint.core import storage
+from paint.core.display import Display
+from paint.core.errors import wrap_errors
+from paint.data.benchmarks import Benchmark
+from paint.data.decontaminate import NGRAM, SHARE, Index, build_index, contaminated
+from paint.data.readers import (
+    REPORTED,
+    BadRow,
+    DataError,
+    count_rows,
+    data_files,
+    read_rows,
+    report_of,
+)
+from paint.grading.base import Grader, Item
+from paint.grading.math.compare import boxed
+from paint.grading.math.grader import answer_text
+from paint.grading.registry import find_grader
+from paint.objective.anchors import normalize
+
+HUB = "open-thoughts/OpenThoughts-114k:metadata"
+HUB_ROWS = 113_957  # for the estimate of the time that is left
+Solution = Literal["deepseek_solution", "ground_truth_solution", "deepseek_reasoning"]
+FIELDS = ("problem", "deepseek_reasoning", "deepseek_solution", "ground_truth_solution")
+CHUNK = 256
+FREE_SPACE = "free some space, or write to another folder; the same command goes on"
+DELETE = "delete it to decide anew"
+
+# JSON can spell half of a surrogate pair, but no UTF-8 file can hold it.
+_HALF_SURROGATE = re.compile("[\ud800-\udfff]")
+
+WRONG = {
+    "wrong": "wrong",
+    "unparsable gold": "ground truth cannot be parsed",
+    "timed out": "timed out",
+}
+REASONS = (
+    "row cannot be read",
+    "not mathematics",
+    *(f"no {field}" for field in FIELDS),
+    "no final answer in the solution",
+    "no final answer in the ground truth",
+    "contaminated",
+    *WRONG.values(),
+    "duplicate problem",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A row that is kept if its text `checked` gives the answer of the ground truth."""
+
+    problem: str
+    solution: str
+    answer: str
+    trace: str
+    source: str
+    checked: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """How many rows were kept, dropped and sampled, and the settings and versions to repeat it."""
+
+    rows: int
+    dropped: dict[str, int]
+    contaminated: dict[str, int]
+    found_by: dict[str, int]
+    kept: int
+    sampled: int
+    sample: int
+    seed: int
+    settings: dict[str, Any]
+    versions: dict[str, str]
+
+
+def make_training_data(
+    out: Path,
+    *,
+    benchmarks: Sequence[Benchmark],
+    source: str = HUB,
+    sample: int = 30_000,
+    seed: int = 0,
+    solution: Solution = "deepseek_solution",
+    ngram: int = NGRAM,
+    share: float = SHARE,
+    masked: bool = False,
+    workers: int | None = None,
+    deadline: float = 5.0,
+    display: Display | None = None,
+) -> Preparation:
+    """Write the sample of verified problems to `out`, one JSON object a line.
+
+    An object has id, problem, solution, answer, trace and source. Three files stand beside
+    it:
+
+    - .report.json: counts, settings, versions, and the SHA-256 of `out`.
+    - .contaminated.jsonl: row, problem, the benchmark problem that it repeats, and which pass found
+      it.
+    - .decided.jsonl: every decision. It may be deleted when no other sample is wanted.
+
+    Args:
+        benchmarks: the problems that must not be trained on.
+        source: the data set of the hub, or a local file or folder with its columns.
+        sample: problems to write, at least 1; all that are kept if there are fewer.
+        solution: the column that becomes y*. What is verified is always deepseek_solution.
+        ngram, share: the thresholds of contamination (paint.data.decontaminate).
+        masked: whether other numbers and other letters are contamination, too.
+        workers, deadline: processes that verify, and the processor seconds for one answer
+            (paint.grading.math.grader).
+
+    Raises:
+        DataError: a source that cannot be read, a file that cannot be written, existing decisions
+            that were made with other settings, or an `out` that does not end in .jsonl.
+        CorruptFileError: a line of the existing decisions cannot be read.
+        FolderInUse: another process makes the same file.
+    """
+    if out.suffix != ".jsonl":
+        raise DataError(f"{out} must end in .jsonl, by which its readers know what it holds")
+
+    display = display or Display()
+    decided = out.with_suffix(".decided.jsonl")
+    settings = {
+        "source": source,
+        "solution": solution,
+        "ngram": ngram,
+        "share": share,
+        "masked": masked,
+        "deadline": deadline,
+        "benchmarks": {
+            benchmark.name: storage.digest(*(problem.problem for problem in benchmark.problems))
+            for benchmark in benchmarks
+        },
+    }
+    with wrap_errors(out.parent, DataError, "name another file"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+
+    with storage.lock_folder(out.parent, f".{out.name}.lock"):
+        rows, is_complete = _resume(decided, settings)
+        if not is_complete:
+            index = build_index(benchmarks, ngram=ngram, share=share, masked=masked)
+            with find_grader(deadline=deadline, workers=workers) as grader:
+                _decide_rows(decided, rows, source, solution, index, grader, display)
+
+        return _write_sample(out, decided, sample, seed, settings)
+
+
+def print_preparation(preparation: Preparation, out: Path, display: Display) -> None:
+    """Print the counts: one line for each reason that dropped rows."""
+    display.note(
+        f"{preparation.rows:,} rows, {preparation.kept:,} kept, "
+        f"{preparation.sampled:,} drawn to {out}"
+    )
+    for reason, count in preparation.dropped.items():
+        if count:
+            display.note(f"  {count:>9,} dropped: {reason}")
+
+    for name, count in preparation.contaminated.items():
+        display.note(f"  {count:>9,} repeat a problem of {name}")
+    if preparation.found_by["masked"]:
+        count = preparation.found_by["masked"]
+        display.note(f"  {count:>9,} of these with another number or letter (--masked)")
+    if not preparation.contaminated:
+        display.note("  no benchmark was named: contamination was not checked")
+
+    if preparation.sampled < preparation.sample:
+        display.note(f"  fewer than the {preparation.sample:,} that were asked for")
+
+
+def decide(
+    fields: dict[str, object] | BadRow, solution: Solution = "deepseek_solution"
+) -> Candidate | str:
+    """The row as a candidate, or the reason why it is dropped. Looks at nothing but the row."""
+    if isinstance(fields, BadRow):
+        return "row cannot be read"
+    if fields.get("domain") != "math":
+        return "not mathematics"
+
+    texts = {}
+    for name in FIELDS:
+        value = fields.get(name)
+        if not isinstance(value, str) or not value.strip() or _HALF_SURROGATE.search(value):
+            return f"no {name}"
+        texts[name] = value
+
+    if answer_text(texts["deepseek_solution"]) is None:
+        return "no final answer in the solution"
+    answer = boxed(texts["ground_truth_solution"])
+    if answer is None:
+        return "no final answer in the ground truth"
+
+    return Candidate(
+        problem=texts["problem"],
+        solution=texts[solution],
+        answer=answer,
+        trace=texts["deepseek_reasoning"],
+        source=str(fields.get("source") or ""),
+        checked=texts["deepseek_solution"],
+    )
+
+
+def _decide_rows(
+    decided: Path,
+    rows: int,
+    source: str,
+    solution: Solution,
+    index: Index,
+    grader: Grader,
+    display: Display,
+) -> None:
+    """Append the decisions on all rows after the first `rows`, and at last their number."""
+    undecided = islice(_fields(source), rows, None)
+    counting = display.counting("rows decided", _count(source), done=rows)
+
+    def store(decisions: list[dict[str, Any]]) -> None:
+        with wrap_errors(decided, DataError, FREE_SPACE):
+            storage.append_jsonl(decided, decisions)
+
+    with counting as counter:
+        try:
+            while chunk := list(islice(undecided, CHUNK)):
+                store(_decide_chunk(chunk, solution, index, grader))
+                rows += len(chunk)
+                counter.to(rows)
+        except (KeyboardInterrupt, DataError):
+            display.note(
+                f"{rows:,} rows are decided and stored; the same command goes on from there"
+            )
+            raise
+        store([{"rows": rows}])
+
+
+def _decide_chunk(
+    chunk: Iterable[dict[str, object] | BadRow], solution: Solution, index: Index, grader: Grader
+) -> list[dict[str, Any]]:
+    """One decision a row: {"dropped": reason}, or {"kept": row to write, "fingerprint": hash}.
+
+    The fingerprint is the hash of the normalised problem.
+    """
+    decisions: list[dict[str, Any]] = []
+    candidates: dict[int, Candidate] = {}
+    for number, fields in enumerate(chunk):
+        candidate = decide(fields, solution)
+        if isinstance(candidate, str):
+            decisions.append({"dropped": candidate})
+        elif match := contaminated(candidate.problem, index):
+            repeated = {"problem": candidate.problem, **dataclasses.asdict(match)}
+            decisions.append({"dropped": "contaminated", "contaminated": repeated})
+        else:
+            decisions.append({})  # until it is verified
+            candidates[number] = candidate
+
+    items = [Item(candidate.checked, candidate.answer) for candidate in candidates.values()]
+    grades = grader.grade(items)
+    for (number, candidate), grade in zip(candidates.items(), grades, strict=True):
+        if not grade.correct:
+            decisions[number] = {"dropped": WRONG[grade.reason]}
+            continue
+        fingerprint = storage.digest(normalize(candidate.problem))
+        row = {"id": f"openthoughts-{fingerprint[:16]}"} | dataclasses.asdict(candidate)
+        del row["checked"]
+        decisions[number] = {"kept": row, "fingerprint": fingerprint}
+
+    return decisions
+
+
+def _write_sample(
+    out: Path, decided: Path, sample: int, seed: int, settings: dict[str, Any]
+) -> Preparation:
+    """Choose the sample among the decisions, and write it with its report."""
+    dropped: Counter[str] = Counter()
+    repeats: Counter[str] = Counter()
+    found_by: Counter[str] = Counter()
+    repeated = []
+    # Of all rows with one problem, the one with the smallest hash stays.
+    best: dict[str, tuple[str, int]] = {}  # fingerprint -> hash of the row, offset of its line
+    rows = 0
+
+    decisions = storage.read_growing_jsonl(decided, DELETE)
+    next(decisions)  # the settings
+    with decided.open("rb") as file:
+        offset = len(file.readline())
+        for rows, (line, decision) in enumerate(zip(file, decisions, strict=True)):
+            # The last line is no row.
+            if "kept" in decision:
+                candidate = (storage.digest(json.dumps(decision["kept"])), offset)
+                known = best.get(decision["fingerprint"])
+                dropped["duplicate problem"] += known is not None
+                best[decision["fingerprint"]] = min(candidate, known or candidate)
+            elif "dropped" in decision:
+                dropped[decision["dropped"]] += 1
+
+            if "contaminated" in decision:
+                repeats[decision["contaminated"]["benchmark"]] += 1
+                found_by[decision["contaminated"]["found_by"]] += 1
+                repeated.append(_line({"row": rows + 1, **decision["contaminated"]}))
+            offset += len(line)
+
+        chosen = heapq.nsmallest(
+            sample, best, key=lambda problem: storage.digest(str(seed), problem)
+        )
+        lines = (_line(_decision_at(file, best[problem][1])["kept"]) for problem in chosen)
+        report = report_of(out)
+        with wrap_errors(out, DataError, FREE_SPACE):
+            report.unlink(missing_ok=True)  # it belongs to the file that is replaced
+            storage.write_atomic(out, lines)
+
+    preparation = Preparation(
+        rows=rows,
+        dropped={reason: dropped[reason] for reason in REASONS},
+        contaminated={name: repeats[name] for name in settings["benchmarks"]},
+        found_by={name: found_by[name] for name in ("words", "masked")},
+        kept=len(best),
+        sampled=len(chosen),
+        sample=sample,
+        seed=seed,
+        settings=settings,
+        versions={
+            name: version(name)
+            for name in ("paint", "math-verify", "latex2sympy2_extended", "sympy")
+        },
+    )
+    with wrap_errors(report, DataError, FREE_SPACE):
+        storage.write_atomic(out.with_suffix(".contaminated.jsonl"), repeated)
+        digest = {REPORTED: storage.digest_of_file(out)}
+        storage.write_json(report, dataclasses.asdict(preparation) | digest)
+    return preparation
+
+
+def _resume(decided: Path, settings: dict[str, Any]) -> tuple[int, bool]:
+    """The number of rows that are decided already, and whether these are all rows of the source.
+
+    A last line that was cut off is dropped.
+    """
+    lines, first, last = 0, dict[str, Any](), dict[str, Any]()
+    for last in storage.read_growing_jsonl(decided, DELETE):
+        first, lines = first or last, lines + 1
+
+    changed = [name for name in settings if first.get(name) != settings[name]]
+    if lines > 1 and changed:
+        raise DataError(
+            f"{decided} was made with other settings ({', '.join(changed)}); "
+            "delete it, or write to another file"
+        )
+
+    is_complete = "rows" in last
+    with wrap_errors(decided, DataError, FREE_SPACE):
+        if lines < 2:  # nothing is decided, so the settings may be others
+            storage.write_jsonl(decided, [settings])
+        storage.trim_partial_line(decided)
+    return max(lines - 1, 0) - is_complete, is_complete
+
+
+def _fields(source: str) -> Iterator[dict[str, object] | BadRow]:
+    for part in data_files(Path(source)) if Path(source).exists() else [source]:
+        for _, fields in read_rows(part):
+            yield fields
+
+
+def _count(source: str) -> int:
+    return sum(map(count_rows, data_files(Path(source)))) if Path(source).exists() else HUB_ROWS
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def _decision_at(file: Any, offset: int) -> dict[str, Any]:
+    file.seek(offset)
+    decision: dict[str, Any] = json.loads(file.readline())
+    return decision

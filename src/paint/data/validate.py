@@ -1,0 +1,278 @@
+"""What does a training file hold, and what would a run make of it? (`paint data validate`)
+
+The whole file is read and every bad row counted, whatever `data.on_bad_row` says: one looks here
+before a run. The checks are the run's own (paint.data.problems), and so are the prompts
+(paint.policy.encode).
+
+Left out on purpose: mending. Nothing is written.
+"""
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from transformers import PreTrainedTokenizerBase
+
+from paint.config.schema import DataConfig
+from paint.core.display import Display, Terminal
+from paint.data.benchmarks import Benchmark
+from paint.data.decontaminate import Pass, build_index, contaminated
+from paint.data.gold_answer_checks import gold_warnings
+from paint.data.problems import DataError, Problem, validate_rows
+from paint.data.readers import BadRow, Row, count_rows, read_rows, shorten
+from paint.demo.files import problems_path
+from paint.grading.base import Item
+from paint.grading.registry import find_grader
+from paint.models.policy import encode, load_tokenizer
+from paint.models.special_tokens import REASON, special_text_finder
+from paint.objective.masking import MARKER, anchors, teacher_messages
+
+SHOWN_ROWS = 5
+CHUNK = 256
+FOUND_BY: dict[Pass, str] = {
+    "words": "repeat a benchmark problem",
+    "masked": "repeat one but for numbers or letters, or sound alike (docs/data.md)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LengthQuantiles:
+    """Lengths of texts, in tokens."""
+
+    median: float
+    p95: float
+    longest: int
+
+
+@dataclass(slots=True)
+class BadRows:
+    """How many rows are bad for one reason, and the first of them: number and message."""
+
+    count: int = 0
+    first: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class FileCheck:
+    """What a file holds. A row is good or bad; good ones over the token limit are counted apart.
+
+    Attributes:
+        columns: the number of rows that have each column.
+        bad: the bad rows by reason.
+        lengths: of problem, solution and the longest prompt that the teacher may read.
+        too_long: good rows whose teacher prompt is over `limit` tokens.
+        without_anchors: good rows whose overlap will always count as 0.
+        boxed: number of solutions by verdict, graded as if they were completions: "right" where the
+            box holds the answer.
+        contaminated: good rows that repeat a benchmark problem, by the pass that found them; empty
+            without benchmarks.
+        doubts: good rows with a gold answer that does not parse or may be misread.
+    """
+
+    path: str
+    columns: dict[str, int]
+    good: int
+    bad: dict[str, BadRows]
+    lengths: dict[str, LengthQuantiles]
+    limit: int
+    too_long: BadRows
+    without_anchors: int
+    boxed: dict[str, int]
+    gold_warnings: BadRows
+    contaminated: dict[str, BadRows]
+
+
+def check_file(
+    data: DataConfig,
+    tokenizer: str,
+    *,
+    teacher_thinking: bool = True,
+    benchmarks: Sequence[Benchmark] = (),
+    workers: int | None = None,
+    display: Display | None = None,
+) -> FileCheck:
+    """Go over all rows of `data.path`, or up to `data.limit` good ones.
+
+    Args:
+        tokenizer: folder or hub name of the model that is to be trained; "demo" is the embedded
+        one. teacher_thinking: thinking mode of the teacher's prompt, as in
+        `model.teacher_thinking`. benchmarks: evaluation sets that the problems should not repeat.
+        workers: processes that compare answers, by default one for each core.
+
+    Raises:
+        DataError: a source that cannot be read or is empty.
+        PolicyError: a tokenizer that cannot be loaded, or has no chat template that works.
+    """
+    display = display or Display()
+    loaded = load_tokenizer(tokenizer)
+    source = problems_path(data.path)
+
+    columns: dict[str, int] = {}
+    bad: dict[str, BadRows] = {}
+    too_long = BadRows()
+    lengths: dict[str, list[int]] = {"problem": [], "solution": [], "teacher prompt": []}
+    without_anchors = 0
+    boxed: dict[str, int] = {}
+    doubtful = BadRows()
+    index = build_index(benchmarks, masked=True)
+    contaminations = {FOUND_BY[pieces.name]: BadRows() for pieces in index.passes if benchmarks}
+
+    total = count_rows(Path(source)) if Path(source).is_file() else 0
+    judged = _up_to(validate_rows(_count_columns(read_rows(source), columns), data), data.limit)
+    judged = _without_control(judged, loaded)
+    with find_grader(workers=workers) as grader, display.counting("rows", total) as counter:
+        while chunk := list(islice(judged, CHUNK)):
+            good = []
+            for row, problem in chunk:
+                if isinstance(problem, BadRow):
+                    _add(bad.setdefault(problem.reason, BadRows()), row, str(problem))
+                    continue
+                good.append(problem)
+                if found := gold_warnings([problem]):
+                    texts = (f"{shorten(doubt.answer)}: {doubt.why}" for doubt in found)
+                    _add(doubtful, row, ", ".join(texts))
+                if match := contaminated(problem.problem, index):
+                    message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
+                    _add(contaminations[FOUND_BY[match.found_by]], row, message)
+
+                tokens = prompt_lengths(loaded, problem, teacher_thinking)
+                for name, length in tokens.items():
+                    lengths[name].append(length)
+                if tokens["teacher prompt"] > data.max_prompt_tokens:
+                    message = f"a teacher prompt of {tokens['teacher prompt']} tokens"
+                    _add(too_long, row, message)
+
+            without_anchors += sum(not anchors(problem.solution) for problem in good)
+            items = [Item(problem.solution, problem.answers) for problem in good]
+            for grade in grader.grade(items):
+                boxed[grade.reason] = boxed.get(grade.reason, 0) + 1
+            counter.to(chunk[-1][0])
+
+    if not columns and not bad:
+        raise DataError(f"{source} is empty; it must hold one problem a row")
+    return FileCheck(
+        path=source,
+        columns=columns,
+        good=len(lengths["problem"]),
+        bad=bad,
+        lengths={name: length_quantiles(tokens) for name, tokens in lengths.items() if tokens},
+        limit=data.max_prompt_tokens,
+        too_long=too_long,
+        without_anchors=without_anchors,
+        boxed=boxed,
+        gold_warnings=doubtful,
+        contaminated=contaminations,
+    )
+
+
+def prompt_lengths(
+    tokenizer: PreTrainedTokenizerBase, problem: Problem, teacher_thinking: bool
+) -> dict[str, int]:
+    """Tokens of problem, solution and teacher prompt.
+
+    The teacher prompt holds the whole solution and the omission marker: no mask makes it longer.
+    """
+    messages = teacher_messages(problem.problem, f"{problem.solution} {MARKER}", complete=False)
+    return {
+        "problem": len(tokenizer.encode(problem.problem, add_special_tokens=False)),
+        "solution": len(tokenizer.encode(problem.solution, add_special_tokens=False)),
+        "teacher prompt": len(encode(tokenizer, messages, thinking=teacher_thinking)),
+    }
+
+
+def length_quantiles(lengths: Sequence[int]) -> LengthQuantiles:
+    """Median, 95th percentile and maximum of at least one length.
+
+    The 95th percentile is the smallest of the lengths that 95 % do not exceed.
+    """
+    ordered = sorted(lengths)
+    p95 = ordered[-(-95 * len(ordered) // 100) - 1]
+    return LengthQuantiles(statistics.median(ordered), p95, ordered[-1])
+
+
+def print_check(check: FileCheck, console: Console | None = None) -> None:
+    """Print the counts, the first bad rows with their reasons, and the lengths."""
+    console = console or Terminal()
+    count = check.good + sum(rows.count for rows in check.bad.values())
+    console.print(f"{check.path}: {count:,} rows, {check.good:,} good")
+    columns = (
+        name if rows == count else f"{name} (in {rows:,} rows)"
+        for name, rows in check.columns.items()
+    )
+    console.print(f"columns: {', '.join(columns)}")
+
+    notes = {f"bad: {reason}": rows for reason, rows in check.bad.items()}
+    if check.too_long.count:
+        notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
+    if check.gold_warnings.count:
+        notes["gold answers to look at (docs/data.md)"] = check.gold_warnings
+    notes |= {title: rows for title, rows in check.contaminated.items() if rows.count}
+    for title, rows in notes.items():
+        console.print(f"{title}: {rows.count:,} rows")
+        for row, message in rows.first:
+            console.print(f"  row {row}: {message}")
+        if rows.count > len(rows.first):
+            console.print("  ...")
+
+    if check.contaminated and not any(rows.count for rows in check.contaminated.values()):
+        console.print("no row repeats a benchmark problem")
+
+    if not check.good:
+        return
+
+    right = check.boxed.get("right", 0) / check.good
+    verdicts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(check.boxed.items()))
+    without_anchors = check.without_anchors / check.good
+    console.print(
+        f"solutions whose box holds the answer: {right:.1%} ({verdicts})",
+        f"solutions without anchors (their overlap counts as 0): {without_anchors:.1%}",
+        sep="\n",
+    )
+
+    table = Table("tokens", "median", "95 %", "longest")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, length in check.lengths.items():
+        table.add_row(name, f"{length.median:,.0f}", f"{length.p95:,}", f"{length.longest:,}")
+    console.print(table)
+
+
+def _count_columns(rows: Iterable[Row], columns: dict[str, int]) -> Iterator[Row]:
+    """Pass the rows on, and count in `columns` how many have each column."""
+    for row, fields in rows:
+        for name in () if isinstance(fields, BadRow) else fields:
+            columns[name] = columns.get(name, 0) + 1
+        yield row, fields
+
+
+def _up_to(
+    judged: Iterable[tuple[int, Problem | BadRow]], limit: int | None
+) -> Iterator[tuple[int, Problem | BadRow]]:
+    """Pass on all rows up to the last good one that the limit allows."""
+    good = 0
+    for row, problem in judged:
+        yield row, problem
+        good += isinstance(problem, Problem)
+        if good == limit:
+            return
+
+
+def _without_control(
+    judged: Iterable[tuple[int, Problem | BadRow]], tokenizer: PreTrainedTokenizerBase
+) -> Iterator[tuple[int, Problem | BadRow]]:
+    """Pass on all rows; one whose text would be control in a prompt is bad."""
+    for row, problem in judged:
+        found = isinstance(problem, Problem) and special_text_finder(
+            tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer
+        )
+        yield row, BadRow(REASON, found) if found else problem
+
+
+def _add(rows: BadRows, row: int, message: str) -> None:
+    rows.count += 1
+    if len(rows.first) < SHOWN_ROWS:
+        rows.first.append((row, message))

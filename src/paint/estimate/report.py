@@ -1,0 +1,130 @@
+"""An estimate as text: the whole of `paint plan`, and the line that a run prints as it starts."""
+
+from paint.estimate.memory import ServerMemory
+from paint.estimate.plan import (
+    USABLE,
+    Plan,
+    Split,
+    gb,
+    longest_rows,
+    peak_phase,
+    server_share,
+    suggestions,
+)
+
+
+def start_line(plan: Plan) -> str:
+    """What a run says of its plan as it starts."""
+    memory = plan.memory
+    parts = {
+        "base": memory.layers + memory.ends + memory.gathered,
+        "what is trained": memory.adapters + memory.gradients + memory.optimizer,
+        "the teacher's own": memory.copy,
+    }
+    said = ", ".join(f"{name} {gb(value)}" for name, value in parts.items() if value)
+    where = f" on each of {plan.split.trainers} ranks" if plan.split.trainers > 1 else ""
+    return (
+        f"plan, an estimate: at most {gb(memory.peak)} of {gb(plan.capacity)} GB to train"
+        f"{where} ({said}; {peak_phase(memory)}); fits: {_fit_words(plan)}"
+    )
+
+
+def lines(plan: Plan) -> list[str]:
+    """The plan as text."""
+    config, shape, split, memory = plan.config, plan.shape, plan.split, plan.memory
+    rows, is_on = plan.longest, config.model.gradient_checkpointing
+    layers = f"layers, 1 of {plan.shards} parts" if plan.shards > 1 else "layers"
+    resident = {
+        f"base: {layers}": memory.layers,
+        "base: embedding and head": memory.ends,
+        "two layers, gathered" if plan.shards > 1 else "one matrix, unrounded": memory.gathered,
+        "adapters": memory.adapters,
+        "gradients": memory.gradients,
+        "optimizer": memory.optimizer,
+        "the teacher's own weights": memory.copy,
+    }
+    names = {
+        "rollout": "cache of the local engine",
+        "teacher forward": "what the teacher's pass works in",
+        "loss": f"saved by the student's pass, and a chunk's logits ({gb(memory.logits)})",
+        "backward": "saved, and what the backward pass works in",
+        "update": "sums over ranks, and the optimizer's step",
+    }
+    kept = " less a server's" if split.shared else ""
+    peak = max(memory.phases, key=memory.phases.__getitem__)
+    text = [
+        f"{config.model.path} on {_machine_words(plan)}: an estimate, nothing was loaded",
+        "",
+        f"model    {shape.layers} layers, {shape.hidden:,} wide, {shape.parameters / 1e9:,.3g} B "
+        f"weights in {config.model.dtype}; {trained_words(plan)}",
+        f"GPUs     {_split_words(split)}: {split.reason}",
+        f"rows     micro-batches of {rows.rows}; prompts of {rows.prompt:,} tokens (student, "
+        f"assumed) and {rows.teacher_prompt:,} (teacher, at most), completions of at most "
+        f"{rows.completion:,}",
+        "",
+        f"GB on each training GPU, gradient checkpointing {'on' if is_on else 'off'}",
+        *(f"  {name:66}{gb(value):>8}" for name, value in resident.items() if value),
+        *(
+            f"  + {f'{phase}: {names[phase]}':64}{gb(value):>8}"
+            for phase, value in memory.phases.items()
+            if value
+        ),
+        f"  {f'peak, in the phase {peak}':66}{gb(memory.peak):>8}",
+        f"  {f'room for it, {USABLE:.0%} of the memory' + kept:66}{gb(plan.headroom):>8}",
+        f"  {'longest completion that fits, tokens':66}{plan.longest_completion:>8,}",
+        f"  {'longest prompt of the teacher that fits, tokens':66}{plan.longest_prompt:>8,}",
+        "",
+    ]
+    if server := plan.server:
+        text += [server_words(plan, server), ""]
+    text.append(f"fits     {_fit_words(plan)}")
+    if not plan.fits:
+        ways = suggestions(plan, longest_rows)
+        text += [f"         {'or' if i else 'take'} {way}" for i, way in enumerate(ways)]
+    return text
+
+
+def server_words(plan: Plan, server: ServerMemory) -> str:
+    """A server in one line."""
+    at_once = server.tokens // max(server.longest, 1)
+    fits = (
+        f"cache {gb(server.cache)} = {server.tokens:,} tokens, {at_once:,} of the longest rows "
+        f"({server.longest:,} tokens) at once"
+        if server.fits
+        else f"no room for one row of {server.longest:,} tokens: take larger or more GPUs, or "
+        f"shorter rows"
+    )
+    together = f" on {server.gpus} GPUs (--tensor-parallel-size {server.gpus})"
+    return (
+        f"server   {server_share(plan.config):.0%} of the memory"
+        f"{together if server.gpus > 1 else ''}: weights and adapters {gb(server.weights)}, {fits}"
+    )
+
+
+def trained_words(plan: Plan) -> str:
+    """What is trained, in words."""
+    model = plan.config.model
+    if model.train_mode == "full":
+        return "all are trained"
+    millions = plan.shape.adapters(model.lora_rank, model.lora_targets) / 1e6
+    return f"adapters of rank {model.lora_rank}: {millions:,.3g} M"
+
+
+def _machine_words(plan: Plan) -> str:
+    gpus = f"{plan.gpus} x {plan.capacity / 1e9:.0f} GB" if plan.gpus else "a laptop's CPU"
+    return f"{plan.nodes} x {gpus}" if plan.nodes > 1 else gpus
+
+
+def _split_words(split: Split) -> str:
+    if split.shared:
+        return "1 serves and trains" if split.trainers == 1 else f"{split.trainers} serve and train"
+    if split.servers:
+        return f"{split.trainers} to train + {split.servers} to serve"
+    return f"{split.trainers} to train"
+
+
+def _fit_words(plan: Plan) -> str:
+    left = plan.headroom - plan.memory.peak
+    if left >= 0:
+        return f"yes, with {gb(left)} GB to spare"
+    return f"no, {gb(-left)} GB are missing where the longest rows meet"

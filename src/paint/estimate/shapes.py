@@ -1,0 +1,169 @@
+"""The matrices of a dense decoder, from its config.json alone: no weight is read.
+
+Left out on purpose: biases of attention (a ten-thousandth of the weights), experts, and vision.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+
+from paint.config.schema import MAX_COUNT
+from paint.core.errors import ConfigError, format_value, wrap_errors
+from paint.demo.files import model_path
+
+BYTES = 2
+"""Of a bfloat16."""
+
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of a number by its format."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The matrices of a dense decoder such as Qwen3 or Llama.
+
+    Attributes:
+        layers, hidden, intermediate, vocabulary: their number, and widths.
+        heads, kv_heads, head_size: of queries, of keys and values, and the width of each.
+        tied: embedding and head are one matrix.
+        norms_heads: queries and keys are normalised head by head, as in Qwen3.
+        positions: the longest sequence that the model takes.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    intermediate: int
+    tied: bool
+    kv_heads: int = 8
+    head_size: int = 128
+    vocabulary: int = 151_936
+    norms_heads: bool = True
+    positions: int = 40_960
+
+    @property
+    def matrices(self) -> dict[str, tuple[int, int]]:
+        """Inputs and outputs of each linear layer of a block."""
+        queries, keys = self.queries, self.keys
+        return {
+            "q_proj": (self.hidden, queries),
+            "k_proj": (self.hidden, keys),
+            "v_proj": (self.hidden, keys),
+            "o_proj": (queries, self.hidden),
+            "gate_proj": (self.hidden, self.intermediate),
+            "up_proj": (self.hidden, self.intermediate),
+            "down_proj": (self.intermediate, self.hidden),
+        }
+
+    @property
+    def queries(self) -> int:
+        """Width of all queries."""
+        return self.heads * self.head_size
+
+    @property
+    def keys(self) -> int:
+        """Width of all keys, which is that of all values."""
+        return self.kv_heads * self.head_size
+
+    @property
+    def weights(self) -> int:
+        """N: weights of all blocks' matrices, each multiplied once a token."""
+        return self.layers * sum(rows * columns for rows, columns in self.matrices.values())
+
+    @property
+    def head(self) -> int:
+        """Weights of the projection onto the vocabulary."""
+        return self.hidden * self.vocabulary
+
+    @property
+    def parameters(self) -> int:
+        """Matrices, norms (two a block, of queries, of keys, the last), embedding and head."""
+        of_heads = self.head_size if self.norms_heads else 0
+        norms = self.layers * 2 * (self.hidden + of_heads) + self.hidden
+        return self.weights + norms + self.head * (1 if self.tied else 2)
+
+    @property
+    def cache(self) -> int:
+        """Bytes of one token's keys and values."""
+        return 2 * self.layers * self.keys * BYTES
+
+    def adapters(self, rank: int, targets: Iterable[str]) -> int:
+        """A: weights of the LoRA adapters, rank · (inputs + outputs) for each target."""
+        return self.layers * rank * sum(sum(self.matrices[name]) for name in targets)
+
+
+SHAPES = {
+    "HuggingFaceTB/SmolLM2-135M-Instruct": Shape(
+        30, 576, 9, 1536, True, 3, 64, 49_152, norms_heads=False, positions=8192
+    ),
+    "Qwen/Qwen3-1.7B": Shape(28, 2048, 16, 6144, tied=True),
+    "Qwen/Qwen3-4B": Shape(36, 2560, 32, 9728, tied=True),
+    "Qwen/Qwen3-8B": Shape(36, 4096, 32, 12_288, tied=False),
+    "Qwen/Qwen3-14B": Shape(40, 5120, 40, 17_408, tied=False),
+    "Qwen/Qwen3-32B": Shape(64, 5120, 64, 25_600, tied=False),
+    "meta-llama/Llama-3.3-70B-Instruct": Shape(
+        80, 8192, 64, 28_672, False, vocabulary=128_256, norms_heads=False, positions=131_072
+    ),
+}
+"""Of models that recipes name, where no file is at hand (source: each one's config.json)."""
+
+
+def shape_of(path: str) -> Shape:
+    """The shape of a model in a folder, of a hub name in its cache or in SHAPES, or of "demo".
+
+    Raises:
+        ConfigError: no config.json is at hand, or it is not that of a dense decoder.
+    """
+    file = Path(model_path(path), "config.json")
+    if not file.is_file():
+        cached = None
+        if not Path(path).is_dir():
+            try:
+                cached = try_to_load_from_cache(path, "config.json")
+            except HFValidationError:  # a folder's name, which no model on the hub can have
+                cached = None
+        if not isinstance(cached, str):
+            if path in SHAPES:
+                return SHAPES[path]
+            raise ConfigError(
+                f"model.path {format_value(path)} has no config.json here; name a folder that "
+                "has one, a "
+                f"hub name whose config.json is cached, or one of {', '.join(SHAPES)}"
+            )
+        file = Path(cached)
+
+    with wrap_errors(file, ConfigError, "it must describe a dense decoder, as Qwen3's does"):
+        return _shape(json.loads(file.read_bytes()))
+
+
+def _shape(config: Mapping[str, Any]) -> Shape:
+    """From what config.json says. Raises KeyError, ValueError."""
+    if (
+        config.get("num_experts")
+        or config.get("num_local_experts")
+        or config.get("n_routed_experts")
+    ):
+        raise ValueError("it has experts, whose memory and time are not modelled here")
+
+    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+    shape = Shape(
+        layers=int(config["num_hidden_layers"]),
+        hidden=hidden,
+        heads=heads,
+        intermediate=int(config["intermediate_size"]),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        kv_heads=int(config.get("num_key_value_heads") or heads),
+        head_size=int(config.get("head_dim") or hidden // heads),
+        vocabulary=int(config["vocab_size"]),
+        norms_heads=str(config.get("model_type", "")).startswith("qwen3"),
+        positions=int(config["max_position_embeddings"]),
+    )
+    for name, value in vars(shape).items():
+        if not isinstance(value, bool) and not 1 <= value <= MAX_COUNT:
+            raise ValueError(f"it says {value:,} {name}, which is no model's")
+    return shape

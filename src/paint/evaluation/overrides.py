@@ -1,0 +1,180 @@
+"""Verdicts that a person gives by hand, for samples that the grader judges wrongly.
+
+    {"problem": "7", "sample": 3, "verdict": "right", "reason": "gold answer lacks its unit"}
+
+A line also has "policy" and "benchmark" (the names of the folders) where the sample could be one of
+several evaluations: a verdict is on one text. Every line is applied and counted, or refused.
+
+Left out on purpose: verdicts on a whole problem. Mend its gold answer, or add another one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paint.data.problems import Problem
+from paint.data.readers import BadRow, DataError, Number, read_rows, shorten
+from paint.grading.base import Grade
+from paint.grading.math.compare import Reason
+from paint.grading.math.grader import MathGrade
+
+REQUIRED = ("problem", "sample", "verdict", "reason")
+OPTIONAL = ("policy", "benchmark")
+
+Place = tuple[str, str]
+"""Policy and benchmark."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManualLabel:
+    """A verdict by hand; ``where`` is its file and line, for messages."""
+
+    where: str
+    policy: str
+    benchmark: str
+    problem: str
+    sample: int
+    correct: bool
+    reason: str
+
+
+SampleTexts = Mapping[Place, tuple[Sequence[Problem], int]]
+"""What verdicts may be on: the problems and k of each evaluation."""
+
+ManualLabels = Mapping[tuple[str, int], ManualLabel]
+"""The verdicts by hand of one policy on one benchmark, by problem and sample."""
+
+
+def read_overrides(path: Path) -> list[ManualLabel]:
+    """The verdicts of a JSONL (or CSV) file.
+
+    Raises:
+        DataError: a file that cannot be read, or a line that is no verdict.
+    """
+    if not path.is_file():
+        raise DataError(f"{path} does not exist or is no file; --overrides names a JSONL file")
+    given = []
+    for line, fields in read_rows(path):
+        where = f"{path} line {line}"
+        if isinstance(fields, BadRow):
+            raise DataError(f"{where}: {fields}; mend the line")
+        given.append(_given(where, fields))
+    return given
+
+
+def manual_labels(path: Path | None, asked: SampleTexts) -> dict[Place, ManualLabels]:
+    """The verdicts of a file for each evaluation; none without a file.
+
+    Raises:
+        DataError: of `read_verdicts`; a verdict on a sample that is in no evaluation or in several;
+            two that differ on one sample. The message names file, line and value.
+    """
+    assigned: dict[Place, dict[tuple[str, int], ManualLabel]] = {place: {} for place in asked}
+    problems = {place: {p.id for p in posed} for place, (posed, _) in asked.items()}
+    samples = {place: k for place, (_, k) in asked.items()}
+    for verdict in read_overrides(path) if path else []:
+        place = _place(verdict, problems, samples)
+        key = (verdict.problem, verdict.sample)
+        earlier = assigned[place].setdefault(key, verdict)
+        if (earlier.correct, earlier.reason) != (verdict.correct, verdict.reason):
+            raise DataError(
+                f"{verdict.where}: {_words(verdict)} on problem {verdict.problem!r}, sample "
+                f"{verdict.sample}, and {_words(earlier)} in {earlier.where}; keep one of them"
+            )
+    return {**assigned}
+
+
+def apply_override(grade: Grade, given: ManualLabel) -> Grade:
+    """The grade with the person's verdict, in both readings of a mathematics grade."""
+    reason: Reason = "right" if given.correct else "wrong"
+    if not isinstance(grade, MathGrade):
+        return Grade(float(given.correct), reason)
+    strict, lenient = (
+        replace(verdict, correct=given.correct, reason=reason)
+        for verdict in (grade.strict, grade.lenient)
+    )
+    return MathGrade(strict, lenient)
+
+
+def counted(given: Mapping[tuple[str, bool], int]) -> dict[str, dict[str, int]]:
+    """How many verdicts of each reason say right, and how many wrong, from counts of both."""
+    return {
+        reason: {"right": given.get((reason, True), 0), "wrong": given.get((reason, False), 0)}
+        for reason in sorted({reason for reason, _ in given})
+    }
+
+
+def _given(where: str, fields: Mapping[str, object]) -> ManualLabel:
+    def refuse(name: str, must: str) -> DataError:
+        there = shorten(fields[name]) if name in fields else "nothing"
+        return DataError(f'{where}: "{name}" must be {must}, got {there}')
+
+    if unknown := sorted(fields.keys() - {*REQUIRED, *OPTIONAL}):
+        names = ", ".join((*REQUIRED, *OPTIONAL))
+        raise DataError(f'{where}: unknown field "{unknown[0]}"; a line has {names}')
+
+    texts = {}
+    for name in (*REQUIRED, *OPTIONAL):
+        value = fields.get(name)
+        if value in (None, "") and name in OPTIONAL:
+            value = ""
+        elif not isinstance(value, str) or not value.strip():
+            raise refuse(name, "a whole number" if name == "sample" else "text")
+        texts[name] = str(value)
+
+    if not (texts["sample"].isascii() and texts["sample"].isdecimal()):
+        raise refuse("sample", "the sample's number, from 0")
+    if texts["verdict"] not in ("right", "wrong") or isinstance(fields["verdict"], Number):
+        raise refuse("verdict", '"right" or "wrong"')
+    return ManualLabel(
+        where=where,
+        policy=texts["policy"],
+        benchmark=texts["benchmark"],
+        problem=texts["problem"],
+        sample=int(texts["sample"]),
+        correct=texts["verdict"] == "right",
+        reason=" ".join(texts["reason"].split()),
+    )
+
+
+def _place(
+    verdict: ManualLabel, problems: Mapping[Place, set[str]], samples: Mapping[Place, int]
+) -> Place:
+    """The one evaluation that has the sample."""
+    named = [
+        (policy, benchmark)
+        for policy, benchmark in problems
+        if verdict.policy in ("", policy) and verdict.benchmark in ("", benchmark)
+    ]
+    if not named:
+        raise DataError(
+            f"{verdict.where}: no evaluation of policy {verdict.policy or 'any'!r} on benchmark "
+            f"{verdict.benchmark or 'any'!r}; there are {_names(problems)}"
+        )
+
+    posed = [place for place in named if verdict.problem in problems[place]]
+    if not posed:
+        raise DataError(
+            f"{verdict.where}: no problem has the id {verdict.problem!r} in {_names(named)}"
+        )
+    places = [place for place in posed if verdict.sample < samples[place]]
+    if not places:
+        most = max(samples[place] for place in posed) - 1
+        raise DataError(
+            f"{verdict.where}: problem {verdict.problem!r} has samples 0 to {most}, got "
+            f"{verdict.sample}"
+        )
+    if len(places) > 1:
+        raise DataError(
+            f"{verdict.where}: problem {verdict.problem!r}, sample {verdict.sample} is in "
+            f'{_names(places)}; add "policy" and "benchmark" to say which is meant'
+        )
+    return places[0]
+
+
+def _names(places: Iterable[Place]) -> str:
+    return ", ".join("/".join(place) for place in places)
+
+
+def _words(verdict: ManualLabel) -> str:
+    return f"{'right' if verdict.correct else 'wrong'} ({verdict.reason})"

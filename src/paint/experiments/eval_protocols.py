@@ -1,0 +1,78 @@
+"""What every policy of an experiment is asked: the demo's exam, and the paper's."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from paint.config.schema import Config, EvaluationConfig, RolloutConfig
+from paint.data.benchmarks import Benchmark, load_benchmark
+from paint.data.problems import problems_digest
+from paint.demo.files import NAME
+from paint.inference.engine import Sampling, sampling_from
+from paint.inference.registry import server_engine
+
+
+@dataclass(frozen=True)
+class EvalProtocol:
+    """The evaluation of every policy in an experiment, whose seed is that of the policy's training.
+
+    Attributes:
+        samples: k, a problem.
+        rollout: the sampling, and the engine that generates.
+    """
+
+    benchmark: Benchmark
+    samples: int
+    thinking: bool
+    rollout: RolloutConfig
+
+    @property
+    def sampling(self) -> Sampling:
+        return sampling_from(self.rollout)
+
+    def served(self, server_gpus: tuple[str, ...]) -> "EvalProtocol":
+        """Asked through vLLM servers on these GPUs; without any, as it is."""
+        if not server_gpus:
+            return self
+        engine = server_engine(self.rollout.engine)
+        return replace(self, rollout=replace(self.rollout, engine=engine, server_gpus=server_gpus))
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """What results must have in common to be compared, as JSON keeps it."""
+        problems = self.benchmark.problems
+        facts = {
+            "benchmark": self.benchmark.name,
+            "problems": len(problems),
+            "problems_digest": problems_digest(problems),
+        }
+        facts |= {"samples": self.samples, "thinking": self.thinking, **asdict(self.sampling)}
+        return facts | {"engine": self.rollout.engine}
+
+
+def demo_protocol(problems: int | None, samples: int, benchmark: str = NAME) -> EvalProtocol:
+    """Held-out problems at temperature 1, without thinking, of at most 96 tokens.
+
+    Top-p is 1 where the paper has 0.95: slips that are rarer than 5 % would never be sampled.
+    """
+    rollout = RolloutConfig(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96, batch_size=400)
+    return EvalProtocol(
+        load_benchmark(benchmark, limit=problems), samples, thinking=False, rollout=rollout
+    )
+
+
+def paper_protocol(
+    config: Config, benchmark: str, problems: int | None, samples: int
+) -> EvalProtocol:
+    """The paper's evaluation (section 'Experimental Details') through the recipe's engine."""
+    paper = EvaluationConfig().rollout
+    rollout = replace(
+        config.rollout,
+        temperature=paper.temperature,
+        top_p=paper.top_p,
+        top_k=paper.top_k,
+        max_new_tokens=paper.max_new_tokens,
+        timeout=max(config.rollout.timeout, paper.timeout),
+    )
+    return EvalProtocol(
+        load_benchmark(benchmark, limit=problems), samples, thinking=True, rollout=rollout
+    )

@@ -1,0 +1,436 @@
+r"""Are two answers the same? The content of a box, and its equality with the gold answer.
+
+    answers -> integers -> without conditions, units and names -> text -> algebra
+
+`at_sight` decides by integers and `latex.normalize`, in linear time. The rest is algebra, which may
+take for ever: paint.grading.math.grader gives each pair a process of its own, which can be ended.
+paint.grading.math.parse reads the answers, and paint.grading.math.symbolic compares what they say.
+
+Forgiven: a unit, a percent or currency sign, a name (`x =`), a condition or a remark that only one
+side has, the order of a list, decimals that agree to six places.
+
+Not forgiven: two different units or conditions, units that scale (7\text{K} is 7000), another order
+in a tuple or a ranking, open ends of an interval for closed ones, a tuple for a set in braces, dots
+for omitted terms unless both texts are the same. What cannot be decided is not right.
+
+Left out: several boxes read as one list, bounds found by solving (x^2 < 4 for -2 < x < 2).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from paint.objective.anchors import normalize
+
+Reason = Literal[
+    "right", "wrong", "no box", "unclosed thought", "truncated", "unparsable gold", "timed out"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GoldReading:
+    """What the grader understands of a gold answer."""
+
+    kind: Literal[
+        "number",
+        "expression",
+        "relation",
+        "list",
+        "tuple",
+        "set",
+        "region",
+        "matrix",
+        "text",
+        "nothing",
+    ]
+    text: str  # what was understood; empty where nothing was
+    reason: str = ""  # why nothing was understood; empty where something was
+    suspicions: tuple[str, ...] = ()  # why a person should look at it; most readings have none
+
+    @property
+    def parses(self) -> bool:
+        """Whether answers can be compared with it otherwise than by their text."""
+        return self.kind != "nothing"
+
+
+# Characters; longer answers are compared as integers and as text only.
+LONGEST_ANSWER = 2000
+
+# The last box counts, but not the empty one of the instruction "within \boxed{}".
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?![a-zA-Z])\s*+(?!\{\s*+\})")
+_UNBRACED = re.compile(r"\\?[^\s$\\{}]+(?:\{[^{}]*\})*")
+_ESCAPE_OR_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+
+_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+_WRAPPER = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox)\s*\{"
+_WRAPPED = re.compile(rf"{_WRAPPER}([^{{}}]*)\}}")
+_SEPARATOR = r"(?:,\\!\s*|\{,\}|\\[,;: ]|[, ~])"
+_INTEGER = re.compile(rf"([+\-\u2212]?)\s*([0-9]{{1,3}}(?:{_SEPARATOR}[0-9]{{3}})+|[0-9]+)")
+
+# What stands before a value: x = and a currency sign.
+_NAME = re.compile(r"(?:[^0-9=<>!:{}]|\{[^0-9={}]*\})+=(?=[^=]+$)")
+_CURRENCY_SIGN = r"\\?\$|€|£|\\pounds(?![a-z])|\\text\s*\{\s*\\?\$\s*\}"
+_CURRENCY = re.compile(rf"\s*({_CURRENCY_SIGN})")
+
+# What stands after it: one or more units, up to the end.
+_GAP = r"(?:[\s~/]|\\[,;:! ]|\\cdot(?![A-Za-z]))*+"
+_POWER = r"(?:\s*\^\s*(?:\{\s*-?[0-9]\s*\}|[0-9]))?"
+_WRAPPED_UNIT = (  # \mathrm{i} and \mathrm{e} are numbers
+    rf"{_WRAPPER}(?!\s*[ei]\s*\}})[^{{}}]*\}}{_POWER}"
+)
+_RAISED_CIRCLE = r"\^\s*(?:\\circ|\{\s*\\circ\s*\})"
+_DEGREE_SIGN = rf"{_RAISED_CIRCLE}(?:\s*[CF](?![A-Za-z]))?|\\degree(?![A-Za-z])|°"
+_PERCENT_SIGN = r"(?:\\?%|(?:percent(?:age)?|pct)(?![a-z]))"
+_PLAIN_WORD = r"(?<![A-Za-z\\])[a-z]{4,}"
+_ABBREVIATION = (  # only after a blank: 2km may be 2 times k times m
+    r"(?<=[\s~,;:!])(?:[cmk]m|[km]?g|ft|lb|oz|hr|min|sec|mph|[ap]\.?m)"
+)
+_PLAIN_UNIT = rf"(?:{_PLAIN_WORD}|{_ABBREVIATION})\b{_POWER}"
+_BASE = r"(?<=[0-9])_(?:[0-9]|\{[0-9]+\})"  # 52_8: forgiven like a unit
+_ONE_UNIT = rf"(?:{_WRAPPED_UNIT}|{_DEGREE_SIGN}|{_PERCENT_SIGN}|{_PLAIN_UNIT}|{_BASE})"
+_UNIT = re.compile(rf"(?:{_GAP}{_ONE_UNIT})+\s*$")
+
+# Words after a number that change it instead of counting something.
+_CHANGING_WORDS = """
+and or not if unless except than least most plus minus half halves squared cubed factorial
+impossible k K M B bn mn tenth tenths hundredth hundredths thousandth thousandths score
+"""
+_CHANGING_WORD = rf"(?<![A-Za-z])(?:{'|'.join(_CHANGING_WORDS.split())})(?![A-Za-z])"
+_FURTHER_NUMBER = r"(?<!mod)(?<!base)[\s~][0-9]"  # 2 hours 30 minutes
+_NO_UNIT = re.compile(rf"{_CHANGING_WORD}|{_FURTHER_NUMBER}")
+
+# Units are compared part by part, each in one spelling.
+_UNIT_PART = re.compile(r"[ap]\.m|[A-Za-z]+|[%°$€£]|[\^_]?[^A-Za-z0-9]*[0-9]+")
+_SPELLINGS = """
+cm centimeter centimetre; mm millimeter millimetre; km kilometer kilometre; m meter metre
+in inch inche; ft foot feet; yd yard; mi mile; g gram; kg kilogram; lb pound; oz ounce; s sec second
+min minute; h hr hour; l liter litre; $ dollar; % percent percentage pct; ° degree deg circ
+^{2 square sq; ^{3 cubic cu; am a.m; pm p.m
+"""
+_SAME_UNIT = {
+    name: unit
+    for unit, *names in map(str.split, re.split("[;\n]", _SPELLINGS.strip()))
+    for name in names
+}
+_PERCENT, _DEGREE = frozenset("%"), frozenset("°")
+
+_POWERS = {
+    "dozen": "12",
+    "hundred": "10^2",
+    "thousand": "10^3",
+    "million": "10^6",
+    "billion": "10^9",
+    "trillion": "10^{12}",
+}
+_MAGNITUDE = re.compile(
+    rf"(?<=[0-9])(?:[\s~]|\\[,;: ])*+({_WRAPPER}\s*)?({'|'.join(_POWERS)})(?![A-Za-z])"
+)
+# 7\text{K} is 7000, but 7\text{ K} may be a temperature.
+_SHORT_MAGNITUDE = re.compile(rf"(?<=[0-9]){_WRAPPER}([KkMB]|bn|mn)\}}")
+_SHORT_POWERS = {"K": "10^3", "k": "10^3", "M": "10^6", "mn": "10^6", "B": "10^9", "bn": "10^9"}
+
+# Prose is compared as text: as a formula, seat and east are the same product of letters.
+_NOT_WORDS = "sqrt matrix pmatrix bmatrix vmatrix array cases"
+_NO_WORD = rf"(?!(?:{'|'.join(_NOT_WORDS.split())})(?![A-Za-z]))"
+_WORD = re.compile(rf"(?<![\\A-Za-z]){_NO_WORD}[A-Za-z]{{4,}}")
+_SHORT_WORD = r"(?<![A-Za-z])(?:(?!and(?![A-Za-z]))[A-Za-z]{3}|[Nn][Oo](?![A-Za-z]))"
+_WORDS_ONLY = re.compile(rf"(?=.*{_SHORT_WORD})[A-Za-z\s.,'-]+", re.DOTALL)
+
+_ALTERNATIVE = re.compile(rf"{_WRAPPER}\s*OR\s*\}}|(?<![A-Za-z\\])OR(?![A-Za-z])")
+_WRAPPED_WORD = re.compile(rf"{_WRAPPER}\s*[A-Za-z]{{2,3}}\.?\s*\}}")
+
+# What is said of an answer behind it. Some of it restricts nothing.
+_BEFORE_CONDITION = rf"(?:[\s,;~(]|\\[,;: ]|\\q?quad(?![A-Za-z])|{_WRAPPER}[\s,;(]*)*"
+_CONDITION_WORDS = (
+    r"for|where|if|when|whenever|with|provided|such that|about|approximately|approx|by|i\.e\."
+)
+_MEMBERSHIP = r"(?<=[,\s(d])[A-Za-z](?:\s*,\s*[A-Za-z])*\s*\\in\s*(?:\\mathbb|\\N|\\Z|\\R)"
+_CONDITION = re.compile(
+    rf"(?<=[^\s,]){_BEFORE_CONDITION}"
+    rf"((?:(?<![A-Za-z\\])(?:{_CONDITION_WORDS})(?![A-Za-z])|\\forall|{_MEMBERSHIP}).*)$",
+    re.DOTALL,
+)
+_UNIVERSAL = re.compile(r"for\s+(?:all|any|every|each)|\\forall|where|with|about|approx|by|i\.e\.")
+
+_SMALL_WORD = re.compile(r"(?<![A-Za-z\\])(?:of|is|the|in|to|at|on|per|each)(?![A-Za-z])")
+_GOES_ON = re.compile(r"\.[0-9]++…")  # a decimal with dots is no list with dots
+_LETTER_AND_ANSWER = r"\((?P<letter>[A-E])\)-?(?:[0-9]|\\[a-z])[^A-Z,]*"  # (A) 5
+_LETTER_ALONE = r"\(?(?P<alone>[A-E])\)?"
+_CHOICE = re.compile(rf"{_LETTER_AND_ANSWER}|{_LETTER_ALONE}")
+_LONE_TUPLE = re.compile(  # \{(1, 2)\} is (1, 2)
+    r"(?:\\left\s*)?\\\{\s*(\([^(){}]*\))\s*(?:\\right\s*)?\\\}"
+)
+_OR = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])")
+
+_LOGARITHM = re.compile(r"log(?!_)")
+_COMMAND_OF_ANGLES = r"\\(?:sin|cos|tan|cot|sec|csc)"
+_PLAIN_FUNCTION = r"(?<![A-Za-z\\])(?:sin|cos|tan)"
+_TRIGONOMETRIC = re.compile(rf"(?:{_COMMAND_OF_ANGLES}|{_PLAIN_FUNCTION})(?![a-z])")
+
+
+def boxed(text: str) -> str | None:
+    r"""The content of the last \boxed{...} (or \fbox, \framebox), its braces balanced.
+
+    None without a box, and where the last box never closes: the text was cut inside its answer.
+    Empty boxes, as in the instruction "within \boxed{}", are passed over. Without braces, \boxed 5
+    holds the text up to white space, $ or a brace, unless it is a word of prose.
+    """
+    for box in reversed(list(_BOX.finditer(text))):
+        if text.startswith("{", box.end()):
+            end = _closing_brace(text, box.end())
+            if end is None:
+                return None
+            content = text[box.end() + 1 : end].strip()
+
+        else:
+            unbraced = _UNBRACED.match(text, box.end())
+            content = unbraced[0].rstrip(".,;:!?)") if unbraced else ""
+            content = "" if len(content) > 1 and content.isalpha() else content
+
+        if content:
+            return content
+    return None
+
+
+def alternatives(gold: str) -> list[str]:
+    """The gold answer, and each of those that a capital OR joins: `1/2 OR 0.5`."""
+    answers = [part for part in _ALTERNATIVE.split(gold) if part.strip()]
+    return [*answers, gold] if len(answers) > 1 else [gold]
+
+
+def compare_text(given: str, gold: str) -> Reason | None:
+    """Decides by integers and by text, in linear time; None where it takes algebra."""
+    is_short_word = any(_WRAPPED_WORD.fullmatch(text.strip()) for text in (given, gold))
+    given, gold = _bare(given), _bare(gold)
+    is_same = _same_integers(given, gold)
+    if is_same is not None:
+        return "right" if is_same else "wrong"
+    if _same_text(given, gold):
+        return "right"
+
+    if len(gold) > LONGEST_ANSWER or not normalize(gold):
+        return "unparsable gold"
+    if len(given) > LONGEST_ANSWER:
+        return "wrong"
+    if _same_choice(given, gold):
+        return "right"
+
+    given, condition = _condition(given)
+    gold, gold_condition = _condition(gold)
+    if not _compatible(condition, gold_condition):
+        return "wrong"
+    given, unit, gold, gold_unit = _quantities(given, gold)
+    if unit and gold_unit and unit != gold_unit:
+        return "wrong"
+    is_same = _same_integers(given, gold)
+    if is_same or _same_text(given, gold):
+        return "right"
+    if is_same is False and (unit == gold_unit or _PERCENT not in (unit, gold_unit)):
+        return "wrong"
+
+    if _leaves_out(given) or _leaves_out(gold):
+        return "wrong"
+    is_prose = any(_WORD.search(text) or _WORDS_ONLY.fullmatch(text) for text in (given, gold))
+    if is_prose or is_short_word:
+        return "right" if _prose(given) == _prose(gold) else "wrong"
+    return None
+
+
+def compare_symbolic(given: str, gold: str) -> Reason:
+    """Decides by algebra what at_sight leaves open. Never raises; may take for ever."""
+    from sympy import Rational, pi
+
+    from paint.grading.math.parse import Scalar, parse_answer
+    from paint.grading.math.symbolic import values_equal
+
+    given, gold = _condition(_bare(given))[0], _condition(_bare(gold))[0]
+    given, unit, gold, gold_unit = _quantities(given, gold)
+    for log in ("ln", "log_{10}") if _LOGARITHM.search(given + gold) else ("ln",):
+        try:
+            expected = parse_answer(gold, log=log)
+        except Exception:
+            return "unparsable gold"
+
+        try:
+            value = parse_answer(given, log=log)
+            if values_equal(value, expected):
+                return "right"
+            if not (isinstance(value, Scalar) and isinstance(expected, Scalar)):
+                continue
+            for sign, factor in ((_PERCENT, Rational(1, 100)), (_DEGREE, pi / 180)):
+                if unit == gold_unit or sign not in (unit, gold_unit):
+                    continue
+                a, b = (
+                    Scalar(side.expr * (factor if own == sign else 1), side.is_decimal)
+                    for side, own in ((value, unit), (expected, gold_unit))
+                )
+                if values_equal(a, b):
+                    return "right"
+        except Exception:  # what cannot be read or compared is not right
+            continue
+    return "wrong"
+
+
+def explain_gold(gold: str) -> GoldReading:
+    """How a gold answer is understood, for a person who checks data.
+
+    Never raises; may take for ever where an integral or a limit is to be found.
+    """
+    from paint.grading.math.parse import Statement, free_symbols, has_value, kind_of, parse_answer
+
+    bare = _bare(gold)
+    if not normalize(bare):
+        return GoldReading("nothing", "", "it is empty")
+    if len(bare) > LONGEST_ANSWER:
+        return GoldReading("nothing", "", f"it is longer than {LONGEST_ANSWER} characters")
+
+    answer, condition = _condition(bare)
+    quantity, unit = _quantity(answer)
+    suspicions = []
+    if boxed(gold) and not gold.strip().startswith(("\\boxed", "$\\boxed")):
+        suspicions.append("only its box is read")
+    if len(alternatives(gold)) > 1:
+        suspicions.append("it is read as several accepted answers")
+    if condition:
+        suspicions.append(f"it is read without {condition!r}")
+
+    if _WORD.search(quantity) or _WORDS_ONLY.fullmatch(quantity) or _leaves_out(quantity):
+        return GoldReading("text", _prose(quantity), suspicions=("it is read as text", *suspicions))
+    try:
+        value = parse_answer(_integer(quantity) or quantity)
+    except Exception:
+        return GoldReading("nothing", "", "it does not parse", tuple(suspicions))
+    if not has_value(value):
+        return GoldReading("nothing", "", "it has no value", tuple(suspicions))
+
+    if _SMALL_WORD.search(quantity):
+        suspicions.append("its words are read as letters")
+    if isinstance(value, Statement) and not free_symbols(value):
+        suspicions.append("it is a statement about numbers, true or false")
+    text = " ".join([str(value), *sorted(unit)])
+    return GoldReading(kind_of(value), text, suspicions=tuple(suspicions))
+
+
+def _same_integers(given: str, gold: str) -> bool | None:
+    """Whether two integers are equal; None unless both are integers."""
+    integers = _integer(given), _integer(gold)
+    return None if None in integers else integers[0] == integers[1]
+
+
+def _same_text(given: str, gold: str) -> bool:
+    a, b = normalize(given), normalize(gold)
+    if not a:
+        return False
+    # 107,109 may be a list of two numbers, and 107, 109 is one.
+    return a == b or given.replace(", ", ",") == gold.replace(", ", ",")
+
+
+def _same_choice(given: str, gold: str) -> bool:
+    """Whether one side is a choice, and the other the same choice with its answer: A and (A) 5."""
+    choices = [_CHOICE.fullmatch(normalize(text)) for text in (given, gold)]
+    letters = {choice["letter"] or choice["alone"] for choice in choices if choice}
+    has_letter_alone = any(choice and choice["alone"] for choice in choices)
+    return None not in choices and len(letters) == 1 and has_letter_alone
+
+
+def _condition(text: str) -> tuple[str, str]:
+    """An answer without what is said of it behind, and that: n^2, for all n > 2."""
+    condition = _CONDITION.search(text)
+    if condition is None or not re.match(r"[^A-Za-z]|[A-Za-z](?![A-Za-z])", text):
+        return text, ""
+    answer = text[: condition.start()]
+    if any(
+        answer.count(a) + answer.count(b) > answer.count(c) + answer.count(d)
+        for a, b, c, d in (("(", "[", ")", "]"), (r"\{", "", r"\}", ""))
+    ):
+        return text, ""
+    unclosed = answer.count("{") - answer.count("}")
+    return answer + "}" * unclosed, condition[1]
+
+
+def _compatible(condition: str, other: str) -> bool:
+    """Whether two answers may be compared without what is said of them."""
+    if not (condition and other) or any(map(_UNIVERSAL.match, (condition, other))):
+        return True
+    return _prose(condition) == _prose(other)
+
+
+def _prose(text: str) -> str:
+    return re.sub(r",?\s*\band\b,?\s*", ", ", normalize(text).casefold())
+
+
+def _leaves_out(text: str) -> bool:
+    """Whether dots stand for omitted terms. 1, 2, ..., 9 is not 1, 2, 9."""
+    return "…" in _GOES_ON.sub("", normalize(text))
+
+
+def _quantities(given: str, gold: str) -> tuple[str, frozenset[str], str, frozenset[str]]:
+    """Both answers, each followed by its unit, without the unit and without a lone side's name."""
+    if "=" not in gold:
+        given = _unnamed(given)
+    elif "=" not in given:
+        gold = _unnamed(gold)
+    return (*_quantity(given), *_quantity(gold))
+
+
+def _unnamed(text: str) -> str:
+    """Without `x =`."""
+    name = _NAME.match(text)
+    return text[name.end() :] if name else text
+
+
+def _quantity(text: str) -> tuple[str, frozenset[str]]:
+    """A number without its unit, and the unit in one spelling; empty where there is none."""
+    text = _SHORT_MAGNITUDE.sub(lambda letter: rf"\cdot {_SHORT_POWERS[letter[1]]}", text)
+    text = _MAGNITUDE.sub(lambda word: rf"\cdot {_POWERS[word[2]]}{word[1] or ''}", text)
+    currency = _CURRENCY.match(text)
+    number = text[currency.end() :] if currency else text
+
+    written = ""
+    unit = _UNIT.search(number)
+    if unit and not _NO_UNIT.search(unit[0]):
+        before = number[: unit.start()]
+        if re.search(r"[0-9]|\\pi|π", before) and not _TRIGONOMETRIC.search(before):
+            number, written = before, normalize(unit[0]).lower().replace("mph", "mi/h")
+
+    parts = [
+        part.removesuffix("s") if len(part) > 2 else part for part in _UNIT_PART.findall(written)
+    ]
+    if currency:
+        parts.append(currency[1] if currency[1] in "€£" else "$")
+    return number.strip(), frozenset(_SAME_UNIT.get(part, part) for part in parts) - {"per"}
+
+
+def _bare(text: str) -> str:
+    r"""The content of its box, if any, without math delimiters, an outer \text and a full stop."""
+    text = _without_stop(boxed(text) or text).removeprefix(r"\displaystyle").lstrip()
+    for left, right in _DELIMITERS:
+        if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right):
+            text = _without_stop(text[len(left) : -len(right)])
+            break
+
+    wrapped = _WRAPPED.fullmatch(text) or _LONE_TUPLE.fullmatch(text)
+    return _without_stop(wrapped[1]) if wrapped else text
+
+
+def _without_stop(text: str) -> str:
+    return text.strip().removesuffix(".").strip()
+
+
+def _integer(text: str) -> str | None:
+    """The canonical digits of an integer, or None. Not int(), which refuses 5,000 digits."""
+    integer = _INTEGER.fullmatch(text)
+    if integer is None:
+        return None
+    digits = re.sub("[^0-9]", "", integer[2]).lstrip("0")
+    is_negative = digits and integer[1] not in ("", "+")
+    return f"-{digits}" if is_negative else digits or "0"
+
+
+def _closing_brace(text: str, opening: int) -> int | None:
+    depth = 0
+    for match in _ESCAPE_OR_BRACE.finditer(text, opening):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth == 0 and match[0] == "}":
+            return match.start()
+    return None

@@ -1,0 +1,212 @@
+r"""Is the final answer of a completion the gold answer, and if not, why?
+
+    completion -> box after the thought (strict), box anywhere (lenient)
+    box, gold answer -> integers -> text -> algebra -> verdict
+
+A verdict is for analysis and evaluation only: it never drives the method (paper: section
+'Overlap-Adaptive Partial Solution Conditioning'). When two answers are equal is the business of
+paint.grading.math.compare.
+
+Where that takes algebra, which may take for ever, each pair of answers gets a process of its own
+(paint.grading.processes), and a verdict depends on nothing but the pair.
+
+Left out: answers without a box.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from paint.grading.base import Gold, Grade, Item
+from paint.grading.math.compare import Reason, alternatives, boxed, compare_symbolic, compare_text
+from paint.grading.processes import Pool
+
+Pair = tuple[str, str]  # the given answer and the gold one
+
+MEMORY_BYTES = 4 << 30
+MOST_TIMEOUTS = 12  # while the equal answers to one problem are found
+
+_WARM_UP = (  # sympy loads some modules late; with these pairs it does so before the first fork
+    (r"\frac{x+1}{2}", "0.5 + 0.5x"),
+    (r"\{1, 2\pi\}", r"(1, 2\sqrt{3}]"),
+    ("x<3", "y = x^2"),
+    (r"\frac{1}{7}", "x+1"),
+    (r"\sqrt{2}", r"\frac{3}{5}"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether one answer is right, and why not."""
+
+    correct: bool
+    answer: str | None  # what was compared: the content of the box; None without one
+    reason: Reason  # "right" exactly when correct
+
+
+@dataclass(frozen=True, slots=True)
+class MathGrade(Grade):
+    """The two readings of a completion; the reward is that of the strict one."""
+
+    reward: float = field(init=False)
+    reason: Reason = field(init=False)
+    failed: bool = field(init=False, default=False)
+    strict: Verdict  # the last box after the last closed think block
+    lenient: Verdict  # the last box anywhere
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reward", float(self.strict.correct))
+        object.__setattr__(self, "reason", self.strict.reason)
+
+
+class MathGrader:
+    """Grades by the boxed answer; a context manager. Workers start when a pair needs algebra.
+
+    ``deadline`` is the processor time of a pair in seconds, from 0.01 to a day. ``workers`` is by
+    default the number of cores. Raises PaintError when a worker cannot be started. For one thread
+    at a time.
+    """
+
+    def __init__(self, *, workers: int | None = None, deadline: float = 5.0) -> None:
+        self._pool = Pool(
+            "paint.grading.math.compare:compare_symbolic",
+            deadline=deadline,
+            workers=workers,
+            warm_up=_WARM_UP,
+            memory=MEMORY_BYTES,
+        )
+
+    def grade(self, items: Sequence[Item]) -> list[MathGrade]:
+        """The grades in the order of the items."""
+        answers = [(answer_text(item.text), boxed(item.text)) for item in items]
+        reasons = self._reasons(
+            (given, gold)
+            for item, strict_and_lenient in zip(items, answers, strict=True)
+            for given in strict_and_lenient
+            if given is not None
+            for gold in accepted(item.gold)
+        )
+
+        return [
+            MathGrade(
+                strict=_verdict(item, strict, reasons, is_strict=True),
+                lenient=_verdict(item, lenient, reasons, is_strict=False),
+            )
+            for item, (strict, lenient) in zip(items, answers, strict=True)
+        ]
+
+    def equal(self, pairs: Sequence[Pair]) -> list[bool]:
+        """Whether two answers are equal.
+
+        False where that is undecidable: an answer that does not parse equals nothing but its own
+        text, and an empty answer not even that. So does one that costs its deadline alone.
+
+        All pairs share a budget, so they are those of one problem: after MOST_TIMEOUTS deadlines,
+        what still takes algebra is undecided.
+        """
+        reasons = _at_sight(pairs)
+        hard = [pair for pair in dict.fromkeys(pairs) if pair not in reasons]
+        answers = dict.fromkeys(answer for pair in hard for answer in pair)
+        waiting = iter([*((answer, answer) for answer in answers), *hard])
+        hopeless: set[str] = set()
+        timeouts = 0
+
+        while batch := list(islice(waiting, MOST_TIMEOUTS - timeouts)):
+            asked = [pair for pair in batch if hopeless.isdisjoint(pair)]
+            for pair, reason in self._compare(asked).items():
+                reasons.setdefault(pair, reason)  # an answer equals its own text, whatever it costs
+                if reason == "timed out":
+                    timeouts += 1
+                    hopeless |= {pair[0]} if pair[0] == pair[1] else set()
+
+        return [reasons.get(pair) == "right" for pair in pairs]
+
+    def close(self) -> None:
+        """End all workers at once, whatever they do; a later grading starts new ones."""
+        self._pool.close()
+
+    def __enter__(self) -> "MathGrader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _reasons(self, pairs: Iterable[Pair]) -> dict[Pair, Reason]:
+        """The reason for each pair."""
+        pairs = list(dict.fromkeys(pairs))
+        reasons = _at_sight(pairs)
+        return reasons | self._compare([pair for pair in pairs if pair not in reasons])
+
+    def _compare(self, hard: Collection[Pair]) -> dict[Pair, Reason]:
+        """The reason for each of several different pairs, by algebra."""
+        results = self._pool.call(list(hard))
+        return {
+            pair: "timed out" if result.error else result.value
+            for pair, result in zip(hard, results, strict=True)
+        }
+
+
+def accepted(gold: Gold) -> list[str]:
+    """The gold answers of which each is right.
+
+    Raises ValueError where there is none.
+    """
+    answers = [gold] if isinstance(gold, str) else list(gold)
+    if not answers:
+        raise ValueError("a list of accepted answers is empty")
+    return [each for answer in answers for each in alternatives(answer)]
+
+
+def is_correct(completion: str, answer: Gold) -> bool:
+    """The strict verdict of a Grader, in this process and without a deadline.
+
+    For tests and single questions only. Raises on no text, but an expression such as 9^{9^{9}} can
+    keep it busy for ever.
+    """
+    given = answer_text(completion)
+    if given is None:
+        return False
+    return any(
+        (compare_text(given, gold) or compare_symbolic(given, gold)) == "right"
+        for gold in accepted(answer)
+    )
+
+
+def answer_text(completion: str) -> str | None:
+    """The boxed answer after the last closed think block.
+
+    None without a boxed answer, or with a think block left open. A completion without think tags is
+    searched as a whole. Where the prompt's template opens the think block, the caller must put the
+    opening tag in front; otherwise an answer in a cut-off thought counts.
+    """
+    final = _after_thought(completion)
+    return None if "<think>" in final else boxed(final)
+
+
+def _after_thought(completion: str) -> str:
+    return completion.rpartition("</think>")[2]
+
+
+def _at_sight(pairs: Iterable[Pair]) -> dict[Pair, Reason]:
+    """The reasons that take no algebra."""
+    decided = {pair: compare_text(*pair) for pair in dict.fromkeys(pairs)}
+    return {pair: reason for pair, reason in decided.items() if reason}
+
+
+def _best(reasons: Sequence[Reason]) -> Reason:
+    """One reason for several accepted answers: unparsable only where all of them are."""
+    order: tuple[Reason, ...] = ("right", "timed out", "wrong", "unparsable gold")
+    return min(reasons, key=order.index)
+
+
+def _verdict(
+    item: Item, given: str | None, reasons: Mapping[Pair, Reason], *, is_strict: bool
+) -> Verdict:
+    reason: Reason = "no box"
+    if given is not None:
+        reason = _best([reasons[given, gold] for gold in accepted(item.gold)])
+    elif item.truncated:
+        reason = "truncated"
+    elif is_strict and "<think>" in _after_thought(item.text):
+        reason = "unclosed thought"
+    return Verdict(reason == "right", given, reason)

@@ -1,0 +1,432 @@
+r"""What an answer says: a number or formula, a statement, a list, a region, a set by its condition.
+
+    text -> one spelling -> parts -> relations -> brackets -> formulas (latex2sympy) -> value
+
+Lists, tuples, chains, unions and `\pm` are taken apart here, where their order, names and brackets
+are still seen. latex2sympy, math-verify's parser, reads formulas only, with four changes: factors
+are multiplied (it adds 5(4), as if it were a mixed number), decimals are exact, `I` is a letter,
+and Greek letters are no constants.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Literal
+
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
+from sympy import Expr, I, Integral, Limit, Piecewise, Product, Rational, Sum, Symbol, nan, zoo
+from sympy.core.function import AppliedUndef
+
+from paint.objective.anchors import normalize
+
+
+class AnswerParseError(Exception):
+    """No value can be made of a text."""
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A number or a formula."""
+
+    expr: Any
+    is_decimal: bool = False  # written with a decimal point, so perhaps rounded
+
+    def __str__(self) -> str:
+        return str(self.expr)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Sides and the relations between them: x = 3, 0 < x < 1, x ∈ A."""
+
+    sides: tuple["Value", ...]
+    relations: tuple[str, ...]
+
+    def __str__(self) -> str:
+        rest = zip(self.relations, self.sides[1:], strict=True)
+        return " ".join([str(self.sides[0]), *(f"{sign} {side}" for sign, side in rest)])
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Several values. The brackets "" are a list's, "or" those of alternatives, [[ a matrix's."""
+
+    parts: tuple["Value", ...]
+    brackets: str = ""
+    is_ranking: bool = False  # letters that are not in the alphabet's order
+
+    def __str__(self) -> str:
+        if self.brackets == "or":
+            return " or ".join(map(str, self.parts))
+        inner = ", ".join(map(str, self.parts))
+        return f"{self.brackets[:1]}{inner}{self.brackets[1:].replace('[', ']')}"
+
+
+@dataclass(frozen=True)
+class Region:
+    """∪, ∩ or ∖ of regions, or a set of numbers such as ℝ."""
+
+    operation: str
+    parts: tuple["Value", ...] = ()
+
+    def __str__(self) -> str:
+        return f" {self.operation} ".join(map(str, self.parts)) or self.operation
+
+
+@dataclass(frozen=True)
+class Builder:
+    r"""\{element : condition\}."""
+
+    element: "Value"
+    condition: "Value"
+
+    def __str__(self) -> str:
+        return f"{{{self.element} : {self.condition}}}"
+
+
+Kind = Literal["number", "expression", "relation", "list", "tuple", "set", "region", "matrix"]
+Value = Scalar | Statement | Listing | Region | Builder
+
+_SPELLINGS = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\(?:langle|lparen)(?![A-Za-z])", "("),
+        (r"\\(?:rangle|rparen)(?![A-Za-z])", ")"),
+        (r"\\(?:big)?cup(?![A-Za-z])", "∪"),  # noqa: RUF001
+        (r"\\(?:big)?cap(?![A-Za-z])", "∩"),
+        (r"\\(?:setminus|backslash)(?![A-Za-z])", "∖"),  # noqa: RUF001
+        (r"\\mp(?![A-Za-z])", "∓"),
+        (r"\\lt(?![A-Za-z])", "<"),
+        (r"\\gt(?![A-Za-z])", ">"),
+        (r":=", "="),
+        (r"(?<![A-Za-z\\])lim(?=_)", r"\\lim"),
+        (r"(?<=lim_\{)([A-Za-z])→", r"\1\\to "),
+        (r"(?<![A-Za-z])lg(?![A-Za-z])", "log_{10}"),
+        (r"(?<![A-Za-z\\])infinity(?![A-Za-z])", "∞"),
+        (r"[½¼¾]", lambda sign: {"½": "{1/2}", "¼": "{1/4}", "¾": "{3/4}"}[sign[0]]),
+    )
+]
+_OR = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])")
+_AND = re.compile(r"(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
+_RELATION = re.compile("[=≤≥<>≠≈∈]")
+_NO_MATHEMATICS = re.compile("[≡⇒⇔→…]")
+_NUMBERS = re.compile(r"\\mathbb\{([NZQRC])\}|([ℕℤℚℝℂ])")  # noqa: RUF001
+_LETTER = re.compile("[A-Z]")
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|.", re.DOTALL)
+_DEPTH = dict.fromkeys(["(", "[", "{", r"\{"], 1) | dict.fromkeys([")", "]", "}", r"\}"], -1)
+_MATRIX = re.compile(
+    r"([^\\=]*|\\frac\{[^{}]*\}\{[^{}]*\})(?:\\left\s*[\[(])?\s*"
+    r"\\begin\{((?:[pbB]|small)?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\2\}"
+    r"\s*(?:\\right\s*[\])])?",
+    re.DOTALL,
+)
+
+_PERIOD = r"\\(?:overline|bar|dot)\s*\{\s*([0-9]{1,20})\s*\}"
+_REPEATING = re.compile(rf"([0-9]*)\.([0-9]*){_PERIOD}")
+_MIXED = re.compile(r"(?<![0-9.,}\])A-Za-z])([0-9]+)\\frac\{([0-9]+)\}\{([0-9]+)\}(?![\^])")
+_NO_NUMBER = re.compile(r"[0-9]_|[0-9] [0-9]")
+_ANGLE_FUNCTION = "sin|cos|tan|cot|sec|csc"
+_FUNCTION = re.compile(
+    rf"(?<![A-Za-z\\])(?<!_\{{)((?:arc)?(?:{_ANGLE_FUNCTION})h?|log|ln|exp|max|min)(?![A-Za-z])"
+)
+_TRIGONOMETRIC = re.compile(rf"(?<![A-Za-z])(?:{_ANGLE_FUNCTION})(?![a-z])")
+_OPERATOR = re.compile(r"(?<![A-Za-z\\])(gcd|lcm)(?![A-Za-z])")
+_PLAIN_LOG = re.compile(r"(?<![A-Za-z])log(?![A-Za-z_])")
+_DEGREES = re.compile(
+    r"((?:[0-9]+(?:\.[0-9]+)?|\\frac\{[0-9]+\}\{[0-9]+\}|[^\W\d_]|\([^()]*\)))\s*°"
+)
+_GREEK = {
+    letter: rf"\mathrm{{{name}}}"
+    for name, letter in re.findall(
+        "([A-Za-z]+)(.)",
+        "alphaαbetaβgammaγdeltaδepsilonεzetaζetaηthetaθiotaιkappaκlambdaλmuμnuνxiξrhoρsigmaσtauτ"  # noqa: RUF001
+        "upsilonυphiφchiχpsiψomegaωDeltaΔThetaΘLambdaΛXiΞPiΠSigmaΣPhiΦPsiΨOmegaΩ",  # noqa: RUF001
+    )
+}
+_LATEX = str.maketrans(
+    _GREEK
+    | {"*": r"\cdot ", "∞": r"\infty ", "π": r"\pi ", "'": "_{prime}"}
+    | {"∠": r"\angle ", "△": r"\triangle ", "ℓ": r"\ell "}  # noqa: RUF001
+)
+
+
+def parse_answer(text: str, *, log: str = "ln") -> Value:
+    r"""What a text says; ``log`` is how a `\log` without a base is read, "ln" or "log_{10}".
+
+    Raises Unreadable. May take for ever where an integral or a limit is to be found.
+    """
+    matrix = _MATRIX.fullmatch(text.strip())
+    if matrix:
+        factor, _, rows = matrix.groups()
+        cells = [row.split("&") for row in rows.split(r"\\") if row.strip()]
+        if factor.strip():
+            cells = [[f"{factor}({cell})" for cell in row] for row in cells]
+        return Listing(
+            tuple(
+                Listing(tuple(parse_answer(cell, log=log) for cell in row), "[[") for row in cells
+            ),
+            "[[",
+        )
+    if r"\begin" in text:
+        raise AnswerParseError
+
+    plain = normalize(re.sub(r"(?<=[\sA-Za-z])!=", r"\\ne ", text))
+    for spelling, replacement in _SPELLINGS:
+        plain = spelling.sub(replacement, plain)
+    plain = re.sub(r"(?<=[0-9])…", "", plain) if "." in plain else plain
+    if _NO_MATHEMATICS.search(plain):
+        raise AnswerParseError
+    return _value(_PLAIN_LOG.sub("log_{10}" if log != "ln" else "ln", plain))
+
+
+def kind_of(value: Value) -> Kind:
+    """A word for the kind of a value."""
+    match value:
+        case Scalar(expr):
+            return "expression" if expr.free_symbols else "number"
+        case Listing(_, brackets):
+            kinds: dict[str, Kind] = {"": "list", "or": "list", "{}": "set", "[[": "matrix"}
+            return kinds.get(brackets, "tuple")
+        case Statement():
+            return "relation"
+        case Region():
+            return "region"
+    return "set"
+
+
+def has_value(value: Value) -> bool:
+    """Whether no part of a value is 1/0 or the like at sight."""
+    match value:
+        case Scalar(expr):
+            return not expr.has(zoo, nan)
+        case Statement(parts) | Listing(parts) | Region(_, parts):
+            return all(map(has_value, parts))
+    return True
+
+
+def free_symbols(value: Value) -> bool:
+    """Whether a value holds unknowns, as x and f(2) are."""
+    match value:
+        case Scalar(expr):
+            return bool(expr.free_symbols or expr.atoms(AppliedUndef))
+        case Statement(parts) | Listing(parts):
+            return any(map(free_symbols, parts))
+    return True
+
+
+def _value(text: str) -> Value:
+    """One value, or a list of several."""
+    parts = _parts(text)
+    if not parts:
+        raise AnswerParseError
+    if len(parts) == 1:
+        return parts[0]
+    is_or = _OR.search(text) is not None
+    letters = [str(part.expr) for part in parts if isinstance(part, Scalar)]
+    is_ranking = (
+        len(letters) == len(parts)
+        and all(map(_LETTER.fullmatch, letters))
+        and letters != sorted(letters)
+        and not _AND.search(text)
+    )
+    return Listing(tuple(parts), "or" if is_or else "", is_ranking)
+
+
+def _parts(text: str) -> list[Value]:
+    """The values between commas; x = 1, 2 are two values of x."""
+    pieces, _ = _split(_AND.sub(",", text), re.compile("[,;]"))
+    parts = [
+        value
+        for piece in pieces
+        if piece.strip()
+        for sign in _signs(piece)
+        for value in [_part(sign)]
+    ]
+    first = parts[0] if parts else None
+    if isinstance(first, Listing) and _names(first):
+        parts = [_in_order(part, _names(first)) for part in parts]
+    if isinstance(first, Statement) and first.relations == ("=",):
+        name = first.sides[0]
+        parts = [
+            part if isinstance(part, Statement) else Statement((name, part), ("=",))
+            for part in parts
+        ]
+    return parts
+
+
+def _names(value: Value) -> list[Value]:
+    """The left sides of a tuple of assignments."""
+    parts = value.parts if isinstance(value, Listing) else ()
+    return [part.sides[0] for part in parts if isinstance(part, Statement)]
+
+
+def _in_order(value: Value, names: list[Value]) -> Value:
+    """(n, m) = (2, 3) after (m, n) = (1, 1) is (m, n) = (3, 2)."""
+    own = _names(value)
+    if len(own) != len(names) or any(name not in names for name in own):
+        return value
+    assert isinstance(value, Listing)
+    parts = sorted(zip(own, value.parts, strict=True), key=lambda pair: names.index(pair[0]))
+    return replace(value, parts=tuple(part for _, part in parts))
+
+
+def _signs(text: str) -> Iterator[str]:
+    r"""The text with each choice of its \pm."""
+    if text.strip().startswith(r"\{") or not re.search("[±∓]", text):
+        yield text
+        return
+    for signs in product("+-", repeat=min(text.count("±"), 5) or 1):
+        left = iter(signs)
+        yield re.sub(
+            "[±∓]",
+            lambda sign, left=left, signs=signs: (  # type: ignore[misc]
+                next(left, "+") if sign[0] == "±" else {"+": "-", "-": "+"}[signs[0]]
+            ),
+            text,
+        )
+
+
+def _part(text: str) -> Value:
+    text = text.strip()
+    sides, relations = _split(text, _RELATION)
+    if relations:
+        return _statement(sides, relations)
+
+    for operation in "∪∩∖":  # noqa: RUF001
+        regions, found = _split(text, re.compile(operation))
+        if found:
+            return Region(operation, tuple(map(_part, regions)))
+
+    numbers = _NUMBERS.fullmatch(text)
+    if numbers:
+        return Region(numbers[1] or "NZQRC"["ℕℤℚℝℂ".index(numbers[2])])  # noqa: RUF001
+    if text in ("∅", r"\{∅\}"):
+        return Listing((Listing((), "{}"),) if len(text) > 1 else (), "{}")
+
+    opening = next(iter(_TOKEN.findall(text)), "")
+    if _DEPTH.get(opening) == 1 and _closes_at_end(text):
+        closing = text[-1]
+        inner = text[len(opening) : -len(opening)]
+        if opening == r"\{":
+            return _braces(inner)
+        parts = _parts(inner)
+        if len(parts) == 1 and opening != "[":
+            return parts[0]
+        if len(parts) > 1 and opening != "{":
+            return Listing(tuple(parts), opening + closing)
+    return _scalar(text)
+
+
+def _statement(sides: list[str], relations: list[str]) -> Value:
+    if not sides[0].strip():  # = 5
+        sides, relations = sides[1:], relations[1:]
+    values = tuple(map(_part, sides))
+    if not relations:
+        return values[0]
+
+    # (x, y) = (1, 2) says x = 1 and y = 2.
+    names, last = values[0], values[-1]
+    if relations == ["="] and isinstance(names, Listing) and isinstance(last, Listing):
+        if len(names.parts) == len(last.parts) and "" not in (names.brackets, last.brackets):
+            pairs = zip(names.parts, last.parts, strict=True)
+            return Listing(tuple(Statement(pair, ("=",)) for pair in pairs), last.brackets)
+        raise AnswerParseError
+    return Statement(values, tuple(relations))
+
+
+def _braces(inner: str) -> Value:
+    """A set by its elements, or by a condition."""
+    (element, *rest), _ = _split(inner, re.compile(r"[:|]"))
+    condition = "|".join(rest).strip()
+    if not (element and _RELATION.search(condition)):
+        return Listing(tuple(_parts(inner)), "{}")
+
+    name = re.fullmatch(r"([A-Za-z])(?:∈\\mathbb\{R\})?", element.strip())
+    if name and name[1] in condition:
+        return _value(condition)
+    return Builder(_part(element), _value(condition))
+
+
+def _split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """The pieces between separators that no bracket encloses, and the separators."""
+    pieces, found, depth = [""], [], 0
+    for token in _TOKEN.findall(text):
+        depth += _DEPTH.get(token, 0)
+        if depth < 0:
+            raise AnswerParseError
+        if depth == 0 and separator.fullmatch(token):
+            pieces.append("")
+            found.append(token)
+        else:
+            pieces[-1] += token
+    if depth:
+        raise AnswerParseError
+    return pieces, found
+
+
+def _closes_at_end(text: str) -> bool:
+    depth = 0
+    tokens = _TOKEN.findall(text)
+    for token in tokens[:-1]:
+        depth += _DEPTH.get(token, 0)
+        if depth == 0:
+            return False
+    return True
+
+
+def _scalar(text: str) -> Scalar:
+    if not text or _NO_NUMBER.search(text):
+        raise AnswerParseError
+    latex = _REPEATING.sub(_as_fraction, text)
+    latex = _MIXED.sub(_as_sum, latex)
+    turn = r"(\1\\cdot\\frac{\\pi}{180})" if _TRIGONOMETRIC.search(latex) else r"\1"
+    latex = _DEGREES.sub(turn, latex).replace("Γ(", r"\Gamma(")
+    latex = _OPERATOR.sub(r"\\operatorname{\1}", _FUNCTION.sub(r"\\\1 ", latex))
+    try:
+        value = _Formula(is_real=None, config=_CONFIG).parse(latex.translate(_LATEX))
+        if not isinstance(value, Expr):
+            raise AnswerParseError
+        if _IMAGINARY in value.free_symbols:  # the i of a sum is bound
+            value = value.xreplace({_IMAGINARY: I})
+        if value.has(Sum, Product, Integral, Limit):
+            done = value.doit()
+            value = value if done.has(Piecewise) else done
+    except Exception:
+        raise AnswerParseError from None
+    return Scalar(value, re.search(r"\.[0-9]", text) is not None)
+
+
+_CONFIG = ConversionConfig(lowercase_symbols=False)
+_IMAGINARY = Symbol("i")
+
+
+class _Formula(_Latex2Sympy):  # type: ignore[misc]
+    def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
+        """The product of factors that stand side by side."""
+        first = self.convert_postfix(arr[i])
+        if i + 1 == len(arr) and isinstance(first, Expr):
+            return first
+        if not isinstance(first, Expr):  # d/dx, or a matrix
+            return super().convert_postfix_list(arr, i)
+        return self.mul_flat(first, self.convert_postfix_list(arr, i + 1))
+
+    def convert_atom_expr(self, atom_expr: Any) -> Any:
+        value = super().convert_atom_expr(atom_expr)
+        return Symbol("I") if value is I else value
+
+    def parse_number(self, text: str) -> Rational:
+        return Rational(text)
+
+
+def _as_fraction(decimal: re.Match[str]) -> str:
+    r"""The fraction of a repeating decimal: 0.1\overline{6} is 15/90."""
+    whole, start, period = decimal.groups()
+    nines = f"{'9' * len(period)}{'0' * len(start)}"
+    return rf"\frac{{{int(whole + start + period) - int(whole + start or '0')}}}{{{nines}}}"
+
+
+def _as_sum(number: re.Match[str]) -> str:
+    r"""2\frac{1}{3} is 2 + 1/3, but 2\frac{4}{3} is a product."""
+    whole, top, bottom = number.groups()
+    return f"({whole}+{number[0][len(whole) :]})" if int(top) < int(bottom) else number[0]

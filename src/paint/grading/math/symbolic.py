@@ -1,0 +1,680 @@
+r"""Do two values say the same? One rule for each kind; what cannot be decided is not the same.
+
+- Numbers: exactly, as fractions or at rising precision. With a decimal point, to six places.
+- Formulas: at random points, where names are real, or complex, or, in exponents, whole numbers.
+- Equations and inequalities: their differences of sides have a constant ratio.
+- Tuples by their order, assignments by their names, lists and sets in any order.
+- Regions: as sets of real numbers, however they are written.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import comb, factorial
+from typing import Any
+from zlib import crc32
+
+import sympy
+from mpmath import mp, mpc, mpf  # type: ignore[import-untyped]
+from sympy import Add, Derivative, I, Mul, Pow, Product, Sum, oo
+from sympy.core.function import AppliedUndef
+
+from paint.grading.math.parse import Builder, Listing, Region, Scalar, Statement, Value
+
+
+class Undefined(Exception):
+    """A formula has no value at a point, or none that can be computed."""
+
+
+class _Different(Exception):
+    """Two formulas differ exactly, so that no other point can make them equal."""
+
+
+_FAILURES = (Undefined, ArithmeticError, ValueError, TypeError, KeyError, AttributeError)
+
+
+# Digits. Two numbers differ when their gap is the same at two of these precisions.
+OF_NUMBERS = (30, 120, 480, 1920)
+OF_POINTS = (50, 300)
+POINTS, WHOLE_POINTS, FEWEST_POINTS = 9, 40, 3
+MOST_BITS = 1 << 21  # of an exact power; larger ones are computed with rounding
+MOST_OF_FACTORIAL = 100_000
+MOST_TERMS = 1000
+ABSOLUTE, RELATIVE = 1e-6, 1e-5  # what rounding may change in a number with a decimal point
+CARELESS = 0.02  # in a chain such as x = 1/3 = 0.33
+
+_COMPLEX_NAMES = {"z", "w", "math{omega}"}
+_WHOLE_NAMES = {"k", "m", "n", "N"}
+_STEPS = (sympy.floor, sympy.ceiling, sympy.Mod)
+
+
+def values_equal(a: Value, b: Value) -> bool:
+    """Whether two values say the same; symmetric. May take for ever."""
+    a, b = _lone(a), _lone(b)
+    match a, b:
+        case Scalar(), Scalar():
+            return _same_scalars(a, b)
+        case Statement(), Statement():
+            return _same_statements(a, b)
+        case Builder(), Builder():
+            return values_equal(a.condition, b.condition) and values_equal(a.element, b.element)
+        case Listing(), Listing() if _same_listings(a, b):
+            return True
+        case Region(), Region() if a.operation == b.operation and _matched(a.parts, b.parts):
+            return True
+
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, Statement) and any(values_equal(value, other) for value in _values(one)):
+            return True
+    return _same_regions(a, b)
+
+
+def _lone(value: Value) -> Value:
+    """A list, or a set of a tuple, with one part is its part."""
+    if isinstance(value, Listing) and len(value.parts) == 1 and value.brackets != "[[":
+        part = value.parts[0]
+        if not (isinstance(part, Listing) and not part.parts):
+            return part
+    return value
+
+
+# --- Numbers and formulas
+
+
+@dataclass(frozen=True)
+class _World:
+    """What names stand for: real numbers, complex ones, or whole ones where they are exponents."""
+
+    kind: str
+    seed: int = 0
+    whole: frozenset[str] = frozenset()
+
+    def value(self, name: str) -> Any:
+        draw = crc32(f"{self.seed} {name}".encode())
+        if name in self.whole:
+            if len(self.whole) > 1:
+                return Fraction(draw % 24 + 1 if self.seed % 4 else -(draw % 6) - 1)
+            return Fraction(self.seed - 4)
+        real = Fraction((draw % 1999 - 999) or 1, 101)
+        if self.kind == "complex":
+            return mpc(_inexact(real), mpf((draw >> 12) % 1999 - 999) / 103)
+        return real
+
+
+def _same_scalars(a: Scalar, b: Scalar) -> bool:
+    if any(value.expr.has(oo) for value in (a, b)):
+        ends = [sympy.sympify(value.expr).doit() for value in (a, b)]
+        return ends[0] == ends[1] and ends[0] in (oo, -oo)
+    is_rounded = a.is_decimal or b.is_decimal
+    return _everywhere([a.expr, b.expr], lambda x, y: (x, y), is_rounded=is_rounded)
+
+
+def _everywhere(
+    exprs: Sequence[Any], sides: Callable[..., tuple[Any, Any]], *, is_rounded: bool = False
+) -> bool:
+    """Whether two functions of some formulas' values agree wherever they are defined."""
+    names = set().union(*map(_names, exprs))
+    whole = frozenset().union(*map(_exponents, exprs)) | names & _WHOLE_NAMES
+    at_real = [_World("real", seed) for seed in range(POINTS if names else 1)]
+    at_complex = [_World("complex", seed) for seed in range(POINTS if names else 1)]
+    at_whole = [_World("real", seed, whole) for seed in range(WHOLE_POINTS if whole else 0)]
+
+    precisions = OF_POINTS if names else OF_NUMBERS
+
+    def agree(worlds: Sequence[_World]) -> bool:
+        defined = 0
+        for world in worlds:
+            try:
+                if not _agree_at(world, exprs, sides, precisions, is_rounded):
+                    return False
+            except _FAILURES:
+                continue
+            defined += 1
+        return defined >= (FEWEST_POINTS if names else 1)
+
+    try:
+        if names and any(expr.has(*_STEPS) for expr in exprs):  # points seldom meet the steps
+            return agree(at_whole) and (names <= _WHOLE_NAMES or agree(at_real))
+        if names & _COMPLEX_NAMES:
+            return agree(at_complex)
+        return any(map(agree, (at_whole, at_real, at_complex)))
+    except _Different:
+        return False
+
+
+def _agree_at(
+    world: _World,
+    exprs: Sequence[Any],
+    sides: Callable[..., tuple[Any, Any]],
+    precisions: Sequence[int],
+    is_rounded: bool,
+) -> bool:
+    """Whether two functions of some formulas' values agree at a point."""
+    earlier = None
+    for digits in precisions:
+        with mp.workdps(digits):
+            x, y = sides(*(_number(expr, world) for expr in exprs))
+            if _all_exact((x, y)) and not is_rounded:
+                if x != y:
+                    raise _Different
+                return bool(x == y)
+            x, y = _inexact(x), _inexact(y)
+            gap, size = abs(x - y), max(abs(x), abs(y))
+            if not mp.isfinite(gap):
+                raise Undefined
+            if is_rounded:
+                return bool(gap <= min(ABSOLUTE, RELATIVE * size))
+            if earlier is not None and gap and abs(gap - earlier) <= gap / 1000:
+                return False
+            earlier = gap
+            is_noise = gap <= mpf(10) ** (-digits // 2) * max(size, 1)
+    return bool(is_noise)
+
+
+def _is_name(expr: Any) -> bool:
+    is_rate = isinstance(expr, Derivative) and not expr.expr.has(Add, Mul, Pow)
+    return expr.is_Symbol or isinstance(expr, AppliedUndef) or is_rate
+
+
+def _names(expr: Any) -> set[str]:
+    """The unknowns of a formula: x, f(2) and dy/dx."""
+    if _is_name(expr):
+        return {str(expr)}
+    bound = {str(limit[0]) for limit in getattr(expr, "limits", ())}
+    return set().union(*map(_names, expr.args)) - bound
+
+
+def _exponents(expr: Any) -> frozenset[str]:
+    """The unknowns in exponents, factorials and the like."""
+    inside = expr.args[1:] if expr.is_Pow else expr.args
+    discrete = ["Pow", "exp", "factorial", "binomial", "floor", "ceiling", "Mod", "Sum", "Product"]
+    is_discrete = type(expr).__name__ in discrete
+    own = frozenset().union(*map(_names, inside)) if is_discrete else frozenset()
+    return own.union(*map(_exponents, expr.args)) if not _is_name(expr) else frozenset()
+
+
+def _number(expr: Any, world: _World) -> Any:
+    """The value of a formula at a point: a Fraction as long as it is rational, else of mpmath."""
+    if expr.is_Rational:
+        return Fraction(expr.p, expr.q)
+    if _is_name(expr):
+        return world.value(str(expr))
+    if expr is I:
+        if world.kind == "real":
+            raise Undefined
+        return mpc(0, 1)
+    if expr in _CONSTANTS:
+        return +_CONSTANTS[expr]
+
+    if isinstance(expr, Sum | Product):
+        return _series(expr, world)
+
+    rule = _RULES.get(type(expr).__name__)
+    if rule is None:
+        raise Undefined
+    value = rule(world, *(_number(part, world) for part in expr.args))
+    if world.kind == "real" and isinstance(value, mpc):
+        if value.imag:
+            raise Undefined
+        return value.real
+    return value
+
+
+def _inexact(value: Any) -> Any:
+    return mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
+
+
+def _sum(_: _World, *terms: Any) -> Any:
+    return sum(terms) if _all_exact(terms) else mp.fsum(map(_inexact, terms))
+
+
+def _product(_: _World, *factors: Any) -> Any:
+    total: Any = Fraction(1)
+    for factor in factors:
+        exact = _all_exact((total, factor))
+        total = total * factor if exact else _inexact(total) * _inexact(factor)
+    return total
+
+
+def _power(world: _World, base: Any, exponent: Any) -> Any:
+    if not base and _all_exact((base, exponent)):
+        if exponent <= 0:
+            raise Undefined
+        return base
+    if _all_exact((base, exponent)) and exponent.denominator == 1:
+        bits = (abs(base.numerator) | base.denominator).bit_length() * abs(exponent)
+        if bits <= MOST_BITS:
+            return base**exponent.numerator
+
+    if mp.mag(_inexact(exponent)) > 60:  # a tower
+        raise Undefined
+    is_root = world.kind == "real" and not isinstance(base, mpc) and base < 0
+    if is_root and not (isinstance(exponent, Fraction) and exponent.denominator % 2):
+        raise Undefined
+    if is_root:  # the real cube root of -8 is -2
+        value = mp.power(_inexact(-base), _inexact(exponent))
+        return -value if exponent.numerator % 2 else value
+    return mp.power(_inexact(base), _inexact(exponent))
+
+
+def _series(expr: Any, world: _World) -> Any:
+    """A sum or a product, term by term."""
+    (index, *ends), *others = expr.limits
+    first, last = (_number(end, world) for end in ends)
+    if others or not _all_exact((first, last)) or not -1 <= last - first <= MOST_TERMS:
+        raise Undefined
+    terms = [
+        _number(expr.function.xreplace({index: sympy.Integer(i)}), world)
+        for i in range(int(first), int(last) + 1)
+    ]
+    return _sum(world, *terms) if isinstance(expr, Sum) else _product(world, *terms)
+
+
+def _factorial(_: _World, n: Any) -> Any:
+    if not isinstance(n, Fraction) or n.denominator != 1 or not 0 <= n <= MOST_OF_FACTORIAL:
+        raise Undefined
+    return Fraction(factorial(n.numerator))
+
+
+def _binomial(_: _World, n: Any, k: Any) -> Any:
+    if not (_all_exact((n, k)) and k.denominator == 1 and 0 <= k <= MOST_OF_FACTORIAL):
+        raise Undefined
+    if n.denominator == 1 and 0 <= n <= 10 * MOST_OF_FACTORIAL:
+        return Fraction(comb(n.numerator, k.numerator))
+    if k > 1000:
+        raise Undefined
+    value = Fraction(1)
+    for i in range(k.numerator):
+        value *= (n - i) / Fraction(i + 1)
+    return value
+
+
+def _floor(_: _World, value: Any) -> Any:
+    """Rounding must not make 2 of log_2 8."""
+    if isinstance(value, Fraction):
+        return Fraction(value.numerator // value.denominator)
+    if isinstance(value, mpc) or mp.mag(value) > 3 * mp.dps:
+        raise Undefined
+    near = mp.nint(value)
+    is_whole = abs(value - near) < mpf(10) ** (-mp.dps // 2)
+    return Fraction(int(near if is_whole else mp.floor(value)))
+
+
+def _ceiling(world: _World, value: Any) -> Any:
+    return -_floor(world, -value)
+
+
+def _remainder(world: _World, value: Any, modulus: Any) -> Any:
+    if not modulus:
+        raise Undefined
+    return value - modulus * _floor(world, value / modulus)
+
+
+def _logarithm(_: _World, value: Any, base: Any = None) -> Any:
+    if not value or base == 1:
+        raise Undefined
+    return mp.log(_inexact(value)) / (1 if base is None else mp.log(_inexact(base)))
+
+
+def _all_exact(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, Fraction) for value in values)
+
+
+def _size(_: _World, value: Any) -> Any:
+    return abs(value)
+
+
+def _extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _, *values: choose(values, key=_inexact)
+
+
+def _exponential(world: _World, value: Any) -> Any:
+    return _power(world, +mp.e, value) if value else Fraction(1)
+
+
+def _by_mpmath(function: Any) -> Callable[..., Any]:
+    return lambda _, value: function(_inexact(value))
+
+
+_CONSTANTS = {sympy.pi: mp.pi, sympy.E: mp.e}
+_RULES: dict[str, Any] = {
+    "Add": _sum,
+    "Mul": _product,
+    "Pow": _power,
+    "exp": _exponential,
+    "log": _logarithm,
+    "factorial": _factorial,
+    "binomial": _binomial,
+    "floor": _floor,
+    "ceiling": _ceiling,
+    "Mod": _remainder,
+    "Max": _extreme(max),
+    "Min": _extreme(min),
+    "Abs": _size,
+    "UnevaluatedExpr": _sum,
+} | {
+    name: _by_mpmath(getattr(mp, name))
+    for root in [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "coth",
+        "sech",
+        "csch",
+    ]
+    for name in (root, f"a{root}")
+}
+
+
+# --- Statements
+
+
+def _values(statement: Statement) -> list[Value]:
+    """The sides that are a statement's value: x = 4/2 = 2 says 4/2 and 2, 1 = 2 says nothing."""
+    sides, relations = statement.sides, set(statement.relations)
+    if relations == {"∈"}:
+        return [sides[-1]]
+    if not relations <= {"=", "≈"}:
+        return []
+    has_name = _name(statement) is not None
+    values = sides[1:] if has_name else sides
+    if len(values) == 1:
+        return list(values)
+
+    scalars = [side for side in values if isinstance(side, Scalar)]
+    said = [scalars[-1]] if len(scalars) == len(values) else []
+    for earlier, later in zip(scalars[-2::-1], scalars[::-1], strict=False) if said else ():
+        if _consistent(earlier, later):
+            said.append(earlier)
+        elif has_name and _names(earlier.expr):  # A = pi r^2 = 9 pi
+            break
+        else:
+            return []
+    return list(said)
+
+
+def _consistent(a: Scalar, b: Scalar) -> bool:
+    if _same_scalars(a, b):
+        return True
+    if not (a.is_decimal or b.is_decimal) or _names(a.expr) | _names(b.expr):
+        return False
+    try:
+        x, y = (_inexact(_number(side.expr, _World("real"))) for side in (a, b))
+        return bool(abs(x - y) <= CARELESS * max(abs(x), abs(y)))
+    except _FAILURES:
+        return False
+
+
+def _name(statement: Statement) -> Any:
+    """The unknown that a statement begins with, or None."""
+    first = statement.sides[0]
+    if not isinstance(first, Scalar):
+        return None
+    factors = Mul.make_args(first.expr)
+    is_name = all(_is_name(factor.base if factor.is_Pow else factor) for factor in factors)
+    is_inverse = all(factor.exp == -1 for factor in factors if factor.is_Pow)  # f^{-1}(x)
+    return first.expr if is_name and is_inverse else None
+
+
+def _same_statements(a: Statement, b: Statement) -> bool:
+    name, other = _name(a), _name(b)
+    if isinstance(name, AppliedUndef) and isinstance(other, AppliedUndef):
+        b = _renamed(b, name, other)
+        other = _name(b)
+
+    values = [(x, y) for x in _values(a) for y in _values(b)]
+    if name == other and any(values_equal(x, y) for x, y in values):
+        return True
+    try:
+        if _matched(_links(a), _links(b), _same_links):
+            return True
+    except Undefined:
+        pass
+    return _same_regions(a, b)
+
+
+def _renamed(statement: Statement, name: Any, other: Any) -> Statement:
+    """f(t) = t^2 with the x of f(x)."""
+    olds, news = other.args, name.args
+    is_free = all(str(arg).islower() for arg in (*olds, *news)) and name.func == other.func
+    if not is_free or len(olds) != len(news):
+        return statement
+    names = dict(zip(olds, news, strict=True))
+    return replace(
+        statement,
+        sides=tuple(
+            replace(side, expr=side.expr.xreplace(names)) if isinstance(side, Scalar) else side
+            for side in statement.sides
+        ),
+    )
+
+
+def _links(statement: Statement) -> list[tuple[str, Any, bool]]:
+    """Each relation as one to zero: 2 < x is x - 2 > 0; and whether it has a decimal point."""
+    links = []
+    for left, relation, right in zip(
+        statement.sides, statement.relations, statement.sides[1:], strict=False
+    ):
+        if not (isinstance(left, Scalar) and isinstance(right, Scalar)) or relation in "∈≈":
+            raise Undefined
+        if relation in "<≤":
+            left, right, relation = right, left, {"<": ">", "≤": "≥"}[relation]
+        is_decimal = left.is_decimal or right.is_decimal
+        links.append((relation, Add(left.expr, Mul(-1, right.expr)), is_decimal))
+    return links
+
+
+def _same_links(a: tuple[str, Any, bool], b: tuple[str, Any, bool]) -> bool:
+    (relation, f, f_decimal), (other, g, g_decimal) = a, b
+    if relation != other or _names(f) != _names(g) or not _names(f):
+        return False
+    is_rounded = f_decimal or g_decimal
+    if relation in ">≥":
+        return _proportional(f, g, is_rounded, is_positive=True)
+    tops = [sympy.fraction(sympy.together(formula))[0] for formula in (f, g)]
+    return _proportional(f, g, is_rounded) or _proportional(tops[0], tops[1], is_rounded)
+
+
+def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False) -> bool:
+    """Whether f/g is the same number everywhere, and not 0."""
+    for world in (_World("real"), _World("complex")):
+        try:
+            with mp.workdps(OF_POINTS[-1]):
+                scale = [_number(formula, world) for formula in (f, g)]
+            break
+        except _FAILURES:
+            continue
+    else:
+        return False
+    if any(abs(_inexact(value)) < mpf(10) ** -100 for value in scale):
+        return False
+    if is_positive and (world.kind == "complex" or (scale[0] > 0) != (scale[1] > 0)):
+        return False
+
+    def across(x: Any, y: Any) -> tuple[Any, Any]:
+        return _product(world, x, scale[1]), _product(world, y, scale[0])
+
+    return _everywhere([f, g], across, is_rounded=is_rounded)
+
+
+# --- Lists, tuples and sets
+
+
+def _same_listings(a: Listing, b: Listing) -> bool:
+    if "{}" in (a.brackets, b.brackets):
+        a, b = (_without_twins(x) if x.brackets == "{}" else x for x in (a, b))
+    if len(a.parts) != len(b.parts):
+        return False
+
+    kinds = [_order(x) for x in (a, b)]
+    if set(kinds) == {"set", "tuple"}:
+        return False
+    if kinds == ["tuple", "tuple"] and len(a.parts) == 2 and a.brackets != b.brackets:
+        return False
+
+    named = [_is_named(x) for x in (a, b)]
+    is_ordered = "tuple" in kinds or a.is_ranking or b.is_ranking
+    if not all(named) and (is_ordered or _has_several_names(a) or _has_several_names(b)):
+        return all(values_equal(x, y) for x, y in zip(a.parts, b.parts, strict=True))
+    return _matched(a.parts, b.parts)
+
+
+def _order(listing: Listing) -> str:
+    return {"{}": "set", "": "list", "or": "list"}.get(listing.brackets, "tuple")
+
+
+def _is_named(listing: Listing) -> bool:
+    return all(isinstance(x, Statement) and _name(x) is not None for x in listing.parts)
+
+
+def _has_several_names(listing: Listing) -> bool:
+    return _is_named(listing) and len({_name(x) for x in listing.parts}) > 1  # type: ignore[arg-type]
+
+
+def _without_twins(listing: Listing) -> Listing:
+    parts: list[Value] = []
+    for part in listing.parts:
+        if not any(values_equal(part, earlier) for earlier in parts):
+            parts.append(part)
+    return replace(listing, parts=tuple(parts))
+
+
+def _matched(a: Sequence[Any], b: Sequence[Any], equal: Callable[..., bool] = values_equal) -> bool:
+    """Whether the parts are the same in some order."""
+    left = list(b)
+    for part in a:
+        twin = next((i for i, other in enumerate(left) if equal(part, other)), None)
+        if twin is None:
+            return False
+        del left[twin]
+    return not left
+
+
+# --- Regions of the number line
+
+
+def _same_regions(a: Value, b: Value) -> bool:
+    """Whether both are regions, and the same one.
+
+    Their ends are replaced by their ranks, so that sets of small integers are compared.
+    """
+    if all(isinstance(x, Listing) and x.brackets != "or" for x in (a, b)):
+        return False
+    try:
+        variables = [_variables(x) for x in (a, b)]
+        if all(variables) and variables[0] != variables[1]:
+            return False
+        ends = [end for x in (a, b) for end in _ends(x)]
+        ranks = _ranks(ends, exact=_has_gaps(a) or _has_gaps(b))
+        first, second = _as_set(a, ranks), _as_set(b, ranks)
+        return first == second or first.symmetric_difference(second).is_empty is True
+    except _FAILURES:
+        return False
+
+
+def _ranks(ends: Sequence[Scalar], *, exact: bool) -> dict[Scalar, Any]:
+    """A whole number for each end, in their order; infinities stay, and so do all if ``exact``."""
+    ranks: dict[Scalar, Any] = {end: end.expr for end in ends if end.expr in (oo, -oo)}
+    finite = [end for end in ends if end not in ranks]
+    if any(_names(end.expr) for end in finite):
+        raise Undefined
+    with mp.workdps(OF_POINTS[0]):
+        values = {end: _number(end.expr, _World("real")) for end in finite}
+    if exact:
+        return ranks | {end: sympy.Rational(value) for end, value in values.items()}
+    earlier, rank = None, 0
+    for end in sorted(values, key=lambda end: _inexact(values[end])):
+        rank += earlier is None or not _same_scalars(earlier, end)
+        ranks[end], earlier = sympy.Integer(rank), end
+    return ranks
+
+
+def _ends(value: Value) -> list[Scalar]:
+    match value:
+        case Scalar():
+            return [value]
+        case Statement():
+            return [end for side in value.sides if not _is_variable(side) for end in _ends(side)]
+        case Listing() | Region():
+            return [end for part in value.parts for end in _ends(part)]
+    raise Undefined
+
+
+def _variables(value: Value) -> set[str]:
+    match value:
+        case Statement():
+            return {str(side.expr) for side in value.sides if _is_variable(side)}  # type: ignore[union-attr]
+        case Listing() | Region():
+            return set().union(*map(_variables, value.parts))
+    return set()
+
+
+def _is_variable(value: Value) -> bool:
+    return isinstance(value, Scalar) and _is_name(value.expr)
+
+
+def _has_gaps(value: Value) -> bool:
+    """Whether sets such as the integers take part, whose members ranks would not keep."""
+    if isinstance(value, Region) and value.operation in "NZQC":
+        return True
+    parts = value.sides if isinstance(value, Statement) else getattr(value, "parts", ())
+    return any(map(_has_gaps, parts))
+
+
+def _as_set(value: Value, ranks: dict[Scalar, Any]) -> Any:
+    match value:
+        case Region(operation, parts):
+            if not parts:
+                return _NUMBER_SETS[operation]
+            return _OPERATIONS[operation](*(_as_set(part, ranks) for part in parts))
+        case Listing(parts, "{}"):
+            return sympy.FiniteSet(*(ranks[part] for part in parts))  # type: ignore[index]
+        case Listing(parts, "or"):
+            for part in parts:
+                if isinstance(part, Listing) and not {oo, -oo} & {x.expr for x in _ends(part)}:
+                    raise Undefined  # perhaps pairs of numbers
+            return sympy.Union(*(_as_set(part, ranks) for part in parts))
+        case Listing((left, right), brackets):
+            low, high = ranks[left], ranks[right]  # type: ignore[index]
+            if low >= high:
+                raise Undefined
+            return sympy.Interval(low, high, brackets[0] == "(", brackets[1] == ")")
+        case Statement(sides, relations):
+            links = zip(sides, relations, sides[1:], strict=False)
+            return sympy.Intersection(*(_solutions(*link, ranks) for link in links))
+    raise Undefined
+
+
+def _solutions(left: Value, relation: str, right: Value, ranks: dict[Scalar, Any]) -> Any:
+    if relation == "∈":
+        return _as_set(right, ranks)
+    if _is_variable(left) == _is_variable(right):
+        raise Undefined
+    if _is_variable(right):
+        left, right, relation = right, left, _TURNED.get(relation, relation)
+    end = ranks[right]  # type: ignore[index]
+    if relation in "=≠":
+        point = sympy.FiniteSet(end)
+        return point if relation == "=" else sympy.S.Reals - point
+    if relation in "<≤":
+        return sympy.Interval(-oo, end, True, relation == "<")
+    if relation in ">≥":
+        return sympy.Interval(end, oo, relation == ">", True)
+    raise Undefined
+
+
+_TURNED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}
+_OPERATIONS = {"∪": sympy.Union, "∩": sympy.Intersection, "∖": sympy.Complement}  # noqa: RUF001
+_NUMBER_SETS = {
+    "N": sympy.S.Naturals,
+    "Z": sympy.S.Integers,
+    "Q": sympy.S.Rationals,
+    "R": sympy.S.Reals,
+    "C": sympy.S.Complexes,
+}

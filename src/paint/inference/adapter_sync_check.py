@@ -1,0 +1,147 @@
+"""Proof that the engine generates with the policy that is trained: once, before the first step.
+
+The log-probs of sampled tokens are known twice, from the engine that drew them and from the trainer
+that scores them. Where they differ, training is off-policy, for whatever reason: a stale adapter,
+merged weights, another model, ... Every step compares them again (paint.training.rollouts).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from paint.core.errors import PaintError
+from paint.inference.engine import Completion, Engine, Sampling
+from paint.models.policy import Policy
+from paint.objective.fused import fused_log_probs
+
+CAUSES = (
+    "the model and number format that the engine loaded (model.path, model.dtype; vLLM: --model, "
+    "--dtype), its --logprobs-mode (raw_logprobs), its version, and who else loads adapters there"
+)
+
+
+class LogprobMismatchError(PaintError, RuntimeError):
+    """The engine does not generate with the policy that is trained; the message says why."""
+
+
+def check_adapter_sync(
+    policy: Policy,
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    bound: float,
+) -> dict[str, float]:
+    """Change the adapter, see the engine's log-probs follow the trainer's, and change it back.
+
+    The adapter's B is perturbed until the trainer's own log-probs of the engine's tokens move by
+    twice the bound (and 0.1 nats), so that an engine which kept its adapter cannot pass; not by
+    more, because a policy far from its weights rounds more. Then policy and engine are as before,
+    which is checked, too.
+
+    Returns:
+        Mean gaps in nats, of the source with the largest: ``before``, ``perturbed`` and
+        ``restored``; and ``moved``, how far the engine with the perturbed adapter is from the
+        policy without it, of the source with the smallest.
+
+    Raises:
+        LogprobMismatchError: which of the three does not fit, and what to look at.
+    """
+
+    def generate() -> list[Completion]:
+        engine.sync_weights()
+        return engine.generate(prompts, sampling, range(len(prompts)))
+
+    completions = generate()
+    before = float(_mismatches(policy, prompts, completions).max())
+    if not before <= bound:
+        raise LogprobMismatchError(
+            f"before the first step, engine and trainer differ by {before:.3g} nats. "
+            f"Look at {CAUSES}"
+        )
+
+    unperturbed = trainer_log_probs(policy, prompts, completions)
+    wanted, reached, scale = max(2 * min(bound, 1.0), 0.1), 0.0, 1e-4
+    with restoring(policy):
+        while reached < wanted and scale < 1e3:
+            perturb(policy, scale)
+            scale *= 1.2
+            current = trainer_log_probs(policy, prompts, completions)
+            reached = float((current - unperturbed).abs().mean())
+        changed = generate()
+        perturbed = _mismatches(policy, prompts, changed)
+
+    unchanged = _mismatches(policy, prompts, changed)
+    restored = float(_mismatches(policy, prompts, generate()).max())
+    for follows, moved in zip(perturbed.tolist(), unchanged.tolist(), strict=True):
+        if not follows <= min(bound, moved / 2):
+            raise LogprobMismatchError(
+                f"with a changed adapter the engine's log-probs are {follows:.3g} nats away from "
+                f"the changed policy's and {moved:.3g} from those without the change: the engine "
+                f"does not serve the adapter that it is given. Look at its log, at --enable-lora, "
+                f"and at {CAUSES}"
+            )
+    if not restored <= bound:
+        raise LogprobMismatchError(
+            f"after the adapter was changed and restored, the engine is {restored:.3g} nats away "
+            f"({before:.3g} before): it answers from an older version. Look at {CAUSES}"
+        )
+
+    moved, worst = float(unchanged.min()), float(perturbed.max())
+    return {"before": before, "moved": moved, "perturbed": worst, "restored": restored}
+
+
+def _mismatches(
+    policy: Policy, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
+) -> Float[Tensor, " s"]:
+    """Mean |log p_engine − log p_trainer| in nats of each source of completions.
+
+    A tensor, because its largest value is NaN where any value is.
+    """
+    gaps: dict[str, list[float]] = {}
+    trainer = iter(trainer_log_probs(policy, prompts, completions).tolist())
+    for completion in completions:
+        of_source = gaps.setdefault(completion.source, [])
+        of_source.extend(abs(log_prob - next(trainer)) for log_prob in completion.log_probs)
+    return torch.tensor([sum(values) / len(values) for values in gaps.values()])
+
+
+@torch.no_grad()
+def trainer_log_probs(
+    policy: Policy, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
+) -> Float[Tensor, " n"]:
+    """The trainer's log p(id | prefix) of every completion token, in nats, on the CPU.
+
+    At temperature 1, as an engine's.
+    """
+    ids = [completion.ids for completion in completions]
+    hidden = policy.hidden_states(prompts, ids)
+    tokens = torch.tensor([token for row in ids for token in row], device=hidden.device)
+    return fused_log_probs(hidden, policy.lm_head, tokens).log_prob.cpu()
+
+
+@contextmanager
+def restoring(policy: Policy) -> Iterator[None]:
+    """After this block the adapter is as it was before, exactly."""
+    before = [parameter.detach().clone() for parameter in policy.trainable]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(policy.trainable, before, strict=True):
+                parameter.copy_(value)
+
+
+@torch.no_grad()
+def perturb(policy: Policy, scale: float) -> None:
+    """Add noise of this standard deviation to every B of the adapter.
+
+    It is the same in every call and on every rank.
+    """
+    generator = torch.Generator().manual_seed(0)
+    for name, parameter in policy.model.named_parameters():
+        if parameter.requires_grad and "lora_B" in name:
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(scale * noise.to(parameter.device, parameter.dtype))

@@ -1,0 +1,157 @@
+"""The engine contract: token ids in, token ids and log-probs out.
+
+An engine of your own derives from ``Engine`` (or, where it generates on servers, from
+``RemoteEngine``) and implements ``stream``, ``sync_weights`` and ``from_setup``. Prompts are never
+decoded and tokenised again: the ids that an engine was given and the ids that it sampled are the
+ids that are trained on. This module imports neither torch nor transformers.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, runtime_checkable
+
+from paint.config import schema as cfg
+from paint.core.errors import PaintError
+
+
+class EngineError(PaintError, RuntimeError):
+    """The engine cannot be used, or was lost; the message names the server and the way out."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are drawn.
+
+    Attributes:
+        temperature: logits are divided by it; 0 is greedy.
+        top_p: smallest set of tokens whose mass reaches this share, in (0, 1]; 1 is off.
+        top_k: number of likeliest tokens kept; -1 is off.
+        max_new_tokens: tokens after which a completion is cut.
+    """
+
+    temperature: float
+    top_p: float
+    top_k: int
+    max_new_tokens: int
+
+
+def sampling_from(section: cfg.RolloutConfig | cfg.ValidationConfig) -> Sampling:
+    """The sampling that a section of the config describes."""
+    return Sampling(section.temperature, section.top_p, section.top_k, section.max_new_tokens)
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What the policy wrote.
+
+    Attributes:
+        ids: sampled token ids, the end token included when there is one.
+        log_probs: engine's log p(id | prefix) at temperature 1, before top-k and top-p, in nats.
+        truncated: it was cut at ``max_new_tokens`` without an end token.
+        source: who wrote it: a server's address, "local", or "reference" for a problem's solution.
+    """
+
+    ids: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    truncated: bool
+    source: str = "local"
+
+
+OnCompletion = Callable[[int, Completion], None]
+"""Is called with every completion as soon as it is there, and with the index of its prompt."""
+
+
+PendingCompletions = Callable[[], list[Completion]]
+"""Waits for completions that were asked for, and returns them in the order of their prompts."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Samples completions; training and evaluation know nothing else about generation.
+
+    A class that ``rollout.engine`` names as "module:Class" also has the class method
+    ``from_setup(setup: EngineSetup)``, which returns an engine (paint.inference.factory).
+
+    Attributes:
+        is_remote: it generates on servers; then it is a ``RemoteEngine``.
+        takes_adapters: it samples from base + adapter; False where the adapter is rounded into the
+            weights.
+    """
+
+    is_remote: ClassVar[bool] = False
+    takes_adapters: ClassVar[bool] = True
+
+    def stream(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        finished: OnCompletion,
+    ) -> None:
+        """Hand over one completion per prompt, in any order.
+
+        The same prompt, seed and weights give the same completion.
+        """
+        ...
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> list[Completion]:
+        """One completion per prompt, in the order of the prompts."""
+        completions: dict[int, Completion] = {}
+        self.stream(prompts, sampling, seeds, completions.__setitem__)
+        return [completions[i] for i in range(len(prompts))]
+
+    def sync_weights(self) -> None:
+        """Take over the policy's current adapter before the next ``generate``."""
+        ...
+
+    def submit(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+    ) -> PendingCompletions:
+        """As ``generate``, without waiting: by the adapter as it is now. One at a time.
+
+        The default generates at once; the engine itself may then take the next adapter.
+        """
+        completions = self.generate(prompts, sampling, seeds)
+        return lambda: completions
+
+    def fork(self) -> "Engine":
+        """Another engine at the same place, with a separate adapter; it ends with this one.
+
+        The default is the engine itself, for one whose ``begin`` returns finished completions.
+        """
+        return self
+
+
+@runtime_checkable
+class RemoteEngine(Engine, Protocol):
+    """An engine whose completions come from servers. The first rank alone has one."""
+
+    is_remote: ClassVar[bool] = True
+
+    def connect(self) -> None:
+        """Start the servers that are the run's, and wait until all respond.
+
+        Raises:
+            EngineError: a server does not respond.
+        """
+        ...
+
+    def require_slots(self) -> None:
+        """Refuse servers that cannot hold all adapters of the run at once.
+
+        Raises:
+            EngineError: with the setting to change.
+        """
+        return  # by default there is no limit
+
+    def close(self) -> None:
+        """End the servers that are the run's, and leave others as they were found."""
+        ...
+
+
+def derive_seed(*place: int | str) -> int:
+    """A seed for a place such as (seed, step, row), the same on every rank and every resume."""
+    return random.Random("/".join(map(str, place))).getrandbits(62)

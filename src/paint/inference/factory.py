@@ -1,0 +1,113 @@
+"""Opening the engine that a config names: in this process, or on servers whose adapter is checked.
+
+A remote engine belongs to the first rank, and generates only once it has passed the adapter sync
+check.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paint.config import schema as cfg
+from paint.core.display import Display
+from paint.core.distributed import run_on_rank0
+from paint.data.problems import Problem
+from paint.inference.adapter_sync_check import check_adapter_sync
+from paint.inference.engine import Engine, RemoteEngine, Sampling, sampling_from
+from paint.inference.rank0 import Rank0Engine, SharedEngine
+from paint.inference.registry import engine_type
+from paint.models.policy import Policy
+from paint.models.sharding import is_sharded
+
+SYNC_CHECK_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class EngineSetup:
+    """The arguments from which every engine is made (``from_setup``).
+
+    Attributes:
+        model: what the policy was loaded from, which a server loads, too.
+        folder: the run's, for logs and for adapters on their way to servers.
+        max_tokens: the longest prompt and completion together.
+    """
+
+    policy: Policy
+    model: cfg.ModelConfig
+    rollout: cfg.RolloutConfig
+    folder: Path
+    display: Display
+    max_tokens: int
+
+
+@contextmanager
+def open_engine(setup: EngineSetup, problems: Sequence[Problem]) -> Iterator[Engine]:
+    """The engine that ``rollout.engine`` names; one on servers has passed the adapter sync check.
+
+    Args:
+        problems: some that will be asked; servers prove themselves on them.
+
+    Raises:
+        EngineError, LogprobMismatchError: the engine cannot be used, or is not the policy.
+    """
+    rollout, policy = setup.rollout, setup.policy
+    kind = engine_type(rollout.engine)
+    build = kind.load().from_setup
+    if not kind.is_remote:
+        yield build(setup)
+        return
+
+    # All rows are asked for at once and go to the least busy server: four for each reach every one.
+    count = 4 * max(len(rollout.urls), len(rollout.server_gpus), 1)
+    prompts = [policy.student_prompt(problems[i % len(problems)].problem) for i in range(count)]
+    sampling = sampling_from(rollout)
+    sampling = replace(sampling, max_new_tokens=min(SYNC_CHECK_TOKENS, sampling.max_new_tokens))
+    with open_remote(build, setup, prompts, sampling) as engine:
+        yield engine
+
+
+@contextmanager
+def open_remote(
+    build: Callable[[EngineSetup], RemoteEngine],
+    setup: EngineSetup,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+) -> Iterator[Engine]:
+    """An engine on servers, for all ranks. Whatever ends the block closes it.
+
+    Args:
+        build: makes the first rank's engine.
+        prompts, sampling: those of the adapter sync check.
+
+    Raises:
+        EngineError: a server cannot be reached or started, or lacks room for the adapter.
+        LogprobMismatchError: it does not serve the adapters that it is given.
+    """
+    policy, rollout = setup.policy, setup.rollout
+    with ExitStack() as stack:
+        engine: RemoteEngine | None = None
+
+        def start() -> None:
+            nonlocal engine
+            engine = build(setup)
+            stack.callback(engine.close)
+            engine.connect()
+
+        def prove(asked: Engine) -> None:
+            gaps = check_adapter_sync(
+                policy, asked, prompts, sampling, rollout.max_logprob_mismatch
+            )
+            setup.display.note(
+                f"engine: a changed adapter moved its log-probs by {gaps['moved']:.3g} nats, "
+                f"within {gaps['perturbed']:.2g} of the trainer's; restored, they agree within "
+                f"{gaps['restored']:.2g}"
+            )
+
+        run_on_rank0(start)
+        if is_sharded(policy.base):  # no rank can score alone
+            prove(SharedEngine(engine, frees_memory=rollout.colocate))
+        else:
+            run_on_rank0(lambda: prove(engine) if engine else None)
+        run_on_rank0(lambda: engine.require_slots() if engine else None)
+        yield Rank0Engine(engine, frees_memory=rollout.colocate)

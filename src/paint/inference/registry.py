@@ -1,0 +1,96 @@
+"""The engines that ``rollout.engine`` can name, and their properties.
+
+This is the only place that knows engines by their names; everything else asks for a property. The
+module imports no engine, so settings are checked without torch. An engine outside of the package is
+named as "module:Class" (docs/engines.md).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from paint.core.errors import ConfigError, format_short
+from paint.core.plugins import load_object
+
+
+@dataclass(frozen=True, slots=True)
+class EngineType:
+    """The properties of an engine that are needed before it is opened.
+
+    Attributes:
+        class_name: its class, as "module:Class"; imported when it is opened.
+        is_remote: it generates on servers, so this process needs no weights on a GPU to generate.
+        takes_adapters: it samples from base + adapter; False where the adapter is rounded into the
+            weights.
+        server_engine: the engine that replaces it where a run is given GPUs for servers; "" if
+            none does.
+    """
+
+    class_name: str
+    is_remote: bool
+    takes_adapters: bool
+    server_engine: str
+
+    @property
+    def takes_full_weights(self) -> bool:
+        """It generates with weights that were all trained: with those of this process."""
+        return self.takes_adapters and not self.is_remote
+
+    def load(self) -> Any:
+        """Import the class. Raises ConfigError where that fails."""
+        return load_object(self.class_name, "rollout.engine", ENGINES)
+
+
+ENGINES = {
+    "local": EngineType(
+        "paint.inference.local:LocalEngine",
+        is_remote=False,
+        takes_adapters=True,
+        server_engine="vllm",
+    ),
+    "vllm": EngineType(
+        "paint.inference.vllm.engine:VllmEngine",
+        is_remote=True,
+        takes_adapters=True,
+        server_engine="vllm",
+    ),
+    "merged": EngineType(
+        "paint.inference.local:MergedEngine",
+        is_remote=False,
+        takes_adapters=False,
+        server_engine="",
+    ),
+}
+
+
+def engine_type(name: str) -> EngineType:
+    """The engine of this name. Of one outside of the package, the class is imported and asked.
+
+    Raises:
+        ConfigError: there is none, or the class lacks what an engine has.
+    """
+    if name in ENGINES:
+        return ENGINES[name]
+    engine = load_object(name, "rollout.engine", ENGINES)
+    needed = ("is_remote", "takes_adapters", "from_setup")
+    if missing := [attribute for attribute in needed if not hasattr(engine, attribute)]:
+        raise ConfigError(
+            f"rollout.engine is {format_short(name)}, which has no {' and no '.join(missing)}; see "
+            f"paint.inference.engine.Engine"
+        )
+    server_engine = name if engine.is_remote else ""
+    return EngineType(name, engine.is_remote, engine.takes_adapters, server_engine)
+
+
+def server_engine(name: str) -> str:
+    """The engine that generates on servers for the engine of this name.
+
+    Raises:
+        ConfigError: it generates in the training process, and no other replaces it.
+    """
+    if not (found := engine_type(name).server_engine):
+        raise ConfigError(
+            f"rollout.engine {format_short(name)} generates in the training process and uses no "
+            "servers; "
+            f"choose another engine, or no GPUs for servers (--split)"
+        )
+    return found

@@ -1,0 +1,456 @@
+"""The client of one vLLM server: its HTTP calls, and checks of what it responds.
+
+Token ids go in, token ids and log-probs come out. A completion is used only if it fits the request:
+ids of the model's vocabulary, as many finite log-probs, and an end where one is due. One that does
+not fit counts as a failure of the server; it is never cut to fit. Where the server is ours,
+paint.inference.vllm.process has its process.
+"""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+from tenacity import (
+    AsyncRetrying,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    stop_after_attempt,
+    wait_exponential,
+)
+
+from paint.core.errors import reason, sanitize_for_terminal, wrap_errors
+from paint.inference.engine import Completion, EngineError, Sampling
+from paint.inference.vllm.process import API_KEY, ServerProcess, max_rank_flag
+
+ATTEMPTS = 3
+PAUSE_SECONDS = 0.25
+"""The pause before the second attempt; the one before the third is twice as long."""
+
+HEALTH_SECONDS = 10.0
+
+LARGEST_LOG_PROB = 1e-3
+"""Above 0 by what rounding may add; a log-prob in nats is at most 0."""
+
+SHOWN_CHARACTERS = 600
+"""How much of a response is passed on in messages."""
+
+T = TypeVar("T")
+
+
+class Unreachable(Exception):
+    """No usable response now; the same request may succeed later, or elsewhere."""
+
+
+class TooSlow(Unreachable):
+    """No response within the time that a completion may take."""
+
+
+class BadResponse(ValueError):
+    """A response that does not fit the request; the message says how."""
+
+
+@dataclass(frozen=True)
+class TokenLimits:
+    """The token ids that a completion may hold: from 0 to below ``size``; some end it."""
+
+    size: int
+    end_ids: Sequence[int]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A model that a server has.
+
+    Attributes:
+        adapter: folder of an adapter; None for the base model.
+        max_tokens: the base model's longest prompt and completion together; 0 for an adapter.
+    """
+
+    name: str
+    adapter: Path | None
+    max_tokens: int
+
+
+class VllmServer:
+    """A server at ``url``; the adapter that it is known to have, and how it is doing.
+
+    Args:
+        timeout: seconds that a whole response may take.
+
+    Attributes:
+        adapter: folder of the adapter that is loaded, under the folder's name; None when unknown.
+        previous: the last one that was loaded, to be unloaded after the next.
+        left_out: set while it gets no requests.
+        requests: those under way.
+        strikes: how often it was left out since it last completed something.
+        reason: why it was left out the last time.
+        max_tokens: the longest prompt and completion together; 0 before ``connect``.
+
+    Raises:
+        EngineError: VLLM_API_KEY holds what no header can.
+    """
+
+    def __init__(self, url: str, *, timeout: float, process: ServerProcess | None = None) -> None:
+        self.url = url.rstrip("/")
+        self.timeout = timeout
+        self.process = process
+        self.adapter: Path | None = None
+        self.previous: Path | None = None
+        self.left_out = asyncio.Event()
+        self.requests: set[asyncio.Task[Completion]] = set()
+        self.failures = 0
+        self.reason = ""
+        self.max_tokens = 0
+        self.loading = asyncio.Lock()
+
+        self.key = (process.environment if process else os.environ).get(API_KEY, "")
+        if not re.fullmatch("[!-~]*", self.key):
+            raise EngineError(
+                f"the environment variable {API_KEY} holds blanks, line ends or characters that "
+                f"are not ASCII, which no key of a server can; set it again"
+            )
+        with wrap_errors(self.url, EngineError, "name servers as in http://node1:8000"):
+            self.client = httpx2.AsyncClient(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
+                timeout=httpx2.Timeout(10.0, read=None, pool=None),
+                # The server closes connections that are idle for 5 s. We close them first, or a
+                # request would meet a closed one.
+                limits=httpx2.Limits(max_connections=None, keepalive_expiry=2.0),
+                trust_env=False,  # a proxy for the outside world does not know a cluster's machines
+            )
+
+    def fork(self) -> "VllmServer":
+        """The same server for another client, which loads an adapter of its own."""
+        server = VllmServer(self.url, timeout=self.timeout, process=self.process)
+        server.max_tokens = self.max_tokens
+        return server
+
+    @property
+    def live(self) -> bool:
+        """Requests may be sent to it."""
+        return not self.left_out.is_set()
+
+    async def healthy(self) -> bool:
+        """It responds, and its engine lives."""
+        try:
+            return (await self._fetch("GET", "/health", None, HEALTH_SECONDS)).status_code == 200
+        except Unreachable:
+            return False
+
+    async def connect(self, folder: Path) -> None:
+        """Learn the server's longest sequence, and unload what a killed run left of ``folder``.
+
+        Raises:
+            Unreachable: no response, or one that no vLLM server gives.
+        """
+        models = await self._models()
+        self.max_tokens = max(model.max_tokens for model in models)
+        for model in models:
+            if model.adapter is not None and model.adapter.is_relative_to(folder):
+                await self.unload(model.name)
+
+    async def complete(
+        self,
+        adapter: Path,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        seed: int,
+        vocabulary: TokenLimits,
+    ) -> Completion:
+        """One completion by base + adapter, tried again after a pause where that may help.
+
+        Raises:
+            Unreachable: every attempt failed, or was answered with something else.
+            TooSlow: the first attempt took too long.
+            EngineError: it would fail everywhere.
+        """
+        request = _request(adapter, prompt, sampling, seed, vocabulary.end_ids)
+        longest = sampling.max_new_tokens
+        async for attempt in attempts():
+            with attempt:
+                await self.load(adapter)
+                try:
+                    ids, log_probs = await self._read(
+                        ("POST", "/v1/completions", request),
+                        lambda content: read_completion(content, prompt, longest, vocabulary),
+                    )
+                except Unreachable:
+                    self.adapter = None  # the server may have been restarted, without the adapter
+                    raise
+        return Completion(ids, log_probs, ids[-1] not in vocabulary.end_ids, self.url)
+
+    async def load(self, adapter: Path) -> None:
+        """Load an adapter under its folder's name, and unload the one that it replaces.
+
+        The name must never have been used before: paint.inference.vllm.engine says why.
+
+        Raises:
+            Unreachable: no response.
+            EngineError: it cannot be loaded there; the message has the flag or folder to mend.
+        """
+        if self.adapter == adapter:
+            return
+        async with self.loading:
+            if self.adapter == adapter:  # another request has loaded it while this one waited
+                return
+
+            body = {"lora_name": adapter.name, "lora_path": str(adapter)}
+            try:
+                await self._ask("POST", "/v1/load_lora_adapter", body)
+            except (Unreachable, EngineError) as error:
+                if "already been loaded" not in str(error):
+                    self._explain_refusal(error, adapter)
+                    if "answered" in str(error) and await self.healthy():
+                        raise EngineError(f"the adapter cannot be loaded: {error}") from error
+                    raise
+
+            if self.previous is not None and self.previous != adapter:
+                await self.unload(self.previous.name)
+            self.adapter = self.previous = adapter
+
+    async def unload(self, name: str) -> None:
+        """Unload an adapter; a server that does not know it or does not respond has none."""
+        with suppress(Unreachable, EngineError):
+            await self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+
+    async def require_slots(self, ahead: int) -> None:
+        """Refuse a server with more adapters than it holds at once: they would evict each other.
+
+        Args:
+            ahead: adapters that will be loaded beside those that are.
+
+        Raises:
+            EngineError: with the value that --max-loras needs.
+            Unreachable: no response.
+        """
+        loaded = sum(model.adapter is not None for model in await self._models()) + ahead
+        metrics = await self._ask("GET", "/metrics")
+        slots = re.search(rb'max_lora="(\d{1,9})"', metrics)
+        if slots and loaded > int(slots[1]):
+            raise EngineError(
+                f"{self.url} serves {loaded} adapters and holds {int(slots[1])} at once, so each "
+                f"would evict another; start it with --max-loras {loaded}, or unload those of "
+                f"other runs" + (", or lower rollout.off_policy_steps" if ahead else "")
+            )
+
+    async def sleep(self) -> None:
+        """Give the GPU's memory back: weights to the CPU's memory, cached prefixes dropped.
+
+        Raises:
+            Unreachable: no response.
+            EngineError: it was not started for this; the message has the flag to set.
+        """
+        await self._ask_sleep_mode("/sleep?level=1")
+
+    async def wake(self) -> None:
+        """Take the GPU's memory again. Raises as ``sleep``."""
+        await self._ask_sleep_mode("/wake_up")
+
+    async def close(self) -> None:
+        """Close the connections, and end the process where it is ours."""
+        await self.client.aclose()
+        if self.process is not None:
+            self.process.stop()
+
+    async def _ask_sleep_mode(self, path: str) -> None:
+        try:
+            await self._ask("POST", path)
+        except EngineError as error:
+            raise EngineError(
+                f"{self.url} cannot sleep (rollout.colocate): start it with --enable-sleep-mode "
+                "and "
+                f"with VLLM_SERVER_DEV_MODE=1 in its environment ({error})"
+            ) from error
+
+    async def _models(self) -> list[ServedModel]:
+        """The base model and the adapters that are loaded."""
+        return await self._read(("GET", "/v1/models", None), read_models)
+
+    async def _read(
+        self, request: tuple[str, str, Mapping[str, Any] | None], read: Callable[[bytes], T]
+    ) -> T:
+        """What ``read`` makes of the response.
+
+        Raises:
+            Unreachable, TooSlow, EngineError: as ``_ask``; a server that answers something else is
+                as good as none.
+        """
+        content = await self._ask(*request)
+        try:
+            return read(content)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as fault:
+            raise Unreachable(
+                f"{self.url}{request[1]} answers, but not as a vLLM server does: {reason(fault)} "
+                f"(it sent {self._said(content)}); look at what listens there, and at its version"
+            ) from None
+
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
+        """The body of a response that says that all went well.
+
+        Raises:
+            Unreachable, TooSlow: it failed, and may not fail again.
+            EngineError: the server refuses it.
+        """
+        response = await self._fetch(method, path, body, self.timeout)
+        if response.is_success:
+            return response.content
+
+        status = response.status_code
+        text = f"{self.url}{path} answered {status}: {self._said(response.content)}"
+        # 404 for a model: the server was started again and has no adapter yet.
+        is_adapter_missing = status == 404 and "does not exist" in text
+        if not 400 <= status < 500 or status in (408, 429) or is_adapter_missing:
+            raise Unreachable(text)
+        if status in (401, 403):
+            text += f"; the environment variable {API_KEY} must hold the server's key"
+        raise EngineError(text)
+
+    async def _fetch(
+        self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
+    ) -> httpx2.Response:
+        """A whole response, whatever its status. Raises Unreachable, TooSlow: there is none."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.client.request(method, path, json=body)
+        except TimeoutError as error:
+            raise TooSlow(f"{self.url}{path}: no whole answer within {seconds:g} s") from error
+        except Exception as error:  # whatever the library raises at what a server sends
+            said = self._said(reason(error).encode())
+            raise Unreachable(f"{self.url}{path}: {type(error).__name__} {said}") from error
+
+    def _said(self, content: bytes) -> str:
+        """What the body of a response says, in one plain line and without our key."""
+        content = content.replace(self.key.encode(), b"***") if self.key else content
+        try:
+            text = json.loads(content)["error"]["message"]
+        except (ValueError, LookupError, TypeError):
+            text = content.decode("utf-8", "replace")
+        return sanitize_for_terminal(" ".join(str(text).split())[:SHOWN_CHARACTERS])
+
+    def _explain_refusal(self, error: Exception, adapter: Path) -> None:
+        """Raise an EngineError that says what to mend, where the reason for a refusal is known."""
+        text = str(error)
+        if ranks := re.search(r"LoRA rank (\d+) is greater than max_lora_rank (\d+)", text):
+            rank, limit = int(ranks[1]), ranks[2]
+            raise EngineError(
+                f"{self.url} takes adapters up to rank {limit}, this one has {rank} "
+                f"(model.lora_rank); start it with --max-lora-rank {max_rank_flag(rank)}"
+            ) from error
+        if "No adapter found" in text:
+            raise EngineError(
+                f"{self.url} cannot read {adapter}: the folder must be on a disk that trainer and "
+                f"server see under the same path; choose one with --rollout.adapter-folder"
+            ) from error
+        if "answered 404" in text or "LoRA is not enabled" in text:
+            raise EngineError(
+                f"{self.url} does not take adapters: start it with --enable-lora and with "
+                f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment ({text})"
+            ) from error
+
+
+def attempts() -> AsyncRetrying:
+    """Three tries with a pause in between, for failures that may pass; the last one is raised."""
+    return AsyncRetrying(
+        retry=retry_if_exception_type(Unreachable) & retry_if_not_exception_type(TooSlow),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_exponential(multiplier=PAUSE_SECONDS, max=5),
+        reraise=True,
+    )
+
+
+def _request(
+    adapter: Path, prompt: Sequence[int], sampling: Sampling, seed: int, end_ids: Sequence[int]
+) -> dict[str, Any]:
+    """The body of a request, with every setting that shapes the distribution.
+
+    A server's or a model's defaults must not bend it.
+    """
+    return {
+        "model": adapter.name,
+        "prompt": list(prompt),
+        "add_special_tokens": False,
+        "max_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k if sampling.top_k > 0 else 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": seed,
+        "stop_token_ids": list(end_ids),
+        "logprobs": 0,
+        "return_token_ids": True,
+    }
+
+
+def read_completion(
+    content: bytes, prompt: Sequence[int], longest: int, vocabulary: TokenLimits
+) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The token ids that a response holds, to the ids that were sent, and the log-prob of each.
+
+    Args:
+        longest: tokens that the completion may have.
+
+    Raises:
+        BadResponse, LookupError, TypeError, ValueError: the response holds something else.
+    """
+    [choice] = json.loads(content)["choices"]
+    if (read := choice["prompt_token_ids"]) != list(prompt):
+        raise BadResponse(f"it read other token ids than it was sent: {_show(read)}")
+
+    ids, log_probs = tuple(choice["token_ids"]), tuple(choice["logprobs"]["token_logprobs"])
+    if not 0 < len(ids) <= longest or len(ids) != len(log_probs):
+        raise BadResponse(f"{len(ids)} token ids and {len(log_probs)} log-probs")
+    for token in ids:
+        if type(token) is not int or not 0 <= token < vocabulary.size:
+            raise BadResponse(f"a token id {_show(token)}; the model has {vocabulary.size}")
+    for value in log_probs:
+        if type(value) not in (float, int) or not -1e30 < value <= LARGEST_LOG_PROB:
+            raise BadResponse(f"log-probs that are not finite or above 0: {_show(value)}")
+
+    # A completion ends with its first end token, or where it is as long as it may be.
+    ended = [place for place, token in enumerate(ids, 1) if token in vocabulary.end_ids]
+    if ended and ended[0] < len(ids):
+        raise BadResponse(f"{len(ids)} token ids, of which number {ended[0]} ends the completion")
+    finish, is_longest = choice["finish_reason"], len(ids) == longest
+    if not ((ended and finish == "stop") or (is_longest and finish == "length")):
+        raise BadResponse(
+            f"it stopped after {len(ids)} of {longest} tokens "
+            f"{'with' if ended else 'without'} an end token ({_show(finish)}, "
+            f"{_show(choice.get('stop_reason'))}); look at its --max-model-len and stop settings"
+        )
+    return ids, tuple(map(float, log_probs))
+
+
+def read_models(content: bytes) -> list[ServedModel]:
+    """The base model and the adapters, as a list of models holds them.
+
+    Raises:
+        BadResponse, AttributeError, LookupError, TypeError, ValueError: it holds something else,
+            or no base model.
+    """
+    models = []
+    for model in json.loads(content)["data"]:
+        if type(model["id"]) is not str:
+            raise BadResponse(f"a model {_show(model)}")
+        if model.get("parent"):
+            models.append(ServedModel(model["id"], Path(model["root"]), 0))
+        else:
+            models.append(ServedModel(model["id"], None, int(model["max_model_len"])))
+    if not any(model.max_tokens > 0 for model in models):
+        raise BadResponse("no base model with its max_model_len")
+    return models
+
+
+def _show(value: object) -> str:
+    """A value out of a response, short and as plain text."""
+    return sanitize_for_terminal(json.dumps(value)[:80])

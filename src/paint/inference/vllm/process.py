@@ -1,0 +1,280 @@
+"""What a vLLM server of ours is started with, and that what we start ends with us.
+
+The process that ends our servers even when the trainer is killed is paint.inference.vllm.watchdog,
+which runs by itself. Left out on purpose: servers of somebody else, which are never started or
+stopped.
+"""
+
+import os
+import re
+import secrets
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from paint.config import schema as cfg
+from paint.core.errors import PaintError, reason, sanitize_for_terminal, wrap_errors
+from paint.demo.files import model_path
+
+STOP_SECONDS = 20.0
+"""How long to wait for the watchdog to end, and then again for what it has killed."""
+
+GRACE_SECONDS = 5.0
+"""How long a server that is told to end may take."""
+
+NO_GPU = "cpu"
+"""What rollout.server_gpus calls a server that sees no GPU."""
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM takes for --max-lora-rank."""
+
+LOG = "launch.log"
+"""In a run's folder: what is started for it, and what that prints."""
+
+WATCHDOG = Path(__file__).with_name("watchdog.py")
+
+API_KEY = "VLLM_API_KEY"
+"""The environment variable with a server's key, on its side and on ours."""
+
+TAIL_BYTES = 20_000
+"""What is read of a log for its last lines."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+LAUNCHER_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "ROLE_NAME",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    # With this one, a server's own processes wait for a store that nobody opens.
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_RUN_ID",
+)
+"""Set by a launcher of several training processes; the server would take them for its own."""
+
+
+def server_command(
+    model: cfg.ModelConfig,
+    options: cfg.RolloutConfig,
+    port: int,
+    *,
+    max_tokens: int,
+    positions: int | None,
+    gpus: str = "",
+    host: str = "127.0.0.1",
+) -> list[str]:
+    """The command line of our server; ``rollout.server_args`` come last, so they win.
+
+    Args:
+        gpus: that it sees, as an entry of ``rollout.server_gpus``: it spreads over all of them.
+        max_tokens: the longest prompt and completion together.
+        positions: the longest sequence that the model takes; None where it has no limit.
+        host: the address on which it listens.
+    """
+    path = model_path(model.path)
+    start = shlex.split(options.server)
+    # ``vllm serve MODEL``, but ``python -m vllm.entrypoints.openai.api_server --model MODEL``.
+    model_arguments = [path] if start[-1] == "serve" else ["--model", path]
+
+    settings = {
+        "--host": host,
+        "--port": port,
+        "--dtype": model.dtype,
+        "--max-model-len": min(max_tokens, positions or max_tokens),
+        "--max-lora-rank": max_rank_flag(model.lora_rank),
+        "--max-loras": 1 + options.off_policy_steps,
+    }
+    if "," in gpus:
+        settings["--tensor-parallel-size"] = len(gpus.split(","))
+    if model.quantization == "nf4":  # in flight, vLLM's is nf4 with scales of 8 bits, as ours
+        settings["--quantization"] = "bitsandbytes"
+    flags = [str(part) for setting in settings.items() for part in setting]
+    flags += ["--enable-lora", *(["--enable-sleep-mode"] if options.colocate else [])]
+    return [*start, *model_arguments, *flags, *shlex.split(options.server_args)]
+
+
+def server_environment(options: cfg.RolloutConfig) -> dict[str, str]:
+    """The variables that our server needs beside those of this process.
+
+    One is a new key: everybody on this machine can reach the server, and who has no key can load
+    no adapter. Command lines, unlike environments, are shown to all users.
+    """
+    variables = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", API_KEY: secrets.token_urlsafe(32)}
+    if options.colocate:
+        # A sleeping server is woken through an endpoint that vLLM has in development mode only.
+        variables["VLLM_SERVER_DEV_MODE"] = "1"
+    return variables
+
+
+def gpu_environment(gpus: str) -> dict[str, str]:
+    """The variable by which a process sees these GPUs alone, as ``rollout.server_gpus`` has them.
+
+    No variable for "": it sees what this process sees.
+    """
+    return {"CUDA_VISIBLE_DEVICES": "" if gpus == NO_GPU else gpus} if gpus else {}
+
+
+def training_tokens(config: cfg.Config) -> int:
+    """The longest prompt and completion together that a run asks its servers for."""
+    validated = config.validation.max_new_tokens if config.validation.path else 0
+    return config.data.max_prompt_tokens + max(config.rollout.max_new_tokens, validated)
+
+
+def max_rank_flag(rank: int) -> int:
+    """The smallest value of --max-lora-rank that takes adapters of this rank."""
+    return next((allowed for allowed in RANKS if allowed >= rank), rank)
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class OwnedProcess:
+    """A process that this one owns: its command, its log, and that it does not outlive us.
+
+    Args:
+        environment: all of it.
+        name: what each line of its output begins with, where several share a log; "-": nothing,
+            and nothing is said of its end.
+        grace: seconds that it may take when it is told to end.
+        is_shown: it prints where we do, and not to the log.
+
+    Attributes:
+        log: where its output goes, at its end.
+        status: its exit status, once it has ended.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        name: str = "",
+        grace: float = GRACE_SECONDS,
+        is_shown: bool = False,
+    ) -> None:
+        self.command, self.environment, self.log = list(command), dict(environment), log
+        self.name, self.grace, self.is_shown = name, grace, is_shown
+        self.process: subprocess.Popen[bytes] | None = None
+        self.status: int | None = None
+
+    def start(self) -> None:
+        """Start it in a session of its own: Ctrl-C then reaches this process alone.
+
+        Raises:
+            PaintError: the log cannot be written, or no process be started.
+        """
+        self.stop()
+        # Isolated, and by its path: what lies in the working directory is not imported.
+        watchdog = [sys.executable, "-I", "-S", str(WATCHDOG), str(os.getpid()), str(self.grace)]
+        prefix = f"{self.name} | " if self.name else ""
+        advice = "free some space, or choose another folder"
+        with wrap_errors(self.log, PaintError, advice), self.log.open("ab") as log:
+            log.write(f"\n{prefix}$ {shlex.join(self.command)}\n".encode())
+            log.flush()
+            self.process = subprocess.Popen(
+                [*watchdog, self.name, *self.command],
+                stdin=subprocess.DEVNULL,
+                stdout=None if self.is_shown else log,
+                stderr=None if self.is_shown else subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
+
+    @property
+    def dead(self) -> bool:
+        """It has ended, or was never started."""
+        if self.process is None:
+            return True
+        self.status = self.process.poll()
+        return self.status is not None
+
+    def tell(self, number: int) -> None:
+        """Pass a signal on; a second one ends it at once."""
+        if not self.dead:
+            assert self.process is not None
+            self.process.send_signal(number)
+
+    def tail(self, lines: int = 15) -> str:
+        """The end of its log, without colours."""
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(log.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
+                text = log.read(TAIL_BYTES).decode(errors="replace")
+        except OSError as error:
+            return f"({reason(error)})"
+        prefix = f"{self.name} | " if self.name else ""
+        own = [line for line in text.rstrip().splitlines() if line.startswith(prefix)]
+        return sanitize_for_terminal("\n".join(_COLOUR.sub("", line) for line in own[-lines:]))
+
+    def stop(self) -> None:
+        """End it and all its children; returns when they are gone."""
+        if self.process is None:
+            return
+
+        for _ in range(2):  # the second time, the watchdog waits no longer
+            if self.process.poll() is None:
+                self.process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(timeout=STOP_SECONDS)
+        with suppress(ProcessLookupError):  # the group is gone, as it should be
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.status = self.process.wait()
+
+        # A killed process stays until its memory is freed: the longer, the more it has.
+        deadline = time.monotonic() + STOP_SECONDS
+        while _is_group_alive(self.process.pid) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.process = None
+
+
+class ServerProcess(OwnedProcess):
+    """A vLLM server of ours; a restart adds to its log.
+
+    Args:
+        environment: what it needs beside the variables of this process.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        name: str = "",
+    ) -> None:
+        inherited = {
+            key: value for key, value in os.environ.items() if key not in LAUNCHER_VARIABLES
+        }
+        # ``python -m`` would import the server's modules from the working directory first.
+        whole = inherited | {"PYTHONSAFEPATH": "1"} | dict(environment)
+        super().__init__(command, whole, log, name=name)
+
+
+def _is_group_alive(group: int) -> bool:
+    """Whether a process of the group runs; one that has ended and waits to be reaped does not."""
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, PermissionError, psutil.Error):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False

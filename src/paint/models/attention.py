@@ -1,0 +1,55 @@
+"""Attention of one new token, for which the heads that share keys ask side by side.
+
+Where several query heads have their keys in common, transformers copies the keys to every one of
+them whenever there is a mask, and torch's kernel reads every copy. With one new token the heads of
+a group can stand where the tokens stand: the same sums, and no key is copied or read twice.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+
+@contextmanager
+def grouped_query_decode() -> Iterator[None]:
+    """Within this block, models with ``sdpa`` attention attend to one new token in this way."""
+    before = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    ALL_ATTENTION_FUNCTIONS["sdpa"] = _attention
+    try:
+        yield
+    finally:
+        ALL_ATTENTION_FUNCTIONS["sdpa"] = before
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: Float[Tensor, "b heads n d"],
+    key: Float[Tensor, "b groups t d"],
+    value: Float[Tensor, "b groups t d_value"],
+    attention_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None,
+    **options: Any,
+) -> tuple[Float[Tensor, "b n heads d_value"], None]:
+    """What transformers' function returns, to the rounding of its kernel."""
+    batch, heads, tokens, size = query.shape
+    groups = key.shape[1]
+    is_shared = tokens == 1 and groups < heads and options.get("position_bias") is None
+    is_same_for_all = attention_mask is None or attention_mask.shape[1] == 1
+    if not (is_shared and is_same_for_all):
+        mixed, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+        return mixed, None
+
+    mixed = scaled_dot_product_attention(
+        query.reshape(batch, groups, heads // groups, size),
+        key,
+        value,
+        attn_mask=attention_mask,
+        scale=options.get("scaling"),
+    )
+    return mixed.reshape(batch, 1, heads, -1), None

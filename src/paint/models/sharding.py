@@ -1,0 +1,158 @@
+"""Models that one GPU does not hold: the ranks of a machine share the frozen layers.
+
+Each rank keeps a part of every decoder layer, and the parts come together for as long as the layer
+computes (PyTorch's ``fully_shard``). Adapters, embedding, norm and head are whole on every rank, so
+that the optimizer, the sums over ranks, the loss and the files need not know.
+
+What gathers layers is done by all ranks of a machine together: a forward or backward pass, and the
+functions below that say so.
+
+Left out on purpose: sharing what is trained; sharing between machines, which frozen weights do not
+need.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from paint.core.errors import ConfigError, PaintError
+from paint.core.storage import digest_of_bytes
+
+NUMBERS_READ = 1_000
+"""How many numbers of each parameter, at least, enter the digest of a model one by one."""
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class ShardError(PaintError, RuntimeError):
+    """The model's layers cannot be shared; the message says why."""
+
+
+def ranks_here() -> int:
+    """How many ranks of this run are on this machine: those that can share layers.
+
+    Raises:
+        ConfigError: machines have different numbers of ranks.
+    """
+    if not torch.distributed.is_initialized():
+        return 1
+    ranks, here = torch.distributed.get_world_size(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if ranks % here:
+        raise ConfigError(
+            f"model.shard needs as many ranks on every machine: {ranks} are not a multiple of the "
+            f"{here} here; launch as many everywhere, or without model.shard"
+        )
+    return here
+
+
+def shard(base: PreTrainedModel, device: torch.device | str) -> None:
+    """Leave on this rank, on ``device``, its part of the frozen weights of every decoder layer.
+
+    Weights that are still in their file are read a layer at a time. All ranks together.
+
+    Raises:
+        ConfigError: machines have different numbers of ranks.
+        ShardError: the model has no list of decoder layers.
+    """
+    decoder = base.get_decoder()
+    layers = getattr(decoder, "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise ShardError(
+            f"model.shard shares the layers of a decoder, and {type(decoder).__name__} has no list "
+            f"of them; train this model without it"
+        )
+
+    shared = {weight for weight in layers.parameters() if not weight.requires_grad}
+    # The norm, too: the root's own weights would stay gathered after a forward pass, and
+    # state_dict, which the first rank calls alone, would spread them again on that rank only.
+    whole = set(base.parameters()) - shared
+    mesh = _mesh(torch.device(device))
+    for layer in [*layers, decoder]:
+        fully_shard(layer, mesh=mesh, ignored_params=whole)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether ranks share the layers of a model."""
+    return any(isinstance(module, FSDPModule) for module in model.modules())
+
+
+@contextmanager
+def gather_parameters(model: nn.Module) -> Iterator[None]:
+    """Within this block each rank has all layers, and may use them by itself.
+
+    All ranks enter together.
+    """
+    layers = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for layer in layers:
+        layer.set_reshard_after_forward(False, recurse=False)
+        layer.unshard()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.set_reshard_after_forward(True, recurse=False)
+            layer.reshard()
+
+
+def whole_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter by name, gathered one at a time; all ranks together where they share it."""
+    for name, value in model.named_parameters():
+        yield name, value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def digest_of_weights(base: nn.Module) -> str:
+    """The identity of a model without its adapters, whoever holds it; all ranks together."""
+    return digest_of(
+        (name.replace(".base_layer", ""), value)
+        for name, value in whole_parameters(base)
+        if "lora_" not in name
+    )
+
+
+def digest_of(named: Iterable[tuple[str, Tensor]]) -> str:
+    """A digest of a part of every weight, and of the sum of all of its bits.
+
+    No single number can change without another digest.
+    """
+
+    def parts() -> Iterator[bytes]:
+        for name, value in named:
+            yield name.encode()
+            for numbers in (value.detach(), *_scales(value)):
+                flat = numbers.flatten()
+                some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
+                yield some.view(torch.uint8).numpy().tobytes()
+                yield str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode()
+
+    return digest_of_bytes(parts())[:16]
+
+
+def _scales(weight: Tensor) -> list[Tensor]:
+    """What a weight of 4 bits is multiplied with; nothing for any other."""
+    state = getattr(weight, "quant_state", None)
+    return [] if state is None else list(state.as_dict(packed=True).values())
+
+
+def passes_missing(accelerator: Accelerator, model: nn.Module, passes: int) -> int:
+    """How many passes others do beyond this rank's: in each, they need its part of the layers."""
+    if not is_sharded(model):
+        return 0
+    of_all = accelerator.gather(torch.tensor([passes], device=accelerator.device))
+    return int(of_all.max()) - passes
+
+
+def _mesh(device: torch.device) -> DeviceMesh:
+    """The ranks of this machine."""
+    here = ranks_here()
+    machines = torch.distributed.get_world_size() // here
+    return init_device_mesh(device.type, (machines, here), mesh_dim_names=("machine", "rank"))[
+        "rank"
+    ]

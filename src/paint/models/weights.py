@@ -1,0 +1,284 @@
+"""What training leaves on disk, an adapter or a whole model: written, read back, loaded, merged.
+
+Whatever is saved is read back at once, so that what is on disk is what was trained.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import peft
+import torch
+from peft.tuners.lora import Linear
+from peft.utils import load_peft_weights, set_peft_model_state_dict
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from paint.config import schema as cfg
+from paint.core import storage
+from paint.core.errors import PaintError, reason, wrap_errors
+from paint.demo.files import model_name, model_path
+from paint.models.policy import Policy, PolicyError
+from paint.models.sharding import digest_of, digest_of_weights
+
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+_NOT_PLAIN = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save")
+
+PLAIN_LORA = "only plain LoRA adapters can be evaluated"
+
+
+def own_dtype(path: str) -> cfg.Dtype:
+    """The number format in which a model's weights are stored; bfloat16 where it does not say."""
+    with wrap_errors(path, PolicyError, "name a causal language model"):
+        dtype = AutoConfig.from_pretrained(model_path(path)).dtype
+
+    names: dict[torch.dtype, cfg.Dtype] = {torch.float32: "float32", torch.float16: "float16"}
+    return names.get(dtype, "bfloat16")
+
+
+def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
+    """The model that a saved adapter belongs to, and the adapter's shape.
+
+    Raises:
+        PolicyError: adapter_config.json is damaged, or not that of a plain LoRA adapter.
+    """
+    adapter = read_lora(folder)
+    base = adapter["base_model_name_or_path"]
+    if not isinstance(base, str):
+        raise PolicyError(f"{folder / ADAPTER_CONFIG} names no base model; {PLAIN_LORA}")
+    try:
+        return cfg.ModelConfig(
+            path=model_name(base),
+            dtype=own_dtype(base),
+            lora_rank=adapter["r"],
+            lora_alpha=adapter["lora_alpha"],
+            lora_targets=tuple(sorted(adapter["target_modules"])),
+        )
+    except PaintError as error:
+        raise PolicyError(f"{folder / ADAPTER_CONFIG}: {error}") from error
+
+
+def read_lora(folder: Path) -> Mapping[str, Any]:
+    """What a saved adapter's adapter_config.json says.
+
+    Raises:
+        PolicyError: it is damaged, or not that of a plain LoRA adapter.
+    """
+    path = folder / ADAPTER_CONFIG
+    with wrap_errors(path, PolicyError, PLAIN_LORA):
+        adapter = json.loads(path.read_bytes())
+        if not isinstance(adapter, dict):
+            raise ValueError(f"it holds {adapter!r}, which is no adapter's shape")
+
+        wanted = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(_NOT_PLAIN)
+        for name, plain in wanted.items():
+            if (adapter.get(name) or plain) != plain:
+                raise ValueError(f"{name} is {adapter[name]!r}, which is not modelled here")
+        rank, alpha, targets = (adapter[name] for name in ("r", "lora_alpha", "target_modules"))
+        if not (isinstance(rank, int) and isinstance(alpha, int) and isinstance(targets, list)):
+            raise ValueError(f"r, lora_alpha, target_modules are {rank!r}, {alpha!r}, {targets!r}")
+        if not all(isinstance(target, str) for target in targets):
+            raise ValueError(f"target_modules is {targets!r}")
+    return adapter
+
+
+def model_digests(policy: Policy) -> dict[str, str]:
+    """The identity of a model that is trained, or asked: of its weights and of what it reads."""
+    tokenizer = policy.tokenizer
+    reads = json.dumps([tokenizer.chat_template, sorted(tokenizer.get_vocab().items())])
+    return {
+        "weights": weights_digest(policy),
+        "tokenizer and chat template": storage.digest(reads, str(policy.end_ids))[:16],
+    }
+
+
+def weights_digest(policy: Policy) -> str:
+    """The identity of the base model, whatever its path and its adapter."""
+    return policy.digest or digest_of_weights(policy.base)
+
+
+def trained_digest(policy: Policy) -> str:
+    """The identity of what is trained, as it stands."""
+    named = policy.model.named_parameters()
+    return digest_of((name, value) for name, value in named if value.requires_grad)
+
+
+def save_adapter(policy: Policy, folder: Path) -> None:
+    """Write the adapter in peft's format and read it back: what is on disk is what was trained.
+
+    Raises:
+        PolicyError: the file does not hold the trained values, or these are not of the shapes that
+            the config asks for (both happen with sharded parameters).
+        OSError: the disk is full or not writable.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of what is refused in the next line
+        trained = peft.get_peft_model_state_dict(policy.model)
+    _require_whole(policy, folder, trained)
+    try:
+        policy.model.save_pretrained(folder)
+    except SafetensorError as error:  # how a full disk is reported
+        raise OSError(f"{folder} could not be written: {reason(error)}") from error
+    _sort_targets(folder / ADAPTER_CONFIG)
+
+    stored = load_peft_weights(str(folder), device="cpu")
+    for name, value in trained.items():
+        if name not in stored or not torch.equal(stored[name], value.detach().cpu()):
+            raise PolicyError(
+                f"{folder}: {name} was not saved as it was trained; do not use this checkpoint"
+            )
+
+
+def load_adapter(policy: Policy, folder: Path) -> None:
+    """Put saved adapter weights into the policy, exactly.
+
+    Raises:
+        PolicyError: the folder holds no adapter, one of another shape, or one that is not finite.
+    """
+    with wrap_errors(folder, PolicyError, "it must hold an adapter for this model"):
+        weights = load_peft_weights(str(folder), device=str(policy.device))
+    _require_finite(folder, weights)
+    with wrap_errors(folder, PolicyError, "it must hold an adapter for this model"):
+        result = set_peft_model_state_dict(policy.model, weights)
+
+    missing = set(peft.get_peft_model_state_dict(policy.model)) - set(weights)
+    if missing or result.unexpected_keys:
+        raise PolicyError(f"{folder}: adapter of another shape (missing {sorted(missing)[:3]} ...)")
+
+
+def save_model(policy: Policy, folder: Path) -> None:
+    """Write every weight and the tokenizer, as any tool loads them, and read the weights back.
+
+    Raises:
+        PolicyError: the folder does not hold the trained values.
+        OSError: the disk is full or not writable.
+    """
+    try:
+        merge(policy, folder)
+    except SafetensorError as error:
+        raise OSError(f"{folder} could not be written: {reason(error)}") from error
+
+    stored = _read_model(policy, folder)
+    for name, value in policy.model.named_parameters():
+        if not torch.equal(stored[name], value.detach().cpu()):
+            raise PolicyError(
+                f"{folder}: {name} was not saved as it was trained; do not use this checkpoint"
+            )
+
+
+def load_model(policy: Policy, folder: Path) -> None:
+    """Put the weights of a saved model into a policy all of whose weights are trained, exactly.
+
+    Raises:
+        PolicyError: the folder holds no model, one of another shape, or one that is not finite.
+    """
+    stored = _read_model(policy, folder)
+    _require_finite(folder, stored)
+    with torch.no_grad():
+        for name, value in policy.model.named_parameters():
+            value.copy_(stored[name])
+
+
+def trained_in(checkpoint: Path, tuning: Literal["lora", "full"]) -> Path:
+    """Where a checkpoint keeps what was trained."""
+    return checkpoint / {"lora": "adapter", "full": "model"}[tuning]
+
+
+def save_trained(policy: Policy, folder: Path) -> None:
+    """Write what is trained, an adapter or a model, and read it back.
+
+    Raises:
+        PolicyError, OSError: as save_adapter and save_model do.
+    """
+    save = {"lora": save_adapter, "full": save_model}[policy.tuning]
+    save(policy, folder)
+
+
+def load_trained(policy: Policy, folder: Path) -> None:
+    """Put what was saved by ``save_trained`` into the policy, exactly.
+
+    Raises:
+        PolicyError: as load_adapter and load_model do.
+    """
+    load = {"lora": load_adapter, "full": load_model}[policy.tuning]
+    load(policy, folder)
+
+
+def merge(policy: Policy, folder: Path) -> None:
+    """Write base + adapter as one model, for serving elsewhere.
+
+    Rounding to the model's dtype may lose a small adapter. So generation during training never uses
+    merged weights (docs/paper.md, D4).
+    """
+    with policy.merged():
+        weights = {
+            name.replace(".base_layer", ""): value
+            for name, value in policy.base.state_dict().items()
+            if ".lora_" not in name
+        }
+        policy.base.save_pretrained(folder, state_dict=weights)
+        policy.tokenizer.save_pretrained(folder)
+
+
+def _require_whole(policy: Policy, folder: Path, trained: Mapping[str, Tensor]) -> None:
+    """Refuse an adapter of which this process holds a part, or nothing.
+
+    The shapes are the config's: of the layers (which the base model's config tells) and their rank.
+    """
+    rank = policy.model.peft_config["default"].r
+    wanted: dict[str, tuple[int, ...]] = {}
+    for name, layer in policy.adapted.items():
+        if isinstance(layer, Linear):
+            stem = f"base_model.model.{name}.lora_"
+            wanted[f"{stem}A.weight"] = (rank, layer.in_features)
+            wanted[f"{stem}B.weight"] = (layer.out_features, rank)
+
+    held = {name: tuple(value.shape) for name, value in trained.items()}
+    for name in sorted(wanted.keys() | held.keys()):
+        shape = wanted.get(name)
+        if name not in held or held[name] != (shape or held[name]) or 0 in held[name]:
+            raise PolicyError(
+                f"{folder}: {name} is {held.get(name)} here, and {shape or 'not empty'} in a whole "
+                f"adapter; do not use this checkpoint, and train without sharding"
+            )
+
+
+def _sort_targets(path: Path) -> None:
+    """Name the targets in one order: peft holds a set of them, and writes it in any."""
+    shape = json.loads(path.read_bytes())
+    shape["target_modules"] = sorted(shape["target_modules"])
+    storage.write_atomic(path, json.dumps(shape, indent=2, sort_keys=True))
+
+
+def _require_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are not finite, while the policy is as it was."""
+    for name, value in weights.items():
+        if not value.isfinite().all():
+            raise PolicyError(f"{folder}: {name} holds numbers that are not finite; train it anew")
+
+
+def _read_model(policy: Policy, folder: Path) -> dict[str, Tensor]:
+    """Every weight of a saved model, on the CPU, by the names of the policy's model.
+
+    Raises:
+        PolicyError: the folder holds no model, or not all weights of one of the policy's shape.
+    """
+    with wrap_errors(folder, PolicyError, "it must hold a model that can be loaded"):
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=policy.model.dtype, local_files_only=True, output_loading_info=True
+        )
+
+    # transformers makes up what a file lacks, and says so only here.
+    made_up = set(loading["missing_keys"]) | {name for name, *_ in loading["mismatched_keys"]}
+    stored = {name: value.detach() for name, value in model.named_parameters()}
+    wanted = {name: value.shape for name, value in policy.model.named_parameters()}
+    if made_up or wanted != {name: value.shape for name, value in stored.items()}:
+        raise PolicyError(
+            f"{folder}: a model of another shape than the policy's, or without "
+            f"{sorted(made_up)[:3]}"
+        )
+    return stored

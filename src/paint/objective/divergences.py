@@ -1,0 +1,146 @@
+"""Divergences between target P and student Q: the term of a vocabulary entry, and its derivative.
+
+A divergence adds up its term over the vocabulary. The reference (paint.objective.loss), the fused
+loss (paint.objective.fused) and the viewer all read the record here; the Triton kernel knows those
+of ``DIVERGENCES`` and refuses others. One of your own lives outside of the package:
+
+    # mine.py
+    from paint import Divergence
+
+    chi_squared = Divergence(
+        name="chi_squared",
+        term=lambda p, log_p, q, log_q: (p - q) ** 2 / q,
+        slope=lambda p, log_p, q, log_q: q - p**2 / q,
+    )
+
+    paint train RECIPE --objective.divergence mine:chi_squared
+
+This module does not import torch: settings are checked by it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paint.core.errors import ConfigError
+from paint.core.plugins import load_object, spec_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+else:
+    Tensor = Any
+
+Entries = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""A function of p, log p, q and log q, tensors of one shape (..., v), that returns another."""
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """D(P, Q) = Σ_v term(p_v, log p_v, q_v, log q_v) in nats.
+
+    Attributes:
+        name: its name in its module.
+        term: what an entry adds; the pointwise clip bounds it.
+        slope: ∂ term / ∂ log q, for the fused loss; the reference differentiates ``term``.
+        is_sampled: D is estimated by a policy gradient at the sampled token alone: its term is held
+            fixed as the weight of ∇ log q, so ``slope`` is ``term``.
+        in_place: (term, slope, p, q) from log p and log q, which it may write over; only for speed.
+    """
+
+    name: str
+    term: Entries
+    slope: Entries
+    is_sampled: bool = False
+    in_place: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
+
+    def evaluate(self, log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Term, slope, p and q of every entry; log p and log q may be written over."""
+        if self.in_place is not None:
+            return self.in_place(log_p, log_q)
+        p, q = log_p.exp(), log_q.exp()
+        return self.term(p, log_p, q, log_q), self.slope(p, log_p, q, log_q), p, q
+
+
+def _forward_kl_in_place(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    # New memory costs as much as the arithmetic, and this is the paper's divergence.
+    terms = log_p - log_q
+    p, q = log_p.exp_(), log_q.exp_()
+    return terms.mul_(p), -p, p, q
+
+
+def log_mean(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """log M = log ½ (P + Q), exactly log P where P = Q."""
+    # With d = |log P − log Q|, log M = max + log(½ (1 + exp −d)) = max + log(1 + ½ (exp(−d) − 1)).
+    # Where d = 0, expm1 and log1p are exactly 0; logaddexp − log 2 would leave a rounding error.
+    return log_p.maximum(log_q) + ((-(log_p - log_q).abs()).expm1() / 2).log1p()
+
+
+def _jsd_slope(p: Tensor, log_p: Tensor, q: Tensor, log_q: Tensor) -> Tensor:
+    return q * (log_q - log_mean(log_p, log_q)) / 2
+
+
+def _jsd_term(p: Tensor, log_p: Tensor, q: Tensor, log_q: Tensor) -> Tensor:
+    log_m = log_mean(log_p, log_q)
+    return (p * (log_p - log_m) + q * (log_q - log_m)) / 2
+
+
+def _sampled_weight(p: Tensor, log_p: Tensor, q: Tensor, log_q: Tensor) -> Tensor:
+    return log_q - log_p
+
+
+FORWARD_KL = Divergence(
+    "forward_kl",
+    term=lambda p, log_p, q, log_q: p * (log_p - log_q),
+    slope=lambda p, log_p, q, log_q: -p,
+    in_place=_forward_kl_in_place,
+)
+# Σ_v P(v) [log P(v) − log Q(v)] (paper: Eq. clipped_fkl).
+
+REVERSE_KL = Divergence(
+    "reverse_kl",
+    term=lambda p, log_p, q, log_q: q * (log_q - log_p),
+    slope=lambda p, log_p, q, log_q: q * (log_q - log_p) + q,
+)
+# Σ_v Q(v) [log Q(v) − log P(v)].
+
+JSD = Divergence("jsd", term=_jsd_term, slope=_jsd_slope)
+# ½ KL(P‖M) + ½ KL(Q‖M) with M = ½ (P + Q), at most log 2.
+
+SAMPLED_TOKEN = Divergence(
+    "sampled_token", term=_sampled_weight, slope=_sampled_weight, is_sampled=True
+)
+# Reverse KL by policy gradient at the sampled token (paper: appendix 'Training Algorithm').
+
+DIVERGENCES = {d.name: d for d in (FORWARD_KL, REVERSE_KL, JSD, SAMPLED_TOKEN)}
+
+
+_given: dict[str, Divergence] = {}
+# Divergences that were passed as objects, by the text that stands for them in the settings.
+
+
+def find_divergence(name: str) -> Divergence:
+    """The divergence of this name; "module:name" imports one from outside of the package.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    if known := DIVERGENCES.get(name) or _given.get(name):
+        return known
+    found = load_object(name, "objective.divergence", DIVERGENCES)
+    if not isinstance(found, Divergence):
+        raise ConfigError(f"objective.divergence is {name}, which is not a paint.Divergence")
+    return found
+
+
+def divergence_name(divergence: str | Divergence) -> str:
+    """The text that names a divergence in the settings, and by which it is found again.
+
+    For an object it is "module:name". Another process, such as a resumed run, imports that.
+    """
+    if isinstance(divergence, str):
+        return divergence
+    if DIVERGENCES.get(divergence.name) is divergence:
+        return divergence.name
+    name = spec_of(divergence.term, divergence.name)
+    _given[name] = divergence
+    return name

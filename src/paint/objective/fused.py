@@ -1,0 +1,703 @@
+"""The same objective from hidden states, at the cost of its matrix products.
+
+    hidden states -> a chunk's logits, both views -> entropies -> selection -> loss, dloss/dz
+                  -> dloss/dhidden
+
+A chunk is as many whole completions as fit, since the selection by entropy ratio looks at one
+completion at a time. So one visit to a chunk gives the loss, every statistic and the gradient:
+three products a token (two onto the vocabulary, one back), nothing recomputed, and the logits of
+one chunk in memory, however large the batch.
+
+A completion that does not fit in a chunk is visited piece by piece as if nothing were selected,
+then its selected tokens once more. So f_top of its tokens cost three products more (eight with a
+trained head), which makes 3.09 products a token at the paper's 3 %.
+
+The work between the products is two functions, ``measure`` and ``differentiate``. Both exist twice:
+here in plain torch, on blocks of rows that stay in a processor's cache, and in
+paint.objective.triton_kernels for GPUs.
+
+A loss that needs no teacher and only the log-probability of the tokens takes fused_log_probs: two
+products a token.
+
+Left out on purpose: logits in half precision (a clip at 0.06 nats would see the rounding), and
+second derivatives.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from paint.core.errors import PaintError
+from paint.objective import loss
+from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name, find_divergence
+from paint.objective.loss import Lengths, Loss
+from paint.objective.options import ClipMode, Impl, ObjectiveConfig, Reduction
+
+Columns = dict[str, Float[Tensor, "n"]]
+
+
+class ImplError(PaintError, RuntimeError):
+    """The implementation that was asked for cannot run here; the message says which can."""
+
+
+class Head(NamedTuple):
+    """The linear layer that maps hidden states to logits."""
+
+    weight: Float[Tensor, "v h"]
+    bias: Float[Tensor, "v"] | None
+
+
+class RowWork(NamedTuple):
+    """The work between the products, in plain torch below or in paint.objective.triton_kernels.
+
+    measure may leave in the logits whatever its own differentiate reads there.
+    """
+
+    measure: Callable[[Tensor, Tensor | None, float], Columns]
+    differentiate: Callable[
+        [Tensor, Tensor, Columns, Columns, Tensor, Tensor | None, Tensor | None, ObjectiveConfig],
+        Columns,
+    ]
+
+
+# Logits in a block of rows: few enough for a processor's cache, enough to keep a GPU busy.
+CPU_BLOCK, GPU_BLOCK = 2**18, 2**25
+# Tokens whose logits are in memory at once. A second visit to selected tokens costs a CPU nothing
+# that is seen (docs/log.md), and half of the paper's longest completion takes half the memory.
+CPU_CHUNK, GPU_CHUNK = 512, 1024
+# Rows of the head that are converted at a time where the device cannot multiply the two dtypes.
+SLICE = 2**14
+
+
+def fused_paint_loss(
+    student_hidden: Float[Tensor, "n h"],
+    teacher_hidden: Float[Tensor, "n h"],
+    lm_head: nn.Linear | Float[Tensor, "v h"],
+    lengths: Lengths,
+    *,
+    temperature: float = 1.1,
+    interpolation_weight: float = 0.03,
+    top_fraction: float = 0.03,
+    clip: float = 0.06,
+    clip_mode: ClipMode = "pointwise",
+    divergence: str | Divergence = "forward_kl",
+    reduction: Reduction = "completion",
+    skip_tokens: int = 0,
+    tokens: Int[Tensor, "n"] | None = None,
+    teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
+    impl: Impl = "auto",
+    chunk_tokens: int | None = None,
+) -> Loss:
+    """paint_loss of lm_head(student_hidden), lm_head(teacher_hidden), a chunk's logits at a time.
+
+    The options, value, per-token values and statistics are those of paint_loss (paper: Eq.
+    main_loss, Algorithm adaptive_opsd). The gradient reaches student_hidden, and the head where
+    that is trained; the teacher gets none. teacher_lm_head is the teacher's own head, for a
+    teacher whose head is not the one that is trained.
+
+    impl: reference holds all logits; chunked is plain torch; triton needs a GPU (or Triton's
+    interpreter); auto is triton on a GPU and chunked elsewhere. chunk_tokens bounds the memory and
+    changes nothing else: two tensors of chunk_tokens × v in float32 (and one in the head's half
+    precision, on a GPU), besides the gradients; None: 1,024 on a GPU and 512 elsewhere. Logits are
+    accumulated and kept in float32, or in float64 for float64 states, whatever the head's dtype.
+
+    Raises ValueError for views, lengths and a head that do not match and for options out of range;
+    TypeError for a head that is not a linear layer or its weight; ImplError for triton where it
+    cannot run.
+    """
+    options = ObjectiveConfig(
+        divergence=divergence_name(divergence),
+        clip=clip,
+        clip_mode=clip_mode,
+        interpolation_weight=interpolation_weight,
+        top_fraction=top_fraction,
+        temperature=temperature,
+        reduction=reduction,
+        skip_tokens=skip_tokens,
+        impl=impl,
+    )
+    return loss_from_hidden(
+        student_hidden,
+        teacher_hidden,
+        lm_head,
+        lengths,
+        options,
+        tokens=tokens,
+        teacher_lm_head=teacher_lm_head,
+        chunk_tokens=chunk_tokens,
+    )
+
+
+def loss_from_hidden(
+    student_hidden: Float[Tensor, "n h"],
+    teacher_hidden: Float[Tensor, "n h"],
+    lm_head: nn.Linear | Float[Tensor, "v h"],
+    lengths: Lengths,
+    options: ObjectiveConfig,
+    *,
+    tokens: Int[Tensor, "n"] | None = None,
+    teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
+    chunk_tokens: int | None = None,
+) -> Loss:
+    """fused_paint_loss with its options in one record, whose temperature must be a number."""
+    head = _weight_and_bias(lm_head)
+    teacher_head = head if teacher_lm_head is None else _weight_and_bias(teacher_lm_head)
+    teacher_name = "lm_head" if teacher_head is head else "teacher_lm_head"
+    lengths = loss.check_inputs(len(student_hidden), len(teacher_hidden), lengths, tokens, options)
+    _check_width("student_hidden", student_hidden, "lm_head", head)
+    _check_width("teacher_hidden", teacher_hidden, teacher_name, teacher_head)
+    if len(head.weight) != len(teacher_head.weight):
+        raise ValueError(
+            "student and teacher must share one vocabulary: lm_head has "
+            f"{len(head.weight)} entries, teacher_lm_head {len(teacher_head.weight)}"
+        )
+    if chunk_tokens is None:
+        chunk_tokens = GPU_CHUNK if student_hidden.is_cuda else CPU_CHUNK
+    _check_chunk(chunk_tokens)
+
+    dtype = _wide(student_hidden)
+    if options.impl == "reference":
+        student_logits, teacher_logits = (
+            nn.functional.linear(hidden.to(dtype), w.to(dtype), None if b is None else b.to(dtype))
+            for hidden, (w, b) in ((student_hidden, head), (teacher_hidden, teacher_head))
+        )
+        return loss.loss_from_logits(student_logits, teacher_logits, lengths, options, tokens)
+
+    has_kernel = find_divergence(options.divergence) in DIVERGENCES.values()
+    can_use_triton = student_hidden.is_cuda and find_spec("triton") and has_kernel
+    if options.impl == "triton" or (options.impl == "auto" and can_use_triton):
+        work = triton_row_work(student_hidden.device)
+    else:
+        work = RowWork(measure, differentiate)
+    weights = loss.token_weights(
+        lengths, reduction=options.reduction, skip_tokens=options.skip_tokens
+    )
+    return _visit_chunks(
+        student_hidden,
+        teacher_hidden,
+        head,
+        teacher_head,
+        lengths,
+        weights.to(dtype).to(student_hidden.device),
+        tokens,
+        chunk_tokens,
+        options,
+        work,
+    )
+
+
+def _visit_chunks(
+    student_hidden: Tensor,
+    teacher_hidden: Tensor,
+    head: Head,
+    teacher_head: Head,
+    lengths: Sequence[int],
+    weights: Tensor,
+    tokens: Tensor | None,
+    chunk_tokens: int,
+    options: ObjectiveConfig,
+    work: RowWork,
+) -> Loss:
+    """The loss and, while the logits are there, the gradients of the inputs that require one."""
+    weight, bias = head
+    candidates = {"hidden": student_hidden, "weight": weight, "bias": bias}
+    inputs = {
+        name: value
+        for name, value in candidates.items()
+        if value is not None and value.requires_grad and torch.is_grad_enabled()
+    }
+    gradients = {
+        name: torch.zeros_like(value, dtype=weights.dtype) for name, value in inputs.items()
+    }
+    head_is_trained = bool(inputs.keys() - {"hidden"})
+    columns: Columns = {}
+    buffer = weights.new_empty(2 * min(chunk_tokens, len(weights)), len(weight))
+
+    def visit(where: slice | Tensor, select: Callable[[Tensor], Tensor], *, sign: int = 1) -> None:
+        """Write these tokens' columns and gradients, and add sign × their part of the head's."""
+        student, teacher = _logits_of_both(
+            student_hidden[where], teacher_hidden[where], head, teacher_head, buffer
+        )
+        sampled = None if tokens is None else tokens[where]
+
+        student_view = work.measure(student, sampled, options.loss_temperature)
+        teacher_view = work.measure(teacher, sampled, options.loss_temperature)
+        ratio = loss.entropy_ratio(teacher_view["entropy"], student_view["entropy"])
+        selected = select(ratio)
+        slope = _slope_buffer(student, weight) if inputs else None
+        figures = work.differentiate(
+            student, teacher, student_view, teacher_view, selected, sampled, slope, options
+        )
+
+        figures |= {"entropy_ratio": ratio, "selected": selected.to(ratio.dtype)}
+        for role, view in (("student", student_view), ("teacher", teacher_view)):
+            names = [name for name in ("entropy", "log_prob") if name in view]
+            figures |= {f"{role}_{name}": view[name] for name in names}
+        for name, values in figures.items():
+            columns.setdefault(name, torch.empty_like(weights))[where] = values
+
+        if slope is not None:
+            _add_gradients(
+                gradients, where, slope, student_hidden[where], weight, weights[where], sign
+            )
+
+    select_none = partial(torch.zeros_like, dtype=torch.bool)
+    select_all = partial(torch.ones_like, dtype=torch.bool)
+    with torch.no_grad():
+        for first, group in _chunks(lengths, chunk_tokens):
+            span = slice(first, first + sum(group))
+            if sum(group) <= chunk_tokens:
+                visit(span, partial(loss.select, lengths=group, options=options))
+                continue
+
+            # A completion longer than a chunk: what to select is known only after all its pieces.
+            positions = torch.arange(span.start, span.stop, device=weights.device)
+            for piece in positions.split(chunk_tokens):
+                visit(piece, select_none)
+
+            ratios = columns["entropy_ratio"][span]
+            chosen = loss.select(ratios, group, options)
+            for piece in positions[chosen].split(chunk_tokens):
+                # The second visit overwrites a token's columns and its hidden state's gradient. The
+                # head's gradient is a sum over tokens: take off what the first visit added to it.
+                if head_is_trained:
+                    visit(piece, select_none, sign=-1)
+                visit(piece, select_all)
+
+        per_token = columns.pop("per_token")
+        value = (weights * per_token).sum()
+
+    value = _KnownGradients.apply(  # type: ignore[no-untyped-call]
+        value, tuple(gradients.values()), *inputs.values()
+    )
+    return Loss(value, per_token, columns)
+
+
+def _add_gradients(
+    gradients: dict[str, Tensor],
+    where: slice | Tensor,
+    slope: Tensor,
+    hidden: Tensor,
+    weight: Tensor,
+    weights: Tensor,
+    sign: int,
+) -> None:
+    """Write the gradient of these tokens' states, and add sign × their part of the head's."""
+    # The slope is weighed beside the products, not before them: in half precision, the weight of
+    # one token in a large batch may round to 0.
+    if "hidden" in gradients:
+        back = _times_weight(slope, weight, weights.dtype)
+        gradients["hidden"][where] = back * weights[:, None]
+    if "weight" in gradients:
+        _add_outer(gradients["weight"], slope, hidden * (sign * weights[:, None]))
+    if "bias" in gradients:
+        gradients["bias"] += slope.to(weights.dtype).T @ (sign * weights)
+
+
+class LogProbs(NamedTuple):
+    """Of each row, in nats. Only log_prob carries a gradient.
+
+    log_prob      of the row's token, at the temperature
+    entropy       of the row's distribution, at the temperature
+    untempered    log_prob at temperature 1
+    """
+
+    log_prob: Float[Tensor, "n"]
+    entropy: Float[Tensor, "n"]
+    untempered: Float[Tensor, "n"]
+
+
+def fused_log_probs(
+    hidden: Float[Tensor, "n h"],
+    lm_head: nn.Linear | Float[Tensor, "v h"],
+    tokens: Int[Tensor, "n"],
+    *,
+    temperature: float = 1.0,
+    chunk_tokens: int = 1024,
+) -> LogProbs:
+    """log q(y) of each row's token y and the entropy H(q), with q = softmax(lm_head(hidden) / T).
+
+        d log q(y) / d hidden = (W[y] − qᵀ W) / T
+
+    depends on one row alone. So it is computed while the logits are there and kept, n × h in
+    float32, and the backward pass only scales its rows: two products a token. A trained head costs
+    two more, as its logits are computed again. One tensor of chunk_tokens × v in memory, and
+    precision, as in fused_paint_loss.
+
+    Raises ValueError for tokens or a head that do not match and for options out of range; TypeError
+    for a head that is not a linear layer or its weight.
+    """
+    head = _weight_and_bias(lm_head)
+    _check_width("hidden", hidden, "lm_head", head)
+    if len(tokens) != len(hidden):
+        raise ValueError(
+            f"tokens must be one for each of the {len(hidden)} rows of hidden, got {len(tokens)}"
+        )
+    ObjectiveConfig(temperature=temperature)  # checks the range
+    _check_chunk(chunk_tokens)
+    if not torch.is_grad_enabled():
+        hidden = hidden.detach()  # or else its derivative would be computed, and kept for nothing
+    return LogProbs(*_TokenLogProbs.apply(hidden, *head, tokens, temperature, chunk_tokens))  # type: ignore[no-untyped-call]
+
+
+class _TokenLogProbs(torch.autograd.Function):
+    """log q(y) with what its backward pass scales, and the figures beside it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        tokens: Tensor,
+        temperature: float,
+        chunk_tokens: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        hidden_needs, weight_needs, bias_needs = ctx.needs_input_grad[:3]
+        log_prob = hidden.new_empty(len(hidden), dtype=_wide(hidden))
+        entropy, untempered = torch.empty_like(log_prob), torch.empty_like(log_prob)
+        derivative = log_prob.new_empty(hidden.shape) if hidden_needs else None
+        for rows, logits in _chunk_logits(hidden, weight, bias, chunk_tokens):
+            view = measure(logits, tokens[rows], temperature)
+            entropy[rows], untempered[rows] = view["entropy"], view["log_prob"]
+            log_prob[rows] = logits.gather(-1, tokens[rows, None])[:, 0]
+
+            if derivative is not None:
+                slope = _token_slope(logits, tokens[rows], weight, temperature)
+                derivative[rows] = _times_weight(slope, weight, derivative.dtype)
+
+        inputs = (hidden, weight, bias, tokens) if weight_needs or bias_needs else ()
+        ctx.save_for_backward(derivative, *inputs)
+        ctx.options = temperature, chunk_tokens
+        ctx.dtype = hidden.dtype
+        ctx.mark_non_differentiable(entropy, untempered)
+        return log_prob, entropy, untempered
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_needs, weight_needs, bias_needs = ctx.needs_input_grad[:3]
+        derivative, *inputs = ctx.saved_tensors
+        of_hidden = (derivative * above[:, None]).to(ctx.dtype) if hidden_needs else None
+        if not (weight_needs or bias_needs):
+            return of_hidden, None, None, None, None, None
+
+        # A derivative of the head would be as large as the head, for each token: compute the logits
+        # again, and only the sum over tokens.
+        hidden, weight, bias, tokens = inputs
+        temperature, chunk_tokens = ctx.options
+        of_weight = torch.zeros_like(weight, dtype=above.dtype) if weight_needs else None
+        of_bias = torch.zeros_like(bias, dtype=above.dtype) if bias_needs else None
+        for rows, logits in _chunk_logits(hidden, weight, bias, chunk_tokens):
+            measure(logits, None, temperature)
+            slope = _token_slope(logits, tokens[rows], weight, temperature)
+            if of_weight is not None:
+                _add_outer(of_weight, slope, hidden[rows] * above[rows, None])
+            if of_bias is not None:
+                of_bias += slope.to(above.dtype).T @ above[rows]
+
+        of_weight = None if of_weight is None else of_weight.to(weight.dtype)
+        of_bias = None if of_bias is None else of_bias.to(bias.dtype)
+        return of_hidden, of_weight, of_bias, None, None, None
+
+
+def _chunk_logits(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk_tokens: int
+) -> Iterator[tuple[slice, Tensor]]:
+    """Rows and their logits, all chunks in the same memory."""
+    rows_at_once = min(chunk_tokens, len(hidden))
+    buffer = hidden.new_empty(rows_at_once, len(weight), dtype=_wide(hidden))
+    for first in range(0, len(hidden), chunk_tokens):
+        rows = slice(first, first + chunk_tokens)
+        yield rows, _logits(hidden[rows], weight, bias, buffer)
+
+
+def _token_slope(log_q: Tensor, tokens: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    """d log q(y) / dz_i = ([i = y] − q_i) / T, over log q where the products allow it."""
+    slope = _slope_buffer(log_q, weight)
+    for rows in _blocks(log_q):
+        pull = -log_q[rows].exp()
+        pull.scatter_add_(-1, tokens[rows, None], pull.new_ones(len(pull), 1))
+        slope[rows] = pull / temperature
+    return slope
+
+
+def _chunks(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, list[int]]]:
+    """First token and lengths of the completions of each chunk: as many as fit, at least one."""
+    first, group = 0, list[int]()
+    for length in lengths:
+        if group and sum(group) + length > limit:
+            yield first, group
+            first, group = first + sum(group), []
+        group.append(length)
+    yield first, group
+
+
+# The row work in plain torch. paint.objective.triton_kernels has the same two functions.
+
+
+def measure(
+    logits: Float[Tensor, "r v"], tokens: Int[Tensor, "r"] | None, temperature: float
+) -> dict[str, Float[Tensor, "r"]]:
+    """The entropy of each row at the temperature; the logits become log-probs at it.
+
+    With tokens, also the log_prob of each row's token, at temperature 1.
+    """
+    figures = {"entropy": logits.new_empty(len(logits))}
+    if tokens is not None:
+        figures["log_prob"] = logits.new_empty(len(logits))
+
+    lowest = torch.finfo(logits.dtype).min
+    for rows in _blocks(logits):
+        block = logits[rows]
+        block.sub_(block.amax(-1, keepdim=True))
+
+        # Z = Σ exp(d) = 1 + rest, where d = z − highest. The highest logit's own 1 would round the
+        # rest away, so it is no part of the sum; others as high are ties.
+        below = torch.lt(block, 0, out=torch.empty_like(block))
+        ties = logits.shape[1] - 1 - below.sum(-1)
+        if tokens is not None:
+            rest = block.exp().mul_(below).sum(-1) + ties
+            figures["log_prob"][rows] = block.gather(-1, tokens[rows, None])[:, 0] - rest.log1p()
+
+        # H = log Z − Σ exp(d) d / Z, from here on with d / T.
+        block.div_(temperature).clamp_(min=lowest)
+        others = block.exp().mul_(below)
+        rest = others.sum(-1) + ties
+        log_sum = rest.log1p()
+        figures["entropy"][rows] = log_sum - others.mul_(block).sum(-1) / (1 + rest)
+        block.sub_(log_sum[:, None])
+    return figures
+
+
+def differentiate(
+    student: Float[Tensor, "r v"],
+    teacher: Float[Tensor, "r v"],
+    student_view: dict[str, Float[Tensor, "r"]],
+    teacher_view: dict[str, Float[Tensor, "r"]],
+    selected: Bool[Tensor, "r"],
+    tokens: Int[Tensor, "r"] | None,
+    slope: Float[Tensor, "r v"] | None,
+    options: ObjectiveConfig,
+) -> dict[str, Float[Tensor, "r"]]:
+    """Divergence of each row and its statistics, from log-probs; dD/dz of the student into slope.
+
+        dD/dz_i = (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T,     g = ∂summand / ∂log q,
+                                                           A the unclipped entries
+
+    With divergence sampled_token g = summand, and only that of the row's token is not 0; the other
+    kinds do not read tokens. slope may be student itself. Both views are written over.
+    """
+    names = ("per_token", "kl", "clipped", "unclipped_mass")
+    figures = {name: student.new_empty(len(student)) for name in names}
+    divergence = find_divergence(options.divergence)
+
+    for rows in _blocks(student):
+        log_p, log_q = teacher[rows], student[rows]
+        chosen = selected[rows]
+        if chosen.any():
+            log_p[chosen] = loss.interpolate(
+                log_p[chosen], log_q[chosen], options.interpolation_weight
+            )
+
+        sampled = None if tokens is None else tokens[rows]
+        summands, g, p, q = _summands_and_g(log_p, log_q, sampled, divergence)
+        kept = _kept(summands, options)
+        figures["kl"][rows] = summands.sum(-1)
+        figures["clipped"][rows] = 1 - kept.amin(-1)
+        figures["unclipped_mass"][rows] = p.mul_(kept).sum(-1)
+        figures["per_token"][rows] = loss.clipped_sum(summands, options.clip, options.clip_mode)
+
+        if slope is not None:
+            g.mul_(kept).div_(options.loss_temperature)
+            torch.sub(g, q.mul_(g.sum(-1, keepdim=True)), out=slope[rows])
+    return figures
+
+
+def _summands_and_g(
+    log_p: Tensor, log_q: Tensor, tokens: Tensor | None, divergence: Divergence
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The summand of every entry, g = ∂summand / ∂log q, p and q; of a sampled token, only its own.
+
+    The logarithms may be written over.
+    """
+    if not divergence.is_sampled:
+        return divergence.evaluate(log_p, log_q)
+    assert tokens is not None
+    token = tokens[:, None]
+    p, q = log_p.exp(), log_q.exp()
+    of_token = divergence.term(*(x.gather(-1, token) for x in (p, log_p, q, log_q)))
+    summands = torch.zeros_like(log_q).scatter_(-1, token, of_token)
+    return summands, summands.clone(), p, q
+
+
+def _kept(summands: Tensor, options: ObjectiveConfig) -> Tensor:
+    """1 for the entries that the clip leaves alone, 0 for the others: objective.unclipped_entries.
+
+    As numbers: what makes or multiplies truth values is several times slower.
+    """
+    if options.clip_mode == "pointwise":
+        return torch.le(summands, options.clip, out=torch.empty_like(summands))
+    unclipped = loss.unclipped_entries(summands, options.clip, options.clip_mode)
+    return unclipped.to(summands.dtype)
+
+
+def _blocks(logits: Tensor) -> Iterator[slice]:
+    size = max(1, (GPU_BLOCK if logits.is_cuda else CPU_BLOCK) // logits.shape[1])
+    return (slice(first, first + size) for first in range(0, len(logits), size))
+
+
+def triton_row_work(device: torch.device) -> RowWork:
+    """The row work of paint.objective.triton_kernels; raises ImplError where that cannot run."""
+    # First of all, since the kernels stay what they are when they are imported: interpreted or not.
+    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise ImplError(
+            "impl='triton' needs a GPU, or TRITON_INTERPRET=1 to try it without; use impl='chunked'"
+        )
+    try:
+        from paint.objective import triton_kernels
+    except ImportError as error:
+        raise ImplError(
+            f"impl='triton' needs the triton package ({error}); use impl='chunked'"
+        ) from error
+    return RowWork(triton_kernels.measure, triton_kernels.differentiate)
+
+
+# The products. Sums are float32 throughout. Devices differ in whether they can multiply half
+# precision without rounding those sums.
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
+    """hidden @ weight.T + bias, in the buffer and in its dtype."""
+    out = buffer[: len(hidden)]
+    if _native(hidden, weight, out.dtype):
+        _mm(hidden, weight.T, out)
+    else:
+        # Of what was bfloat16 before it was converted, these products round nothing.
+        with _products_in(torch.promote_types(hidden.dtype, weight.dtype)):
+            for part in _slices(weight):
+                torch.mm(hidden.to(out.dtype), weight[part].to(out.dtype).T, out=out[:, part])
+    return out if bias is None else out.add_(bias)
+
+
+def _logits_of_both(
+    student: Tensor, teacher: Tensor, head: Head, teacher_head: Head, buffer: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The logits of both views, one after the other in the buffer."""
+    n = len(student)
+    if teacher_head is head:  # so that it is read, and converted, once
+        both = _logits(torch.cat((student, teacher)), *head, buffer)
+        return both[:n], both[n:]
+    return _logits(student, *head, buffer), _logits(teacher, *teacher_head, buffer[n:])
+
+
+@contextmanager
+def _products_in(dtype: torch.dtype) -> Iterator[None]:
+    """Let a CPU multiply float32 in bfloat16, for that dtype, and add in float32.
+
+    Where it has instructions for it, that takes a fraction of the time.
+    """
+    settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before = settings.fp32_precision
+    if dtype == torch.bfloat16:
+        settings.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
+
+
+def _slope_buffer(logits: Tensor, weight: Tensor) -> Tensor:
+    """Memory for dD/dz: the student's logits, which nothing reads after it."""
+    if weight.is_cuda and not _native(logits, weight, logits.dtype):
+        # A GPU multiplies it with a half-precision head, and takes two factors of one dtype.
+        return torch.empty_like(logits, dtype=weight.dtype)
+    return logits
+
+
+def _times_weight(slope: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """slope @ weight."""
+    out = slope.new_zeros(len(slope), weight.shape[1], dtype=dtype)
+    if _native(slope, weight, dtype):
+        return _mm(slope, weight, out)
+    # With a bfloat16 head, the slope is rounded to bfloat16 as on a GPU, and as the sum will be.
+    with _products_in(weight.dtype):
+        for part in _slices(weight):
+            out.addmm_(slope[:, part].to(dtype), weight[part].to(dtype))
+    return out
+
+
+def _add_outer(total: Tensor, slope: Tensor, hidden: Tensor) -> None:
+    """total += slope.T @ hidden, by slices: what is added is never as large as the head."""
+    # float16 would round most of the weighed states to 0; bfloat16 has float32's range.
+    dtype = slope.dtype if slope.dtype != torch.float16 else total.dtype
+    hidden = hidden.to(dtype)
+    for part in _slices(total):
+        out = torch.empty_like(total[part])
+        total[part] += _mm(slope[:, part].T.to(dtype), hidden, out)
+
+
+def _native(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the device multiplies these into results of this dtype."""
+    return a.dtype == b.dtype and (a.dtype == dtype or a.is_cuda)
+
+
+def _mm(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    if a.dtype == out.dtype:
+        return torch.mm(a, b, out=out)
+    return torch.mm(a, b, out_dtype=out.dtype, out=out)
+
+
+def _slices(weight: Tensor) -> Iterator[slice]:
+    return (slice(first, first + SLICE) for first in range(0, len(weight), SLICE))
+
+
+class _KnownGradients(torch.autograd.Function):
+    """A value whose gradients were computed with it: backward only scales them."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor], *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(*gradients)
+        ctx.dtypes = [x.dtype for x in inputs]
+        return value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor | None, ...]:
+        pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        return None, None, *((above * gradient).to(dtype) for gradient, dtype in pairs)
+
+
+def _weight_and_bias(lm_head: object) -> Head:
+    if isinstance(lm_head, Tensor):
+        return Head(lm_head, None)
+    if isinstance(lm_head, nn.Linear):
+        return Head(lm_head.weight, lm_head.bias)
+    raise TypeError(
+        f"lm_head must be a linear layer or its weight, got {type(lm_head).__name__}; "
+        "give it without an adapter"
+    )
+
+
+def _check_width(name: str, hidden: Tensor, head_name: str, head: Head) -> None:
+    if hidden.shape[1] != head.weight.shape[1]:
+        raise ValueError(
+            f"{name} has {hidden.shape[1]} entries a row, {head_name} takes {head.weight.shape[1]}"
+        )
+
+
+def _check_chunk(chunk_tokens: int) -> None:
+    if chunk_tokens < 1:
+        raise ValueError(f"chunk_tokens must be at least 1, got {chunk_tokens}")
+
+
+def _wide(hidden: Tensor) -> torch.dtype:
+    return torch.promote_types(hidden.dtype, torch.float32)

@@ -1,0 +1,433 @@
+"""Where the teacher shapes the student, and how hard: the paper's objective in plain torch.
+
+    log p_S, log p_T -> H_S, H_T -> R = H_T / H_S -> top f_top -> interpolated target -> clipped KL
+
+This is the reference: exact, over the full vocabulary, one equation a line. Whatever computes the
+same faster is measured against it.
+
+Left out on purpose: any care for memory, since several n × v tensors live at once here
+(paint.objective.fused holds one chunk of them).
+
+Axes: b rows (completions), n completion tokens of a batch laid end to end, v vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from paint.core.errors import ConfigError
+from paint.objective.divergences import Divergence, divergence_name, find_divergence
+from paint.objective.options import ClipMode, ObjectiveConfig, Reduction
+
+Lengths = Sequence[int] | Int[Tensor, "b"]
+
+# Nats. Below it, probabilities are lost to float32's range; above it, entropies keep their order.
+ENTROPY_FLOOR = 1e-30
+
+
+def entropy(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n"]:
+    """H = −Σ_v p(v) log p(v) in nats, in [0, log v]; 0 log 0 is 0 (paper: Eq. entropy_ratio).
+
+    Normalised log-probabilities in. However small, as precise as the unlikely entries are.
+    """
+    # Near 1, a probability is known best by what is left to the others.
+    log_top, top = log_probs.max(-1, keepdim=True)
+    others = log_probs.exp().scatter(-1, top, 0.0)
+    rest = others.sum(-1, keepdim=True)
+    log_top = torch.where(rest < 0.5, torch.log1p(-rest.clamp(max=0.5)), log_top)
+
+    return -(log_top.exp() * log_top).squeeze(-1) - (others * finite(log_probs)).sum(-1)
+
+
+def entropy_ratio(
+    teacher_entropy: Float[Tensor, "*n"], student_entropy: Float[Tensor, "*n"]
+) -> Float[Tensor, "*n"]:
+    """R = H_T / max(H_S, ENTROPY_FLOOR), a rank (paper: Eq. entropy_ratio; the floor is ours)."""
+    return teacher_entropy / student_entropy.clamp(min=ENTROPY_FLOOR)
+
+
+def information_gain(
+    entropy_ratio: Float[Tensor, "*n"], interpolation_weight: float, *, gamma: float = 1.0
+) -> Float[Tensor, "*n"]:
+    """ΔI = ½ log(1 − k + k R^γ) in nats (paper: Eq. entropy_ratio_information_gain).
+
+    The entropy that the target would lose by interpolation if energies were Gaussian with variances
+    c H^γ. It ranks positions just as the ratio does, so the loss never needs it; what targets
+    really lose is measured beside it (docs/theory.md).
+
+    Args:
+        entropy_ratio: R, at least 0.
+        interpolation_weight: k in (0, 1).
+        gamma: the exponent γ > 0, of which the paper names no value.
+    """
+    return 0.5 * (interpolation_weight * entropy_ratio**gamma - interpolation_weight).log1p()
+
+
+def select_positions(
+    entropy_ratio: Float[Tensor, "n"], top_fraction: float, *, skip_tokens: int = 0
+) -> Bool[Tensor, "n"]:
+    """Select the ⌈f_top n⌉ largest ratios of ONE completion (paper: Eq. sparse_selector_objective).
+
+    The paper leaves ties open; here the earliest wins. Of the first skip_tokens none is selected,
+    and they do not count in n.
+    Raises ValueError unless top_fraction is in [0, 1] and skip_tokens at least 0.
+    """
+    ObjectiveConfig(top_fraction=top_fraction, skip_tokens=skip_tokens)  # checks the ranges
+    valid = entropy_ratio[skip_tokens:]
+
+    # 0.07 * 100 is 7.000000000000001 in floating point, and must still select 7.
+    budget = math.ceil(top_fraction * len(valid) - 1e-9)
+
+    ranking = skip_tokens + valid.sort(descending=True, stable=True).indices
+    selected = torch.zeros_like(entropy_ratio, dtype=torch.bool)
+    selected[ranking[:budget]] = True
+    return selected
+
+
+def interpolate(
+    teacher_log_probs: Float[Tensor, "*n v"],
+    student_log_probs: Float[Tensor, "*n v"],
+    interpolation_weight: float,
+) -> Float[Tensor, "*n v"]:
+    """Move teacher energies to the student's (paper: Eqs. sparse_energy_interp, teacher_interp).
+
+        log p̃_T = (1 − k) log p_T + k log p_S − log Z,     so p̃_T ∝ p_T^(1−k) p_S^k
+
+    An energy is −log p. Normalised log-probabilities in and out, at every position given: the
+    caller selects. interpolation_weight is k. With 0 the result is exactly the teacher, and equal
+    views give exactly themselves. In between, an entry that either view rules out (−inf) has
+    probability 0, though its logarithm is finite. Raises ValueError unless interpolation_weight is
+    in [0, 1].
+    """
+    ObjectiveConfig(interpolation_weight=interpolation_weight)  # checks the range
+    if interpolation_weight == 0:
+        return teacher_log_probs
+
+    log_p = finite(teacher_log_probs)
+    mixed = torch.lerp(log_p, finite(student_log_probs), interpolation_weight)
+
+    # The teacher's own log Z is 0 up to rounding. Dividing by it, too, makes equal views exact.
+    return mixed - (mixed.logsumexp(-1, keepdim=True) - log_p.logsumexp(-1, keepdim=True))
+
+
+def clipped_divergence(
+    target_log_probs: Float[Tensor, "*n v"],
+    student_log_probs: Float[Tensor, "*n v"],
+    *,
+    divergence: str | Divergence = "forward_kl",
+    clip: float = 0.06,
+    clip_mode: ClipMode = "pointwise",
+) -> Float[Tensor, "*n"]:
+    """Clipped divergence of target P and student Q per token, in nats (paper: Eq. clipped_fkl).
+
+        forward_kl   Σ_v P(v) [log P(v) − log Q(v)]                 the paper's
+        reverse_kl   Σ_v Q(v) [log Q(v) − log P(v)]
+        jsd          ½ KL(P‖M) + ½ KL(Q‖M),  M = ½ (P + Q)          at most log 2
+
+        pointwise    Σ_v min(summand(v), clip)                      the paper's, clip = τ
+        token        min(Σ_v summand(v), clip)
+        none         Σ_v summand(v)
+
+    Exactly zero where the two are equal. The pointwise clip is not a divergence: it cuts large
+    summands and keeps the negative ones, so the sum can be negative. With forward_kl,
+    Q = softmax(z / T) and P held fixed,
+
+        d/dz_i = (P_A q_i − p_i [i ∈ A]) / T        A the unclipped entries, P_A = Σ_{v∈A} p_v,
+
+    which on a clipped entry is P_A q_i / T > 0: descent lowers z_i just where the teacher wants it
+    higher. Differentiable in both arguments; paint_loss holds the target fixed.
+
+    Raises ValueError for an unknown divergence or clip_mode, and for a clip that is applied and not
+    positive. The divergence sampled_token needs tokens, which only paint_loss takes.
+    """
+    options = ObjectiveConfig(
+        divergence=divergence_name(divergence), clip=clip, clip_mode=clip_mode
+    )  # checks them
+    found = find_divergence(options.divergence)
+    if found.is_sampled:
+        raise ConfigError(
+            f"divergence {found.name!r} needs sampled tokens, which only paint_loss takes"
+        )
+
+    summands = divergence_terms(target_log_probs, student_log_probs, found)
+    return clipped_sum(summands, clip, clip_mode)
+
+
+def token_weights(
+    lengths: Lengths, *, reduction: Reduction = "completion", skip_tokens: int = 0
+) -> Float[Tensor, "n"]:
+    """The weight of each token: value = Σ_n weight_n per_token_n (paper: Eqs. per-token, opsd).
+
+        completion   1 / (b |ŷ|)     mean over a completion's tokens, then over completions (paper)
+        token        1 / n           mean over all tokens
+
+    The first skip_tokens of a completion weigh 0 and count neither in |ŷ| nor in n. A completion
+    without a token to weigh still counts in b. The values of micro-batches of
+    b' completions (n' tokens), each times b'/b (n'/n), sum to the batch's. float64 on the CPU: take
+    the loss's dtype first, then its device, which may have no float64.
+    Raises ValueError for a negative length and for an unknown reduction.
+    """
+    ObjectiveConfig(reduction=reduction, skip_tokens=skip_tokens)  # checks them
+    lengths = _length_list(lengths)
+    weighed = [max(length - skip_tokens, 0) for length in lengths]
+    b, n = len(lengths), sum(weighed)
+
+    weights: list[float] = []
+    for length, tokens in zip(lengths, weighed, strict=True):
+        weight = {"completion": 1 / (b * max(tokens, 1)), "token": 1 / max(n, 1)}[reduction]
+        weights += [0.0] * (length - tokens) + [weight] * tokens
+    return torch.tensor(weights, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss and what explains it. Only value carries a gradient; per_token and stats are detached.
+
+    value            Σ_n token_weights_n per_token_n, nats
+    per_token        the clipped divergence, or its estimate by the sampled token
+    stats            floating point, one figure a token
+      kl               the same without the clip: never negative for a divergence, while the loss
+                       may be
+      clipped          1 where the clip cut at least one vocabulary entry (clip_mode token: the
+                       token)
+      unclipped_mass   P_A, the target's probability on the entries that were not cut
+      student_entropy, teacher_entropy, entropy_ratio     H_S, H_T before interpolation, and R
+      selected         1 where the target is interpolated
+      student_log_prob, teacher_log_prob     of the sampled tokens, at temperature 1; only with
+                                             tokens
+    """
+
+    value: Float[Tensor, ""]
+    per_token: Float[Tensor, "n"]
+    stats: dict[str, Float[Tensor, "n"]]
+
+
+def paint_loss(
+    student_logits: Float[Tensor, "n v"],
+    teacher_logits: Float[Tensor, "n v"],
+    lengths: Lengths,
+    *,
+    temperature: float = 1.1,
+    interpolation_weight: float = 0.03,
+    top_fraction: float = 0.03,
+    clip: float = 0.06,
+    clip_mode: ClipMode = "pointwise",
+    divergence: str | Divergence = "forward_kl",
+    reduction: Reduction = "completion",
+    skip_tokens: int = 0,
+    tokens: Int[Tensor, "n"] | None = None,
+) -> Loss:
+    """The PAINT loss of a batch of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
+
+        p = softmax(z / T) for both views,      I the f_top largest R of each completion,
+        target p̃_T on I and p_T elsewhere,      value = mean over completions of mean over n of
+                                                        D(target, p_S)
+
+    lengths are the tokens of each completion in order; an empty completion adds 0 and still counts.
+    Defaults are the paper's; interpolation_weight or top_fraction 0 leaves the teacher as it is.
+    The gradient reaches student_logits through D's second argument alone, not through target or
+    selection. Half precision is computed in float32. The first skip_tokens of a completion weigh 0
+    and are not selected; their stats are there. tokens, the sampled ones, add their
+    log-probabilities to the stats.
+
+    D is one of divergence or, with divergence sampled_token, a policy gradient on the sampled
+    tokens ŷ_n (paper: appendix 'Training Algorithm', which names 'sampled-token objectives' and
+    reports none; the form is ours):
+
+        D_n = −A_n,     dD_n/dz_i = −A_n ([i = ŷ_n] − q_i) / T,
+                                                A_n = log p̃_T(ŷ_n) − log q(ŷ_n) held fixed
+
+    Over ŷ_n drawn from q = p_S at temperature T both have the mean of reverse_kl without a clip;
+    one D_n may be negative. It needs tokens, and clip_mode none.
+
+    Raises ValueError for views that do not match, lengths that do not sum to n, and options out of
+    range.
+    """
+    options = ObjectiveConfig(
+        divergence=divergence_name(divergence),
+        clip=clip,
+        clip_mode=clip_mode,
+        interpolation_weight=interpolation_weight,
+        top_fraction=top_fraction,
+        temperature=temperature,
+        reduction=reduction,
+        skip_tokens=skip_tokens,
+    )
+    return loss_from_logits(student_logits, teacher_logits, lengths, options, tokens)
+
+
+def loss_from_logits(
+    student_logits: Float[Tensor, "n v"],
+    teacher_logits: Float[Tensor, "n v"],
+    lengths: Lengths,
+    options: ObjectiveConfig,
+    tokens: Int[Tensor, "n"] | None = None,
+) -> Loss:
+    """paint_loss with its options in one record, whose temperature must be a number."""
+    vocabulary, teacher_vocabulary = student_logits.shape[-1], teacher_logits.shape[-1]
+    if vocabulary != teacher_vocabulary:
+        raise ValueError(
+            "student and teacher must share one vocabulary: "
+            f"the student's logits have {vocabulary} entries, the teacher's {teacher_vocabulary}"
+        )
+    lengths = check_inputs(len(student_logits), len(teacher_logits), lengths, tokens, options)
+
+    temperature = options.loss_temperature
+    dtype = torch.promote_types(student_logits.dtype, torch.float32)
+    student_log_probs = (student_logits.to(dtype) / temperature).log_softmax(-1)
+
+    # The target is held fixed, and the selection is no function to differentiate.
+    with torch.no_grad():
+        teacher_log_probs = (teacher_logits.to(dtype) / temperature).log_softmax(-1)
+
+        student_entropy = entropy(student_log_probs)
+        teacher_entropy = entropy(teacher_log_probs)
+        ratio = entropy_ratio(teacher_entropy, student_entropy)
+        selected = select(ratio, lengths, options)
+
+        interpolated = interpolate(
+            teacher_log_probs, student_log_probs, options.interpolation_weight
+        )
+        target_log_probs = torch.where(selected[:, None], interpolated, teacher_log_probs)
+
+    summands = divergence_terms(
+        target_log_probs, student_log_probs, find_divergence(options.divergence), tokens
+    )
+    per_token = clipped_sum(summands, options.clip, options.clip_mode)
+    weights = token_weights(
+        lengths, reduction=options.reduction, skip_tokens=options.skip_tokens
+    ).to(per_token.dtype)
+    value = (weights.to(per_token.device) * per_token).sum()
+
+    with torch.no_grad():
+        unclipped = unclipped_entries(summands, options.clip, options.clip_mode)
+        stats = {
+            "kl": summands.sum(-1),
+            "clipped": (~unclipped).any(-1).to(dtype),
+            "unclipped_mass": (target_log_probs.exp() * unclipped).sum(-1),
+            "student_entropy": student_entropy,
+            "teacher_entropy": teacher_entropy,
+            "entropy_ratio": ratio,
+            "selected": selected.to(dtype),
+        }
+        if tokens is not None:
+            stats["student_log_prob"] = token_log_probs(student_logits, tokens)
+            stats["teacher_log_prob"] = token_log_probs(teacher_logits, tokens)
+    return Loss(value, per_token.detach(), stats)
+
+
+def token_log_probs(
+    logits: Float[Tensor, "n v"], tokens: Int[Tensor, "n"], *, temperature: float = 1.0
+) -> Float[Tensor, "n"]:
+    """log p(ŷ_n) of each sampled token, in nats, at most 0: engine and trainer must agree on it."""
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    log_probs = (logits.to(dtype) / temperature).log_softmax(-1)
+    return log_probs.gather(-1, tokens[:, None])[:, 0]
+
+
+# The parts of the loss above, which paint.objective.fused takes too.
+
+
+def select(
+    entropy_ratio: Float[Tensor, "n"], lengths: Sequence[int], options: ObjectiveConfig
+) -> Bool[Tensor, "n"]:
+    """select_positions of each completion by itself."""
+    selected = torch.zeros_like(entropy_ratio, dtype=torch.bool)
+    completions = zip(selected.split(lengths), entropy_ratio.split(lengths), strict=True)
+    for part, ratios in completions:
+        # A part is a view of selected.
+        part.copy_(select_positions(ratios, options.top_fraction, skip_tokens=options.skip_tokens))
+    return selected
+
+
+def clipped_sum(
+    summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode
+) -> Float[Tensor, "*n"]:
+    """The divergence of each token from its summands (paper: Eq. clipped_fkl)."""
+    match clip_mode:
+        case "pointwise":
+            return summands.clamp(max=clip).sum(-1)
+        case "token":
+            return summands.sum(-1).clamp(max=clip)
+        case "none":
+            return summands.sum(-1)
+
+
+def unclipped_entries(
+    summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode
+) -> Bool[Tensor, "*n v"]:
+    """The set A: entries that the clip leaves alone, and that therefore keep their gradient."""
+    match clip_mode:
+        case "pointwise":
+            return summands <= clip
+        case "token":
+            return (summands.sum(-1, keepdim=True) <= clip).expand_as(summands)
+        case "none":
+            return torch.ones_like(summands, dtype=torch.bool)
+
+
+def check_inputs(
+    student_rows: int,
+    teacher_rows: int,
+    lengths: Lengths,
+    tokens: Tensor | None,
+    options: ObjectiveConfig,
+) -> list[int]:
+    """The lengths as a list. Raises ValueError for inputs that do not match, or missing tokens."""
+    if student_rows != teacher_rows:
+        raise ValueError(
+            "both views must score the same tokens: "
+            f"student has {student_rows} rows, teacher {teacher_rows}"
+        )
+    lengths = _length_list(lengths)
+    if sum(lengths) != student_rows:
+        raise ValueError(
+            f"lengths must sum to the {student_rows} rows of each view, got {sum(lengths)}"
+        )
+    divergence = find_divergence(options.divergence)
+    if tokens is None and divergence.is_sampled:
+        raise ValueError(f"divergence {divergence.name!r} needs tokens, the sampled ones")
+    if tokens is not None and len(tokens) != student_rows:
+        raise ValueError(
+            f"tokens must be one for each of the {student_rows} rows of each view, "
+            f"got {len(tokens)}"
+        )
+    return lengths
+
+
+def divergence_terms(
+    target_log_probs: Float[Tensor, "*n v"],
+    student_log_probs: Float[Tensor, "*n v"],
+    divergence: Divergence,
+    tokens: Int[Tensor, "*n"] | None = None,
+) -> Float[Tensor, "*n v"]:
+    """What the divergence adds up over the vocabulary, and the pointwise clip cuts."""
+    log_p, log_q = finite(target_log_probs), finite(student_log_probs)
+    terms = divergence.term(log_p.exp(), log_p, log_q.exp(), log_q)
+    if not divergence.is_sampled:
+        return terms
+    assert tokens is not None
+    sampled = torch.arange(log_q.shape[-1], device=log_q.device) == tokens[..., None]
+    weight = (sampled * terms).detach()
+    # The second term is exactly 0, and its gradient is REINFORCE's: weight × ∇ log q.
+    return weight + weight * (log_q - log_q.detach())
+
+
+def finite(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
+    """Log 0 as the lowest finite number: its exp is still 0, but 0 log 0 is 0 and not NaN.
+
+    The same holds in the backward pass.
+    """
+    return log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
+
+
+def _length_list(lengths: Lengths) -> list[int]:
+    values: list[int] = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    for row, length in enumerate(values):
+        if length < 0:
+            raise ValueError(f"lengths[{row}] must be a number of tokens, 0 or more, got {length}")
+    return values

@@ -1,0 +1,229 @@
+"""How much of the verified solution the teacher sees.
+
+completion -> overlap with the solution's anchors -> mask ratio -> masked solution
+           -> the teacher's prompt
+(paper: section 'Overlap-Adaptive Partial Solution Conditioning').
+
+Left out on purpose: whether the completion's answer is right. The schedule follows the overlap,
+never the verdict. How mathematics is normalised, and which of its pieces are anchors, is
+paint.objective.anchors's business.
+"""
+
+import random
+import re
+from typing import Literal, get_args
+
+from paint.objective.anchors import anchors, boxed_anchors, contains, normalize
+
+__all__ = [
+    "MARKER",
+    "Placement",
+    "anchors",
+    "mask_ratio",
+    "mask_solution",
+    "normalize",
+    "overlap",
+    "rationale_messages",
+    "student_messages",
+    "teacher_messages",
+]
+
+MARKER = "...(omitted)..."
+
+Placement = Literal["suffix", "prefix", "middle", "random", "punctuation"]
+Wording = Literal["as_shown", "complete", "part"]
+
+
+def overlap(completion: str, solution: str) -> float:
+    """The share of the solution's anchors that the completion contains (paper: overlap score).
+
+        alpha = |{a in A(y*) : a ⊆ Norm(y)}| / |A(y*)|  in [0, 1];  0 without anchors
+
+    An anchor is contained as whole words and numbers: `5` and `12` are neither in 512 nor in 3.12,
+    `ab` is not in cab, `2x` is in x+2x. The overlap of a solution with itself is exactly 1 when it
+    has an anchor.
+    """
+    return overlap_metrics(completion, solution)["overlap"]
+
+
+def overlap_metrics(completion: str, solution: str) -> dict[str, float]:
+    """overlap and overlap_without_answer, from one look at each text.
+
+    The second is over the anchors that no box holds, 0 where there are none. It drives nothing.
+    """
+    is_boxed = boxed_anchors(solution)
+    text = normalize(completion) if is_boxed else ""
+    found = {anchor: contains(text, anchor) for anchor in is_boxed}
+    others = [found[anchor] for anchor in is_boxed if not is_boxed[anchor]]
+    return {
+        "overlap": sum(found.values()) / max(len(found), 1),
+        "overlap_without_answer": sum(others) / max(len(others), 1),
+    }
+
+
+def mask_ratio(overlap: float, *, wrong: float = 0.30, correct: float = 0.40) -> float:
+    """The hidden share of the solution (paper: the affine schedule).
+
+        rho = wrong + (correct - wrong) alpha
+
+    ``overlap`` is alpha in [0, 1]; 0 <= wrong <= correct < 1, and equal ends fix the ratio.
+    Raises ValueError for values outside these ranges.
+    """
+    if not 0 <= overlap <= 1:
+        raise ValueError(f"overlap must be in [0, 1], got {overlap}")
+    if not 0 <= wrong <= correct < 1:
+        raise ValueError(
+            f"mask ratios need 0 <= wrong <= correct < 1, got wrong={wrong}, correct={correct}"
+        )
+    return wrong + (correct - wrong) * overlap
+
+
+def mask_solution(
+    solution: str, ratio: float, *, placement: Placement = "suffix", seed: int | None = None
+) -> str:
+    """The solution with an omission marker in place of int(ratio * length) contiguous characters.
+
+    M(y*; rho) (paper: M_tail is "suffix"; 'Mask Placement Strategy' has the others). The hidden
+    block stands at the end ("suffix"), the start ("prefix"), the centre ("middle") or anywhere
+    ("random", drawn with the seed). "punctuation" moves the cut of "suffix" back to the last end of
+    a sentence, paragraph or displayed formula that leaves at least half of the visible part, where
+    there is one. Blanks beside the block go too, and those around the solution count neither as
+    hidden nor in its length. A ratio that hides less than one character returns the solution as it
+    is.
+    Raises ValueError for a ratio outside [0, 1), another placement, and "random" without a seed.
+    """
+    if not 0 <= ratio < 1:
+        raise ValueError(f"mask ratio must be in [0, 1), got {ratio}")
+    if placement not in get_args(Placement):
+        raise ValueError(
+            f"placement must be one of {', '.join(get_args(Placement))}, got {placement!r}"
+        )
+    if placement == "random" and seed is None:
+        raise ValueError("placement 'random' needs a seed, got None")
+
+    # 0.29 * 100 is 28.999999999999996 in floating point, and must still hide 29.
+    text = solution.strip()
+    hidden = int(ratio * len(text) + 1e-9)
+    if hidden == 0:
+        return solution
+
+    last = len(text) - hidden
+    match placement:
+        case "prefix":
+            start = 0
+        case "middle":
+            start = last // 2
+        case "random":
+            start = random.Random(seed).randint(0, last)
+        case "punctuation":
+            start = _sentence_end(text, last)
+            hidden = len(text) - start
+        case "suffix":
+            start = last
+
+    before, after = text[:start].rstrip(), text[start + hidden :].lstrip()
+    return " ".join(part for part in (before, MARKER, after) if part)
+
+
+# Where a visible part may end, and what opens and closes the formulas in which it may not.
+_EDGE = r"\\(?P<edge>begin|end)\{[A-Za-z]{1,20}\*?\}"
+_BRACKET = r"\\(?P<bracket>[()\[\]])"
+_ESCAPED = r"\\."
+_DOLLAR = r"(?P<dollar>\$\$?)"
+_SENTENCE_END = r"[.!?][\"'”)\]]*+(?=\s++[A-Z0-9$\\(“])"
+_PARAGRAPH_END = r"\n[ \t\r]*+\n"
+_STOP = re.compile(
+    f"{_EDGE}|{_BRACKET}|{_ESCAPED}|{_DOLLAR}|(?P<sentence>{_SENTENCE_END}|{_PARAGRAPH_END})",
+    re.DOTALL,
+)
+
+
+def _sentence_end(text: str, limit: int) -> int:
+    """The last end of a sentence, paragraph or display in [limit / 2, limit], or else limit."""
+    cut = limit
+    opener = ""  # of the formula that is open: $, $$, \\( or \\[
+    depth = 0  # of environments
+    for stop in _STOP.finditer(text):
+        if stop.end() > limit:
+            break
+
+        sign, kind = stop[0], stop.lastgroup
+        is_end = False
+        if kind == "edge" and not opener:
+            depth = max(depth + (1 if stop["edge"] == "begin" else -1), 0)
+            is_end = stop["edge"] == "end" and not depth
+        elif kind == "bracket" and not opener and sign in ("\\(", "\\["):
+            opener = sign
+        elif kind == "bracket" and opener == {"\\)": "\\(", "\\]": "\\["}.get(sign):
+            opener = ""
+            is_end = sign == "\\]"
+        elif kind == "dollar" and opener in ("", "$", "$$"):
+            is_end = opener == "$$"
+            opener = "" if opener else sign
+        elif kind == "sentence":
+            if opener == "$" and sign[0] == "\n":
+                opener = ""  # no formula spans paragraphs: that was a stray dollar sign
+            is_end = not opener and not depth
+
+        if is_end and 2 * stop.end() >= limit:
+            cut = stop.end()
+    return cut
+
+
+def announces_complete(opening: Wording, *, is_whole: bool) -> bool:
+    """Whether the prompts open with "a reference solution", and not with "a part of" one.
+
+    opening is "as_shown" (whole solutions do), "complete" (all do) or "part" (none does). The last
+    two keep the wording, so that what is hidden is all that differs between two prompts.
+    """
+    return opening == "complete" or (opening == "as_shown" and is_whole)
+
+
+INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
+
+
+def student_messages(problem: str) -> list[dict[str, str]]:
+    """The deployment prompt: the problem and the instruction (paper, figure 'Prompt views')."""
+    return [{"role": "user", "content": f"Problem: {problem}\n\n{INSTRUCTION}"}]
+
+
+def teacher_messages(
+    problem: str, context: str, *, complete: bool, rationale: str | None = None
+) -> list[dict[str, str]]:
+    """The privileged prompt: the problem, a masked or complete solution, and the instruction.
+
+    complete says how the solution is announced (``opens_as_complete``).
+    With a rationale, the request of ``rationale_messages`` and the teacher's own reply to it stand
+    before the instruction (paper: 'reason-first teachers'; the wording is ours).
+    """
+    if rationale is None:
+        reference = _reference(problem, context, complete)
+        request = (
+            "After reading the reference solution above, "
+            "derive the same final answer in your own words."
+        )
+        return [{"role": "user", "content": f"{reference}{request}\n\n{INSTRUCTION}"}]
+    request = "Now derive the same final answer in your own words."
+    return [
+        *rationale_messages(problem, context, complete=complete),
+        {"role": "assistant", "content": rationale},
+        {"role": "user", "content": f"{request}\n\n{INSTRUCTION}"},
+    ]
+
+
+def rationale_messages(problem: str, context: str, *, complete: bool) -> list[dict[str, str]]:
+    """The prompt by which a reason-first teacher writes before it scores (the wording is ours)."""
+    request = (
+        "Explain why the reference solution above works: "
+        "its key ideas, and what must follow from them."
+    )
+    return [{"role": "user", "content": f"{_reference(problem, context, complete)}{request}"}]
+
+
+def _reference(problem: str, context: str, complete: bool) -> str:
+    opening = "Here is a reference solution" if complete else "Here is a part of reference solution"
+    return (
+        f"Problem: {problem}\n\n"
+        f"{opening} to this problem:\n"
+        f"=== Reference Solution Begin ===\n{context}\n=== Reference Solution End ===\n\n"
+    )

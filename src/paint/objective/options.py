@@ -1,0 +1,100 @@
+"""What are the options of the loss, which values may they have, and what did the paper use?
+
+One frozen record. It is the section [objective] of a recipe, the argument of the loss, and what
+the kernels read. The docstring below a field is its help text on the command line.
+
+Left out on purpose: torch, which the command line's help need not wait for, and the checks that
+need tensors (paint.objective.loss has them).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from paint.core.errors import ConfigError, require, validate_common
+from paint.objective.divergences import find_divergence
+
+ClipMode = Literal["pointwise", "token", "none"]
+Reduction = Literal["completion", "token"]
+Impl = Literal["auto", "reference", "chunked", "triton"]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveConfig:
+    """How the student is trained towards the teacher."""
+
+    divergence: str = "forward_kl"
+    """Divergence between target and student at a position: forward_kl, reverse_kl, jsd,
+    sampled_token, or module:name for one of your own (paint.objective.divergences). sampled_token
+    is reverse KL by policy gradient on the sampled token, with clip-mode none, top-p 1 and top-k -1
+    (paper: Eq. clipped_fkl, forward KL; Training Algorithm names sampled tokens)."""
+    clip: float = 0.06
+    """Clipping threshold tau, in nats, above 0; ignored with clip-mode none (paper: Eq.
+    clipped_fkl; Experimental Details, 0.06)."""
+    clip_mode: ClipMode = "pointwise"
+    """What is clipped: each vocabulary entry's term, a position's sum, or nothing (paper:
+    pointwise)."""
+    interpolation_weight: float = 0.03
+    """Interpolation weight k_base, in [0, 1]; 0 leaves the teacher as it is (paper: Eq.
+    sparse_energy_interp; Experimental Details, 0.03)."""
+    top_fraction: float = 0.03
+    """Share f_top of a completion's positions that are interpolated, in [0, 1] (paper: Eq.
+    sparse_selector_objective; Experimental Details, 0.03)."""
+    temperature: float | None = None
+    """Temperature T of both views' distributions, in [0.001, 1000]; None is the rollout temperature
+    (ours)."""
+    reduction: Reduction = "completion"
+    """What the loss is a mean over, of every method: each completion's tokens and then completions
+    (paper: Eq. clipped_fkl), or all tokens of the optimizer step."""
+    skip_tokens: int = 0
+    """First tokens of every completion that are left out of the loss, of every method, at least 0.
+    Where one view thinks and the other does not, the first token is where they differ most (ours;
+    paper: none)."""
+    impl: Impl = "auto"
+    """What computes the loss (paint.objective.fused): auto takes triton on a GPU and chunked
+    elsewhere; reference holds the logits of a whole micro-batch. Changes speed and memory, never
+    the result."""
+
+    def __post_init__(self) -> None:
+        validate_common(self)
+        literals = {"clip_mode": ClipMode, "reduction": Reduction, "impl": Impl}
+        for key, literal in literals.items():
+            choices = get_args(literal)
+            is_known = getattr(self, key) in choices
+            require(self, key, is_known, f"one of {', '.join(choices)}", f"default: {choices[0]}")
+
+        divergence = find_divergence(self.divergence)
+        is_clippable = self.clip_mode == "none" or not divergence.is_sampled
+        why_none = "a clip would take the gradient from the tokens that the teacher disfavours most"
+        allowed = f'"none" with objective.divergence "{divergence.name}"'
+        require(self, "clip_mode", is_clippable, allowed, why_none)
+        is_positive = self.clip > 0 or self.clip_mode == "none"
+        off = 'tau; paper: 0.06; off: objective.clip_mode "none"'
+        require(self, "clip", is_positive, "above 0", off)
+
+        in_range = 0 <= self.interpolation_weight <= 1
+        require(
+            self,
+            "interpolation_weight",
+            in_range,
+            "in [0, 1]",
+            "interpolation weight k_base; paper: 0.03",
+        )
+        in_range = 0 <= self.top_fraction <= 1
+        require(self, "top_fraction", in_range, "in [0, 1]", "f_top; paper: 0.03")
+        require(self, "skip_tokens", self.skip_tokens >= 0, "at least 0", "paper: none")
+        in_range = self.temperature is None or 0.001 <= self.temperature <= 1000
+        none = "None: the rollout temperature"
+        require(self, "temperature", in_range, "in [0.001, 1000] or None", none)
+
+    def resolve(self, rollout_temperature: float) -> "ObjectiveConfig":
+        """The options that the loss takes: the rollout's temperature where none is set."""
+        if self.temperature is not None:
+            return self
+        return replace(self, temperature=rollout_temperature)
+
+    @property
+    def loss_temperature(self) -> float:
+        """T as a number. Raises ConfigError where it is still the rollout's, unknown here."""
+        if self.temperature is None:
+            raise ConfigError("objective.temperature must be a number in the loss, got None")
+        return self.temperature

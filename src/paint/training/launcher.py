@@ -1,0 +1,508 @@
+"""``--gpus``: which GPUs of this machine train, which serve, what is started on them, and its end.
+
+The ranks are torchrun's, and the servers vLLM's own. The first rank starts the servers as it does
+without ``--gpus``, one on each GPU that serves (``rollout.server_gpus``), so that they end with it
+(paint.inference.vllm.watchdog). Here, the GPUs are divided, the ranks are started and watched, and
+what ends them is said in one line. One trainer, or none, is this very process.
+
+Left out on purpose: other machines. Their servers are started there by `paint serve`, and the
+ranks on all of them by paint.launch (launch/slurm.sbatch, docs/launch.md).
+"""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paint.config.recipe import differences, flags, read_recipe
+from paint.config.run_folder import CHANGEABLE_ON_RESUME, RunError, read_run
+from paint.config.schema import Config, ConfigError, ModelConfig
+from paint.core.errors import PaintError, format_short, wrap_errors
+from paint.demo.files import model_path
+from paint.inference.registry import engine_type, server_engine
+from paint.inference.vllm.process import (
+    API_KEY,
+    LOG,
+    NO_GPU,
+    OwnedProcess,
+    gpu_environment,
+    server_command,
+    server_environment,
+    training_tokens,
+)
+from paint.launch import SHUTDOWN_SECONDS
+
+if TYPE_CHECKING:
+    from paint.estimate.plan import Split
+
+GPUS = "PAINT_GPUS"
+"""The environment variable that tells ranks of --gpus, for their advice."""
+
+COUNT = """
+import torch
+for number in range(torch.cuda.device_count()):
+    print(torch.cuda.get_device_properties(number).total_memory)
+"""
+"""Prints the bytes of every GPU that it sees."""
+
+RESTARTS = 3
+"""How often `paint serve` starts a server again."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which GPUs of this machine train, and which serve.
+
+    Raises:
+        ConfigError: an option that needs --gpus, or a value that is none.
+    """
+
+    gpus: int = 0
+    """GPUs of this machine, in [0, 9999], divided into ranks that train and vLLM servers
+    (docs/launch.md); without any GPU here, so many processes without one. 0: this process alone."""
+    split: str | None = None
+    """With --gpus: how many train and how many serve, such as 4+4, or shared, by which all do both
+    in turns. None: as `paint plan` divides them."""
+    dry_run: bool = False
+    """With --gpus: print every command, and start nothing."""
+
+    def __post_init__(self) -> None:
+        split = self.split
+        if not 0 <= self.gpus <= 9999:
+            raise ConfigError(f"--gpus must be in [0, 9999], got {self.gpus}")
+        if split is not None and not re.fullmatch(r"\d{1,4}\+\d{1,4}|shared", split, re.ASCII):
+            raise ConfigError(
+                "--split must be trainers+servers, such as 4+4, or shared, got "
+                f"{format_short(split)}"
+            )
+        if not self.gpus and (split is not None or self.dry_run):
+            raise ConfigError("--split and --dry-run divide GPUs; add --gpus N")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What runs where.
+
+    Attributes:
+        trainers: the GPU of each rank.
+        servers: the GPUs of each server, as ``rollout.server_gpus``.
+        shared: the same GPUs train and serve, in turns.
+        reason: why, in words.
+    """
+
+    trainers: tuple[str, ...]
+    servers: tuple[str, ...]
+    shared: bool
+    reason: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which the ranks see their GPUs and no others."""
+        gpus = [gpu for gpu in self.trainers if gpu != NO_GPU]
+        on_cpu = {} if gpus else {"ACCELERATE_USE_CPU": "true"}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} | on_cpu
+
+    def __str__(self) -> str:
+        trained, served = (", ".join(gpus) or "none" for gpus in (self.trainers, self.servers))
+        return f"train on {trained}; serve on {served} ({self.reason})"
+
+
+def asked_for_servers(config: Config) -> Config:
+    """The config with servers in place of the training process, wherever they can take its place.
+
+    They cannot where nothing is generated, where weights are merged or all trained, and where
+    other servers are named.
+    """
+    generates = config.train.method != "sft" or bool(config.validation.path)
+    engine = engine_type(config.rollout.engine).server_engine
+    is_served = engine and config.model.train_mode == "lora" and generates
+    return with_rollout(config, engine=engine) if is_served else config
+
+
+def with_rollout(config: Config, **changes: object) -> Config:
+    """The config with other settings of its rollouts."""
+    return replace(config, rollout=replace(config.rollout, **changes))  # type: ignore[arg-type]
+
+
+def place_ranks(request: Request, config: Config, ranks: tuple[int, int]) -> Placement:
+    """Which GPUs train, and which serve.
+
+    Args:
+        ranks: the fewest and the most trainers that the verb has.
+
+    Raises:
+        ConfigError: the machine has fewer GPUs, or they cannot be divided so.
+    """
+    gpus, memory = _gpus_of_machine(request)
+    size = _gpus_of_a_server(config, request.gpus, memory)
+    split = _split(request, config, ranks, size)
+    trainers = gpus[: split.trainers]
+    served = gpus[len(gpus) - split.servers :]
+    if len(served) % size:
+        raise ConfigError(
+            f"{len(served)} GPUs are to serve, and a server takes {size} (the fewest that hold it, "
+            f"or --tensor-parallel-size in rollout.server_args); choose a multiple with --split"
+        )
+    is_cpu = NO_GPU in gpus
+    servers = (
+        served if is_cpu else [",".join(served[i : i + size]) for i in range(0, len(served), size)]
+    )
+    return Placement(tuple(trainers), tuple(servers), split.shared and not is_cpu, split.reason)
+
+
+def with_servers(config: Config, placement: Placement) -> Config:
+    """The config with the servers of a placement; without any, the ranks generate."""
+    if not placement.servers:
+        return config
+    return with_rollout(
+        config,
+        engine=server_engine(config.rollout.engine),
+        server_gpus=placement.servers,
+        colocate=placement.shared,
+    )
+
+
+@contextmanager
+def visible_gpus(placement: Placement) -> Iterator[None]:
+    """This process and what it starts see the trainers' GPUs alone; call it before torch's CUDA."""
+    before = dict(os.environ)
+    os.environ.update(placement.environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def on_gpus(request: Request, config: Config, *, ranks: int) -> Iterator[Config | None]:
+    """The config for one process that trains on ``ranks`` GPUs, with servers on the others.
+
+    Without --gpus it is unchanged. None after a dry run, which prints the commands.
+
+    Raises:
+        ConfigError: as ``place``.
+    """
+    if not request.gpus:
+        yield config
+        return
+    placement = place_ranks(request, asked_for_servers(config), (ranks, ranks))
+    config = with_servers(config, placement)
+    if request.dry_run:
+        print(f"# {placement}")
+        _print_servers(config, placement, None)
+        yield None
+        return
+    print(f"gpus: {placement}", flush=True)
+    with visible_gpus(placement):
+        yield config
+
+
+def train_on(
+    request: Request, config: Config, folder: Path, recipe: Path | None
+) -> int | tuple[Config, Placement]:
+    """Train on the GPUs of a request: the exit status, or what this process itself should train.
+
+    A run that the folder holds already is resumed.
+
+    Args:
+        recipe: the file that a run starts from which has not begun; None where it has.
+
+    Raises:
+        ConfigError: as ``place``. RunError: the folder holds another run.
+    """
+    is_begun = (folder / "run.json").exists()
+    if is_begun:
+        config = _as_begun(config, folder)
+        placement = place_ranks(request, config, (1, request.gpus))
+        _require_same_engine(config, placement, folder)
+    else:
+        placement = place_ranks(request, asked_for_servers(config), (1, request.gpus))
+    config = with_servers(config, placement)
+
+    if recipe is not None and not is_begun:
+        task = ["train", str(recipe), *flags(config, read_recipe(recipe))]
+    else:
+        task = ["resume", str(folder), "--steps", str(config.train.steps)]
+        task += ["--server-gpus", *placement.servers] if placement.servers else []
+        task += ["--max-logprob-mismatch", str(config.rollout.max_logprob_mismatch)]
+        task += ["--urls", *config.rollout.urls] if config.rollout.urls else []
+    command = [sys.executable, "-m"]
+    if len(placement.trainers) > 1:
+        count = str(len(placement.trainers))
+        command += ["paint.launch", "--standalone", "--nproc-per-node", count, *task]
+    else:
+        command += ["paint.cli", *task]
+
+    if request.dry_run:
+        print(f"# {placement}")
+        print(_shown(placement.environment, command))
+        _print_servers(config, placement, training_tokens(config))
+        return 0
+    print(f"gpus: {placement}", flush=True)
+    os.environ[GPUS] = str(request.gpus)
+    if len(placement.trainers) == 1:
+        return config, placement
+    return _run_ranks(command, placement.environment, folder)
+
+
+def with_gpus(text: str) -> str:
+    """A message whose `paint resume` is told of --gpus, too, where this is started by it."""
+    gpus = os.environ.get(GPUS)
+    return re.sub(r"(`paint resume [^`]+)`", rf"\1 --gpus {gpus}`", text) if gpus else text
+
+
+def serve(request: Request, config: Config, *, host: str, port: int) -> int:
+    """Run one vLLM server on each GPU, at ``port`` and the ports after it, until told to stop.
+
+    A server that ends is started again. The key is VLLM_API_KEY, as on the trainers' side.
+
+    Raises:
+        ConfigError: there is no key, or as ``place``.
+        PaintError: a server keeps ending.
+    """
+    if not request.gpus:
+        raise ConfigError("no GPUs to serve on; add --gpus N, those of this machine")
+    config = asked_for_servers(config)
+    placement = place_ranks(request, config, (0, 0))
+    config = with_servers(config, placement)
+    commands = [
+        _server_command(config, gpus, port + number, training_tokens(config), host)
+        for number, gpus in enumerate(placement.servers)
+    ]
+    if request.dry_run:
+        for gpus, command in zip(placement.servers, commands, strict=True):
+            print(_shown(gpu_environment(gpus), command))
+        return 0
+    key = os.environ.get(API_KEY)
+    if not key:
+        raise ConfigError(
+            f"servers for other machines need a key, or everybody could load adapters; set "
+            f"{API_KEY} in the environment of this command and of the training"
+        )
+
+    environment = dict(os.environ) | server_environment(config.rollout) | {API_KEY: key}
+    servers = [
+        OwnedProcess(
+            command,
+            environment | gpu_environment(gpus),
+            Path(os.devnull),
+            name=f"server {number}",
+            is_shown=True,
+        )
+        for number, (gpus, command) in enumerate(zip(placement.servers, commands, strict=True))
+    ]
+    with _signals() as signals:
+        try:
+            ended = dict.fromkeys(range(len(servers)), -1)
+            while not signals:
+                for number, server in enumerate(servers):
+                    if server.dead:
+                        ended[number] += 1
+                        if ended[number] > RESTARTS:
+                            raise PaintError(
+                                f"server {number} has ended {ended[number]} times; what it says is "
+                                f"above"
+                            )
+                        print(f"{server.name} | $ {shlex.join(server.command)}", flush=True)
+                        server.start()
+                time.sleep(0.2)
+        finally:
+            for server in servers:
+                server.tell(signal.SIGTERM)
+            for server in servers:
+                server.stop()
+    return 128 + signals[0]
+
+
+def _run_ranks(command: Sequence[str], pins: dict[str, str], folder: Path) -> int:
+    """Start the ranks and pass signals on; the exit status. The rank that ends first says why."""
+    with wrap_errors(folder, RunError, "choose another with --log.folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+    # ``python -m`` would import modules from the working directory first.
+    environment = dict(os.environ) | {"PYTHONSAFEPATH": "1"} | pins
+    grace = SHUTDOWN_SECONDS + 60.0
+    ranks = OwnedProcess(command, environment, folder / LOG, name="-", grace=grace, is_shown=True)
+    with _signals() as signals:
+        ranks.start()
+        try:
+            told = 0
+            while not ranks.dead:
+                while told < len(signals):
+                    ranks.tell(signals[told])
+                    told += 1
+                time.sleep(0.1)
+        finally:
+            ranks.stop()
+    return 128 + signals[0] if signals and ranks.status else ranks.status or 0
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM, however many, instead of dying from them."""
+    signals: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = {n: signal.signal(n, lambda number, _: signals.append(number)) for n in numbers}
+    try:
+        yield signals
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _as_begun(config: Config, folder: Path) -> Config:
+    """The config of the run in the folder, with what may change. Raises RunError for another."""
+    begun = read_run(folder)
+
+    def without_places(one: Config) -> Config:
+        # What --gpus itself may have put there is no setting of the user's.
+        rollout = begun.rollout
+        return with_rollout(
+            one, engine=rollout.engine, colocate=rollout.colocate, urls=(), server_gpus=()
+        )
+
+    before, wanted = without_places(begun), without_places(config)
+    changes = [
+        line
+        for line in differences(before, wanted)
+        if line.split(":")[0] not in CHANGEABLE_ON_RESUME
+    ]
+    if changes:
+        raise RunError(
+            f"{folder} holds a run in another setting:\n  "
+            + "\n  ".join(changes)
+            + f"\ngo on with it in its own (`paint resume {folder}`), or set --log.name"
+        )
+    steps = max(config.train.steps, begun.train.steps)
+    rollout = config.rollout
+    config = with_rollout(before, urls=rollout.urls, max_engine_gap=rollout.max_logprob_mismatch)
+    return replace(config, train=replace(config.train, steps=steps))
+
+
+def _require_same_engine(config: Config, placement: Placement, folder: Path) -> None:
+    """Refuse to go on with servers where the run began without, or the other way round.
+
+    Raises:
+        RunError: with the split that goes on.
+    """
+    rollout = config.rollout
+    has_servers = rollout.owns_servers
+    if (bool(placement.servers), placement.shared) != (
+        has_servers,
+        has_servers and rollout.colocate,
+    ):
+        kind = "shared" if rollout.colocate else "TRAINERS+SERVERS"
+        raise RunError(
+            f"{folder} was started {'with' if has_servers else 'without'} servers of its own "
+            f"(rollout.engine {rollout.engine}, rollout.colocate {rollout.colocate}); go on with "
+            f"--split {kind if has_servers else 'TRAINERS+0'}"
+        )
+
+
+def _split(request: Request, config: Config, ranks: tuple[int, int], size: int) -> "Split":
+    """How many GPUs train, and how many serve, of which each server takes ``size``."""
+    from paint.estimate.plan import Split, choose_split
+
+    fewest, most = ranks
+    gpus = request.gpus
+    if request.split is None:
+        if most == gpus:
+            return choose_split(config, gpus, server=size)
+        if whole := (gpus - most) // size * size:
+            return Split(most, whole, False, "one process, and as many servers as the others hold")
+        return Split(most, gpus, True, "one process, and its server beside it")
+
+    if request.split == "shared":
+        return Split(min(gpus, most), gpus, True, "--split")
+    trainers, servers = map(int, request.split.split("+"))
+    if trainers + servers != gpus:
+        raise ConfigError(
+            f"--split {request.split} divides {trainers + servers} GPUs, and --gpus are {gpus}"
+        )
+    if not fewest <= trainers <= most:
+        allowed = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+        raise ConfigError(
+            f"--split {request.split} has {trainers} trainers, and there are {allowed}"
+        )
+    return Split(trainers, servers, False, "--split")
+
+
+def _gpus_of_machine(request: Request) -> tuple[list[str], float]:
+    """The names of so many GPUs that this process may use, and the bytes of the smallest.
+
+    On a machine without any, NO_GPU and 0.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    # In another process: one that has asked CUDA cannot be pinned any more.
+    found = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True).stdout
+    sizes = [float(size) for size in found.split()]
+    count = len(sizes)
+    if count == 0:
+        return [NO_GPU] * request.gpus, 0.0
+    if count < request.gpus:
+        raise ConfigError(
+            f"--gpus {request.gpus} asks for more GPUs than the {count} that are here"
+        )
+    names = [name.strip() for name in named.split(",")] if named else list(map(str, range(count)))
+    return names[: request.gpus], min(sizes[: request.gpus])
+
+
+def _gpus_of_a_server(config: Config, gpus: int, memory: float) -> int:
+    """Over how many GPUs each server spreads: as it is told, or the fewest that hold it."""
+    from paint.estimate.plan import make_plan, server_of, tensor_parallel_size
+
+    told = tensor_parallel_size(config)
+    if told or not memory:
+        return told or 1
+    with suppress(ConfigError):  # a model that is not planned
+        return server_of(make_plan(config, gpus, memory=memory)).gpus
+    return 1
+
+
+def _print_servers(config: Config, placement: Placement, tokens: int | None) -> None:
+    """What the servers will be started with, each on a free port, with a key in its environment."""
+    for number, gpus in enumerate(placement.servers):
+        command = _server_command(config, gpus, 0, tokens or 0)
+        command[command.index("--port") + 1] = "PORT"
+        if tokens is None:  # it depends on the prompts
+            command[command.index("--max-model-len") + 1] = "LONGEST"
+        print(f"# server {number}, started by the first of them")
+        print(_shown(gpu_environment(gpus), command))
+
+
+def _server_command(
+    config: Config, gpus: str, port: int, tokens: int, host: str = "127.0.0.1"
+) -> list[str]:
+    return server_command(
+        config.model,
+        config.rollout,
+        port,
+        max_tokens=tokens,
+        positions=_positions(config.model),
+        gpus=gpus,
+        host=host,
+    )
+
+
+def _positions(model: ModelConfig) -> int | None:
+    """The longest sequence that a model in a folder takes; None where only its loading tells."""
+    path = Path(model_path(model.path)) / "config.json"
+    with suppress(OSError, ValueError):
+        positions = json.loads(path.read_text()).get("max_position_embeddings")
+        return positions if isinstance(positions, int) else None
+    return None
+
+
+def _shown(variables: dict[str, str], command: Sequence[str]) -> str:
+    """A command as a shell takes it."""
+    pins = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    return f"{pins} {shlex.join(command)}"

@@ -1,0 +1,161 @@
+"""What a run keeps of its tokens: every value of the loss, token by token, a Parquet file a step.
+
+    tokens/step-000001.parquet      a row a token, for the first ``log.token_rows`` rows of the step
+
+Columns: row, problem_id, position, token_id, token (as text; bytes that are no UTF-8 as \\xe2),
+engine_log_prob, and the values of docs/notation.md under their names. docs/show.md has them all.
+
+The schema's metadata hold its number, the step and the run's identity. Parquet keeps a checksum of
+every page, and a page whose checksum is another one is refused.
+"""
+
+from collections.abc import Sequence
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from transformers import PreTrainedTokenizerBase
+
+from paint.config.run_folder import RunError, read_run_json, step_folder, step_of
+from paint.core import storage
+from paint.core.errors import wrap_errors
+from paint.core.storage import CorruptFileError
+from paint.training.rollouts import ScoredRollout
+
+SCHEMA = 1
+"""Of the files; one that names another number is refused."""
+
+FLAGS = ("selected", "clipped")
+"""Values that are 0 or 1."""
+
+ABOUT = ("row", "problem_id", "position", "token_id", "token")
+
+
+def tokens_path(folder: Path, step: int) -> Path:
+    """Where a run keeps the tokens of a step."""
+    return step_folder(folder / "tokens", step).with_suffix(".parquet")
+
+
+def write_tokens(
+    folder: Path,
+    step: int,
+    scored: Sequence[ScoredRollout],
+    rows: int | Literal["all"],
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """Keep the values of the tokens of a step's first rows.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    kept = [s for s in scored if rows == "all" or s.rollout.row < rows]
+    if not kept:
+        return
+
+    path = tokens_path(folder, step)
+    about = {"schema": str(SCHEMA), "step": str(step), "run": read_run_json(folder)["id"]}
+    table = _table(kept, tokenizer).replace_schema_metadata(about)
+    sink = BytesIO()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    with wrap_errors(path, RunError, f"free some space, then `paint resume {folder}`"):
+        storage.write_atomic(path, sink.getvalue())
+
+
+def read_tokens(path: Path) -> dict[int, dict[str, Any]]:
+    """By row, the columns of its tokens in order: numbers as arrays, text as lists.
+
+    Raises:
+        CorruptFileError: the file cannot be read, was changed, or is of another schema.
+    """
+    advice = f"put it back as it was, or delete it: `paint show --step {step_of(path)}` scores anew"
+    with wrap_errors(path, CorruptFileError, advice):
+        table = pq.read_table(BytesIO(path.read_bytes()), page_checksum_verification=True)
+        metadata = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
+    if metadata.get("schema") != str(SCHEMA):
+        found = metadata.get("schema", "none")
+        raise CorruptFileError(
+            f"{path}: its schema is {found}, and this version reads {SCHEMA}; take the version of "
+            f"paint that wrote it"
+        )
+
+    columns = {name: _values(table, name) for name in table.column_names}
+    ends = np.flatnonzero(np.diff(columns["row"])) + 1
+    edges = [0, *ends.tolist(), len(table)]
+    return {
+        int(columns["row"][start]): {name: values[start:end] for name, values in columns.items()}
+        for start, end in pairwise(edges)
+    }
+
+
+def token_bytes(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[bytes]:
+    """What each token stands for, byte by byte: a letter may be spread over several tokens."""
+    is_byte_level = "ByteLevel" in repr(getattr(tokenizer.backend_tokenizer, "decoder", None))
+    added = tokenizer.added_tokens_decoder
+    known: dict[int, bytes] = {}
+    for i in ids:
+        if i in known:
+            continue
+        piece = str(added[i]) if i in added else tokenizer.convert_ids_to_tokens(i)
+        if piece is None:  # models have more logits than tokens
+            known[i] = f"<{i}>".encode()
+        elif i in added:
+            known[i] = piece.encode("utf-8", "replace")
+        elif is_byte_level:
+            known[i] = b"".join(_BYTES.get(c) or c.encode("utf-8", "replace") for c in piece)
+        elif len(piece) == 6 and piece.startswith("<0x"):
+            known[i] = bytes.fromhex(piece[3:5])
+        else:
+            known[i] = piece.replace("▁", " ").encode("utf-8", "replace")
+    return [known[i] for i in ids]
+
+
+def _byte_letters() -> dict[str, bytes]:
+    """The letter that a byte-level vocabulary writes for each byte.
+
+    Source: Radford et al. 2019, GPT-2: bytes that print stand for themselves, the others follow
+    from U+0100 on.
+    """
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(0x100) if byte not in shown]
+    letters = {chr(byte): bytes([byte]) for byte in shown}
+    return letters | {chr(0x100 + n): bytes([byte]) for n, byte in enumerate(hidden)}
+
+
+_BYTES = _byte_letters()
+
+
+def _table(kept: Sequence[ScoredRollout], tokenizer: PreTrainedTokenizerBase) -> pa.Table:
+    ids = [i for s in kept for i in s.rollout.completion.ids]
+    per_row = [(s.rollout.row, s.rollout.problem.id, len(s.rollout.completion.ids)) for s in kept]
+    texts = [text.decode("utf-8", "backslashreplace") for text in token_bytes(tokenizer, ids)]
+    engine = [
+        x
+        for s in kept
+        for x in s.rollout.completion.log_probs or [float("nan")] * len(s.rollout.completion.ids)
+    ]
+    columns: dict[str, pa.Array] = {
+        "row": pa.array([row for row, _, n in per_row for _ in range(n)], pa.int32()),
+        "problem_id": pa.array([name for _, name, n in per_row for _ in range(n)]),
+        "position": pa.array([i for _, _, n in per_row for i in range(n)], pa.int32()),
+        "token_id": pa.array(ids, pa.int32()),
+        "token": pa.array(texts, pa.string()),
+        "engine_log_prob": pa.array(engine, pa.float32()),
+    }
+    for name in kept[0].tokens:
+        values = [x for s in kept for x in s.tokens[name]]
+        is_flag = name in FLAGS
+        columns[name] = (
+            pa.array([x != 0 for x in values]) if is_flag else pa.array(values, pa.float32())
+        )
+    return pa.table(columns)
+
+
+def _values(table: pa.Table, name: str) -> Any:
+    column = table.column(name)
+    if pa.types.is_string(column.type):
+        return [str(text) for text in column.to_pylist()]
+    return column.to_numpy(zero_copy_only=False)

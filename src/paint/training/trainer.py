@@ -1,0 +1,465 @@
+"""A training run: what it sets up, the loop over its steps, and what it leaves behind.
+
+The loop adds the order of the data, checkpoints, resuming and stopping to the steps of
+paint.algorithms.paint and paint.algorithms.baselines.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from signal import Signals
+
+import psutil
+import torch
+from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs
+
+from paint.algorithms.baselines import grpo_step, sft_step
+from paint.algorithms.paint import paint_step
+from paint.config.recipe import require_trainable, to_table
+from paint.config.run_folder import RunError, latest_checkpoint, step_paths
+from paint.config.schema import Config, ConfigError, TeacherConfig, TrainConfig
+from paint.core.display import Clock, Display
+from paint.core.distributed import (
+    any_rank_signal,
+    equal_on_all_ranks,
+    report_once,
+    require_all_ranks,
+    require_torchrun,
+    run_on_rank0,
+)
+from paint.core.errors import Interrupted, wrap_errors
+from paint.core.storage import lock_folder
+from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
+from paint.estimate.plan import Split, make_plan, require_fit
+from paint.estimate.report import start_line
+from paint.evaluation.grade import summarise_folders
+from paint.evaluation.validation import Validation, load_validation, validate
+from paint.grading.base import Grade
+from paint.grading.registry import find_grader
+from paint.inference.engine import Engine, PendingCompletions
+from paint.inference.factory import EngineSetup, open_engine
+from paint.inference.local import LocalEngine
+from paint.inference.vllm.process import training_tokens
+from paint.models.policy import Policy, load_policy
+from paint.models.teacher import open_teacher
+from paint.models.weights import model_digests
+from paint.objective.fused import triton_row_work
+from paint.training import checkpoint, run_log
+from paint.training.async_rollouts import AsyncRollouts
+from paint.training.prompt_filter import (
+    filter_problems,
+    print_first_prompts,
+    warn_template_mismatch,
+)
+from paint.training.rollouts import OFF_POLICY_KL_WARNING, ScoredRollout
+from paint.training.token_log import write_tokens
+from paint.training.train_step import (
+    Setup,
+    Step,
+    generation_request,
+    grade_rollouts,
+    is_whole_step,
+    learning_rate,
+)
+
+STEPS: dict[str, Step] = {"distillation": paint_step, "grpo": grpo_step, "sft": sft_step}
+
+AtEnd = Callable[[Path, Accelerator, Display], None]
+"""What is done with a run's folder when its last step is over."""
+
+START_SECONDS = 600
+"""What ranks wait for each other beyond what an engine may take."""
+
+
+def train(
+    config: Config,
+    folder: Path,
+    *,
+    resume: bool = False,
+    display: Display | None = None,
+    at_end: AtEnd | None = None,
+) -> Path:
+    """Run (or go on with) a training run in ``folder`` and return its last checkpoint.
+
+    Args:
+        at_end: called on the first rank, while trackers still take figures.
+
+    Raises:
+        ConfigError, DataError, ImplError, PolicyError, RunError: before the first step wherever
+            that is possible.
+        Interrupted: after SIGINT or SIGTERM, when the step under way is finished and saved.
+    """
+    require_trainable(config)
+    accelerator = _open_accelerator(config, folder)
+    with report_once(folder) as signals:
+        return _train(config, folder, accelerator, signals, resume, display, at_end)
+
+
+def _train(
+    config: Config,
+    folder: Path,
+    accelerator: Accelerator,
+    signals: list[int],
+    resume: bool,
+    display: Display | None,
+    at_end: AtEnd | None,
+) -> Path:
+    """Run the training on one rank."""
+    if config.train.batch_size < accelerator.num_processes:
+        raise ConfigError(
+            f"train.batch_size {config.train.batch_size} is smaller than the "
+            f"{accelerator.num_processes} ranks"
+        )
+    is_main = accelerator.is_main_process
+    display = (is_main and display) or Display(enabled=is_main)
+    if accelerator.num_processes > 1:
+        display.note(f"{accelerator.num_processes} ranks")
+
+    _plan(config, accelerator.num_processes, accelerator.device, display)
+    grading = config.grading
+    find_grader(grading.grader)  # refused now, not after the model is loaded
+    candidates = read_problems(config.data)
+    if config.objective.impl == "triton":
+        triton_row_work(accelerator.device)  # refused now, not after the first rollouts
+    policy = load_policy(config.model, seed=config.train.seed, device=accelerator.device)
+    # The teacher is the policy as it is before a checkpoint is loaded.
+    teacher = open_teacher(policy, config.teacher if _needs_teacher(config) else _NO_TEACHER)
+    validation = load_validation(policy, config, folder, accelerator.num_processes)
+    problems = filter_problems(policy, config, candidates, display)
+    if config.train.method == "distillation":
+        warn_template_mismatch(display, policy)
+    optimizer = torch.optim.AdamW(
+        policy.trainable,
+        lr=config.train.learning_rate,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=config.train.weight_decay,
+    )
+
+    with _run_folder_lock(folder, is_new=not resume):
+        model = run_on_rank0(lambda: model_digests(policy))
+        trained_on = problems_digest(problems)
+        if resume:
+            run_on_rank0(lambda: _check_resumable(config, folder, trained_on, model, display))
+            done = checkpoint.restore(folder, policy, optimizer, teacher)
+        else:
+            run_on_rank0(lambda: run_log.new_run(config, folder, trained_on, model))
+            done = 0
+        if not equal_on_all_ranks(done):
+            raise RunError(
+                f"not every rank sees the same checkpoints in {folder}; put it on a disk that all "
+                f"share"
+            )
+        if resume:
+            run_on_rank0(lambda: run_log.truncate_to_step(config, folder, done))
+            display.note(f"going on after step {done} of {folder}")
+
+        with (
+            _open_engine(policy, config, folder, display, problems) as engine,
+            find_grader(grading.grader, deadline=grading.deadline) as grader,
+        ):
+            if config.log.trackers:
+                accelerator.init_trackers(config.log.project, config=_flat_table(config))
+            setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
+            if config.rollout.off_policy_steps:
+                setup = replace(
+                    setup, async_rollouts=_open_async_rollouts(setup, folder, display, done)
+                )
+            try:
+                loop(setup, validation, folder, display, done, signals)
+                if at_end is not None and is_main:
+                    at_end(folder, accelerator, display)
+            finally:
+                accelerator.end_training()
+
+        if validation is not None and is_main:
+            validated = folder / "validation"
+            summarise_folders(
+                step_paths(validated),
+                validated,
+                display,
+                grader=grading.grader,
+                deadline=grading.deadline,
+            )
+    last = latest_checkpoint(folder) or folder
+    display.note(f"done: {last}")
+    return last
+
+
+def loop(
+    setup: Setup,
+    validation: Validation | None,
+    folder: Path,
+    display: Display,
+    done: int,
+    signals: list[int],
+) -> None:
+    """Step after step from ``done`` on, with what each leaves behind."""
+    config, accelerator = setup.config.train, setup.accelerator
+    take_step = STEPS[config.method]
+
+    with run_log.stop_signals(signals), display.running(config.steps, done):
+        stop_if_asked = partial(_stop_if_asked, signals, folder)
+        try:
+            if _is_due(config, done):  # the student as it starts, or what a kill left undone
+                _validate(validation, setup, display, done, stop_if_asked)
+
+            while done < config.steps:
+                clock = Clock(display)
+                with accelerator.split_between_processes(minibatch(setup, done)) as batch:
+                    scored, gradient_norm = take_step(setup, batch, done, clock)
+
+                if accelerator.is_main_process:
+                    log_step(setup, folder, display, scored, gradient_norm, clock, done + 1)
+                done += 1
+                is_due, signal_number = _is_due(config, done), any_rank_signal(signals)
+                if is_due or signal_number:
+                    checkpoint.require_same_weights(folder, setup, done)
+                    if accelerator.is_main_process:
+                        checkpoint.save(folder, setup, done)
+                _raise_stopped(signal_number, folder)
+                if is_due:
+                    _validate(validation, setup, display, done, stop_if_asked)
+        except (Interrupted, checkpoint.RanksDiffer):
+            raise
+        except Exception:
+            # A failure must not lose whole steps. One between GRPO's updates, before the teacher
+            # followed the student, or before a step's figures were written, left half a step, which
+            # must not be kept as a whole one.
+            if accelerator.is_main_process and done and is_whole_step(setup, done):
+                with suppress(RunError):
+                    checkpoint.save(folder, setup, done)
+            raise
+
+
+def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
+    """The rows of a step: one a problem, or with GRPO a group of neighbours on each.
+
+    Source: Algorithm 1, 'Sample a minibatch'.
+    """
+    config, problems = setup.config.train, setup.problems
+    group_size = setup.config.grpo.group_size if config.method == "grpo" else 1
+    indices = batch_indices(len(problems), config.batch_size // group_size, step_index, config.seed)
+    return list(enumerate(problems[i] for i in indices for _ in range(group_size)))
+
+
+def log_step(
+    setup: Setup,
+    folder: Path,
+    display: Display,
+    scored: Sequence[ScoredRollout],
+    gradient_norm: float,
+    clock: Clock,
+    step_number: int,
+) -> None:
+    """Show and store a step, counted from 1."""
+    if step_number == 1:
+        print_first_prompts(display, setup.policy, scored[0].rollout)
+
+    grades = grades_of(setup, scored)
+    metrics: dict[str, float] = {"step": step_number}
+    options = setup.config.objective
+    metrics |= run_log.step_metrics(scored, grades, options.reduction, options.skip_tokens)
+    metrics |= clock.rates(sum(len(s.rollout.completion.ids) for s in scored))
+    metrics["gradient_norm"] = gradient_norm
+    metrics["learning_rate"] = learning_rate(setup.config, step_number - 1)
+    metrics["seconds_left"] = display.seconds_left(step_number)
+
+    if metrics.get("off_policy_kl", 0.0) > OFF_POLICY_KL_WARNING:
+        display.note(
+            f"step {step_number}: its completions are old: off_policy_kl is "
+            f"{metrics['off_policy_kl']:.2g} "
+            f"nats, over {OFF_POLICY_KL_WARNING:g}; lower rollout.off_policy_steps or "
+            "train.learning_rate"
+        )
+    if failed := [i for i, grade in enumerate(grades) if grade.failed]:
+        first = failed[0]
+        display.note(
+            f"step {step_number}: the grader failed on {len(failed)} of {len(grades)} completions, "
+            f"which count 0; first on problem {scored[first].rollout.problem.id}: "
+            f"{grades[first].reason}"
+        )
+    if setup.config.log.keep_rollouts:
+        run_log.write_rollouts(folder, step_number, scored, grades)
+        rows, tokenizer = setup.config.log.token_rows, setup.policy.tokenizer
+        write_tokens(folder, step_number, scored, rows, tokenizer)
+    run_log.append_metrics(folder, metrics)
+    setup.accelerator.log(metrics, step=step_number)
+    display.step(metrics)
+
+
+def _open_async_rollouts(setup: Setup, folder: Path, display: Display, done: int) -> AsyncRollouts:
+    """Asynchronous rollouts, with those that were in flight after ``done`` steps."""
+    config = setup.config
+    if config.objective.divergence != "forward_kl":
+        display.note(
+            "rollout.off_policy_steps: forward KL bears old completions, reverse KL suffers "
+            "from them "
+            f"(arXiv 2606.24143), and objective.divergence is {config.objective.divergence}; "
+            "look at off_policy_kl"
+        )
+
+    def begin(engine: Engine, step_index: int) -> PendingCompletions:
+        rows = minibatch(setup, step_index)
+        with setup.accelerator.split_between_processes(rows) as batch:
+            return engine.submit(*generation_request(setup, batch, step_index))
+
+    engines = [setup.engine.fork() for _ in range(config.rollout.off_policy_steps)]
+    measured = config.train.micro_batch_size
+    ahead = AsyncRollouts(setup.policy, engines, begin, steps=config.train.steps, measured=measured)
+    if done and (last := latest_checkpoint(folder)):
+        ahead.restore(last)
+    return ahead
+
+
+def grades_of(setup: Setup, scored: Sequence[ScoredRollout]) -> list[Grade]:
+    """The grade of each completion; references are right."""
+    rollouts = [item.rollout for item in scored]
+    if setup.config.train.method == "sft":
+        return [Grade(1.0, "reference")] * len(rollouts)
+    graded = [rollout.grade for rollout in rollouts if rollout.grade is not None]
+    return graded or grade_rollouts(setup, rollouts)
+
+
+_NO_TEACHER = TeacherConfig(weights="live")
+
+
+def _needs_teacher(config: Config) -> bool:
+    """Whether a method asks a teacher; one that does not keeps no copy of the weights for it."""
+    method = config.train.method
+    return method == "distillation" or (method == "grpo" and config.grpo.kl > 0)
+
+
+def _open_accelerator(config: Config, folder: Path) -> Accelerator:
+    require_torchrun()
+    # One rank's rows may take longer than another's.
+    seconds = START_SECONDS + config.rollout.server_timeout + config.rollout.timeout
+    waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))
+    accelerator = Accelerator(
+        log_with=list(config.log.trackers) or None,
+        project_dir=folder,
+        kwargs_handlers=[waiting],
+    )
+
+    require_all_ranks(accelerator)
+    return accelerator
+
+
+def _plan(config: Config, ranks: int, device: torch.device, display: Display) -> None:
+    """Say what lies where; on a GPU, refuse what cannot fit."""
+    on_gpu = device.type == "cuda"
+    properties = torch.cuda.get_device_properties(device) if on_gpu else None
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    # Without sleep, an own server may be on another GPU: its command says so, and nothing else.
+    serves = config.rollout.owns_servers
+    split = Split(ranks, int(serves), serves and config.rollout.colocate, "as it was started")
+    try:
+        plan = make_plan(
+            config,
+            local if properties else 0,
+            max(ranks // local, 1),
+            properties.total_memory if properties else psutil.virtual_memory().total / local,
+            split=split,
+        )
+    except ConfigError as error:  # a model that the plan does not know may be trained all the same
+        display.note(f"no plan: {error}")
+        return
+
+    if properties:
+        require_fit(plan)
+    display.note(start_line(plan))
+
+
+@contextmanager
+def _run_folder_lock(folder: Path, *, is_new: bool) -> Iterator[None]:
+    """Keep other runs out of the folder; where another is there, all ranks refuse together."""
+
+    def enter() -> None:
+        if is_new:
+            with wrap_errors(folder, RunError, "choose another with --log.folder"):
+                folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(lock_folder(folder))
+
+    with ExitStack() as stack:
+        run_on_rank0(enter)
+        yield
+
+
+def _check_resumable(
+    config: Config, folder: Path, problems: str, model: Mapping[str, str], display: Display
+) -> None:
+    changed = run_log.validate_resume(config, folder, problems, model)
+    if changed:
+        display.note(
+            f"versions have changed since {folder} began, which may change its last digits: "
+            + ", ".join(changed)
+        )
+
+
+@contextmanager
+def _open_engine(
+    policy: Policy, config: Config, folder: Path, display: Display, problems: Sequence[Problem]
+) -> Iterator[Engine]:
+    """The engine of a run; SFT without validation asks none, and starts no server."""
+    if config.train.method == "sft" and not config.validation.path:
+        yield LocalEngine(policy, batch_size=config.rollout.batch_size)
+        return
+
+    max_tokens = training_tokens(config)
+    setup = EngineSetup(policy, config.model, config.rollout, folder, display, max_tokens)
+    with open_engine(setup, problems) as engine:
+        yield engine
+
+
+def _validate(
+    validation: Validation | None,
+    setup: Setup,
+    display: Display,
+    done: int,
+    stop: Callable[[], None],
+) -> None:
+    """Evaluate the checkpoint of this step, where problems were named for it."""
+    if validation is not None:
+        figures = validate(
+            validation,
+            setup.policy,
+            setup.engine,
+            setup.accelerator,
+            setup.grader,
+            display,
+            done,
+            stop,
+        )
+        setup.accelerator.log(figures, step=done)
+
+
+def _is_due(config: TrainConfig, done: int) -> bool:
+    """Whether a checkpoint is due after so many steps."""
+    return done % config.checkpoint_every == 0 or done == config.steps
+
+
+def _stop_if_asked(signals: Sequence[int], folder: Path) -> None:
+    _raise_stopped(any_rank_signal(signals), folder)
+
+
+def _raise_stopped(signal_number: int, folder: Path) -> None:
+    if signal_number:
+        raise Interrupted(
+            f"stopped by {Signals(signal_number).name}, all is saved; "
+            f"go on with `paint resume {folder}`",
+            signal_number,
+        )
+
+
+def _flat_table(config: Config) -> dict[str, str]:
+    """The config as trackers take it: one level, text."""
+    return {
+        f"{section}.{key}": str(value)
+        for section, keys in to_table(config).items()
+        for key, value in keys.items()
+    }

@@ -1,0 +1,120 @@
+// The page of evaluations: who is how good, problem by problem, and why an answer failed.
+
+const POLICIES = DATA.policies, SETS = DATA.benchmarks;
+const setNamed = (name) => SETS.find((set) => set.name === name) ?? SETS[0];
+const shareOf = (answers) => (answers ? answers.filter((a) => a.correct).length : null);
+
+function buildFigures(section) {
+  const grid = el("div.charts.wide");
+  const sets = [...SETS.map((set) => set.name), ...(POLICIES.some((p) => DATA.figures[p].macro) ? ["macro"] : [])];
+  for (const set of sets) {
+    const rows = POLICIES.filter((p) => DATA.figures[p][set]).map((p) => ({ label: p, ...DATA.figures[p][set].avg_at_k }));
+    const k = setNamed(set).k;
+    grid.append(intervalChart({ title: set === "macro" ? `Avg@${k}, mean over benchmarks` : `Avg@${k} on ${set}`, note: "share of right samples, with 95 % interval", rows }));
+  }
+  for (const set of SETS) {
+    const having = POLICIES.filter((p) => DATA.pass[p][set.name]);
+    if (set.k > 1) grid.append(lineChart({ title: `pass@j on ${set.name}`, note: "chance that one of j samples is right, with 95 % interval", xname: "j", x: Array.from({ length: set.k }, (_, i) => i + 1), format: percent, series: having.map((p) => ({ name: p, y: DATA.pass[p][set.name].map((v) => v.mean), low: having.length < 4 ? DATA.pass[p][set.name].map((v) => v.low) : null, high: having.length < 4 ? DATA.pass[p][set.name].map((v) => v.high) : null })) }));
+  }
+  section.append(el("h2", {}, "Accuracy"), grid);
+  if (DATA.differences.length) {
+    section.append(el("h2", {}, `Less ${POLICIES[0]}, on the same problems`), el("div.charts.wide", {}, [...new Set(DATA.differences.map((d) => d.benchmark))].map((set) => intervalChart({ title: set, note: "paired difference of Avg@k, with 95 % interval", rows: DATA.differences.filter((d) => d.benchmark === set).map((d) => ({ label: `${d.policy} (p ${number(d.p, 1)})`, mean: d.mean, low: d.low, high: d.high })), format: (v, digits = 1) => `${v >= 0 ? "+" : "\u2212"}${(100 * Math.abs(v)).toFixed(digits)}` }))));
+  }
+  const all = Object.values(DATA.figures).flatMap(Object.values);
+  const shown = [["reward", number], ["avg_at_k", percent], ["maj_at_k", percent], ["lenient_avg_at_k", percent], ["truncated_frac", percent], ["unboxed_share", percent], ["looping_share", percent], ["completion_tokens", number]].filter(([name]) => all.some((f) => f[name]));
+  section.append(el("h2", {}, "All figures"), el("div.scroll", {}, el("table", {}, el("thead", {}, el("tr", {}, ["policy", "benchmark", ...shown.map(([name]) => name)].map((c, i) => el(i < 2 ? "th.left" : "th", {}, c)))),
+    el("tbody", {}, POLICIES.flatMap((p) => Object.entries(DATA.figures[p]).map(([set, f]) => el("tr", {}, el("td.left", {}, p), el("td.left", {}, set), shown.map(([name, format]) => el("td", { title: f[name] ? `[${format(f[name].low)}, ${format(f[name].high)}]` : null }, f[name] ? format(f[name].mean) : ""))))))))
+  );
+}
+
+// --- problem by problem ---
+
+let set = setNamed(address.get().set), chosen = null, sort = { key: "id", down: false };
+const wanted = { text: "", kind: "" };
+let pair = [POLICIES[0], POLICIES[POLICIES.length - 1]];
+const body = el("tbody"), answersBox = el("div", { id: "answers" }), head = el("thead"), countedProblems = el("span.soft");
+
+const KINDS_OF_PROBLEMS = {
+  "": ["all problems", () => true],
+  gained: ["better in the second of the two", (p) => shareOf(p.answers[pair[1]]) > shareOf(p.answers[pair[0]])],
+  lost: ["worse in the second of the two", (p) => shareOf(p.answers[pair[1]]) < shareOf(p.answers[pair[0]])],
+  never: ["never right", (p) => Object.values(p.answers).every((a) => shareOf(a) === 0)],
+  always: ["always right", (p) => Object.values(p.answers).every((a) => shareOf(a) === a.length)],
+  cut: ["with truncated answers", (p) => Object.values(p.answers).flat().some((a) => a.truncated)],
+  doubt: ["gold answer in doubt", (p) => p.doubt !== null],
+  unparsed: ["gold answer never parses", (p) => p.never_parses],
+};
+
+function cells(answers) {
+  return el("span.cells", { "aria-hidden": "true" }, answers.map((a) => el(["i", a.correct && "yes", a.truncated && "cut"].filter(Boolean).join("."), { title: a.reason })));
+}
+
+function drawProblems() {
+  const text = wanted.text.toLowerCase(), keep = KINDS_OF_PROBLEMS[wanted.kind][1];
+  const value = sort.key === "id" ? null : (p) => shareOf(p.answers[sort.key]) ?? -1;
+  const rows = set.problems.filter((p) => keep(p) && (p.id.toLowerCase().includes(text) || p.problem.toLowerCase().includes(text)));
+  if (value) rows.sort((a, b) => (sort.down ? -1 : 1) * (value(a) - value(b)));
+  else if (sort.down) rows.reverse();
+  countedProblems.textContent = `${rows.length} of ${set.problems.length} problems`;
+  const heads = [["id", "problem"], ...POLICIES.map((p) => [p, p])];
+  head.replaceChildren(el("tr", {}, heads.map(([key, title]) => el(key === "id" ? "th.left" : "th", {}, el("button", { type: "button", title, onclick: () => { sort = { key, down: sort.key === key ? !sort.down : false }; drawProblems(); } }, title)))));
+  body.replaceChildren(...rows.map((problem) => {
+    const open = () => choose(problem);
+    return el("tr", { tabindex: 0, "data-problem": problem.id, "aria-selected": problem === chosen, onclick: open, onkeydown: (e) => { if (e.key === "Enter") open(); } },
+      el("td.left", {}, readable(problem.id), problem.never_parses ? el("b.bad", { title: problem.doubt }, " never parses") : problem.doubt ? el("span.bad", { title: problem.doubt }, " doubt") : null),
+      POLICIES.map((p) => { const a = problem.answers[p]; return el("td", {}, a ? [cells(a), ` ${shareOf(a)}/${a.length}`] : ""); }));
+  }));
+}
+
+function choose(problem, { move = true } = {}) {
+  chosen = problem;
+  for (const line of body.children) line.setAttribute("aria-selected", line.dataset.problem === problem.id);
+  if (move) address.set({ set: set.name, problem: problem.id });
+  const select = (n) => el("select", { "aria-label": n ? "second policy" : "first policy", onchange: (e) => { pair[n] = e.target.value; drawProblems(); choose(chosen); } }, POLICIES.map((p) => el("option", { value: p, selected: p === pair[n] }, p)));
+  const shown = pair[0] === pair[1] ? [pair[0]] : pair;
+  answersBox.replaceChildren(
+    el("h2", {}, "Problem ", readable(problem.id)), el("div.text", {}, readable(problem.problem)),
+    el("div.facts", {}, el("span", {}, "gold ", problem.golds.map((gold) => el("b.mono", {}, visible(gold), " "))), Object.entries(problem.labels).map(([name, value]) => el("span", {}, `${name} ${value}`))),
+    ...[problem.doubt ? el("div.note", {}, problem.never_parses ? "This gold answer never parses; it is met by the same text alone. " : "This gold answer may be misread. ", readable(problem.doubt)) : null].filter(Boolean),
+    ...[problem.solution ? el("details.panel", {}, el("summary", {}, "Reference solution"), el("pre", {}, readable(problem.solution))) : null].filter(Boolean),
+    POLICIES.length > 1 ? el("div.bar-row", {}, "side by side ", select(0), select(1)) : "",
+    el("div.grid2", {}, shown.map((p) => el("div", { "data-policy": p }, el("h3", {}, p), (problem.answers[p] ?? []).map((answer, i) => answerPanel(answer, i))))));
+}
+
+const WHY = { right: "right", wrong: "another answer than the gold one", "no box": "no answer in a box", "unclosed thought": "the thought was never closed, so nothing after it counts", truncated: "cut at the token limit before an answer", "unparsable gold": "the gold answer does not parse", "timed out": "the comparison took too long" };
+function answerPanel(answer, i) {
+  const verdict = answer.correct ? el("b.good", {}, "\u2713 right") : el("b.bad", {}, `\u2717 ${answer.reason}`);
+  const extra = [answer.by_hand ? `judged by hand: ${answer.by_hand}` : null, answer.lenient !== answer.correct ? "right by the lenient reading" : null, answer.truncated ? "truncated" : null, answer.looping ? "repeating" : null].filter(Boolean);
+  return el("details.panel", { open: i === 0, "data-sample": i }, el("summary", {}, `#${i} `, verdict, " ", answer.answer === null ? "" : el("span.mono", {}, visible(answer.answer, { breaks: false })), el("span.soft", {}, `  ${number(answer.tokens)} tokens${extra.length ? ` \u00b7 ${extra.join(" \u00b7 ")}` : ""}`)),
+    el("p.soft", {}, answer.correct ? null : `Why: ${WHY[answer.reason] ?? answer.reason}.`), el("pre", {}, readable(answer.text)));
+}
+
+function buildProblems(section) {
+  const list = el("div.list", {}, el("div.filters", { id: "filters" },
+    SETS.length > 1 ? el("select", { "aria-label": "benchmark", onchange: (e) => { set = setNamed(e.target.value); drawProblems(); choose(set.problems[0]); } }, SETS.map((s) => el("option", { value: s.name, selected: s === set }, s.name))) : null,
+    el("select", { name: "kind", "aria-label": "which problems", onchange: (e) => { wanted.kind = e.target.value; drawProblems(); } }, Object.entries(KINDS_OF_PROBLEMS).map(([key, [name]]) => el("option", { value: key }, name))),
+    el("input", { type: "search", name: "text", placeholder: "problem or its id", "aria-label": "search in problems", oninput: (e) => { wanted.text = e.target.value; drawProblems(); } }), countedProblems),
+    el("div.scroll", {}, el("table", { id: "problems" }, head, body)));
+  section.append(el("div.split.evaluation", {}, list, answersBox));
+  drawProblems();
+  choose(set.problems.find((p) => p.id === address.get().problem) ?? set.problems[0], { move: false });
+}
+
+function buildAsked(section) {
+  const rows = POLICIES.flatMap((p) => Object.entries(DATA.asked[p]).flatMap(([name, asked]) => Object.entries(asked).map(([key, value]) => [`${p}, ${name}: ${key}`, JSON.stringify(value)])));
+  section.append(el("h2", {}, "How they were asked"), settingsTable(rows, ["value"]));
+}
+
+addEventListener("keydown", (event) => {
+  if (event.target.closest?.("input, select") || event.ctrlKey || event.metaKey || !chosen) return;
+  const lines = [...body.children], at = lines.findIndex((line) => line.dataset.problem === chosen.id), next = lines[at + ({ j: 1, k: -1 }[event.key] ?? 0)];
+  if (next && (event.key === "j" || event.key === "k")) { choose(set.problems.find((p) => p.id === next.dataset.problem)); next.scrollIntoView({ block: "nearest" }); }
+});
+addEventListener("hashchange", () => { const found = set.problems.find((p) => p.id === address.get().problem); if (found && found !== chosen) choose(found); });
+
+tabs(DATA.name, `${POLICIES.length} policies, ${SETS.map((s) => `${s.name} (${s.problems.length} problems, k = ${s.k})`).join(", ")}`, {
+  figures: { title: "Accuracy", build: buildFigures },
+  problems: { title: "Problems", build: buildProblems },
+  asked: { title: "Protocol", build: buildAsked },
+});
+document.documentElement.dataset.ready = "true";

@@ -1,0 +1,84 @@
+"""What the page of several runs holds: their curves over each other, and what differs."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from paint.config.recipe import to_table
+from paint.config.run_folder import read_metrics, read_run
+from paint.config.schema import Config
+from paint.core.display import Display
+from paint.evaluation.intervals import compare
+from paint.evaluation.metrics import GradedSamples
+from paint.viewer.evaluation import graded_validation
+from paint.viewer.run import columns_of, validation_figures
+
+
+def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
+    """The page's data.
+
+    Raises:
+        RunError: no such run. CorruptFileError: a file was changed since it was written.
+    """
+    names = names_of(runs)
+    configs = [read_run(run) for run in runs]
+    validated = [graded_validation(run, display) for run in runs]
+    return {
+        "name": " · ".join(names),
+        "runs": [
+            {
+                "name": name,
+                "metrics": columns_of(read_metrics(run)),
+                "validation": validation_figures(graded),
+            }
+            for name, run, graded in zip(names, runs, validated, strict=True)
+        ],
+        "settings": differing(configs),
+        "differences": paired(names, validated),
+    }
+
+
+def names_of(runs: Sequence[Path]) -> list[str]:
+    """The runs' folders, or whole paths where two folders share a name."""
+    short = [run.resolve().name for run in runs]
+    return short if len(set(short)) == len(short) else [str(run) for run in runs]
+
+
+def differing(configs: Sequence[Config]) -> list[list[str]]:
+    """Every setting that is not the same in all runs: its name and its values."""
+    tables = [to_table(config) for config in configs]
+    return [
+        [f"{section}.{key}", *(str(table[section][key]) for table in tables)]
+        for section, keys in tables[0].items()
+        for key in keys
+        if len({str(table[section][key]) for table in tables}) > 1
+    ]
+
+
+def paired(
+    names: Sequence[str], validated: Sequence[Mapping[tuple[int, str], GradedSamples]]
+) -> list[dict[str, Any]]:
+    """Each run's validation less the first run's, where step, set and problems are the same.
+
+    Args:
+        validated: of each run, by step and problem set.
+    """
+    first = validated[0]
+    made = []
+    for name, other in zip(names[1:], validated[1:], strict=True):
+        for (step, benchmark), base in first.items():
+            after = other.get((step, benchmark))
+            if after is None or after.problems != base.problems:
+                continue
+            found = compare([base.correct], [after.correct])
+            made.append(
+                {
+                    "run": name,
+                    "less": names[0],
+                    "benchmark": benchmark,
+                    "step": step,
+                    "p": found.p_value,
+                    **found.difference.table(),
+                }
+            )
+    return made

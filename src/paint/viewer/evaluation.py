@@ -1,0 +1,201 @@
+"""What the page of evaluations holds: every answer with its verdict, policies beside each other."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paint.config.run_folder import step_of, step_paths
+from paint.core.display import Display
+from paint.core.errors import reason
+from paint.core.storage import FolderInUse
+from paint.evaluation.grade import stored_in, to_graded_samples
+from paint.evaluation.intervals import SHARE, bootstrap
+from paint.evaluation.metrics import GradedSamples, pass_at_k
+from paint.evaluation.store import Sample, Store, StoreError, find_stores, read_grades, reopen_store
+from paint.evaluation.tables import comparisons, tables_of
+
+TEXT_CHARACTERS = 6_000_000
+"""Of all answers of a page; of longer ones the middle is left out."""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A store with its grades.
+
+    Attributes:
+        rows: of grades.jsonl, in the order of the store's rows.
+        samples: in the same order.
+    """
+
+    store: Store
+    graded: GradedSamples
+    rows: list[dict[str, Any]]
+    samples: list[Sample]
+
+
+def read_graded(folder: Path) -> Graded:
+    """An evaluation as it was graded; nothing is graded again, and nothing is written.
+
+    Raises:
+        StoreError: it is not graded, or not all of it.
+        CorruptFileError: a file cannot be read, or was changed since it was written.
+    """
+    path = folder / "grades.jsonl"
+    with reopen_store(folder) as store:
+        if not path.exists():
+            raise StoreError(f"{folder} is not graded; `paint grade {folder}` does it")
+        rows = read_grades(folder)
+        wanted = [(problem.id, sample) for problem, sample in store.rows]
+        if store.missing or [(row["problem"], row["sample"]) for row in rows] != wanted:
+            raise StoreError(
+                f"{path} is not of all samples that are stored; `paint grade {folder}` grades them"
+            )
+        by_row = {(sample.problem, sample.sample): sample for sample in store.samples()}
+        samples = [by_row[row] for row in wanted]
+    return Graded(
+        store,
+        to_graded_samples(store, rows, [(s.tokens, s.truncated) for s in samples]),
+        rows,
+        samples,
+    )
+
+
+def graded_validation(run: Path, display: Display) -> dict[tuple[int, str], GradedSamples]:
+    """What a run was validated on, graded, by step and problem set.
+
+    What a training is at work on is left out, with a note.
+    """
+    found = {}
+    for place in step_paths(run / "validation"):
+        for folder in find_stores(place):
+            try:
+                found[step_of(place), folder.name] = read_graded(folder).graded
+            except FolderInUse as error:
+                display.note(f"validation of step {step_of(place)} is left out: {reason(error)}")
+    return found
+
+
+def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
+    """The page's data, of all evaluations in some folders, as they were graded.
+
+    Raises:
+        StoreError: a folder without an evaluation, or one that is not graded; other problems under
+            one name. CorruptFileError: a file was changed since it was written. FolderInUse:
+            another process is at work there.
+    """
+    paths = stored_in(targets)
+    names = policy_names([path.parent for path in paths])
+    by_policy: dict[str, dict[str, Graded]] = {}
+    for path in paths:
+        by_policy.setdefault(names[path.parent], {})[path.name] = read_graded(path)
+
+    samples = {
+        policy: {b: g.graded for b, g in parts.items()} for policy, parts in by_policy.items()
+    }
+    tables = tables_of(samples)
+    count = sum(len(g.samples) for parts in by_policy.values() for g in parts.values())
+    room = max(TEXT_CHARACTERS // max(count, 1), 400)
+    benchmarks = list(dict.fromkeys(name for parts in by_policy.values() for name in parts))
+    return {
+        "name": targets[0].resolve().name,
+        "policies": list(by_policy),
+        "figures": {
+            policy: {
+                benchmark: {name: interval.table() for name, interval in figures.items()}
+                for benchmark, figures in table.items()
+            }
+            for policy, table in tables.items()
+        },
+        "pass": {
+            policy: {benchmark: pass_curve(part.graded) for benchmark, part in parts.items()}
+            for policy, parts in by_policy.items()
+        },
+        "differences": [
+            {
+                "policy": policy,
+                "benchmark": benchmark,
+                **comparison.difference.table(),
+                "p": comparison.p_value,
+            }
+            for policy, benchmark, comparison in comparisons(samples)
+        ],
+        "benchmarks": [benchmark_data(name, by_policy, room) for name in benchmarks],
+        "asked": {
+            policy: {benchmark: part.store.asked for benchmark, part in parts.items()}
+            for policy, parts in by_policy.items()
+        },
+    }
+
+
+def policy_names(folders: Sequence[Path]) -> dict[Path, str]:
+    """A name for every policy: its folder's, or its whole path where two share that."""
+    names = [folder.name for folder in dict.fromkeys(folders)]
+    return {
+        folder: folder.name if names.count(folder.name) == 1 else str(folder) for folder in folders
+    }
+
+
+def pass_curve(graded: GradedSamples) -> list[dict[str, float | None]]:
+    """pass@j for every j up to k, each with its interval."""
+    k = graded.correct.shape[1]
+    return [
+        bootstrap([pass_at_k(graded.correct, j)], bounds=SHARE).table() for j in range(1, k + 1)
+    ]
+
+
+def benchmark_data(
+    name: str, by_policy: Mapping[str, Mapping[str, Graded]], room: int
+) -> dict[str, Any]:
+    """The problems of a benchmark, with the answers of every policy that has it.
+
+    Args:
+        room: characters of an answer's text; the middle of a longer one is left out.
+    """
+    having = {policy: parts[name] for policy, parts in by_policy.items() if name in parts}
+    first = next(iter(having.values()))
+    doubtful = {doubt.problem.id: str(doubt) for doubt in first.graded.gold_warnings}
+    unparsed = {doubt.problem.id for doubt in first.graded.gold_warnings if not doubt.parses}
+    answers: dict[str, dict[str, list[dict[str, Any]]]] = {p.id: {} for p in first.store.problems}
+    for policy, part in having.items():
+        for row, sample in zip(part.rows, part.samples, strict=True):
+            if row["problem"] in answers:
+                answers[row["problem"]].setdefault(policy, []).append(
+                    {
+                        "correct": row["strict"]["correct"],
+                        "answer": row["strict"]["answer"],
+                        "reason": row["strict"]["reason"],
+                        "lenient": row.get("lenient", row["strict"])["correct"],
+                        "vote": row.get("vote"),
+                        "looping": row["looping"],
+                        "by_hand": row.get("by_hand"),
+                        "tokens": sample.tokens,
+                        "truncated": sample.truncated,
+                        "text": shortened(sample.text, room),
+                    }
+                )
+    return {
+        "name": name,
+        "k": first.graded.correct.shape[1],
+        "problems": [
+            {
+                "id": problem.id,
+                "problem": problem.problem,
+                "solution": problem.solution,
+                "golds": list(problem.answers),
+                "labels": dict(problem.labels),
+                "doubt": doubtful.get(problem.id),
+                "never_parses": problem.id in unparsed,
+                "answers": answers[problem.id],
+            }
+            for problem in first.store.problems
+        ],
+    }
+
+
+def shortened(text: str, room: int) -> str:
+    """A text, or its beginning and its end with what lies between counted."""
+    if len(text) <= room:
+        return text
+    half = room // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters ...]\n{text[-half:]}"

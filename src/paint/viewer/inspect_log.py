@@ -1,0 +1,141 @@
+"""Evaluations in the log format of inspect-ai, so that ``inspect view`` shows them.
+
+One JSON log for each policy and problem set, version 2 of the format. A sample's epoch is its
+number, and its score the strict verdict, with the reason as the explanation.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from paint.core import storage
+from paint.core.display import Display
+from paint.core.errors import wrap_errors
+from paint.evaluation.grade import stored_in
+from paint.evaluation.metrics import avg_at_k
+from paint.evaluation.store import COMPLETIONS, StoreError
+from paint.viewer.evaluation import Graded, policy_names, read_graded
+
+SCORER = "strict"
+
+
+def write_logs(targets: Sequence[Path], out: Path, display: Display) -> Path:
+    """Write a log for every evaluation in some folders, and return the folder of the logs.
+
+    Raises:
+        StoreError: a folder without an evaluation, one that is not graded, or logs that cannot be
+            written. CorruptFileError, FolderInUse: of what is read.
+    """
+    paths = stored_in(targets)
+    names = policy_names([path.parent for path in paths])
+    for path in paths:
+        policy, graded = names[path.parent], read_graded(path)
+        when = datetime.fromtimestamp((path / COMPLETIONS).stat().st_mtime, UTC)
+        log = log_of(policy, path.name, graded, when.isoformat(timespec="seconds"))
+        stem = f"{when:%Y-%m-%dT%H-%M-%S}_{_plain(path.name)}_{_plain(policy)}"
+        with wrap_errors(out, StoreError, "choose another place with --out"):
+            storage.write_atomic(
+                out / f"{stem}.json", json.dumps(log, ensure_ascii=False, indent=1) + "\n"
+            )
+    display.note(f"{len(paths)} logs written to {out}; `inspect view --log-dir {out}` shows them")
+    return out
+
+
+def log_of(policy: str, benchmark: str, graded: Graded, when: str) -> dict[str, Any]:
+    """One log, as inspect-ai's EvalLog reads it."""
+    asked, problems = graded.store.asked, graded.store.problems
+    by_id = {problem.id: problem for problem in problems}
+    samples = []
+    for row, sample in zip(graded.rows, graded.samples, strict=True):
+        problem, strict = by_id[sample.problem], row["strict"]
+        stop = "max_tokens" if sample.truncated else "stop"
+        written = {"role": "assistant", "content": sample.text, "source": "generate"}
+        samples.append(
+            {
+                "id": problem.id,
+                "epoch": sample.sample + 1,
+                "input": problem.problem,
+                "target": list(problem.answers),
+                "messages": [
+                    {"role": "user", "content": problem.problem, "source": "input"},
+                    {**written, "model": policy},
+                ],
+                "output": {
+                    "model": policy,
+                    "choices": [{"message": written, "stop_reason": stop}],
+                    "usage": _usage(sample.tokens),
+                },
+                "scores": {
+                    SCORER: {
+                        "value": "C" if strict["correct"] else "I",
+                        "answer": strict["answer"],
+                        "explanation": row.get("by_hand") or strict["reason"],
+                        "metadata": {
+                            name: row[name] for name in ("lenient", "vote", "reward") if name in row
+                        },
+                    }
+                },
+                "model_usage": {policy: _usage(sample.tokens)},
+                "metadata": {"source": sample.source, "looping": row["looping"]},
+            }
+        )
+
+    interval = avg_at_k(graded.graded.correct)
+    identity = storage.digest(policy, benchmark, when)[:22]
+    return {
+        "version": 2,
+        "status": "success",
+        "eval": {
+            "eval_id": identity,
+            "run_id": storage.digest(identity)[:22],
+            "task_id": storage.digest(benchmark)[:22],
+            "created": when,
+            "task": benchmark,
+            "dataset": {
+                "name": benchmark,
+                "samples": len(problems),
+                "sample_ids": [problem.id for problem in problems],
+            },
+            "model": policy,
+            "config": {"epochs": asked["samples"]},
+            "packages": {"paint": version("paint")},
+            "metadata": {name: asked[name] for name in asked if name != "versions"},
+        },
+        "plan": {"name": "paint eval", "steps": []},
+        "results": {
+            "total_samples": len(samples),
+            "completed_samples": len(samples),
+            "scores": [
+                {
+                    "name": SCORER,
+                    "scorer": SCORER,
+                    "metrics": {
+                        name: {"name": name, "value": value}
+                        for name, value in (
+                            ("accuracy", interval.mean),
+                            ("low_95", interval.low),
+                            ("high_95", interval.high),
+                        )
+                    },
+                }
+            ],
+        },
+        "stats": {
+            "started_at": when,
+            "completed_at": when,
+            "model_usage": {policy: _usage(int(graded.graded.tokens.sum()))},
+        },
+        "samples": samples,
+    }
+
+
+def _usage(tokens: int) -> dict[str, int]:
+    return {"input_tokens": 0, "output_tokens": tokens, "total_tokens": tokens}
+
+
+def _plain(name: str) -> str:
+    """A name as log files have it: without underscores, which part them."""
+    return "".join(letter if letter.isalnum() else "-" for letter in name)

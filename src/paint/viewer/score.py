@@ -1,0 +1,284 @@
+"""Stored rollouts scored again: the likeliest tokens, the push on each token, other contexts.
+
+A run keeps numbers, not distributions: those of one rollout of a real model would take a gigabyte.
+What they were is found by scoring the stored token ids once more, with the student as it stood
+before the step. A checkpoint of just that moment is there for some steps alone; for the others the
+last one before it takes its place, and ``Scorer.student`` says so.
+
+Every value is that of paint.objective.loss, the reference, on the logits of a few tokens at a time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paint.algorithms.paint import build_teacher_prompt
+from paint.config.run_folder import (
+    RunError,
+    checkpoints,
+    read_run_json,
+    require_checkpoint,
+    step_of,
+)
+from paint.config.schema import Config, ContextSource
+from paint.core.device import own_device
+from paint.core.display import Display
+from paint.data.problems import DataError, Problem, problems_digest, read_problems
+from paint.inference.engine import derive_seed
+from paint.models.policy import Policy, load_policy
+from paint.models.teacher import Teacher, open_teacher
+from paint.models.weights import load_trained, model_digests, trained_in
+from paint.objective.divergences import find_divergence
+from paint.objective.loss import (
+    divergence_terms,
+    entropy,
+    entropy_ratio,
+    interpolate,
+    loss_from_logits,
+    select,
+)
+from paint.objective.options import ObjectiveConfig
+from paint.training.prompt_filter import filter_problems
+from paint.training.rollouts import TeacherPrompt
+
+LIKELIEST = 5
+"""Tokens of each distribution that are kept at a position, beside the sampled one."""
+
+CHUNK_LOGITS = 2**25
+"""Logits of one view in memory at once, as numbers."""
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What the loss makes of one completion (n tokens).
+
+    Attributes:
+        values: by name (docs/notation.md), and ``slope``, dD/dz of the sampled token: where it is
+            negative, a step of the optimizer makes that token likelier.
+        edges: entries of token i are those from edges[i] to edges[i + 1] (n + 1).
+        entries: token ids: the sampled one first, then the others from likely to unlikely.
+        log_probs: of the entries, by student, teacher and target, at the loss's temperature (m).
+        terms: what each entry adds to the divergence, before the clip (m).
+    """
+
+    values: dict[str, np.ndarray]
+    edges: np.ndarray
+    entries: np.ndarray
+    log_probs: dict[str, np.ndarray]
+    terms: np.ndarray
+
+
+class Scorer:
+    """A run's model, which becomes the student of one step after the other."""
+
+    def __init__(self, run: Path, config: Config, display: Display) -> None:
+        """Load the model of a run.
+
+        Raises:
+            ConfigError, PolicyError, RunError: it is not there, or not the one that was trained.
+        """
+        self.run, self.config = run, config
+        model = replace(config.model, gradient_checkpointing=False)
+        self.policy = load_policy(model, seed=config.train.seed, device=own_device())
+        if model_digests(self.policy) != read_run_json(run)["model"]:
+            raise RunError(
+                f"{config.model.path} holds another model than {run} was trained from, so its "
+                f"rollouts cannot be scored again; put it back, or pass --no-rescore"
+            )
+        self.teacher: Teacher = open_teacher(self.policy, config.teacher)
+        self._fresh = [parameter.detach().clone() for parameter in self.policy.trainable]
+        self._at = 0
+        self.problems = read_training_problems(run, config, self.policy, display)
+
+    def become_student(self, step: int) -> int:
+        """Take the student that stood before a step, or the last one before it that is kept.
+
+        Returns:
+            After how many steps that was: ``step - 1`` where it is the very student.
+        """
+        before = [path for path in checkpoints(self.run) if step_of(path) < step]
+        done = step_of(before[-1]) if before else 0
+        if done == self._at:
+            return done
+
+        if before:
+            require_checkpoint(before[-1])
+            load_trained(self.policy, trained_in(before[-1], self.policy.tuning))
+            self.teacher.load(before[-1])
+        else:
+            with torch.no_grad():
+                for parameter, value in zip(self.policy.trainable, self._fresh, strict=True):
+                    parameter.copy_(value)
+        self._at = done
+        return done
+
+    def score(self, rollout: Mapping[str, Any], teacher_prompt: Sequence[int]) -> Detail:
+        """A stored rollout under the student of now and a teacher that reads this prompt."""
+        options = self.config.objective.resolve(self.config.rollout.temperature)
+        completion = rollout["completion_ids"]
+        with torch.no_grad():
+            student = self.policy.hidden_states([rollout["prompt_ids"]], [completion])
+            with self.teacher.view():
+                teacher = self.policy.hidden_states([teacher_prompt], [completion])
+            tokens = torch.tensor(completion, device=student.device)
+        heads = self.policy.lm_head, self.teacher.lm_head
+        return detail(student, teacher, heads, tokens, options)
+
+    def view(
+        self, problem: Problem, ratio: float, shown: str, step: int, row: int
+    ) -> TeacherPrompt | None:
+        """What the teacher would have read with another context; None where there is no such."""
+        context = replace(self.config.context, source=cast(ContextSource, shown))
+        seed = derive_seed(self.config.train.seed, step - 1, row)
+        try:
+            return build_teacher_prompt(self.policy, context, self.problems, problem, ratio, seed)
+        except DataError:
+            return None
+
+
+def read_training_problems(
+    run: Path, config: Config, policy: Policy, display: Display
+) -> list[Problem]:
+    """What the run was trained on; none, with a note, where its file is gone or has changed."""
+    try:
+        quiet = Display(enabled=False)
+        problems = filter_problems(policy, config, read_problems(config.data), quiet)
+    except DataError as error:
+        display.note(f"solutions are not shown: {error}")
+        return []
+    if problems_digest(problems) != read_run_json(run)["problems"]:
+        display.note(
+            f"solutions are not shown: {config.data.path} holds other problems than {run} was "
+            f"trained on"
+        )
+        return []
+    return problems
+
+
+def detail(
+    student_hidden: Tensor,
+    teacher_hidden: Tensor,
+    heads: tuple[nn.Linear, nn.Linear],
+    tokens: Tensor,
+    options: ObjectiveConfig,
+) -> Detail:
+    """The loss of one completion, and what stands behind it, from both views' hidden states."""
+    n, vocabulary = len(tokens), heads[0].out_features
+    rows = max(1, CHUNK_LOGITS // vocabulary)
+    chunks = [slice(i, i + rows) for i in range(0, n, rows)]
+
+    def logits(hidden: Tensor, head: nn.Linear, chunk: slice) -> Tensor:
+        made: Tensor = head(hidden[chunk])
+        return made.to(torch.promote_types(hidden.dtype, torch.float32))
+
+    # The selection is a rank within the completion, so all entropies come first.
+    with torch.no_grad():
+        ratios = []
+        for chunk in chunks:
+            entropies = [
+                entropy((logits(hidden, head, chunk) / options.loss_temperature).log_softmax(-1))
+                for hidden, head in zip((student_hidden, teacher_hidden), heads, strict=True)
+            ]
+            ratios.append(entropy_ratio(entropies[1], entropies[0]))
+        selected = select(torch.cat(ratios), [n], options)
+
+    found: list[list[Position]] = []
+    for chunk in chunks:
+        with torch.no_grad():
+            views = [
+                logits(hidden, head, chunk)
+                for hidden, head in zip((student_hidden, teacher_hidden), heads, strict=True)
+            ]
+        found.append(positions(views[0], views[1], tokens[chunk], selected[chunk], options))
+    flat = [position for part in found for position in part]
+
+    names = list(flat[0].values) if flat else []
+    counts = [len(position.entries) for position in flat]
+    return Detail(
+        values={name: np.array([p.values[name] for p in flat], np.float32) for name in names},
+        edges=np.cumsum([0, *counts]),
+        entries=np.array([i for p in flat for i in p.entries], np.int64),
+        log_probs={
+            view: np.array([x for p in flat for x in p.log_probs[view]], np.float32)
+            for view in ("student", "teacher", "target")
+        },
+        terms=np.array([x for p in flat for x in p.terms], np.float32),
+    )
+
+
+@dataclass(frozen=True)
+class Position:
+    """One token of a ``Detail``."""
+
+    values: dict[str, float]
+    entries: list[int]
+    log_probs: dict[str, list[float]]
+    terms: list[float]
+
+
+def positions(
+    student_logits: Tensor,
+    teacher_logits: Tensor,
+    tokens: Tensor,
+    selected: Tensor,
+    options: ObjectiveConfig,
+) -> list[Position]:
+    """The tokens of some rows of logits, whose selection is known."""
+    made: dict[int, Position] = {}
+    for is_selected in (False, True):
+        places = (selected == is_selected).nonzero()[:, 0]
+        if not len(places):
+            continue
+
+        # Rows that are all selected, or none: the reference then does what it did in the step.
+        share = 1.0 if is_selected else 0.0
+        of_rows = replace(options, top_fraction=share, skip_tokens=0, reduction="token")
+        student = student_logits[places].detach().requires_grad_()
+        teacher, sampled = teacher_logits[places], tokens[places]
+        loss = loss_from_logits(student, teacher, [len(places)], of_rows, sampled)
+        loss.value.backward()
+        assert student.grad is not None
+        slope = student.grad.gather(-1, sampled[:, None])[:, 0] * len(places)
+
+        with torch.no_grad():
+            log_probs = distributions(student, teacher, of_rows)
+            divergence = find_divergence(options.divergence)
+            added = divergence_terms(log_probs["target"], log_probs["student"], divergence, sampled)
+            values = {"loss": loss.per_token, **loss.stats, "slope": slope}
+            columns = {name: value.tolist() for name, value in values.items()}
+            k = min(LIKELIEST, student.shape[-1])
+            likeliest = [view.topk(k, dim=-1).indices for view in log_probs.values()]
+            candidates = torch.cat([sampled[:, None], *likeliest], dim=-1)
+            given = {name: view.gather(-1, candidates).tolist() for name, view in log_probs.items()}
+            terms = added.gather(-1, candidates).tolist()
+            ids = candidates.tolist()
+
+        for i, place in enumerate(places.tolist()):
+            kept = {candidate: n for n, candidate in reversed([*enumerate(ids[i])])}
+            target = given["target"][i]
+            order = [
+                0,
+                *sorted((n for n in kept.values() if n), key=[-x for x in target].__getitem__),
+            ]
+            made[place] = Position(
+                {name: column[i] for name, column in columns.items()},
+                [ids[i][n] for n in order],
+                {name: [rows[i][n] for n in order] for name, rows in given.items()},
+                [terms[i][n] for n in order],
+            )
+    return [made[place] for place in range(len(tokens))]
+
+
+def distributions(student: Tensor, teacher: Tensor, options: ObjectiveConfig) -> dict[str, Tensor]:
+    """Log-probabilities of the three, at the loss's temperature, where all or none is selected."""
+    log_p = (teacher / options.loss_temperature).log_softmax(-1)
+    log_q = (student.detach() / options.loss_temperature).log_softmax(-1)
+    target = (
+        interpolate(log_p, log_q, options.interpolation_weight) if options.top_fraction else log_p
+    )
+    return {"student": log_q, "teacher": log_p, "target": target}

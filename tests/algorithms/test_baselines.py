@@ -1,0 +1,734 @@
+"""SFT and GRPO: their equations, parity with TRL's trainers, and steps repeated by hand."""
+
+import json
+import math
+import os
+import statistics
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from datasets import Dataset
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from conftest import LAB, move
+from paint.algorithms import baselines
+from paint.algorithms.baselines import (
+    advantages,
+    grpo_terms,
+    reference,
+    reward,
+    score_group,
+    score_reference,
+    sft_loss,
+)
+from paint.config.run_folder import latest_checkpoint, read_metrics
+from paint.config.schema import Config
+from paint.core.display import Display
+from paint.data.problems import DataError, Problem, batch_indices, read_problems
+from paint.grading.base import Grade
+from paint.grading.math.grader import MathGrader, is_correct
+from paint.inference.adapter_sync_check import LogprobMismatchError
+from paint.inference.engine import Completion
+from paint.inference.local import LocalEngine
+from paint.models.policy import Policy, load_policy
+from paint.models.teacher import open_teacher
+from paint.training.prompt_filter import filter_problems
+from paint.training.rollouts import Rollout
+from paint.training.run_log import step_metrics
+from paint.training.train_step import Setup, accumulate, update
+from paint.training.trainer import train
+from processes import in_two_processes, train_command
+from runs import adapter, assert_same, assert_same_history, changed, kill_and_resume, stored
+
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 60, "batch_size": 12},
+    "grpo": {"group_size": 4},
+    "train": {
+        "steps": 1,
+        "batch_size": 12,
+        "micro_batch_size": 12,
+        "checkpoint_every": 1,
+        "learning_rate": 1e-4,
+    },
+}
+ADAMS_NOISE = 0.01  # of a learning rate, where a gradient is nearly zero
+
+
+def small(method: str, **sections: dict[str, Any]) -> Config:
+    """The method's recipe for the demo on a few rows, with changes."""
+    return changed(f"demo-{method}", SMALL, sections)
+
+
+# The equations.
+
+
+def test_sft_loss_averages_over_tokens_or_completions() -> None:
+    log_prob = torch.tensor([-1.0, -3.0, -2.0, -4.0, -9.0], dtype=torch.float64, requires_grad=True)
+    by_token = sft_loss(log_prob, [2, 3], reduction="token")
+    by_completion = sft_loss(log_prob, [2, 3], reduction="completion")
+    assert by_token.item() == pytest.approx((1 + 3 + 2 + 4 + 9) / 5)
+    assert by_completion.item() == pytest.approx(((1 + 3) / 2 + (2 + 4 + 9) / 3) / 2)
+    [slope] = torch.autograd.grad(by_completion, log_prob)
+    assert slope.tolist() == pytest.approx([-1 / 4, -1 / 4, -1 / 6, -1 / 6, -1 / 6])
+
+
+def test_advantages_are_group_normalized_rewards() -> None:
+    rewards = [1.0, 0.0, 0.0, 1.0, 0.5, 2.0, -1.0, 0.25]
+    expected = []
+    for group in (rewards[:4], rewards[4:]):
+        for value in group:
+            expected.append((value - sum(group) / 4) / (statistics.stdev(group) + 1e-4))
+    assert advantages(torch.tensor(rewards, dtype=torch.float64), 4).tolist() == pytest.approx(
+        expected
+    )
+    assert expected[0] == pytest.approx(
+        0.5 / (math.sqrt(1 / 3) + 1e-4)
+    )  # Bessel's correction: n − 1 = 3
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_advantages_of_equal_rewards_are_zero(size: int, value: float) -> None:
+    mixed = [1.0] + [0.0] * (size - 1)
+    found = advantages(torch.tensor([value] * size + mixed, dtype=torch.float64), size).tolist()
+    assert found[:size] == [0.0] * size
+    assert found[size] > 0 > found[-1]
+
+
+@pytest.mark.parametrize(("count", "size"), [(7, 4), (4, 8), (4, 1)])
+def test_advantages_incomplete_group_is_refused(count: int, size: int) -> None:
+    with pytest.raises(ValueError, match=rf"\b{count}\b.*\b{size}\b"):
+        advantages(torch.zeros(count), size)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "slope", "clipped"),
+    [
+        (1.5, 2.0, -1.2 * 2, 0.0, 1.0),  # already likelier by more than the clip: no further
+        (1.5, -2.0, 1.5 * 2, 1.5 * 2, 0.0),  # likelier though it should be less: all the way back
+        (0.5, 2.0, -0.5 * 2, -0.5 * 2, 0.0),
+        (0.5, -2.0, 0.8 * 2, 0.0, 1.0),
+        (1.1, 2.0, -1.1 * 2, -1.1 * 2, 0.0),
+        (0.9, -2.0, 0.9 * 2, 0.9 * 2, 0.0),
+        (1.0, 2.0, -2.0, -2.0, 0.0),  # the first update on a batch: the plain policy gradient
+        (1.0, -2.0, 2.0, 2.0, 0.0),
+        (1.5, 0.0, 0.0, 0.0, 0.0),
+    ],
+)
+def test_grpo_terms_clip_stops_gradient(
+    ratio: float, advantage: float, loss: float, slope: float, clipped: float
+) -> None:
+    old = torch.tensor([-2.0], dtype=torch.float64)
+    log_prob = (old + math.log(ratio)).requires_grad_()
+    value, figures = grpo_terms(
+        log_prob, old, torch.tensor([advantage], dtype=torch.float64), clip=0.2
+    )
+    [found] = torch.autograd.grad(value.sum(), log_prob)
+    assert value.item() == pytest.approx(loss)
+    assert found.item() == pytest.approx(slope)
+    assert figures["clipped"].tolist() == [clipped]
+
+
+def test_grpo_terms_match_loop_over_tokens() -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_prob, old, base_log_prob = (
+        -3 * torch.rand(200, generator=generator, dtype=torch.float64) for _ in range(3)
+    )
+    advantage = torch.randn(200, generator=generator, dtype=torch.float64)
+    log_prob.requires_grad_()
+    loss, figures = grpo_terms(
+        log_prob, old, advantage, clip=0.3, kl=0.7, base_log_prob=base_log_prob
+    )
+    [slope] = torch.autograd.grad(loss.sum(), log_prob)
+    for n, (new, before, gained, base) in enumerate(
+        zip(
+            log_prob.tolist(), old.tolist(), advantage.tolist(), base_log_prob.tolist(), strict=True
+        )
+    ):
+        w, k = math.exp(new) / math.exp(before), math.exp(base) / math.exp(new)
+        gone = w > 1.3 if gained > 0 else w < 0.7
+        reached = (1.3 if gained > 0 else 0.7) if gone else w
+        assert figures["clipped"][n] == gone
+        assert figures["base_kl"][n].item() == pytest.approx(k - math.log(k) - 1)
+        assert loss[n].item() == pytest.approx(-reached * gained + 0.7 * (k - math.log(k) - 1))
+        assert slope[n].item() == pytest.approx((0 if gone else -w * gained) + 0.7 * (1 - k))
+    assert 20 < float(figures["clipped"].sum()) < 180
+
+
+def test_grpo_terms_base_kl_is_zero_where_policies_agree() -> None:
+    log_prob = torch.linspace(-5, -0.01, 50, dtype=torch.float64)
+    gap = torch.linspace(-3, 3, 50, dtype=torch.float64)
+    none = torch.zeros(50, dtype=torch.float64)
+    _, apart = grpo_terms(log_prob, log_prob, none, kl=1.0, base_log_prob=log_prob + gap)
+    loss, equal = grpo_terms(log_prob, log_prob, none, kl=1.0, base_log_prob=log_prob)
+    assert (apart["base_kl"] > 0).all()
+    assert equal["base_kl"].tolist() == [0.0] * 50
+    assert loss.abs().max() == 0
+
+
+def test_grpo_terms_kl_without_base_log_probs_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"kl 0\.04.*base"):
+        grpo_terms(torch.zeros(1), torch.zeros(1), torch.zeros(1), kl=0.04)
+
+
+# Parity with TRL: its trainers as a user makes them, on the same problems, weights and (for GRPO)
+# completions.
+
+TRL_OPTIONS: dict[str, Any] = {
+    "max_steps": 1,
+    "report_to": "none",
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "dataloader_pin_memory": False,
+    "disable_tqdm": True,
+    "per_device_train_batch_size": 12,
+}
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """On the CPU, where both sides compute, whatever device other tests have used."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield Accelerator(cpu=True)
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@contextmanager
+def open_setup(config: Config, policy: Policy, accelerator: Accelerator) -> Iterator[Setup]:
+    """What a step of ours works with."""
+    teacher = open_teacher(policy, config.teacher)
+    engine = LocalEngine(policy, batch_size=12)
+    optimizer = torch.optim.AdamW(policy.trainable)
+    with MathGrader() as grader:
+        yield Setup(config, policy, teacher, [], engine, optimizer, accelerator, grader)
+
+
+def gradients(model: Any) -> dict[str, Tensor]:
+    """Of all adapter parameters, by name, and forgotten there."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            found[name] = parameter.grad.clone()
+            parameter.grad = None
+    return found
+
+
+def assert_equal_gradients(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    """To float32's tolerance: what two ways of adding up the same numbers may differ by."""
+    assert len(ours) == 2 * 7 * 3  # A and B of seven layers in three blocks
+    assert ours.keys() == theirs.keys()
+    for name, gradient in ours.items():
+        assert gradient.abs().max() > 0, name
+        torch.testing.assert_close(
+            gradient, theirs[name], rtol=1e-4, atol=3e-5 * float(gradient.abs().max())
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("micro_batch_size", [12, 5])
+def test_sft_loss_and_gradient_match_trl(
+    tmp_path: Path, accelerator: Accelerator, problems: list[Problem], micro_batch_size: int
+) -> None:
+    from trl import SFTConfig, SFTTrainer
+
+    ours, theirs = load_policy(LAB, seed=0), load_policy(LAB, seed=0)
+    for policy in (ours, theirs):
+        move(policy)
+    chosen = problems[:12]
+    texts = [
+        (ours.decode(ours.student_prompt(p.problem), special=True), p.solution) for p in chosen
+    ]
+    trainer = SFTTrainer(
+        model=theirs.model,
+        args=SFTConfig(
+            output_dir=str(tmp_path),
+            max_length=None,
+            completion_only_loss=True,
+            shuffle_dataset=False,
+            **TRL_OPTIONS,
+        ),
+        train_dataset=Dataset.from_list(
+            [{"prompt": prompt, "completion": solution} for prompt, solution in texts]
+        ),
+        processing_class=theirs.tokenizer,
+    )
+    batch = trainer.data_collator(list(trainer.train_dataset))
+    trained_on = batch["labels"] != -100
+    trainer.model.train()
+    loss = trainer.compute_loss(trainer.model, batch, num_items_in_batch=trained_on.sum())
+    loss.backward()
+
+    with open_setup(
+        small("sft", train={"micro_batch_size": micro_batch_size}), ours, accelerator
+    ) as setup:
+        references = [reference(setup, row, problem) for row, problem in enumerate(chosen)]
+        scored = accumulate(setup, references, partial(score_reference, setup))
+    for row, ids, learnt in zip(references, batch["input_ids"], trained_on, strict=True):
+        assert ids[learnt].tolist() == list(
+            row.completion.ids
+        )  # TRL tokenised the text itself, and ended it
+        assert ids[: len(row.prompt)].tolist() == row.prompt
+
+    assert len({len(r.completion.ids) for r in references}) > 2
+    figures = step_metrics(scored, [Grade(1.0)] * 12, "token")
+    assert figures["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert figures["student_entropy"] == pytest.approx(
+        trainer._metrics["train"]["entropy"][0], rel=1e-4
+    )
+    assert_equal_gradients(gradients(ours.model), gradients(trainer.model))
+
+
+def answered(policy: Policy, problems: Sequence[Problem]) -> list[Rollout]:
+    """Groups of four written by hand: two right, one right, none right; one of them cut."""
+    end = policy.tokenizer.eos_token
+    rollouts: list[Rollout] = []
+    for rights, problem in zip((2, 1, 0), problems, strict=False):
+        right, wrong = problem.solution, r"The answer is $\boxed{no}$."
+        short = rf"So $\boxed{{{problem.answer}}}$."
+        texts = {
+            2: [right, short, wrong, "I"],
+            1: [wrong, right[:-9], short, right[:40]],
+            0: [wrong] * 3 + ["So"],
+        }
+        for text in texts[rights]:
+            ids = policy.tokenizer.encode(
+                text + end * (text != right[:40]), add_special_tokens=False
+            )
+            completion = Completion(tuple(ids), (0.0,) * len(ids), truncated=text == right[:40])
+            prompt = policy.student_prompt(problem.problem)
+            rollouts.append(Rollout(len(rollouts), problem, prompt, completion, policy.decode(ids)))
+    return rollouts
+
+
+def grpo_trainer(policy: Policy, rollouts: Sequence[Rollout], folder: Path, **options: Any) -> Any:
+    """TRL's trainer, which takes our completions for its samples and our verdicts for rewards."""
+    from trl import GRPOConfig, GRPOTrainer
+
+    def written(prompts: list[str], trainer: Any) -> dict[str, Any]:
+        ids = [list(r.completion.ids) for r in rollouts]
+        return {"prompt_ids": [r.prompt for r in rollouts], "completion_ids": ids, "logprobs": None}
+
+    def verified(completions: list[str], answer: list[str], **_: Any) -> list[float]:
+        return [
+            float(is_correct(text, gold)) for text, gold in zip(completions, answer, strict=True)
+        ]
+
+    settings = GRPOConfig(
+        output_dir=str(folder),
+        num_generations=4,
+        num_iterations=2,
+        temperature=1.2,
+        use_bias_correction_kl=False,  # the KL of DeepSeekMath's equation 4, not times the ratio
+        **TRL_OPTIONS,
+        **options,
+    )
+    trainer = GRPOTrainer(
+        model=policy.model,
+        reward_funcs=verified,
+        rollout_func=written,
+        args=settings,
+        train_dataset=Dataset.from_list(asked(rollouts)),
+        processing_class=policy.tokenizer,
+    )
+    trainer.current_gradient_accumulation_steps = 1  # as its loop sets it before a step
+    return trainer
+
+
+def asked(rollouts: Sequence[Rollout]) -> list[dict[str, str]]:
+    """The rows of TRL's dataset."""
+    return [{"prompt": r.problem.problem, "answer": r.problem.answer} for r in rollouts]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:You are using 'rollout_func', which is an experimental feature:UserWarning"
+)
+@pytest.mark.parametrize(("reduction", "loss_type"), [("completion", "grpo"), ("token", "dapo")])
+@pytest.mark.parametrize("kl", [0.0, 0.04])
+def test_grpo_loss_gradient_and_advantages_match_trl(
+    tmp_path: Path,
+    accelerator: Accelerator,
+    problems: list[Problem],
+    reduction: str,
+    loss_type: str,
+    kl: float,
+) -> None:
+    """A second update on the same completions: the adapter is no longer that which wrote them."""
+    ours, theirs = load_policy(LAB, seed=0), load_policy(LAB, seed=0)
+    rollouts = answered(ours, problems)
+    trainer = grpo_trainer(theirs, rollouts, tmp_path, loss_type=loss_type, beta=kl, epsilon=0.2)
+    trainer.model.train()
+    for policy in (ours, theirs):
+        move(policy)
+    inputs = trainer._generate_and_score_completions(asked(rollouts))
+    move(theirs, 2, by=0.02)
+    loss = trainer.compute_loss(trainer.model, inputs)
+    loss.backward()
+
+    options = {"group_size": 4, "kl": kl, "clip": 0.2}
+    config = small(
+        "grpo", objective={"reduction": reduction}, grpo=options, train={"micro_batch_size": 5}
+    )
+    with open_setup(config, ours, accelerator) as setup:
+        rollouts = reward(setup, rollouts)
+        first = accumulate(setup, rollouts, partial(score_group, setup, {}))
+        gradients(ours.model)
+        move(ours, 2, by=0.02)
+        old = {s.rollout.row: s.tokens["tempered_log_prob"] for s in first}
+        scored = accumulate(setup, rollouts, partial(score_group, setup, old))
+
+    assert [r.metrics["reward"] for r in rollouts] == [1, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
+    assert [r.metrics["advantage"] for r in rollouts] == pytest.approx(
+        inputs["advantages"].tolist(), abs=1e-6
+    )
+    reported = {name: values[0] for name, values in trainer._metrics["train"].items()}
+    by_token = step_metrics(scored, [Grade(0.0)] * 12, "token")
+    assert reported["clip_ratio/low_mean"] > 0.02
+    assert reported["clip_ratio/high_mean"] > 0.02
+    assert by_token["clip_frac"] == pytest.approx(reported["clip_ratio/region_mean"])
+    assert by_token["student_entropy"] == pytest.approx(reported["entropy"], rel=1e-4)
+    assert (
+        by_token["frac_reward_zero_std"]
+        == pytest.approx(reported["frac_reward_zero_std"])
+        == pytest.approx(1 / 3)
+    )
+    assert step_metrics(scored, [Grade(0.0)] * 12, reduction)["loss"] == pytest.approx(
+        loss.item(), rel=1e-4
+    )
+    if kl:
+        assert by_token["base_kl"] == pytest.approx(reported["kl"], rel=1e-4)
+        assert by_token["base_kl"] > 0.01
+    assert_equal_gradients(gradients(ours.model), gradients(trainer.model))
+
+
+# Steps, repeated by hand from what a run has stored.
+
+
+def token_log_probs(policy: Policy, row: dict[str, Any], temperature: float) -> Tensor:
+    """Of a stored completion's tokens, from the logits of one unpadded pass."""
+    ids, prompt = row["completion_ids"], row["prompt_ids"]
+    logits = policy.model(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+    return -cross_entropy(logits / temperature, torch.tensor(ids), reduction="none")
+
+
+def weights(policy: Policy) -> dict[str, Tensor]:
+    """The adapter, named as in a checkpoint."""
+    found: dict[str, Tensor] = peft.get_peft_model_state_dict(policy.model)
+    return {name: value.clone() for name, value in found.items()}
+
+
+def take_step(policy: Policy, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(policy.trainable, 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def by_adam(policy: Policy, config: Config) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(policy.trainable, lr=config.train.learning_rate, weight_decay=0.0)
+
+
+@pytest.mark.parametrize("reduction", ["token", "completion"])
+def test_sft_step_matches_manual_step(
+    tmp_path: Path, problems: list[Problem], reduction: str
+) -> None:
+    # With seed 0, a gradient is so near zero that Adam makes a third of a rate of its rounding.
+    config = small("sft", train={"steps": 2, "seed": 1}, objective={"reduction": reduction})
+    train(config, tmp_path / "run")
+    policy = load_policy(config.model, seed=1)
+    optimizer = by_adam(policy, config)
+    for number, metrics in enumerate(read_metrics(tmp_path / "run")):
+        rows = stored(tmp_path / "run", number + 1)
+        chosen = [problems[i] for i in batch_indices(len(problems), 12, number, config.train.seed)]
+        assert [row["problem_id"] for row in rows] == [problem.id for problem in chosen]
+        for row, problem in zip(rows, chosen, strict=True):
+            assert row["text"] == problem.solution
+            assert row["prompt_ids"] == policy.student_prompt(problem.problem)
+            assert row["completion_ids"][-1] == policy.tokenizer.eos_token_id
+            assert policy.decode(row["completion_ids"][:-1], special=True) == problem.solution
+            assert row["source"] == "reference"
+        found = [token_log_probs(policy, row, 1.0) for row in rows]
+        loss = -(
+            torch.cat(found) if reduction == "token" else torch.stack([x.mean() for x in found])
+        ).mean()
+        assert metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
+        assert metrics["rollout_tokens"] == 0
+        assert (
+            not {"seconds_rollout", "truncated_frac", "accuracy", "logprob_mismatch_mean"}
+            & metrics.keys()
+        )
+        take_step(policy, optimizer, loss)
+    assert_same(adapter(tmp_path / "run"), weights(policy), tolerance=2 * ADAMS_NOISE * 1e-4)
+
+
+def test_sft_loss_falls_on_references(tmp_path: Path) -> None:
+    train(
+        small("sft", train={"steps": 20, "learning_rate": 3e-3, "checkpoint_every": 20}),
+        tmp_path / "run",
+    )
+    losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize(("iterations", "kl"), [(1, 0.0), (2, 0.0), (2, 0.5)])
+def test_grpo_step_matches_manual_step(
+    tmp_path: Path, problems: list[Problem], iterations: int, kl: float
+) -> None:
+    rate = 1e-4 if iterations == 1 else 3e-3
+    changes: dict[str, Any] = {"group_size": 4, "iterations": iterations, "kl": kl}
+    config = small("grpo", grpo=changes, train={"learning_rate": rate, "seed": 2})
+    train(config, tmp_path / "run")
+    rows, by_id = stored(tmp_path / "run"), {p.id: p for p in problems}
+    chosen = batch_indices(len(problems), 3, 0, config.train.seed)
+    assert [row["problem_id"] for row in rows[::4]] == [problems[i].id for i in chosen]
+    gained, flat = [], 0
+    for group in (rows[:4], rows[4:8], rows[8:]):
+        assert len({row["problem_id"] for row in group}) == 1
+        assert len({row["text"] for row in group}) > 1
+        rewards = [float(is_correct(row["text"], by_id[row["problem_id"]].answer)) for row in group]
+        assert (
+            [row["reward"] for row in group] == rewards == [float(row["correct"]) for row in group]
+        )
+        spread = statistics.stdev(rewards)
+        flat += spread == 0
+        gained += [(value - statistics.mean(rewards)) / (spread + 1e-4) for value in rewards]
+    assert [row["advantage"] for row in rows] == pytest.approx(gained)
+    [metrics] = read_metrics(tmp_path / "run")
+    assert (
+        metrics["reward"]
+        == metrics["accuracy"]
+        == pytest.approx(sum(row["reward"] for row in rows) / 12)
+    )
+    assert metrics["frac_reward_zero_std"] == pytest.approx(flat / 3)
+    assert 0 < metrics["frac_reward_zero_std"] < 1
+    assert metrics["logprob_mismatch_mean"] < 1e-4
+    assert metrics["rollout_tokens"] == sum(len(row["completion_ids"]) for row in rows)
+
+    policy = load_policy(config.model, seed=config.train.seed)
+    optimizer = by_adam(policy, config)
+    with torch.no_grad():
+        old = [token_log_probs(policy, row, config.rollout.temperature) for row in rows]
+    for _ in range(iterations):
+        loss, clipped, away = torch.zeros(()), [], 0.0
+        for row, before, base, advantage in zip(rows, old, old, gained, strict=True):
+            new = token_log_probs(policy, row, config.rollout.temperature)
+            ratio = (new - before).exp()
+            gone = (ratio > 1.2) if advantage > 0 else (ratio < 0.8) & (advantage < 0)
+            penalty = (base - new).exp() - (base - new) - 1
+            loss = (
+                loss
+                + (kl * penalty - advantage * torch.where(gone, ratio.detach(), ratio)).mean() / 12
+            )
+            clipped.append(gone.float().mean())
+            away = max(away, float((ratio.detach() - 1).abs().max()))
+        take_step(policy, optimizer, loss)
+    assert_same(adapter(tmp_path / "run"), weights(policy), tolerance=2 * ADAMS_NOISE * rate)
+    assert metrics["clip_frac"] == pytest.approx(float(sum(clipped) / 12), abs=1e-3)
+    if iterations == 2:
+        assert away > 0.2
+        assert 0 < metrics["clip_frac"] < 1
+    state = torch.load(tmp_path / "run/checkpoints/step-000001/optimizer.pt")["state"]
+    assert {int(entry["step"]) for entry in state.values()} == {iterations}
+
+
+def test_grpo_batch_of_equal_rewards_leaves_adapter_unchanged(
+    tmp_path: Path, problems: list[Problem]
+) -> None:
+    path = tmp_path / "problems.jsonl"
+    rows = [
+        {"problem": p.problem, "solution": p.solution, "answer": "nobody"} for p in problems[:6]
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = small("grpo", data={"path": str(path)}, grpo={"group_size": 4, "iterations": 2})
+    train(config, tmp_path / "run")
+    [metrics] = read_metrics(tmp_path / "run")
+    assert (metrics["reward"], metrics["frac_reward_zero_std"], metrics["loss"]) == (0, 1, 0)
+    assert_same(adapter(tmp_path / "run"), weights(load_policy(config.model, seed=0)))
+
+
+@pytest.mark.slow
+def test_grpo_kl_keeps_student_near_base(tmp_path: Path) -> None:
+    apart = {}
+    for kl in (0.0, 1.0):
+        folder = tmp_path / str(kl)
+        changes: dict[str, Any] = {"group_size": 4, "iterations": 3, "kl": kl}
+        config = small(
+            "grpo", grpo=changes, train={"steps": 4, "checkpoint_every": 4, "learning_rate": 3e-3}
+        )
+        train(config, folder)
+        policy = load_policy(config.model, seed=0)
+        base = weights(policy)
+        peft.set_peft_model_state_dict(policy.model, adapter(folder))
+        assert any(not torch.equal(value, base[name]) for name, value in weights(policy).items())
+        gaps = []
+        for row in stored(tmp_path / "0.0"):
+            with torch.no_grad():
+                student = token_log_probs(policy, row, 1.0)
+                with policy.model.disable_adapter():
+                    gaps.append((student - token_log_probs(policy, row, 1.0)).abs())
+        apart[kl] = float(torch.cat(gaps).mean())
+    assert 0 < apart[1.0] < apart[0.0] / 2
+
+
+def test_grpo_engine_mismatch_stops_before_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate = LocalEngine.generate
+
+    def drift(engine: LocalEngine, *asked: Any) -> list[Completion]:
+        found = generate(engine, *asked)
+        return [replace(c, log_probs=tuple(x + 0.1 for x in c.log_probs)) for c in found]
+
+    monkeypatch.setattr(LocalEngine, "generate", drift)
+    with pytest.raises(LogprobMismatchError, match=r"step 1\b.*local.*0\.1 nats"):
+        train(small("grpo"), tmp_path / "run")
+    assert latest_checkpoint(tmp_path / "run") is None
+
+
+RANKS: list[tuple[str, dict[str, Any]]] = [
+    ("sft", {}),
+    (
+        "grpo",
+        {"group_size": 4, "iterations": 2, "kl": 0.1},
+    ),  # the second of three groups lies on both of two ranks
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "options"), RANKS)
+def test_baseline_update_does_not_depend_on_micro_batches_or_processes(
+    tmp_path: Path, method: str, options: dict[str, Any]
+) -> None:
+    def config(size: int) -> Config:
+        return small(method, grpo=options, train={"micro_batch_size": size})
+
+    for size in (1, 3, 8):
+        train(config(size), tmp_path / str(size))
+    result = subprocess.run(
+        in_two_processes(train_command(config(3), tmp_path / "two")),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2 ranks" in result.stdout
+    fresh = weights(load_policy(config(1).model, seed=0))
+    assert any(
+        not torch.equal(value, fresh[name]) for name, value in adapter(tmp_path / "8").items()
+    )
+    norm = read_metrics(tmp_path / "8")[0]["gradient_norm"]
+    for name in ("1", "3", "two"):
+        assert read_metrics(tmp_path / name)[0]["gradient_norm"] == pytest.approx(norm, rel=1e-4)
+        assert_same(
+            adapter(tmp_path / name), adapter(tmp_path / "8"), tolerance=2 * ADAMS_NOISE * 1e-4
+        )
+        for one, other in zip(stored(tmp_path / name), stored(tmp_path / "8"), strict=True):
+            assert one["completion_ids"] == other["completion_ids"]
+            assert one.get("advantage") == other.get("advantage")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["sft", "grpo"])
+def test_baseline_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path, method: str) -> None:
+    changes = {"steps": 5, "checkpoint_every": 2, "learning_rate": 1e-3}
+    config = small(method, grpo={"group_size": 4, "iterations": 2}, train=changes)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(config, whole)
+    kill_and_resume(config, killed, lambda: len(read_metrics(killed)) >= 3)
+    assert_same(adapter(killed), adapter(whole))
+    assert_same_history(whole, killed)
+
+
+@pytest.mark.slow
+def test_grpo_failure_between_iterations_keeps_last_complete_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"steps": 3, "checkpoint_every": 3, "learning_rate": 1e-3}
+    config = small("grpo", grpo={"group_size": 4, "iterations": 2}, train=changes)
+    train(config, tmp_path / "whole")
+    made: list[int] = []
+
+    def fail_at_the_fourth(setup: Setup, number: int) -> float:
+        if len(made) == 3:  # the second update of the second step
+            raise MemoryError("out of memory")
+        made.append(number)
+        return update(setup, number)
+
+    monkeypatch.setattr(baselines, "update", fail_at_the_fourth)
+    with pytest.raises(MemoryError):
+        train(config, tmp_path / "failed")
+    assert latest_checkpoint(tmp_path / "failed") is None  # half a step is no checkpoint
+    monkeypatch.undo()
+    train(config, tmp_path / "failed", resume=True)
+    assert_same(adapter(tmp_path / "failed"), adapter(tmp_path / "whole"))
+
+
+def test_sft_starts_no_server(tmp_path: Path) -> None:
+    config = small("sft", rollout={"engine": "vllm", "server": "no-such-command"})
+    train(config, tmp_path / "run")
+    assert len(read_metrics(tmp_path / "run")) == 1
+
+
+def test_grpo_prompt_limit_ignores_solution(tmp_path: Path) -> None:
+    path = tmp_path / "problems.jsonl"
+    row = {
+        "problem": "Start at $6$ and apply $+7$ modulo $100$.",
+        "solution": "so " * 600,
+        "answer": "13",
+    }
+    path.write_text(json.dumps(row) + "\n")
+    policy = load_policy(small("grpo").model, seed=0)
+    length = len(policy.student_prompt(row["problem"]))
+
+    def prepared(limit: int) -> list[Problem]:
+        config = small("grpo", data={"path": str(path), "max_prompt_tokens": limit})
+        return filter_problems(policy, config, read_problems(config.data), Display())
+
+    assert len(prepared(length)) == 1
+    with pytest.raises(DataError, match=rf"\b{length}\b.*\b{length - 1}\b"):
+        prepared(length - 1)
+
+
+def test_sft_overlong_solution_is_refused_with_lengths(tmp_path: Path) -> None:
+    rows = [
+        {
+            "problem": "Start at $5$ and apply $+7$ modulo $100$.",
+            "solution": r"$\boxed{12}$",
+            "answer": "12",
+        },
+        {
+            "problem": "Start at $6$ and apply $+7$ modulo $100$.",
+            "solution": "so " * 600,
+            "answer": "13",
+        },
+    ]
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    policy = load_policy(small("sft").model, seed=0)
+    length = len(
+        policy.student_prompt(rows[1]["problem"]) + policy.solution_ids(rows[1]["solution"])
+    )
+    for limit, binding in ((300, 300), (8192, 1024)):  # the setting's, and the model's positions
+        config = small(
+            "sft", data={"path": str(path), "max_prompt_tokens": limit}, train={"batch_size": 1}
+        )
+        message = (
+            f"problem 2 makes a prompt with its solution of {length} tokens, "
+            f"over the limit of {binding} "
+        )
+        with pytest.raises(DataError, match=message):
+            train(config, tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()

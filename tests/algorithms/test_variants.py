@@ -1,0 +1,284 @@
+"""The switches of the paper and the controls: each does what it says, in real steps on the demo."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paint.algorithms.paint import select_reference
+from paint.config.run_folder import read_metrics
+from paint.config.schema import Config, ConfigError
+from paint.core.display import Display
+from paint.data.problems import DataError, Problem, batch_indices, read_problems
+from paint.inference.engine import derive_seed, sampling_from
+from paint.inference.local import LocalEngine
+from paint.models.policy import load_policy
+from paint.objective.anchors import normalize
+from paint.objective.loss import token_log_probs
+from paint.objective.masking import mask_ratio, mask_solution, overlap
+from paint.training.prompt_filter import filter_problems
+from paint.training.trainer import train
+from runs import changed, stored
+
+PROBLEMS = 40
+FEW_TOKENS = {"max_new_tokens": 24}
+
+
+def tiny(**sections: dict[str, Any]) -> Config:
+    """The demo's recipe for one step on four rollouts, with changes."""
+    few = {"steps": 1, "batch_size": 4, "micro_batch_size": 4, "seed": 3}
+    small = {"data": {"limit": PROBLEMS}, "rollout": {"max_new_tokens": 60}, "train": few}
+    return changed("demo-paint", small, sections)
+
+
+def run(folder: Path, config: Config) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """The rollouts and the figures of a run's first step."""
+    train(config, folder)
+    return stored(folder), read_metrics(folder)[0]
+
+
+@pytest.fixture(scope="module")
+def by_id(problems: list[Problem]) -> dict[str, Problem]:
+    return {p.id: p for p in problems[:PROBLEMS]}
+
+
+@pytest.mark.parametrize("shown", ["own", "none", "other", "answer", "wrong_answer"])
+def test_context_source_shows_configured_reference(
+    tmp_path: Path, by_id: dict[str, Problem], shown: str
+) -> None:
+    config = tiny(context={"source": shown}, rollout=FEW_TOKENS)
+    rows, metrics = run(tmp_path / "run", config)
+    policy = load_policy(config.model, seed=0)
+    solutions = {p.solution: p for p in by_id.values()}
+    for row in rows:
+        problem, context = by_id[row["problem_id"]], row["context"]
+        assert row["overlap"] == overlap(
+            row["text"], problem.solution
+        )  # of its own solution, whatever is shown
+        ratio = mask_ratio(row["overlap"], wrong=0.3, correct=0.4)
+        prompt = policy.teacher_prompt(problem.problem, context, complete="answer" in shown)
+        match shown:
+            case "own":
+                assert context == mask_solution(problem.solution, ratio)
+            case "none":
+                assert context is None
+                prompt = row["prompt_ids"]  # of the demo, both views think alike
+            case "other":
+                [other] = [p for s, p in solutions.items() if context == mask_solution(s, ratio)]
+                assert other.id != problem.id
+            case "answer":
+                assert context == f"The answer is $\\boxed{{{problem.answer}}}$."
+            case "wrong_answer":
+                answer = context.removeprefix("The answer is $\\boxed{").removesuffix("}$.")
+                assert answer in {p.answer for p in by_id.values()}
+                assert normalize(answer) != normalize(problem.answer)
+        assert row["teacher_prompt_ids"] == prompt
+
+    if shown == "none":
+        assert metrics["kl"] == pytest.approx(
+            0, abs=1e-6
+        )  # two views of one model that read the same
+    else:
+        assert metrics["kl"] > 1e-5  # of the demo, an answer alone says next to nothing
+
+
+def test_reference_shown_is_drawn_by_seed_and_refused_when_impossible() -> None:
+    problems = [Problem(f"p{i}", f"s{i}", str(i % 3), str(i)) for i in range(30)]
+    drawn = {select_reference(problems, problems[0], "other", seed) for seed in range(200)}
+    assert drawn == {f"s{i}" for i in range(1, 30)}
+    assert select_reference(problems, problems[4], "other", 7) == select_reference(
+        problems, problems[4], "other", 7
+    )
+
+    wrong = {select_reference(problems, problems[0], "wrong_answer", seed) for seed in range(50)}
+    assert wrong == {f"The answer is $\\boxed{{{i}}}$." for i in (1, 2)}
+    with pytest.raises(DataError, match=r"^context\.source other\b"):
+        select_reference(problems[:1], problems[0], "other", 0)
+    with pytest.raises(DataError, match=r"^context\.source wrong_answer\b.*'0'"):
+        select_reference(problems[::3], problems[0], "wrong_answer", 0)
+
+
+def test_reference_shown_wrong_answer_excludes_equal_numbers() -> None:
+    problems = [
+        Problem("p", "s", answer, str(i)) for i, answer in enumerate(("12", "12.0", "$12$", "13"))
+    ]
+    assert {
+        select_reference(problems, problems[0], "wrong_answer", seed) for seed in range(20)
+    } == {"The answer is $\\boxed{13}$."}
+
+
+def test_context_source_other_skips_overlong_solution(tmp_path: Path) -> None:
+    rows = [
+        {"problem": f"What is {i}?", "solution": f"It is $\\boxed{{{i}}}$.", "answer": str(i)}
+        for i in range(8)
+    ]
+    rows.append({"problem": "And this?", "solution": "so " * 600, "answer": "9"})
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = tiny(context={"source": "other"}, data={"path": str(path), "on_bad_row": "skip"})
+    stored, _ = run(tmp_path / "run", config)
+    assert len(stored) == 4
+    assert all("so so" not in row["context"] for row in stored)
+
+
+def test_reason_first_teacher_scores_with_its_rationale(
+    tmp_path: Path, by_id: dict[str, Problem]
+) -> None:
+    config = tiny(
+        teacher={"reason_first": True, "rationale_tokens": 12},
+        train={"steps": 2, "learning_rate": 3e-3},
+    )
+    train(config, tmp_path / "run")
+
+    # With a fresh adapter it is the teacher, whatever the student became.
+    policy = load_policy(config.model, seed=0)
+    sampling = replace(sampling_from(config.rollout), max_new_tokens=12)
+    engine = LocalEngine(policy, batch_size=1)
+    for step in (1, 2):
+        for number, row in enumerate(stored(tmp_path / "run", step)):
+            problem, context = by_id[row["problem_id"]].problem, row["context"]
+            asked = policy.rationale_prompt(problem, context, complete=False)
+            seed = derive_seed(3, "rationale", step - 1, number)
+            [reply] = engine.generate([asked], sampling, [seed])
+            assert row["rationale"] == policy.decode(reply.ids).strip() != ""
+            assert row["rationale_tokens"] == len(reply.ids)
+            prompt = policy.teacher_prompt(
+                problem, context, complete=False, rationale=row["rationale"]
+            )
+            assert row["teacher_prompt_ids"] == prompt
+
+            read = policy.decode(prompt, special=True)
+            # It is asked, replies, is asked to solve, and reads the student's text.
+            assert read.count("<|im_start|>") == 4
+            assert context in read
+            assert f"assistant\n{row['rationale']}<|im_end|>" in read
+            assert row["rationale"] not in policy.decode(row["prompt_ids"], special=True)
+
+
+@pytest.mark.parametrize(("opening", "hidden"), [("part", 0.0), ("complete", 0.4)])
+def test_context_wording_is_configured_whatever_is_hidden(
+    tmp_path: Path, by_id: dict[str, Problem], opening: str, hidden: float
+) -> None:
+    context = {"wording": opening, "mask_ratio_wrong": hidden, "mask_ratio_correct": hidden}
+    teacher = {"reason_first": True, "rationale_tokens": 8}
+    config = tiny(context=context, teacher=teacher, rollout=FEW_TOKENS)
+    rows, _ = run(tmp_path / "run", config)
+    policy = load_policy(config.model, seed=0)
+    sampling = replace(sampling_from(config.rollout), max_new_tokens=8)
+    for number, row in enumerate(rows):
+        problem, is_complete = by_id[row["problem_id"]], opening == "complete"
+        assert row["context"] == mask_solution(problem.solution, hidden)
+
+        asked = policy.rationale_prompt(problem.problem, row["context"], complete=is_complete)
+        seed = derive_seed(3, "rationale", 0, number)
+        [reply] = LocalEngine(policy, batch_size=1).generate([asked], sampling, [seed])
+        assert row["rationale"] == policy.decode(reply.ids).strip()
+        assert row["teacher_prompt_ids"] == policy.teacher_prompt(
+            problem.problem, row["context"], complete=is_complete, rationale=row["rationale"]
+        )
+
+
+def test_prompt_filter_counts_longest_other_solution(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"problem": "so " * 60, "solution": "It is 1.", "answer": "1"},
+        {"problem": "Is it?", "solution": "so " * 60},
+    ]
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps({"answer": "2"} | row) + "\n" for row in rows))
+    policy = load_policy(tiny().model, seed=0)
+
+    def prepared(shown: str, **data: Any) -> list[Problem]:
+        data = {"path": str(path), "max_prompt_tokens": 200} | data
+        config = tiny(context={"source": shown}, data=data)
+        return filter_problems(policy, config, read_problems(config.data), Display())
+
+    assert len(prepared("own")) == 2
+    with pytest.raises(DataError, match=r"problem 1\b.*teacher prompt.*\b200\b"):
+        prepared("other")
+    assert "another's solution: 2/2" not in capsys.readouterr().out
+    assert [problem.id for problem in prepared("other", on_bad_row="skip")] == ["2"]
+    output = capsys.readouterr().out
+    assert "their solutions measured: 2/2" in output
+    assert "measured with another's solution: 2/2" in output
+
+
+def test_prompt_filter_counts_rationale_tokens(tmp_path: Path) -> None:
+    config = tiny(
+        teacher={"reason_first": True, "rationale_tokens": 600}, data={"max_prompt_tokens": 650}
+    )
+    with pytest.raises(DataError, match=r"teacher prompt.*\b650\b"):
+        train(config, tmp_path / "run")
+    with pytest.raises(ConfigError, match="there is nothing to reason about"):
+        tiny(teacher={"reason_first": True}, context={"source": "none"})
+
+
+def test_sampled_token_step_is_mean_log_ratio(tmp_path: Path, by_id: dict[str, Problem]) -> None:
+    options = {
+        "divergence": "sampled_token",
+        "clip_mode": "none",
+        "interpolation_weight": 0.0,
+        "top_fraction": 0.0,
+    }
+    config = tiny(objective=options, rollout={"top_p": 1.0, "top_k": -1})
+    rows, metrics = run(tmp_path / "run", config)
+    policy = load_policy(config.model, seed=0)
+    means = []
+    for row in rows:
+        ids = torch.tensor(row["completion_ids"])
+        values = []
+        for prompt in ("prompt_ids", "teacher_prompt_ids"):
+            with torch.no_grad():
+                logits = policy.model(
+                    input_ids=torch.tensor([row[prompt] + row["completion_ids"]])
+                ).logits[0]
+            values.append(token_log_probs(logits[len(row[prompt]) - 1 : -1], ids, temperature=1.1))
+        means.append(float((values[0] - values[1]).mean()))
+
+    assert metrics["loss"] == pytest.approx(sum(means) / 4, rel=1e-4)
+    assert metrics["clip_frac"] == 0
+
+
+def test_train_full_interpolation_and_fixed_mask_ratio(tmp_path: Path) -> None:
+    rows, metrics = run(
+        tmp_path / "run",
+        tiny(
+            objective={"top_fraction": 1.0},
+            context={"mask_ratio_wrong": 0.25, "mask_ratio_correct": 0.25},
+        ),
+    )
+    assert metrics["selected_share"] == 1
+    assert metrics["selected_kl"] > 0
+    assert [row["mask_ratio"] for row in rows] == [0.25] * 4
+
+
+def test_train_clip_modes_bound_loss(tmp_path: Path) -> None:
+    losses = {}
+    for mode in ("pointwise", "token", "none"):
+        config = tiny(objective={"clip_mode": mode, "clip": 0.002}, rollout=FEW_TOKENS)
+        _, losses[mode] = run(tmp_path / mode, config)
+
+    assert losses["none"]["loss"] == losses["none"]["kl"]
+    assert losses["none"]["clip_frac"] == 0
+    assert losses["token"]["loss"] <= 0.002
+    assert losses["pointwise"]["loss"] < losses["token"]["loss"] < losses["none"]["loss"]
+    assert len({m["kl"] for m in losses.values()}) == 1  # the same rollouts, the same targets
+
+
+def test_train_mask_placements_hide_expected_part(
+    tmp_path: Path, by_id: dict[str, Problem]
+) -> None:
+    problems = [list(by_id.values())[i] for i in batch_indices(len(by_id), 4, 0, 3)]
+    for placement in ("prefix", "middle", "random", "punctuation"):
+        config = tiny(context={"placement": placement}, rollout=FEW_TOKENS)
+        rows, _ = run(tmp_path / placement, config)
+        for number, (row, problem) in enumerate(zip(rows, problems, strict=True)):
+            seed = derive_seed(3, 0, number)
+            expected = mask_solution(
+                problem.solution, row["mask_ratio"], placement=placement, seed=seed
+            )
+            assert row["context"] == expected

@@ -1,0 +1,284 @@
+"""Recipes: every number of the paper and of OPSD's scripts, and nothing else that differs."""
+
+import math
+import re
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from paint.config.recipe import differences, find_recipe, read_recipe, shipped_recipes, to_table
+from paint.config.schema import Config
+
+METHODS = {"paint": "distillation", "opsd": "distillation", "grpo": "grpo", "sft": "sft"}
+MODELS = {"qwen3-1.7b": "Qwen/Qwen3-1.7B", "qwen3-4b": "Qwen/Qwen3-4B", "qwen3-8b": "Qwen/Qwen3-8B"}
+SHIPPED = list(product(METHODS, MODELS))
+LABS = [name for name in shipped_recipes() if name.startswith("demo-")]
+
+Told = dict[str, tuple[Any, str]]
+"""What a source says: of each setting its value, and the place in the source."""
+
+LORA: Told = {
+    "model.lora_rank": (64, "Experimental Details: r = 64"),
+    "model.lora_alpha": (128, "Experimental Details: alpha = 128"),
+    "model.lora_targets": (
+        ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+        "Experimental Details: target modules",
+    ),
+    "model.train_mode": ("lora", "Experimental Details: We train LoRA adapters"),
+}
+BUDGET: Told = {
+    "train.learning_rate": (5e-6, "Experimental Details: learning rate 5e-6"),
+    "train.batch_size": (32, "Experimental Details: effective batch size 32"),
+    "train.steps": (100, "Experimental Details: We train for 100 steps"),
+    "train.checkpoint_every": (20, "Experimental Details: evaluate checkpoints every 20 steps"),
+}
+SCORING: Told = {
+    "rollout.temperature": (1.1, "Experimental Details: sampling temperature 1.1"),
+    "rollout.max_new_tokens": (1024, "Experimental Details: maximum completion length 1024"),
+    "teacher.weights": ("frozen", "Experimental Details: fixed privileged teacher"),
+    "teacher.reason_first": (False, "Training Algorithm: not part of the reported main recipe"),
+    "objective.divergence": ("forward_kl", "Eq. clipped_fkl"),
+    "objective.clip_mode": ("pointwise", "Eq. clipped_fkl"),
+    "objective.clip": (0.06, "Experimental Details: tau = 0.06"),
+    "objective.reduction": ("completion", "Eq. clipped_fkl: 1 / |y|; Training Algorithm: 1 / |B|"),
+    "context.source": ("own", "Background: privileged context derived from the verified solution"),
+}
+EVALUATION: Told = {
+    "validation.samples": (12, "Experimental Details: 12 samples per prompt"),
+    "validation.thinking": (True, "Experimental Details: thinking mode enabled"),
+    "validation.temperature": (1.0, "Experimental Details: temperature 1.0"),
+    "validation.top_p": (0.95, "Experimental Details: top-p 0.95"),
+    "validation.top_k": (-1, "Experimental Details: top-k -1"),
+    "validation.max_new_tokens": (38_912, "Experimental Details: maximum generation length 38,912"),
+}
+PAPER: dict[str, Told] = {
+    "paint": LORA
+    | BUDGET
+    | SCORING
+    | EVALUATION
+    | {
+        "context.mask_ratio_wrong": (0.30, "Experimental Setup: rho_wrong = 0.30"),
+        "context.mask_ratio_correct": (0.40, "Experimental Setup: rho_correct = 0.40"),
+        "context.placement": ("suffix", "Experimental Details: suffix masking"),
+        "objective.interpolation_weight": (0.03, "Experimental Setup: k_base = 0.03"),
+        "objective.top_fraction": (0.03, "Experimental Setup: f_top = 0.03"),
+    },
+    "opsd": LORA
+    | BUDGET
+    | SCORING
+    | EVALUATION
+    | {
+        "context.mask_ratio_wrong": (0.0, "Background: z = y*"),
+        "context.mask_ratio_correct": (0.0, "Background: z = y*"),
+        "objective.interpolation_weight": (
+            0.0,
+            "Experimental Details: without sparse interpolation",
+        ),
+        "objective.top_fraction": (0.0, "Experimental Details: without sparse interpolation"),
+    },
+    "grpo": EVALUATION
+    | {
+        "grpo.group_size": (8, "Main Results: 8 GRPO rollouts"),
+        "rollout.max_new_tokens": (16_000, "Experimental Setup: maximum generation length 16k"),
+    },
+    "sft": EVALUATION,
+}
+ADAPTERS = {name: (value, "run_*.sh: --lora_*") for name, (value, _) in LORA.items()}
+TRAINER: Told = {  # what the scripts do not set is their trainer's default
+    "train.max_grad_norm": (1.0, "TrainingArguments, and accelerate.yaml: gradient_clip 1"),
+    "train.weight_decay": (0.0, "TrainingArguments"),
+    "train.warmup_steps": (0, "TrainingArguments"),
+}
+SCRIPTS: dict[str, Told] = {
+    "paint": {
+        "model.student_thinking": (False, "opsd_train.py: student_thinking"),
+        "model.teacher_thinking": (True, "opsd_train.py: teacher_thinking"),
+        "rollout.top_p": (0.95, "run_opsd.sh: --top_p 0.95"),
+        "rollout.top_k": (20, "run_opsd.sh: --top_k 20"),
+    },
+    "grpo": ADAPTERS
+    | TRAINER
+    | {
+        "train.learning_rate": (2e-5, "run_grpo.sh: --learning_rate 2e-5"),
+        "train.batch_size": (32, "run_grpo.sh: 8 processes, 1 each, 4 accumulated"),
+        "grpo.group_size": (8, "run_grpo.sh: --num_generations 8"),
+        "grpo.kl": (0.0, "run_grpo.sh: --beta 0.0"),
+        "grpo.clip": (0.2, "GRPOConfig: epsilon"),
+        "grpo.iterations": (1, "GRPOConfig: num_iterations"),
+        "objective.reduction": ("completion", "run_grpo.sh: --loss_type grpo"),
+        "rollout.temperature": (1.2, "run_grpo.sh: --temperature 1.2"),
+        "rollout.max_new_tokens": (16_000, "run_grpo.sh: --max_completion_length 16000"),
+        "rollout.top_p": (1.0, "GRPOConfig: top_p"),
+        "rollout.top_k": (-1, "GRPOConfig: top_k"),
+        "model.gradient_checkpointing": (True, "run_grpo.sh: --gradient_checkpointing"),
+    },
+    "sft": ADAPTERS
+    | TRAINER
+    | {
+        "train.learning_rate": (2e-5, "run_sft.sh: --learning_rate 2e-5"),
+        "train.batch_size": (64, "run_sft.sh: 8 processes, 2 each, 4 accumulated"),
+        "train.checkpoint_every": (100, "run_sft.sh: --save_steps 100"),
+        "data.max_prompt_tokens": (16_000, "run_sft.sh: --max_length 16000"),
+        "objective.reduction": ("token", "SFTConfig: loss_type nll"),
+        "model.gradient_checkpointing": (True, "run_sft.sh: --gradient_checkpointing"),
+        "model.student_thinking": (False, "sft_train.py: the template closes an empty thought"),
+    },
+}
+SCRIPTS["opsd"] = SCRIPTS["paint"]
+EPOCHS = {"grpo": 2, "sft": 4}  # run_grpo.sh, run_sft.sh: --num_train_epochs
+PROBLEMS = 30_000  # Experimental Setup: up to 30K problem-solution pairs
+# Settings that change speed and memory, never the result.
+MEMORY = {
+    "model.gradient_checkpointing",
+    "train.micro_batch_size",
+    "train.micro_batch_tokens",
+    "rollout.batch_size",
+}
+
+
+def shipped(method: str, model: str) -> Config:
+    return read_recipe(find_recipe(f"{method}-{model}"))
+
+
+def flat(config: Config) -> dict[str, Any]:
+    return {
+        f"{section}.{key}": value
+        for section, keys in to_table(config).items()
+        for key, value in keys.items()
+    }
+
+
+def differing(a: Config, b: Config) -> set[str]:
+    """The names of the settings in which two configs differ, memory aside."""
+    return {line.partition(":")[0] for line in differences(a, b)} - MEMORY
+
+
+def test_shipped_recipes_cover_every_method_and_model() -> None:
+    models = [*MODELS, "demo"]
+    names = {
+        f"demo-{method}" if model == "demo" else f"{method}-{model}"
+        for method, model in product(METHODS, models)
+    }
+    assert set(shipped_recipes()) == {*names, "demo-grpo-long"}
+
+
+@pytest.mark.parametrize(("method", "model"), SHIPPED)
+def test_recipe_has_model_and_method_of_its_name(method: str, model: str) -> None:
+    config = shipped(method, model)
+    assert (config.train.method, config.model.path) == (METHODS[method], MODELS[model])
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_demo_recipe_has_demo_model_and_method_of_its_name(name: str) -> None:
+    config = read_recipe(find_recipe(name))
+    method = METHODS[name.removeprefix("demo-").removesuffix("-long")]
+    assert (config.train.method, config.model.path) == (method, "demo")
+
+
+def test_demo_grpo_long_is_grpo_with_eight_times_steps() -> None:
+    """The first checkpoint is where the short one ends, which has as many rollouts as PAINT."""
+    short, long = (read_recipe(find_recipe(name)) for name in ("demo-grpo", "demo-grpo-long"))
+    steps, every = 8 * short.train.steps, short.train.steps
+    longer = replace(short.train, steps=steps, checkpoint_every=every)
+    assert long == replace(short, train=longer)
+    paint = read_recipe(find_recipe("demo-paint")).train
+    assert (short.train.steps, short.train.batch_size) == (paint.steps, paint.batch_size)
+
+
+@pytest.mark.parametrize(("method", "model"), SHIPPED)
+def test_recipe_values_match_paper(method: str, model: str) -> None:
+    found = flat(shipped(method, model))
+    wrong = [
+        f"{name} is {found[name]}, and the paper has {value} ({place})"
+        for name, (value, place) in PAPER[method].items()
+        if found[name] != value
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(("method", "model"), SHIPPED)
+def test_recipe_values_left_open_by_paper_match_opsd_scripts(method: str, model: str) -> None:
+    found = flat(shipped(method, model))
+    wrong = [
+        f"{name} is {found[name]}, and the scripts have {value} ({place})"
+        for name, (value, place) in SCRIPTS[method].items()
+        if found[name] != value
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(("method", "model"), [*product(EPOCHS, MODELS)])
+def test_baseline_steps_match_epochs_of_scripts(method: str, model: str) -> None:
+    config = shipped(method, model)
+    group = config.grpo.group_size if method == "grpo" else 1
+    problems_a_step = config.train.batch_size // group
+    assert config.train.steps == math.ceil(EPOCHS[method] * PROBLEMS / problems_a_step)
+    assert f"= {config.train.steps:,} steps" in find_recipe(f"{method}-{model}").read_text()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_only_grpo_thinks_and_writes_long_completions(model: str) -> None:
+    for method in METHODS:
+        config = shipped(method, model)
+        is_long = config.rollout.max_new_tokens > 1024
+        assert (config.model.student_thinking, is_long) == (method == "grpo",) * 2
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        *((f"paint-{model}", f"opsd-{model}") for model in MODELS),
+        ("demo-paint", "demo-opsd"),
+    ],
+)
+def test_opsd_recipe_is_paint_without_masking_and_interpolation(pair: tuple[str, str]) -> None:
+    paint, opsd = (read_recipe(find_recipe(name)) for name in pair)
+    changed = {
+        line.partition(":")[0] for line in differences(paint, opsd)
+    }  # of memory, too, nothing
+    # On the demo, each method has the best of three learning rates.
+    assert changed - ({"train.learning_rate"} if "demo-opsd" in pair else set()) == {
+        "context.mask_ratio_wrong",
+        "context.mask_ratio_correct",
+        "objective.interpolation_weight",
+        "objective.top_fraction",
+    }
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_baseline_recipes_differ_from_paint_only_in_method_settings(
+    model: str,
+) -> None:
+    paint = shipped("paint", model)
+    both = {"method", "steps", "learning_rate", "max_grad_norm", "checkpoint_every"}
+    trained = {f"train.{name}" for name in both}
+    sampled = {f"rollout.{name}" for name in ("temperature", "top_p", "top_k", "max_new_tokens")}
+    assert differing(paint, shipped("grpo", model)) == trained | sampled | {
+        "model.student_thinking"
+    }
+    assert differing(paint, shipped("sft", model)) == trained | {
+        "train.batch_size",
+        "data.max_prompt_tokens",
+        "objective.reduction",
+    }
+
+
+@pytest.mark.parametrize(("method", "model"), SHIPPED)
+def test_recipes_of_one_method_differ_only_in_model(method: str, model: str) -> None:
+    assert differing(shipped(method, "qwen3-1.7b"), shipped(method, model)) <= {"model.path"}
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_recipe_settings_have_provenance_comment(name: str) -> None:
+    """On its own line, or on a line of comment directly above."""
+    lines = ["", *find_recipe(name).read_text().splitlines()]
+    settings = [i for i, line in enumerate(lines) if re.match(r"(?!path\b)\w+ = ", line)]
+    assert settings or name.startswith("paint-"), "no setting was recognised"
+    for i in settings:
+        above = lines[i - 1] if lines[i - 1].startswith("#") else ""
+        said = above + lines[i].partition("#")[2]
+        assert re.search(r"\b(paper|scripts|ours)\b", said), (
+            f"{name}: {lines[i]!r} does not say whether it is the paper's, the scripts' or ours"
+        )

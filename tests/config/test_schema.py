@@ -1,0 +1,520 @@
+"""Settings: the defaults are the paper's, every value is checked, and errors show the way."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tyro
+from hypothesis import given
+
+from config_tables import TABLES
+from paint.config.recipe import (
+    differences,
+    find_recipe,
+    from_table,
+    read_recipe,
+    require_paths,
+    require_trainable,
+    shipped_recipes,
+    to_table,
+)
+from paint.config.schema import (
+    Config,
+    ConfigError,
+    ContextConfig,
+    DataConfig,
+    GrpoConfig,
+    LogConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    RolloutConfig,
+    TeacherConfig,
+    TrainConfig,
+)
+from paint.core.errors import section_name
+
+
+def recipe(folder: Path, text: str) -> Path:
+    path = folder / "x.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(folder: Path, text: str) -> str:
+    """What read_recipe says about a recipe, without the folder it stands in."""
+    with pytest.raises(ConfigError) as caught:
+        read_recipe(recipe(folder, text))
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def test_import_config_and_recipe_need_only_standard_library() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import paint.config.schema, paint.config.recipe\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before} - {'paint'}\n"
+        "print(sorted(new - sys.stdlib_module_names), 'tomllib' in new)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "[] True"
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_shipped_recipes_name_model_and_data(name: str) -> None:
+    require_paths(read_recipe(find_recipe(name)))
+
+
+def test_find_recipe_by_name_or_path() -> None:
+    name = shipped_recipes()[0]
+    assert find_recipe(name).name == f"{name}.toml"
+    assert find_recipe("mine.toml") == Path("mine.toml")
+    with pytest.raises(ConfigError, match=rf"unknown recipe {name}s; did you mean {name}\?"):
+        find_recipe(f"{name}s")
+
+
+def test_read_recipe_overrides_named_settings_only(tmp_path: Path) -> None:
+    text = """
+        [model]
+        lora_targets = ["q_proj", "v_proj"]
+        [objective]
+        interpolation_weight = 1  # a whole number where a real one is expected
+        temperature = 2
+        [log]
+        trackers = ["wandb"]
+    """
+    expected = Config(
+        model=ModelConfig(lora_targets=("q_proj", "v_proj")),
+        objective=ObjectiveConfig(interpolation_weight=1.0, temperature=2.0),
+        log=LogConfig(trackers=("wandb",)),
+    )
+    config = read_recipe(recipe(tmp_path, text))
+    assert config == expected
+    assert type(config.objective.interpolation_weight) is float
+    assert type(config.objective.temperature) is float
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[objective]\ninterpolation_weigh = 0.1",
+            "x.toml: unknown key objective.interpolation_weigh; did you mean "
+            "objective.interpolation_weight?",
+        ),
+        (
+            "[context]\ninterpolation_weight = 0.1",
+            "x.toml: unknown key context.interpolation_weight; did you mean "
+            "objective.interpolation_weight?",
+        ),
+        (
+            "[log]\nbatch_size = 3",
+            "x.toml: unknown key log.batch_size; did you mean rollout.batch_size or "
+            "train.batch_size?",
+        ),
+        ("steps = 3", "x.toml: unknown key steps; did you mean train.steps?"),
+        ("[objectiv]\nclip = 0.1", "x.toml: unknown section objectiv; did you mean objective?"),
+        (
+            "[context]\nzzz = 1",
+            "x.toml: unknown key context.zzz; there are mask_ratio_wrong, mask_ratio_correct, "
+            "placement, source, wording",
+        ),
+        (
+            "[zzz]",
+            "x.toml: unknown section zzz; "
+            "there are model, data, rollout, context, teacher, objective, grpo, train, grading, "
+            "validation, log",
+        ),
+        ("train = 3", "x.toml: train must be a section, got 3; write [train]"),
+        ("[train]\nsteps = 'ten'", 'x.toml: train.steps must be an integer, got "ten"'),
+        ("[train]\nsteps = true", "x.toml: train.steps must be an integer, got True"),
+        ("[train]\nsteps = 10.0", "x.toml: train.steps must be an integer, got 10.0"),
+        (
+            "[objective]\ninterpolation_weight = false",
+            "x.toml: objective.interpolation_weight must be a number, got False",
+        ),
+        (
+            "[objective]\ntemperature = 'x'",
+            'x.toml: objective.temperature must be a number or None, got "x"',
+        ),
+        (
+            "[model]\nstudent_thinking = 1",
+            "x.toml: model.student_thinking must be true or false, got 1",
+        ),
+        ("[data]\npath = 3", "x.toml: data.path must be text, got 3"),
+        (
+            "[model]\nlora_targets = 'q'",
+            'x.toml: model.lora_targets must be a list of text, got "q"',
+        ),
+        (
+            "[objective]\ndivergence = 'kl'",
+            "x.toml: objective.divergence must be one of forward_kl, reverse_kl, jsd, "
+            "sampled_token, or "
+            'module:name, got "kl"',
+        ),
+        (
+            "[train]\nmethod = 'opsd'",
+            'x.toml: train.method must be one of distillation, grpo, sft, got "opsd"',
+        ),
+        (
+            "[model]\ntrain_mode = 'qlora'",
+            'x.toml: model.train_mode must be one of lora, full, got "qlora"',
+        ),
+        (
+            "[teacher]\nweights = 'live '",
+            'x.toml: teacher.weights must be one of frozen, ema, live, got "live "',
+        ),
+        ("[teacher]\ndecay = '0.9'", 'x.toml: teacher.decay must be a number, got "0.9"'),
+        (
+            "[context]\nsource = 'masked'",
+            "x.toml: context.source must be one of own, none, other, answer, wrong_answer, got "
+            '"masked"',
+        ),
+        (
+            "[context]\nreason_first = true",
+            "x.toml: unknown key context.reason_first; did you mean teacher.reason_first?",
+        ),
+        (
+            "[grpo]\ngroup_sise = 4",
+            "x.toml: unknown key grpo.group_sise; did you mean grpo.group_size?",
+        ),
+        (
+            "[grpo]\ngroup_size = 1",
+            "x.toml: grpo.group_size must be at least 2, got 1 (completions a problem; paper: 8)",
+        ),
+        (
+            "[log]\ntrackers = ['mlflow']",
+            "x.toml: log.trackers must be a list of values, each one of tensorboard, wandb, "
+            "trackio, got ['mlflow']",
+        ),
+        (
+            "[objective]\ninterpolation_weight = 1.3",
+            "x.toml: objective.interpolation_weight must be in [0, 1], got 1.3 (interpolation "
+            "weight k_base; paper: "
+            "0.03)",
+        ),
+    ],
+)
+def test_read_recipe_invalid_gives_place_and_suggestion(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    assert refusal(tmp_path, text) == message
+
+
+def test_read_recipe_unreadable_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.toml"):
+        read_recipe(tmp_path / "gone.toml")
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        read_recipe(tmp_path)
+    with pytest.raises(ConfigError, match="File name too long"):
+        read_recipe(tmp_path / ("x" * 300))
+    (tmp_path / "latin.toml").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"latin\.toml.*UTF-8.*byte 5"):
+        read_recipe(tmp_path / "latin.toml")
+    assert "x.toml is not valid TOML" in refusal(tmp_path, "[train]\nsteps = 10\nsteps ==\n")
+    assert "at line 3, column 8" in refusal(tmp_path, "[train]\nsteps = 10\nseed = =\n")
+
+
+def test_read_recipe_accepts_byte_order_mark(tmp_path: Path) -> None:
+    assert read_recipe(recipe(tmp_path, "\ufeff[train]\nsteps = 7")).train.steps == 7
+
+
+BAD: list[tuple[Any, str, list[Any]]] = [
+    (ModelConfig, "lora_rank", [0, -1]),
+    (ModelConfig, "lora_alpha", [0]),
+    (ModelConfig, "lora_targets", [(), ("",), ("q_proj", "q_proj")]),
+    (ModelConfig, "attention", ["", " "]),
+    (DataConfig, "problem_field", [""]),
+    (DataConfig, "id_field", [""]),
+    (DataConfig, "max_prompt_tokens", [0]),
+    (DataConfig, "limit", [0, -3]),
+    (RolloutConfig, "temperature", [0.0, -1.0, float("inf"), float("nan")]),
+    (RolloutConfig, "top_p", [0.0, 1.01, float("nan")]),
+    (RolloutConfig, "top_k", [0, -2]),
+    (RolloutConfig, "max_new_tokens", [0]),
+    (RolloutConfig, "batch_size", [0]),
+    (
+        RolloutConfig,
+        "urls",
+        [("node1:8000",), ("http://node1:8000",)],
+    ),  # no scheme; servers with the local engine
+    (RolloutConfig, "max_logprob_mismatch", [0.0, -1.0, float("nan")]),
+    (RolloutConfig, "server", ["", " "]),
+    (RolloutConfig, "server_timeout", [0.0]),
+    (RolloutConfig, "timeout", [-1.0]),
+    (ContextConfig, "mask_ratio_wrong", [-0.1, 1.0, float("nan")]),
+    (ContextConfig, "mask_ratio_correct", [-0.1, 1.0, 0.2, float("nan")]),
+    (TeacherConfig, "decay", [-0.1, 1.0, float("nan")]),
+    (TeacherConfig, "rationale_tokens", [0, -1]),
+    (GrpoConfig, "group_size", [1, 0, -8]),
+    (GrpoConfig, "clip", [0.0, 1.0, float("nan")]),
+    (GrpoConfig, "kl", [-0.01, float("inf"), float("nan")]),
+    (GrpoConfig, "iterations", [0]),
+    (ObjectiveConfig, "clip", [0.0, -0.06, float("nan")]),
+    (ObjectiveConfig, "interpolation_weight", [-0.01, 1.01, float("nan")]),
+    (ObjectiveConfig, "top_fraction", [-0.01, 1.01, float("nan")]),
+    (ObjectiveConfig, "temperature", [0.0, float("inf")]),
+    (TrainConfig, "steps", [0]),
+    (TrainConfig, "batch_size", [0]),
+    (TrainConfig, "micro_batch_size", [0]),
+    (TrainConfig, "learning_rate", [0.0, float("nan")]),
+    (TrainConfig, "warmup_steps", [-1, 101]),
+    (TrainConfig, "weight_decay", [-0.1, float("nan")]),
+    (TrainConfig, "max_grad_norm", [0.0, float("inf")]),
+    (TrainConfig, "seed", [-1]),
+    (TrainConfig, "checkpoint_every", [0]),
+    (LogConfig, "folder", [""]),
+    (LogConfig, "name", ["", ".", "..", "a/b", "a\\b"]),
+    (LogConfig, "trackers", [("wandb", "wandb")]),
+    (LogConfig, "project", [""]),
+]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"), [(s, k, v) for s, k, values in BAD for v in values]
+)
+def test_config_value_out_of_range_is_refused_by_name(section: Any, key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^{section_name(section)}\.{key} must be .*, got "):
+        section(**{key: value})
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        ContextConfig(mask_ratio_wrong=0.0, mask_ratio_correct=0.0),
+        TeacherConfig(decay=0.0, rationale_tokens=1),
+        GrpoConfig(group_size=2, kl=0.0, iterations=1),
+        ObjectiveConfig(divergence="sampled_token", clip_mode="none"),
+        ObjectiveConfig(interpolation_weight=0.0, top_fraction=0.0),
+        ObjectiveConfig(interpolation_weight=1.0, top_fraction=1.0),
+        ObjectiveConfig(clip=float("inf")),
+        ObjectiveConfig(clip=0.0, clip_mode="none"),
+        RolloutConfig(top_p=1.0, top_k=-1),
+        RolloutConfig(
+            max_logprob_mismatch=float("inf"),
+            engine="vllm",
+            urls=("http://node1:8000", "https://node2"),
+        ),
+        TrainConfig(warmup_steps=100, batch_size=7, micro_batch_size=4),
+        TrainConfig(batch_size=2, micro_batch_size=4),
+        DataConfig(limit=1),
+    ],
+)
+def test_config_range_limits_and_uneven_micro_batches_are_accepted(section: Any) -> None:
+    assert dataclasses.replace(section) == section
+
+
+CLASHES = [
+    (
+        "[train]\nmethod = 'grpo'\nbatch_size = 12",
+        "train.batch_size must be a multiple of grpo.group_size = 8, got 12 (completions a step)",
+    ),
+    (
+        "[objective]\ndivergence = 'sampled_token'",
+        'objective.clip_mode must be "none" with objective.divergence "sampled_token", got '
+        '"pointwise" '
+        "(a clip would take the gradient from the tokens that the teacher disfavours most)",
+    ),
+    (
+        "[train]\nmethod = 'grpo'\n[grpo]\nkl = 0.04\n[teacher]\nweights = 'ema'",
+        'teacher.weights must be "frozen" with train.method "grpo", got "ema" (it belongs to '
+        "distillation)",
+    ),
+    (
+        "[train]\nmethod = 'sft'\n[context]\nsource = 'other'",
+        'context.source must be "own" with train.method "sft", got "other" (it belongs to '
+        "distillation)",
+    ),
+    (
+        "[train]\nmethod = 'grpo'\n[objective]\ntemperature = 1.0",
+        "objective.temperature must be None or rollout.temperature = 1.1 where sampled tokens "
+        "carry the gradient, "
+        "got 1 (they are drawn at that one)",
+    ),
+    (
+        "[objective]\ndivergence = 'sampled_token'\nclip_mode = 'none'",
+        'rollout.top_p must be 1 and rollout.top_k -1 with objective.divergence "sampled_token", '
+        "got "
+        "0.95 and 20 "
+        "(its gradient is that of the reverse KL only for tokens drawn from the whole "
+        "distribution)",
+    ),
+    (
+        "[teacher]\nreason_first = true\n[context]\nsource = 'none'",
+        'context.source must not be "none" with teacher.reason_first: there is nothing to reason '
+        "about",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), CLASHES)
+def test_read_recipe_conflicting_settings_are_refused_with_file(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    assert refusal(tmp_path, text) == f"x.toml: {message}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[train]\nmethod = 'grpo'\nbatch_size = 12\n[grpo]\ngroup_size = 4",
+        "[train]\nbatch_size = 12",  # groups are of no account to the other methods
+        "[train]\nmethod = 'sft'\nbatch_size = 12",
+        "[model]\ntrain_mode = 'full'\ndtype = 'float32'",
+        "[rollout]\nengine = 'vllm'",
+        "[objective]\ndivergence = 'sampled_token'\nclip_mode = 'none'\n[rollout]\n"
+        "top_p = 1.0\ntop_k = -1",
+        "[teacher]\nreason_first = true",
+        "[context]\nsource = 'none'",
+    ],
+)
+def test_read_recipe_compatible_settings_are_accepted(tmp_path: Path, text: str) -> None:
+    assert read_recipe(recipe(tmp_path, text)) != Config()
+
+
+def test_require_paths_names_missing_paths() -> None:
+    with pytest.raises(ConfigError, match=r"^model\.path\b.*--model\.path"):
+        require_paths(Config())
+    with pytest.raises(ConfigError, match=r"^data\.path\b.*\[data\]"):
+        require_paths(Config(model=ModelConfig(path="demo")))
+    require_paths(Config(model=ModelConfig(path="demo"), data=DataConfig(path="demo")))
+
+
+@given(TABLES)
+def test_config_round_trips_through_json(
+    given_table: dict[str, dict[str, Any]],
+) -> None:
+    config = from_table(given_table)
+    table = to_table(config)
+    stored = json.loads(json.dumps(table))
+    assert stored == table
+    assert from_table(stored) == config
+    assert differences(config, from_table(stored)) == []
+    assert all(
+        table[name][key] == value
+        for name, keys in given_table.items()
+        for key, value in keys.items()
+    )
+    changed = {line.partition(":")[0] for line in differences(Config(), config)}
+    defaults = to_table(Config())
+    assert changed == {
+        f"{name}.{key}"
+        for name, keys in given_table.items()
+        for key, value in keys.items()
+        if value != defaults[name][key]
+    }
+
+
+def test_from_table_invalid_stored_config_names_source() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"^runs/a/run\.json: train\.batch_size\b.*grpo\.group_size",
+    ):
+        from_table(
+            {"train": {"method": "grpo"}, "grpo": {"group_size": 5}}, source="runs/a/run.json"
+        )
+    with pytest.raises(ConfigError, match=r"^runs/a/run\.json: .*train\.stepz"):
+        from_table({"train": {"stepz": 1}}, source="runs/a/run.json")
+
+
+def test_differences_are_listed_by_name_in_order() -> None:
+    a = Config()
+    b = Config(
+        model=ModelConfig(path="demo"),
+        objective=ObjectiveConfig(temperature=1.0),
+        train=TrainConfig(seed=1),
+        log=LogConfig(trackers=("wandb",)),
+    )
+    assert differences(a, b) == [
+        'model.path: "" -> "demo"',
+        "objective.temperature: None -> 1.0",
+        "train.seed: 0 -> 1",
+        "log.trackers: [] -> ['wandb']",
+    ]
+
+
+def parse(*flags: str, default: Config | None = None) -> Config:
+    return tyro.cli(Config, default=default or Config(), args=flags)
+
+
+def test_flags_override_recipe_in_both_spellings(tmp_path: Path) -> None:
+    base = read_recipe(
+        recipe(
+            tmp_path,
+            "[objective]\ninterpolation_weight = 0.5\ntemperature = 2.0\n[train]\nsteps = 7",
+        )
+    )
+    numbers = "--train.batch-size 8 --train.micro_batch_size 2 --objective.temperature None"
+    others = "--model.lora-targets a b --model.student-thinking --log.trackers wandb"
+    config = parse(*numbers.split(), *others.split(), default=base)
+    assert config == Config(
+        model=ModelConfig(lora_targets=("a", "b"), student_thinking=True),
+        objective=ObjectiveConfig(interpolation_weight=0.5, temperature=None),
+        train=TrainConfig(steps=7, batch_size=8, micro_batch_size=2),
+        log=LogConfig(trackers=("wandb",)),
+    )
+
+
+def said(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[object, str]:
+    """Exit status and everything printed, as one line without the frame."""
+    with pytest.raises(SystemExit) as caught:
+        parse(*flags)
+    printed = capsys.readouterr()
+    words = (printed.out + printed.err).translate(dict.fromkeys(map(ord, "│╭╮╰╯─"), " "))
+    return caught.value.code, " ".join(words.split())
+
+
+def test_flag_out_of_range_or_unknown_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status, words = said(capsys, "--objective.interpolation-weight", "1.3")
+    assert status == 2
+    assert (
+        "objective.interpolation_weight must be in [0, 1], got 1.3 (interpolation weight k_base; "
+        "paper: 0.03)" in words
+    )
+    status, words = said(capsys, "--objective.interpolation_weigh", "0.1")
+    assert status == 2
+    assert "Perhaps you meant: --objective.interpolation-weight FLOAT" in words
+
+
+def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    status, words = said(capsys, "--help")
+    assert status == 0
+    package = Path(__file__).parents[2] / "src/paint"
+    source = "".join(
+        (package / name).read_text() for name in ("config/schema.py", "objective/options.py")
+    )
+    settings = [(section, key) for section, keys in to_table(Config()).items() for key in keys]
+    assert len(settings) > 40
+    for section, key in settings:
+        body = source[source.index(f"class {section.title()}Config:") :]
+        start = body.index('"""', body.index(f"    {key}: ")) + 3
+        explanation = " ".join(body[start : body.index('"""', start)].split())
+        assert explanation, f"{section}.{key} has no docstring"
+        assert f"--{section}.{key.replace('_', '-')}" in words
+        assert explanation in words
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"dtype": "bfloat16"},
+            r'^model\.dtype must be "float32" with model\.train_mode "full", got "bfloat16" \(',
+        ),
+        (
+            {"dtype": "float32"},
+            r'^rollout\.engine must be "local" with model\.train_mode "full", got "vllm"',
+        ),
+    ],
+)
+def test_require_trainable_invalid_full_tuning_is_refused(
+    sections: dict[str, Any], message: str
+) -> None:
+    model = {"path": "demo", "train_mode": "full", **sections}
+    config = from_table({"model": model, "data": {"path": "demo"}, "rollout": {"engine": "vllm"}})
+    with pytest.raises(ConfigError, match=message):
+        require_trainable(config)
+    require_trainable(from_table({"model": model | {"dtype": "float32"}, "data": {"path": "demo"}}))

@@ -1,0 +1,172 @@
+"""Several ranks: they wait for one another, tell each other objects, and are launched together."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from accelerate import Accelerator
+
+from paint.config.schema import ConfigError
+from paint.core.distributed import require_all_ranks, require_one_process, require_torchrun
+from paint.inference.vllm.process import free_port
+from processes import in_two_processes
+
+ALONE = {"ACCELERATE_USE_CPU": "True", "ACCELERATE_MIXED_PRECISION": "no"}
+COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
+
+
+def two_ranks(script: str, folder: Path, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    """What a script does on two ranks that do not load paint's model."""
+    path = folder / "ranks.py"
+    path.write_text(script)
+    return subprocess.run(
+        in_two_processes([sys.executable, str(path)]),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.fixture
+def by_accelerate(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The environment of a process that accelerate has launched."""
+    for name in (*COUNTS, "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ALONE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.argv", ["paint", "train", "my recipe.toml"])
+    return monkeypatch
+
+
+WAITING = """
+import time
+from datetime import timedelta
+from accelerate import Accelerator
+from accelerate.utils import InitProcessGroupKwargs
+from paint.core.distributed import (
+    agreed_signal, gathered, gathered_on_first, is_same_everywhere, meet, on_first_rank
+)
+
+limit = InitProcessGroupKwargs(timeout=timedelta(seconds=2))
+rank = Accelerator(kwargs_handlers=[limit]).process_index
+waves = on_first_rank(lambda: time.sleep(5) or "waves")
+if rank == 1:
+    time.sleep(5)
+meet()
+mine = [10 * rank, 10 * rank + 1]
+told = [
+    waves, gathered(mine), gathered_on_first(mine), agreed_signal([15] * rank),
+    is_same_everywhere("same"), is_same_everywhere(rank),
+]
+print(f"rank {rank}: {told}\\n", end="", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_rank_collectives_outlast_gradient_timeout_and_gather_objects(
+    tmp_path: Path,
+) -> None:
+    result = two_ranks(WAITING, tmp_path)
+    assert result.returncode == 0, result.stderr
+    all_rows = [0, 1, 10, 11]
+    for rank, on_first in enumerate([all_rows, [10, 11]]):
+        told = ["waves", all_rows, on_first, 15, True, False]
+        assert f"rank {rank}: {told}" in result.stdout
+
+
+LOST = """
+import os
+from pathlib import Path
+from accelerate import Accelerator
+from paint import ranks
+
+rank = Accelerator().process_index
+ranks.AGENT_SECONDS = 1
+try:
+    with ranks.report_once(Path("runs/a")):
+        ranks.meet()
+        if rank == 1:
+            os._exit(3)
+        ranks.meet()
+except ranks.RankLost as lost:
+    print(lost)
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_no_agent_ends_reports_that_it_lost_its_peer() -> None:
+    shared = {"ACCELERATE_USE_CPU": "true", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    shared |= {"MASTER_PORT": str(free_port())}
+    line = [sys.executable, "-c", LOST]
+    both = [
+        subprocess.Popen(
+            line,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=120)[0] for process in both]
+    assert [process.returncode for process in both] == [0, 3]
+    assert outputs[0].startswith("another rank ended or does not respond (")
+    assert outputs[0].endswith("; go on with `paint resume runs/a`\n")
+
+
+def test_require_plain_launch_ignored_accelerate_settings_are_refused(
+    by_accelerate: pytest.MonkeyPatch,
+) -> None:
+    require_torchrun()
+    for variable, value, told in (
+        ("ACCELERATE_USE_FSDP", "true", "FSDP"),
+        ("ACCELERATE_USE_DEEPSPEED", "true", "DeepSpeed"),
+        ("ACCELERATE_MIXED_PRECISION", "bf16", "mixed precision bf16"),
+        ("ACCELERATE_DYNAMO_BACKEND", "INDUCTOR", "dynamo inductor"),
+    ):
+        with by_accelerate.context() as patch:
+            patch.setenv(variable, value)
+            with pytest.raises(ConfigError, match=f"told to use {told}, .* 'my recipe.toml'`"):
+                require_torchrun()
+    by_accelerate.setenv("ACCELERATE_DYNAMO_BACKEND", "NO")
+    require_torchrun()
+
+
+def test_require_plain_launch_single_process_of_several_is_refused(
+    by_accelerate: pytest.MonkeyPatch,
+) -> None:
+    by_accelerate.setenv("MASTER_ADDR", "127.0.0.1")
+    with pytest.raises(ConfigError, match="started one, as it does without GPUs"):
+        require_torchrun()
+    by_accelerate.setenv("WORLD_SIZE", "2")  # as torchrun says it, which started both
+    require_torchrun()
+
+
+@pytest.mark.parametrize("variable", COUNTS[1:])
+def test_require_all_ranks_unconnected_tasks_are_refused(
+    by_accelerate: pytest.MonkeyPatch, variable: str
+) -> None:
+    accelerator = Accelerator(cpu=True)
+    by_accelerate.setenv(variable, "1")
+    require_all_ranks(accelerator)
+    by_accelerate.setenv(variable, "2")
+    with pytest.raises(ConfigError, match=rf"2 processes .*{variable}.*srun --ntasks-per-node 1 "):
+        require_all_ranks(accelerator)
+    with pytest.raises(ConfigError, match="eval is one process"):
+        require_one_process("eval")
+    by_accelerate.setenv("WORLD_SIZE", "1")  # one rank, in one of two tasks
+    require_all_ranks(accelerator)
+
+
+@pytest.mark.slow
+def test_accelerate_launch_of_one_process_is_refused_with_command(tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--cpu"]
+    line = ["--num_processes", "2", "-m", "paint.cli", "train", "demo-paint"]
+    flags = ["--log.folder", str(tmp_path), "--log.name", "run"]
+    result = subprocess.run([*launch, *line, *flags], capture_output=True, text=True, timeout=120)
+    assert result.returncode != 0
+    works = "ACCELERATE_USE_CPU=true python -m paint.launch --nproc-per-node 2 train demo-paint"
+    assert works in result.stderr
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,198 @@
+"""The doors of what goes wrong: settings, libraries' errors, text from outside, what is kept."""
+
+import io
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.progress import Progress
+from rich.table import Table
+
+from paint.config.schema import Config, ConfigError, LogConfig, TrainConfig
+from paint.core.display import Display, Terminal, _columns
+from paint.core.errors import (
+    PaintError,
+    crash_report,
+    escape_markdown_cell,
+    path_error,
+    reason,
+    sanitize_for_terminal,
+    wrap_errors,
+)
+
+STEERING = "\x1b]52;c;AAAA\x07 \x9b31m \u202e \u2066 \r\x08 [best] [/nope] {x} :smile: \x00"
+
+
+@given(st.text(st.characters(), max_size=80))
+@example(STEERING)
+@example("a\u2028b\ud800")
+def test_sanitize_for_terminal_removes_control_characters_and_is_idempotent(text: str) -> None:
+    shown = sanitize_for_terminal(text)
+    assert not {unicodedata.category(c) for c in shown.replace("\n", "").replace("\t", "")} & {
+        "Cc",
+        "Cf",
+        "Cn",
+        "Cs",
+    }
+    assert sanitize_for_terminal(shown) == shown
+    shown.encode()
+
+
+@given(st.text(max_size=60))
+@example("a|b`c`<b>**x**_y_ [a](http://x) $\\frac12$ &amp; ~~z~~ \\| __init__")
+def test_escape_markdown_cell_is_one_reversible_line(text: str) -> None:
+    shown = escape_markdown_cell(text)
+    assert "\n" not in shown
+    # Every bar is escaped: an odd number of backslashes stands before it.
+    assert all(len(run) % 2 for run in re.findall(r"(\\*)\|", shown))
+    assert re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", shown) == " ".join(
+        sanitize_for_terminal(text).split()
+    )
+
+
+def test_escape_markdown_cell_keeps_metrics_and_names() -> None:
+    for text in ("59.0 [55.1, 62.3]", "lab_paint", "step-000020", "1,024 [900, inf]", "p < 0.05"):
+        assert escape_markdown_cell(text) == text.replace("<", "\\<")
+
+
+@given(st.text(st.characters(exclude_characters="\t\n"), min_size=1, max_size=40))
+@example(STEERING)
+@example("\U000e0000")  # known to no Unicode, of no width
+@example("\u0301")  # an accent with nothing to sit on: rich leaves out a cell of no width
+@example("\u1160\u1161")
+@example("a\u0301 \u0301")
+def test_terminal_prints_any_text_verbatim(text: str) -> None:
+    file = io.StringIO()
+    terminal = Terminal(file, width=4000)
+    terminal.print(text)
+    assert file.getvalue() == sanitize_for_terminal(text) + "\n"
+
+    table = Table(title=text)
+    table.add_column(text)
+    table.add_row(text)
+    file.truncate(0)
+    terminal.print(table)
+    assert file.getvalue().replace("\0", "").count(sanitize_for_terminal(text).strip()) >= 3
+
+
+@pytest.mark.parametrize("title", ["[best] {task.nonesuch}", "{x}", "[/]", STEERING])
+def test_progress_prints_title_verbatim(title: str) -> None:
+    file = io.StringIO()
+    terminal = Terminal(file, width=400)
+    with Progress(*_columns(), console=terminal) as bar:
+        bar.add_task(sanitize_for_terminal(title), total=3, status=sanitize_for_terminal(title))
+    assert file.getvalue().count(sanitize_for_terminal(title).strip()) >= 2
+
+
+def test_counter_prints_any_title(capsys: pytest.CaptureFixture[str]) -> None:
+    display = Display()
+    with display.counting(STEERING, 2) as counter:
+        counter.add()
+    assert capsys.readouterr().out.startswith(f"{sanitize_for_terminal(STEERING)}: 1/2")
+
+
+def test_wrap_errors_names_place_reason_and_hint() -> None:
+    errors = [
+        (KeyError("model_type"), "KeyError: 'model_type'"),
+        (
+            RuntimeError("Errors in loading:\n\n\tsize mismatch for a\n\tmore"),
+            "size mismatch for a",
+        ),
+        (OSError(36, "File name too long", "x"), "File name too long"),
+        (MemoryError(), "not enough memory"),
+        (RecursionError(), "RecursionError"),
+        (ValueError("x" * 5000 + " y"), "xxx"),
+    ]
+    for error, said in errors:
+        with (
+            pytest.raises(ConfigError) as caught,
+            wrap_errors("its/place", ConfigError, "go there"),
+        ):
+            raise error
+        message = str(caught.value)
+        assert message.startswith("its/place: ")
+        assert message.endswith("; go there")
+        assert said in message
+        assert "\n" not in message
+        assert len(message) < 400
+
+    with pytest.raises(PaintError, match=r"^mine$"), wrap_errors("x", ConfigError, "y"):
+        raise PaintError("mine")
+    with pytest.raises(KeyboardInterrupt), wrap_errors("x", ConfigError, "y"):
+        raise KeyboardInterrupt
+    assert reason(ValueError("")) == "ValueError"
+
+
+def test_crash_report_contains_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("MY_API_KEY", "swordfish-1")
+    command = ["train", "--api-key=openSesame", "--token", "hf_abcdefghijkl", "--train.steps=4"]
+    command += ["--rollout.urls=http://me:hunter2@node:8000", "swordfish-1"]
+    try:
+        raise LookupError("Bearer abc123 of http://u:pass@h/ was refused")
+    except LookupError as error:
+        said = crash_report(error, command)
+
+    [path] = tmp_path.iterdir()
+    kept = path.read_text()
+    assert str(path) in said
+    assert "Traceback" not in said
+    assert path.stat().st_mode & 0o077 == 0
+    for part in (
+        "Traceback",
+        "LookupError",
+        "paint train",
+        "--train.steps=4",
+        "torch ",
+        "node:8000",
+    ):
+        assert part in kept, part
+    for secret in ("openSesame", "abcdefghijkl", "hunter2", "swordfish-1", "abc123", "u:pass"):
+        assert secret not in kept, secret
+
+
+@given(st.text(max_size=400))
+@example("a" * 256)
+@example("é" * 128)
+@example("a\0b")
+@example("a/" * 2100)
+def test_path_error_matches_file_system(name: str) -> None:
+    def is_name() -> bool:
+        try:
+            Path("/", name).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except (OSError, ValueError):
+            return False
+        return True
+
+    if not path_error(name):
+        assert is_name() or len(name.encode()) > 4000
+    elif not any(unicodedata.category(c) == "Cc" for c in name):
+        assert not is_name() or len(name.encode()) > 4095
+
+
+def test_config_values_beyond_machine_limits_are_refused_by_name() -> None:
+    config = Config()
+    wrong: list[tuple[str, Callable[[], object]]] = [
+        ("train.seed", lambda: TrainConfig(seed=2**63)),
+        ("train.steps", lambda: TrainConfig(steps=10**9)),
+        ("train.learning_rate", lambda: TrainConfig(learning_rate=1e300)),
+        ("train.learning_rate", lambda: TrainConfig(learning_rate=float("nan"))),
+        ("log.name", lambda: LogConfig(name="é" * 128)),
+        ("log.name", lambda: LogConfig(name="a\x1bb")),
+        ("log.folder", lambda: LogConfig(folder="x/" * 3000)),
+        ("rollout.server_timeout", lambda: replace(config.rollout, server_timeout=float("inf"))),
+        ("rollout.timeout", lambda: replace(config.rollout, timeout=1e30)),
+        ("rollout.temperature", lambda: replace(config.rollout, temperature=1e-30)),
+        ("model.lora_targets", lambda: replace(config.model, lora_targets=("q\0",))),
+    ]
+    for name, make in wrong:
+        with pytest.raises(ConfigError, match=rf"^{re.escape(name)} must be ") as caught:
+            make()
+        assert len(str(caught.value)) < 500

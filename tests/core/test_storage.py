@@ -1,0 +1,254 @@
+"""Files appear whole, folders keep their checksums, and one process works in a folder."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.core import storage
+from paint.core.errors import PaintError, wrap_errors
+
+
+def test_write_is_atomic(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "file.txt"
+    storage.write_atomic(path, "old")
+
+    def half() -> Iterator[bytes]:
+        yield b"ne"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        storage.write_atomic(path, half())
+    assert path.read_text() == "old"
+    storage.write_atomic(path, [b"ne", b"w"])
+    assert path.read_bytes() == b"new"
+    storage.write_atomic(path, "half a pair: \ud800")
+    assert path.read_text() == "half a pair: ?"
+
+
+def test_atomic_dir_appears_only_when_complete(
+    tmp_path: Path,
+) -> None:
+    def fill_half() -> None:
+        with storage.atomic_dir(tmp_path / "made") as partial:
+            (partial / "file").write_text("half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fill_half()
+    assert list(tmp_path.iterdir()) == []
+
+    (tmp_path / ".made.partial").mkdir()  # what a kill left
+    (tmp_path / ".made.partial" / "stale").touch()
+    with storage.atomic_dir(tmp_path / "made") as partial:
+        (partial / "file").write_text("whole")
+        assert not (tmp_path / "made").exists()
+    assert {path.name for path in tmp_path.rglob("*")} == {"made", "file", "SHA256SUMS"}
+
+
+def test_verify_checksums_changed_or_missing_file_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    with storage.atomic_dir(folder) as partial:
+        for name in ("one/weights", "two", "ä"):
+            (partial / name).parent.mkdir(exist_ok=True)
+            (partial / name).write_text(name, "utf-8")
+    check = subprocess.run(["sha256sum", "--check", "SHA256SUMS"], cwd=folder, capture_output=True)
+    assert check.returncode == 0
+
+    (folder / "one/weights (copy)").write_text("what came later is not ours")
+    (folder / ".DS_Store").write_text("")
+    sums = storage.verify_checksums(folder, "make it again")
+    assert list(sums) == ["one/weights", "two", "ä"]
+    assert sums["two"] == storage.digest("two")
+
+    (folder / "two").write_text("tow")
+    with pytest.raises(
+        storage.CorruptFileError, match=r"made/two is not the file that .*; make it again"
+    ):
+        storage.verify_checksums(folder, "make it again")
+    assert storage.verify_checksums(folder, "", part="one") == {"one/weights": sums["one/weights"]}
+    (folder / "two").unlink()
+    with pytest.raises(
+        storage.CorruptFileError, match=r"made/two: No such file or directory; make it again"
+    ):
+        storage.verify_checksums(folder, "make it again")
+    (folder / "SHA256SUMS").write_bytes(b"\xff")
+    with pytest.raises(storage.CorruptFileError, match=r"made/SHA256SUMS: .*; make it again"):
+        storage.verify_checksums(folder, "make it again")
+
+
+ROWS: list[dict[str, Any]] = [{"text": "a\u2028b\nc"}, {"x": 0.1, "y": [1, None]}, {"x": "ä"}]
+
+
+def test_read_log_round_trips_and_drops_partial_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    assert list(storage.read_growing_jsonl(path, "")) == []
+    storage.append_jsonl(path, ROWS[:1])
+    storage.append_jsonl(path, ROWS[1:])
+    assert list(storage.read_growing_jsonl(path, "")) == ROWS
+    whole = path.read_bytes()
+    storage.write_jsonl(path, ROWS)
+    assert path.read_bytes() == whole
+    assert not storage.trim_partial_line(path)
+
+    last = len(whole.splitlines(keepends=True)[-1])
+    for cut in range(1, last):
+        path.write_bytes(whole[:-cut])
+        assert list(storage.read_growing_jsonl(path, "")) == ROWS[:2]
+        assert path.read_bytes() == whole[:-cut]  # reading mends nothing
+    assert storage.trim_partial_line(path)
+    storage.append_jsonl(path, ROWS[2:])
+    assert path.read_bytes() == whole
+
+
+def test_a_file_of_rows_is_refused_where_a_line_is_cut_and_where_it_is_empty(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    storage.write_jsonl(path, ROWS)
+    whole = path.read_bytes()
+    assert list(storage.read_jsonl(path, "")) == ROWS
+    path.write_bytes(whole[:-1])  # all values are there
+    assert list(storage.read_jsonl(path, "")) == ROWS
+    for cut in range(2, len(whole) + 1):
+        path.write_bytes(whole[:-cut])
+        if not whole[:-cut].endswith((b"}", b"\n")):  # what ends there is rows
+            with pytest.raises(
+                storage.CorruptFileError, match=r"rows\.jsonl( line \d)?: .*; make it again"
+            ):
+                list(storage.read_jsonl(path, "make it again"))
+
+
+def test_a_file_that_a_person_has_edited_is_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    storage.write_jsonl(path, ROWS)
+    lines = path.read_text("utf-8").split("\n")
+    path.write_text("\r\n".join([lines[2], '{"mine": 1}', ""]), "utf-8")
+    assert (
+        list(storage.read_jsonl(path, ""))
+        == list(storage.read_growing_jsonl(path, ""))
+        == [ROWS[2], {"mine": 1}]
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"null", b"[]", b"35.0", b"", b"\xff\xfe", b"\0\0\0", b"{" * 99),
+        *(b"[" * 100_000, b"9" * 5_000),
+    ],
+    ids=range(9),
+)
+def test_what_is_no_json_object_is_refused_by_file_and_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "facts.json"
+    path.write_bytes(content)
+    with pytest.raises(storage.CorruptFileError, match=rf"^{path}: .+; put it back$"):
+        storage.read_json(path, "put it back")
+    path.write_bytes(content + b"\n")
+    for read in (storage.read_jsonl, storage.read_growing_jsonl):
+        with pytest.raises(storage.CorruptFileError, match=rf"^{path} line 1: .+; put it back$"):
+            list(read(path, "put it back"))
+
+
+def test_write_json_is_indented_utf8(tmp_path: Path) -> None:
+    storage.write_json(tmp_path / "facts.json", {"a": [1, "ä"]})
+    text = (tmp_path / "facts.json").read_text("utf-8")
+    assert json.loads(text) == {"a": [1, "ä"]}
+    assert text.endswith("}\n")
+    assert "ä" in text
+    assert len(text.splitlines()) == 6
+
+
+def test_write_json_lone_surrogate_becomes_question_mark(tmp_path: Path) -> None:
+    path = tmp_path / "facts.json"
+    for value in ("\ud800", "\ud83d\ude00", "\udc80"):
+        storage.write_json(path, {"argv": value})
+        assert storage.read_json(path, "") == {"argv": "?" * len(value)}
+
+
+def test_digest_depends_on_texts_and_boundaries() -> None:
+    digests = [
+        storage.digest(*parts) for parts in (("ab",), ("a", "b"), ("a", "b", ""), ("b", "a"))
+    ]
+    assert len(set(digests)) == 4
+    assert storage.digest("a", "b") == storage.digest_of_bytes([b"a", b"\0b"])
+    assert len(digests[0]) == 64
+
+
+def test_locked_excludes_second_process(tmp_path: Path) -> None:
+    enter = f"storage.lock_folder(Path({str(tmp_path)!r})).__enter__()"
+    code = f"from pathlib import Path; from paint.core import storage; {enter}"
+
+    def ask() -> str:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
+
+    with storage.lock_folder(tmp_path):
+        said = ask()
+        assert f"FolderInUse: {tmp_path}: another process is at work there" in said
+        assert f"(process {os.getpid()} on {socket.gethostname()} since 20" in said
+        with storage.lock_folder(tmp_path, ".other.lock"):
+            pass
+    assert ask() == ""
+
+
+def test_locked_can_wait_for_holder(tmp_path: Path) -> None:
+    told: list[str] = []
+    with ExitStack() as first:
+        first.enter_context(storage.lock_folder(tmp_path))
+
+        def waiting(message: str) -> None:
+            told.append(message)
+            first.close()
+
+        with storage.lock_folder(tmp_path, waiting=waiting):
+            assert f"process {os.getpid()} on" in (tmp_path / ".lock").read_text()
+    [message] = told
+    assert message.startswith(f"{tmp_path}: another process is at work there")
+    assert message.endswith("; waiting for it")
+
+
+def test_locked_without_holder_details_is_reported(tmp_path: Path) -> None:
+    with storage.lock_folder(tmp_path):
+        (tmp_path / ".lock").write_text("")
+        with pytest.raises(storage.FolderInUse, match=r"at work there \(just begun\); wait"):
+            storage.lock_folder(tmp_path).__enter__()
+
+
+def test_locked_is_released_when_process_dies(tmp_path: Path) -> None:
+    code = f"""
+        import sys, time
+        from pathlib import Path
+        from paint.core import storage
+        with storage.lock_folder(Path({str(tmp_path)!r})):
+            print("held", flush=True)
+            time.sleep(60)
+    """
+    holder = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    with holder.stdout:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(storage.FolderInUse, match=f"process {holder.pid} on "):
+            storage.lock_folder(tmp_path).__enter__()
+        holder.kill()
+        holder.wait()
+    with storage.lock_folder(tmp_path):
+        pass
+
+
+def test_wrap_errors_file_system_error_has_hint(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(PaintError, match=r"file/below: File exists; choose another place"),
+        wrap_errors(tmp_path / "file/below", PaintError, "choose another place"),
+    ):
+        storage.write_atomic(tmp_path / "file/below", "text")

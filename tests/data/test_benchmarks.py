@@ -1,0 +1,170 @@
+"""Evaluation sets: a known name, a copy of a known set, or one's own file; never half of one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from paint.config.schema import ConfigError
+from paint.data.benchmarks import PUBLISHED, Benchmark, folder_name, load_benchmark
+from paint.data.problems import DataError, Problem
+
+
+def aime(count: int) -> list[dict[str, Any]]:
+    """Rows with the columns and types of MathArena's AIME sets."""
+    return [
+        {"problem_idx": n, "answer": 100 + n, "problem": f"Problem {n}?"}
+        for n in range(1, count + 1)
+    ]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def refusal(spec: str, **options: Any) -> str:
+    with pytest.raises(DataError) as caught:
+        load_benchmark(spec, **options)
+    return str(caught.value)
+
+
+def test_load_benchmark_reads_local_folder_of_known_set(tmp_path: Path) -> None:
+    write(tmp_path / "data" / "train-00000-of-00001.parquet", aime(30))
+    benchmark = load_benchmark(f"aime_2025={tmp_path}")
+    assert benchmark.name == "aime_2025"
+    assert benchmark.problems[0] == Problem("Problem 1?", "", "101", id="1")
+    assert len({problem.id for problem in benchmark.problems}) == 30
+    assert load_benchmark(f"aime_2025={tmp_path}", limit=7) == Benchmark(
+        "aime_2025", benchmark.problems[:7]
+    )
+
+
+def test_load_benchmark_keeps_solutions_where_present(tmp_path: Path) -> None:
+    rows = [
+        {
+            "unique_id": f"test/{n}.json",
+            "problem": f"{n}?",
+            "solution": f"It is {n}.",
+            "answer": f"{n}",
+            "level": 1,
+        }
+        for n in range(500)
+    ]
+    benchmark = load_benchmark(f"math_500={write(tmp_path / 'test.jsonl', rows)}")
+    assert benchmark.problems[3] == Problem("3?", "It is 3.", "3", id="test/3.json")
+
+
+def test_load_benchmark_demo_has_published_size_and_limit() -> None:
+    assert len(load_benchmark("demo").problems) == PUBLISHED["demo"].size
+    assert len(load_benchmark("demo", limit=3).problems) == 3
+    with pytest.raises(ConfigError, match="limit"):
+        load_benchmark("demo", limit=0)
+
+
+def test_load_benchmark_incomplete_published_set_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "part.jsonl", aime(29))
+    message = refusal(f"aime_2025={path}")
+    assert f"{path} holds 29 problems, and aime_2025 has 30" in message
+    assert "holds 29 problems" in refusal(f"aime_2025={path}", limit=30)
+    assert len(load_benchmark(f"aime_2025={path}", limit=29).problems) == 29
+    assert "holds 31 problems" in refusal(f"aime_2025={write(path, aime(31))}")
+
+    write(tmp_path / "shards" / "train-00000-of-00002.parquet", aime(30))
+    write(tmp_path / "shards" / "train-00001-of-00002.parquet", aime(30))
+    assert "holds 2 shards; aime_2025 is one file" in refusal(f"aime_2025={tmp_path / 'shards'}")
+
+
+def test_load_benchmark_hub_failure_suggests_local_copy() -> None:
+    for name in set(PUBLISHED) - {"demo"}:
+        message = refusal(name)
+        assert message.startswith(f"{name}: {PUBLISHED[name].source.partition('@')[0]}@")
+        assert message.endswith(f"; with a copy on this machine, write {name}=PATH")
+
+
+@pytest.mark.parametrize("spec", ["aime_24", "AIME-2024", "aime_24=copy.jsonl"])
+def test_load_benchmark_unknown_name_suggests_nearest(spec: str) -> None:
+    name = spec.partition("=")[0]
+    assert refusal(spec).startswith(f"unknown evaluation set {name}; did you mean aime_2024?")
+
+
+def test_load_benchmark_unknown_name_without_near_match_lists_all() -> None:
+    assert "there are aime_2024, aime_2025" in refusal("zzz")
+
+
+def test_load_benchmark_own_file_is_named_by_stem(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "my=set.v2.jsonl",
+        [{"problem": "p", "answer": 1}, {"problem": "q", "answer": "x"}],
+    )
+    benchmark = load_benchmark(str(path))
+    assert benchmark == Benchmark(
+        "my=set.v2", [Problem("p", "", "1", "1"), Problem("q", "", "x", "2")]
+    )
+
+
+def test_load_benchmark_columns_follow_file_spec(tmp_path: Path) -> None:
+    path = write(tmp_path / "own.parquet", [{"the question": "p", "gold": 1, "key": "k"}])
+    assert load_benchmark(f"{path}:the question,gold").problems == [Problem("p", "", "1", "1")]
+    assert load_benchmark(f"{path}:the question,gold,key") == Benchmark(
+        "own", [Problem("p", "", "1", "k")]
+    )
+    assert (
+        'row 1: field "problem" is missing (fields of the row: the question, gold, key); '
+        "name a file with other columns as FILE:problem,answer or FILE:problem,answer,id"
+    ) in refusal(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("..jsonl", "'.', which cannot name a folder of its own"),
+        ("...jsonl", "'..', which cannot name a folder of its own"),
+        (" .jsonl", "' ', which cannot name a folder of its own"),
+        ("a\\..\\b.jsonl", r"'a\\..\\b', which cannot name a folder of its own"),
+    ],
+)
+def test_load_benchmark_name_that_escapes_folder_is_refused(
+    tmp_path: Path, name: str, shown: str
+) -> None:
+    path = write(tmp_path / "x.jsonl", [{"problem": "p", "answer": "1"}])
+    path = path.rename(tmp_path / name)
+    assert f"is named {shown}; rename it" in refusal(str(path))
+    assert f"is named {shown}; rename it" in refusal(f"{path}:problem,answer")
+
+
+@pytest.mark.parametrize("spec", ["owner/..", "../..", "owner/..:config@test"])
+def test_load_benchmark_hub_name_that_escapes_folder_is_refused(spec: str) -> None:
+    assert "is named '..', which cannot name a folder of its own" in refusal(spec)
+
+
+def test_load_benchmark_name_too_long_or_with_control_characters_is_refused() -> None:
+    for name in ("x" * 256, "é" * 128):
+        message = refusal(f"{name}.jsonl")
+        assert "has a name of more than 255 bytes; rename it" in message
+        assert len(message) < 300
+    assert "holds control characters; rename it" in refusal("a\0b.jsonl")
+    assert "holds control characters; rename it" in refusal("aime_2025=a\0b.jsonl")
+    assert folder_name("é" * 127, "it") == "é" * 127
+
+
+@pytest.mark.parametrize(
+    "name", ["[best]", "{0}", "a:b", "a@b", "@me/mine", "x.y", "[/red]", "-", "é" * 100, "..a"]
+)
+def test_load_benchmark_accepts_any_other_file_name(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / f"{name}.jsonl", [{"problem": "p", "answer": "1"}])
+    assert load_benchmark(str(path)).name == name.rpartition("/")[2]
+
+
+def test_load_benchmark_duplicate_ids_are_refused(tmp_path: Path) -> None:
+    rows = [{"id": "a", "problem": "p", "answer": "1"}, {"id": "a", "problem": "q", "answer": "2"}]
+    assert "row 2: same id as an earlier row, row 1" in refusal(
+        str(write(tmp_path / "own.jsonl", rows))
+    )

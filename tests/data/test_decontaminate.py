@@ -1,0 +1,242 @@
+"""Contamination: copies are found in any spelling, stock phrases are not taken for copies."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paint.data.benchmarks import Benchmark
+from paint.data.decontaminate import Index, Match, build_index, contaminated, words
+from paint.data.problems import Problem
+
+BOXES = (
+    r"Three boxes hold $a$, $b$ and $c$ coins, where $a+b+c=\frac{1}{2}\cdot 2024$. Each day a "
+    r"guard moves one coin from the fullest box to the emptiest. The probability that all are "
+    r"equal can be written in the form $\frac{m}{n}$, where $m$ and $n$ are relatively prime "
+    r"positive integers. Find $m+n$."
+)
+SHORT = r"Compute $\sin 60^\circ + 1$."
+SQUARES = (
+    r"Find the number of positive integers $n$ such that $n^2 + 24n + 35$ is a perfect square."
+)
+POSITIVE = (
+    r"Let $a$, $b$, $c$ be positive real numbers such that $a+b+c=1$. Find the largest $k$ for "
+    r"which the inequality $ab+bc+ca+k\,abc(a-b)^2(b-c)^2(c-a)^2 \le \frac{1}{3}$ always holds."
+)
+
+
+def index_of(*problems: str, **options: float | bool) -> Index:
+    named = [Problem(problem, "", "1", f"p{number}") for number, problem in enumerate(problems)]
+    return build_index([Benchmark("set", named)], **options)  # type: ignore[arg-type]
+
+
+INDEX = index_of(BOXES, SHORT, SQUARES, POSITIVE)
+
+COPIES = {
+    "the problem itself": BOXES,
+    "another spelling of its mathematics": BOXES.replace(r"\frac", r"\dfrac").replace(
+        "$a+b+c=", r"\(a + b+c ="
+    ),
+    "no dollar signs, no punctuation, upper case": BOXES.replace("$", "")
+    .replace(",", "")
+    .replace(".", "")
+    .upper(),
+    "a sentence before and two after": (
+        f"Solve this problem. {BOXES} Express it as an integer. Show all your work."
+    ),
+    "without the last sentence": BOXES.removesuffix(" Find $m+n$."),
+    "one word changed in the middle": BOXES.replace("guard", "wizard"),
+    "the first half only": BOXES[: len(BOXES) // 2],
+    "in paragraphs": BOXES.replace(". ", ".\n\n"),
+}
+# Found by the masked pass alone.
+LIKE = {
+    "a variable renamed": SQUARES.replace("n$", "k$").replace("n^2 + 24n", "k^2 + 24k"),
+    "a variable renamed to a Greek one": SQUARES.replace("n$", r"\alpha$").replace(
+        "n^2 + 24n", r"\alpha^2 + 24\alpha"
+    ),
+    "a number changed": SQUARES.replace("24", "3.5"),
+    "both, with text around": (
+        f"Solve. {SQUARES.replace('n$', 'k$').replace('n^2 + 24n', 'k^2 + 7k')} Explain it."
+    ),
+}
+
+
+@pytest.mark.parametrize("text", COPIES.values(), ids=COPIES)
+def test_contaminated_finds_copy(text: str) -> None:
+    match = contaminated(text, INDEX)
+    assert match is not None
+    assert (match.benchmark, match.id) == ("set", "p0")
+    assert match.share >= 0.6
+    assert match.shared in " ".join(words(BOXES))
+    assert len(match.shared.split()) >= 13
+
+
+INNOCENT = {
+    "a stock opening": r"Find the number of positive integers $n$ such that $n^2 + 1$ is prime.",
+    "the same opening, a long condition": (
+        r"Find the number of positive integers $n$ such that $n^2 + 24$ divides the product of the "
+        r"first $n$ primes."
+    ),
+    "a stock ending": (
+        r"A fair die is rolled until a six comes up for the third time. The expected number of "
+        r"rolls that show an even number, given that no five was rolled, can be written in the "
+        r"form $\frac{m}{n}$, where $m$ and $n$ are relatively prime positive integers. Find $m+n$."
+    ),
+    "stock inequalities": (
+        r"Let $a$, $b$, $c$ be positive real numbers such that $a+b+c=1$. Find the minimum of "
+        r"$\frac{1}{a}+\frac{4}{b}+\frac{9}{c}$ and all triples for which it is attained."
+    ),
+    "a short problem that goes on in its formula": (
+        r"Compute $\sin 60^\circ + 1/2$. Then divide it by the area of the triangle."
+    ),
+    "a short problem that began before": r"Simplify. Do not compute $2\sin 60^\circ + 1$.",
+    "a short problem with another number": r"Compute $\sin 61^\circ + 1$.",
+    "a short problem with another sign": r"Compute $\sin 60^\circ - 1$.",
+    "nothing": "",
+    "no word": "$$ + - $$",
+}
+
+
+@pytest.mark.parametrize("text", INNOCENT.values(), ids=INNOCENT)
+def test_contaminated_ignores_similar_text(text: str) -> None:
+    assert contaminated(text, INDEX) is None
+
+
+SHORT_COPIES = [
+    r"compute   \(\sin 60^{\circ}+1\)",
+    rf"{SHORT} Then divide it by the area of the triangle.",
+    rf"You are a careful mathematician. Think for 30 minutes: {SHORT.removesuffix('.')}",
+    rf"Solve this. Question: {SHORT} Write the answer in a box.",
+    rf"Is it easy to {SHORT.removesuffix('.')} and to draw it?",
+]
+
+
+@pytest.mark.parametrize("text", SHORT_COPIES)
+def test_contaminated_finds_short_problem_in_longer_text(text: str) -> None:
+    assert len(words(SHORT)) < 13
+    assert contaminated(text, INDEX) == Match("set", "p1", 1.0, "compute sin 60 ° + 1", "words")
+
+
+WORDS = st.lists(
+    st.sampled_from(["add", "two", "three", "to", "five", "cats", "and", "dogs"]), max_size=8
+)
+
+
+@given(WORDS, st.integers(0, 999), WORDS, st.sampled_from([".", "?", ":", "\n\n", " so"]))
+def test_contaminated_finds_any_short_problem_in_any_text(
+    before: list[str], number: int, after: list[str], end: str
+) -> None:
+    problem = f"Compute ${number} + 3 \\cdot 4$"
+    text = f"{' '.join(before)}{end} {problem}{end} {' '.join(after)}"
+    match = contaminated(text, index_of(problem))
+    assert match is not None
+    assert match.shared == f"compute {number} + 3 * 4"
+    assert (
+        contaminated(text.replace("$ ", "$ + 1 ").replace("4$", "4 + 1$"), index_of(problem))
+        is None
+    )
+
+
+def test_contaminated_three_token_problem_must_be_complete_text() -> None:
+    index = index_of("Find $x$!", "Compute $5!$")
+    assert contaminated("find x!", index) == Match("set", "p0", 1.0, "find x !", "words")
+    assert contaminated("Let $y=5$. Find $x!$ if you can.", index) is None
+    assert contaminated("Compute 5.", index) is None
+
+
+def test_contaminated_names_longer_of_two_short_problems() -> None:
+    index = index_of("Compute $1+2$ now.", "Compute $1+2$ now and then.")
+    match = contaminated("Please: compute $1+2$ now and then.", index)
+    assert match is not None
+    assert match.id == "p1"
+
+
+@pytest.mark.parametrize("text", LIKE.values(), ids=LIKE)
+def test_contaminated_masked_pass_finds_other_letters_and_numbers(text: str) -> None:
+    masked = index_of(BOXES, SHORT, SQUARES, POSITIVE, masked=True)
+    assert contaminated(text, INDEX) is None
+    match = contaminated(text, masked)
+    assert match is not None
+    assert (match.id, match.share, match.found_by) == ("p2", 1.0, "masked")
+
+
+def test_contaminated_masked_pass_matches_short_problems_and_runs_second() -> None:
+    masked = index_of(BOXES, SHORT, SQUARES, masked=True)
+    other = r"Compute $\sin 45^\circ + 3$."
+    assert contaminated(other, masked) == Match("set", "p1", 1.0, "compute sin 0 ° + 0", "masked")
+    assert contaminated(f"Solve. {other}", masked) is None
+    assert contaminated(other.replace("+", "-"), masked) is None
+    assert contaminated(SHORT, masked) == Match("set", "p1", 1.0, "compute sin 60 ° + 1", "words")
+    # What it costs: the same words on another condition.
+    like = SQUARES.replace("24n + 35", "7n - 100")
+    assert contaminated(like, index_of(SQUARES)) is None
+    assert contaminated(like, masked) is not None
+
+
+def test_contaminated_ignores_text_shared_by_two_problems() -> None:
+    ending = BOXES[BOXES.index("can be") :]
+    other = (
+        "A frog jumps along a line of 20 stones, always to a stone that it has not been on. "
+        "The probability that it "
+    )
+    short = f"The probability that two random points are near {ending}"
+    assert contaminated(short, index_of(BOXES)) is not None
+    assert contaminated(short, index_of(BOXES, other + ending)) is None
+    for text in (BOXES, other + ending):
+        assert contaminated(text, index_of(BOXES, other + ending)) is not None
+    twice = [Benchmark(name, [Problem(BOXES, "", "1", name)]) for name in ("a", "b")]
+    assert contaminated(BOXES, build_index(twice)) == Match("a", "a", 1.0, " ".join(words(BOXES)))
+
+
+def test_contaminated_names_most_repeated_problem() -> None:
+    variant = BOXES.replace("fullest box to the emptiest", "first box to the second")
+    index = index_of(variant, BOXES, variant)
+    assert [contaminated(text, index).id for text in (BOXES, variant)] == ["p1", "p0"]  # type: ignore[union-attr]
+
+
+def test_contaminated_zero_share_accepts_any_shared_ngram() -> None:
+    strict = index_of(BOXES, POSITIVE, share=0.0)
+    assert contaminated(INNOCENT["a stock ending"], strict) is not None
+    assert contaminated(INNOCENT["stock inequalities"], strict) is not None
+    assert contaminated(INNOCENT["a stock opening"], index_of(SQUARES, share=0.0)) is None
+    assert (
+        contaminated(INNOCENT["a stock opening"], index_of(SQUARES, share=0.0, ngram=10))
+        is not None
+    )
+
+
+@pytest.mark.parametrize("options", [{"ngram": 0}, {"share": 1.1}, {"share": -0.1}])
+def test_build_index_invalid_thresholds_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="ngram"):
+        index_of(BOXES, **options)
+
+
+NUMBERS = st.lists(st.integers(0, 3), min_size=0, max_size=12)
+
+
+@given(NUMBERS, NUMBERS, st.integers(1, 4))
+def test_contaminated_share_matches_definition(
+    a: Sequence[int], b: Sequence[int], ngram: int
+) -> None:
+    """The definition, word by word: a position of `a` counts if n words around it are in `b`."""
+    text, problem = (" ".join(map(str, numbers)) for numbers in (a, b))
+    pieces = [tuple(b[start : start + ngram]) for start in range(len(b) - ngram + 1)]
+    covered = [
+        any(
+            tuple(a[start : start + ngram]) in pieces
+            for start in range(max(i - ngram + 1, 0), i + 1)
+        )
+        for i in range(len(a))
+    ]
+    # A piece that begins near the end of `a` is shorter than n words, and is in no list of n-grams.
+    match = contaminated(text, index_of(problem, ngram=ngram, share=0.0))
+    if len(b) < ngram:
+        assert (match is not None) == (list(a) == list(b))
+    elif not any(covered):
+        assert match is None
+    else:
+        assert match is not None
+        assert match.share == pytest.approx(min(sum(covered) / min(len(a), len(b)), 1.0))
+        assert match.shared in text

@@ -1,0 +1,106 @@
+"""Gold answers: what does not parse is named with its place and the way out."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from paint.cli import main
+from paint.data.benchmarks import load_benchmark
+from paint.data.gold_answer_checks import SHOWN, gold_warnings, name_unparsed
+from paint.data.problems import DataError, Problem
+
+GOOD = ["7", r"\frac{1}{2}", "(0, 1)", "x = 3", r"12\text{ cm}", "1,000"]
+BROKEN = [r"\frac{1}{", r"\sqrt", r"2^{", r"\frac{}{}", "9" * 1000 + "x" * 1001]
+
+
+def benchmark(folder: Path, *answers: str | list[str]) -> Path:
+    path = folder / "mine.jsonl"
+    rows = ({"problem": f"p{n}", "answer": a, "id": f"q{n}"} for n, a in enumerate(answers))
+    path.write_text("\n" + "".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def said(problems: list[Problem], capsys: pytest.CaptureFixture[str]) -> str:
+    name_unparsed("mine", problems, print)
+    return capsys.readouterr().out
+
+
+def test_gold_warnings_name_row_id_value_and_hint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problems = load_benchmark(str(benchmark(tmp_path, *GOOD, *BROKEN))).problems
+    found = gold_warnings(problems)
+    assert [doubt.answer for doubt in found] == BROKEN
+    assert not any(doubt.parses for doubt in found)
+    text = said(problems, capsys)
+    assert f"warning: mine: {len(BROKEN)} of {len(GOOD + BROKEN)} gold answers" in text
+    assert r"  row 8, id q6: '\\frac{1}{': it does not parse" in text
+    assert "list other right answers beside them (docs/data.md)" in text
+    assert "--overrides FILE" in text
+    assert said([Problem("p", "", answer, answer) for answer in GOOD], capsys) == ""
+
+
+def test_gold_warnings_check_each_of_several_answers() -> None:
+    [doubt] = gold_warnings([Problem("p", "", "2", "1", also=(r"\frac{", "two"))])[:1]
+    assert (doubt.answer, str(doubt)) == (r"\frac{", r"id 1: '\\frac{': it does not parse")
+
+
+def test_gold_warnings_text_answer_parses_with_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    [doubt] = gold_warnings([Problem("p", "", "the seventh", "1")])
+    assert doubt.parses
+    assert doubt.why == "it is read as text (read as 'the seventh')"
+    assert said([doubt.problem], capsys) == ""
+
+
+def test_print_gold_warnings_counts_all_and_names_first(capsys: pytest.CaptureFixture[str]) -> None:
+    problems = [Problem("p", "", r"\sqrt" if n else "1", f"<{n}>") for n in range(SHOWN + 5)]
+    text = said(problems, capsys)
+    assert f"<{SHOWN}>" in text
+    assert f"<{SHOWN + 1}>" not in text
+    assert "and 4 more" in text
+
+
+def test_load_benchmark_without_parsable_gold_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = (
+        r"mine: none of the 2 gold answers parses \(row 2, id q0: '\\\\frac\{1\}\{': it does not "
+        r"parse\); name the column that holds the answers, as FILE:problem,answer"
+    )
+    path = benchmark(tmp_path, *BROKEN[:2])
+    with pytest.raises(DataError, match=message):
+        name_unparsed("mine", load_benchmark(str(path)).problems, print)
+    flags = ["--benchmarks", str(path), "--folder", str(tmp_path / "evals")]
+    assert main(["eval", "demo", *flags]) == 2
+    assert "none of the 2 gold answers parses" in capsys.readouterr().err
+    assert not (tmp_path / "evals").exists()
+
+
+def test_eval_prints_gold_warnings_before_generation_and_in_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = benchmark(tmp_path, "7", r"\frac{1}{", "the [red] seventh", ["5", r"\sqrt"])
+    flags = ["--benchmarks", str(path), "--folder", str(tmp_path / "evals"), "--no-thinking"]
+    flags += ["--samples", "1", "--rollout.max-new-tokens", "8"]
+    assert main(["eval", "demo", *flags]) == 0
+    text = capsys.readouterr().out
+    warning, generated = text.index("warning: mine: 2 of 5 gold answers"), text.index("tok/s")
+    assert warning < generated < text.index("Gold answers to look at")
+    assert "the [red] seventh" in text
+    summary = json.loads((tmp_path / "evals/demo/summary.json").read_text())
+    assert summary["doubts"] == {
+        "mine": [
+            {"problem": "q1", "answer": r"\frac{1}{", "why": "it does not parse"},
+            {
+                "problem": "q2",
+                "answer": "the [red] seventh",
+                "why": "it is read as text (read as 'the[red]seventh')",
+            },
+            {"problem": "q3", "answer": r"\sqrt", "why": "it does not parse"},
+        ]
+    }
+    assert (
+        r"| mine | q3 | \\sqrt | it does not parse |"
+        in (tmp_path / "evals/demo/summary.md").read_text()
+    )

@@ -1,0 +1,415 @@
+"""OpenThoughts: kept rows are verified, none is drawn twice, an interruption changes nothing."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from paint.config.schema import DataConfig
+from paint.core.display import Display
+from paint.core.storage import CorruptFileError, FolderInUse, lock_folder
+from paint.data import openthoughts
+from paint.data.benchmarks import Benchmark, load_benchmark
+from paint.data.openthoughts import (
+    REASONS,
+    Candidate,
+    Preparation,
+    decide,
+    make_training_data,
+    print_preparation,
+)
+from paint.data.problems import DataError, Problem, read_problems
+from paint.data.readers import BadRow
+from paint.grading.base import Item
+from paint.grading.math.grader import MathGrader
+
+BENCHMARKS = [
+    Benchmark(
+        "known", [Problem("How many of the " + "very " * 20 + "old owls sleep?", "", "3", "k1")]
+    )
+]
+
+
+def row(number: int, given: str = "", gold: str = "", **changes: Any) -> dict[str, Any]:
+    """A row with the columns of OpenThoughts-114k, configuration `metadata`."""
+    answer = str(number + 1)
+    return {
+        "problem": f"What is ${number}+1$?",
+        "deepseek_reasoning": f"Okay, so {number} and one.",
+        "deepseek_solution": f"We add. \\[ \\boxed{{{given or answer}}} \\]",
+        "ground_truth_solution": f"It is $\\boxed{{{gold or answer}}}$.",
+        "domain": "math",
+        "source": "numina_math",
+        "test_cases": None,
+        "starter_code": None,
+    } | changes
+
+
+GOOD = [row(number) for number in range(20)]
+DROPPED: dict[str, list[dict[str, Any]]] = {
+    "not mathematics": [row(100, domain="code"), row(101, domain=None)],
+    "no problem": [row(102, problem=" ")],
+    "no deepseek_reasoning": [row(103, deepseek_reasoning=None)],
+    "no deepseek_solution": [row(104, deepseek_solution="")],
+    "no ground_truth_solution": [row(105, ground_truth_solution=None)],
+    "no final answer in the solution": [
+        row(106, deepseek_solution="It is 107."),
+        row(106, deepseek_solution=r"<think> \boxed{107}"),
+    ],
+    "no final answer in the ground truth": [row(107, ground_truth_solution="Q.E.D.")],
+    "contaminated": [row(108, problem=BENCHMARKS[0].problems[0].problem.upper())],
+    "wrong": [row(109, "109"), row(110, "1{,}110", "111")],
+    "ground truth cannot be parsed": [row(111, "1", r"\frac{}{}")],
+    "timed out": [row(112, r"\sum_{i=1}^{10^{30}} \sin(i^2)", "1")],
+    "duplicate problem": [row(0, problem="What is $0 + 1$?"), row(1)],
+}
+ALGEBRA = {"ground truth cannot be parsed", "timed out"}  # for which processes are started
+ALL = GOOD + [bad for rows in DROPPED.values() for bad in rows]
+FAST = GOOD + [bad for reason, rows in DROPPED.items() if reason not in ALGEBRA for bad in rows]
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def run(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Preparation:
+    defaults: dict[str, Any] = {
+        "benchmarks": BENCHMARKS,
+        "source": str(write(folder / "rows.jsonl", rows)),
+        "deadline": 0.5,
+        "display": Display(enabled=False),
+    }
+    return make_training_data(folder / "out.jsonl", **(defaults | options))
+
+
+def test_openthoughts_keeps_or_drops_every_row_for_its_reason(tmp_path: Path) -> None:
+    preparation = run(tmp_path, ALL)
+    assert preparation.dropped == {reason: len(DROPPED.get(reason, [])) for reason in REASONS}
+    assert list(preparation.dropped) == list(REASONS)
+    assert (preparation.rows, preparation.kept, preparation.sampled) == (len(ALL), 20, 20)
+    assert preparation.rows == preparation.kept + sum(preparation.dropped.values())
+    assert preparation.contaminated == {"known": 1}
+    assert json.loads((tmp_path / "out.report.json").read_text())["dropped"] == preparation.dropped
+    (repeated,) = read(tmp_path / "out.contaminated.jsonl")
+    assert ALL[repeated["row"] - 1] == DROPPED["contaminated"][0]
+    assert (repeated["benchmark"], repeated["id"], repeated["share"]) == ("known", "k1", 1.0)
+    assert "very very old owls sleep" in repeated["shared"]
+    assert repeated["found_by"] == "words"
+    assert preparation.found_by == {"words": 1, "masked": 0}
+
+
+def test_openthoughts_masked_pass_is_optional_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sums = "What is the sum of all positive integers $n$ below 57 for which $n^2 + 3$ is prime?"
+    other = sums.replace("57", "61").replace("$n", "$k")
+    benchmarks = [*BENCHMARKS, Benchmark("sums", [Problem(sums, "", "1", "s1")])]
+    rows = [*GOOD, row(200, problem=other), row(201, problem=BENCHMARKS[0].problems[0].problem)]
+    assert run(tmp_path, rows, benchmarks=benchmarks).dropped["contaminated"] == 1
+
+    folder = tmp_path / "masked"
+    folder.mkdir()
+    preparation = run(folder, rows, benchmarks=benchmarks, masked=True)
+    assert preparation.dropped["contaminated"] == 2
+    assert preparation.contaminated == {"known": 1, "sums": 1}
+    assert preparation.found_by == {"words": 1, "masked": 1}
+    found = {line["problem"]: line["found_by"] for line in read(folder / "out.contaminated.jsonl")}
+    assert found == {other: "masked", BENCHMARKS[0].problems[0].problem: "words"}
+    print_preparation(preparation, folder / "out.jsonl", Display())
+    assert "1 of these with another number or letter (--masked)" in capsys.readouterr().out
+    with pytest.raises(DataError, match=r"\(masked\)"):
+        run(folder, rows, benchmarks=benchmarks)
+
+
+def test_openthoughts_output_is_readable_as_training_data(tmp_path: Path) -> None:
+    run(tmp_path, FAST)
+    read_back = read_problems(DataConfig(path=str(tmp_path / "out.jsonl")))
+    assert read_back.skipped == {}
+    by_answer = {problem.answer: problem for problem in read_back.problems}
+    assert by_answer["6"].problem == "What is $5+1$?"
+    assert by_answer["6"].solution == "We add. \\[ \\boxed{6} \\]"
+    written = {line["id"]: line for line in read(tmp_path / "out.jsonl")}
+    assert list(written[by_answer["6"].id]) == [
+        "id",
+        "problem",
+        "solution",
+        "answer",
+        "trace",
+        "source",
+    ]
+    assert written[by_answer["6"].id]["trace"] == "Okay, so 5 and one."
+
+
+@pytest.mark.parametrize("solution", ["ground_truth_solution", "deepseek_reasoning"])
+def test_openthoughts_other_solution_column_is_verified(tmp_path: Path, solution: Any) -> None:
+    preparation = run(tmp_path, FAST, solution=solution)
+    assert preparation.dropped["wrong"] == 2
+    known = {line["problem"]: line[solution] for line in GOOD}
+    assert all(
+        line["solution"] == known[line["problem"]]
+        for line in read(tmp_path / "out.jsonl")
+        if line["answer"] > "2"
+    )
+
+
+def test_openthoughts_sample_depends_only_on_seed_and_problems(tmp_path: Path) -> None:
+    run(tmp_path, FAST, sample=7)
+    first = (tmp_path / "out.jsonl").read_bytes()
+    assert len(read(tmp_path / "out.jsonl")) == 7
+    for seed in range(3):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        shuffled = random.Random(seed).sample(FAST, len(FAST))
+        run(folder, shuffled, sample=7, workers=1 + seed)
+        assert (folder / "out.jsonl").read_bytes() == first
+
+
+def test_openthoughts_smaller_sample_is_prefix_and_uniform(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, FAST, sample=12)
+    larger = read(tmp_path / "out.jsonl")
+    run(tmp_path, FAST, sample=5)
+    assert read(tmp_path / "out.jsonl") == larger[:5]
+    drawn: dict[str, int] = {}
+    for seed in range(100):
+        run(tmp_path, FAST, sample=5, seed=seed)
+        for line in read(tmp_path / "out.jsonl"):
+            drawn[line["problem"]] = drawn.get(line["problem"], 0) + 1
+    assert len(drawn) == 20
+    # 25 are expected, with standard deviation 4.3.
+    assert all(10 <= count <= 45 for count in drawn.values())
+
+
+def test_openthoughts_interrupted_run_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(openthoughts, "CHUNK", 4)
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    expected = run(whole, FAST, sample=9)
+    verified: list[int] = []
+    grade = MathGrader.grade
+
+    def counted(self: MathGrader, items: list[Item]) -> Any:
+        if len(verified) == stop:
+            raise KeyboardInterrupt
+        verified.append(len(items))
+        return grade(self, items)
+
+    monkeypatch.setattr(MathGrader, "grade", counted)
+    source = str(whole / "rows.jsonl")
+    stop = 3
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, FAST, sample=9, source=source, display=Display())
+    assert (
+        "12 rows are decided and stored; the same command goes on from there"
+        in capsys.readouterr().out
+    )
+    assert not (tmp_path / "out.jsonl").exists()
+    decided = tmp_path / "out.decided.jsonl"
+    decided.write_bytes(decided.read_bytes()[:-10])  # the machine stopped within a line
+    stop = -1
+    assert run(tmp_path, FAST, sample=9, source=source) == expected
+    for name in ("out.jsonl", "out.contaminated.jsonl", "out.report.json", "out.decided.jsonl"):
+        assert (tmp_path / name).read_bytes() == (whole / name).read_bytes(), name
+    chunks = 3 + -(-(len(FAST) - 11) // 4)  # of the 12 rows of three chunks, 11 had whole lines
+    assert len(verified) == chunks
+    run(tmp_path, FAST, sample=5, source=source)
+    assert len(verified) == chunks  # another sample verifies nothing
+
+
+@pytest.mark.parametrize("length", [0, 10])
+def test_openthoughts_interrupted_before_first_decision_restarts(
+    tmp_path: Path, length: int
+) -> None:
+    run(tmp_path, GOOD)
+    decided = tmp_path / "out.decided.jsonl"
+    decided.write_bytes(decided.read_bytes()[:length])
+    assert run(tmp_path, GOOD).kept == 20
+
+
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+def test_decisions_that_cannot_be_read_are_refused(tmp_path: Path, place: str) -> None:
+    run(tmp_path, GOOD)
+    decided = tmp_path / "out.decided.jsonl"
+    lines = decided.read_bytes().splitlines(keepends=True)
+    lines[{"first": 0, "middle": 5, "last": -1}[place]] = b"\0" * 9 + b"\n"
+    decided.write_bytes(b"".join(lines))
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("out.*")}
+    with pytest.raises(
+        CorruptFileError, match=r"out\.decided\.jsonl line \d+: .*; delete it to decide"
+    ):
+        run(tmp_path, GOOD)
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("out.*")} == before
+
+
+def test_openthoughts_changed_output_is_refused_while_report_exists(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, GOOD)
+    out, report = tmp_path / "out.jsonl", tmp_path / "out.report.json"
+    data, before = DataConfig(path=str(out)), out.read_bytes()
+    assert len(read_problems(data).problems) == 20
+
+    out.write_bytes(before.replace(b"$4+1$", b"$4+2$"))
+    with pytest.raises(
+        DataError, match=rf"{out} is not the file that {report} describes; .*delete"
+    ):
+        read_problems(data)
+    moved = report.rename(tmp_path / "kept.json")
+    assert any(p.problem == "What is $4+2$?" for p in read_problems(data).problems)
+
+    # A report of another tool says nothing about the file.
+    for text in ("{}", "[]", "null", '{"rows": 20}'):
+        report.write_text(text)
+        assert len(read_problems(data).problems) == 20
+    for text, message in (
+        ("", rf"{report}: .*; delete it to use {out} as"),
+        ("{", rf"{report}: .*; delete it to use {out} as"),
+        ('{"sha256": "0"}', rf"{out} is not the file that {report} describes"),
+    ):
+        report.write_text(text)
+        with pytest.raises(DataError, match=message):
+            read_problems(data)
+    out.write_bytes(before)
+    moved.rename(report)
+    run(tmp_path, GOOD, sample=3)
+    assert len(read_problems(data).problems) == 3
+
+
+def test_openthoughts_output_is_locked_by_one_process(
+    tmp_path: Path,
+) -> None:
+    run(tmp_path, GOOD)
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("out.*")}
+    with lock_folder(tmp_path, ".out.jsonl.lock"):
+        with pytest.raises(FolderInUse):
+            run(tmp_path, GOOD)
+        make_training_data(
+            tmp_path / "other.jsonl",
+            benchmarks=[],
+            source=str(tmp_path / "rows.jsonl"),
+            display=Display(enabled=False),
+        )
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("out.*")} == before
+
+
+def test_openthoughts_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"file: File exists"):
+        make_training_data(tmp_path / "file/out.jsonl", benchmarks=[])
+
+
+@pytest.mark.slow
+def test_openthoughts_full_disk_is_reported_and_command_resumes(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "rows.jsonl", GOOD * 3), tmp_path / "made/out.jsonl"
+    command = [sys.executable, "-m", "paint.cli", "data", "openthoughts", str(out)]
+    command += ["--source", str(source), "--benchmarks", "--workers", "1"]
+    # A limit on the size of a file fails a write just as a full disk does, without filling one.
+    for kilobytes in (1, 10):
+        # Bytecode, too, would be cut short, and break every process that imports it later.
+        shell = f'export PYTHONDONTWRITEBYTECODE=1; ulimit -f {kilobytes}; exec "$@"'
+        limited = ["bash", "-c", shell, "paint", *command]
+        result = subprocess.run(limited, capture_output=True, text=True)
+        assert result.returncode == 2, result.stdout + result.stderr
+        assert str(out.parent) in result.stderr
+        assert "Traceback" not in result.stderr
+    subprocess.run(command, check=True, capture_output=True)
+    assert len(read(out)) == 20
+
+
+def test_openthoughts_decisions_with_other_settings_are_refused(tmp_path: Path) -> None:
+    run(tmp_path, GOOD)
+    with pytest.raises(
+        DataError,
+        match=r"out\.decided\.jsonl.*\(ngram, benchmarks\)",
+    ):
+        run(tmp_path, GOOD, ngram=8, benchmarks=[load_benchmark("demo", limit=3)])
+    with pytest.raises(DataError, match=r"nowhere\.jsonl"):
+        make_training_data(
+            tmp_path / "new.jsonl",
+            benchmarks=[],
+            source="nowhere.jsonl",
+            display=Display(enabled=False),
+        )
+    assert run(tmp_path, GOOD).kept == 20
+    source = str(
+        tmp_path / "rows.jsonl"
+    )  # nothing was decided, so that a slip of the pen can be mended
+    assert (
+        make_training_data(
+            tmp_path / "new.jsonl", benchmarks=[], source=source, display=Display(enabled=False)
+        ).kept
+        == 20
+    )
+    with pytest.raises(DataError, match=r"\.jsonl"):
+        make_training_data(tmp_path / "out", benchmarks=[])
+
+
+def test_openthoughts_report_matches_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_preparation(run(tmp_path, FAST, sample=21), Path("out.jsonl"), Display())
+    said = capsys.readouterr().out
+    assert f"{len(FAST)} rows, 20 kept, 20 drawn to out.jsonl" in said
+    assert "        2 dropped: not mathematics" in said
+    assert "1 repeat a problem of known" in said
+    assert "timed out" not in said  # none did
+    assert "fewer than the 21 that were asked for" in said
+    (tmp_path / "out.decided.jsonl").unlink()
+    print_preparation(run(tmp_path, FAST, sample=9, benchmarks=[]), Path("out.jsonl"), Display())
+    said = capsys.readouterr().out
+    assert "contamination was not checked" in said
+    assert "fewer than" not in said
+
+
+def test_openthoughts_parquet_shards_are_one_source(tmp_path: Path) -> None:
+    folder = tmp_path / "snapshot" / "data"
+    folder.mkdir(parents=True)
+    for number, part in enumerate((FAST[:15], FAST[15:])):
+        pq.write_table(pa.Table.from_pylist(part), folder / f"train-0000{number}-of-00002.parquet")
+    expected = run(tmp_path, FAST, sample=9)
+    lines = (tmp_path / "out.jsonl").read_bytes()
+    preparation = make_training_data(
+        tmp_path / "parquet.jsonl",
+        benchmarks=BENCHMARKS,
+        source=str(folder.parent),
+        sample=9,
+        deadline=0.5,
+        display=Display(enabled=False),
+    )
+    assert preparation.dropped == expected.dropped
+    assert (tmp_path / "parquet.jsonl").read_bytes() == lines
+
+
+def test_openthoughts_unreadable_row_is_counted(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "bad.jsonl", GOOD[:3])
+    path.write_text(path.read_text() + "{\n" + json.dumps(row(9, problem="\ud800")) + "\n")
+    preparation = run(tmp_path, [], source=str(path))
+    assert (
+        preparation.kept,
+        preparation.dropped["row cannot be read"],
+        preparation.dropped["no problem"],
+    ) == (3, 1, 1)
+
+
+def test_openthoughts_decide_depends_only_on_row() -> None:
+    assert decide(BadRow("invalid JSON")) == "row cannot be read"
+    assert decide({}) == "not mathematics"
+    candidate = decide(row(4))
+    assert isinstance(candidate, Candidate)
+    assert (candidate.answer, candidate.source) == ("5", "numina_math")

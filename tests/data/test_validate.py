@@ -1,0 +1,211 @@
+"""`paint data validate`: every bad row is counted; lengths are those of the run's own prompts."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from paint.config.schema import DataConfig
+from paint.core.display import Display
+from paint.data.benchmarks import Benchmark
+from paint.data.problems import DataError, Problem, read_problems
+from paint.data.validate import (
+    BadRows,
+    FileCheck,
+    LengthQuantiles,
+    check_file,
+    length_quantiles,
+    print_check,
+)
+from paint.models.policy import Policy, PolicyError
+from paint.objective.masking import MARKER
+
+SOLUTION = r"We find $(1+2)-4 \equiv 99$, so the result is $\boxed{99}$."
+
+
+def row(number: int, **changes: Any) -> dict[str, Any]:
+    return {"problem": f"Start at ${number}$.", "solution": SOLUTION, "answer": "99"} | changes
+
+
+def write(folder: Path, *lines: dict[str, Any] | str) -> str:
+    path = folder / "p.jsonl"
+    path.write_text(
+        "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    )
+    return str(path)
+
+
+def check_of(path: str, **options: Any) -> FileCheck:
+    return check_file(
+        DataConfig(path=path, **options),
+        "demo",
+        teacher_thinking=False,
+        display=Display(enabled=False),
+    )
+
+
+def shown(check: FileCheck) -> str:
+    console = Console(record=True, width=120, soft_wrap=True, file=StringIO())
+    print_check(check, console)
+    return console.export_text()
+
+
+def test_check_file_counts_bad_rows_and_names_first(tmp_path: Path) -> None:
+    bad = [row(n, answer="") for n in range(8)]
+    check = check_of(write(tmp_path, row(0), "{", *bad, row(1, extra=1), row(0), row(2)))
+    assert check.good == 3
+    assert {reason: rows.count for reason, rows in check.bad.items()} == {
+        "invalid JSON": 1,
+        'field "answer" is empty': 8,
+        "same problem as an earlier row": 1,
+    }
+    assert [number for number, _ in check.bad['field "answer" is empty'].first] == [3, 4, 5, 6, 7]
+    assert check.bad["same problem as an earlier row"].first == [
+        (12, "same problem as an earlier row, row 1 (value 'Start at $0$.')")
+    ]
+    assert check.columns == {"problem": 12, "solution": 12, "answer": 12, "extra": 1}
+
+
+def test_check_file_lengths_match_prompts_of_run(policy: Policy) -> None:
+    check = check_of("demo", limit=40)
+    problems = read_problems(DataConfig(path="demo", limit=40)).problems
+    prompts = sorted(
+        len(policy.teacher_prompt(p.problem, f"{p.solution} {MARKER}", complete=False))
+        for p in problems
+    )
+    assert check.lengths["teacher prompt"] == length_quantiles(prompts)
+    texts = sorted(len(policy.tokenizer.encode(p.solution)) for p in problems)
+    assert check.lengths["solution"] == length_quantiles(texts)
+    limit = prompts[19]
+    cut = check_of("demo", limit=40, max_prompt_tokens=limit)
+    assert cut.too_long.count == sum(length > limit for length in prompts) > 0
+    number, message = cut.too_long.first[0]
+    problem = problems[number - 1]
+    length = len(
+        policy.teacher_prompt(problem.problem, f"{problem.solution} {MARKER}", complete=False)
+    )
+    assert (message, length > limit) == (f"a teacher prompt of {length} tokens", True)
+    assert check.too_long == BadRows()
+
+
+def test_check_file_counts_solutions_without_answer_or_anchors(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        row(0),
+        row(1, answer="98"),
+        row(2, answer=r"\frac{198}{2}"),
+        row(3, solution="It is so."),
+        row(4, answer=99),
+    )
+    check = check_of(path)
+    assert check.boxed == {"right": 3, "wrong": 1, "no box": 1}
+    assert check.without_anchors == 1
+
+
+def test_check_file_lists_gold_warnings(tmp_path: Path) -> None:
+    answers = ["99", r"\frac{9}{", ["99", r"\sqrt", "ninety-nine"], "99.0"]
+    check = check_of(write(tmp_path, *(row(n, answer=a) for n, a in enumerate(answers))))
+    assert check.boxed == {"right": 3, "unparsable gold": 1}
+    assert check.gold_warnings == BadRows(
+        2,
+        [
+            (2, r"'\\frac{9}{': it does not parse"),
+            (
+                3,
+                r"'\\sqrt': it does not parse, 'ninety-nine': it is read as text "
+                "(read as 'ninety-nine')",
+            ),
+        ],
+    )
+    text = shown(check)
+    assert "gold answers to look at (docs/data.md): 2 rows" in text
+    assert r"row 2: '\\frac{9}{': it does not parse" in text
+
+
+def test_check_file_lists_benchmark_copies_by_pass(tmp_path: Path) -> None:
+    posed = "Along the road stand trees on which {} owls sit and sleep by day until six."
+    benchmark = Benchmark("owls", [Problem(posed.format(12), "", "3", "o1")])
+    path = write(
+        tmp_path, row(0), row(1, problem=posed.format(12)), row(2, problem=posed.format(7))
+    )
+    check = check_file(
+        DataConfig(path=path), "demo", benchmarks=[benchmark], display=Display(enabled=False)
+    )
+    repeated, alike = check.contaminated.values()
+    assert [number for number, _ in repeated.first] == [2]
+    assert [number for number, _ in alike.first] == [3]
+    text = shown(check)
+    assert "repeat a benchmark problem: 1 rows" in text
+    assert "row 2: owls, problem o1: 'along the road stand trees on which 12 owls" in text
+    assert "repeat one but for numbers or letters" in text
+
+    clean = check_file(
+        DataConfig(path=write(tmp_path, row(0))),
+        "demo",
+        benchmarks=[benchmark],
+        display=Display(enabled=False),
+    )
+    assert "no row repeats a benchmark problem" in shown(clean)
+    assert "benchmark" not in shown(check_of(path))
+
+
+def test_check_file_limit_ends_where_run_ends(tmp_path: Path) -> None:
+    check = check_of(write(tmp_path, "{", row(0), "{", row(1), "{"), limit=2)
+    assert (check.good, check.bad["invalid JSON"].count) == (2, 2)
+
+
+def test_print_check_shows_findings(tmp_path: Path) -> None:
+    text = shown(
+        check_of(
+            write(tmp_path, "{", *[row(n) for n in range(3)], row(3, answer="1")),
+            max_prompt_tokens=10,
+        )
+    )
+    for piece in (
+        "p.jsonl: 5 rows, 4 good",
+        "columns: problem (in 4 rows), solution (in 4 rows), answer (in 4 rows)",
+        "bad: invalid JSON: 1 rows",
+        "row 1: invalid JSON at column 2: Expecting property name",
+        "over data.max_prompt_tokens, 10: 4 rows",
+        "solutions whose box holds the answer: 75.0% (3 right, 1 wrong)",
+        "teacher prompt",
+    ):
+        assert piece in text, piece
+
+
+def test_check_file_without_good_row_is_reported(tmp_path: Path) -> None:
+    check = check_of(write(tmp_path, "[1]", "{"))
+    assert (check.good, check.lengths, check.boxed) == (0, {}, {})
+    assert "not a JSON object but a list" in shown(check)
+    with pytest.raises(DataError, match="is empty"):
+        check_of(write(tmp_path))
+
+
+def test_check_file_unusable_tokenizer_is_refused(tmp_path: Path, lab_copy: Path) -> None:
+    path = write(tmp_path, row(0))
+    with pytest.raises(PolicyError, match=r'model\.path "nowhere/at-all" cannot be loaded'):
+        check_file(DataConfig(path=path), "nowhere/at-all", display=Display(enabled=False))
+    (lab_copy / "chat_template.jinja").unlink()
+    with pytest.raises(PolicyError, match="has no chat template"):
+        check_file(DataConfig(path=path), str(lab_copy), display=Display(enabled=False))
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=60))
+def test_length_quantiles_p95_is_smallest_covering_length(
+    lengths: list[int],
+) -> None:
+    quantiles = length_quantiles(lengths)
+
+    def within(limit: float) -> float:
+        return sum(length <= limit for length in lengths) / len(lengths)
+
+    assert quantiles.p95 in lengths
+    assert within(quantiles.p95) >= 0.95
+    assert all(within(length) < 0.95 for length in lengths if length < quantiles.p95)
+    assert quantiles.longest == max(lengths)
+    assert length_quantiles([1, 2, 3, 10]) == LengthQuantiles(2.5, 10, 10)

@@ -1,0 +1,320 @@
+"""Which GPUs train and which serve, what fits, what is refused, and what is said of it."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from paint.cli import main
+from paint.cli.main import parse
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.schema import Config, ConfigError, ModelConfig, RolloutConfig, TrainConfig
+from paint.core.display import Display
+from paint.estimate.plan import (
+    Plan,
+    Split,
+    choose_split,
+    gb,
+    longest_rows,
+    make_plan,
+    require_fit,
+    server_flag,
+    suggestions,
+    usual_rows,
+)
+from paint.estimate.report import lines, start_line
+from paint.training import trainer
+
+DOCUMENT = Path(__file__).parents[2] / "docs/plan.md"
+RECIPE = read_recipe(find_recipe("paint-qwen3-8b"))
+SERVED = replace(RECIPE, rollout=replace(RECIPE.rollout, engine="vllm"))
+LLAMA = "meta-llama/Llama-3.3-70B-Instruct"
+
+
+def of_model(path: str, config: Config = SERVED, **changes: object) -> Config:
+    return replace(config, model=replace(config.model, path=path, **changes))  # type: ignore[arg-type]
+
+
+# Who trains and who serves
+
+
+def test_choose_split_without_owned_server_uses_ranks_only() -> None:
+    assert choose_split(RECIPE, 8) == Split(8, 0, False, 'rollout.engine is "local"')
+    elsewhere = replace(SERVED, rollout=replace(SERVED.rollout, urls=("http://a:1",)))
+    split = choose_split(elsewhere, 8, 2)
+    assert (split.trainers, split.servers, split.shared) == (16, 0, False)
+    sft = replace(SERVED, train=TrainConfig(method="sft"))
+    assert choose_split(sft, 4).servers == 0
+
+
+def test_choose_split_one_gpu_or_colocate_shares_gpus() -> None:
+    assert choose_split(SERVED, 1).shared
+    asleep = replace(SERVED, rollout=replace(SERVED.rollout, colocate=True))
+    split = choose_split(asleep, 8)
+    assert (split.trainers, split.servers, split.shared) == (8, 8, True)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "server", "trainers", "servers"),
+    [
+        (2, 1, 1, 1),
+        (3, 1, 2, 1),
+        (5, 1, 3, 2),
+        (8, 1, 4, 4),
+        (3, 2, 1, 2),
+        (6, 2, 4, 2),
+        (8, 2, 4, 4),
+        (6, 4, 2, 4),
+        (8, 4, 4, 4),
+    ],
+)
+def test_half_of_the_gpus_serve_in_whole_servers(
+    gpus: int, server: int, trainers: int, servers: int
+) -> None:
+    split = choose_split(SERVED, gpus, server=server)
+    assert (split.trainers, split.servers, split.shared) == (trainers, servers, False)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+def test_a_server_that_takes_all_gpus_shares_them(gpus: int) -> None:
+    split = choose_split(SERVED, gpus, server=gpus)
+    assert (split.trainers, split.servers, split.shared) == (gpus, gpus, True)
+
+
+@pytest.mark.parametrize(("nodes", "servers"), [(2, 8), (3, 8), (4, 16), (5, 16)])
+def test_half_of_several_machines_serve_as_whole_machines(nodes: int, servers: int) -> None:
+    split = choose_split(SERVED, 8, nodes, server=2)
+    assert (split.trainers, split.servers) == (8 * nodes - servers, servers)
+
+
+def test_choose_split_trainers_are_at_most_batch_size() -> None:
+    config = replace(RECIPE, train=replace(RECIPE.train, batch_size=4))
+    assert choose_split(config, 8).trainers == 4
+    served = replace(SERVED, train=replace(RECIPE.train, batch_size=2))
+    assert (choose_split(served, 8).trainers, choose_split(served, 8).servers) == (2, 4)
+
+
+def test_a_large_model_is_served_by_as_few_gpus_as_hold_it() -> None:
+    plan = make_plan(of_model(LLAMA), 8)
+    assert plan.server is not None
+    assert plan.server.gpus == 4
+    assert (plan.split.trainers, plan.split.servers) == (4, 4)
+    four = make_plan(of_model(LLAMA), 4)
+    assert four.split.shared
+    assert four.sleeps
+    given = replace(SERVED.rollout, server_args="--tensor-parallel-size 8 -x")
+    eight = make_plan(replace(of_model(LLAMA), rollout=given), 8)
+    assert eight.server is not None
+    assert eight.server.gpus == 8
+    assert eight.split.shared
+
+
+def test_server_flag_reads_arguments_like_vllm() -> None:
+    said = "--gpu-memory-utilization 0.4 --a=b --gpu-memory-utilization=0.3 --last"
+    config = replace(SERVED, rollout=replace(SERVED.rollout, server_args=said))
+    assert server_flag(config, "--gpu-memory-utilization") == "0.3"
+    assert server_flag(config, "--a") == "b"
+    assert server_flag(config, "--last") is None
+    assert server_flag(config, "--none") is None
+    plan = make_plan(config)
+    assert not plan.sleeps
+    assert plan.headroom == pytest.approx(0.6 * 80e9)
+
+
+# What fits
+
+
+def test_longest_lengths_are_largest_that_fit() -> None:
+    plan = make_plan(RECIPE, 1, 1, 48e9)
+
+    def with_completion(tokens: int) -> Plan:
+        rollout = replace(RECIPE.rollout, max_new_tokens=tokens)
+        return replace(plan, config=replace(RECIPE, rollout=rollout))
+
+    most = plan.longest_completion
+    assert with_completion(most).fits
+    assert not with_completion(most + 1).fits
+    rows = plan.longest
+    most = plan.longest_prompt
+    assert plan.peak(replace(rows, teacher_prompt=most)) <= plan.headroom
+    longer = replace(rows, teacher_prompt=most + 1)
+    assert plan.peak(longer) > plan.headroom or most + rows.completion == plan.shape.positions
+
+
+def test_longest_rows_are_bounded_by_model_positions() -> None:
+    rows = longest_rows(make_plan(read_recipe(find_recipe("demo-paint")), 0))
+    assert rows.teacher_prompt + rows.completion == 1024
+    assert make_plan(RECIPE, 8, 1, 900e9).longest_completion == 40_960 - 250
+
+
+def test_usual_rows_have_shorter_references() -> None:
+    plan = make_plan(RECIPE)
+    assert usual_rows(plan) == replace(plan.longest, teacher_prompt=1250)
+    sft = replace(plan, config=replace(RECIPE, train=TrainConfig(method="sft")))
+    assert usual_rows(sft).completion == 1000
+    assert longest_rows(sft).completion == 8192 - 250
+
+
+def test_sharded_layers_need_less_memory() -> None:
+    plan = make_plan(of_model("Qwen/Qwen3-32B", RECIPE), 8)
+    divided = replace(plan, sharded=True)
+    assert not plan.fits
+    assert divided.fits
+    assert divided.shards == 8
+    assert divided.memory.layers == plan.memory.layers / 8
+
+
+# What is refused
+
+
+def test_require_fit_accepts_plan_that_fits() -> None:
+    require_fit(make_plan(RECIPE, 1, 1, 80e9))
+    require_fit(make_plan(read_recipe(find_recipe("demo-paint")), 1, 1, 24e9))
+
+
+def test_require_fit_ignores_rare_longest_references() -> None:
+    plan = make_plan(RECIPE, 1, 1, 25e9)
+    assert not plan.fits
+    require_fit(replace(plan, config=replace(RECIPE, rollout=RolloutConfig(batch_size=4))))
+
+
+@pytest.mark.parametrize(
+    ("config", "memory", "ways"),
+    [
+        (of_model("Qwen/Qwen3-8B", gradient_checkpointing=False), 24e9, ["checkpointing"]),
+        (
+            replace(
+                RECIPE,
+                rollout=replace(RECIPE.rollout, max_new_tokens=16_384),
+                train=replace(RECIPE.train, micro_batch_tokens=2**20),
+            ),
+            48e9,
+            ["micro-batch-size 1"],
+        ),
+        (of_model("Qwen/Qwen3-32B", RECIPE), 48e9, ["--model.shard on 4 GPUs", "GPUs of 141 GB"]),
+        (of_model(LLAMA, RECIPE), 80e9, ["--model.shard on"]),
+    ],
+)
+def test_require_fit_oversized_plan_is_refused_with_suggestions(
+    config: Config, memory: float, ways: Sequence[str]
+) -> None:
+    plan = make_plan(config, 1, 1, memory, split=Split(1, 0, False, ""))
+    with pytest.raises(
+        ConfigError, match=r"needs about \d+.* GB on each of 1 training GPU"
+    ) as said:
+        require_fit(plan)
+    for way in ways:
+        assert way in str(said.value)
+
+
+@pytest.mark.parametrize("together", [4_096, 65_536])
+def test_a_suggestion_fits_when_it_is_taken(together: int) -> None:
+    config = replace(
+        RECIPE,
+        rollout=replace(RECIPE.rollout, max_new_tokens=16_384),
+        train=replace(RECIPE.train, micro_batch_tokens=together),
+    )
+    plan = make_plan(config, 1, 1, 24e9)
+    shorter = next(way for way in suggestions(plan, usual_rows) if "max-new-tokens" in way)
+    # Rows as long as these go alone by themselves, unless more tokens may go together.
+    assert ("--train.micro-batch-size 1" in shorter) == (together == 65_536)
+    flags = ["--train.micro-batch-tokens", str(together), *shorter.replace(" with ", " ").split()]
+    changed = replace(plan, config=parse(["plan", "paint-qwen3-8b", *flags]).config)
+    assert changed.peak(usual_rows(changed)) <= changed.headroom
+
+
+def test_start_prints_plan_and_refuses_only_on_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = SimpleNamespace(total_memory=25.3e9)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: card)
+    large = of_model("Qwen/Qwen3-14B", RECIPE)
+
+    def start(config: Config, device: str) -> str:
+        trainer._plan(config, 1, torch.device(device), Display())
+        return capsys.readouterr().out
+
+    with pytest.raises(
+        ConfigError, match=r"there are 25\.3 .*; take --rollout|take --model\.shard"
+    ):
+        start(large, "cuda")
+    assert "GB are missing" in start(large, "cpu")
+    assert "fits: yes" in start(read_recipe(find_recipe("demo-paint")), "cuda")
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=16e9))
+    assert " of 16.0 GB to train (" in start(read_recipe(find_recipe("demo-paint")), "cpu")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")  # which share the machine's memory
+    assert " of 8.00 GB to train (" in start(read_recipe(find_recipe("demo-paint")), "cpu")
+    assert start(of_model("owner/none"), "cuda").startswith('no plan: model.path "owner/none"')
+
+
+# What is said
+
+
+@pytest.mark.parametrize(
+    ("config", "gpus", "nodes"),
+    [(RECIPE, 1, 1), (RECIPE, 8, 1), (SERVED, 8, 2), (of_model(LLAMA), 8, 1)],
+)
+def test_plan_lines_name_every_part_as_estimate(config: Config, gpus: int, nodes: int) -> None:
+    plan = make_plan(config, gpus, nodes)
+    text = "\n".join(lines(plan))
+    assert "an estimate, nothing was loaded" in text.splitlines()[0]
+    for part in ("adapters", "optimizer", "gradients", "peak", "longest completion", "assumed"):
+        assert part in text
+    assert ("server " in text) == bool(plan.split.servers)
+    assert max(map(len, lines(plan))) < 250
+
+
+def test_a_start_says_one_line() -> None:
+    assert start_line(make_plan(RECIPE, 8)) == (
+        "plan, an estimate: at most 21.4 of 80.0 GB to train on each of 8 ranks (base 16.4, what "
+        "is trained 2.79; most beside it in the phase loss: 2.23); fits: yes, with 50.6 GB to spare"
+    )
+
+
+def test_the_documents_examples_are_what_the_command_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    examples = re.findall(
+        r"^```\n\$ paint ([^\n]*)\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert len(examples) == 2
+    for command, shown in examples:
+        assert main(shlex.split(command)) == 0
+        assert capsys.readouterr().out == shown
+
+
+def test_the_documents_table_is_what_training_takes() -> None:
+    rows = re.findall(r"^\| (\S+/\S+) \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    assert len(rows) == 4
+    for path, cells in rows:
+        peaks = []
+        for sharded in (False, True):
+            for tokens in (1024, 16_384):
+                config = of_model(path, shard=sharded)
+                config = replace(config, rollout=replace(config.rollout, max_new_tokens=tokens))
+                config = replace(config, train=replace(config.train, micro_batch_size=1))
+                peaks.append(gb(make_plan(config, 8).memory.peak))
+        assert cells.split(" | ") == peaks
+
+
+def test_plan_command_takes_recipe_flags_and_refuses_unknown_models(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "paint-qwen3-8b", "--gpus", "2", "--train.micro-batch-size", "1"]) == 0
+    assert "micro-batches of 1;" in capsys.readouterr().out
+    assert main(["plan", "paint-qwen3-8b", "--model.path", "owner/none"]) == 2
+    assert "has no config.json here" in capsys.readouterr().err
+    assert main(["plan", "paint-qwen3-8b", "--model.lora-targets", "experts"]) == 2
+    assert "model.lora_targets names experts" in capsys.readouterr().err
+
+
+def test_plan_full_tuning_counts_optimizer() -> None:
+    config = Config(model=ModelConfig(path="Qwen/Qwen3-1.7B", train_mode="full", dtype="float32"))
+    plan = make_plan(config)
+    assert plan.memory.optimizer == 8 * plan.shape.parameters
+    assert "all are trained" in "\n".join(lines(plan))

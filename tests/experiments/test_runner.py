@@ -1,0 +1,873 @@
+"""An experiment holds what was measured, survives being killed, and never mixes two settings."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from dataclasses import replace
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paint.cli import main
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.run_folder import RunError
+from paint.config.schema import Config, ConfigError, ModelConfig
+from paint.core.display import Display
+from paint.core.storage import lock_folder
+from paint.evaluation.grade import grade
+from paint.evaluation.intervals import compare_seeds, over_seeds
+from paint.evaluation.metrics import GradedSamples
+from paint.evaluation.store import Store
+from paint.experiments.ablations import ABLATION_TABLES, ablate
+from paint.experiments.eval_protocols import demo_protocol, paper_protocol
+from paint.experiments.report import Result, by_cell, read_results, write_results
+from paint.experiments.runner import ExperimentRun, run_experiment
+from paint.grading.math.grader import MathGrader
+from paint.training.run_log import new_run
+from processes import until
+
+RECIPE = """
+[model]
+path = "demo"
+dtype = "float32"
+lora_rank = 4
+lora_alpha = 8
+teacher_thinking = false
+[data]
+path = "demo"
+limit = 40
+[rollout]
+max_new_tokens = 60
+[objective]
+clip = {clip}
+[train]
+steps = {steps}
+batch_size = 4
+micro_batch_size = 4
+learning_rate = 1e-2
+checkpoint_every = 1
+"""
+PROBLEMS, SAMPLES = 5, 3
+SMALL = ["--problems", str(PROBLEMS), "--samples", str(SAMPLES)]
+
+
+def write_recipes(folder: Path, steps: int) -> list[str]:
+    """Two recipes of one model, tight and loose, as the command line takes them."""
+    paths = {name: folder / f"{name}.toml" for name in ("tight", "loose")}
+    for (name, path), clip in zip(paths.items(), (0.06, 0.3), strict=True):
+        assert name in path.name
+        path.write_text(RECIPE.format(clip=clip, steps=steps))
+    return [str(path) for path in paths.values()]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], str]:
+    """An experiment of two recipes and two seeds: its folder, its command, and what it printed."""
+    folder = tmp_path_factory.mktemp("experiment")
+    command = [
+        "demo",
+        *write_recipes(folder, steps=2),
+        "--seeds",
+        "2",
+        "--folder",
+        str(folder / "demo"),
+        *SMALL,
+    ]
+    with redirect_stdout(StringIO()) as said:
+        assert main(command) == 0
+    return folder / "demo", command, said.getvalue()
+
+
+@pytest.fixture(scope="module")
+def stepped(
+    finished: tuple[Path, list[str], str], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[str], str]:
+    """The same experiment, gone on with for its earlier checkpoints."""
+    folder = tmp_path_factory.mktemp("stepped") / "demo"
+    shutil.copytree(finished[0], folder)
+    command = [*finished[1], "--folder", str(folder), "--every-checkpoint"]
+    with redirect_stdout(StringIO()) as said:
+        assert main(command) == 0
+    return folder, command, said.getvalue()
+
+
+def bytes_in(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file with its time and content; locks are touched by whoever looks."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in files
+    }
+
+
+def without_times(result: Result) -> Result:
+    return replace(result, seconds=0.0)
+
+
+def test_experiment_results_have_one_row_per_run_and_seed(
+    finished: tuple[Path, list[str], str],
+) -> None:
+    folder, _, _ = finished
+    results = read_results(folder)
+    order = [(name, seed) for seed in (0, 1) for name in ("base", "tight", "loose")]
+    assert [(result.cell, result.seed) for result in results] == order
+    for result in results:
+        place = folder / "evaluation" / f"seed-{result.seed}" / result.cell / "demo"
+        grades = [json.loads(line) for line in (place / "grades.jsonl").read_text().splitlines()]
+        samples = [
+            json.loads(line) for line in (place / "completions.jsonl").read_text().splitlines()
+        ]
+        correct = np.array([grade["strict"]["correct"] for grade in grades]).reshape(
+            PROBLEMS, SAMPLES
+        )
+        assert result.right == correct.sum(axis=1).tolist()
+        assert result.answer_tokens == pytest.approx(
+            np.mean([sample["tokens"] for sample in samples])
+        )
+        if result.cell == "base":
+            assert (result.steps, result.rollout_tokens, result.seconds) == (0, 0, 0)
+            continue
+        run = folder / result.cell / f"seed-{result.seed}"
+        rollouts = [
+            json.loads(line)
+            for path in run.glob("rollouts/*")
+            for line in path.read_text().splitlines()
+        ]
+        assert (result.steps, len(rollouts)) == (2, 8)
+        assert result.rollout_tokens == sum(len(rollout["completion_ids"]) for rollout in rollouts)
+        metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        spent = [
+            v for row in metrics for k, v in row.items() if re.fullmatch("seconds_(?!left).*", k)
+        ]
+        assert 0 < result.seconds == pytest.approx(sum(spent))
+        assert result.config["train"]["seed"] == result.seed
+        assert "step 2/2" in (run / "log.txt").read_text()
+
+
+def test_tables_match_results(finished: tuple[Path, list[str], str]) -> None:
+    folder, _, said = finished
+    rows = by_cell(read_results(folder))
+    scores = {
+        name: np.array([result.right for result in results]) / SAMPLES
+        for name, results in rows.items()
+    }
+    assert scores["tight"].shape == (2, PROBLEMS)
+    for text in (said, (folder / "results.md").read_text()):
+        lines = [
+            [cell.strip() for cell in re.split("[|│]", line)[1:-1]] for line in text.splitlines()
+        ]
+        table = {line[0]: line[1:] for line in reversed(lines) if line}
+        seeds = {line[0]: line[1:] for line in lines if len(line) == 3}
+        for name in ("tight", "loose"):
+            tokens = np.mean([result.rollout_tokens for result in rows[name]])
+            spent = timedelta(seconds=round(sum(result.seconds for result in rows[name]) / 2))
+            assert table[name] == [
+                over_seeds(scores[name], bounds=(0, 1)).points(),
+                compare_seeds(scores["base"], scores[name]).points(sign=True),
+                f"{tokens:,.0f}",
+                str(spent),
+                f"{np.mean([result.answer_tokens for result in rows[name]]):,.0f}",
+            ]
+            assert seeds[name] == [f"{100 * scores[name][seed].mean():.1f}" for seed in (0, 1)]
+        difference = compare_seeds(scores["tight"], scores["loose"]).points(sign=True)
+        assert table["loose less tight"] == [difference]
+        length = f"{np.mean([result.answer_tokens for result in rows['base']]):,.0f}"
+        assert table["base"] == [over_seeds(scores["base"]).points(), "", "", "", length]
+    assert "Avg@3 on 5 problems of demo, seeds 0 to 1" in said
+
+
+def test_experiment_evaluation_uses_checkpoint_of_its_step(
+    finished: tuple[Path, list[str], str], stepped: tuple[Path, list[str], str]
+) -> None:
+    folder, _, _ = finished
+    asked = json.loads((folder / "evaluation/seed-1/loose/demo/asked.json").read_text())
+    assert asked["adapter"] is not None
+    assert asked["seed"] == 1
+    first, last = sorted((folder / "loose/seed-1/checkpoints").iterdir())
+    with redirect_stdout(StringIO()):
+        assert main(["grade", str(folder / "evaluation/seed-1")]) == 0
+    flags = [
+        "--benchmarks",
+        "demo",
+        "--no-thinking",
+        "--rollout.max-new-tokens",
+        "96",
+        "--samples",
+        str(SAMPLES),
+    ]
+    flags += ["--limit", str(PROBLEMS), "--seed", "1", "--folder", str(folder.parent / "evals")]
+    with redirect_stdout(StringIO()):
+        assert main(["eval", str(first), str(last), *flags]) == 0
+    digests = [
+        json.loads(path.read_text())["adapter"]
+        for path in sorted((folder.parent / "evals").glob("*/seed-1-step-*/demo/asked.json"))
+    ]
+    assert asked["adapter"] == digests[1] != digests[0]
+
+    for name, digest in zip(("loose-step-000001", "loose"), digests, strict=True):
+        place = stepped[0] / "evaluation/seed-1" / name / "demo"
+        assert json.loads((place / "asked.json").read_text())["adapter"] == digest
+
+
+def test_experiment_every_checkpoint_adds_evaluations_without_training(
+    finished: tuple[Path, list[str], str], stepped: tuple[Path, list[str], str]
+) -> None:
+    folder, _, said = stepped
+    assert "\ntraining " not in said
+    assert said.count("-step-000001, demo: ") == 4
+    before, results = read_results(finished[0]), read_results(folder)
+    assert [result for result in results if result.is_last] == before
+    added = [result for result in results if not result.is_last]
+    assert [(r.cell, r.seed, r.steps) for r in added] == [
+        (name, seed, 1) for seed in (0, 1) for name in ("tight", "loose")
+    ]
+    for result in added:
+        assert not result.is_last
+        run = folder / result.cell / f"seed-{result.seed}"
+        lines = (run / "rollouts/step-000001.jsonl").read_text().splitlines()
+        lengths = [len(json.loads(line)["completion_ids"]) for line in lines]
+        assert result.rollout_tokens == sum(lengths)
+        [last] = [r for r in before if (r.cell, r.seed) == (result.cell, result.seed)]
+        assert 0 < result.seconds < last.seconds
+        place = (
+            folder / f"evaluation/seed-{result.seed}/{result.cell}-step-000001/demo/grades.jsonl"
+        )
+        grades = [json.loads(line) for line in place.read_text().splitlines()]
+        correct = np.array([grade["strict"]["correct"] for grade in grades])
+        assert result.right == correct.reshape(PROBLEMS, SAMPLES).sum(axis=1).tolist()
+    assert any(
+        result.right != last.right
+        for result in added
+        for last in before
+        if (last.cell, last.seed) == (result.cell, result.seed)
+    )
+
+    headline = (finished[0] / "results.md").read_text().rstrip()
+    assert (folder / "results.md").read_text().startswith(headline)
+    for ending in ("svg", "png"):
+        drawn = (folder / f"results.{ending}").read_bytes()
+        assert drawn == (finished[0] / f"results.{ending}").read_bytes()
+        assert (folder / f"efficiency.{ending}").stat().st_size > 1000
+    assert "Avg@3 by step" in said
+    assert "reach the last Avg@3 of loose" in said
+
+
+def test_tables_without_every_checkpoint_omit_earlier_ones(
+    finished: tuple[Path, list[str], str],
+    stepped: tuple[Path, list[str], str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "demo"
+    shutil.copytree(stepped[0], folder)
+    command = [word for word in stepped[1] if word != "--every-checkpoint"]
+    assert main([*command, "--folder", str(folder)]) == 0
+    assert "by step" not in capsys.readouterr().out
+    written = (folder / "results.md").read_bytes()
+    assert written == (finished[0] / "results.md").read_bytes()
+    assert len(read_results(folder)) == 10
+
+
+def test_experiment_evaluation_interrupted_between_checkpoints_resumes(
+    stepped: tuple[Path, list[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "demo"
+    shutil.copytree(stepped[0], folder)
+    (folder / "results.jsonl").unlink()
+    shutil.rmtree(folder / "evaluation/seed-0/loose")
+    shutil.rmtree(folder / "evaluation/seed-1")
+    command = [*stepped[1], "--folder", str(folder)]
+
+    def grade_or_end(store: Store, grader: MathGrader, display: Display) -> GradedSamples:
+        if store.folder.parent.name == "loose":
+            raise KeyboardInterrupt
+        return grade(store, grader, display)
+
+    with monkeypatch.context() as patched, redirect_stdout(StringIO()):
+        patched.setattr("paint.experiments.runner.grade", grade_or_end)
+        assert main(command) == 130
+    assert {result.cell for result in read_results(folder)} == {"base", "tight"}
+
+    with redirect_stdout(StringIO()):
+        assert main(command) == 0
+    ours, wanted = (
+        {(r.cell, r.seed, r.steps): r for r in read_results(path)} for path in (folder, stepped[0])
+    )
+    assert ours == wanted
+    for name in ("results.md", "efficiency.svg"):
+        assert (folder / name).read_bytes() == (stepped[0] / name).read_bytes()
+
+
+def test_experiment_missing_checkpoint_is_named_and_retrained(
+    stepped: tuple[Path, list[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "demo"
+    shutil.copytree(stepped[0], folder)
+    (folder / "results.jsonl").unlink()
+    command = [*stepped[1], "--folder", str(folder)]
+    checkpoints = folder / "tight/seed-1/checkpoints"
+    shutil.rmtree(checkpoints / "step-000001")
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert f"{checkpoints / 'step-000001'} is to be evaluated, and is gone" in error
+    assert "delete the later ones beside it, and the same command does these steps again" in error
+
+    shutil.rmtree(checkpoints / "step-000002")
+    assert main(command) == 0
+    ours, wanted = (
+        {(r.cell, r.seed, r.steps): without_times(r) for r in read_results(path)}
+        for path in (folder, stepped[0])
+    )
+    assert ours == wanted
+
+
+def test_experiment_checkpoint_steps_follow_settings_and_need_earlier_ones(
+    tmp_path: Path,
+) -> None:
+    config = replace(LAB, train=replace(LAB.train, steps=25, checkpoint_every=10))
+    cell = ExperimentRun("one", config)
+    assert cell.steps(every_checkpoint=True) == [10, 20, 25]
+    assert cell.steps(every_checkpoint=False) == [25]
+    once = ExperimentRun("one", replace(config, train=replace(config.train, checkpoint_every=25)))
+    assert once.steps(every_checkpoint=True) == [25]
+    with pytest.raises(ConfigError, match=r"set train\.checkpoint_every below train\.steps"):
+        run_experiment([once], [0], tmp_path, demo_protocol(2, 2), Display(), every_checkpoint=True)
+    assert not any(tmp_path.iterdir())
+
+
+def test_experiment_progress_reports_position_and_remaining_time(
+    finished: tuple[Path, list[str], str],
+) -> None:
+    _, _, said = finished
+    parts = re.findall(
+        r"^(\d) of 6: (\w+), seed (\d)(; about \d+ min left)?$", said, flags=re.MULTILINE
+    )
+    assert [part[:3] for part in parts[:3]] == [
+        ("1", "base", "0"),
+        ("2", "tight", "0"),
+        ("3", "loose", "0"),
+    ]
+    assert [bool(part[3]) for part in parts] == [False, False, True, True, True, True]
+    assert said.count("\ntraining ") == 4
+    assert "loss" not in said
+
+
+def test_experiment_repeated_command_changes_no_results(
+    finished: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, command, said = finished
+    kept = ("results.jsonl", "tight", "loose", "evaluation")
+    before = {name: value for name, value in bytes_in(folder).items() if name.startswith(kept)}
+    plot = (folder / "results.svg").read_bytes()
+    assert main(command) == 0
+    again = capsys.readouterr().out
+    assert "nothing was trained or evaluated; to do so anew, name another --folder" in again
+    assert again[again.index("The demo") :] == said[said.index("The demo") :]
+    assert {
+        name: value for name, value in bytes_in(folder).items() if name.startswith(kept)
+    } == before
+    assert (folder / "results.svg").read_bytes() == plot
+
+
+def test_results_that_are_gone_are_made_again_without_training_and_broken_ones_are_refused(
+    finished: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, command, _ = finished
+    path = folder / "results.jsonl"
+    before, runs = path.read_bytes(), bytes_in(folder / "loose")
+    for changed in (before[:-30], b"{}\n" + before):
+        path.write_bytes(changed)
+        assert main(command) == 2
+        said = capsys.readouterr().err
+        assert f"{path} line " in said
+        assert "delete it, and the same command makes it again" in said
+        assert path.read_bytes() == changed
+    path.unlink()
+    assert main(command) == 0
+    assert path.read_bytes() == before
+    assert bytes_in(folder / "loose") == runs
+
+
+def test_experiment_run_with_missing_metrics_is_refused(
+    finished: tuple[Path, list[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, command, _ = finished
+    shutil.copytree(folder, tmp_path / "demo")
+    command = [*command, "--folder", str(tmp_path / "demo")]
+    (tmp_path / "demo/results.jsonl").unlink()
+    path = tmp_path / "demo/loose/seed-1/metrics.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.index(b"\n") + 1])
+    assert main(command) == 2
+    assert (
+        f"{path} ends before step 2, and there is a checkpoint of step 2" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.slow
+def test_experiment_full_disk_is_reported_and_command_resumes(
+    finished: tuple[Path, list[str], str], tmp_path: Path
+) -> None:
+    _, command, _ = finished
+    command = [sys.executable, "-m", "paint.cli", *command, "--folder", str(tmp_path / "demo")]
+    # A limit on the size of a file fails a write just as a full disk does, without filling one.
+    for kilobytes in (1, 20):
+        # Bytecode, too, would be cut short, and break every process that imports it later.
+        shell = f'export PYTHONDONTWRITEBYTECODE=1; ulimit -f {kilobytes}; exec "$@"'
+        limited = ["bash", "-c", shell, "paint", *command]
+        result = subprocess.run(limited, capture_output=True, text=True)
+        assert result.returncode == 2, result.stderr
+        assert str(tmp_path / "demo") in result.stderr
+        assert "Traceback" not in result.stderr
+    subprocess.run(command, check=True, capture_output=True)
+    ours, wanted = (read_results(path) for path in (tmp_path / "demo", finished[0]))
+    assert list(map(without_times, ours)) == list(map(without_times, wanted))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("steps = 2", "steps = 3"), "train.steps: 2 -> 3"),
+        (("clip = 0.06", "clip = 0.1"), "objective.clip: 0.06 -> 0.1"),
+    ],
+)
+def test_experiment_other_setting_in_same_folder_is_refused_with_difference(
+    finished: tuple[Path, list[str], str],
+    change: tuple[str, str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, command, _ = finished
+    recipe = Path(command[1])
+    text = recipe.read_text()
+    before = bytes_in(folder)
+    recipe.write_text(text.replace(*change))
+    try:
+        assert main(command) == 2
+    finally:
+        recipe.write_text(text)
+    error = capsys.readouterr().err
+    assert f"{folder} holds tight, seed 0, in another setting:\n  {message}\n" in error
+    assert "choose another place (--folder)" in error
+    assert bytes_in(folder) == before
+
+
+def test_experiment_other_evaluation_in_same_folder_is_refused(
+    finished: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, command, _ = finished
+    assert main([*command, "--samples", "4"]) == 2
+    assert "samples: 3 -> 4" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_experiment_two_processes_share_experiment_and_survive_kill_of_one(
+    finished: tuple[Path, list[str], str], tmp_path: Path
+) -> None:
+    folder, command, _ = finished
+    shared = tmp_path / "shared"
+    parts = [sys.executable, "-m", "paint.cli", *command, "--folder", str(shared)]
+    with subprocess.Popen(parts, stdout=subprocess.PIPE, text=True) as first:
+        until(lambda: (shared / "tight/seed-0/run.json").exists(), 120)
+        first.send_signal(signal.SIGSTOP)  # or it would be through before it is killed
+        with subprocess.Popen(parts, stdout=subprocess.PIPE, text=True) as second:
+            until(lambda: (shared / "loose/seed-0/run.json").exists(), 120)
+            first.kill()
+            said, _ = second.communicate(timeout=300)
+    assert second.returncode == 0
+    assert "loose, seed 0" in said
+    assert "tight, seed 0" in said
+    ours, wanted = (read_results(path) for path in (shared, folder))
+    assert sorted(map(str, map(without_times, ours))) == sorted(
+        map(str, map(without_times, wanted))
+    )
+
+
+def test_experiment_idle_process_waits_for_runs_of_others(
+    finished: tuple[Path, list[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, command, _ = finished
+    results, shared = read_results(folder), tmp_path / "shared"
+    shared.mkdir()
+    write_results(shared, results[:-1])
+    last = results[-1]
+    (shared / ".cells").mkdir()
+    monkeypatch.setattr("paint.experiments.runner.train", None)
+    with lock_folder(shared / ".cells", f"{last.cell}-seed-{last.seed}"):
+        monkeypatch.setattr(
+            "paint.experiments.runner.sleep", lambda _: write_results(shared, results)
+        )
+        assert main([*command, "--folder", str(shared)]) == 0
+    assert read_results(shared) == read_results(folder)
+
+
+LAB, LARGE = (read_recipe(find_recipe(name)) for name in ("demo-paint", "paint-qwen3-1.7b"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ([ExperimentRun("one", LAB), ExperimentRun("one", LAB)], "^one is the name of one thing"),
+        ([ExperimentRun("base", LAB)], "^base is the name of one thing"),
+        (
+            [ExperimentRun("one", LAB), ExperimentRun("two", LARGE)],
+            r"^model\.path of two is 'Qwen/Qwen3-1\.7B', and that of one 'demo'",
+        ),
+        (
+            [
+                ExperimentRun("one", LAB),
+                ExperimentRun("two", replace(LAB, model=replace(LAB.model, dtype="bfloat16"))),
+            ],
+            r"^model\.dtype of two is 'bfloat16', and that of one 'float32'",
+        ),
+    ],
+)
+def test_experiment_incomparable_runs_are_refused(
+    cells: list[ExperimentRun], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run_experiment(cells, [0], tmp_path / "demo", demo_protocol(2, 2), Display())
+    assert not (tmp_path / "demo").exists()
+
+
+def test_experiment_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+    (tmp_path / "demo").write_text("")
+    with pytest.raises(RunError, match=r"demo: File exists; choose another place"):
+        run_experiment(
+            [ExperimentRun("one", LAB)], [0], tmp_path / "demo", demo_protocol(2, 2), Display()
+        )
+
+
+def test_experiment_several_ranks_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match=r"^an experiment is one process"):
+        run_experiment(
+            [ExperimentRun("one", LAB)], [0], tmp_path / "demo", demo_protocol(2, 2), Display()
+        )
+
+
+def test_experiment_server_urls_do_not_count_as_other_setting(tmp_path: Path) -> None:
+    before = replace(LAB, rollout=replace(LAB.rollout, engine="vllm", urls=("http://one:1",)))
+    after = replace(
+        before,
+        rollout=replace(before.rollout, urls=("http://two:1",)),
+        train=replace(LAB.train, steps=7),
+    )
+    new_run(before, tmp_path / "cell/seed-0", "", {})
+    with pytest.raises(RunError, match=r"in another setting:\n  train\.steps: \d+ -> 7\nRepeat"):
+        run_experiment(
+            [ExperimentRun("cell", after)], [0], tmp_path, demo_protocol(2, 2), Display()
+        )
+
+
+def test_experiment_changed_problems_are_refused_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe, problems = write_recipes(tmp_path, steps=1)[0], tmp_path / "mine.jsonl"
+    problems.write_text('{"problem": "Start at $1$ and apply $+1$ modulo $100$.", "answer": "2"}\n')
+    exam = demo_protocol(None, 2, str(problems))
+    cells = [ExperimentRun("tight", read_recipe(recipe))]
+    run_experiment(cells, [0], tmp_path / "demo", exam, Display())
+    before = bytes_in(tmp_path / "demo")
+    problems.write_text(problems.read_text().replace("$+1$", "$+2$"))
+    with pytest.raises(
+        RunError, match=r"holds base, seed 0, in another setting:\n  problems_digest: "
+    ):
+        run_experiment(
+            cells, [0, 1], tmp_path / "demo", demo_protocol(None, 2, str(problems)), Display()
+        )
+    assert bytes_in(tmp_path / "demo") == before
+
+
+def test_by_run_results_of_other_problems_are_refused(
+    finished: tuple[Path, list[str], str],
+) -> None:
+    first, second, third, *_ = read_results(finished[0])
+    with pytest.raises(RunError, match="tight, seed 0 was asked other problems than base"):
+        by_cell([first, replace(second, problems=second.problems[::-1])])
+    assert first.trained_on == ""
+    assert len(second.trained_on) == 16
+    with pytest.raises(RunError, match="loose, seed 0 was trained on other problems than tight"):
+        by_cell([first, second, replace(third, trained_on="0" * 16)])
+
+
+KILLED = """
+import os, signal, sys
+from paint.cli import main
+from paint.evaluation.store import Store
+
+add = Store.add
+
+def add_or_die(store, sample):
+    add(store, sample)
+    if store.folder.parent.name == "loose-step-000001" and len(store.written) == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Store.add = add_or_die
+main(sys.argv[1:])
+"""
+"""A process that is killed after the seventh sample of an earlier checkpoint."""
+
+
+@pytest.mark.slow
+def test_experiment_killed_during_checkpoint_evaluation_resumes_to_same_results(
+    stepped: tuple[Path, list[str], str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "demo"
+    command = [*stepped[1], "--folder", str(folder)]
+    killed = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    store = folder / "evaluation/seed-0/loose-step-000001/demo"
+    assert len((store / "completions.jsonl").read_text().splitlines()) == 7
+    assert {result.cell for result in read_results(folder)} == {"base", "tight"}
+
+    with redirect_stdout(StringIO()):
+        assert main(command) == 0
+    ours, wanted = (
+        {(r.cell, r.seed, r.steps): without_times(r) for r in read_results(path)}
+        for path in (folder, stepped[0])
+    )
+    assert ours == wanted
+
+
+@pytest.mark.slow
+def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(
+    tmp_path: Path,
+) -> None:
+    recipes, line = write_recipes(tmp_path, steps=24), [sys.executable, "-m", "paint.cli", "demo"]
+    line += [*recipes, "--folder", str(tmp_path / "killed"), *SMALL]
+    killed = tmp_path / "killed"
+
+    def start_until(path: Path) -> subprocess.Popen[str]:
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        until(lambda: path.exists() or process.poll() is not None, seconds=120)
+        assert process.poll() is None, process.communicate()
+        return process
+
+    first = start_until(killed / "tight/seed-0/checkpoints/step-000002")
+    first.send_signal(signal.SIGINT)
+    _, error = first.communicate(timeout=60)
+    assert first.returncode == 130
+    assert error == "stopped in tight, seed 0, all is saved; the same command goes on\n"
+
+    second = start_until(killed / "loose/seed-0/checkpoints/step-000003")
+    second.kill()
+    second.communicate()
+    assert [result.cell for result in read_results(killed)] == ["base", "tight"]
+    done = {
+        name: bytes_in(killed / name)
+        for name in ("tight", "evaluation/seed-0/base", "evaluation/seed-0/tight")
+    }
+
+    third = subprocess.run(line, capture_output=True, text=True)
+    assert third.returncode == 0, third.stderr
+    assert "2 of 3 are in" in third.stdout
+    assert "tight, seed 0" not in third.stdout.partition("The demo")[0]
+    assert {name: bytes_in(killed / name) for name in done} == done
+
+    with redirect_stdout(StringIO()):
+        assert main(["demo", *recipes, "--folder", str(tmp_path / "undisturbed"), *SMALL]) == 0
+    undisturbed = read_results(tmp_path / "undisturbed")
+    assert list(map(without_times, read_results(killed))) == list(map(without_times, undisturbed))
+    assert (
+        undisturbed[1].right != undisturbed[0].right
+    )  # it learnt, or broke: equal results say something
+    adapter = "loose/seed-0/checkpoints/step-000024/adapter/adapter_model.safetensors"
+    assert (killed / adapter).read_bytes() == (tmp_path / "undisturbed" / adapter).read_bytes()
+
+
+def test_grids_match_paper() -> None:
+    def varied(table: str, *keys: str) -> list[tuple[Any, ...]]:
+        fixed = {
+            "correct": 0.40,
+            "wrong": 0.30,
+            "placement": "suffix",
+            "mix": 0.0,
+            "top_fraction": 0.0,
+        }
+        for point in ABLATION_TABLES[table].points.values():
+            assert all(
+                getattr(point, key) == value for key, value in fixed.items() if key not in keys
+            )
+        return [
+            tuple(getattr(point, key) for key in keys)
+            for point in ABLATION_TABLES[table].points.values()
+        ]
+
+    # Paper, section 'Ablation Studies': tables mask_ratio_ablation, mask_strategy_ablation,
+    # interpolation_ablation.
+    assert varied("mask-ratio", "correct", "wrong") == [
+        (0.00, 0.00),
+        (0.25, 0.25),
+        (0.50, 0.50),
+        (0.75, 0.75),
+        (0.50, 0.25),
+        (0.50, 0.30),
+        (0.40, 0.30),
+    ]
+    assert varied("mask-placement", "placement") == [
+        ("prefix",),
+        ("middle",),
+        ("random",),
+        ("suffix",),
+    ]
+    assert varied("interpolation", "mix", "top_fraction") == [
+        (0.00, 0.00),
+        (0.01, 1.00),
+        (0.03, 1.00),
+        (0.05, 1.00),
+        (0.03, 0.01),
+        (0.03, 0.03),
+        (0.03, 0.05),
+    ]
+    baselines = {table: grid.points[grid.baseline] for table, grid in ABLATION_TABLES.items()}
+    assert (baselines["mask-ratio"].correct, baselines["mask-ratio"].wrong) == (0, 0)
+    assert baselines["mask-placement"].placement == "suffix"
+    assert (baselines["interpolation"].mix, baselines["interpolation"].top_fraction) == (0, 0)
+
+
+def test_grid_point_changes_only_varied_settings() -> None:
+    recipe = read_recipe(find_recipe("paint-qwen3-1.7b"))
+    assert (
+        ABLATION_TABLES["interpolation"].points["0.03/0.03"].of(recipe) == recipe
+    )  # the paper's choice is its main setting
+    point = ABLATION_TABLES["mask-ratio"].points["0.50/0.25"].of(recipe)
+    assert (
+        point.context.mask_ratio_correct,
+        point.context.mask_ratio_wrong,
+        point.context.placement,
+    ) == (
+        0.5,
+        0.25,
+        "suffix",
+    )
+    assert (point.objective.interpolation_weight, point.objective.top_fraction) == (0, 0)
+    restored = replace(point.objective, interpolation_weight=0.03, top_fraction=0.03)
+    assert replace(point, context=recipe.context, objective=restored) == recipe
+    other = ABLATION_TABLES["controls"].points["another problem's solution"].of(recipe)
+    assert other == replace(recipe, context=replace(recipe.context, source="other"))
+    assert ABLATION_TABLES["controls"].points["its own solution"].of(recipe) == recipe
+
+    # Suffix masking without interpolation stands in all three of the paper's tables; controls add
+    # four to its main setting.
+    names = [point.name for grid in ABLATION_TABLES.values() for point in grid.points.values()]
+    assert (len(names), len(set(names))) == (23, 20)
+
+
+def test_ablation_of_model_uses_paper_evaluation_and_recipe_engine(
+    tmp_path: Path,
+) -> None:
+    problems = tmp_path / "mine.jsonl"
+    problems.write_text('{"problem": "1+1?", "answer": "2"}\n')
+    config = Config(model=ModelConfig(path="some/model"))
+    config = replace(
+        config,
+        rollout=replace(config.rollout, engine="vllm", urls=("http://node:1",), batch_size=48),
+    )
+    exam = paper_protocol(config, str(problems), None, 12)
+    facts = {
+        "benchmark": "mine",
+        "problems": 1,
+        "samples": 12,
+        "thinking": True,
+        "temperature": 1.0,
+        "top_p": 0.95,
+    }
+    assert exam.table.items() >= (facts | {"top_k": -1, "max_new_tokens": 38_912}).items()
+    assert (exam.rollout.engine, exam.rollout.urls, exam.rollout.batch_size) == (
+        "vllm",
+        ("http://node:1",),
+        48,
+    )
+
+
+# Two rows of each table: the one that they share, and one that is compared with it.
+TWO_ROWS = {"mask-placement": ("middle", "suffix"), "interpolation": ("0.00/0.00", "0.05/1.00")}
+ALL_ROWS = {table: tuple(ABLATION_TABLES[table].points) for table in TWO_ROWS}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(TWO_ROWS, id="two rows of each"),
+        pytest.param(ALL_ROWS, id="all rows", marks=pytest.mark.slow),
+    ],
+)
+def test_ablation_trains_setting_shared_by_two_tables_once(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    kept: dict[str, tuple[str, ...]],
+) -> None:
+    for table, labels in kept.items():
+        points = {label: ABLATION_TABLES[table].points[label] for label in labels}
+        monkeypatch.setitem(ABLATION_TABLES, table, replace(ABLATION_TABLES[table], points=points))
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(RECIPE.format(clip=0.3, steps=1).replace("batch_size = 4", "batch_size = 2"))
+    folder = tmp_path / "ablate"
+    shared = folder / "suffix-0.40-0.30-mix-0.00-0.00"
+
+    def run(table: str) -> list[Result]:
+        config = read_recipe(recipe)
+        return ablate(table, config, folder, seeds=[0], benchmark=None, problems=2, samples=2)
+
+    placements, mixes = map(len, kept.values())
+    assert len(run("mask-placement")) == 1 + placements
+    before = bytes_in(shared)
+    assert len(before) > 5
+    assert len(run("interpolation")) == 1 + mixes
+    assert bytes_in(shared) == before
+    assert len(read_results(folder)) == 1 + placements + mixes - 1
+    said = capsys.readouterr().out
+    _, is_said, second = said.partition(f"2 of {1 + mixes} are in")
+    assert is_said
+    assert f"of {1 + mixes}: suffix-0.40-0.30-mix-0.00-0.00" not in second
+    assert "0.05/1.00 less 0.00/0.00" in (folder / "interpolation.md").read_text()
+    for table, labels in kept.items():
+        drawn = (folder / f"{table}.svg").read_text()
+        for label in ("base", *labels):
+            assert f">{label}</text>" in drawn, label
+        assert (folder / f"{table}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_ablation_shows_every_checkpoint_and_best_per_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = {
+        label: ABLATION_TABLES["mask-placement"].points[label] for label in ("middle", "suffix")
+    }
+    grid = replace(ABLATION_TABLES["mask-placement"], points=points)
+    monkeypatch.setitem(ABLATION_TABLES, "mask-placement", grid)
+    recipe, folder = tmp_path / "tiny.toml", tmp_path / "ablate"
+    recipe.write_text(RECIPE.format(clip=0.3, steps=2).replace("batch_size = 4", "batch_size = 2"))
+    flags = ["--problems", "2", "--samples", "2", "--seeds", "1", "--every-checkpoint"]
+    with redirect_stdout(StringIO()) as said:
+        command = ["ablate", "mask-placement", str(recipe), *flags, "--folder", str(folder)]
+        assert main(command) == 0
+    results = [(result.cell, result.steps) for result in read_results(folder)]
+    names = [point.name for point in points.values()]
+    assert results == [("base", 0), *((name, step) for name in names for step in (1, 2))]
+    for text in (said.getvalue(), (folder / "mask-placement.md").read_text()):
+        rows = [re.findall(r"[\w/.]+", line)[:2] for line in text.splitlines()]
+        assert all([label, step] in rows for label in points for step in ("1", "2"))
+        assert "No result: Avg@2 of each seed's best checkpoint" in " ".join(text.split())
+        assert "What it takes to reach" not in text
+    assert not (folder / "efficiency.svg").exists()
+
+
+@pytest.mark.parametrize("table", ABLATION_TABLES)
+def test_ablation_of_recipe_without_masking_is_refused(
+    table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ablate", table, "demo-sft", "--folder", str(tmp_path)]) == 2
+    assert 'train.method "sft"' in capsys.readouterr().err

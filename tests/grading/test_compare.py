@@ -1,0 +1,687 @@
+r"""Equality of answers: the verdict that a careful mathematician gives, by the kinds of answers.
+
+gold <- given, a line; with ! in front it is wrong. What nobody can decide without the problem is
+wrong.
+"""
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paint.grading.base import Item
+from paint.grading.math.compare import explain_gold
+from paint.grading.math.grader import MathGrader, is_correct
+
+CASES = r"""
+# complex numbers and equations with them
+z=1+i <- z=i+1
+z=1+i <- 1+i
+z=1+i <- z = \frac{2i}{1+i}
+x=2\pm3i <- x=2-3i, x=2+3i
+x=2\pm3i <- 2+3i, 2-3i
+-2i <- \frac{2}{i}
+1+\sqrt{3}i <- 2e^{i\pi/3}
+z=3-4i <- z = -4i+3
+w^2=-1 <- w^2+1=0
+! z=1+i <- z=7-2i
+! z=1+i <- w=1+i
+! z=1+i <- z=1-i
+! x=2\pm3i <- x=1\pm i
+! x=2\pm3i <- x=3\pm2i
+! x=2\pm3i <- x=2+3i
+! 1+i <- 1-i
+! z^2=i <- z^2=-i
+! z=3-4i <- z=3+4i
+! \pm i <- \pm 2i
+! |z|=2 <- |z|=3
+
+# equations and statements
+f(2)=3 <- f(2) = 3
+f(2)=3 <- 3
+f(2)=3 <- f(2)=\frac{6}{2}
+2+3=5 <- 5
+5 <- 2+3=5
+2+3=5 <- 3+2=5
+I=2t <- I = 2t
+I=2t <- 2t
+I=2t <- I=t+t
+\frac{dy}{dx}=2x <- \frac{dy}{dx} = x+x
+\frac{dy}{dx}=2x <- 2x
+y=2x+3 <- y-2x=3
+y=2x+3 <- 2x-y+3=0
+x^2+y^2=25 <- y^2+x^2=5^2
+\frac{x^2}{4}+\frac{y^2}{9}=1 <- 9x^2+4y^2=36
+\frac{x}{y}=2 <- x=2y
+a_n=2^n-1 <- a_{n}=2^{n}-1
+a_n=2^n-1 <- 2^n-1
+E=mc^2 <- E = c^2 m
+P(A)=\frac{1}{3} <- \frac13
+f(x)=x^2+1 <- f(x)=1+x^2
+f(x)=x^2+1 <- f(t)=t^2+1
+(x-1)^2+(y+2)^2=9 <- x^2-2x+y^2+4y=4
+3x-4y+5=0 <- 4y=3x+5
+! f(2)=3 <- f(2)=4
+! f(2)=3 <- f(3)=3
+! f(2)=3 <- g(2)=3
+! f(2)=3 <- 4
+! 2+3=5 <- 2+3=6
+! 5 <- 2+3=6
+! 6 <- 2+3=6
+! I=2t <- I=3t
+! I=2t <- J=2t
+! \frac{dy}{dx}=2x <- \frac{dy}{dx}=3x
+! \frac{dy}{dx}=2x <- \frac{dx}{dy}=2x
+! y=2x+3 <- y=2x-3
+! y=2x+3 <- y=3x+2
+! x^2+y^2=25 <- x^2+y^2=5
+! x^2+y^2=25 <- x^2-y^2=25
+! a_n=2^n-1 <- a_n=2^{n-1}
+! a_n=2^n-1 <- b_n=2^n-1
+! P(A)=\frac{1}{3} <- P(B)=\frac{1}{3}
+! f(x)=x^2+1 <- f(x)=x^2-1
+! f(x)=x^2+1 <- f(x)=x^3+1
+! 0=0 <- 1=1
+! 0=1 <- 0=2
+! x=x <- y=y
+! 3x-4y+5=0 <- 3x-4y-5=0
+! xy=1 <- xy=2
+! E=mc^2 <- E=mc^3
+! S=\pi r^2 <- S=2\pi r
+
+# no number at all
+! \frac{1}{0} <- \frac{2}{0}
+! \frac{1}{0} <- \infty
+! \gamma^2-1 <- \gamma^2-2
+\gamma^2-1 <- (\gamma-1)(\gamma+1)
+\Gamma(5) <- 24
+! \Gamma(5) <- 120
+! \frac{0}{0}+1 <- \frac{0}{0}+2
+! \frac{x}{0} <- \frac{y}{0}
+! \zeta+1 <- \zeta+2
+! \tan\frac{\pi}{2} <- \tan\frac{3\pi}{2}
+! \log 0 <- -\infty
+! \beta^3 <- \beta^2
+\lambda^2-\lambda <- \lambda(\lambda-1)
+
+# products and sums
+1440 <- 12\binom{10}{3}
+20 <- 5(4)
+2520 <- \binom{10}{3}\binom{7}{2}
+12\binom{10}{3} <- 1440
+\binom{8}{2}\cdot 3! <- 168
+24 <- 2(3)(4)
+6 <- (2)(3)
+15 <- 5\cdot\frac{6}{2}
+3\binom{4}{2} <- 18
+10 <- 4\left(\frac{5}{2}\right)
+\frac{8}{3} <- 2\left(\frac{4}{3}\right)
+\frac{7}{3} <- 2\frac{1}{3}
+-\frac{7}{3} <- -2\frac{1}{3}
+-2\frac13 <- -\frac73
+30 <- 5 \times 3!
+30 <- 5\cdot 3!
+48 <- 2(4!)
+2\frac{x}{3} <- \frac{2x}{3}
+6\sqrt{2} <- 3(2\sqrt{2})
+-6 <- 2(-3)
+12 <- 3\cdot 2^2
+2^3\cdot 3 <- 24
+2^{10}\binom{5}{2} <- 10240
+\frac{5}{2}\pi <- 2.5\pi
+! 132 <- 12\binom{10}{3}
+! 9 <- 5(4)
+! 141 <- \binom{10}{3}\binom{7}{2}
+! 31 <- \binom{8}{2}\cdot 3
+! 9 <- 2(3)(4)
+! 5 <- (2)(3)
+! 9 <- 3\binom{4}{2}
+! \frac{13}{2} <- 4\left(\frac{5}{2}\right)
+! \frac{10}{3} <- 2\left(\frac{4}{3}\right)
+! \frac{2}{3} <- 2\frac{1}{3}
+! 26 <- 2(4!)
+! 7 <- 3 \cdot 4
+! -1 <- 2(-3)
+! \frac{5}{3} <- -2\frac13
+! 5 <- 2 \cdot 3
+! 11 <- 5 \times 3!
+! 1 <- 4(-3)
+
+# exact numbers, however small, large or near
+\frac1{2^{2017}} <- 2^{-2017}
+\frac1{2004!} <- \frac{2005}{2005!}
+\frac12[(\frac13)^{100}+1] <- \frac{1}{2}+\frac{1}{2\cdot 3^{100}}
+2^{100}+1 <- 1+4^{50}
+\frac{2^{2016}}{2^{2017}} <- \frac12
+2^{2004}-2^{2003} <- 2^{2003}
+10^{50}+1-10^{50} <- 1
+\sqrt{10^{40}+2\cdot10^{20}+1}-10^{20} <- 1
+\frac{100!}{98!} <- 9900
+100!-99! <- 99\cdot 99!
+\frac{3^{2018}-3^{2017}}{2} <- 3^{2017}
+1-\frac{1}{2^{100}} <- \frac{2^{100}-1}{2^{100}}
+\frac{1}{2^{50}} <- 2^{-50}
+\left(1.6\times10^{-19},1\right) <- (1.60\times 10^{-19}, 1)
+\frac{2^{1000}-1}{2^{1000}} <- 1-2^{-1000}
+\sqrt{2}+\sqrt{3} <- \sqrt{5+2\sqrt{6}}
+\cos 36^\circ <- \frac{1+\sqrt5}{4}
+\sqrt[3]{2+\sqrt{5}}+\sqrt[3]{2-\sqrt{5}} <- \sqrt[3]{2+\sqrt5}-\sqrt[3]{\sqrt5-2}
+\tan^{-1}(1) <- \frac{\pi}{4}
+\arctan 1 <- \frac{\pi}{4}
+\frac{1}{3} <- 0.333333
+0.1 <- \frac{1}{10}
+3.5\times 10^{6} <- 3500000
+! \frac1{2^{2017}} <- \frac1{2^{2016}}
+! \frac1{2004!} <- \frac2{2004!}
+! \frac12[(\frac13)^{100}+1] <- \frac12[1-(\frac13)^{100}]
+! 2^{100}+1 <- 2^{100}
+! 2^{1000}+1 <- 2^{1000}-1
+! (1.6\times10^{-19},1) <- (1.7\times10^{-19},1)
+! (\frac{1}{10^{20}},1) <- (\frac{2}{10^{20}},1)
+! \{\frac{1}{50!}, 2\} <- \{\frac{3}{50!}, 2\}
+! 1-\frac{1}{2^{100}} <- 1
+! 1-\frac{1}{2^{100}} <- 1-\frac{1}{2^{101}}
+! \frac{1}{10^{30}} <- 0
+! x+\frac{1}{10^{30}} <- x
+! \frac{x}{2^{200}} <- \frac{x}{2^{201}}
+! \sqrt{2}+10^{-30} <- \sqrt{2}
+! \left(\frac{5}{6}\right)^{300} <- \left(\frac{5}{6}\right)^{301}
+! \binom{2020}{1010}2^{-2020} <- \binom{2020}{1009}2^{-2020}
+! e^{-100} <- e^{-101}
+! 1.0000001 <- 1.0000002\times 10
+! \frac{355}{113} <- \pi
+! e^{\pi\sqrt{163}} <- 262537412640768744
+! (1,10^{-12}) <- (1,10^{-13})
+! [0,10^{-15}] <- [0,10^{-16}]
+! 0 <- 10^{-100}
+! \frac{22}{7} <- \pi
+! 3.5\times 10^{6} <- 3.5\times 10^{5}
+! 2^{31} <- 2147483647
+! 99! <- 100!
+
+# assignments by their names
+a=3, b=4, c=5 <- c=5, b=4, a=3
+a=3, b=4, c=5 <- (3,4,5)
+a=3, b=4, c=5 <- 3, 4, 5
+a=3, b=4, c=5 <- (a,b,c)=(3,4,5)
+(3,4,5) <- a=3, b=4, c=5
+f(1)=2, f(2)=3 <- f(2)=3, f(1)=2
+f(1)=2, f(2)=3 <- f(1)=2 \text{ and } f(2)=3
+x=1, y=2 <- y = 2, x = 1
+x=1, y=2 <- (1,2)
+x=1\text{ or }x=-2 <- x=-2, x=1
+x=1,2 <- x=2, x=1
+m=2, n=\frac{1}{2} <- n=0.5, m=2
+x_1=1, x_2=3 <- x_2=3, x_1=1
+p=-1, q=7 <- q=7 \text{ and } p=-1
+(x,y)=(1,2) <- x=1, y=2
+(x,y)=(1,2) <- (1,2)
+k=3 <- 3
+! a=3, b=4, c=5 <- (5,4,3)
+! a=3, b=4, c=5 <- a=5, b=4, c=3
+! a=3, b=4, c=5 <- 5, 4, 3
+! (3,4,5) <- a=5, b=4, c=3
+! f(1)=2, f(2)=3 <- f(1)=3, f(2)=2
+! f(1)=2, f(2)=3 <- g(1)=2, g(2)=3
+! x=1, y=2 <- x=2, y=1
+! x=1, y=2 <- y=1, x=2
+! x=1, y=2 <- (2,1)
+! x=1, y=2 <- x=1
+! x=1, y=2 <- x=1, y=2, z=3
+! m=2, n=\frac{1}{2} <- n=2, m=\frac12
+! (x,y)=(1,2) <- (x,y)=(2,1)
+! (x,y)=(1,2) <- (y,x)=(1,2)
+! (x,y)=(1,2) <- x=2, y=1
+! x_1=1, x_2=3 <- x_1=3, x_2=1
+! p=-1, q=7 <- p=7, q=-1
+! A=2, B=3 <- B=2, A=3
+
+# orders: tuples, lists, sets, rankings
+(1,2,3) <- (1, 2, 3)
+(1,2,3) <- 1,2,3
+1,2,3 <- 3,2,1
+\{1,2,3\} <- \{3,1,2\}
+1,2,3 <- \{3,1,2\}
+(1,2),(3,4) <- (3,4),(1,2)
+\{(1,2),(3,4)\} <- (3,4), (1,2)
+\text{B, A, C} <- B, A, C
+\text{B, A, C} <- \text{B},\text{A},\text{C}
+A, C <- A and C
+-1, 1 <- 1, -1
+\sqrt{2}, 3 <- 3, \sqrt2
+1;2;3 <- 1, 2, 3
+2, 3, \frac{3\pm i\sqrt3}2 <- a=2, a=3, a=\frac{3+i\sqrt3}{2}, a=\frac{3-i\sqrt3}{2}
+0, \pm 1 <- -1, 0, 1
+(\pm 1, 2) <- (1,2), (-1,2)
+[1,2,3] <- (1,2,3)
+(0,0),(1,1) <- (0,0) \text{ and } (1,1)
+\text{Alice, Bob} <- Alice, Bob
+1, 1, 2 <- 1, 2, 1
+! (1,2,3) <- (3,2,1)
+! (1,2,3) <- 3,2,1
+! (1,2,3) <- \{1,2,3\}
+! (1,2),(3,4) <- (2,1),(3,4)
+! (1,2),(3,4) <- (1,3),(2,4)
+! (1,2),(3,4) <- (1,2,3,4)
+! \text{B, A, C} <- \text{A, B, C}
+! \text{B, A, C} <- C, A, B
+! \text{C}, \text{A}, \text{B} <- \text{A}, \text{B}, \text{C}
+! \text{Bob, Alice} <- \text{Alice, Bob}
+! B > A > C <- A > B > C
+! Q, P, R <- P, Q, R
+! 1,2,3 <- 1,2
+! 1,2,3 <- 1,2,4
+! 1,1,2 <- 1,2,2
+! 1,1,2 <- 1,2
+! 0, \pm 1 <- \pm 1
+! [1,2] <- (1,2)
+! \{1,2\} <- [1,2]
+! \{1,2\} <- 1
+! (1,2) <- 1
+! 2, 3, \frac{3\pm i\sqrt3}2 <- 2, 3, \frac{3+i\sqrt3}{2}
+
+# units that scale
+7\text{ thousand} <- 7000
+7 <- 7\text{ cm}
+7\text{K} <- 7000
+2.5\text{ million} <- 2500000
+2\text{ million} <- 2\cdot 10^6
+50\% <- 0.5
+50\% <- 50\%
+\frac{1}{2} <- 50\%
+3\text{ dozen} <- 36
+\$7 <- 7
+7 \text{ dollars} <- \$7
+3\text{ billion} <- 3\times10^9
+7 <- 7\text{ kg}
+12\text{ cents} <- 12
+7000 <- 7\text{k}
+1.5\text{M} <- 1500000
+! 7 <- 7\text{K}
+! 7 <- 7\text{k}
+! 7 <- 7\text{M}
+! 7 <- 7\text{ million}
+! 7 <- 7\text{ thousand}
+! 7 <- 7 \text{ hundred}
+! 7 <- 7\text{ dozen}
+! 7 <- 7\text{B}
+! 7 <- 7\text{ bn}
+! 7\text{ thousand} <- 7
+! 7\text{K} <- 7
+! 3 <- 3\text{ trillion}
+! 5 <- 5 \text{ hundredths}
+! 5 <- 5 \text{ tenths}
+! 5 <- 5\text{ thousandths}
+4 <- 4 \text{ pairs}
+! 2 <- 2\text{ score}
+! 7 \text{ kg} <- 7 \text{ g}
+! 7 \text{ m} <- 7\text{ km}
+! 3\text{ hours} <- 3\text{ minutes}
+! 50\% <- 5\%
+! 10\text{ cents} <- 10\text{ dollars}
+! 6 <- 6\text{ percent of } 10
+
+# words
+\text{no} <- \text{No}
+\text{no} <- No
+\text{Yes} <- \text{yes}
+\text{Yes} <- YES.
+\text{odd} <- Odd
+\text{True} <- true
+\text{Monday} <- monday
+\text{none} <- None
+\text{red} <- Red
+\text{He} <- \text{he}
+\text{Up} <- up
+\text{no} <- \textbf{NO}
+\text{isosceles triangle} <- Isosceles Triangle
+! \text{no} <- \text{yes}
+! \text{No} <- \text{on}
+! \text{odd} <- \text{ood}
+! \text{Yes} <- \text{yse}
+! \text{red} <- \text{blue}
+! \text{True} <- \text{False}
+! \text{no} <- \text{not}
+! \text{A} <- \text{B}
+! \text{yes} <- 1
+! \text{no} <- n
+! \text{Tie} <- \text{Lie}
+! a <- A
+! n <- N
+
+# conditions and remarks behind an answer
+n^2 <- n^2 \quad\text{for all }n\ge2
+n^2\quad\text{for all }n\ge2 <- n^2
+2^n-1 \text{ for } n \geq 1 <- 2^n-1
+2^{n-1} <- 2^{n-1}\text{, where } n \text{ is a positive integer}
+f(x)=2x <- f(x)=2x \text{ for all real } x
+f(x)=2x \text{ for all } x\in\mathbb{R} <- f(x)=2x
+f(x)=2x, \forall x \in \mathbb{R} <- 2x
+18.9 <- 18.9 \text{ (about 18.9 cards)}
+\frac{170}{9} <- \frac{170}{9} \text{ (about 18.9 cards)}
+\frac{170}{9} <- \frac{170}{9}\text{ cards (about 18.9 cards)}
+\pi <- \pi \approx 3.14159
+12\pi <- 12\pi \text{ (approximately 37.7)}
+x=2k\pi, k\in\mathbb{Z} <- x=2k\pi, \quad k \in \mathbb{Z}
+2k\pi <- 2k\pi, k\in\mathbb{Z}
+n(n+1) <- n(n+1), \text{ if } n>0
+6 <- 6 \text{ (by symmetry)}
+! n^2 <- n^3 \quad\text{for all }n\ge2
+! n^2\quad\text{for all }n\ge2 <- n
+! 2^n-1 \text{ for } n \geq 1 <- 2^n
+! f(x)=2x \text{ for all } x\in\mathbb{R} <- f(x)=3x \text{ for all } x \in \mathbb{R}
+! \frac{170}{9} <- \frac{171}{9} \text{ (about 19 cards)}
+! 18 <- \frac{170}{9} \text{ (about 18 cards)}
+! n^2 \text{ if } n \text{ is even} <- n^2 \text{ if } n \text{ is odd}
+! x=2k\pi, k\in\mathbb{Z} <- x=k\pi, k\in\mathbb{Z}
+! 5 \text{ (mod 7)} <- 5 \text{ (mod 8)}
+! n \equiv 1 \pmod 4 <- n \equiv 3 \pmod 4
+! n \equiv 1 \pmod 4 <- n \equiv 1 \pmod 5
+! 3 <- 4 \text{ if } n=3
+
+# chains
+52451256 <- \binom{26+9-1}{9}=\binom{34}{9}=52{,}451{,}256
+\binom{26+9-1}{9}=\binom{34}{9}=52{,}451{,}256 <- 52451256
+\binom{34}{9} <- \binom{26+9-1}{9}=\binom{34}{9}
+x=\frac{4}{2}=2 <- 2
+2 <- x=\frac{4}{2}=2
+S=1+2+3=6 <- 6
+6 <- S = 1+2+3 = 6
+\frac{1}{2} <- P=\frac{3}{6}=\frac12
+\frac{1}{2} <- P = \frac{3}{6} = 0.5
+A=\pi r^2=9\pi <- 9\pi
+(x+1)^2 <- x^2+2x+1=(x+1)^2
+2\cdot 3\cdot 5=30 <- 30
+10! = 3628800 <- 3628800
+! 52451256 <- \binom{34}{9}=52451257
+! \binom{34}{9} <- \binom{34}{8}
+! 2 <- x=\frac{4}{2}=3
+! 2 <- 2=3
+! 6 <- S=1+2+3=7
+! x=\frac{4}{2}=2 <- 4
+! \frac{1}{2} <- P=\frac{3}{6}=\frac13
+! 2\cdot 3\cdot 5=30 <- 31
+! 10! = 3628800 <- 9! = 362880
+! 3 <- 1=2=3
+
+# alternatives
+\frac{1}{2} \text{ OR } 0.5 <- \frac12
+12 OR 13 <- 13
+12 OR 13 <- 12
+\sqrt{2} OR 1.414 <- \sqrt{2}
+1-\frac{1}{e} \text{ OR } 0.632 <- 1-e^{-1}
+x=1 \text{ or } x=2 <- 1, 2
+(1,2) \text{ or } (3,4) <- (3,4) \text{ or } (1,2)
+! 12 OR 13 <- 14
+! \frac{1}{2} \text{ OR } 0.5 <- \frac13
+! x=1 \text{ or } x=2 <- 1
+! x=1 \text{ or } x=2 <- x=1, x=3
+! \sqrt{2} OR 1.414 <- 2
+! 12 <- 12 OR 13
+
+# sets, builders and intervals
+\{x : x>1\} <- (1,\infty)
+\{x : x>1\} <- x>1
+\{x \mid x>1\} <- \{x : x > 1\}
+\{x \in \mathbb{R} : x \ge 2\} <- [2,\infty)
+\{x\mid -1<x<3\} <- (-1,3)
+(-1,3) <- \{x \mid -1 < x < 3\}
+\{2k+1 : k\in\mathbb{Z}\} <- \{2k+1 \mid k \in \mathbb{Z}\}
+\{2k+1 : k\in\mathbb{Z}\} <- \{1+2k \mid k \in \mathbb{Z}\}
+\mathbb{R}\setminus\{1\} <- (-\infty,1)\cup(1,\infty)
+(-\infty,1)\cup(1,\infty) <- \mathbb{R}\setminus\{1\}
+(0,1)\cup(2,3) <- (2,3)\cup(0,1)
+x \in (0,1) <- 0<x<1
+0<x<1 <- x\in(0,1)
+1\le x\le 2 <- 2\ge x\ge 1
+x<\frac{1}{2} <- 2x<1
+(-\infty, 0)\cup(0,\infty) <- x \neq 0
+\{1\}\cup[2,3] <- [2,3]\cup\{1\}
+[\sqrt{2}, 2] <- [2^{1/2}, 2]
+x\le 1 \text{ or } x\ge 3 <- (-\infty,1]\cup[3,\infty)
+(-\infty,\infty) <- \mathbb{R}
+x=\{1,2\} <- 1, 2
+x\in\{1,2\} <- 1, 2
+a>b>0 <- 0<b<a
+\emptyset <- \{\}
+\emptyset <- \varnothing
+! \{x : x>1\} <- (2,\infty)
+! \{x : x>1\} <- [1,\infty)
+! \{x \in \mathbb{R} : x \ge 2\} <- (2,\infty)
+! \{2k+1 : k\in\mathbb{Z}\} <- \{2k : k\in\mathbb{Z}\}
+! \{2k+1 : k\in\mathbb{Z}\} <- \{2k+1 : k\in\mathbb{N}\}
+! \{x\mid x^2=4\} <- \{x\mid x^2=9\}
+! \mathbb{R}\setminus\{1\} <- \mathbb{R}
+! \mathbb{R}\setminus\{1\} <- \mathbb{R}\setminus\{2\}
+! (0,1)\cup(2,3) <- (0,1)\cup(2,4)
+! (0,1)\cup(2,3) <- (0,3)
+! 0<x<1 <- 0<x<2
+! 0<x<1 <- 0<y<1
+! 0<x<1 <- 0<x\le1
+! x<\frac{1}{2} <- 2x>1
+! -x<1 <- x<-1
+! a>b>0 <- b>a>0
+! \{1\}\cup[2,3] <- [2,3]
+! x \neq 0 <- x \neq 1
+! x \neq 0 <- x = 0
+! x>1 <- x>1, x<3
+! \emptyset <- \{\emptyset\}
+! \emptyset <- 0
+! \mathbb{Z} <- \mathbb{N}
+! \mathbb{Q} <- \mathbb{R}
+
+# logarithms and powers
+\log 2 <- \ln 2
+\ln 2 <- \log 2
+\frac{\log 3}{\log 2} <- \log_2 3
+\frac{\ln 3}{\ln 2} <- \log_2 3
+\log 100 <- 2
+\log_{10} 1000 <- 3
+2\log n <- \ln n^2
+n\log n <- n \ln n
+\frac1{3(-2)^k} <- \frac13(-\frac12)^k
+(-1)^{n+1} <- -(-1)^n
+(-1)^n <- \cos(n\pi)
+2^{n+1}-2^n <- 2^n
+\frac{2^{n+1}}{4} <- 2^{n-1}
+\frac{n!}{(n-2)!} <- n(n-1)
+\binom{n}{2} <- \frac{n(n-1)}{2}
+\binom{n}{k} <- \frac{n!}{k!(n-k)!}
+\left(\frac{1}{2}\right)^{n} <- 2^{-n}
+e^{x+y} <- e^x e^y
+4^x <- 2^{2x}
+\sqrt{a}\sqrt{b} <- \sqrt{ab}
+|x| <- \sqrt{x^2}
+\sin^2 x <- 1-\cos^2 x
+\sin 2x <- 2\sin x\cos x
+\tan x <- \frac{\sin x}{\cos x}
+\log_2 8 <- 3
+\frac{1}{x}+\frac{1}{y} <- \frac{x+y}{xy}
+x^{-1} <- \frac{1}{x}
+\lfloor \frac{n}{2}\rfloor <- \left\lfloor n/2 \right\rfloor
+\sqrt[3]{x} <- x^{1/3}
+! \log 2 <- \ln 3
+! \log_2 3 <- \ln 3
+! \log_2 3 <- \log_3 2
+! \log_{10} 2 <- \ln 2
+! \frac1{3(-2)^k} <- \frac13(\frac12)^k
+! \frac1{3(-2)^k} <- \frac13(-2)^k
+! (-1)^{n+1} <- (-1)^n
+! (-1)^n <- 1
+! 2^{n+1} <- 2^n
+! 2^{n}+1 <- 2^{n+1}
+! \binom{n}{2} <- \binom{n}{3}
+! \binom{n}{2} <- \frac{n(n+1)}{2}
+! n! <- (n+1)!
+! \frac{n(n-1)}{2} <- \frac{n(n+1)}{2}
+! (a+b)^2 <- a^2+b^2
+! \sin^2 x <- \cos^2 x
+! \sin 2x <- 2\sin x
+! |x| <- x
+! \frac{1}{x+y} <- \frac1x+\frac1y
+! e^{x+y} <- e^x+e^y
+! x^2y <- xy^2
+! a_1+a_2 <- a_1+a_3
+! \alpha+\beta <- \alpha-\beta
+! \lfloor \frac{n}{2}\rfloor <- \frac{n}{2}
+! \lfloor \frac{n}{2}\rfloor <- \lceil\frac{n}{2}\rceil
+! \sqrt{x+1} <- \sqrt{x}+1
+! x^{y^z} <- (x^y)^z
+! \log_a b <- \log_b a
+"""
+
+
+Case = tuple[str, str, bool]
+
+
+def _cases() -> Iterator[Case]:
+    """Gold answer, given answer, whether it is right."""
+    for line in CASES.strip().splitlines():
+        if line and not line.startswith("# "):
+            gold, _, answer = line.removeprefix("! ").partition(" <- ")
+            yield gold.strip(), answer.strip(), not line.startswith("! ")
+
+
+ROWS = list(_cases())
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> dict[tuple[str, str], bool]:
+    """The table's pairs, graded together."""
+    pairs = [(gold, answer) for gold, answer, _ in ROWS]
+    with MathGrader(workers=2, deadline=20) as grader:
+        grades = grader.grade([Item(rf"\boxed{{{answer}}}", gold) for gold, answer in pairs])
+    assert "timed out" not in {grade.strict.reason for grade in grades}
+    return {pair: grade.strict.correct for pair, grade in zip(pairs, grades, strict=True)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ROWS, ids=lambda case: f"{case[0]} <- {case[1]}")
+def test_grader_verdict_matches_mathematician(
+    verdicts: dict[tuple[str, str], bool], case: Case
+) -> None:
+    gold, answer, is_right = case
+    assert verdicts[gold, answer] == is_right
+
+
+@pytest.mark.slow
+def test_grader_equal_is_symmetric(verdicts: dict[tuple[str, str], bool]) -> None:
+    pairs = [pair for pair in verdicts if "OR" not in pair[0]]  # only a gold answer accepts several
+    with MathGrader(workers=2, deadline=20) as grader:
+        both = grader.equal([*pairs, *((answer, gold) for gold, answer in pairs)])
+    assert both == [verdicts[pair] for pair in pairs] * 2
+
+
+FRACTIONS = st.fractions(max_denominator=60).filter(lambda number: abs(number) < 100)
+
+
+@settings(max_examples=40, deadline=None)
+@given(FRACTIONS, FRACTIONS, st.integers(2, 9))
+def test_is_correct_fractions_compare_by_value(a: Fraction, b: Fraction, factor: int) -> None:
+    def latex(number: Fraction, factor: int) -> str:
+        top, bottom = factor * number.numerator, factor * number.denominator
+        return rf"\frac{{{top}}}{{{bottom}}}"
+
+    assert is_correct(rf"\boxed{{{latex(a, factor)}}}", latex(a, 1))
+    assert is_correct(rf"\boxed{{{latex(b, factor)}}}", latex(a, 1)) == (a == b)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations("abcd"), st.lists(st.integers(-9, 9), min_size=4, max_size=4), st.data())
+def test_is_correct_assignments_compare_by_name(
+    names: list[str], values: list[int], data: st.DataObject
+) -> None:
+    gold = ", ".join(f"{name}={value}" for name, value in zip("abcd", values, strict=True))
+    by_name = dict(zip("abcd", values, strict=True))
+    same = ", ".join(f"{name}={by_name[name]}" for name in names)
+    assert is_correct(rf"\boxed{{{same}}}", gold)
+
+    others = data.draw(st.permutations(values))
+    exchanged = ", ".join(f"{name}={value}" for name, value in zip("abcd", others, strict=True))
+    is_right = others == values
+    assert is_correct(rf"\boxed{{{exchanged}}}", gold) == is_right
+    assert is_correct(rf"\boxed{{({','.join(map(str, others))})}}", gold) == is_right
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(2, 12), st.integers(1, 3000), st.integers(1, 3000))
+def test_is_correct_powers_compare_by_exponent(base: int, a: int, b: int) -> None:
+    assert is_correct(rf"\boxed{{{base}^{{-{b}}}}}", rf"\frac{{1}}{{{base}^{{{a}}}}}") == (a == b)
+    sums = [rf"{base}^{{{n}}}+1-\frac{{1}}{{{base}^{{{n}}}}}" for n in (a, b)]
+    assert is_correct(rf"\boxed{{{sums[1]}}}", sums[0]) == (a == b)
+
+
+@pytest.mark.parametrize(
+    ("formula", "digits"),
+    [(r"\sqrt{2}", 900), (r"\pi", 900), (r"\frac{1}{3}", 5000), ("x", 5000), (r"\sin x", 150)],
+)
+def test_is_correct_late_digit_difference_is_wrong(formula: str, digits: int) -> None:
+    for places in (30, digits):
+        assert not is_correct(rf"\boxed{{{formula}+10^{{-{places}}}}}", formula)
+    assert is_correct(
+        rf"\boxed{{{formula}+10^{{-{digits}}}-\frac{{1}}{{10^{{{digits}}}}}}}", formula
+    )
+
+
+@pytest.mark.parametrize(
+    ("gold", "kind", "text"),
+    [
+        ("1,000", "number", "1000"),
+        (r"\frac{6}{4}", "number", "3/2"),
+        ("2x+1", "expression", "2*x + 1"),
+        (r"12\text{ cm}", "number", "12 cm"),
+        ("x=3", "relation", "x = 3"),
+        (r"0\le x<5", "relation", "0 ≤ x < 5"),
+        ("3,1,2", "list", "3, 1, 2"),
+        (r"x=1\text{ or }x=2", "list", "x = 1 or x = 2"),
+        ("(1,2)", "tuple", "(1, 2)"),
+        (r"\{2,1\}", "set", "{2, 1}"),
+        (r"\{2k+1 : k\in\mathbb{Z}\}", "set", "{2*k + 1 : k ∈ Z}"),
+        (r"(0,1]\cup(2,3)", "region", "(0, 1] ∪ (2, 3)"),  # noqa: RUF001
+        (r"\begin{pmatrix}1\\2\end{pmatrix}", "matrix", "[[1], [2]]"),
+    ],
+)
+def test_explain_gold_valid_answer_has_no_suspicion(gold: str, kind: str, text: str) -> None:
+    reading = explain_gold(gold)
+    assert reading.parses
+    assert (reading.kind, reading.text, reading.reason, reading.suspicions) == (kind, text, "", ())
+
+
+@pytest.mark.parametrize(
+    ("gold", "kind", "suspicion"),
+    [
+        (r"\text{Monday}", "text", "it is read as text"),
+        ("1,2,\\ldots,9", "text", "it is read as text"),
+        ("2+3=5", "relation", "it is a statement about numbers, true or false"),
+        ("1<2", "relation", "it is a statement about numbers, true or false"),
+        ("12 OR 13", "expression", "it is read as several accepted answers"),
+        (r"n^2\text{ if }n>1", "expression", "it is read without 'if }n>1'"),
+        (r"So it is \boxed{5}", "number", "only its box is read"),
+        ("1/2 of it", "expression", "its words are read as letters"),
+    ],
+)
+def test_explain_gold_ambiguous_answer_has_suspicion(gold: str, kind: str, suspicion: str) -> None:
+    reading = explain_gold(gold)
+    assert reading.parses
+    assert (reading.kind, reading.suspicions) == (kind, (suspicion,))
+
+
+@pytest.mark.parametrize(
+    ("gold", "reason"),
+    [
+        ("", "it is empty"),
+        ("$ $", "it is empty"),
+        ("1" * 3000 + "+x", "it is longer than 2000 characters"),
+        ("t(0,4]", "it does not parse"),
+        (r"\frac{1}{", "it does not parse"),
+        ("5 5", "it does not parse"),
+        (r"\begin{cases}1\\2\end{cases}", "it does not parse"),
+        (r"(1,\frac{1}{0})", "it has no value"),
+    ],
+)
+def test_explain_gold_unparsable_answer_has_reason(gold: str, reason: str) -> None:
+    reading = explain_gold(gold)
+    assert not reading.parses
+    assert (reading.kind, reading.text, reading.reason) == ("nothing", "", reason)

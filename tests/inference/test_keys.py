@@ -1,0 +1,193 @@
+"""No key and no password stands in a config, a message, a log, a sample or a list of processes."""
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import LAB
+from paint.config.recipe import from_table
+from paint.config.schema import ConfigError, RolloutConfig
+from paint.core.display import Display
+from paint.inference.engine import EngineError, Sampling
+from paint.inference.factory import EngineSetup, open_remote
+from paint.inference.vllm.client import VllmServer
+from paint.inference.vllm.engine import VllmEngine
+from paint.inference.vllm.process import API_KEY
+from paint.models.policy import Policy
+from processes import until
+
+SECRET = "s3cr3t-0f-mine"
+SHORT = Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=4)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"server_args": f"--api-key {SECRET}"},
+        {"server_args": f"--dtype half --api_key={SECRET}"},
+        {"server_args": f"'--api-key' '{SECRET}'"},
+        {"server_args": f"--API-KEY {SECRET}"},
+        {"server_args": f"--api-ke {SECRET}"},  # vLLM takes flags by their beginnings
+        {"server_args": f"--hf-token {SECRET}"},
+        {"server_args": f"--ssl-keyfile-password={SECRET}"},
+        {"server_args": f"--otlp-traces-endpoint http://me:{SECRET}@collector"},
+        {"server": f"env VLLM_API_KEY={SECRET} vllm serve"},
+        {"server": f"bash -c 'HF_TOKEN={SECRET} exec vllm serve'"},
+        {"engine": "vllm", "urls": (f"http://me:{SECRET}@node1:8000",)},
+        {"engine": "vllm", "urls": ("http://node1", f"https://{SECRET}@node1:8000/v")},
+        {"engine": "vllm", "urls": (f"http://node1:8000/?key={SECRET}",)},
+        {"urls": (f"http://me:{SECRET}@node1:8000",)},
+        {"engine": "vllm", "urls": (f"me:{SECRET}@node1:8000",)},
+    ],
+)
+def test_rollout_setting_with_secret_is_refused_without_repeating_it(
+    setting: dict[str, object],
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        from_table(
+            {"rollout": {k: [*v] if isinstance(v, tuple) else v for k, v in setting.items()}}
+        )
+    assert SECRET not in str(error.value)
+    assert "environment" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--gpu-memory-utilization 0.3 --max-num-batched-tokens 2048 --tokenizer-mode slow",
+        "--ssl-keyfile /etc/key.pem --ssl-certfile cert.pem",
+        "--chat-template 'a key = token.jinja' --otlp-traces-endpoint http://collector:4317",
+        "--tool-call-parser=keyed --enable-tokenizer-info-endpoint",
+    ],
+)
+def test_rollout_server_args_without_secret_are_accepted(text: str) -> None:
+    assert RolloutConfig(server_args=text).server_args == text
+
+
+PARTS = [
+    "http://",
+    "https://",
+    "n",
+    ":",
+    "/",
+    "[",
+    "]",
+    "8",
+    "99999",
+    "-",
+    "é",
+    ".",
+    "%",
+    " ",
+    "\n",
+]
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=6).map("".join))
+def test_server_url_fuzz_raises_only_project_errors(url: str) -> None:
+    with suppress(ConfigError, EngineError):
+        VllmServer(RolloutConfig(engine="vllm", urls=(url,)).urls[0], timeout=1.0)
+
+
+@pytest.mark.parametrize("key", ["two words", "line\n", "clé"])
+def test_server_key_invalid_in_header_is_refused_and_hidden(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(API_KEY, key)
+    with pytest.raises(EngineError, match=API_KEY) as error:
+        VllmServer("http://node1:8000", timeout=1.0)
+    assert key not in str(error.value)
+
+
+@contextmanager
+def guarded(key: str) -> Iterator[str]:
+    """A server that wants this key, and repeats in its message which one it got."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            header = self.headers.get("Authorization", "")
+            is_open = self.path == "/health" or header == f"Bearer {key}"
+            content = {"data": [{"id": "base", "max_model_len": 9}]}
+            if not is_open:
+                content = {"error": {"message": f"bad key {header}"}}  # type: ignore[dict-item]
+            text = json.dumps(content).encode()
+            self.send_response(200 if is_open else 401)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_foreign_server_gets_key_from_environment(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(url: str) -> int:
+        server = VllmServer(url, timeout=5.0)
+        engine = VllmEngine(policy, [server], tmp_path, Display(), in_flight=1, patience=1.0)
+        try:
+            engine.connect()
+        finally:
+            engine.close()
+        return server.max_tokens
+
+    with guarded(SECRET) as url:
+        monkeypatch.setenv(API_KEY, SECRET)
+        assert connect(url) == 9
+        monkeypatch.setenv(API_KEY, "another-" + SECRET)
+        with pytest.raises(EngineError, match=rf"401: bad key Bearer \*\*\*; .*{API_KEY}") as error:
+            connect(url)
+        assert SECRET not in str(error.value)
+
+
+# A server that writes down the key that it is given, and the command lines of all processes.
+SPY = """
+import json, os, subprocess, sys
+lines = [open(f"/proc/{p}/cmdline").read() for p in os.listdir("/proc") if p.isdigit() and
+         os.path.exists(f"/proc/{p}/cmdline")]
+json.dump([os.environ["VLLM_API_KEY"], lines], open(sys.argv[1], "w"))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
+def test_owned_server_gets_fresh_secret_key(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(API_KEY, SECRET)  # that of other servers
+    (tmp_path / "spy.py").write_text(SPY)
+    keys = []
+    for run in ("a", "b"):
+        (tmp_path / run).mkdir()
+        found = tmp_path / run / "found.json"
+        command = f"{sys.executable} {tmp_path / 'spy.py'} {found}"
+        rollout = RolloutConfig(engine="vllm", server=command, server_timeout=20.0)
+        setup = EngineSetup(policy, LAB, rollout, tmp_path / run, Display(), 64)
+        opened = open_remote(VllmEngine.from_setup, setup, [[1]], SHORT)
+        with pytest.raises(EngineError) as error, opened:
+            pytest.fail("a spy is no server")
+        key, lines = json.loads(until(found.exists) and found.read_text())
+        log = (tmp_path / run / "engine/server.log").read_text()
+        assert len(key) >= 32
+        assert not any(key in line for line in lines)
+        assert key not in log + str(error.value)
+        keys.append(key)
+    assert len({*keys, SECRET}) == 3

@@ -1,0 +1,396 @@
+"""Sampling follows the right distribution; a completion depends on its prompt and seed alone."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from conftest import LAB
+from paint.core import display
+from paint.core.display import Clock, Display, Terminal
+from paint.data.problems import Problem
+from paint.inference.engine import Sampling
+from paint.inference.local import LocalEngine, MergedEngine, distribution, invert
+from paint.models import attention
+from paint.models.policy import Policy, load_policy
+from paint.objective.loss import token_log_probs
+
+SHORT = Sampling(temperature=1.5, top_p=0.99, top_k=20, max_new_tokens=60)
+GREEDY = dataclasses.replace(SHORT, temperature=0.0)
+
+
+def prompts_of(policy: Policy, problems: list[Problem], count: int) -> list[list[int]]:
+    """Prompts of different lengths: a third of them also show a part of the solution."""
+    return [
+        policy.teacher_prompt(p.problem, p.solution[:20], complete=False)
+        if i % 3 == 2
+        else policy.student_prompt(p.problem)
+        for i, p in enumerate(problems[:count])
+    ]
+
+
+def test_generate_completion_depends_only_on_its_prompt_and_seed(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    prompts = prompts_of(policy, problems, 7)
+    seeds = list(range(7))
+    together = LocalEngine(policy, batch_size=7).generate(prompts, SHORT, seeds)
+    in_threes = LocalEngine(policy, batch_size=3).generate(prompts[::-1], SHORT, seeds[::-1])[::-1]
+    alone = LocalEngine(policy, batch_size=1).generate(prompts[4:5], SHORT, seeds[4:5])
+    assert [c.ids for c in together] == [c.ids for c in in_threes]
+    assert together[4].ids == alone[0].ids
+    other = LocalEngine(policy, batch_size=7).generate(prompts, SHORT, [s + 100 for s in seeds])
+    assert [c.ids for c in together] != [c.ids for c in other]
+    assert LocalEngine(policy, batch_size=7).generate([], SHORT, []) == []
+
+
+def test_generate_log_probs_match_trainer(trained: Policy, problems: list[Problem]) -> None:
+    prompts = prompts_of(trained, problems, 6)
+    completions = LocalEngine(trained, batch_size=6).generate(prompts, SHORT, range(6))
+    ids = [c.ids for c in completions]
+    logits = trained.lm_head(trained.hidden_states(prompts, ids)).detach()
+    trainer = token_log_probs(logits, torch.tensor([i for row in ids for i in row]))
+    engine = torch.tensor([x for c in completions for x in c.log_probs])
+    torch.testing.assert_close(engine, trainer, rtol=1e-4, atol=1e-4)
+
+
+def test_generate_greedy_takes_likeliest_token(policy: Policy, problems: list[Problem]) -> None:
+    prompts = prompts_of(policy, problems, 5)
+    completions = LocalEngine(policy, batch_size=5).generate(prompts, GREEDY, [0] * 5)
+    ids = [c.ids for c in completions]
+    choice = policy.lm_head(policy.hidden_states(prompts, ids)).argmax(-1)
+    assert choice.tolist() == [i for row in ids for i in row]
+
+
+def test_generate_ends_with_end_token_or_is_truncated(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    prompts = prompts_of(policy, problems, 9)
+    whole = LocalEngine(policy, batch_size=9).generate(
+        prompts, dataclasses.replace(SHORT, max_new_tokens=90), range(9)
+    )
+    cut = LocalEngine(policy, batch_size=9).generate(
+        prompts, dataclasses.replace(SHORT, max_new_tokens=10), range(9)
+    )
+    for long, short in zip(whole, cut, strict=True):
+        assert not long.truncated
+        assert long.ids[-1] in policy.end_ids
+        assert not set(long.ids[:-1]) & set(policy.end_ids)
+        assert short.truncated
+        assert short.ids == long.ids[:10]
+        assert len(short.log_probs) == 10
+
+
+def test_generate_ignores_generation_config_of_model(
+    policy: Policy, lab_copy: Path, problems: list[Problem]
+) -> None:
+    own = GenerationConfig.from_pretrained(lab_copy)
+    own.update(repetition_penalty=5.0, do_sample=True, temperature=0.1)
+    own.save_pretrained(lab_copy)
+    bent = load_policy(dataclasses.replace(LAB, path=str(lab_copy)), seed=0)
+    prompts = prompts_of(policy, problems, 4)
+    expected = LocalEngine(policy, batch_size=4).generate(prompts, SHORT, range(4))
+    assert LocalEngine(bent, batch_size=4).generate(prompts, SHORT, range(4)) == expected
+
+
+@pytest.mark.parametrize(
+    ("sampling", "keeps"),
+    [
+        (Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=1), lambda p: p),
+        (Sampling(temperature=2.0, top_p=1.0, top_k=-1, max_new_tokens=1), lambda p: p.sqrt()),
+        (
+            Sampling(temperature=1.0, top_p=1.0, top_k=2, max_new_tokens=1),
+            lambda p: p * (p >= p.topk(2).values[-1]),
+        ),
+        (
+            Sampling(temperature=1.0, top_p=0.5, top_k=-1, max_new_tokens=1),
+            lambda p: p * (p == p.max()),
+        ),
+    ],
+    ids=["plain", "temperature", "top-k", "top-p"],
+)
+def test_generate_samples_follow_model_distribution(  # type: ignore[no-untyped-def]
+    policy: Policy, problems: list[Problem], sampling: Sampling, keeps
+) -> None:
+    """4,000 draws of the token that continues a formula, against the library's logits."""
+    prompt = policy.student_prompt(problems[0].problem)
+    prompt += LocalEngine(policy, batch_size=1).generate([prompt], GREEDY, [0])[0].ids[:9]
+    prompt = prompt[-5:]  # 4,000 copies are read, and five tokens leave more than one choice
+    probs = policy.model(input_ids=torch.tensor([prompt])).logits[0, -1].detach().softmax(-1)
+    expected = keeps(probs)
+    expected = expected / expected.sum()
+    draws = 4000
+    completions = LocalEngine(policy, batch_size=draws).generate(
+        [prompt] * draws, sampling, range(draws)
+    )
+    counts = torch.zeros_like(probs)
+    for completion in completions:
+        counts[completion.ids[0]] += 1
+    error = (counts / draws - expected).abs()
+    # Five deviations, and three draws more for tokens so rare that a deviation says little.
+    assert (
+        error <= 5 * (expected * (1 - expected) / draws).sqrt() + 3 / draws * (expected > 0)
+    ).all()
+
+
+def test_grouped_query_decode_copies_keys_only_for_prefill(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    prompts = prompts_of(policy, problems, 2)
+    layers = policy.base.config.num_hidden_layers
+    with patch.object(
+        attention, "sdpa_attention_forward", side_effect=sdpa_attention_forward
+    ) as copying:
+        LocalEngine(policy, batch_size=2).generate(prompts, SHORT, range(2))
+    assert {call.args[1].shape[2] for call in copying.call_args_list}.isdisjoint({1})
+    assert copying.call_count in (layers, 2 * layers)  # with a common beginning, twice
+
+
+@contextmanager
+def passes(policy: Policy) -> Iterator[list[tuple[int, int]]]:
+    """Rows and tokens of a row of every pass through the model, as they come."""
+    shapes: list[tuple[int, int]] = []
+
+    def note(_: Any, __: Any, inputs: dict[str, Tensor]) -> None:
+        rows, tokens = inputs["input_ids"].shape
+        shapes.append((rows, tokens))
+
+    hook = policy.base.get_decoder().register_forward_pre_hook(note, with_kwargs=True)
+    yield shapes
+    hook.remove()
+
+
+def test_generate_reads_repeated_prompt_once(policy: Policy, problems: list[Problem]) -> None:
+    prompts = prompts_of(policy, problems, 2) * 3
+    with passes(policy) as shapes:
+        together = LocalEngine(policy, batch_size=6).generate(prompts, SHORT, range(6))
+    assert shapes[0] == (2, max(map(len, prompts)))
+    assert shapes[1] == (6, 1)
+
+    alone = LocalEngine(policy, batch_size=1).generate(prompts, SHORT, range(6))
+    assert [c.ids for c in together] == [c.ids for c in alone]
+
+
+def test_generate_reads_common_prefix_once(policy: Policy, problems: list[Problem]) -> None:
+    beginning = policy.student_prompt(problems[9].problem)
+    prompts = [beginning + prompt for prompt in prompts_of(policy, problems, 5)]
+    shared = len(beginning) + len(policy.student_prompt("#")) - len(policy.student_prompt("#")[1:])
+    with passes(policy) as shapes:
+        together = LocalEngine(policy, batch_size=3).generate(prompts, SHORT, range(5))
+    (one, length), (rows, rest), *_ = shapes
+    assert one == 1
+    assert shared <= length < min(map(len, prompts))
+    assert (rows, rest) == (3, max(map(len, prompts)) - length)
+
+    alone = [
+        LocalEngine(policy, batch_size=1).generate([prompt], SHORT, [seed])[0]
+        for seed, prompt in enumerate(prompts)
+    ]
+    assert [c.ids for c in together] == [c.ids for c in alone]
+    for mine, theirs in zip(together, alone, strict=True):
+        assert mine.log_probs == pytest.approx(theirs.log_probs, abs=1e-4)
+
+
+def test_generate_refills_finished_rows(policy: Policy, problems: list[Problem]) -> None:
+    """Whoever waits for the longest row of each batch takes as many passes as those together."""
+    prompts, whole = prompts_of(policy, problems, 24), dataclasses.replace(SHORT, max_new_tokens=90)
+    with passes(policy) as shapes:
+        completions = LocalEngine(policy, batch_size=4).generate(prompts, whole, range(24))
+    assert max(rows for rows, _ in shapes) == 4
+    assert sum(rows for rows, tokens in shapes if tokens == 1) == sum(
+        len(c.ids) - 1 for c in completions
+    )
+
+    ordered = sorted(range(24), key=lambda i: (-len(prompts[i]), prompts[i]))
+    lengths = [len(completions[i].ids) for i in ordered]
+    waiting = sum(max(lengths[i : i + 4]) - 1 for i in range(0, 24, 4))
+    assert sum(tokens == 1 for _, tokens in shapes) < waiting
+
+
+FAMILIES: dict[str, Callable[[dict[str, Any]], PreTrainedModel]] = {
+    "grouped heads": lambda shape: LlamaForCausalLM(LlamaConfig(**shape)),
+    "sliding windows": lambda shape: Gemma2ForCausalLM(
+        Gemma2Config(**shape, sliding_window=8, head_dim=16, final_logit_softcapping=None)
+    ),
+    "recurrent states": lambda shape: Qwen3NextForCausalLM(
+        Qwen3NextConfig(
+            **shape,
+            head_dim=16,
+            linear_num_key_heads=2,
+            linear_num_value_heads=2,
+            linear_key_head_dim=16,
+            linear_value_head_dim=16,
+            num_experts=2,
+            num_experts_per_tok=1,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=16,
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_generate_matches_library_for_every_model_family(policy: Policy, family: str) -> None:
+    torch.manual_seed(0)
+    shape = {
+        "vocab_size": len(policy.tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.5,
+        "pad_token_id": 0,
+    }
+    model = FAMILIES[family](shape).eval()
+    model.generation_config = GenerationConfig(eos_token_id=3)
+    own = dataclasses.replace(policy, model=model, lm_head=model.get_output_embeddings())
+
+    texts = torch.randint(4, 30, (5, 40)).tolist()
+    prompts = [texts[0][:20] + text[: 3 + 4 * i] for i, text in enumerate(texts)] * 2
+    greedy = dataclasses.replace(GREEDY, max_new_tokens=24)
+    completions = LocalEngine(own, batch_size=4).generate(prompts, greedy, range(10))
+    for prompt, completion in zip(prompts, completions, strict=True):
+        written = model.generate(
+            torch.tensor([prompt]), do_sample=False, max_new_tokens=24, eos_token_id=own.end_ids
+        )
+        assert list(completion.ids) == written[0, len(prompt) :].tolist()
+
+
+def whole_distribution(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Of every token, also of those that are left out."""
+    probs, tokens = distribution(logits, sampling)
+    assert ((tokens.diff() > 0) | (probs[:, 1:] == 0)).all()
+    return torch.zeros_like(logits).scatter_add(-1, tokens, probs)
+
+
+def plain_distribution(logits: Tensor, sampling: Sampling) -> Tensor:
+    """By definition, token by token, in float64."""
+    rows = []
+    for row in (logits.double() / sampling.temperature).tolist():
+        least = sorted(row)[-sampling.top_k] if 0 < sampling.top_k < len(row) else -torch.inf
+        kept_scores = [x if x >= least else -torch.inf for x in row]
+        weights = torch.tensor(kept_scores, dtype=torch.float64).softmax(0)
+        kept, mass = torch.zeros_like(weights), 0.0
+        for token in sorted(range(len(row)), key=lambda i: (-float(weights[i]), i)):
+            if mass < sampling.top_p or sampling.top_p == 1:  # 1 is off
+                kept[token] = weights[token]
+            mass += float(weights[token])
+        rows.append(kept / kept.sum())
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("top_k", [-1, 1, 7, 300, 1000])
+@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.5, 0.01])
+def test_distribution_top_k_top_p_match_definition(
+    dtype: torch.dtype, top_k: int, top_p: float
+) -> None:
+    """Peaked, flat and, in bfloat16, full of equals; more tokens than are looked at first."""
+    generator = torch.Generator().manual_seed(top_k)
+    logits = (
+        torch.randn(6, 700, generator=generator) * torch.tensor([0.01, 0.3, 1, 3, 9, 30])[:, None]
+    )
+    logits[0, ::3] = logits[0, 0]
+    sampling = Sampling(1.1, top_p, top_k, 1)
+    probs = whole_distribution(logits.to(dtype).double(), sampling)
+    expected = plain_distribution(logits.to(dtype), sampling)
+    assert ((probs > 0) == (expected > 0)).all()
+    torch.testing.assert_close(probs / probs.sum(-1, keepdim=True), expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(20, 1.0), (-1, 0.9), (20, 0.9)])
+def test_distribution_top_k_top_p_match_library(top_k: int, top_p: float) -> None:
+    logits = torch.randn(64, 3000, generator=torch.Generator().manual_seed(0)) * 4
+    logits = logits.bfloat16().float()
+    scores = TemperatureLogitsWarper(1.1)(None, logits)
+    if top_k > 0:
+        scores = TopKLogitsWarper(top_k)(None, scores)
+    if top_p < 1:
+        scores = TopPLogitsWarper(top_p)(None, scores)
+    probs = whole_distribution(logits, Sampling(1.1, top_p, top_k, 1))
+    expected = scores.softmax(-1)
+    probs = probs / probs.sum(-1, keepdim=True)
+    # Which of several equals it keeps is up to its sorting, but not how many.
+    torch.testing.assert_close(probs.sort().values, expected.sort().values)
+    if top_p == 1:
+        torch.testing.assert_close(probs, expected)
+
+
+def test_generate_shows_progress_before_first_completion(
+    policy: Policy, problems: list[Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "SAY_SECONDS", 0.0)
+    shown = Display()
+    shown.console = Terminal(StringIO())
+    engine = LocalEngine(policy, batch_size=2, display=shown)
+    sampling = dataclasses.replace(SHORT, max_new_tokens=3)
+    with Clock(shown)("rollout"):
+        engine.generate(prompts_of(policy, problems, 2), sampling, range(2))
+    lines = shown.console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line.rpartition(",")[0] for line in lines] == [
+        f"rollout, {tokens} tokens" for tokens in (2, 4, 6)
+    ]
+
+    with shown.counting("base, mine", total=2) as count:
+        shown.writing(0, 40)
+        assert count.line().startswith("base, mine: 0/2, ")
+        assert "tok/s, 40 tokens yet after 0 s" in count.line()
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from([0.0, 1e-8, 0.1, 1.0, 3.0]), min_size=4, max_size=4), min_size=1
+    ),
+    st.floats(0, 1, exclude_max=True, width=32),
+)
+def test_invert_never_draws_zero_probability_token(rows: list[list[float]], uniform: float) -> None:
+    probs = torch.tensor([[*row, 0.5, 0.0] for row in rows])
+    tokens = invert(probs, torch.full((len(rows),), uniform))
+    assert (probs.gather(1, tokens[:, None]) > 0).all()
+    below = torch.stack(
+        [p[:t].sum() / p.sum() for p, t in zip(probs.double(), tokens, strict=True)]
+    )
+    assert (below <= uniform + 1e-6).all()
+
+
+def test_merged_engine_merges_adapter_only_while_generating(
+    trained: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_merged() -> set[bool]:
+        return {layer.merged for layer in trained.adapted.values()}
+
+    forward, seen = MergedEngine._forward, []
+
+    def look(engine: MergedEngine, *arguments: Any) -> Any:
+        seen.append(is_merged())
+        return forward(engine, *arguments)
+
+    monkeypatch.setattr(MergedEngine, "_forward", look)
+    MergedEngine(trained, batch_size=2).generate([[5, 6, 7]] * 3, SHORT, range(3))
+    assert len(seen) > 2
+    assert all(merged == {True} for merged in seen)
+    assert is_merged() == {False}

@@ -1,0 +1,863 @@
+"""Tests of the vLLM engine with servers that hang, die, forget or lie."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft.utils import load_peft_weights
+
+from conftest import LAB, move
+from fake_vllm_server import END, StandIn
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.schema import Config
+from paint.core.display import Display
+from paint.core.storage import digest_of_file
+from paint.data.problems import Problem
+from paint.inference.adapter_sync_check import LogprobMismatchError, check_adapter_sync
+from paint.inference.engine import Completion, EngineError, Sampling
+from paint.inference.factory import EngineSetup, open_remote
+from paint.inference.local import LocalEngine, MergedEngine
+from paint.inference.vllm import client, pool
+from paint.inference.vllm import engine as vllm_engine
+from paint.inference.vllm.client import VllmServer
+from paint.inference.vllm.engine import VllmEngine
+from paint.inference.vllm.process import (
+    ServerProcess,
+    free_port,
+    server_command,
+    server_environment,
+)
+from paint.models.policy import Policy
+from paint.models.weights import load_adapter
+from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch
+from processes import alive, until
+
+SHORT = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=8)
+PROMPTS = [[10 + i, 40 + i, 70 + i] for i in range(24)]
+EXPECTED = [(i % 500 + 3, 10 + i, 40 + i, END) for i in range(24)]
+
+Open = Callable[..., VllmEngine]
+
+
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins come back within milliseconds, so nobody waits longer for them."""
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.02)
+    monkeypatch.setattr(pool, "RETRY_SECONDS", 0.05)
+
+
+@pytest.fixture
+def stand_ins() -> Iterator[Callable[..., StandIn]]:
+    made: list[StandIn] = []
+
+    def make(**settings: Any) -> StandIn:
+        made.append(StandIn(**settings))
+        return made[-1]
+
+    yield make
+    for stand_in in made:
+        stand_in.silent = False
+        stand_in.stop()
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
+    return lambda: capsys.readouterr().out
+
+
+@pytest.fixture
+def opened(policy: Policy, tmp_path: Path) -> Iterator[Open]:
+    """Opens engines on stand-ins, and closes them."""
+    engines: list[VllmEngine] = []
+
+    def open_on(
+        *servers: StandIn, timeout: float = 30.0, run: str = "run", **options: Any
+    ) -> VllmEngine:
+        options = {"in_flight": 4, "patience": 20.0} | options
+        folder = tmp_path / run / "engine"
+        folder.mkdir(parents=True, exist_ok=True)
+        made = VllmEngine(
+            policy,
+            [VllmServer(s.url, timeout=timeout) for s in servers],
+            folder,
+            Display(),
+            **options,
+        )
+        engines.append(made)
+        made.connect()
+        return made
+
+    yield open_on
+    for engine in engines:
+        engine.close()
+
+
+def later(seconds: float, act: Callable[[], object]) -> None:
+    timer = threading.Timer(seconds, act)
+    timer.daemon = True
+    timer.start()
+
+
+def generate(engine: VllmEngine) -> list[tuple[int, ...]]:
+    return [c.ids for c in engine.generate(PROMPTS, SHORT, range(len(PROMPTS)))]
+
+
+def test_vllm_request_contains_all_sampling_parameters(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins()
+    engine = opened(stand_in)
+    assert generate(engine) == EXPECTED
+    [name] = stand_in.adapters
+    bodies = sorted(
+        (body for path, body in stand_in.calls if path == "/v1/completions"),
+        key=lambda b: b["seed"],
+    )
+    for i, body in enumerate(bodies):
+        assert body == {
+            "model": name,
+            "prompt": PROMPTS[i],
+            "add_special_tokens": False,
+            "seed": i,
+            "max_tokens": 8,
+            "temperature": 1.1,
+            "top_p": 0.95,
+            "top_k": 20,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "stop_token_ids": engine.policy.end_ids,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+    [cut] = engine.generate([[5, 6, 7]], Sampling(0.0, 1.0, -1, 2), [0])
+    assert (cut.ids, cut.truncated) == ((3, 5), True)
+
+
+def test_sync_weights_names_are_unique_across_versions_and_runs(
+    stand_ins: Any, opened: Open, tmp_path: Path
+) -> None:
+    stand_in = stand_ins(max_loras=9)
+    seen = []
+    for engine in (opened(stand_in, run="a"), opened(stand_in, run="b")):
+        for _ in range(3):
+            engine.sync_weights()
+            assert engine.adapter is not None
+            assert stand_in.adapters[engine.adapter.name] == str(engine.adapter)
+            assert sorted(
+                p.name for p in engine.adapters.folder.glob(f"*{engine.adapters.run}*")
+            ) == [engine.adapter.name]
+            seen.append(engine.adapter.name)
+    assert len(set(seen)) == 6
+    assert list(stand_in.adapters) == [
+        seen[2],
+        seen[5],
+    ]  # each replaced the one before, and nobody else's
+
+
+def test_sync_weights_shared_adapter_folder_keeps_runs_apart(
+    stand_ins: Any, policy: Policy, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    rollout = replace(
+        Config().rollout, engine="vllm", urls=(stand_ins().url,), adapter_folder=str(shared)
+    )
+    contents = []
+    for run in ("a/seed-0", "b/seed-0", "a/seed-0"):
+        setup = EngineSetup(policy, LAB, rollout, tmp_path / run, Display(), 1024)
+        engine = open_remote(VllmEngine.from_setup, setup, PROMPTS[:2], SHORT)
+        with (
+            pytest.raises(LogprobMismatchError),
+            engine,
+        ):  # a stand-in has no model, but the folder is made
+            pytest.fail("the adapter sync check passed")
+        contents.append(sorted(path.name for path in shared.iterdir()))
+    assert [len(names) for names in contents] == [1, 2, 2]
+    assert all(name.startswith("seed-0-") for name in contents[2])
+
+
+def test_sync_weights_loads_trained_adapter(stand_ins: Any, opened: Open, trained: Policy) -> None:
+    stand_in = stand_ins()
+    engine = opened(stand_in)
+    engine.policy = trained
+    engine.sync_weights()
+    [path] = stand_in.adapters.values()
+    stored = load_peft_weights(path, device="cpu")
+    for name, parameter in trained.model.named_parameters():
+        if parameter.requires_grad:
+            assert torch.equal(stored[name.replace(".default", "")], parameter)
+
+
+def test_vllm_engine_close_unloads_its_adapters(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins()
+    engine = opened(stand_in)
+    generate(engine)
+    engine.close()
+    assert stand_in.adapters == {}
+    assert not list(engine.adapters.folder.glob("*paint-*"))
+
+
+def test_vllm_engine_resume_drops_adapters_of_killed_run(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins()
+    killed, other = opened(stand_in), opened(stand_in, run="another")
+    killed.sync_weights()
+    other.sync_weights()
+    assert other.adapter is not None
+    resumed = opened(stand_in)
+    assert list(stand_in.adapters) == [other.adapter.name]
+    other.close()
+    resumed.sync_weights()
+    resumed.require_slots()
+
+
+def test_pool_sends_rows_to_least_busy_server(stand_ins: Any, opened: Open) -> None:
+    slow, fast = stand_ins(seconds=0.3), stand_ins(seconds=0.01)
+    assert generate(opened(slow, fast)) == EXPECTED
+    counts = [s.paths().count("/v1/completions") for s in (slow, fast)]
+    assert sum(counts) == 24
+    assert 1 <= counts[0] <= 8  # in_flight 4 at a time, while the fast one does the rest
+
+
+def test_pool_retries_transient_failure_without_eviction(
+    stand_ins: Any, opened: Open, said: Any
+) -> None:
+    stand_in = stand_ins(hiccups=2)  # a row that meets both still has its third attempt
+    assert generate(opened(stand_in)) == EXPECTED
+    assert stand_in.hiccups == 0
+    assert "left out" not in said()
+
+
+def test_sync_weights_retries_before_eviction(
+    stand_ins: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PAUSE_SECONDS", 0.25)
+    stand_in = stand_ins()
+    engine = opened(stand_in)
+    stand_in.stop()
+    later(0.2, stand_in.start)
+    engine.sync_weights()
+    assert engine.adapter is not None
+    assert list(stand_in.adapters) == [engine.adapter.name]
+    assert "left out" not in said()
+
+
+def test_pool_evicts_dead_server_and_completes_step(
+    stand_ins: Any, opened: Open, said: Any
+) -> None:
+    dies, lives = stand_ins(seconds=0.2), stand_ins(seconds=0.02)
+    engine = opened(dies, lives)
+    later(0.1, dies.stop)
+    assert generate(engine) == EXPECTED
+    assert re.search(rf"{dies.url} is left out \(.*\); 1 of 2 servers go on", said())
+    engine.sync_weights()
+    assert generate(engine) == EXPECTED
+
+
+def test_pool_readmits_recovered_server_with_current_adapter(
+    stand_ins: Any, opened: Open, said: Any
+) -> None:
+    dies, lives = stand_ins(), stand_ins()
+    engine = opened(dies, lives)
+    engine.sync_weights()
+    dies.stop()
+    assert generate(engine) == EXPECTED
+    engine.sync_weights()
+    dies.start()
+    lives.seconds = 0.1
+    assert generate(engine) == EXPECTED
+    assert f"{dies.url} answers again and has the current adapter" in said()
+    assert engine.adapter is not None
+    assert list(dies.adapters) == [engine.adapter.name]
+
+
+def test_pool_waits_for_its_only_server(stand_ins: Any, opened: Open, said: Any) -> None:
+    stand_in = stand_ins(seconds=0.05)
+    engine = opened(stand_in)
+    later(0.1, stand_in.stop)
+    later(0.5, stand_in.start)
+    assert generate(engine) == EXPECTED
+    assert "waiting for it" in said()
+
+
+def test_pool_evicts_hanging_server_by_health_check(
+    stand_ins: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(client, "HEALTH_SECONDS", 0.2)
+    hangs, lives = stand_ins(seconds=0.05), stand_ins(seconds=0.05)
+    engine = opened(hangs, lives)
+    engine.sync_weights()
+    later(0.05, lambda: setattr(hangs, "silent", True))
+    assert generate(engine) == EXPECTED
+    assert f"{hangs.url} is left out (no answer to /health)" in said()
+
+
+def test_pool_reloads_adapter_on_restarted_server(stand_ins: Any, opened: Open, said: Any) -> None:
+    stand_in = stand_ins(forgetful=7)
+    assert generate(opened(stand_in)) == EXPECTED
+    assert stand_in.paths().count("/v1/load_lora_adapter") >= 2
+    assert "left out" not in said()
+
+
+def test_pool_without_servers_fails_after_server_timeout(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins()
+    engine = opened(stand_in, patience=0.6)
+    engine.sync_weights()
+    stand_in.stop()
+    began = time.monotonic()
+    with pytest.raises(
+        EngineError,
+        match=rf"no answer for [1-9] s \({stand_in.url}.*paint resume RUN.*server_timeout",
+    ):
+        generate(engine)
+    assert time.monotonic() - began < 10
+
+
+def test_pool_server_that_always_fails_ends_run_without_waiting(
+    stand_ins: Any, opened: Open
+) -> None:
+    stand_in = stand_ins(broken=True)
+    with pytest.raises(
+        EngineError, match=r"failed 4 times without completing anything .*EngineCore encountered"
+    ):
+        generate(opened(stand_in, patience=1000.0))
+
+
+def test_pool_completion_that_always_times_out_ends_run(stand_ins: Any, opened: Open) -> None:
+    with pytest.raises(
+        EngineError, match=r"asked for 3 times without an answer in time .*raise rollout\.timeout"
+    ):
+        generate(opened(stand_ins(seconds=1.0), timeout=0.1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"max_rank": 1},
+            r"up to rank 1, this one has 8 \(model\.lora_rank\); start it with --max-lora-rank 8",
+        ),
+        ({"runtime": False}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
+        ({"lora": False}, "--enable-lora"),
+    ],
+    ids=["rank", "no runtime loading", "no adapters"],
+)
+def test_sync_weights_rejected_adapter_names_flag_to_set(
+    stand_ins: Any, opened: Open, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(EngineError, match=message):
+        opened(stand_ins(**settings)).sync_weights()
+
+
+def test_sync_weights_folder_unreadable_by_server_is_named(
+    stand_ins: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = opened(stand_ins())
+    monkeypatch.setattr(vllm_engine, "save_adapter", lambda *_: None)
+    with pytest.raises(
+        EngineError,
+        match=rf"cannot read {engine.adapters.folder}/paint-.*--rollout\.adapter-folder",
+    ):
+        engine.sync_weights()
+
+
+def test_require_slots_more_adapters_than_slots_is_refused(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins(max_loras=1)
+    first = opened(stand_in)
+    first.sync_weights()
+    first.require_slots()
+    second = opened(stand_in, run="another")
+    second.sync_weights()
+    with pytest.raises(EngineError, match=r"serves 2 adapters and holds 1 at once.*--max-loras 2"):
+        second.require_slots()
+
+
+def test_require_slots_counts_off_policy_steps(stand_ins: Any, opened: Open) -> None:
+    ahead = opened(stand_ins(max_loras=2), ahead=2)
+    ahead.sync_weights()
+    wanted = r"serves 3 adapters and holds 2 .* --max-loras 3.* or lower rollout\.off_policy_steps"
+    with pytest.raises(EngineError, match=wanted):
+        ahead.require_slots()
+
+
+def test_submit_runs_steps_concurrently_each_with_its_adapter(
+    stand_ins: Any, opened: Open, policy: Policy, tmp_path: Path
+) -> None:
+    """While the caller goes on, and while what was asked for first is not there yet."""
+    stand_in = stand_ins(max_loras=3)
+    engine = opened(stand_in, ahead=2, in_flight=2)
+    engine.sync_weights()
+    others = [engine.fork(), engine.fork()]
+    for step, other in enumerate(others):
+        move(policy, step)
+        other.sync_weights()
+    stand_in.silent = True
+    waiting = [other.submit(PROMPTS, SHORT, range(24)) for other in others]
+    until(lambda: stand_in.paths().count("/v1/completions") == 2 * 2)
+    stand_in.silent = False
+
+    assert [[c.ids for c in wait()] for wait in waiting] == [EXPECTED, EXPECTED]
+    assert generate(engine) == EXPECTED
+    asked = [body["model"] for path, body in stand_in.calls if path == "/v1/completions"]
+    assert sorted(Counter(asked).values()) == [24, 24, 24]
+    assert set(asked) == set(stand_in.adapters)
+    weights = {
+        digest_of_file(Path(p) / "adapter_model.safetensors") for p in stand_in.adapters.values()
+    }
+    assert len(weights) == 3
+    engine.close()
+    assert not stand_in.adapters
+    assert not list((tmp_path / "run/engine").iterdir())
+
+
+def test_pool_readmits_server_that_died_while_nobody_waited(
+    stand_ins: Any, opened: Open, said: Any
+) -> None:
+    stand_in = stand_ins(max_loras=2, seconds=0.1)
+    engine = opened(stand_in, ahead=1)
+    engine.sync_weights()
+    beside = engine.fork()
+    beside.sync_weights()
+    wait = beside.submit(PROMPTS, SHORT, range(24))
+    until(lambda: stand_in.paths().count("/v1/completions") > 8)
+    stand_in.stop()
+    until(lambda: "is left out" in said())
+    stand_in.start()
+    assert [c.ids for c in wait()] == EXPECTED
+
+
+def test_vllm_engine_close_cancels_pending_completions(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins(max_loras=2, seconds=0.2)
+    engine = opened(stand_in, ahead=1, in_flight=1)
+    engine.sync_weights()
+    beside = engine.fork()
+    beside.sync_weights()
+    wait = beside.submit(PROMPTS, SHORT, range(24))
+    until(lambda: "/v1/completions" in stand_in.paths())
+    started = time.monotonic()
+    engine.close()
+    assert time.monotonic() - started < 2
+    assert not stand_in.adapters
+    assert stand_in.paths().count("/v1/completions") < 4
+    with pytest.raises(CancelledError):
+        wait()
+
+
+def test_submit_error_is_raised_to_waiter(stand_ins: Any, opened: Open) -> None:
+    engine = opened(stand_ins(max_tokens=20), ahead=1)
+    engine.sync_weights()
+    with pytest.raises(EngineError, match="a server has 20"):
+        engine.submit([[5] * 30], SHORT, [0])()
+
+
+def test_generate_completion_over_server_length_is_refused(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins(max_tokens=10)
+    with pytest.raises(
+        EngineError, match=r"a prompt of 3 tokens and 8 new ones need --max-model-len 11.* has 10"
+    ):
+        generate(opened(stand_in))
+    assert "/v1/completions" not in stand_in.paths()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda choice: choice.update(prompt_token_ids=[1, 2]), "read other token ids"),
+        (
+            lambda choice: choice.update(token_ids=[5, 6], logprobs={"token_logprobs": [-1, -1]}),
+            "stopped after 2 of 8",
+        ),
+        (lambda choice: choice["logprobs"]["token_logprobs"].pop(), "4 token ids and 3 log-probs"),
+        (lambda choice: choice["logprobs"].update(token_logprobs=[float("nan")] * 4), "not finite"),
+    ],
+    ids=["prompt", "length", "log-probs", "nan"],
+)
+def test_generate_completion_that_mismatches_request_is_refused(
+    stand_ins: Any, opened: Open, spoil: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    with pytest.raises(EngineError, match=message):
+        generate(opened(stand_ins(spoil=spoil)))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda choice: choice["token_ids"].append(10**9),
+        lambda choice: choice.update(token_ids=[5] * 100_000),
+        lambda choice: choice.clear(),
+    ],
+    ids=["no token", "too many", "nothing"],
+)
+def test_pool_evicts_server_with_invalid_response_and_completes_step(
+    stand_ins: Any, opened: Open, said: Any, lie: Callable[[dict[str, Any]], object]
+) -> None:
+    liar, honest = stand_ins(spoil=lie), stand_ins(seconds=0.02)
+    engine = opened(liar, honest)
+    completions = engine.generate(PROMPTS, SHORT, range(len(PROMPTS)))
+    assert [c.ids for c in completions] == EXPECTED
+    assert {c.source for c in completions} == {honest.url}
+    assert re.search(rf"{liar.url} is left out \(.*not as a vLLM server does", said())
+
+
+def test_client_slow_dripping_response_times_out(stand_ins: Any, opened: Open) -> None:
+    def drip(handler: Any, path: str, *good: object) -> bool:
+        if path != "/v1/completions":
+            return False
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        for _ in range(100):
+            time.sleep(0.05)
+            handler.wfile.write(b" ")
+        return True
+
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=r"asked for 3 times .*no whole answer within 0\.3 s"):
+        generate(opened(stand_ins(send=drip), timeout=0.3))
+    assert time.monotonic() - began < 4
+
+
+def test_vllm_engine_connect_to_other_server_is_refused(
+    stand_ins: Any, opened: Open, policy: Policy
+) -> None:
+    stand_in = stand_ins()
+    stand_in.respond = lambda *_: (200, {"hello": "world"})
+    with pytest.raises(EngineError, match="answers, but not as a vLLM server does"):
+        opened(stand_in)
+    stand_in.stop()
+    with pytest.raises(
+        EngineError, match=rf"{stand_in.url} did not answer within 1 s \(rollout\.server_timeout\)"
+    ):
+        opened(stand_in, patience=0.6)
+
+
+def test_colocated_server_is_awake_only_to_generate(stand_ins: Any, opened: Open) -> None:
+    stand_in = stand_ins()
+    engine = opened(stand_in, sleeps=True)
+    engine.sync_weights()
+    assert "/v1/load_lora_adapter" not in stand_in.paths()  # it may be asleep
+    stand_in.calls.clear()
+    for _ in range(2):
+        assert generate(engine) == EXPECTED
+        engine.sync_weights()
+        assert stand_in.asleep
+    engine.close()
+    assert not stand_in.asleep  # as it was found
+    once = ["/wake_up", "/v1/load_lora_adapter", *["/v1/completions"] * 24, "/sleep?level=1"]
+    asked = [path for path in stand_in.paths() if path != "/v1/unload_lora_adapter"]
+    assert asked == [*once, *once, "/wake_up"]
+
+
+def test_sync_weights_full_disk_is_reported(
+    stand_ins: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    engine = opened(stand_ins())
+    monkeypatch.setattr(vllm_engine, "save_adapter", full)
+    with pytest.raises(
+        EngineError, match=r"could not be written to .*no space left; free some space"
+    ):
+        engine.sync_weights()
+
+
+# A server and its worker: one process starts another and writes both numbers down. The worker does
+# not listen to SIGTERM; a stubborn server does not either, and its worker holds enough memory to be
+# still there for a while after SIGKILL.
+FAMILY = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+is_stubborn = sys.argv[2] == "stubborn"
+size = 2**29 if is_stubborn else 1
+holds = f"import time; held = b'x' * {size}; print(flush=True); time.sleep(600)"
+worker = subprocess.Popen([sys.executable, "-c", holds], stdout=subprocess.PIPE)
+worker.stdout.readline()
+if not is_stubborn:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+open(sys.argv[1] + ".partial", "w").write(f"{os.getpid()} {worker.pid}")
+os.rename(sys.argv[1] + ".partial", sys.argv[1])
+time.sleep(600)
+"""
+
+TRAINER = """
+import sys, time
+from pathlib import Path
+from paint.inference.vllm.process import ServerProcess
+ServerProcess(sys.argv[2:], {}, Path(sys.argv[1])).start()
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
+@pytest.mark.parametrize(
+    ("end", "manner"),
+    [
+        ("stop", "obedient"),
+        ("server dies", "obedient"),
+        ("trainer is killed", "obedient"),
+        pytest.param("stop", "stubborn", marks=pytest.mark.slow),
+        pytest.param("server dies", "stubborn", marks=pytest.mark.slow),
+        pytest.param("trainer is killed", "stubborn", marks=pytest.mark.slow),
+    ],
+)
+def test_owned_server_processes_end_with_server_or_trainer(
+    tmp_path: Path, end: str, manner: str
+) -> None:
+    pids = tmp_path / "pids"
+    family = [sys.executable, "-c", FAMILY, str(pids), manner]
+
+    def family_pids() -> list[int]:
+        until(pids.exists, 60)
+        return [int(pid) for pid in pids.read_text().split()]
+
+    if end == "stop":
+        process = ServerProcess(family, {}, tmp_path / "log")
+        process.start()
+        parent, worker = family_pids()
+        process.stop()
+        assert process.dead
+    else:
+        owner = subprocess.Popen([sys.executable, "-c", TRAINER, str(tmp_path / "log"), *family])
+        parent, worker = family_pids()
+        os.kill(parent if end == "server dies" else owner.pid, signal.SIGKILL)
+        until(lambda: not alive(parent) and not alive(worker))
+        owner.kill()
+        owner.wait()
+    assert not alive(parent)
+    assert not alive(worker)
+
+
+def owned(policy: Policy, folder: Path, command: Sequence[str]) -> VllmEngine:
+    process = ServerProcess(command, {}, folder / "server.log")
+    served = VllmServer(f"http://127.0.0.1:{free_port()}", timeout=5.0, process=process)
+    return VllmEngine(policy, [served], folder, Display(), in_flight=4, patience=30.0)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["no-such-vllm", "serve"], "no-such-vllm cannot be started"),
+        (
+            [sys.executable, "-c", "print('CUDA out of memory'); raise SystemExit(1)"],
+            "CUDA out of memory\n.*status 1",
+        ),
+    ],
+    ids=["no command", "dies"],
+)
+def test_owned_server_failed_start_shows_log_tail(
+    policy: Policy, tmp_path: Path, command: list[str], message: str
+) -> None:
+    engine = owned(policy, tmp_path, command)
+    with pytest.raises(
+        EngineError, match=f"ended before it was ready; .*server.log ends with\n(?s:.*){message}"
+    ):
+        engine.connect()
+    engine.close()
+
+
+def test_server_process_tail_is_sanitized_and_bounded(tmp_path: Path) -> None:
+    process = ServerProcess(["vllm"], {}, tmp_path / "log")
+    assert process.tail() == "(No such file or directory)"
+    process.log.write_bytes(b"x" * 10**6 + b"\n\x1b[31mred\x1b[0m\x07 \xff end\n\n")
+    assert process.tail(1) == "red\\x07 \ufffd end"
+    assert len(process.tail()) < 20_100
+
+
+def test_server_command_has_model_adapter_and_user_arguments() -> None:
+    """``vllm serve`` takes the model without a flag; the user's arguments come last and win."""
+    config = read_recipe(find_recipe("paint-qwen3-1.7b"))
+    rollout = replace(
+        config.rollout,
+        server="env A=1 vllm serve",
+        server_args="--dtype half -x 'a b'",
+        colocate=True,
+    )
+    config = replace(config, rollout=rollout, model=replace(config.model, lora_rank=40))
+    line = server_command(
+        config.model, config.rollout, 8123, max_tokens=8192 + 1024, positions=1024
+    )
+    assert line[:5] == ["env", "A=1", "vllm", "serve", config.model.path]
+    flags = dict(zip(line[5:17:2], line[6:17:2], strict=True))
+    assert flags == {
+        "--host": "127.0.0.1",
+        "--port": "8123",
+        "--dtype": "bfloat16",
+        "--max-model-len": "1024",  # the positions, fewer than 8,192 and 1,024 tokens
+        "--max-lora-rank": "64",
+        "--max-loras": "1",
+    }
+    ahead = replace(config.rollout, colocate=False, off_policy_steps=3)
+    line_ahead = server_command(config.model, ahead, 8123, max_tokens=9216, positions=None)
+    assert line_ahead[line_ahead.index("--max-loras") + 1] == "4"
+    assert line[17:] == ["--enable-lora", "--enable-sleep-mode", "--dtype", "half", "-x", "a b"]
+
+
+def test_server_environment_sets_dev_mode_and_drops_launcher_variables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "0")
+    rollout = Config().rollout
+    for sleep, mode in ((False, "0"), (True, "1")):
+        variables = server_environment(replace(rollout, colocate=sleep))
+        environment = ServerProcess(["vllm"], variables, tmp_path / "log").environment
+        assert environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+        assert environment["VLLM_SERVER_DEV_MODE"] == mode
+        assert environment["PATH"] == os.environ["PATH"]
+        assert not {"LOCAL_RANK", "MASTER_PORT"} & set(environment)
+
+
+def test_adapter_sync_check_covers_every_server_without_averaging(
+    trained: Policy, problems: list[Problem], stand_ins: Any, opened: Open
+) -> None:
+    servers = [stand_ins(seconds=0.05) for _ in range(5)]
+    engine = opened(*servers)
+    engine.generate(PROMPTS[:20], SHORT, range(20))
+    counts = [s.paths().count("/v1/completions") for s in servers]
+    assert counts == [4] * 5
+
+    class OneOfTwo(LocalEngine):
+        def generate(self, prompts: Any, sampling: Sampling, seeds: Any) -> list[Completion]:
+            first, *rest = super().generate(prompts, sampling, seeds)
+            log_probs = tuple(log_prob - 0.04 for log_prob in first.log_probs)
+            return [replace(first, source="http://b", log_probs=log_probs), *rest]
+
+    with pytest.raises(LogprobMismatchError, match=r"engine and trainer differ by 0\.04 nats"):
+        check_adapter_sync(
+            trained,
+            OneOfTwo(trained, batch_size=8),
+            lab_prompts(trained, problems) * 2,
+            SAMPLING,
+            0.02,
+        )
+
+
+def test_colocate_server_without_sleep_mode_is_refused_with_flag(
+    stand_ins: Any, opened: Open
+) -> None:
+    with pytest.raises(
+        EngineError, match=r"cannot sleep .*--enable-sleep-mode .*VLLM_SERVER_DEV_MODE=1"
+    ):
+        generate(opened(stand_ins(sleeps=False), sleeps=True))
+
+
+LAB_PROMPTS = 4
+
+
+def lab_prompts(policy: Policy, problems: Sequence[Problem]) -> list[list[int]]:
+    return [policy.student_prompt(p.problem) for p in problems[:LAB_PROMPTS]]
+
+
+SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=12)
+
+
+class Stale(LocalEngine):
+    """An engine that loads the first ``keeps`` adapters it is given, and then keeps the last."""
+
+    def __init__(self, policy: Policy, folder: Path, keeps: int) -> None:
+        super().__init__(policy, batch_size=4)
+        self.folder, self.left = folder, keeps
+
+    def sync_weights(self) -> None:
+        if self.left > 0:
+            self.left -= 1
+            self.policy.model.save_pretrained(self.folder)
+
+    def generate(self, prompts: Any, sampling: Sampling, seeds: Any) -> list[Completion]:
+        current = [p.detach().clone() for p in self.policy.trainable]
+        load_adapter(self.policy, self.folder)
+        try:
+            return super().generate(prompts, sampling, seeds)
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(self.policy.trainable, current, strict=True):
+                    parameter.copy_(value)
+
+
+def test_adapter_sync_check_passes_matching_engine_and_restores_adapter(
+    trained: Policy, problems: list[Problem]
+) -> None:
+    before = [p.detach().clone() for p in trained.trainable]
+    engine = LocalEngine(trained, batch_size=4)
+    gaps = check_adapter_sync(trained, engine, lab_prompts(trained, problems), SAMPLING, 1e-3)
+    assert max(gaps["before"], gaps["perturbed"], gaps["restored"]) < 1e-4
+    assert gaps["moved"] > 0.1
+    assert all(torch.equal(a, b) for a, b in zip(before, trained.trainable, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("keeps", "message", "bound"),
+    [
+        (1, "does not serve the adapter that it is given", 1e-3),
+        (1, "does not serve the adapter that it is given", 0.05),
+        (1, "does not serve the adapter that it is given", float("inf")),
+        (2, "answers from an older version", 1e-3),
+        (2, "answers from an older version", 0.05),
+    ],
+)
+def test_adapter_sync_check_finds_engine_with_stale_adapter(
+    trained: Policy, problems: list[Problem], tmp_path: Path, keeps: int, message: str, bound: float
+) -> None:
+    before = [p.detach().clone() for p in trained.trainable]
+    with pytest.raises(LogprobMismatchError, match=message):
+        check_adapter_sync(
+            trained,
+            Stale(trained, tmp_path, keeps),
+            lab_prompts(trained, problems),
+            SAMPLING,
+            bound,
+        )
+    assert all(torch.equal(a, b) for a, b in zip(before, trained.trainable, strict=True))
+
+
+def test_adapter_sync_check_finds_engine_with_other_initial_policy(
+    trained: Policy, problems: list[Problem], tmp_path: Path
+) -> None:
+    engine = Stale(trained, tmp_path, keeps=1)
+    prompts = lab_prompts(trained, problems)
+    engine.sync_weights()
+    with torch.no_grad():
+        for parameter in trained.trainable:
+            parameter.mul_(0.5)
+    with pytest.raises(
+        LogprobMismatchError,
+        match=r"before the first step, engine and trainer differ by .*model\.path",
+    ):
+        check_adapter_sync(trained, engine, prompts, SAMPLING, 1e-3)
+
+
+def test_require_agreement_mismatch_is_refused_with_hint() -> None:
+    completion = Completion((5, 6), (-1.0, -1.5), truncated=False)
+    rollout = Rollout(0, Problem("p", "s", "7", "1"), [], completion, "")
+    scored = [ScoredRollout(rollout, {"student_log_prob": [-1.0, -1.1]})]
+    check_logprob_mismatch(scored, 0.21, 7)
+    with pytest.raises(
+        LogprobMismatchError,
+        match=r"step 7: .* by 0\.2 nats .*max_logprob_mismatch 0\.19; nothing was updated.*--dtype",
+    ):
+        check_logprob_mismatch(scored, 0.19, 7)
+    broken = [ScoredRollout(rollout, {"student_log_prob": [float("nan"), -1.1]})]
+    with pytest.raises(LogprobMismatchError):
+        check_logprob_mismatch(broken, 1e9, 7)
+
+
+def test_merged_engine_in_float32_samples_same_as_local(
+    trained: Policy, problems: list[Problem]
+) -> None:
+    prompts = lab_prompts(trained, problems)
+    merged = MergedEngine(trained, batch_size=4).generate(prompts, SAMPLING, range(4))
+    swapped = LocalEngine(trained, batch_size=4).generate(prompts, SAMPLING, range(4))
+    assert [c.ids for c in merged] == [c.ids for c in swapped]

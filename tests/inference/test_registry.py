@@ -1,0 +1,114 @@
+"""Engines by name: their properties, those outside of the package, and who knows the names."""
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.config.recipe import from_table, read_recipe, require_trainable
+from paint.config.run_folder import read_metrics
+from paint.config.schema import Config, ConfigError, RolloutConfig
+from paint.inference.engine import Engine
+from paint.inference.registry import ENGINES, engine_type, server_engine
+from paint.training.launcher import asked_for_servers
+from paint.training.trainer import train
+
+SOURCE = Path(__file__).parents[2] / "src" / "paint"
+SHOUT = "extensions.shout_engine:ShoutEngine"
+
+
+def comparisons(path: Path) -> list[str]:
+    """Where a file compares something with an engine's name, or matches it."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.Compare, ast.match_case)):
+            part = node.pattern if isinstance(node, ast.match_case) else node
+            names = [n.value for n in ast.walk(part) if isinstance(n, ast.Constant)]
+            found += [f"{path.name}:{part.lineno}" for name in names if name in ENGINES]
+    return found
+
+
+def test_only_the_registry_compares_names_of_engines(tmp_path: Path) -> None:
+    paths = [p for p in SOURCE.rglob("*.py") if p.name != "engine_registry.py"]
+    assert [place for path in paths for place in comparisons(path)] == []
+
+    probe = tmp_path / "probe.py"
+    probe.write_text(
+        'if x == "vllm" or x not in ("a", "local"):\n    pass\n'
+        'match x:\n    case "merged" | "b":\n        pass\n'
+    )
+    assert sorted(comparisons(probe)) == ["probe.py:1", "probe.py:1", "probe.py:4"]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_registry_says_of_an_engine_what_its_class_says(name: str) -> None:
+    kind = engine_type(name)
+    engine = kind.load()
+    assert Engine in engine.__mro__
+    assert (engine.is_remote, engine.takes_adapters) == (kind.is_remote, kind.takes_adapters)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("vlm", r'must be one of local, vllm, merged, or module:name, got "vlm"$'),
+        ("", r'must be one of local, .*, got ""$'),
+        ("a b:C", r'must be one of local, .*, got "a b:C"$'),
+        ("no_such.module:C", r"no_such\.module cannot be imported: .*PYTHONPATH$"),
+        ("extensions.shout_engine:Whisper", r"extensions\.shout_engine has no Whisper$"),
+        ("pathlib:Path", r"has no is_remote and no takes_adapters and no from_setup; see "),
+    ],
+)
+def test_a_name_of_no_engine_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^rollout.engine .*{message}"):
+        RolloutConfig(engine=name)
+
+
+def test_an_unknown_engine_is_refused_with_its_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "x.toml"
+    recipe.write_text('[rollout]\nengine = "sglang"\n')
+    with pytest.raises(ConfigError, match=r"x\.toml: rollout\.engine must be one of local, vllm, "):
+        read_recipe(recipe)
+
+
+def configured(**sections: Any) -> Config:
+    model = {"path": "demo"} | sections.pop("model", {})
+    return from_table({"model": model, "data": {"path": "demo"}} | sections)
+
+
+def test_an_engine_of_the_users_own_stays_where_gpus_are_given() -> None:
+    config = configured(rollout={"engine": SHOUT})
+    assert asked_for_servers(config) == config
+    with pytest.raises(ConfigError, match=r"generates in the training process .*--split"):
+        server_engine(SHOUT)
+    assert [server_engine(name) for name in ("local", "vllm")] == ["vllm", "vllm"]
+
+
+def test_full_fine_tuning_takes_an_engine_of_this_process() -> None:
+    full = {"train_mode": "full", "dtype": "float32"}
+    require_trainable(configured(model=full, rollout={"engine": SHOUT}))
+    for name in ("vllm", "merged"):
+        with pytest.raises(
+            ConfigError, match=r'rollout\.engine must be "local" with model\.train_mode'
+        ):
+            require_trainable(configured(model=full, rollout={"engine": name}))
+
+
+def test_an_engine_outside_of_the_package_trains_as_the_one_that_it_wraps(tmp_path: Path) -> None:
+    adapters: dict[str, bytes] = {}
+    for engine in ("local", SHOUT):
+        recipe = tmp_path / f"{len(adapters)}.toml"
+        recipe.write_text(
+            f'[model]\npath = "demo"\ndtype = "float32"\nlora_rank = 4\nlora_alpha = 8\n'
+            f'[data]\npath = "demo"\n[train]\nsteps = 2\nbatch_size = 4\nlearning_rate = 1e-3\n'
+            f'[rollout]\nengine = "{engine}"\nmax_new_tokens = 48\n'
+        )
+        folder = tmp_path / f"run-{len(adapters)}"
+        last = train(read_recipe(recipe), folder)
+        adapters[engine] = (last / "adapter/adapter_model.safetensors").read_bytes()
+    assert adapters["local"] == adapters[SHOUT]
+    assert len(read_metrics(folder)) == 2
+    rollouts = (folder / "rollouts/step-000001.jsonl").read_text().splitlines()
+    assert [json.loads(line).get("source") for line in rollouts[:4]] == ["shout"] * 4

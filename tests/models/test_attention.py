@@ -1,0 +1,101 @@
+"""Heads side by side attend as the library's attention does, and only where they share keys."""
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from paint.models import attention
+from paint.models.attention import grouped_query_decode
+
+
+def masks(batch: int, heads: int, tokens: int, places: int) -> dict[str, Tensor | None]:
+    shown = torch.rand(batch, 1, tokens, places) < 0.7
+    shown[..., -1] = True
+    return {
+        "none": None,
+        "of places": shown,
+        "added": torch.zeros(shown.shape, dtype=torch.float64).masked_fill(~shown, -torch.inf),
+        "of each head": shown.repeat(1, heads, 1, 1) & (torch.arange(places) != 0),
+    }
+
+
+@pytest.mark.parametrize("mask", ["none", "of places", "added", "of each head"])
+@pytest.mark.parametrize("tokens", [1, 4])
+@pytest.mark.parametrize("groups", [1, 2, 6])
+@pytest.mark.parametrize("scaling", [None, 0.3])
+def test_grouped_query_decode_matches_library(
+    mask: str, tokens: int, groups: int, scaling: float | None
+) -> None:
+    torch.manual_seed(groups)
+    batch, heads, places = 3, 6, 9
+    query = torch.randn(batch, tokens, heads, 8, dtype=torch.float64).transpose(1, 2)
+    key = torch.randn(batch, groups, places, 8, dtype=torch.float64)
+    value = torch.randn(batch, groups, places, 5, dtype=torch.float64)
+    given = query, key, value, masks(batch, heads, tokens, places)[mask]
+    module: Any = torch.nn.Module()
+    module.num_key_value_groups, module.is_causal = heads // groups, True
+
+    expected, _ = sdpa_attention_forward(module, *given, scaling=scaling)
+    with grouped_query_decode():
+        found, _ = ALL_ATTENTION_FUNCTIONS["sdpa"](module, *given, scaling=scaling)
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-13)
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward
+
+
+def model_of(groups: int, implementation: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=groups,
+        attn_implementation=implementation,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("groups", "implementation", "copies"),
+    [(2, "sdpa", 0), (1, "sdpa", 0), (4, "sdpa", 2), (2, "eager", 0)],
+)
+@torch.no_grad()
+def test_grouped_query_decode_does_not_copy_keys(
+    groups: int, implementation: str, copies: int
+) -> None:
+    model = model_of(groups, implementation)
+    ids, mask = torch.randint(50, (3, 6)), torch.ones(3, 7, dtype=torch.long)
+    mask[0, :2] = 0
+    with grouped_query_decode():
+        read = model(ids, attention_mask=mask[:, :6], use_cache=True)
+        with patch.object(
+            attention, "sdpa_attention_forward", side_effect=sdpa_attention_forward
+        ) as library:
+            found = model(
+                ids[:, :1], attention_mask=mask, past_key_values=read.past_key_values
+            ).logits
+    assert library.call_count == copies
+
+    again = model(ids, attention_mask=mask[:, :6], use_cache=True).past_key_values
+    expected = model(ids[:, :1], attention_mask=mask, past_key_values=again).logits
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_grouped_query_decode_restores_library_attention_after_error() -> None:
+    def fail() -> None:
+        with grouped_query_decode():
+            with grouped_query_decode():
+                pass
+            assert ALL_ATTENTION_FUNCTIONS["sdpa"] is not sdpa_attention_forward
+            raise RuntimeError("meanwhile")
+
+    with pytest.raises(RuntimeError, match="meanwhile"):
+        fail()
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward

@@ -1,0 +1,392 @@
+"""The model that is trained: its prompts, its hidden states, its parameters, what is stored."""
+
+import json
+import logging
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
+
+from conftest import LAB, move
+from paint.config import schema as cfg
+from paint.data.problems import Problem
+from paint.inference.engine import Sampling
+from paint.inference.local import LocalEngine
+from paint.models.policy import Policy, PolicyError, load_policy
+from paint.models.weights import load_adapter, load_trained, merge, save_adapter, save_trained
+
+PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
+COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
+
+
+@pytest.fixture
+def full() -> Policy:
+    """The demo's model, all of whose weights are trained, a step away from where it was."""
+    policy = load_policy(replace(LAB, train_mode="full"), seed=0)
+    move(policy, by=0.02)
+    return policy
+
+
+def logits_alone(model: torch.nn.Module, prompt: list[int], completion: list[int]) -> Tensor:
+    """The library's own logits for one unpadded row, where they predict the completion."""
+    logits: Tensor = model(input_ids=torch.tensor([prompt + completion])).logits[0]
+    return logits[len(prompt) - 1 : -1]
+
+
+def test_hidden_states_do_not_depend_on_padding_or_batch(
+    trained: Policy,
+) -> None:
+    trained.model.double()
+    batch = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
+    rows = [logits_alone(trained.model, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
+    torch.testing.assert_close(batch, torch.cat(rows), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Model has `tie_word_embeddings=True`:UserWarning"
+)  # peft's, before our error
+def test_load_policy_adapter_on_lm_head_is_refused() -> None:
+    targets = (*LAB.lora_targets, "lm_head")
+    with pytest.raises(PolicyError, match=r"lm_head.*model\.lora_targets"):
+        load_policy(replace(LAB, lora_targets=targets), seed=0)
+
+
+def test_load_policy_trains_only_adapters_of_seven_projections(policy: Policy) -> None:
+    policy.hidden_states(PROMPTS, COMPLETIONS).square().sum().backward()
+    trained = {name: p for name, p in policy.model.named_parameters() if p.grad is not None}
+    layers = policy.model.config.num_hidden_layers
+    assert len(trained) == 2 * 7 * layers == len(policy.trainable)
+    assert all("lora_A" in name or "lora_B" in name for name in trained)
+
+    for target in LAB.lora_targets:
+        assert sum(f".{target}." in name for name in trained) == 2 * layers
+    assert {p.shape[0] for name, p in trained.items() if "lora_A" in name} == {LAB.lora_rank}
+
+
+def test_lora_update_is_scaled_by_alpha_over_rank(trained: Policy) -> None:
+    layer = trained.model.get_base_model().model.layers[0].self_attn.q_proj
+    x = torch.randn(3, layer.in_features)
+    a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+    expected = layer.base_layer(x) + LAB.lora_alpha / LAB.lora_rank * (x @ a.T @ b.T)
+    torch.testing.assert_close(layer(x), expected)
+
+
+def test_adapters_are_float32_without_dropout_on_bfloat16_weights() -> None:
+    policy = load_policy(replace(LAB, dtype="bfloat16"), seed=0)
+    assert {p.dtype for p in policy.trainable} == {torch.float32}
+    frozen = {p.dtype for p in policy.model.parameters() if not p.requires_grad}
+    assert frozen == {torch.bfloat16}
+
+    for parameter in policy.trainable:  # B starts at 0, where a dropout would not be seen
+        torch.nn.init.constant_(parameter, 0.1)
+    policy.model.train()
+    once, again = (policy.hidden_states(PROMPTS, COMPLETIONS) for _ in range(2))
+    torch.testing.assert_close(once, again, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+def test_gradient_checkpointing_does_not_change_gradients(tuning: Literal["lora", "full"]) -> None:
+    def gradients(policy: Policy) -> list[Tensor]:
+        policy.lm_head(policy.hidden_states(PROMPTS, COMPLETIONS)).square().mean().backward()
+        return [p.grad.clone() for p in policy.trainable if p.grad is not None]
+
+    config = replace(LAB, train_mode=tuning)
+    plain, other = (
+        load_policy(config, seed=0),
+        load_policy(replace(config, gradient_checkpointing=True), seed=0),
+    )
+    move(plain, by=0.02)
+    other.model.load_state_dict(plain.model.state_dict())
+    expected, checkpointed = gradients(plain), gradients(other)
+    assert len(checkpointed) == len(expected) == len(plain.trainable) > 0
+
+    for x, y in zip(checkpointed, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-7)
+
+
+def test_prompts_follow_paper_in_chat_template(policy: Policy, problems: list[Problem]) -> None:
+    problem = problems[0]
+    student = policy.decode(policy.student_prompt(problem.problem), special=True)
+    assert student == (
+        f"<|im_start|>user\nProblem: {problem.problem}\n\n"
+        "Please reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )
+
+    thinking = policy.decode(policy.student_prompt(problem.problem, thinking=True), special=True)
+    assert thinking == student.removesuffix("<think>\n\n</think>\n\n")
+
+    teacher = policy.decode(
+        policy.teacher_prompt(problem.problem, "a hint", complete=False), special=True
+    )
+    assert "=== Reference Solution Begin ===\na hint\n=== Reference Solution End ===" in teacher
+    assert teacher.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+
+    thinker = replace(policy, teacher_thinking=True)
+    asked = thinker.decode(
+        thinker.rationale_prompt(problem.problem, "a hint", complete=False), special=True
+    )
+    assert asked.endswith(
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )  # its reply is the thought
+
+
+def test_prompt_over_model_length_is_measured_without_warning(
+    policy: Policy, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = logging.getLogger("transformers")  # its records go no further
+    logger.addHandler(caplog.handler)
+    try:
+        length = len(policy.solution_ids("so " * 2000))
+        prompt = len(policy.student_prompt("so " * 2000))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert prompt > length > policy.tokenizer.model_max_length
+    assert not caplog.records
+
+
+def test_save_adapter_round_trip_is_bitwise(trained: Policy, tmp_path: Path) -> None:
+    save_adapter(trained, tmp_path / "adapter")
+    fresh = load_policy(LAB, seed=5)
+    load_adapter(fresh, tmp_path / "adapter")
+    for x, y in zip(fresh.trainable, trained.trainable, strict=True):
+        assert torch.equal(x, y)
+    assert sum(float(p.detach().norm()) for p in fresh.trainable) > 1
+
+
+def test_load_adapter_of_other_rank_is_refused(trained: Policy, tmp_path: Path) -> None:
+    save_adapter(trained, tmp_path / "adapter")
+    other = load_policy(replace(LAB, lora_rank=4), seed=0)
+    with pytest.raises(PolicyError, match="adapter"):
+        load_adapter(other, tmp_path / "adapter")
+    with pytest.raises(PolicyError, match="nowhere"):
+        load_adapter(other, tmp_path / "nowhere")
+
+
+def test_merge_preserves_student_outputs_and_student(trained: Policy, tmp_path: Path) -> None:
+    before = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
+    merge(trained, tmp_path / "merged")
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="float32")
+    expected = torch.cat(
+        [logits_alone(merged, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
+    )
+    torch.testing.assert_close(before, expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS)), before, rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_merged_context_restores_weights_exactly(
+    dtype: Literal["float32", "bfloat16"], tmp_path: Path
+) -> None:
+    policy = load_policy(replace(LAB, dtype=dtype), seed=0)
+    with torch.no_grad():
+        for parameter in policy.trainable:
+            parameter.add_(0.05)
+
+    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
+    hidden = policy.hidden_states(PROMPTS, COMPLETIONS)
+    with policy.merged():
+        changed = [
+            not torch.equal(v, before[name]) for name, v in policy.model.state_dict().items()
+        ]
+
+    merge(policy, tmp_path / "merged")
+    assert sum(changed) == len(policy.trainable) // 2  # one weight for each A and B
+    assert all(
+        torch.equal(value, before[name]) for name, value in policy.model.state_dict().items()
+    )
+    assert torch.equal(policy.hidden_states(PROMPTS, COMPLETIONS), hidden)
+
+
+def test_full_tuning_trains_every_weight_in_float32(full: Policy) -> None:
+    assert {id(p) for p in full.trainable} == {id(p) for p in full.model.parameters()}
+    assert {p.dtype for p in full.trainable} == {torch.float32}
+    assert (
+        full.lm_head.weight is full.base.get_input_embeddings().weight
+    )  # tied, as the model comes
+
+    states = full.lm_head(full.hidden_states(PROMPTS, COMPLETIONS))
+    rows = [logits_alone(full.model, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
+    torch.testing.assert_close(states, torch.cat(rows), rtol=1e-4, atol=1e-4)
+
+    states.square().mean().backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in full.trainable)
+
+    [completion] = LocalEngine(full, batch_size=1).generate(
+        [PROMPTS[0]], Sampling(1.0, 1.0, -1, 8), [0]
+    )
+    with torch.no_grad():
+        log_probs = logits_alone(full.model, PROMPTS[0], list(completion.ids)).log_softmax(-1)
+    chosen = [float(row[i]) for row, i in zip(log_probs, completion.ids, strict=True)]
+    assert completion.log_probs == pytest.approx(chosen, abs=1e-4)
+
+
+def test_save_trained_full_model_round_trip_is_bitwise(full: Policy, tmp_path: Path) -> None:
+    save_trained(full, tmp_path / "model")
+    fresh = load_policy(replace(LAB, train_mode="full"), seed=5)
+    places = [p.data_ptr() for p in fresh.trainable]
+    load_trained(fresh, tmp_path / "model")
+    for x, y in zip(fresh.trainable, full.trainable, strict=True):
+        assert torch.equal(x, y)
+    assert [p.data_ptr() for p in fresh.trainable] == places  # the optimizer holds on to them
+
+    anywhere = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="float32")
+    expected = [logits_alone(full.model, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
+    for row, p, c in zip(expected, PROMPTS, COMPLETIONS, strict=True):
+        assert torch.equal(logits_alone(anywhere, p, c), row)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert tokenizer.chat_template == full.tokenizer.chat_template
+
+    # Served elsewhere or evaluated as a model of its own, it is the same.
+    alone = load_policy(replace(LAB, path=str(tmp_path / "model")), seed=0)
+    torch.testing.assert_close(
+        alone.hidden_states(PROMPTS, COMPLETIONS),
+        full.hidden_states(PROMPTS, COMPLETIONS),
+        rtol=1e-6,
+        atol=1e-6,
+    )
+
+
+def test_save_trained_wrong_weights_on_disk_are_refused(
+    full: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = type(full.model).save_pretrained
+
+    def zeroed(model: Any, folder: Path, state_dict: dict[str, Tensor]) -> None:
+        write(
+            model,
+            folder,
+            state_dict={name: torch.zeros_like(value) for name, value in state_dict.items()},
+        )
+
+    monkeypatch.setattr(type(full.model), "save_pretrained", zeroed)
+    with pytest.raises(PolicyError, match="not saved"):
+        save_trained(full, tmp_path / "model")
+
+
+def test_load_trained_missing_weights_are_refused(full: Policy, tmp_path: Path) -> None:
+    save_trained(full, tmp_path)
+    before = [p.detach().clone() for p in full.trainable]
+    path = tmp_path / "model.safetensors"
+    weights = load_file(path)
+    save_file(
+        {name: value for name, value in weights.items() if "layers.0" not in name},
+        path,
+        {"format": "pt"},
+    )
+    with pytest.raises(PolicyError, match=r"model\.layers\.0"):
+        load_trained(full, tmp_path)
+
+    path.write_bytes(b"nothing")
+    with pytest.raises(PolicyError, match="; it must hold a model that can be loaded"):
+        load_trained(full, tmp_path)
+    with pytest.raises(PolicyError, match="nowhere"):
+        load_trained(full, tmp_path / "nowhere")
+
+    for x, y in zip(full.trainable, before, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_load_policy_path_without_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="nothing-here"):
+        load_policy(replace(LAB, path=str(tmp_path / "nothing-here")), seed=0)
+
+
+def test_load_policy_without_chat_template_is_refused(lab_copy: Path) -> None:
+    (lab_copy / "chat_template.jinja").unlink()
+    with pytest.raises(PolicyError, match="no chat template"):
+        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+
+
+def test_load_policy_tokenizer_larger_than_head_is_refused(lab_copy: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(lab_copy)
+    tokenizer.add_tokens([f"<new-{i}>" for i in range(3)])
+    tokenizer.save_pretrained(lab_copy)
+    with pytest.raises(PolicyError, match="vocabulary mismatch"):
+        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+
+
+def test_load_policy_unknown_lora_target_is_refused() -> None:
+    with pytest.raises(PolicyError, match="no_such_layer"):
+        load_policy(replace(LAB, lora_targets=("no_such_layer",)), seed=0)
+
+
+def test_load_policy_model_without_lm_head_is_refused(lab_copy: Path) -> None:
+    config = json.loads((lab_copy / "config.json").read_text())
+    config |= {"model_type": "vit", "architectures": ["ViTModel"]}
+    (lab_copy / "config.json").write_text(json.dumps(config))
+    with pytest.raises(PolicyError, match="causal language model"):
+        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+
+
+def test_load_policy_logit_softcapping_is_refused(lab_copy: Path) -> None:
+    config = Gemma2Config(
+        vocab_size=1024,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        final_logit_softcapping=0.01,
+    )
+    Gemma2ForCausalLM(config).save_pretrained(lab_copy)
+    with pytest.raises(PolicyError, match="after lm_head"):
+        load_policy(replace(LAB, path=str(lab_copy), attention="eager"), seed=0)
+
+
+def test_load_policy_missing_weights_are_refused(lab_copy: Path) -> None:
+    path = lab_copy / "model.safetensors"
+    weights = load_file(path)
+    name = "model.layers.1.mlp.up_proj.weight"
+    save_file({n: w for n, w in weights.items() if n != name}, path, {"format": "pt"})
+    with pytest.raises(PolicyError, match=rf"lacks {re.escape(name)}"):
+        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+
+    # Weights of a layer that the config leaves out are those of another model.
+    above = [n for n in weights if "layers.1." in n]
+    more = {n.replace("layers.1.", "layers.3."): weights[n].clone() for n in above}
+    save_file(weights | more, path, {"format": "pt"})
+    with pytest.raises(PolicyError, match=r"model\.layers\.3"):
+        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+
+    save_file(weights | {"value_head.weight": torch.zeros(3)}, path, {"format": "pt"})
+    whole = load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+    assert whole.lm_head.weight is whole.base.get_input_embeddings().weight  # tied, not missing
+
+
+def states_and_gradients(config: cfg.ModelConfig) -> list[Tensor]:
+    policy = load_policy(config, seed=0)
+    move(policy)
+    policy.model.double()
+    states = policy.hidden_states(PROMPTS, COMPLETIONS)
+    (states * torch.linspace(0, 1, states.shape[-1])).sum().backward()
+    return [states.detach(), *(p.grad for p in policy.trainable if p.grad is not None)]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_packed_rows_match_padded_states_and_gradients(attention: str, checkpointing: bool) -> None:
+    config = replace(LAB, attention=attention, gradient_checkpointing=checkpointing)
+    padded = states_and_gradients(config)
+    packed = states_and_gradients(replace(config, packed=True))
+    assert len(padded) == len(packed) > 1
+    for one, other in zip(padded, packed, strict=True):
+        assert float((one - other).norm() / one.norm()) < 1e-6
+
+
+def test_load_policy_model_that_mixes_packed_rows_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one whose code makes its own mask, and does not look at positions."""
+    monkeypatch.setattr("transformers.masking_utils.find_packed_sequence_indices", lambda _: None)
+    with pytest.raises(PolicyError, match=r"model\.packed"):
+        load_policy(replace(LAB, packed=True), seed=0)

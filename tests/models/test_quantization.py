@@ -1,0 +1,152 @@
+"""Layers of 4 bits: steps, teacher and files are those of the rounded weights, made float again."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import LAB, move
+from paint.config import schema as cfg
+from paint.config.recipe import require_trainable
+from paint.config.schema import ConfigError
+from paint.inference.vllm.process import server_command
+from paint.models.policy import Policy, PolicyError, load_policy
+from paint.models.teacher import open_teacher
+from paint.models.weights import load_adapter, merge, save_adapter, weights_digest
+from paint.training.trainer import train
+from runs import Sections, adapter, assert_same, assert_same_history, changed
+
+PROMPTS, COMPLETIONS = [[5, 20, 31, 7], [9, 9, 12]], [[50, 60, 70], [80]]
+NF4 = replace(LAB, quantization="nf4")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {"train_mode": "full", "dtype": "float32"}},
+        {"model": {"shard": True}},
+        {"teacher": {"weights": "ema"}},
+        {"rollout": {"engine": "merged"}},
+    ],
+)
+def test_nf4_incompatible_settings_are_refused(change: Sections) -> None:
+    config = changed("demo-paint", {"model": {"quantization": "nf4"}}, change)
+    with pytest.raises(ConfigError, match=r"model\.quantization nf4"):
+        require_trainable(config)
+
+
+def test_nf4_server_command_quantizes_same_weights() -> None:
+    command = server_command(NF4, cfg.RolloutConfig(), 8000, max_tokens=100, positions=None)
+    assert command[command.index("--quantization") + 1] == "bitsandbytes"
+    command = server_command(LAB, cfg.RolloutConfig(), 8000, max_tokens=100, positions=None)
+    assert "--quantization" not in command
+
+
+def test_nf4_without_bitsandbytes_names_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paint.models.policy.find_spec", lambda name: None)
+    with pytest.raises(PolicyError, match="pip install 'paint\\[nf4\\]'"):
+        load_policy(NF4, seed=0)
+
+
+@pytest.fixture
+def rounded() -> Policy:
+    """The demo's model in 4 bits, with an adapter that changes its answers."""
+    pytest.importorskip("bitsandbytes")
+    policy = load_policy(NF4, seed=0)
+    move(policy)
+    return policy
+
+
+@pytest.fixture
+def same(rounded: Policy) -> Policy:
+    """The same policy with the rounded weights in float32."""
+    from bitsandbytes.functional import dequantize_4bit
+
+    policy = load_policy(LAB, seed=0)
+    move(policy)
+    with torch.no_grad():
+        for name, layer in policy.adapted.items():
+            weight = rounded.adapted[name].get_base_layer().weight
+            layer.get_base_layer().weight.copy_(dequantize_4bit(weight.data, weight.quant_state))
+    return policy
+
+
+def gradients(policy: Policy) -> list[torch.Tensor]:
+    policy.hidden_states(PROMPTS, COMPLETIONS).square().sum().backward()
+    return [p.grad for p in policy.trainable if p.grad is not None]
+
+
+@pytest.mark.parametrize("generated_before", [False, True])
+def test_nf4_gradients_match_dequantized_model(
+    rounded: Policy, same: Policy, generated_before: bool
+) -> None:
+    if generated_before:  # without gradients, where bitsandbytes may change its format
+        with torch.no_grad():
+            rounded.hidden_states(PROMPTS, COMPLETIONS)
+    torch.testing.assert_close(
+        rounded.hidden_states(PROMPTS, COMPLETIONS), same.hidden_states(PROMPTS, COMPLETIONS)
+    )
+    found, expected = gradients(rounded), gradients(same)
+    assert len(found) == len(expected) == len(same.trainable)
+    for a, b in zip(found, expected, strict=True):
+        assert (a - b).norm() <= 1e-4 * b.norm()
+
+
+def test_nf4_frozen_teacher_is_quantized_base(rounded: Policy, same: Policy) -> None:
+    for weights in ("frozen", "live"):
+        views = []
+        for policy in (rounded, same):
+            with open_teacher(policy, cfg.TeacherConfig(weights=weights)).view():
+                views.append(policy.hidden_states(PROMPTS, COMPLETIONS))
+        torch.testing.assert_close(*views)
+
+
+def test_nf4_quantizes_only_layers_and_digest_covers_scales(rounded: Policy) -> None:
+    assert type(rounded.lm_head) is torch.nn.Linear
+    assert rounded.lm_head.weight.dtype == torch.float32
+    assert all(x.get_base_layer().weight.dtype == torch.uint8 for x in rounded.adapted.values())
+
+    before = weights_digest(rounded)
+    assert before == weights_digest(load_policy(NF4, seed=1))
+    assert before != weights_digest(load_policy(LAB, seed=0))
+    layer = next(iter(rounded.adapted.values())).get_base_layer()
+    layer.weight.quant_state.absmax[0] += 1
+    assert weights_digest(rounded) != before
+
+
+def test_nf4_adapter_is_saved_and_merge_is_refused(rounded: Policy, tmp_path: Path) -> None:
+    save_adapter(rounded, tmp_path / "adapter")
+    fresh = load_policy(NF4, seed=3)
+    load_adapter(fresh, tmp_path / "adapter")
+    assert torch.equal(
+        fresh.hidden_states(PROMPTS, COMPLETIONS), rounded.hidden_states(PROMPTS, COMPLETIONS)
+    )
+    with pytest.raises(PolicyError, match="4 bits"):
+        merge(rounded, tmp_path / "merged")
+
+
+def test_nf4_run_resumes_bitwise(rounded: Policy, tmp_path: Path) -> None:
+    small: Sections = {
+        "model": {"quantization": "nf4", "lora_rank": 4, "lora_alpha": 8},
+        "data": {"limit": 20},
+        "rollout": {"max_new_tokens": 16},
+        "train": {"steps": 2, "batch_size": 4, "micro_batch_size": 2, "checkpoint_every": 1},
+    }
+    config = changed("demo-paint", small)
+    train(config, tmp_path / "whole")
+    train(changed("demo-paint", small, {"train": {"steps": 1}}), tmp_path / "parts")
+    train(config, tmp_path / "parts", resume=True)
+    assert_same(adapter(tmp_path / "whole"), adapter(tmp_path / "parts"))
+    assert_same_history(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_nf4_command_prints_no_kernel_warning() -> None:
+    pytest.importorskip("bitsandbytes")
+    line = [sys.executable, "-m", "paint.cli", "train", "demo-paint"]
+    line += ["--model.quantization", "nf4", "--model.shard"]
+    result = subprocess.run(line, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr.startswith("paint train: model.quantization nf4 ")

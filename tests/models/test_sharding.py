@@ -1,0 +1,293 @@
+"""Layers that the ranks of a machine share: the same bits as whole ones, and a part for each."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import distributed, nn
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM
+
+from conftest import LAB, move
+from paint.config import schema as cfg
+from paint.config.recipe import require_trainable
+from paint.config.run_folder import read_metrics
+from paint.config.schema import Config, ConfigError
+from paint.core.display import Display
+from paint.inference.adapter_sync_check import check_adapter_sync
+from paint.inference.engine import Engine, RemoteEngine, Sampling
+from paint.inference.factory import EngineSetup, open_remote
+from paint.inference.local import LocalEngine
+from paint.inference.vllm.process import free_port
+from paint.models.policy import Policy, PolicyError, load_policy
+from paint.models.sharding import ShardError, gather_parameters, is_sharded, passes_missing, shard
+from paint.models.weights import save_adapter, weights_digest
+from processes import in_two_processes, train_command
+from runs import Sections, adapter, assert_same, assert_same_history, changed, wait_for
+
+PROMPTS, COMPLETIONS = [[5, 20, 31, 7], [9, 9, 12]], [[50, 60, 70], [80]]
+
+# Five rows on two ranks, two at a time: one rank has two micro-batches, the other one.
+SMALL: Sections = {
+    "model": {"lora_rank": 4, "lora_alpha": 8, "shard": True},
+    "data": {"limit": 20},
+    "rollout": {"max_new_tokens": 24, "batch_size": 4},
+    "train": {"steps": 3, "batch_size": 5, "micro_batch_size": 2, "checkpoint_every": 1},
+}
+
+
+def test_shard_in_one_process_keeps_layers() -> None:
+    policy = load_policy(replace(LAB, shard=True), seed=0)
+    assert not is_sharded(policy.base)
+    assert policy.digest is None
+    assert passes_missing(Accelerator(cpu=True), policy.base, 3) == 0
+
+
+@pytest.mark.parametrize(
+    "change", [{"model": {"train_mode": "full"}}, {"rollout": {"engine": "merged"}}]
+)
+def test_shard_trainable_weights_are_refused(change: Sections) -> None:
+    config = changed("demo-paint", SMALL, change)
+    with pytest.raises(ConfigError, match=r"model\.shard"):
+        require_trainable(config)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """A group of one rank: everything that ranks do, without the others."""
+    distributed.init_process_group("gloo", f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def gradients(policy: Policy) -> list[torch.Tensor]:
+    policy.hidden_states(PROMPTS, COMPLETIONS).square().sum().backward()
+    return [p.grad for p in policy.trainable if p.grad is not None]
+
+
+def frozen(policy: Policy) -> list[nn.Parameter]:
+    return [weight for weight in policy.base.parameters() if not weight.requires_grad]
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_shard_gathered_layers_compute_same_bits(
+    group: None, tmp_path: Path, checkpointing: bool
+) -> None:
+    one, other = (
+        load_policy(replace(LAB, gradient_checkpointing=checkpointing), seed=0) for _ in range(2)
+    )
+    shard(other.base, "cpu")
+    for policy in (one, other):
+        move(policy)
+    assert weights_digest(one) == weights_digest(other)
+    assert torch.equal(
+        one.hidden_states(PROMPTS, COMPLETIONS), other.hidden_states(PROMPTS, COMPLETIONS)
+    )
+    expected, found = gradients(one), gradients(other)
+    assert len(expected) == len(found) == len(one.trainable)
+    assert all(map(torch.equal, expected, found))
+    assert len(frozen(one)) == len(frozen(other))
+
+    save_adapter(other, tmp_path / "adapter")  # peft reads all weights for it
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()
+    assert all(map(torch.equal, gradients(one), gradients(other)))
+
+
+def test_shard_layers_are_complete_only_within_gather(group: None) -> None:
+    policy = load_policy(LAB, seed=0)
+    shard(policy.base, "cpu")
+    layer = policy.base.get_decoder().layers[0].mlp.up_proj.get_base_layer()
+
+    def is_part() -> bool:
+        return isinstance(layer.weight, DTensor)
+
+    for _ in range(2):
+        assert is_part()
+        with gather_parameters(policy.base):
+            assert not is_part()
+            with torch.no_grad():
+                policy.hidden_states(PROMPTS, COMPLETIONS)
+            assert not is_part()
+
+
+class OwnServer(LocalEngine, RemoteEngine):
+    """This process in the place of servers."""
+
+    def connect(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_adapter_sync_check_involves_all_ranks_when_sharded(
+    group: None, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    if is_shared:
+        shard(policy.base, "cpu")
+    asked: list[str] = []
+
+    def spied(_: Policy, engine: Engine, *rest: Any) -> dict[str, float]:
+        asked.append(type(engine).__name__)
+        return check_adapter_sync(policy, engine, *rest)
+
+    monkeypatch.setattr("paint.inference.factory.check_adapter_sync", spied)
+    server = OwnServer(policy, batch_size=4)
+    options, sampling = cfg.RolloutConfig(engine="vllm"), Sampling(1.0, 1.0, -1, 8)
+    setup = EngineSetup(policy, LAB, options, tmp_path, Display(enabled=False), 64)
+    with open_remote(lambda _: server, setup, PROMPTS, sampling) as engine:
+        assert [len(c.ids) > 0 for c in engine.generate(PROMPTS, sampling, [1, 2])] == [True, True]
+    assert asked == ["SharedEngine" if is_shared else "OwnServer"]
+
+
+def test_shard_model_without_layer_list_is_refused(policy: Policy) -> None:
+    policy.base.get_decoder().layers = nn.Sequential()
+    with pytest.raises(ShardError, match="no list"):
+        shard(policy.base, "cpu")
+
+
+def test_shard_unequal_ranks_per_machine_are_refused(
+    group: None, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="as many ranks on every machine"):
+        shard(policy.base, "cpu")
+
+
+def test_shard_weights_needing_conversion_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("paint.models.policy.ranks_here", lambda: 2)
+    with pytest.raises(PolicyError, match="stored in float32"):
+        load_policy(replace(LAB, shard=True, dtype="bfloat16"), seed=0)
+
+
+def in_two(config: Config, folder: Path) -> list[str]:
+    return in_two_processes(train_command(config, folder))
+
+
+def finish(*commands: list[str]) -> None:
+    """Run commands side by side until all have ended well."""
+    processes = [
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        for command in commands
+    ]
+    for process in processes:
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, output
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Losses, norms of gradients, rollouts and adapters of two runs, bit by bit."""
+    assert_same_history(one, other)
+    norms = [[row["gradient_norm"] for row in read_metrics(run)] for run in (one, other)]
+    assert norms[0] == norms[1]
+    assert_same(adapter(one), adapter(other))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied, checkpointing"])
+def test_shard_two_ranks_train_bitwise_equal(tmp_path: Path, lab_copy: Path, tied: bool) -> None:
+    if not tied:
+        untie(lab_copy)
+    model = {"path": str(lab_copy), "gradient_checkpointing": not tied}
+    config = changed("demo-paint", SMALL, {"model": model})
+    finish(in_two(config, tmp_path / "shared"))
+    finish(
+        in_two(changed("demo-paint", SMALL, {"model": model | {"shard": False}}), tmp_path / "w")
+    )
+    assert_same_run(tmp_path / "shared", tmp_path / "w")
+
+
+def untie(folder: Path) -> None:
+    """Give the model in a folder a head of its own."""
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = nn.Parameter(1.05 * model.lm_head.weight.detach())
+    model.save_pretrained(folder)
+
+
+@pytest.mark.slow
+def test_shard_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path) -> None:
+    config = changed("demo-paint", SMALL)
+    finish(in_two(config, tmp_path / "whole"))
+    killed = tmp_path / "killed"
+    process = subprocess.Popen(
+        in_two(config, killed),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    wait_for(lambda: (killed / "checkpoints" / "step-000001").exists(), process)
+    launcher = psutil.Process(process.pid)
+    for each in [launcher, *launcher.children(recursive=True)]:
+        each.kill()
+    process.wait()
+    assert len(read_metrics(killed)) < 3
+
+    finish(in_two_processes([sys.executable, "-m", "paint.cli", "resume", str(killed)]))
+    assert_same_run(tmp_path / "whole", killed)
+
+
+@pytest.mark.slow
+def test_shard_two_machines_shard_separately(tmp_path: Path) -> None:
+    # Two launchers of two ranks are two machines to all that run there.
+    for name, is_shared in (("shared", True), ("whole", False)):
+        config = changed("demo-paint", SMALL, {"model": {"shard": is_shared}})
+        line, port = train_command(config, tmp_path / name), str(free_port())
+        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        launch += ["--nnodes", "2", "--master-port", port, "--node-rank"]
+        launch = ["env", "ACCELERATE_USE_CPU=true", *launch]
+        finish(*([*launch, str(rank), *line[1:]] for rank in range(2)))
+    assert_same_run(tmp_path / "shared", tmp_path / "whole")
+
+
+HELD = """
+import json, sys
+from accelerate import Accelerator
+from torch.distributed.tensor import DTensor
+from paint.config.schema import ModelConfig
+from paint.models.policy import load_policy
+accelerator = Accelerator(cpu=True)
+policy = load_policy(ModelConfig(path="demo", dtype="float32", lora_rank=8, shard=True), seed=0)
+held = {
+    name: (value.to_local() if isinstance(value, DTensor) else value).numel()
+    for name, value in policy.base.named_parameters()
+}
+with open(sys.argv[1] + str(accelerator.process_index), "w") as file:
+    json.dump([policy.digest, held], file)
+"""
+
+
+@pytest.mark.slow
+def test_shard_rank_holds_its_part_of_layers(tmp_path: Path, policy: Policy) -> None:
+    script = tmp_path / "held.py"
+    script.write_text(HELD)
+    finish(in_two_processes([sys.executable, str(script), str(tmp_path / "rank")]))
+    (digest, first), (other_digest, second) = (
+        json.loads((tmp_path / f"rank{rank}").read_text()) for rank in range(2)
+    )
+    assert digest == other_digest == weights_digest(policy)
+    for name, value in policy.base.named_parameters():
+        if ".layers." in name and "lora_" not in name:
+            assert first[name] + second[name] == value.numel()
+            assert first[name] == value.numel() / 2
+        else:
+            assert first[name] == second[name] == value.numel()

@@ -1,0 +1,503 @@
+"""The teacher is the model that it is said to be, and the student is never touched by it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+from conftest import LAB, move
+from paint.config.run_folder import read_metrics
+from paint.config.schema import Config, TeacherConfig
+from paint.core.storage import CorruptFileError
+from paint.demo.files import MODEL
+from paint.grading.math.grader import MathGrader
+from paint.inference.engine import Sampling
+from paint.inference.local import LocalEngine
+from paint.models.policy import Policy, PolicyError, load_policy
+from paint.models.teacher import FILE, open_teacher
+from paint.models.weights import load_adapter, save_adapter
+from paint.objective.fused import fused_paint_loss
+from paint.objective.loss import paint_loss
+from paint.training import checkpoint
+from paint.training.run_log import append_metrics, new_run
+from paint.training.train_step import Setup
+from paint.training.trainer import train
+from runs import assert_same_history, changed, kill_and_resume
+
+PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
+COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
+LENGTHS = [len(ids) for ids in COMPLETIONS]
+FULL = replace(LAB, train_mode="full")
+EMA = TeacherConfig(weights="ema", decay=0.75)
+
+
+def hidden(policy: Policy) -> Tensor:
+    return policy.hidden_states(PROMPTS, COMPLETIONS)
+
+
+def library_logits(model: torch.nn.Module) -> Tensor:
+    """The library's own logits of each row alone, at the positions that predict the completions."""
+    rows = [
+        model(input_ids=torch.tensor([p + c])).logits[0]
+        for p, c in zip(PROMPTS, COMPLETIONS, strict=True)
+    ]
+    return torch.cat([row[len(p) - 1 : -1] for row, p in zip(rows, PROMPTS, strict=True)])
+
+
+def factors(policy: Policy) -> dict[str, tuple[Tensor, Tensor]]:
+    """A and B of every adapted layer in float64, by the name of its weight in the base model."""
+    state = policy.model.state_dict()
+    layers = [
+        name.removesuffix(".lora_A.default.weight")
+        for name in state
+        if name.endswith("lora_A.default.weight")
+    ]
+    assert len(layers) == 7 * policy.model.config.num_hidden_layers
+    return {
+        f"{layer.removeprefix('base_model.model.')}.weight": (
+            state[f"{layer}.lora_A.default.weight"].double().clone(),
+            state[f"{layer}.lora_B.default.weight"].double().clone(),
+        )
+        for layer in layers
+    }
+
+
+def averaged(path: list[Tensor], decay: float) -> Tensor:
+    """The recursion, written out: decay^n w_0 + (1 − decay) Σ decay^(n−i) w_i."""
+    n = len(path) - 1
+    later = [(1 - decay) * decay ** (n - i) * w for i, w in enumerate(path) if i]
+    return torch.stack([decay**n * path[0], *later]).sum(0)
+
+
+def base_with(updates: dict[str, Tensor]) -> torch.nn.Module:
+    """The demo's model in float64 with these updates written into its weights."""
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(str(MODEL), dtype="float64")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.add_(updates.get(name, torch.zeros(1)))
+    return model
+
+
+@pytest.fixture
+def full() -> Policy:
+    """The demo's model, all of whose weights are trained."""
+    return load_policy(FULL, seed=0)
+
+
+@pytest.fixture
+def untied(lab_copy: Path) -> Policy:
+    """The same with a head of its own, which is not the embedding."""
+    model = AutoModelForCausalLM.from_pretrained(lab_copy, dtype="float32")
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(1.1 * model.lm_head.weight.detach())
+    model.save_pretrained(lab_copy)
+    return load_policy(replace(FULL, path=str(lab_copy)), seed=0)
+
+
+def test_frozen_teacher_is_base_model(
+    policy: Policy,
+) -> None:
+    teacher = open_teacher(policy, TeacherConfig())
+    torch.testing.assert_close(
+        library_logits(policy.model), library_logits(base_with({})).float(), rtol=1e-4, atol=1e-4
+    )
+
+    move(policy, 1)
+    with teacher.view():
+        logits = teacher.lm_head(hidden(policy))
+    torch.testing.assert_close(logits, library_logits(base_with({})).float(), rtol=1e-4, atol=1e-4)
+    assert not logits.requires_grad
+    assert (policy.lm_head(hidden(policy)) - logits).abs().max() > 0.1
+    assert not teacher.own
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+def test_ema_teacher_averages_updates_not_factors(
+    policy: Policy, dtype: torch.dtype, tolerance: float
+) -> None:
+    policy.model.to(dtype)
+    teacher = open_teacher(policy, EMA)
+    path = [factors(policy)]
+    for seed in range(4):
+        move(policy, seed)
+        teacher.follow()
+        path.append(factors(policy))
+
+    scale = LAB.lora_alpha / LAB.lora_rank
+    updates = {
+        name: averaged([scale * step[name][1] @ step[name][0] for step in path], 0.75)
+        for name in path[0]
+    }
+    expected = library_logits(base_with(updates))
+    with teacher.view():
+        scored = teacher.lm_head(hidden(policy)).double()
+        generated = library_logits(policy.model).double()
+
+    torch.testing.assert_close(scored, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(generated, expected, rtol=tolerance, atol=tolerance)
+    assert {value.dtype for value in teacher.own.values()} == {dtype}
+
+    apart = {
+        name: scale
+        * averaged([step[name][1] for step in path], 0.75)
+        @ averaged([s[name][0] for s in path], 0.75)
+        for name in path[0]
+    }
+    assert (library_logits(base_with(apart)) - expected).abs().max() > 0.05
+
+
+def test_ema_teacher_starts_at_loaded_adapter(
+    policy: Policy, trained: Policy, tmp_path: Path
+) -> None:
+    save_adapter(trained, tmp_path)
+    fresh = load_policy(LAB, seed=5)
+    load_adapter(fresh, tmp_path)
+    teacher = open_teacher(fresh, EMA)
+    student = hidden(fresh)
+    move(fresh, 1)
+    with teacher.view():
+        torch.testing.assert_close(hidden(fresh), student, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("config", [LAB, FULL])
+def test_ema_teacher_with_zero_decay_follows_student(config: Any) -> None:
+    policy = load_policy(config, seed=0)
+    teacher = open_teacher(policy, replace(EMA, decay=0.0))
+    for seed in range(3):
+        before = hidden(policy)
+        with teacher.view():
+            torch.testing.assert_close(hidden(policy), before, rtol=1e-4, atol=1e-4)
+        move(policy, seed, by=0.02)
+        with teacher.view():
+            torch.testing.assert_close(hidden(policy), before, rtol=1e-4, atol=1e-4)
+        assert (hidden(policy) - before).abs().max() > 0.01
+        teacher.follow()
+
+
+@pytest.mark.parametrize("config", [LAB, FULL])
+def test_live_teacher_is_student_without_gradient(config: Any) -> None:
+    policy = load_policy(config, seed=0)
+    teacher = open_teacher(policy, TeacherConfig(weights="live"))
+    move(policy, 1)
+    teacher.follow()
+    with teacher.view():
+        seen = hidden(policy)
+    assert torch.equal(seen, hidden(policy))
+    assert not seen.requires_grad
+    assert teacher.lm_head is policy.lm_head
+    assert not teacher.own
+
+
+def test_ema_teacher_is_applied_beside_rounded_weights() -> None:
+    policy = load_policy(replace(LAB, dtype="bfloat16"), seed=0)
+    teacher = open_teacher(policy, EMA)
+    move(policy, 1, by=1e-4)
+    teacher.follow()
+    before = {name: value.clone() for name, value in policy.base.named_parameters()}
+    name, layer = next(iter(policy.adapted.items()))
+    x = torch.randn(3, layer.in_features, generator=torch.Generator().manual_seed(0)).bfloat16()
+    plain = layer.get_base_layer()(x)
+    update = torch.nn.functional.linear(x, teacher.own[name].bfloat16())
+    with teacher.view():
+        assert torch.equal(layer(x), plain + update)
+        assert all(
+            torch.equal(value, before[name]) for name, value in policy.base.named_parameters()
+        )
+
+    assert teacher.own[name].dtype == torch.float32
+
+    # Most of so small an update would be lost in the weights.
+    weight = layer.get_base_layer().weight
+    rounded = (weight + teacher.own[name].bfloat16()).double() - weight.double()
+    exact = teacher.own[name].double()
+    assert 0 < exact.abs().max() < 1e-4
+    assert (rounded - exact).norm() > 0.5 * exact.norm()
+
+
+@pytest.mark.filterwarnings(
+    "ignore:Model has `tie_word_embeddings=True`:UserWarning"
+)  # peft's, before our error
+def test_ema_teacher_over_embedding_is_refused() -> None:
+    policy = load_policy(replace(LAB, lora_targets=("q_proj", "embed_tokens")), seed=0)
+    open_teacher(policy, TeacherConfig())
+    with pytest.raises(
+        PolicyError,
+        match=r"model\.embed_tokens.*Embedding.*model\.lora_targets",
+    ):
+        open_teacher(policy, EMA)
+
+
+@pytest.mark.parametrize("kind", ["frozen", "ema", "live"])
+@pytest.mark.parametrize("config", [LAB, FULL])
+def test_teacher_view_restores_student_after_error(
+    config: Any, kind: Literal["frozen", "ema", "live"]
+) -> None:
+    policy = load_policy(config, seed=0)
+    teacher = open_teacher(policy, TeacherConfig(weights=kind))
+    move(policy, 1, by=0.02)
+    teacher.follow()
+    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
+    places = [parameter.data_ptr() for parameter in policy.trainable]
+    student = hidden(policy)
+
+    def look(*, interrupted: bool) -> None:
+        with teacher.view():
+            hidden(policy)
+            if interrupted:
+                raise KeyboardInterrupt
+
+    look(interrupted=False)
+    with pytest.raises(KeyboardInterrupt):
+        look(interrupted=True)
+    assert torch.equal(hidden(policy), student)
+    assert hidden(policy).requires_grad
+    assert [parameter.data_ptr() for parameter in policy.trainable] == places
+    assert all(
+        torch.equal(value, before[name]) for name, value in policy.model.state_dict().items()
+    )
+
+
+@pytest.mark.parametrize("config", [LAB, FULL, replace(FULL, gradient_checkpointing=True)])
+def test_teacher_view_between_forward_and_backward_keeps_gradients(config: Any) -> None:
+    policy = load_policy(config, seed=0)
+    teacher = open_teacher(policy, EMA)
+    move(policy, 1, by=0.02)
+
+    def gradients(*, looking: bool) -> list[Tensor]:
+        policy.model.zero_grad()
+        value = hidden(policy).square().mean()
+        if looking:
+            with teacher.view():
+                hidden(policy)
+        value.backward()
+        return [p.grad.clone() for p in policy.trainable if p.grad is not None]
+
+    alone, looked = gradients(looking=False), gradients(looking=True)
+    assert len(alone) == len(looked) > 0
+
+    for x, y in zip(alone, looked, strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("config", [LAB, FULL])
+def test_teacher_view_generates_with_teacher_weights(config: Any) -> None:
+    policy = load_policy(config, seed=0)
+    teacher = open_teacher(policy, TeacherConfig())
+    engine, sampling = LocalEngine(policy, batch_size=3), Sampling(1.0, 1.0, -1, 12)
+    before = engine.generate(PROMPTS, sampling, range(3))
+    move(policy, 1)
+    with teacher.view():
+        assert [c.ids for c in engine.generate(PROMPTS, sampling, range(3))] == [
+            c.ids for c in before
+        ]
+
+    assert [c.ids for c in engine.generate(PROMPTS, sampling, range(3))] != [c.ids for c in before]
+
+
+@pytest.mark.parametrize("head", ["full", "untied"])
+def test_full_tuning_frozen_teacher_is_untouched_model(
+    head: str, request: pytest.FixtureRequest
+) -> None:
+    policy: Policy = request.getfixturevalue(head)
+    teacher = open_teacher(policy, TeacherConfig())
+    assert (policy.lm_head.weight is policy.base.get_input_embeddings().weight) == (head == "full")
+
+    untouched = library_logits(
+        AutoModelForCausalLM.from_pretrained(policy.base.name_or_path, dtype="float32")
+    ).detach()
+    copies = {name: value.clone() for name, value in teacher.own.items()}
+    move(policy, 1, by=0.02)
+    with teacher.view():
+        teacher_hidden = hidden(policy)
+        torch.testing.assert_close(library_logits(policy.model), untouched, rtol=1e-5, atol=1e-5)
+
+    torch.testing.assert_close(teacher.lm_head(teacher_hidden), untouched, rtol=1e-5, atol=1e-5)
+    assert not teacher_hidden.requires_grad
+
+    student_hidden = hidden(policy)
+    loss = fused_paint_loss(
+        student_hidden,
+        teacher_hidden,
+        policy.lm_head,
+        LENGTHS,
+        teacher_lm_head=teacher.lm_head,
+        clip=10.0,
+    )
+    loss.value.backward()
+    gradients = {
+        name: p.grad.clone() for name, p in policy.model.named_parameters() if p.grad is not None
+    }
+    assert gradients.keys() == dict(policy.model.named_parameters()).keys()
+    assert all(value.abs().max() > 0 for value in gradients.values())
+
+    policy.model.zero_grad()
+    exact = paint_loss(library_logits(policy.model), untouched, LENGTHS, clip=10.0)
+    exact.value.backward()
+    torch.testing.assert_close(loss.value, exact.value, rtol=1e-4, atol=0)
+
+    for name, parameter in policy.model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-6)
+
+    assert not any(
+        value.requires_grad for value in [*teacher.own.values(), *teacher.lm_head.parameters()]
+    )
+
+    torch.optim.SGD(policy.trainable, lr=0.1).step()
+    assert all(torch.equal(value, copies[name]) for name, value in teacher.own.items())
+
+
+@pytest.mark.parametrize("head", ["full", "untied"])
+def test_full_tuning_ema_teacher_averages_every_weight(
+    head: str, request: pytest.FixtureRequest
+) -> None:
+    policy: Policy = request.getfixturevalue(head)
+    teacher = open_teacher(policy, EMA)
+    model = AutoModelForCausalLM.from_pretrained(policy.base.name_or_path, dtype="float64")
+    path = [{name: value.detach().double() for name, value in policy.model.named_parameters()}]
+    for seed in range(3):
+        move(policy, seed, by=0.02)
+        teacher.follow()
+        path.append(
+            {name: value.detach().double() for name, value in policy.model.named_parameters()}
+        )
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(averaged([step[name] for step in path], 0.75))
+
+    with teacher.view():
+        logits = teacher.lm_head(hidden(policy))
+    torch.testing.assert_close(logits.double(), library_logits(model), rtol=1e-4, atol=1e-4)
+    assert (policy.lm_head(hidden(policy)) - logits).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("config", [LAB, FULL])
+def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Path) -> None:
+    policy = load_policy(config, seed=0)
+    optimizer = torch.optim.AdamW(policy.trainable)
+    teacher = open_teacher(policy, EMA)
+    for seed in range(2):
+        move(policy, seed, by=0.02)
+        teacher.follow()
+
+    with MathGrader() as grader:
+        engine, accelerator = LocalEngine(policy, batch_size=1), Accelerator()
+        setup = Setup(small(), policy, teacher, [], engine, optimizer, accelerator, grader)
+        new_run(setup.config, tmp_path, "", {})
+        append_metrics(tmp_path, {"step": 1})
+        saved = checkpoint.save(tmp_path, setup, 2)
+
+    other = load_policy(config, seed=7)
+    again = open_teacher(other, EMA)
+    assert checkpoint.restore(tmp_path, other, torch.optim.AdamW(other.trainable), again) == 2
+    assert all(torch.equal(again.own[name], value) for name, value in teacher.own.items())
+
+    with teacher.view(), again.view():
+        assert torch.equal(again.lm_head(hidden(other)), teacher.lm_head(hidden(policy)))
+    assert torch.equal(hidden(other), hidden(policy))
+
+    stored = (saved / FILE).read_bytes()
+    (saved / FILE).write_bytes(stored[: len(stored) // 2])
+    with pytest.raises(
+        CorruptFileError, match=rf"{FILE} is not the file .*delete .* to go on from the one"
+    ):
+        checkpoint.restore(tmp_path, other, optimizer, again)
+    with pytest.raises(PolicyError, match=r"teacher\.weights ema"):
+        again.load(saved)
+
+    (saved / FILE).unlink()
+    with pytest.raises(
+        CorruptFileError, match=rf"{FILE}: No such file .*delete .* to go on from the one"
+    ):
+        checkpoint.restore(tmp_path, other, optimizer, again)
+
+
+def test_ema_teacher_checkpoint_of_other_model_is_refused(policy: Policy, tmp_path: Path) -> None:
+    open_teacher(policy, EMA).save(tmp_path)
+    other = load_policy(replace(LAB, lora_targets=("q_proj",)), seed=0)
+    with pytest.raises(PolicyError, match=r"model\.lora_targets"):
+        open_teacher(other, EMA).load(tmp_path)
+
+
+@pytest.mark.parametrize("config", [LAB, FULL])
+@pytest.mark.parametrize("kind", ["frozen", "live"])
+def test_frozen_and_live_teacher_save_nothing(
+    config: Any, kind: Literal["frozen", "live"], tmp_path: Path
+) -> None:
+    policy = load_policy(config, seed=0)
+    teacher = open_teacher(policy, TeacherConfig(weights=kind))
+    teacher.save(tmp_path)
+    assert not list(tmp_path.iterdir())
+    teacher.load(tmp_path)
+
+
+SMALL: dict[str, dict[str, Any]] = {
+    "data": {"limit": 40},
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 60, "batch_size": 4},
+    "train": {
+        "steps": 5,
+        "batch_size": 4,
+        "micro_batch_size": 2,
+        "checkpoint_every": 2,
+        "learning_rate": 1e-3,
+    },
+}
+
+
+def small(**sections: dict[str, Any]) -> Config:
+    """The demo's recipe on a few rollouts, with changes."""
+    return changed("demo-paint", SMALL, sections)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tuning", "weights"), [("lora", "ema"), ("full", "frozen"), ("full", "ema")]
+)
+def test_run_with_each_teacher_killed_and_resumed_is_bitwise_equal(
+    tuning: str, weights: str, tmp_path: Path
+) -> None:
+    config = small(model={"train_mode": tuning}, teacher={"weights": weights, "decay": 0.5})
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(config, whole)
+    kill_and_resume(config, killed, lambda: len(read_metrics(killed)) >= 3)
+    last = whole / "checkpoints" / "step-000005"
+    files = sorted(path.relative_to(last) for path in last.rglob("*.safetensors"))
+    trained = Path(
+        "model/model.safetensors" if tuning == "full" else "adapter/adapter_model.safetensors"
+    )
+    assert files == sorted([trained, *([Path(FILE)] if weights == "ema" else [])])
+
+    for path in files:
+        one, other = (load_file(run / "checkpoints" / last.name / path) for run in (whole, killed))
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+    assert_same_history(whole, killed)
+
+
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+def test_training_scores_with_configured_teacher(tuning: str, tmp_path: Path) -> None:
+    losses = {}
+    for weights, decay in (("frozen", 0.99), ("ema", 0.5), ("ema", 0.0), ("live", 0.99)):
+        config = small(
+            model={"train_mode": tuning},
+            teacher={"weights": weights, "decay": decay},
+            rollout={"max_new_tokens": 24},
+            train={"steps": 2, "micro_batch_size": 4},
+        )
+        folder = tmp_path / f"{weights}-{decay}"
+        train(config, folder)
+        losses[weights, decay] = [row["loss"] for row in read_metrics(folder)]
+
+    assert len({first for first, _ in losses.values()}) == 1  # all start at the student
+    # An average without memory is the student of this step, up to the order of its sums.
+    assert losses["ema", 0.0][1] == pytest.approx(losses["live", 0.99][1], rel=1e-3)
+    assert len({round(second, 6) for _, second in losses.values()}) >= 3

@@ -1,0 +1,165 @@
+"""What is saved is known again: adapters by weights and shape, models by every number."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from paint.config.schema import ModelConfig
+from paint.evaluation.generate import _trained_digest
+from paint.models.policy import Policy, PolicyError, load_policy
+from paint.models.weights import (
+    load_trained,
+    model_digests,
+    read_adapter_shape,
+    save_adapter,
+    save_model,
+    save_trained,
+    weights_digest,
+)
+
+LAB = ModelConfig(path="demo", dtype="float32")
+
+SAVE = """
+import sys
+from pathlib import Path
+from paint.config.schema import ModelConfig
+from paint.models.policy import load_policy
+from paint.models.weights import save_adapter
+save_adapter(load_policy(ModelConfig(path="demo", dtype="float32"), seed=0), Path(sys.argv[1]))
+"""
+
+
+def test_save_adapter_is_equal_across_processes(tmp_path: Path) -> None:
+    for seed in ("1", "2"):
+        command = [sys.executable, "-c", SAVE, str(tmp_path / seed)]
+        subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": seed})
+    for path in (tmp_path / "1").iterdir():
+        assert path.read_bytes() == (tmp_path / "2" / path.name).read_bytes(), path.name
+    targets = json.loads((tmp_path / "1/adapter_config.json").read_text())["target_modules"]
+    assert targets == sorted(targets)
+    assert read_adapter_shape(tmp_path / "1") == ModelConfig(
+        path="demo", dtype="float32", lora_targets=tuple(targets)
+    )
+
+
+def test_adapter_digest_depends_on_weights_and_shape(trained: Policy, tmp_path: Path) -> None:
+    save_adapter(trained, tmp_path)
+    path, before = tmp_path / "adapter_config.json", _trained_digest(tmp_path)
+    shape = json.loads(path.read_text())
+    shape["target_modules"].reverse()
+    path.write_text(json.dumps(shape | {"base_model_name_or_path": "moved/elsewhere"}))
+    assert _trained_digest(tmp_path) == before
+    path.write_text(json.dumps(shape | {"lora_alpha": 17}))
+    assert _trained_digest(tmp_path) != before
+    path.write_text(json.dumps(shape))
+    with torch.no_grad():
+        trained.trainable[0].view(-1)[3] += 1e-4
+    save_adapter(trained, tmp_path)
+    assert _trained_digest(tmp_path) != before
+
+
+@pytest.mark.parametrize("part", ["nothing", "half of the rows", "no layer"])
+def test_save_adapter_sharded_part_is_refused(
+    trained: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    """As a rank that holds its shard alone would: what is on disk is then what it holds."""
+    save_adapter(trained, tmp_path / "whole")
+    for name, layer in trained.adapted.items():
+        weight = layer.lora_B["default"].weight
+        if part == "nothing":
+            weight.data = weight.data[:0, 0]
+        elif part == "half of the rows" and name.endswith("layers.1.mlp.up_proj"):
+            weight.data = weight.data[: len(weight) // 2]
+    if part == "no layer":
+        monkeypatch.setattr("peft.get_peft_model_state_dict", lambda _: {})
+    with pytest.raises(PolicyError, match=r"lora_\w\.weight.*sharding"):
+        save_adapter(trained, tmp_path / "part")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("null", "it holds None"),
+        ("[]", r"it holds \[\]"),
+        ("{}", "KeyError: 'r'"),
+        ("", "Expecting value"),
+        ("\udcff", "codec can't decode"),
+        ("[" * 100_000, "recursion"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'"),
+        ({"use_dora": True}, "use_dora is True"),
+        ({"bias": "all"}, "bias is 'all'"),
+        ({"r": "16"}, "r, lora_alpha, target_modules are '16', 16, "),
+        ({"lora_alpha": None}, "r, lora_alpha, target_modules are 8, None, "),
+        ({"target_modules": "all-linear"}, "'all-linear'"),
+        ({"target_modules": [1]}, r"target_modules is \[1\]"),
+        ({"base_model_name_or_path": None}, "names no base model"),
+        ({"base_model_name_or_path": "nowhere/at-all"}, "nowhere/at-all: "),
+    ],
+    ids=range(15),
+)
+def test_read_adapter_shape_invalid_config_is_refused_by_name(
+    policy: Policy, tmp_path: Path, content: str | dict[str, Any], message: str
+) -> None:
+    save_adapter(policy, tmp_path)
+    path = tmp_path / "adapter_config.json"
+    if isinstance(content, dict):
+        content = json.dumps(json.loads(path.read_text()) | content)
+    path.write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(PolicyError, match=message) as refused:
+        read_adapter_shape(tmp_path)
+    assert str(path) in str(refused.value) or "nowhere/at-all" in str(refused.value)
+
+
+def test_weights_digest_changes_with_any_number(policy: Policy) -> None:
+    before = weights_digest(policy)
+    assert load_policy(ModelConfig(path="demo", dtype="float32", lora_rank=2), seed=5) is not policy
+    assert weights_digest(load_policy(ModelConfig(path="demo", dtype="float32"), seed=5)) == before
+    generator = torch.Generator().manual_seed(0)
+    weights = [p for name, p in policy.base.named_parameters() if "lora_" not in name]
+    for weight in weights:
+        flat = weight.data.view(-1)
+        at = int(torch.randint(len(flat), (), generator=generator))
+        kept = flat[at].clone()
+        flat[at] = torch.nextafter(kept, torch.tensor(9.0))
+        assert weights_digest(policy) != before
+        flat[at] = kept
+    assert weights_digest(policy) == before
+
+
+def test_model_digests_ignore_path_and_include_chat_template(
+    policy: Policy, tmp_path: Path
+) -> None:
+    whole = load_policy(ModelConfig(path="demo", dtype="float32", train_mode="full"), seed=0)
+    save_model(whole, tmp_path)
+    moved = ModelConfig(path=str(tmp_path), dtype="float32")
+    assert model_digests(load_policy(moved, seed=0)) == model_digests(policy)
+    template = tmp_path / "chat_template.jinja"
+    template.write_text(template.read_text("utf-8") + " ", "utf-8")
+    other = model_digests(load_policy(moved, seed=0))
+    assert other["weights"] == model_digests(policy)["weights"]
+    assert other != model_digests(policy)
+
+
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+def test_save_trained_non_finite_weights_are_refused(
+    tuning: Literal["lora", "full"], tmp_path: Path
+) -> None:
+    policy = load_policy(replace(LAB, train_mode=tuning), seed=0)
+    before = [parameter.clone() for parameter in policy.trainable]
+    with torch.no_grad():
+        policy.trainable[0].view(-1)[3] = torch.inf
+    # What it writes is read back at once, and is what it is.
+    save_trained(policy, tmp_path / "saved")
+    with torch.no_grad():
+        policy.trainable[0].copy_(before[0])
+    with pytest.raises(PolicyError, match=r"saved: .*weight\b.*not finite"):
+        load_trained(policy, tmp_path / "saved")
+    for parameter, value in zip(policy.trainable, before, strict=True):
+        assert torch.equal(parameter, value)

@@ -1,0 +1,101 @@
+"""The Divergence contract: built-in records, and one from outside of the package."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from extensions.chi_squared import chi_squared
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.run_folder import read_metrics, read_run
+from paint.core.errors import ConfigError
+from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name, find_divergence
+from paint.objective.fused import fused_paint_loss
+from paint.objective.loss import paint_loss
+from paint.objective.options import ObjectiveConfig
+from paint.training.trainer import train
+
+SPEC = "extensions.chi_squared:chi_squared"
+NAMED = [d for d in [*DIVERGENCES.values(), chi_squared] if not d.is_sampled]
+
+
+def log_probs(rows: int, v: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    views = torch.randn(2, rows, v, generator=generator, dtype=torch.float64).log_softmax(-1)
+    return views[0], views[1]
+
+
+@pytest.mark.parametrize("divergence", NAMED, ids=lambda d: d.name)
+def test_divergence_slope_is_derivative_of_term(divergence: Divergence) -> None:
+    log_p, log_q = log_probs(4, 9)
+    log_q = log_q.requires_grad_()
+    term = divergence.term(log_p.exp(), log_p, log_q.exp(), log_q)
+    (expected,) = torch.autograd.grad(term.sum(), log_q)
+    with torch.no_grad():
+        found = divergence.slope(log_p.exp(), log_p, log_q.exp(), log_q)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("divergence", NAMED, ids=lambda d: d.name)
+def test_divergence_evaluate_equals_term_and_slope(divergence: Divergence) -> None:
+    log_p, log_q = log_probs(4, 9)
+    p, q = log_p.exp(), log_q.exp()
+    expected = divergence.term(p, log_p, q, log_q), divergence.slope(p, log_p, q, log_q), p, q
+    assert all(map(torch.equal, divergence.evaluate(log_p.clone(), log_q.clone()), expected))
+
+
+@pytest.mark.parametrize("clip", [0.06, 1.0])
+def test_fused_loss_of_outside_divergence_equals_reference(clip: float) -> None:
+    torch.manual_seed(0)
+    head = torch.nn.Linear(6, 40, dtype=torch.float64)
+    student = torch.randn(8, 6, dtype=torch.float64, requires_grad=True)
+    teacher = torch.randn(8, 6, dtype=torch.float64)
+    reference = paint_loss(
+        head(student), head(teacher).detach(), [5, 3], divergence=chi_squared, clip=clip
+    )
+    fused = fused_paint_loss(
+        student, teacher, head, [5, 3], divergence=SPEC, clip=clip, chunk_tokens=4
+    )
+    torch.testing.assert_close(fused.value, reference.value, rtol=1e-12, atol=1e-12)
+    (expected,) = torch.autograd.grad(reference.value, student)
+    (found,) = torch.autograd.grad(fused.value, student)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+def test_find_divergence_name_and_object_give_same_record() -> None:
+    assert find_divergence(SPEC) is chi_squared
+    assert divergence_name(chi_squared) == SPEC
+    assert divergence_name(DIVERGENCES["jsd"]) == "jsd"
+    local = replace(chi_squared, name="local")  # no module holds it under this name
+    assert find_divergence(divergence_name(local)) is local
+
+
+@pytest.mark.parametrize(
+    "name", ["chi", "no_such_module:x", "extensions.chi_squared:absent", "paint.core.errors:brief"]
+)
+def test_objective_unknown_divergence_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        ObjectiveConfig(divergence=name)
+
+
+def test_triton_kernel_outside_divergence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = pytest.importorskip("paint.objective.triton_kernels")
+    rows = torch.zeros(1, 4)
+    options = ObjectiveConfig(divergence=SPEC, temperature=1.0)
+    with pytest.raises(ValueError, match="chi_squared"):
+        kernels.differentiate(rows, rows, {}, {}, rows[:, 0] > 0, None, None, options)
+
+
+def test_train_outside_divergence_in_recipe_trains(tmp_path: Path) -> None:
+    text = find_recipe("demo-paint").read_text()
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(text + f'\n[objective]\ndivergence = "{SPEC}"\n')
+    config = read_recipe(recipe)
+    config = replace(config, train=replace(config.train, steps=2, batch_size=4))
+    train(config, tmp_path / "run")
+    losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
+    assert len(losses) == 2
+    assert all(loss > 0 for loss in losses)
+    assert read_run(tmp_path / "run").objective.divergence == SPEC

@@ -1,0 +1,911 @@
+"""The fused loss and the reference agree, gradients included; three products, a chunk of memory."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+import reference_float64
+from paint.objective import fused
+from paint.objective.divergences import DIVERGENCES
+from paint.objective.fused import (
+    CPU_CHUNK,
+    ImplError,
+    LogProbs,
+    RowWork,
+    fused_log_probs,
+    fused_paint_loss,
+    triton_row_work,
+)
+from paint.objective.loss import ENTROPY_FLOOR, Loss, entropy, paint_loss
+from paint.objective.options import ClipMode, Impl, ObjectiveConfig
+
+KINDS, CLIP_MODES = list(DIVERGENCES), get_args(ClipMode)
+LOSSES: list[tuple[str, ClipMode]] = [
+    *product((name for name, d in DIVERGENCES.items() if not d.is_sampled), CLIP_MODES),
+    ("sampled_token", "none"),
+]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # where the kernels run, or are interpreted
+linux = pytest.mark.skipif(sys.platform != "linux", reason="Triton exists for Linux alone")
+FUSED = ["chunked", pytest.param("triton", marks=linux)]
+# For tests whose interpreted kernels take more than a second.
+FUSED_SLOW = ["chunked", pytest.param("triton", marks=[linux, pytest.mark.slow])]
+
+
+@dataclass
+class Case:
+    """Both views' hidden states of completions of these lengths, a head, and sampled tokens."""
+
+    student: Tensor
+    teacher: Tensor
+    head: nn.Linear
+    lengths: Sequence[int]
+    tokens: Tensor
+
+    def to(self, dtype: torch.dtype) -> "Case":
+        """The same numbers in another dtype, with gradients of their own."""
+        head = nn.Linear(self.head.in_features, self.head.out_features, device=DEVICE, dtype=dtype)
+        head.load_state_dict(self.head.state_dict())
+        student = self.student.detach().to(DEVICE, dtype).requires_grad_()
+        return Case(
+            student, self.teacher.to(DEVICE, dtype), head, self.lengths, self.tokens.to(DEVICE)
+        )
+
+    def gradients(self, loss: Loss) -> dict[str, Tensor]:
+        """Of the loss, for whatever requires one."""
+        inputs = {"hidden": self.student, "weight": self.head.weight, "bias": self.head.bias}
+        inputs = {name: value for name, value in inputs.items() if value.requires_grad}
+        return dict(
+            zip(
+                inputs,
+                torch.autograd.grad(loss.value, list(inputs.values()), retain_graph=True),
+                strict=True,
+            )
+        )
+
+
+def case(
+    lengths: Sequence[int],
+    v: int = 40,
+    h: int = 6,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> Case:
+    """Peaked views that agree on a third of the tokens; elsewhere every clip cuts some of them."""
+    generator = torch.Generator().manual_seed(seed)
+    n = sum(lengths)
+    student = torch.randn(n, h, generator=generator, dtype=torch.float64)
+    apart = torch.rand(n, 1, generator=generator, dtype=torch.float64) > 1 / 3
+    teacher = student + apart * torch.randn(n, h, generator=generator, dtype=torch.float64)
+    head = nn.Linear(h, v, dtype=torch.float64)
+    with torch.no_grad():
+        head.weight.copy_(1.5 * torch.randn(v, h, generator=generator, dtype=torch.float64))
+        head.bias.copy_(torch.randn(v, generator=generator, dtype=torch.float64))
+    tokens = torch.randint(0, v, (n,), generator=generator)
+    # Rounded once, so that every dtype computes with the same numbers.
+    student, teacher = student.bfloat16().double(), teacher.bfloat16().double()
+    head.load_state_dict(
+        {name: value.bfloat16().double() for name, value in head.state_dict().items()}
+    )
+    return Case(student.requires_grad_(), teacher, head, lengths, tokens).to(dtype)
+
+
+def reference(this: Case, *, teacher_lm_head: nn.Linear | None = None, **options: Any) -> Loss:
+    """The reference on the heads' own logits."""
+    teacher_logits = (teacher_lm_head or this.head)(this.teacher)
+    return paint_loss(
+        this.head(this.student), teacher_logits, this.lengths, tokens=this.tokens, **options
+    )
+
+
+def default_clip_mode(divergence: str) -> ClipMode:
+    """The paper's, where the divergence takes it."""
+    return "none" if divergence == "sampled_token" else "pointwise"
+
+
+def of(this: Case, impl: Impl, **options: Any) -> Loss:
+    """The loss under test."""
+    return fused_paint_loss(
+        this.student,
+        this.teacher,
+        this.head,
+        this.lengths,
+        tokens=this.tokens,
+        impl=impl,
+        **options,
+    )
+
+
+def assert_same(found: Loss, expected: Loss, this: Case, *, tolerance: float = 1e-11) -> None:
+    """Value, per-token values, every statistic and every gradient."""
+    figures, wanted = (
+        {"value": x.value, "per_token": x.per_token} | x.stats for x in (found, expected)
+    )
+    if found.value.requires_grad:
+        figures, wanted = figures | this.gradients(found), wanted | this.gradients(expected)
+    assert set(figures) == set(wanted)
+    for name in wanted:
+        torch.testing.assert_close(
+            figures[name],
+            wanted[name],
+            rtol=tolerance,
+            atol=tolerance,
+            msg=partial("{}: {}".format, name),
+        )
+
+
+# The same as the reference
+
+
+@pytest.mark.parametrize("impl", ["reference", *FUSED_SLOW])
+@settings(max_examples=25)
+@given(
+    lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    v=st.integers(2, 40),
+    seed=st.integers(0, 2**20),
+    chunk_tokens=st.integers(1, 30),
+    options=st.fixed_dictionaries(
+        {
+            "temperature": st.sampled_from([0.5, 1.0, 1.1]),
+            "interpolation_weight": st.sampled_from([0.0, 0.03, 0.6, 1.0]),
+            "top_fraction": st.sampled_from([0.0, 0.03, 0.5, 1.0]),
+            "clip": st.sampled_from([0.001, 0.06, 0.5]),
+            "reduction": st.sampled_from(["completion", "token"]),
+        }
+    ),
+    loss=st.sampled_from(LOSSES),
+)
+def test_fused_loss_matches_reference_for_any_options_and_chunks(
+    impl: Impl,
+    lengths: list[int],
+    v: int,
+    seed: int,
+    chunk_tokens: int,
+    options: dict[str, Any],
+    loss: tuple[str, ClipMode],
+) -> None:
+    this = case(lengths, v, seed=seed)
+    options |= {"divergence": loss[0], "clip_mode": loss[1]}
+    assert_same(
+        of(this, impl, chunk_tokens=chunk_tokens, **options), reference(this, **options), this
+    )
+
+
+@pytest.mark.parametrize("impl", FUSED_SLOW)
+@pytest.mark.parametrize(("divergence", "clip_mode"), LOSSES)
+@pytest.mark.parametrize("chunk_tokens", [64, 7])
+def test_fused_loss_matches_reference_for_every_divergence_and_clip(
+    impl: Impl, divergence: str, clip_mode: ClipMode, chunk_tokens: int
+) -> None:
+    this = case([13, 0, 1, 20])
+    options: dict[str, Any] = {
+        "divergence": divergence,
+        "clip_mode": clip_mode,
+        "clip": 0.05,
+        "top_fraction": 0.3,
+        "interpolation_weight": 0.3,
+    }
+    expected = reference(this, **options)
+    if clip_mode != "none":
+        assert 0 < expected.stats["clipped"].mean() < 1
+    assert_same(of(this, impl, chunk_tokens=chunk_tokens, **options), expected, this)
+
+
+@pytest.mark.parametrize("impl", FUSED_SLOW)
+def test_fused_loss_defaults_match_reference(impl: Impl) -> None:
+    this = case([40, 70], v=60)
+    assert_same(of(this, impl), reference(this), this)
+
+
+@pytest.mark.parametrize("impl", FUSED_SLOW)
+def test_fused_loss_of_equal_views_is_zero(impl: Impl) -> None:
+    this = case([5, 30])
+    this.teacher = this.student.detach()
+    loss = of(this, impl, top_fraction=0.5, interpolation_weight=0.3)
+    assert loss.value == 0
+    assert not loss.per_token.any()
+    assert not loss.stats["kl"].any()
+
+
+@pytest.mark.parametrize("impl", FUSED)
+def test_fused_loss_backward_scales_with_upstream_gradient(impl: Impl) -> None:
+    this = case([6, 3])
+    once = this.gradients(of(this, impl))
+    thrice = this.gradients(Loss(3 * of(this, impl).value + 1, torch.empty(0), {}))
+    for name, values in once.items():
+        torch.testing.assert_close(thrice[name], 3 * values)
+
+
+# Who gets a gradient
+
+
+@pytest.mark.parametrize("impl", ["reference", *FUSED_SLOW])
+@pytest.mark.parametrize("divergence", KINDS)
+@pytest.mark.parametrize("chunk_tokens", [64, 7])
+def test_fused_loss_teacher_head_matches_reference(
+    impl: Impl, divergence: str, chunk_tokens: int
+) -> None:
+    this, other = case([13, 0, 1, 20]), case([1], seed=1).head
+    options: dict[str, Any] = {
+        "divergence": divergence,
+        "clip_mode": default_clip_mode(divergence),
+        "top_fraction": 0.3,
+        "interpolation_weight": 0.3,
+    }
+    found = of(this, impl, teacher_lm_head=other, chunk_tokens=chunk_tokens, **options)
+    expected = reference(this, teacher_lm_head=other, **options)
+    assert abs(expected.value - reference(this, **options).value) > 0.01
+    assert_same(found, expected, this)
+    found.value.backward()
+    assert other.weight.grad is other.bias.grad is None
+    assert this.head.weight.grad is not None
+
+
+@pytest.mark.parametrize("impl", ["reference", *FUSED])
+def test_fused_loss_teacher_head_weight_in_other_dtype(impl: Impl) -> None:
+    this, other = case([6, 3], dtype=torch.float32), case([1], seed=1).head
+    weight = other.weight.detach().to(DEVICE, torch.bfloat16)
+    with torch.no_grad():
+        other.bias.zero_()
+    found = of(this, impl, teacher_lm_head=weight)
+    assert_same(found, reference(this, teacher_lm_head=other.float()), this, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("impl", ["reference", *FUSED])
+def test_fused_loss_frozen_head_and_teacher_get_no_gradient(impl: Impl) -> None:
+    this = case([6, 3])
+    this.head.requires_grad_(False)
+    this.teacher.requires_grad_()
+    of(this, impl).value.backward()
+    assert this.student.grad is not None
+    assert this.student.grad.any()
+    assert this.teacher.grad is this.head.weight.grad is this.head.bias.grad is None
+
+
+@pytest.mark.parametrize("impl", FUSED)
+def test_fused_loss_trains_head_alone(impl: Impl) -> None:
+    this = case([6, 3])
+    this.student = this.student.detach()
+    assert_same(of(this, impl, chunk_tokens=4), reference(this), this)
+
+
+@pytest.mark.parametrize("impl", FUSED)
+def test_fused_loss_weight_tensor_is_head_without_bias(impl: Impl) -> None:
+    this = case([6, 3])
+    weight = this.head.weight
+    expected = paint_loss(this.student @ weight.T, this.teacher @ weight.T, this.lengths)
+    found = fused_paint_loss(this.student, this.teacher, weight, this.lengths, impl=impl)
+    for x, y in zip(
+        *(torch.autograd.grad(x.value, [this.student, weight]) for x in (found, expected)),
+        strict=True,
+    ):
+        torch.testing.assert_close(x, y)
+
+
+@pytest.mark.parametrize("impl", ["reference", *FUSED])
+def test_fused_loss_without_grad_gives_same_values(impl: Impl) -> None:
+    this = case([6, 3])
+    with torch.no_grad():
+        found = of(this, impl)
+    assert not found.value.requires_grad
+    assert_same(found, reference(this), this)
+
+
+@pytest.mark.parametrize("impl", FUSED)
+def test_fused_loss_leaves_inputs_unchanged(impl: Impl) -> None:
+    this, before = case([6, 3]), case([6, 3])
+    this.gradients(of(this, impl, chunk_tokens=4))
+    for name in ("student", "teacher", "tokens"):
+        assert torch.equal(getattr(this, name), getattr(before, name))
+    assert torch.equal(this.head.weight, before.head.weight)
+
+
+# What it costs
+
+
+def products(this: Case, run: Callable[[], Loss]) -> float:
+    """How many products of n × h × v one loss and its backward pass take, counted in flops."""
+    with FlopCounterMode(display=False) as counter:
+        run().value.backward()
+    flops: int = counter.get_total_flops()
+    return flops / (2 * len(this.student) * this.head.weight.numel())
+
+
+@pytest.mark.parametrize(
+    ("head_is_trained", "long", "expected"),
+    [
+        (False, False, 3.0),
+        (True, False, 4.0),
+        (False, True, 3.0 + 0.03 * 3),
+        (True, True, 4.0 + 0.03 * 8),
+    ],
+)
+def test_fused_loss_costs_three_matmuls(head_is_trained: bool, long: bool, expected: float) -> None:
+    this = case([100, 100], dtype=torch.float32)
+    this.head.bias.requires_grad_(False)  # its gradient is a product with one column
+    this.head.weight.requires_grad_(head_is_trained)
+    assert products(
+        this, lambda: of(this, "chunked", chunk_tokens=32 if long else 100)
+    ) == pytest.approx(expected)
+    assert products(this, lambda: reference(this)) == (4 if head_is_trained else 3)
+
+
+class Largest(TorchDispatchMode):
+    """Remembers the most entries that any tensor of any operation had."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.entries = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self.entries = max(self.entries, leaf.numel())
+        return result
+
+
+@pytest.mark.parametrize("rollouts", [1, 4, 16])
+def test_fused_loss_memory_is_bounded_by_chunk(rollouts: int) -> None:
+    this = case([32] * rollouts, v=500, dtype=torch.float32)
+    with Largest() as largest:
+        this.gradients(of(this, "chunked", chunk_tokens=32))
+    assert largest.entries == 2 * 32 * 500  # both views, allocated once
+    with Largest() as largest:
+        this.gradients(of(this, "chunked", chunk_tokens=16))
+    assert largest.entries == 2 * 16 * 500
+    this = case([CPU_CHUNK + 1], v=500, dtype=torch.float32)
+    with Largest() as largest:
+        this.gradients(of(this, "chunked"))
+    assert largest.entries == 2 * CPU_CHUNK * 500
+
+
+# Half precision, and the extremes
+
+
+def errors(found: Loss, this: Case, exact: Loss, precise: Case) -> dict[str, float]:
+    """Root mean square distance from float64, of per-token values and of every gradient."""
+    pairs = {"per_token": (found.per_token, exact.per_token)}
+    gradients = precise.gradients(exact)
+    pairs |= {name: (values, gradients[name]) for name, values in this.gradients(found).items()}
+    return {name: float((x.double() - y).square().mean().sqrt()) for name, (x, y) in pairs.items()}
+
+
+@pytest.mark.parametrize("impl", FUSED_SLOW)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("divergence", KINDS)
+def test_fused_loss_error_is_at_most_twice_eager(
+    impl: Impl, dtype: torch.dtype, divergence: str
+) -> None:
+    precise = case([50, 77], v=300, h=32)
+    with torch.no_grad():
+        precise.head.weight /= 4  # a power of two: still exact in bfloat16
+    this = precise.to(dtype)
+    options: dict[str, Any] = {
+        "divergence": divergence,
+        "clip_mode": default_clip_mode(divergence),
+        "top_fraction": 0.2,
+    }
+    exact = reference(precise, **options)
+    eager = errors(reference(this, **options), this, exact, precise)
+    for name, error in errors(of(this, impl, **options), this, exact, precise).items():
+        assert error <= 2 * eager[name], f"{name}: {error:.3g}, eager code {eager[name]:.3g}"
+
+
+@pytest.mark.parametrize("impl", FUSED_SLOW)
+def test_fused_loss_half_precision_uses_float32_logits(impl: Impl) -> None:
+    this = case([50, 77], v=300, h=32).to(torch.bfloat16)
+    wide = this.to(torch.float32)
+    assert of(this, impl).per_token.dtype == torch.float32
+    torch.testing.assert_close(
+        of(this, impl).per_token, reference(wide).per_token, rtol=1e-4, atol=2e-6
+    )
+
+
+@pytest.mark.parametrize("impl", FUSED_SLOW)
+@pytest.mark.parametrize(
+    ("states", "head"), [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)]
+)
+def test_fused_loss_mixed_dtypes_match_reference(
+    impl: Impl, states: torch.dtype, head: torch.dtype
+) -> None:
+    this, wide = (
+        case([50, 77], v=300, h=32).to(states),
+        case([50, 77], v=300, h=32).to(torch.float32),
+    )
+    this.head.to(head)
+    found, expected = of(this, impl), reference(wide)
+    torch.testing.assert_close(found.per_token, expected.per_token, rtol=1e-4, atol=2e-6)
+    gradients = this.gradients(found)
+    for name, values in wide.gradients(expected).items():
+        torch.testing.assert_close(gradients[name].float(), values, rtol=2e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("impl", FUSED_SLOW)
+def test_fused_loss_float16_head_gradient_survives_large_batch(impl: Impl) -> None:
+    this = case([50, 77], v=300, h=32).to(torch.float16)
+    exact = this.to(torch.float64)
+    # As when 500 empty completions stood beside these, and a scaler made up for them.
+    this.lengths = [50, 77] + [0] * 998
+    found = this.gradients(Loss(of(this, impl).value * 500, torch.empty(0), {}))
+    for name, values in exact.gradients(reference(exact)).items():
+        torch.testing.assert_close(found[name].double(), values, rtol=2e-3, atol=1e-5)
+
+
+# Log-probabilities of tokens
+
+
+@dataclass
+class Scored:
+    """Hidden states, a head, tokens, and what comes back to each of their log-probabilities."""
+
+    hidden: Tensor
+    head: nn.Linear
+    tokens: Tensor
+    above: Tensor
+
+    def eager(self, temperature: float = 1.0) -> LogProbs:
+        """By the book, the product in the states' own precision."""
+        dtype = torch.promote_types(self.hidden.dtype, torch.float32)
+        logits = self.head(self.hidden).to(dtype)
+        log_q, untempered = (logits / temperature).log_softmax(-1), logits.log_softmax(-1)
+        log_prob, log_prob_at_1 = (
+            x.gather(-1, self.tokens[:, None])[:, 0] for x in (log_q, untempered)
+        )
+        return LogProbs(log_prob, -(log_q.exp() * log_q).sum(-1), log_prob_at_1)
+
+    def of(self, **options: Any) -> LogProbs:
+        """Under test."""
+        return fused_log_probs(self.hidden, self.head, self.tokens, **options)
+
+    def gradients(self, found: LogProbs) -> dict[str, Tensor]:
+        """Of the weighed sum, for whatever requires one."""
+        inputs = {"hidden": self.hidden, "weight": self.head.weight, "bias": self.head.bias}
+        inputs = {name: value for name, value in inputs.items() if value.requires_grad}
+        total = (self.above.to(found.log_prob) * found.log_prob).sum()
+        return dict(zip(inputs, torch.autograd.grad(total, list(inputs.values())), strict=True))
+
+
+def scored(n: int, v: int = 40, h: int = 6, *, dtype: torch.dtype = torch.float64) -> Scored:
+    """The student's half of a case, under upstream gradients of either sign."""
+    this = case([n], v, h, dtype=dtype)
+    return Scored(this.student, this.head, this.tokens, torch.linspace(-2, 3, n, device=DEVICE))
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("chunk_tokens", [1, 8, 33, 64])
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-11), (torch.float32, 1e-4)])
+@pytest.mark.parametrize("trained", [(), ("weight",), ("bias",), ("weight", "bias")])
+def test_fused_log_probs_and_gradients_match_definition(
+    temperature: float, chunk_tokens: int, dtype: torch.dtype, close: float, trained: Sequence[str]
+) -> None:
+    this, precise = scored(33, dtype=dtype), scored(33)
+    for name, parameter in [*this.head.named_parameters(), *precise.head.named_parameters()]:
+        parameter.requires_grad_(name in trained)
+    found, expected = (
+        this.of(temperature=temperature, chunk_tokens=chunk_tokens),
+        precise.eager(temperature),
+    )
+    assert not found.entropy.requires_grad
+    assert not found.untempered.requires_grad
+    figures = found._asdict() | this.gradients(found)
+    wanted = expected._asdict() | precise.gradients(expected)
+    assert set(figures) == {"log_prob", "entropy", "untempered", "hidden", *trained} == set(wanted)
+    for name, values in figures.items():
+        assert values.dtype == dtype
+        torch.testing.assert_close(
+            values.double(), wanted[name], rtol=close, atol=close, msg=f"{name}: {{}}".format
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_fused_log_probs_half_precision_error_is_at_most_eager(dtype: torch.dtype) -> None:
+    this, precise = scored(127, v=300, h=32, dtype=dtype), scored(127, v=300, h=32)
+    exact = precise.eager()
+    truth = exact._asdict() | precise.gradients(exact)
+
+    def errors(found: LogProbs) -> dict[str, float]:
+        figures = found._asdict() | this.gradients(found)
+        distances = {name: (x.double() - truth[name]).detach() for name, x in figures.items()}
+        return {name: float(x.square().mean().sqrt()) for name, x in distances.items()}
+
+    found, eager = this.of(chunk_tokens=50), errors(this.eager())
+    assert found.log_prob.dtype == found.entropy.dtype == torch.float32
+    torch.testing.assert_close(found.log_prob.double(), exact.log_prob, rtol=1e-4, atol=1e-5)
+    for name, error in errors(found).items():
+        assert error <= eager[name], f"{name}: {error:.3g}, eager code {eager[name]:.3g}"
+
+
+def test_fused_log_probs_pass_gradcheck() -> None:
+    this = scored(5, v=7, h=3)
+
+    def weighed(hidden: Tensor, weight: Tensor) -> Tensor:
+        log_prob = fused_log_probs(
+            hidden, weight, this.tokens, temperature=0.8, chunk_tokens=2
+        ).log_prob
+        return this.above.double() @ log_prob
+
+    assert torch.autograd.gradcheck(weighed, (this.hidden, this.head.weight))
+
+
+def test_fused_log_probs_train_head_alone() -> None:
+    this = scored(9)
+    this.hidden = this.hidden.detach()
+    expected = this.gradients(this.eager())
+    for name, values in this.gradients(this.of(chunk_tokens=4)).items():
+        torch.testing.assert_close(values, expected[name])
+
+
+def test_fused_log_probs_weight_tensor_and_empty_input() -> None:
+    this = scored(9)
+    with torch.no_grad():
+        this.head.bias.zero_()
+    found = fused_log_probs(this.hidden, this.head.weight, this.tokens)
+    torch.testing.assert_close(found.log_prob, this.eager().log_prob)
+    nothing = fused_log_probs(this.hidden[:0], this.head, this.tokens[:0])
+    nothing.log_prob.sum().backward()
+    assert nothing.log_prob.shape == nothing.entropy.shape == (0,)
+    assert this.hidden.grad is not None
+    assert not this.hidden.grad.any()
+
+
+def flops(run: Callable[[], object], this: Scored) -> float:
+    """Products of n × h × v."""
+    with FlopCounterMode(display=False) as counter:
+        run()
+    total: int = counter.get_total_flops()
+    return total / (2 * len(this.hidden) * this.head.weight.numel())
+
+
+def test_fused_log_probs_without_grad_cost_one_matmul() -> None:
+    this = scored(33)
+    with torch.no_grad():
+        assert flops(lambda: this.of(chunk_tokens=8), this) == 1
+        found = this.of(chunk_tokens=8)
+    assert not found.log_prob.requires_grad
+    for values, wanted in zip(found, this.eager(), strict=True):
+        torch.testing.assert_close(values, wanted)
+
+
+@pytest.mark.parametrize(("trained", "expected"), [((), 2), (("weight",), 4)])
+@pytest.mark.parametrize("chunk_tokens", [16, 100])
+def test_fused_log_probs_cost_two_matmuls_and_one_chunk(
+    trained: Sequence[str], expected: int, chunk_tokens: int
+) -> None:
+    this = scored(100, v=500, dtype=torch.float32)
+    for name, parameter in this.head.named_parameters():
+        parameter.requires_grad_(name in trained)
+    assert flops(lambda: this.gradients(this.of(chunk_tokens=chunk_tokens)), this) == expected
+    with Largest() as largest:
+        this.gradients(this.of(chunk_tokens=chunk_tokens))
+    assert largest.entries == chunk_tokens * 500
+
+
+# The kernels by themselves
+
+
+def logits(
+    rows: int, v: int, dtype: torch.dtype = torch.float32, *, spread: float = 3.0
+) -> tuple[Tensor, Tensor]:
+    """Student's and teacher's; both rule out the first entry of the last row."""
+    generator = torch.Generator().manual_seed(rows + v)
+    student = spread * torch.randn(rows, v, generator=generator, dtype=torch.float64)
+    teacher = student + torch.randn(rows, v, generator=generator, dtype=torch.float64)
+    student[-1:, 0] = teacher[-1:, 0] = -torch.inf
+    return student.to(DEVICE, dtype), teacher.to(DEVICE, dtype)
+
+
+def kernels() -> RowWork:
+    """The Triton kernels, interpreted."""
+    from paint.objective import triton_kernels
+
+    return RowWork(triton_kernels.measure, triton_kernels.differentiate)
+
+
+OPTIONS = ObjectiveConfig(
+    temperature=1.1,
+    interpolation_weight=0.3,
+    top_fraction=0.5,
+    clip=0.06,
+    clip_mode="pointwise",
+    divergence="forward_kl",
+)
+
+
+def by(
+    work: RowWork, views: tuple[Tensor, Tensor], slope: Tensor, options: ObjectiveConfig = OPTIONS
+) -> dict[str, Tensor]:
+    """The figures of both views' logits, every other row selected, and the slope."""
+    student, teacher = (view.clone() for view in views)
+    tokens = torch.full((len(student),), student.shape[1] - 1, device=DEVICE)
+    first, second = (
+        work.measure(view, tokens, options.loss_temperature) for view in (student, teacher)
+    )
+    selected = torch.arange(len(student), device=DEVICE) % 2 == 0
+    found = work.differentiate(student, teacher, first, second, selected, tokens, slope, options)
+    for view, measured in (("student", first), ("teacher", second)):
+        found |= {f"{view}_{name}": measured[name] for name in ("entropy", "log_prob")}
+    return found | {"slope": slope}
+
+
+TORCH = RowWork(fused.measure, fused.differentiate)
+
+
+@linux
+@pytest.mark.parametrize("rows", [0, 1, 3])
+@pytest.mark.parametrize("v", [2, 2047, 2048, 2049, 5003])
+@pytest.mark.parametrize("divergence", ["forward_kl", "sampled_token"])
+def test_triton_kernels_match_torch_for_any_shape(rows: int, v: int, divergence: str) -> None:
+    options = replace(OPTIONS, divergence=divergence, clip_mode=default_clip_mode(divergence))
+    views = logits(rows, v, torch.float64)
+    found, expected = (
+        by(work, views, torch.empty_like(views[0]), options) for work in (kernels(), TORCH)
+    )
+    for name, values in expected.items():
+        torch.testing.assert_close(
+            found[name], values, rtol=1e-11, atol=1e-11, msg=partial("{}: {}".format, name)
+        )
+
+
+@linux
+@pytest.mark.parametrize("v", [700, 151_936])
+@pytest.mark.parametrize("way", ["objective", "torch", "triton"])
+def test_measure_float32_ranks_tiny_entropies(way: str, v: int) -> None:
+    from paint.objective import triton_kernels
+
+    # One logit, higher from row to row over the same tail: ever surer, at least by a thousandth.
+    generator = torch.Generator().manual_seed(v)
+    rows = 2.5 * torch.randn(v, generator=generator).repeat(10, 1)
+    highest = torch.tensor([24.0, 28.0, 32.0, 48.0, 76.0])
+    rows[:, v // 3] = torch.stack([highest, highest + 1e-3], dim=1).flatten()
+
+    exact = [
+        reference_float64.entropy(reference_float64.energies(row, 1.0)) for row in rows.tolist()
+    ]
+    assert ENTROPY_FLOOR < min(exact) < 1e-24
+    assert sorted(exact, reverse=True) == exact
+    measured = {
+        "objective": lambda logits: entropy(logits.log_softmax(-1)),
+        "torch": lambda logits: fused.measure(logits, None, 1.0)["entropy"],
+        "triton": lambda logits: triton_kernels.measure(logits, None, 1.0)["entropy"],
+    }[way](rows.to(DEVICE))
+    torch.testing.assert_close(
+        measured.double().cpu(), torch.tensor(exact).double(), rtol=2e-5, atol=0.0
+    )
+    assert measured.argsort(descending=True).tolist() == list(range(10))
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("divergence", KINDS)
+def test_triton_kernels_error_is_at_most_twice_eager(divergence: str) -> None:
+    options = replace(OPTIONS, divergence=divergence, clip_mode=default_clip_mode(divergence))
+    views = logits(9, 3001)
+    precise = (views[0].double(), views[1].double())
+    exact, eager, found = (
+        by(work, given, torch.empty_like(given[0]), options)
+        for work, given in ((TORCH, precise), (TORCH, views), (kernels(), views))
+    )
+    for name, values in exact.items():
+        mine, theirs = ((x[name].double() - values).square().mean().sqrt() for x in (found, eager))
+        assert mine <= 2 * theirs + 1e-12, f"{name}: {mine:.3g}, eager code {theirs:.3g}"
+    for dtype, smallest in ((torch.bfloat16, 1e-8), (torch.float16, 6e-8)):
+        stored = by(kernels(), views, torch.empty_like(views[0], dtype=dtype), options)["slope"]
+        assert stored.dtype == dtype
+        # The interpreter cuts to bfloat16 where a GPU rounds: twice rounding's half a step.
+        torch.testing.assert_close(
+            stored.double(), exact["slope"], rtol=torch.finfo(dtype).eps, atol=smallest
+        )
+
+
+@pytest.mark.parametrize("impl", FUSED)
+@pytest.mark.parametrize("divergence", KINDS)
+def test_fused_loss_extreme_logits_match_reference(impl: Impl, divergence: str) -> None:
+    """A token that is all but certain, one that is ruled out, a flat view, huge logits."""
+    v = 2500
+    hidden = torch.eye(5, device=DEVICE)
+    weight = torch.zeros(v, 5, device=DEVICE)
+    weight[7, 0] = 200.0
+    weight[:, 1] = -60000.0
+    weight[3:5, 1] = 0.0
+    weight[:, 3] = torch.linspace(-30000, 30000, v, device=DEVICE)
+    weight[:, 4] = torch.linspace(-1, 1, v, device=DEVICE)
+    weight[11, 4] = -1e30
+    teacher = hidden.roll(1, 0)
+    options: dict[str, Any] = {
+        "divergence": divergence,
+        "clip_mode": default_clip_mode(divergence),
+        "top_fraction": 0.4,
+        "interpolation_weight": 0.3,
+    }
+    tokens = torch.tensor([7, 3, 0, v - 1, v - 1], device=DEVICE)  # what the student might sample
+    found, expected = (
+        fused_paint_loss(
+            hidden.clone().requires_grad_(),
+            teacher,
+            weight,
+            [5],
+            impl=name,
+            tokens=tokens,
+            **options,
+        )
+        for name in (impl, "reference")
+    )
+    assert found.value.isfinite()
+    # Between logits of 30,000, float32 has steps of 0.002: so uncertain is a tiny entropy's ratio.
+    torch.testing.assert_close(found.per_token, expected.per_token, rtol=1e-5, atol=1e-4)
+    for name in found.stats:
+        assert found.stats[name].isfinite().all(), name
+        rtol = 2e-3 if name == "entropy_ratio" else 1e-4
+        torch.testing.assert_close(found.stats[name], expected.stats[name], rtol=rtol, atol=1e-4)
+
+
+COMPILE = """
+import itertools, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from paint import kernels
+
+def build(kernel, capability, types, constants):
+    names = [p.name for p in kernel.params]
+    types = {name: "i32" if "stride" in name else "*fp32" for name in names} | types
+    source = ASTSource(kernel, types | dict.fromkeys(constants, "constexpr"), constants)
+    options = {"num_warps": kernels.WARPS}
+    assert triton.compile(source, GPUTarget("cuda", capability, 32), options).asm["cubin"]
+
+measured = {"TEMPERATURE": 1.1, "BLOCK": kernels.BLOCK}
+options = measured | {"MIX": 0.03, "CLIP": 0.06}
+for sampled in (True, False):
+    types = {"tokens": "*i64", "vocabulary": "i32"}
+    build(kernels._measure, CAPABILITY, types, measured | {"SAMPLED": sampled})
+kinds, modes = ("forward_kl", "reverse_kl", "jsd"), ("pointwise", "token", "none")
+losses = [*itertools.product(kinds, modes), ("sampled_token", "none")]
+cases = [(divergence, mode, "*bf16") for divergence, mode in losses]
+cases += [("forward_kl", "pointwise", "*fp16"), ("forward_kl", "pointwise", "*fp32")]
+for divergence, mode, slope in cases:
+    types = {"slope": slope, "selected": "*i1", "tokens": "*i64", "vocabulary": "i32"}
+    constants = options | {"KIND": divergence, "CLIP_MODE": mode, "GRADIENT": True}
+    build(kernels._differentiate, CAPABILITY, types, constants)
+plain = options | {"KIND": "forward_kl", "CLIP_MODE": "pointwise", "GRADIENT": False}
+types = {"selected": "*i1", "vocabulary": "i32"}
+build(kernels._differentiate, CAPABILITY, types, plain | {"slope": None, "tokens": None})
+print("compiled")
+"""
+
+
+@linux
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [80, 90])
+def test_triton_kernels_compile_for_each_capability(capability: int, tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", COMPILE.replace("CAPABILITY", str(capability))],
+        env=os.environ
+        | {
+            "TRITON_INTERPRET": "0",
+            "TRITON_CACHE_DIR": str(tmp_path),
+            "TRITON_DEFAULT_FP_FUSION": "1",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout == "compiled\n"
+
+
+# What is refused
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch the checker of shapes and types off, as it is for users."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_fused_loss_invalid_arguments_are_refused() -> None:
+    this = case([6, 3])
+    args = (this.student, this.teacher, this.head)
+    wrong: Any = "fast"
+    no_head: Any = nn.Bilinear(2, 2, 2)
+    with pytest.raises(ValueError, match=r"student.*9.*teacher.*8"):
+        fused_paint_loss(this.student, this.teacher[:8], this.head, [6, 3])
+    with pytest.raises(ValueError, match=r"lengths.*9.*10"):
+        fused_paint_loss(*args, [6, 4])
+    with pytest.raises(ValueError, match=r"9.*8"):
+        fused_paint_loss(*args, [6, 3], tokens=this.tokens[:8])
+    with pytest.raises(ValueError, match=r"teacher_hidden.*5.*lm_head.*6"):
+        fused_paint_loss(this.student, this.teacher[:, :5], this.head, [6, 3])
+    with pytest.raises(ValueError, match=r"teacher_hidden.*6.*teacher_lm_head.*5"):
+        fused_paint_loss(*args, [6, 3], teacher_lm_head=nn.Linear(5, 40))
+    with pytest.raises(ValueError, match=r"lm_head.*40.*teacher_lm_head.*39"):
+        fused_paint_loss(*args, [6, 3], teacher_lm_head=nn.Linear(6, 39))
+    with pytest.raises(TypeError, match="Bilinear"):
+        fused_paint_loss(*args, [6, 3], teacher_lm_head=no_head)
+    with pytest.raises(ValueError, match=r'clip_mode.*"token"'):
+        fused_paint_loss(
+            *args, [6, 3], tokens=this.tokens, divergence="sampled_token", clip_mode="token"
+        )
+    with pytest.raises(ValueError, match=r"'sampled_token'.*tokens"):
+        fused_paint_loss(*args, [6, 3], divergence="sampled_token", clip_mode="none")
+    with pytest.raises(ValueError, match=r"chunk_tokens.*got 0"):
+        fused_paint_loss(*args, [6, 3], chunk_tokens=0)
+    with pytest.raises(ValueError, match=r"temperature.*got 0"):
+        fused_paint_loss(*args, [6, 3], temperature=0)
+    with pytest.raises(ValueError, match=r'impl.*"fast"'):
+        fused_paint_loss(*args, [6, 3], impl=wrong)
+    with pytest.raises(TypeError, match="Bilinear"):
+        fused_paint_loss(this.student, this.teacher, no_head, [6, 3])
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_fused_log_probs_invalid_arguments_are_refused() -> None:
+    this = scored(9)
+    no_head: Any = nn.Bilinear(2, 2, 2)
+    with pytest.raises(ValueError, match=r"hidden.*5.*lm_head.*6"):
+        fused_log_probs(this.hidden[:, :5], this.head, this.tokens)
+    with pytest.raises(ValueError, match=r"tokens.*9.*hidden.*8"):
+        fused_log_probs(this.hidden, this.head, this.tokens[:8])
+    with pytest.raises(ValueError, match=r"temperature.*got 0"):
+        fused_log_probs(this.hidden, this.head, this.tokens, temperature=0)
+    with pytest.raises(ValueError, match=r"chunk_tokens.*got 0"):
+        fused_log_probs(this.hidden, this.head, this.tokens, chunk_tokens=0)
+    with pytest.raises(TypeError, match="Bilinear"):
+        fused_log_probs(this.hidden, no_head, this.tokens)
+
+
+@linux
+def test_triton_unavailable_is_refused_with_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "paint.objective.triton_kernels", None)
+    monkeypatch.delattr("paint.objective.triton_kernels", raising=False)
+    with pytest.raises(ImplError, match=r"triton.*chunked"):
+        triton_row_work(torch.device("cpu"))
+    monkeypatch.undo()
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ImplError, match="TRITON_INTERPRET"):
+        triton_row_work(torch.device("cpu"))
+
+
+def test_bfloat16_matmul_accumulates_in_float32_and_restores_setting() -> None:
+    before = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(40, 256, generator=generator).bfloat16()
+    weight = torch.randn(500, 256, generator=generator).bfloat16()
+    found = fused._logits(hidden, weight, None, torch.empty(40, 500))
+    torch.testing.assert_close(
+        found.double(), hidden.double() @ weight.double().T, rtol=1e-5, atol=1e-4
+    )
+    assert torch.backends.mkldnn.matmul.fp32_precision == before  # type: ignore[attr-defined]
+    mixed = fused._logits(hidden.float() + 1e-3, weight, None, torch.empty(40, 500))
+    wanted = (hidden.float() + 1e-3).double() @ weight.double().T
+    torch.testing.assert_close(mixed.double(), wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_grad_logits_are_rounded_to_head_dtype() -> None:
+    generator = torch.Generator().manual_seed(0)
+    slope = torch.randn(40, 3000, generator=generator)
+    weight = torch.randn(3000, 64, generator=generator).bfloat16()
+    exact = slope.double() @ weight.double()
+    rounded = slope.bfloat16().double() @ weight.double()
+    found = fused._times_weight(slope, weight, torch.float32)
+    assert found.dtype == torch.float32
+    # A CPU without the instructions rounds nothing. Sums are float32 either way.
+    distances = [float((found.double() - other).abs().max()) for other in (exact, rounded)]
+    assert min(distances) <= 1e-3 < float((exact - rounded).abs().max())
+    of_wide_head = fused._times_weight(slope, weight.float(), torch.float32)
+    torch.testing.assert_close(of_wide_head.double(), exact, rtol=1e-5, atol=1e-3)

@@ -1,0 +1,975 @@
+"""The objective against the paper: values and gradients against tests/naive.py, and properties."""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import pairwise, product
+from typing import Any, get_args
+
+import jaxtyping
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from jaxtyping import TypeCheckError
+from torch import Tensor
+from torch.testing import assert_close
+
+import reference_float64
+from paint.config.schema import RolloutConfig
+from paint.objective.divergences import DIVERGENCES
+from paint.objective.fused import fused_paint_loss
+from paint.objective.loss import (
+    Loss,
+    clipped_divergence,
+    entropy,
+    entropy_ratio,
+    interpolate,
+    loss_from_logits,
+    paint_loss,
+    select_positions,
+    token_log_probs,
+    token_weights,
+)
+from paint.objective.options import ClipMode, ObjectiveConfig, Reduction
+
+KINDS = [name for name, d in DIVERGENCES.items() if not d.is_sampled]
+CLIP_MODES: tuple[ClipMode, ...] = get_args(ClipMode)
+REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
+PAPER: dict[str, Any] = {
+    "temperature": 1.1,
+    "interpolation_weight": 0.03,
+    "top_fraction": 0.03,
+    "clip": 0.06,
+    "clip_mode": "pointwise",
+    "divergence": "forward_kl",
+    "reduction": "completion",
+}
+# Enough interpolation and clipping for a handful of tokens to show both.
+BUSY: dict[str, Any] = PAPER | {"interpolation_weight": 0.3, "top_fraction": 0.4}
+
+
+def views(n: int, v: int = 7, *, seed: int = 0, scale: float = 2.0) -> tuple[Tensor, Tensor]:
+    """Student and teacher logits that resemble each other, as two views of one model do."""
+    generator = torch.Generator().manual_seed(seed)
+    shared, student, teacher = torch.randn(
+        3, n, v, generator=generator, dtype=torch.float64
+    ).unbind()
+    return scale * (shared + student / 2), scale * (shared + teacher / 2)
+
+
+def awkward_views() -> tuple[Tensor, Tensor]:
+    """Peaked, flat, shifted, contradicting and partly ruled-out (−inf) predictions, one a row."""
+    ruled_out = -math.inf
+    student = [
+        [0.0, 0.0, 0.0, 0.0],
+        [40.0, 0.0, 0.0, 0.0],
+        [40.0, 0.0, 0.0, -3.0],
+        [0.0, 300.0, 0.0, 0.0],
+        [1e4, 1e4 + 1, 1e4 + 2, 1e4],
+        [1.0, 2.0, ruled_out, 0.5],
+        [ruled_out, 2.0, ruled_out, ruled_out],
+    ]
+    teacher = [
+        [0.0, 0.0, 0.0, 50.0],
+        [40.0, 1.0, 0.0, 0.0],
+        [0.0, 40.0, 0.0, -3.0],
+        [0.0, 0.0, 300.0, 0.0],
+        [-1e4, -1e4, 1 - 1e4, -1e4],
+        [1.5, 0.5, ruled_out, 0.5],
+        [ruled_out, 1.0, ruled_out, ruled_out],
+    ]
+    return torch.tensor(student, dtype=torch.float64), torch.tensor(teacher, dtype=torch.float64)
+
+
+def student_gradient(loss: Callable[[Tensor], Tensor], student: Tensor) -> Tensor:
+    student = student.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(student), student)
+    return gradient
+
+
+def assert_is_naive(loss: Loss, expected: reference_float64.Loss) -> None:
+    value = torch.tensor(expected.value, dtype=torch.float64)
+    assert_close(loss.value.detach(), value, rtol=1e-8, atol=1e-12)
+    assert_close(
+        loss.per_token, torch.tensor(expected.per_token, dtype=torch.float64), rtol=1e-8, atol=1e-12
+    )
+    assert loss.stats.keys() == expected.stats.keys()
+    for name, figures in expected.stats.items():
+        assert_close(
+            loss.stats[name],
+            torch.tensor(figures, dtype=torch.float64),
+            rtol=1e-8,
+            atol=1e-12,
+            msg=f"{name}: {{}}".format,
+        )
+
+
+# Values
+
+
+@settings(max_examples=100)
+@given(
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([0.1, 1.0, 3.0, 8.0]),
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4).filter(any),
+    temperature=st.sampled_from([0.6, 1.0, 1.1]),
+    interpolation_weight=st.sampled_from([0.0, 0.03, 0.5, 1.0]),
+    top_fraction=st.sampled_from([0.0, 0.03, 0.34, 0.5, 1.0]),
+    clip=st.sampled_from([1e-3, 0.06, 1.0]),
+    clip_mode=st.sampled_from(CLIP_MODES),
+    divergence=st.sampled_from(KINDS),
+    reduction=st.sampled_from(REDUCTIONS),
+)
+def test_paint_loss_matches_float64_reference(
+    seed: int, scale: float, lengths: list[int], **options: Any
+) -> None:
+    student, teacher = views(sum(lengths), seed=seed, scale=scale)
+    expected = reference_float64.paint_loss(student.tolist(), teacher.tolist(), lengths, **options)
+    assert_is_naive(paint_loss(student, teacher, lengths, **options), expected)
+
+
+@pytest.mark.parametrize("divergence", KINDS)
+@pytest.mark.parametrize("clip_mode", CLIP_MODES)
+def test_paint_loss_extreme_logits_match_float64_reference(
+    divergence: str, clip_mode: ClipMode
+) -> None:
+    student, teacher = awkward_views()
+    options = BUSY | {"divergence": divergence, "clip_mode": clip_mode}
+    expected = reference_float64.paint_loss(student.tolist(), teacher.tolist(), [3, 4], **options)
+    assert_is_naive(paint_loss(student, teacher, [3, 4], **options), expected)
+
+
+def test_paint_loss_defaults_match_paper() -> None:
+    student, teacher = views(70)
+    defaults = paint_loss(student, teacher, [40, 30])
+    assert_is_naive(
+        defaults,
+        reference_float64.paint_loss(student.tolist(), teacher.tolist(), [40, 30], **PAPER),
+    )
+    assert torch.split(defaults.stats["selected"], [40, 30])[0].sum() == 2
+    assert 0 < defaults.stats["clipped"].mean() < 1
+
+
+def test_entropy_is_zero_when_certain_and_log_v_when_uniform() -> None:
+    certain, flat = torch.tensor(
+        [[-math.inf, 0.0, -math.inf, -math.inf], [-math.log(4)] * 4]
+    ).double()
+    assert entropy(certain) == 0
+    assert_close(entropy(flat), torch.tensor(math.log(4)).double())
+
+
+def test_entropy_ratio_of_certain_student_is_finite() -> None:
+    teacher, student = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.0, 0.0]], dtype=torch.float64)
+    assert entropy_ratio(teacher, student).tolist() == pytest.approx([2.0, 0.5e30, 0.0])
+
+
+def test_entropy_ratio_ranks_tiny_entropies() -> None:
+    teacher, student = torch.tensor([[1e-9, 1e-7, 1e-26], [1e-12, 1e-8, 1e-29]])
+    assert entropy_ratio(teacher, student).tolist() == pytest.approx([1e3, 10.0, 1e3])
+
+
+@pytest.mark.parametrize("interpolation_weight", [0.03, 0.5, 0.97, 1.0])
+def test_interpolate_is_normalized_and_matches_float64_reference(
+    interpolation_weight: float,
+) -> None:
+    student, teacher = (logits.log_softmax(-1) for logits in awkward_views())
+    mixed = interpolate(teacher, student, interpolation_weight)
+    for row, (e_t, e_s) in enumerate(zip((-teacher).tolist(), (-student).tolist(), strict=True)):
+        expected = [
+            math.exp(-e) for e in reference_float64.interpolate(e_t, e_s, interpolation_weight)
+        ]
+        assert mixed[row].exp().tolist() == pytest.approx(expected, rel=1e-9)
+        assert mixed[row].exp().sum().item() == pytest.approx(1.0, rel=1e-12)
+
+
+def test_interpolate_zero_weight_is_bitwise_teacher() -> None:
+    student, teacher = (logits.log_softmax(-1) for logits in awkward_views())
+    assert torch.equal(interpolate(teacher, student, 0.0), teacher)
+
+
+def test_interpolate_disjoint_supports_keep_intersection() -> None:
+    teacher = torch.tensor([0.25, 0.75, 0.0, 0.0], dtype=torch.float64).log()
+    student = torch.tensor([0.50, 0.00, 0.5, 0.0], dtype=torch.float64).log()
+    assert interpolate(teacher, student, 0.5).exp().tolist() == pytest.approx([1, 0, 0, 0])
+    assert interpolate(teacher, student, 1.0).exp().tolist() == pytest.approx([0.5, 0, 0.5, 0])
+
+
+# Zero exactly when equal
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("divergence", KINDS)
+@pytest.mark.parametrize("interpolation_weight", [0.0, 0.03, 0.5, 0.97, 1.0])
+def test_paint_loss_of_equal_views_is_zero(
+    dtype: torch.dtype, divergence: str, interpolation_weight: float
+) -> None:
+    logits = torch.cat(
+        [views(60, 101, scale=5)[0], torch.full((4, 101), -math.inf, dtype=torch.float64)]
+    )
+    logits[60:, :5] = torch.arange(20.0).reshape(4, 5)
+    logits = logits.to(dtype)
+    for clip_mode in CLIP_MODES:
+        loss = paint_loss(
+            logits,
+            logits.clone(),
+            [50, 14],
+            interpolation_weight=interpolation_weight,
+            top_fraction=0.5,
+            divergence=divergence,
+            clip_mode=clip_mode,
+        )
+        assert loss.value == 0
+        assert not loss.per_token.any()
+        assert not loss.stats["kl"].any()
+        assert not loss.stats["clipped"].any()
+
+
+# Gradients
+
+
+def slopes(loss: Callable[[list[list[float]]], float], logits: Tensor) -> Tensor:
+    """The loss's gradient by central differences."""
+    found, step = torch.zeros_like(logits), 1e-5
+    for place in product(*map(range, logits.shape)):
+        moved = torch.zeros_like(logits)
+        moved[place] = step
+        found[place] = (loss((logits + moved).tolist()) - loss((logits - moved).tolist())) / (
+            2 * step
+        )
+    return found
+
+
+@pytest.mark.parametrize("clip_mode", CLIP_MODES)
+@pytest.mark.parametrize("divergence", KINDS)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_paint_loss_gradient_matches_finite_differences_of_reference(
+    divergence: str, clip_mode: ClipMode, reduction: Reduction
+) -> None:
+    student, teacher = views(5, 4, seed=3)
+    lengths = [3, 0, 2]
+    options = BUSY | {
+        "divergence": divergence,
+        "clip_mode": clip_mode,
+        "reduction": reduction,
+        "clip": 0.1,
+    }
+    how_to_target = {
+        name: options[name] for name in ("temperature", "interpolation_weight", "top_fraction")
+    }
+    how_to_lose = {
+        name: options[name]
+        for name in ("temperature", "divergence", "clip", "clip_mode", "reduction")
+    }
+    target, _ = reference_float64.targets(
+        student.tolist(), teacher.tolist(), lengths, **how_to_target
+    )
+
+    expected = slopes(
+        lambda logits: reference_float64.rollout_loss(target, logits, lengths, **how_to_lose)[0],
+        student,
+    )
+    gradient = student_gradient(lambda z: paint_loss(z, teacher, lengths, **options).value, student)
+    assert_close(gradient, expected, rtol=1e-6, atol=1e-9)
+    assert gradient.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("clip", [0.005, 0.06, 0.3])
+def test_forward_kl_pointwise_gradient_matches_closed_form(clip: float) -> None:
+    student, teacher = views(40, 30)
+    lengths, temperature = [25, 15], 1.1
+    loss = paint_loss(
+        student,
+        teacher,
+        lengths,
+        temperature=temperature,
+        top_fraction=0.2,
+        interpolation_weight=0.3,
+        clip=clip,
+    )
+    q = (student / temperature).softmax(-1)
+    log_p = (teacher / temperature).log_softmax(-1)
+    chosen = loss.stats["selected"].bool()
+    log_p[chosen] = (0.7 * log_p[chosen] + 0.3 * q[chosen].log()).log_softmax(-1)
+    p = log_p.exp()
+
+    kept = p * (log_p - q.log()) <= clip
+    kept_mass = (p * kept).sum(-1, keepdim=True)
+    by_token = (kept_mass * q - p * kept) / temperature
+    expected = by_token / torch.tensor([2 * 25.0] * 25 + [2 * 15.0] * 15).double()[:, None]
+
+    gradient = student_gradient(
+        lambda z: (
+            paint_loss(
+                z, teacher, lengths, top_fraction=0.2, interpolation_weight=0.3, clip=clip
+            ).value
+        ),
+        student,
+    )
+    assert_close(gradient, expected)
+    assert_close(loss.stats["unclipped_mass"], kept_mass[:, 0])
+    assert (~kept).any()
+    # Away from the teacher: on clipped entries p > q, and yet descent lowers them.
+    assert (p > q)[~kept].all()
+    assert (gradient[~kept] >= 0).all()
+
+
+@pytest.mark.parametrize("clip_mode", CLIP_MODES)
+@pytest.mark.parametrize("divergence", KINDS)
+def test_divergence_passes_gradcheck(divergence: str, clip_mode: ClipMode) -> None:
+    student, teacher = (logits.requires_grad_() for logits in views(2, 4, seed=1))
+
+    def of_logits(teacher: Tensor, student: Tensor) -> Tensor:
+        return clipped_divergence(
+            teacher.log_softmax(-1),
+            student.log_softmax(-1),
+            divergence=divergence,
+            clip_mode=clip_mode,
+            clip=0.1,
+        )
+
+    assert torch.autograd.gradcheck(of_logits, (teacher, student))
+
+
+def test_entropy_and_interpolate_pass_gradcheck() -> None:
+    student, teacher = (logits.requires_grad_() for logits in views(2, 4, seed=1))
+    assert torch.autograd.gradcheck(lambda z: entropy(z.log_softmax(-1)), (student,))
+    assert torch.autograd.gradcheck(
+        lambda t, s: interpolate(t.log_softmax(-1), s.log_softmax(-1), 0.3), (teacher, student)
+    )
+
+
+@pytest.mark.parametrize("clip_mode", CLIP_MODES)
+@pytest.mark.parametrize("divergence", KINDS)
+def test_paint_loss_passes_gradcheck_without_interpolation(
+    divergence: str, clip_mode: ClipMode
+) -> None:
+    student, teacher = views(3, 4, seed=2)
+
+    def value(z: Tensor) -> Tensor:
+        return paint_loss(
+            z, teacher, [2, 1], top_fraction=0.0, divergence=divergence, clip_mode=clip_mode
+        ).value
+
+    assert torch.autograd.gradcheck(value, (student.requires_grad_(),))
+
+
+@pytest.mark.parametrize("divergence", KINDS)
+def test_paint_loss_target_has_no_gradient(divergence: str) -> None:
+    student, teacher = (logits.requires_grad_() for logits in views(6))
+    # With interpolation_weight and top fraction 1 the target is the student itself, held fixed:
+    # every gradient path through the target would show, and forward KL to oneself has none of its
+    # own.
+    loss = paint_loss(
+        student,
+        teacher,
+        [6],
+        interpolation_weight=1.0,
+        top_fraction=1.0,
+        divergence=divergence,
+        clip_mode="none",
+    )
+    torch.autograd.backward(loss.value)
+    assert teacher.grad is None
+    assert student.grad is not None
+    assert_close(student.grad, torch.zeros_like(student))
+
+    student.grad = None
+    loss = paint_loss(
+        student,
+        teacher,
+        [6],
+        interpolation_weight=0.5,
+        top_fraction=1.0,
+        divergence=divergence,
+        clip_mode="none",
+    )
+    torch.autograd.backward(loss.value)
+    log_p, log_q = (logits.detach() / 1.1 for logits in (teacher, student))
+    target = ((log_p.log_softmax(-1) + log_q.log_softmax(-1)) / 2).log_softmax(-1)
+    expected = student_gradient(
+        lambda z: clipped_divergence(
+            target, (z / 1.1).log_softmax(-1), divergence=divergence, clip_mode="none"
+        ).mean(),
+        student.detach(),
+    )
+    assert teacher.grad is None
+    assert_close(student.grad, expected)
+
+
+def test_paint_loss_only_value_requires_grad() -> None:
+    student, teacher = (logits.requires_grad_() for logits in views(6))
+    loss = paint_loss(student, teacher, [6])
+    assert loss.value.requires_grad
+    assert not loss.per_token.requires_grad
+    assert not any(figures.requires_grad for figures in loss.stats.values())
+
+
+# The policy gradient on sampled tokens
+
+SAMPLED: dict[str, Any] = BUSY | {"divergence": "sampled_token", "clip_mode": "none"}
+
+
+@settings(max_examples=50)
+@given(
+    seed=st.integers(0, 10_000),
+    scale=st.sampled_from([0.1, 1.0, 8.0]),
+    lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4).filter(any),
+    temperature=st.sampled_from([0.6, 1.0, 1.1]),
+    interpolation_weight=st.sampled_from([0.0, 0.03, 1.0]),
+    top_fraction=st.sampled_from([0.0, 0.34, 1.0]),
+    reduction=st.sampled_from(REDUCTIONS),
+)
+def test_sampled_token_loss_matches_float64_reference(
+    seed: int, scale: float, lengths: list[int], **options: Any
+) -> None:
+    student, teacher = views(sum(lengths), seed=seed, scale=scale)
+    tokens = torch.randint(7, (len(student),), generator=torch.Generator().manual_seed(seed))
+    loss = paint_loss(student, teacher, lengths, **SAMPLED | options, tokens=tokens)
+    assert_close(loss.stats.pop("student_log_prob"), token_log_probs(student, tokens))
+    assert_close(loss.stats.pop("teacher_log_prob"), token_log_probs(teacher, tokens))
+    expected = reference_float64.paint_loss(
+        student.tolist(), teacher.tolist(), lengths, **SAMPLED | options, tokens=tokens.tolist()
+    )
+    assert_is_naive(loss, expected)
+    assert not loss.stats["clipped"].any()
+    assert torch.equal(loss.per_token, loss.stats["kl"])
+    assert_close(loss.stats["unclipped_mass"], torch.ones_like(loss.per_token))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_sampled_token_gradient_is_policy_gradient(reduction: Reduction) -> None:
+    student, teacher = views(5, 4, seed=3)
+    lengths, tokens = [3, 0, 2], [1, 3, 0, 0, 2]
+    options = SAMPLED | {"reduction": reduction}
+    how_to_target = {
+        name: options[name] for name in ("temperature", "interpolation_weight", "top_fraction")
+    }
+    target, _ = reference_float64.targets(
+        student.tolist(), teacher.tolist(), lengths, **how_to_target
+    )
+    advantages = [
+        reference_float64.energies(z, options["temperature"])[token] - target[n][token]
+        for n, (z, token) in enumerate(zip(student.tolist(), tokens, strict=True))
+    ]
+    assert min(advantages) < -0.1 < 0.1 < max(advantages)
+
+    how_to_lose = {"temperature": options["temperature"], "reduction": reduction}
+    expected = slopes(
+        lambda logits: reference_float64.policy_loss(
+            advantages, logits, lengths, tokens, **how_to_lose
+        ),
+        student,
+    )
+    teacher.requires_grad_()
+    gradient = student_gradient(
+        lambda z: paint_loss(z, teacher, lengths, **options, tokens=torch.tensor(tokens)).value,
+        student,
+    )
+    assert_close(gradient, expected, rtol=1e-6, atol=1e-9)
+    assert gradient.abs().max() > 1e-2
+    assert teacher.grad is None
+
+
+def test_sampled_token_gradient_in_expectation_is_reverse_kl() -> None:
+    student, teacher = views(12, 7)
+    lengths = [8, 4]
+    q = (student / SAMPLED["temperature"]).softmax(-1)
+    mean_gradient, mean_per_token = torch.zeros_like(student), torch.zeros(12, dtype=torch.float64)
+    negative = False
+    for v in range(7):
+        tokens = torch.full((12,), v)
+        loss = paint_loss(student, teacher, lengths, **SAMPLED, tokens=tokens)
+        gradient = student_gradient(
+            lambda z, tokens=tokens: (
+                paint_loss(z, teacher, lengths, **SAMPLED, tokens=tokens).value
+            ),  # type: ignore[misc]
+            student,
+        )
+        mean_gradient += q[:, v, None] * gradient
+        mean_per_token += q[:, v] * loss.per_token
+        negative |= bool((loss.per_token < 0).any())
+    assert negative
+
+    full = SAMPLED | {"divergence": "reverse_kl"}
+    assert_close(mean_per_token, paint_loss(student, teacher, lengths, **full).per_token)
+    expected = student_gradient(lambda z: paint_loss(z, teacher, lengths, **full).value, student)
+    assert_close(mean_gradient, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("interpolation_weight", [0.0, 0.03, 1.0])
+def test_sampled_token_loss_of_equal_views_is_zero(
+    dtype: torch.dtype, interpolation_weight: float
+) -> None:
+    student = views(60, 101, scale=5)[0].to(dtype).requires_grad_()
+    options = SAMPLED | {"interpolation_weight": interpolation_weight, "top_fraction": 0.5}
+    loss = paint_loss(student, student.detach().clone(), [60], **options, tokens=torch.arange(60))
+    torch.autograd.backward(loss.value)
+    assert loss.value == 0
+    assert not loss.per_token.any()
+    assert student.grad is not None
+    assert not student.grad.any()
+
+
+# Ruled-out vocabulary entries
+
+
+@pytest.mark.parametrize("divergence", KINDS)
+@pytest.mark.parametrize("clip_mode", CLIP_MODES)
+def test_paint_loss_ignores_entries_masked_in_both_views(
+    divergence: str, clip_mode: ClipMode
+) -> None:
+    student, teacher = views(8)
+    options = BUSY | {"divergence": divergence, "clip_mode": clip_mode}
+    wide_student, wide_teacher = (
+        torch.cat([logits, torch.full((8, 3), -math.inf, dtype=torch.float64)], dim=1)
+        for logits in (student, teacher)
+    )
+    plain, wide = (
+        paint_loss(s, t, [5, 3], **options)
+        for s, t in ((student, teacher), (wide_student, wide_teacher))
+    )
+    assert_close(wide.value, plain.value)
+    for name, figures in plain.stats.items():
+        assert_close(wide.stats[name], figures)
+    gradient = student_gradient(lambda z: paint_loss(z, teacher, [5, 3], **options).value, student)
+    wide_gradient = student_gradient(
+        lambda z: paint_loss(z, wide_teacher, [5, 3], **options).value, wide_student
+    )
+    assert_close(wide_gradient[:, :7], gradient)
+    assert not wide_gradient[:, 7:].any()
+
+
+@pytest.mark.parametrize("divergence", KINDS)
+def test_paint_loss_entries_masked_in_one_view_stay_finite(divergence: str) -> None:
+    student, teacher = views(8)
+    student[::2, 1] = -math.inf
+    teacher[:, 4] = -math.inf
+    loss = paint_loss(student, teacher, [5, 3], **BUSY | {"divergence": divergence})
+    expected = reference_float64.paint_loss(
+        student.tolist(), teacher.tolist(), [5, 3], **BUSY | {"divergence": divergence}
+    )
+    assert_close(loss.per_token, torch.tensor(expected.per_token, dtype=torch.float64))
+    gradient = student_gradient(
+        lambda z: paint_loss(z, teacher, [5, 3], **BUSY | {"divergence": divergence}).value, student
+    )
+    assert gradient.isfinite().all()
+
+
+def test_log_prob_functions_have_no_nan_gradient_at_zero_probability() -> None:
+    teacher = torch.tensor([0.25, 0.75, 0.0, 0.0], dtype=torch.float64).log().requires_grad_()
+    student = torch.tensor([0.50, 0.25, 0.0, 0.25], dtype=torch.float64).log().requires_grad_()
+    results = [entropy(teacher), interpolate(teacher, student, 0.3).exp().sum()]
+    results += [clipped_divergence(teacher, student, divergence=divergence) for divergence in KINDS]
+    for result in results:
+        for gradient in torch.autograd.grad(result, (teacher, student), allow_unused=True):
+            assert gradient is None or gradient.isfinite().all()
+
+
+# Selection
+
+
+@given(thousandths=st.integers(0, 1000), n=st.integers(0, 300))
+@example(thousandths=30, n=100)
+@example(thousandths=70, n=100)
+@example(thousandths=290, n=100)
+@example(thousandths=30, n=1024)
+def test_select_positions_takes_ceiling_of_fraction(thousandths: int, n: int) -> None:
+    selected = select_positions(torch.arange(float(n)), thousandths / 1000)
+    budget = math.ceil(Fraction(thousandths, 1000) * n)
+    assert selected.tolist() == [False] * (n - budget) + [True] * budget
+
+
+@given(
+    ratios=st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 5e5]), max_size=40),
+    top_fraction=st.sampled_from([0.0, 0.03, 0.1, 0.5, 0.9, 1.0]),
+)
+def test_select_positions_ties_prefer_earliest(ratios: list[float], top_fraction: float) -> None:
+    selected = select_positions(torch.tensor(ratios, dtype=torch.float64), top_fraction)
+    assert selected.tolist() == reference_float64.select(ratios, top_fraction)
+
+
+@settings(max_examples=50)
+@given(
+    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=5).filter(any),
+    top_fraction=st.sampled_from([0.0, 0.03, 0.25, 0.5, 1.0]),
+)
+def test_select_positions_is_per_completion(lengths: list[int], top_fraction: float) -> None:
+    loss = paint_loss(*views(sum(lengths)), lengths, top_fraction=top_fraction)
+    ratios = torch.split(loss.stats["entropy_ratio"], lengths)
+    for ratio, selected in zip(ratios, torch.split(loss.stats["selected"], lengths), strict=True):
+        assert selected.sum() == math.ceil(top_fraction * len(ratio))
+        inside, outside = ratio[selected.bool()], ratio[~selected.bool()]
+        assert not len(inside) or not len(outside) or inside.min() >= outside.max()
+
+
+def test_paint_loss_interpolates_only_selected_positions() -> None:
+    student, teacher = views(20)
+    plain, sparse = (
+        paint_loss(student, teacher, [12, 8], top_fraction=f, interpolation_weight=0.3)
+        for f in (0.0, 0.3)
+    )
+    moved = plain.stats["kl"] != sparse.stats["kl"]
+    assert torch.equal(moved, sparse.stats["selected"].bool())
+    assert moved.sum() == 4 + 3
+
+
+# Batches
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_paint_loss_value_is_weighted_token_sum(reduction: Reduction) -> None:
+    lengths = [5, 0, 2, 9]
+    loss = paint_loss(*views(16), lengths, **BUSY | {"reduction": reduction})
+    assert_close(loss.value, (token_weights(lengths, reduction=reduction) * loss.per_token).sum())
+
+
+def test_token_weights_count_empty_completions() -> None:
+    assert token_weights([1, 0, 2, 0]).tolist() == [1 / 4, 1 / 8, 1 / 8]
+    assert token_weights(torch.tensor([1, 0, 2, 0]), reduction="token").tolist() == [1 / 3] * 3
+    assert token_weights([0, 0], reduction="token").tolist() == []
+
+
+def test_token_weights_skip_first_tokens() -> None:
+    assert token_weights([3, 1, 2], skip_tokens=1).tolist() == [0, 1 / 6, 1 / 6, 0, 0, 1 / 3]
+    by_token = token_weights([3, 1, 2], reduction="token", skip_tokens=1)
+    assert by_token.tolist() == [0, 1 / 3, 1 / 3, 0, 0, 1 / 3]
+    assert token_weights([2, 1], reduction="token", skip_tokens=5).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("chunk_tokens", [None, 3, 100])
+def test_paint_loss_skip_tokens_equals_loss_of_rest(
+    reduction: Reduction, chunk_tokens: int | None
+) -> None:
+    """Values, selection and gradients; the first tokens have statistics and no gradient."""
+    lengths, skip = [7, 1, 0, 9], 2
+    kept = torch.cat([torch.arange(n) >= skip for n in lengths])
+    student, teacher = views(17)
+    options = BUSY | {"reduction": reduction}
+
+    def loss(rows: Tensor, lengths: list[int], skip_tokens: int) -> tuple[Loss, Tensor]:
+        states = student[rows].clone().requires_grad_()
+        identity = torch.eye(states.shape[1], dtype=states.dtype)
+        made = (
+            paint_loss(states, teacher[rows], lengths, skip_tokens=skip_tokens, **options)
+            if chunk_tokens is None
+            else fused_paint_loss(
+                states,
+                teacher[rows],
+                identity,
+                lengths,
+                skip_tokens=skip_tokens,
+                chunk_tokens=chunk_tokens,
+                **options,
+            )
+        )
+        made.value.backward()
+        assert states.grad is not None
+        return made, states.grad
+
+    whole, gradient = loss(torch.arange(17), lengths, skip)
+    rest, rest_gradient = loss(kept.nonzero()[:, 0], [max(n - skip, 0) for n in lengths], 0)
+
+    assert_close(whole.value, rest.value)
+    assert_close(gradient[kept], rest_gradient)
+    assert not gradient[~kept].any()
+    assert not whole.stats["selected"][~kept].any()
+    for name, values in rest.stats.items():
+        assert_close(whole.stats[name][kept], values)
+    assert whole.stats["kl"][~kept].all()
+
+
+def test_paint_loss_batch_is_mean_of_completions() -> None:
+    lengths = [5, 1, 7]
+    student, teacher = views(13)
+    together = paint_loss(student, teacher, lengths, **BUSY)
+    alone = [
+        paint_loss(s, t, [len(s)], **BUSY)
+        for s, t in zip(torch.split(student, lengths), torch.split(teacher, lengths), strict=True)
+    ]
+    assert_close(together.value, torch.stack([loss.value for loss in alone]).mean())
+    assert_close(together.per_token, torch.cat([loss.per_token for loss in alone]))
+    for name, figures in together.stats.items():
+        assert_close(figures, torch.cat([loss.stats[name] for loss in alone]))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_paint_loss_micro_batches_sum_to_batch(reduction: Reduction) -> None:
+    lengths = [5, 0, 7, 4, 1]
+    student, teacher = views(17)
+    options = BUSY | {"reduction": reduction}
+
+    def recombined(z: Tensor) -> Tensor:
+        total = z.new_zeros(())
+        for rows, tokens in ((slice(0, 2), slice(0, 5)), (slice(2, 5), slice(5, 17))):
+            micro = paint_loss(z[tokens], teacher[tokens], lengths[rows], **options)
+            completions, words = len(lengths[rows]) / 5, sum(lengths[rows]) / 17
+            total = total + micro.value * (completions if reduction == "completion" else words)
+        return total
+
+    def whole(z: Tensor) -> Tensor:
+        return paint_loss(z, teacher, lengths, **options).value
+
+    assert_close(recombined(student), whole(student))
+    assert_close(student_gradient(recombined, student), student_gradient(whole, student))
+
+
+def test_paint_loss_is_invariant_to_completion_order() -> None:
+    lengths = [5, 1, 7]
+    student, teacher = views(13)
+    forwards = paint_loss(student, teacher, torch.tensor(lengths), **BUSY)
+    backwards = paint_loss(
+        torch.cat(torch.split(student, lengths)[::-1]),
+        torch.cat(torch.split(teacher, lengths)[::-1]),
+        lengths[::-1],
+        **BUSY,
+    )
+    assert_close(forwards.value, backwards.value)
+    assert_close(torch.cat(torch.split(forwards.per_token, lengths)[::-1]), backwards.per_token)
+
+
+@pytest.mark.parametrize("lengths", [[], [0, 0]])
+def test_paint_loss_without_tokens_is_zero_and_differentiable(lengths: list[int]) -> None:
+    student = torch.zeros(0, 7, requires_grad=True)
+    loss = paint_loss(student, torch.zeros(0, 7), lengths)
+    torch.autograd.backward(loss.value)
+    assert loss.value == 0
+    assert student.grad is not None
+    assert student.grad.shape == (0, 7)
+
+
+# Clip and divergence
+
+
+@pytest.mark.parametrize("clip_mode", ["pointwise", "token"])
+@pytest.mark.parametrize("divergence", KINDS)
+def test_divergence_is_monotone_in_clip_and_unclipped_at_infinity(
+    divergence: str, clip_mode: ClipMode
+) -> None:
+    target, student = (logits.log_softmax(-1) for logits in views(30))
+    losses = [
+        clipped_divergence(target, student, divergence=divergence, clip_mode=clip_mode, clip=clip)
+        for clip in (1e-4, 0.01, 0.06, 0.2, 1.0, math.inf)
+    ]
+    for smaller, larger in pairwise(losses):
+        assert (smaller <= larger).all()
+    assert losses[0].sum() < losses[2].sum() < losses[-1].sum()
+    assert torch.equal(
+        losses[-1], clipped_divergence(target, student, divergence=divergence, clip_mode="none")
+    )
+
+
+def test_pointwise_clip_can_make_loss_negative_but_not_kl() -> None:
+    loss = paint_loss(*views(200, 40), [200], clip=1e-3)
+    assert loss.value < 0
+    assert (loss.stats["kl"] > 0).all()
+
+
+def test_forward_kl_is_reversed_reverse_kl() -> None:
+    target, student = (logits.log_softmax(-1) for logits in views(30))
+    forward = clipped_divergence(target, student, divergence="forward_kl")
+    assert torch.equal(forward, clipped_divergence(student, target, divergence="reverse_kl"))
+    assert not torch.isclose(
+        forward, clipped_divergence(target, student, divergence="reverse_kl")
+    ).any()
+
+
+def test_jsd_is_symmetric_and_bounded_by_log_2() -> None:
+    target, student = (logits.log_softmax(-1) for logits in views(60, scale=30))
+    jsd = clipped_divergence(target, student, divergence="jsd", clip_mode="none")
+    assert torch.equal(jsd, clipped_divergence(student, target, divergence="jsd", clip_mode="none"))
+    assert (jsd >= 0).all()
+    assert (jsd <= math.log(2) + 1e-12).all()
+    apart = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64).log()
+    assert_close(
+        clipped_divergence(apart[0], apart[1], divergence="jsd", clip_mode="none"),
+        torch.tensor(math.log(2)).double(),
+    )
+
+
+# Precision
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_paint_loss_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
+    student, teacher = (logits.to(dtype) for logits in views(50, 300))
+    half = paint_loss(student, teacher, [30, 20], **BUSY)
+    single = paint_loss(student.float(), teacher.float(), [30, 20], **BUSY)
+    assert torch.equal(half.value, single.value)
+    for name, figures in single.stats.items():
+        assert figures.dtype == torch.float32
+        assert torch.equal(half.stats[name], figures)
+    gradient = student_gradient(lambda z: paint_loss(z, teacher, [30, 20], **BUSY).value, student)
+    expected = student_gradient(
+        lambda z: paint_loss(z, teacher.float(), [30, 20], **BUSY).value, student.float()
+    )
+    assert torch.equal(gradient, expected.to(dtype))
+
+
+def test_paint_loss_float32_is_close_to_float64() -> None:
+    student, teacher = (logits.float() for logits in views(50, 300))
+    single = paint_loss(student, teacher, [30, 20], **BUSY)
+    double = paint_loss(student.double(), teacher.double(), [30, 20], **BUSY)
+    assert double.value.dtype == torch.float64
+    assert_close(single.per_token.double(), double.per_token, rtol=1e-5, atol=2e-6)
+
+
+# Errors. As users run it: the tests' shape checker would object first, in words of its own.
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch the checker of shapes and types off."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+STUDENT, TEACHER = views(6)
+# What a type checker refuses: no choice of any option, and a divergence that divergence does not
+# have.
+WRONG: Any = "beta"
+NOT_A_DIVERGENCE: Any = "sampled_token"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: paint_loss(STUDENT, TEACHER[:, :5], [6]),
+            "share one vocabulary: .* 7 entries, .* 5",
+        ),
+        (
+            lambda: paint_loss(STUDENT, TEACHER[:4], [6]),
+            "same tokens: student has 6 rows, teacher 4",
+        ),
+        (lambda: paint_loss(STUDENT, TEACHER, [3, 2]), "sum to the 6 rows of each view, got 5"),
+        (lambda: paint_loss(STUDENT, TEACHER, [7, -1]), r"lengths\[1\] must be .* got -1"),
+        (
+            lambda: paint_loss(STUDENT, TEACHER, [6], temperature=0.0),
+            r"temperature must be in \[0.001, 1000\] .* got 0.0",
+        ),
+        (
+            lambda: paint_loss(STUDENT, TEACHER, [6], temperature=math.nan),
+            "temperature must be .* got nan",
+        ),
+        (
+            lambda: loss_from_logits(STUDENT, TEACHER, [6], ObjectiveConfig()),
+            "objective.temperature must be a number in the loss, got None",
+        ),
+        (
+            lambda: paint_loss(STUDENT, TEACHER, [6], interpolation_weight=1.5),
+            r"interpolation_weight must be in \[0, 1\], got 1.5",
+        ),
+        (
+            lambda: paint_loss(STUDENT, TEACHER, [6], top_fraction=-0.1),
+            r"top_fraction must be in \[0, 1\]",
+        ),
+        (lambda: paint_loss(STUDENT, TEACHER, [6], clip=0.0), "clip must be above 0, got 0.0"),
+        (lambda: clipped_divergence(STUDENT, TEACHER, clip=0.0), "clip must be above 0, got 0.0"),
+        (
+            lambda: select_positions(STUDENT[:, 0], 1.5),
+            r"top_fraction must be in \[0, 1\], got 1.5",
+        ),
+        (
+            lambda: interpolate(TEACHER, STUDENT, -0.1),
+            r"interpolation_weight must be in \[0, 1\], got -0.1",
+        ),
+        (
+            lambda: paint_loss(STUDENT, TEACHER, [6], clip=math.nan, clip_mode="token"),
+            "clip must be .* nan",
+        ),
+        (
+            lambda: paint_loss(STUDENT, TEACHER, [6], divergence=WRONG),
+            "must be one of forward_kl, reverse_kl, jsd, sampled_token, or module:name, got",
+        ),
+        (
+            lambda: paint_loss(
+                STUDENT, TEACHER, [6], divergence="sampled_token", tokens=torch.arange(6)
+            ),
+            'clip_mode must be "none" with objective.divergence "sampled_token", got "pointwise" '
+            ".* tokens that the teacher disfavours most",
+        ),
+        (
+            lambda: paint_loss(STUDENT, TEACHER, [6], divergence="sampled_token", clip_mode="none"),
+            "divergence 'sampled_token' needs tokens",
+        ),
+        (
+            lambda: clipped_divergence(
+                STUDENT, TEACHER, divergence=NOT_A_DIVERGENCE, clip_mode="none"
+            ),
+            "sampled_token",
+        ),
+        (
+            lambda: clipped_divergence(STUDENT, TEACHER, divergence=WRONG),
+            "must be one of forward_kl, reverse_kl, jsd, sampled_token, or module:name, got",
+        ),
+        (
+            lambda: clipped_divergence(STUDENT, TEACHER, clip_mode=WRONG),
+            'clip_mode must be one of pointwise, token, none, got "beta"',
+        ),
+        (
+            lambda: token_weights([6], reduction=WRONG),
+            'reduction must be one of completion, token, got "beta"',
+        ),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_objective_invalid_arguments_are_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_loss_signature_defaults_match_objective_config() -> None:
+    record = dataclasses.asdict(ObjectiveConfig()) | {"temperature": RolloutConfig().temperature}
+    for loss in (paint_loss, fused_paint_loss):
+        parameters = inspect.signature(loss).parameters
+        shared = [name for name in parameters if name in record]
+        assert len(shared) >= len(record) - 1  # the reference has one impl
+        assert {name: parameters[name].default for name in shared} == {n: record[n] for n in shared}
+    defaults = inspect.signature(clipped_divergence).parameters
+    assert all(
+        defaults[name].default == record[name] for name in ("divergence", "clip", "clip_mode")
+    )
+    assert inspect.signature(token_weights).parameters["reduction"].default == record["reduction"]
+
+
+def test_objective_temperature_defaults_to_rollout_temperature() -> None:
+    assert ObjectiveConfig(interpolation_weight=0.5).resolve(0.7) == ObjectiveConfig(
+        interpolation_weight=0.5, temperature=0.7
+    )
+    assert ObjectiveConfig(temperature=1.3).resolve(0.7) == ObjectiveConfig(temperature=1.3)
+
+
+def test_paint_loss_clip_none_ignores_clip() -> None:
+    loss = paint_loss(STUDENT, TEACHER, [6], clip=0.0, clip_mode="none")
+    assert torch.equal(loss.per_token, loss.stats["kl"])
+    assert not loss.stats["clipped"].any()
+    assert_close(loss.stats["unclipped_mass"], torch.ones(6, dtype=torch.float64))
+
+
+def test_shape_checker_is_active_in_tests() -> None:
+    with pytest.raises(TypeCheckError):
+        select_positions(torch.zeros(2, 3), 0.5)
+    with pytest.raises(TypeCheckError):
+        paint_loss(STUDENT, TEACHER[:, :5], [6])
+
+
+def test_loss_is_frozen() -> None:
+    loss = paint_loss(STUDENT, TEACHER, [6])
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        loss.value = torch.zeros(())  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 1.1, 0.3])
+def test_token_log_probs_match_float64_reference(temperature: float) -> None:
+    logits, _ = views(5)
+    tokens = torch.tensor([0, 6, 3, 3, 1])
+    found = token_log_probs(logits, tokens, temperature=temperature)
+    expected = [
+        -reference_float64.energies(row, temperature)[token]
+        for row, token in zip(logits.tolist(), tokens.tolist(), strict=True)
+    ]
+    assert_close(found, torch.tensor(expected, dtype=torch.float64))

@@ -1,0 +1,610 @@
+"""How much is revealed: normalisation, anchors, overlap, mask ratio, masked solution, prompts."""
+
+import json
+import math
+import re
+import time
+from itertools import product
+from pathlib import Path
+from statistics import mean, quantiles
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paint.objective.masking import (
+    MARKER,
+    Placement,
+    Wording,
+    anchors,
+    announces_complete,
+    mask_ratio,
+    mask_solution,
+    normalize,
+    overlap,
+    overlap_metrics,
+    rationale_messages,
+    student_messages,
+    teacher_messages,
+)
+
+SAMPLES = Path(__file__).parents[1] / "samples"
+
+FRAGMENTS = r"""
+$ $$ \( \) \[ \] { } \{ \} ( ) [ ] ^ _ ' \prime ^{\prime} \frac \dfrac \sqrt √ \binom \boxed{ \boxed
+\fbox{ \framebox[2cm]{ \text{ \text \mathrm{ \pmod{ \bmod \operatorname*{ \left \right \left. \, \!
+\; ~ \\ \\[4pt] \ & \% \$ \# \_ \not = < <= <=> > -> - + * / ! \cdot × ÷ − ≤ \le \leq \alpha α \foo
+\a a b xy sin \sin \log 0 1 2 12 000 345 1,000 1{,}000 1\,000 , {,} . ... … \ldots \circ ^\circ
+^{\circ} ° \begin{align} \end{align} \begin \end{ \begin{array}{cc} \tag{1} \tag \phantom{2} \quad ²
+é 1/2 3/ ^{2} _{i} ^12 | \mid [asy] [/asy] <img_12> or The x=5 \pmod
+"""  # noqa: RUF001
+BLANKS = [
+    " ",
+    "\n",
+    "\n\n",
+    "\u00a0",
+    "\x00",
+    "\x01",
+    "\x04",
+    "\ud800",
+    ", ",
+    ". ",
+    r"\text{ or }",
+    "a b",
+    r"\ ",
+]
+latex_like = st.lists(st.sampled_from(FRAGMENTS.split() + BLANKS), max_size=14).map("".join)
+any_text = st.text() | latex_like
+many = settings(max_examples=400)
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        (r"\dfrac12", r"\tfrac{1}{2}", r"\frac 1 2", r"\frac1{2}", r"\frac{1}2", "1/2", "$1 / 2$"),
+        (r"\frac{x^2}3", r"\frac{x^{2}}{3}"),
+        (r"\left( \frac{a}{b} \right)", r"\bigl(\frac ab\bigr)", r"\(( \frac{a}{b} )\)"),
+        ("$x = 5$", r"\(x=5\)", r"\[ x\,=\;5 \]", r"x~=\quad 5", "x=5"),
+        (r"3 \cdot 4", r"3\times4", "3 × 4", "3*4", "3 · 4"),  # noqa: RUF001
+        (r"a \leq b", r"a\le b", r"a \leqslant b", "a ≤ b", "a <= b"),
+        (r"a \ge b", r"a\geqslant b", "a>=b", "a ≥ b"),
+        (r"a \neq b", r"a\ne b", r"a \not= b", "a ≠ b"),
+        ("6 ÷ 3", r"6 \div 3", "6/3"),
+        ("x − 1", "x-1", "x – 1"),  # noqa: RUF001
+        ("1,000", "1{,}000", r"1\,000", r"1,\!000", "1000", r"\$1,000", r"\boxed{1,000}"),
+        ("1,234,567.5", "1234567.5"),
+        (r"48^\circ", r"48^{\circ}", "48°", r"48\degree"),
+        (r"5\text{ cm}", r"5\mathrm{cm}", "5 cm", r"5 \textrm{ cm}"),
+        (r"f^{\prime}(x)", r"f^\prime(x)", "f'(x)", "f′(x)"),  # noqa: RUF001
+        (r"\sqrt2", r"\sqrt{2}", r"\sqrt 2", "√2"),
+        ("x^2", "x^{2}", "x ^ 2", "x²"),
+        ("x^{10}", "x^10"),
+        ("x_1 y", "x_{1}y"),
+        (r"2 \pi r", r"2\pi r", "2πr"),
+        (r"1, 2, \ldots, n", "1,2,...,n", r"1,2,\dots,n", r"1,2,\cdots, n"),
+        (
+            r"k \equiv 1 \pmod{n}",
+            r"k\equiv1\pmod n",
+            r"k \equiv 1(\bmod n)",
+            r"k\equiv1\ (\mathrm{mod}\ n)",
+        ),
+        (r"\operatorname{gcd}(a, b)", r"\gcd(a,b)", "gcd(a,b)"),
+        (r"\{1, 2\}", r"\left\{1,2\right\}", r"\lbrace 1,2\rbrace"),
+        ("(2,251,252)", "(2, 251, 252)"),
+        (r"\begin{aligned} a &= b \\[4pt] &= c \end{aligned}", "a=b=c"),
+        (r"x=5 \tag{3}", "x=5"),
+        (r"\fbox{7}", r"\framebox{7}", r"\framebox[2cm]{7}", r"\boxed7", "7"),
+        (r"100\%", "100%", r"100 \%"),
+        (r"a\boxed{b}", r"$a$ \boxed b", r"\boxed{a}\,b", "a*b"),  # a box does not run into letters
+        (r"\boxed{5},000", r"$\boxed{5}$ ,000", "5, 000"),
+    ],
+)
+def test_normalize_equal_spellings_agree(spellings: tuple[str, ...]) -> None:
+    assert {normalize(spelling) for spelling in spellings} == {normalize(spellings[0])}
+    assert normalize(spellings[0])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("A", "a"),
+        ("1,00", "100"),
+        ("1, 000", "1000"),
+        ("(1,234)", "(1234)"),
+        ("12,3456", "123456"),
+        ("104,106,...,152,154", "104106,...,152154"),
+        ("1 2", "12"),
+        ("1. 5", "1.5"),
+        ("2.50", "2.5"),
+        (r"\frac{1}{23}", r"\frac{12}{3}"),
+        ("x^{12}", "x^{1}2"),
+        ("x_2", "x^2"),
+        (r"\mathbb{Z}", "Z"),
+        ("-4", "4"),
+        ("< 5", r"\le 5"),
+        ("n! = 6", "n ≠ 6"),
+        ("50%", "50"),
+        ("2^3/4", r"2^{\frac{3}{4}}"),
+        ("the rapist", "therapist"),
+    ],
+)
+def test_normalize_different_formulas_differ(one: str, other: str) -> None:
+    assert normalize(one) != normalize(other)
+
+
+def test_normalize_matches_expected_text() -> None:
+    formula = r"$\left(\dfrac12\right)^2 \cdot 1{,}000 \leqslant x_1 \sin \theta$"
+    text = rf"Thus {formula}, i.e. $\boxed{{250\text{{ m}}}}$."
+    assert normalize(text) == r"Thus(\frac{1}{2})^{2}*1000≤x_{1}sin θ,i.e. 250m."
+
+
+@many
+@given(any_text)
+def test_normalize_is_idempotent(text: str) -> None:
+    assert normalize(normalize(text)) == normalize(text)
+
+
+@pytest.mark.parametrize(
+    ("solution", "expected"),
+    [
+        (r"We get $x=\boxed{\frac{3}{4}}$.", (r"\frac{3}{4}",)),
+        (r"so \fbox{7} or \framebox{B}, \framebox[3em]{c}", ("7", "B", "c")),
+        (r"$\boxed 9$ and $\boxed8$", ("9", "8")),
+        (r"\boxed{\{1,\{2\}\}}", (r"\{1,\{2\}\}",)),
+        (r"\boxed{\text{yes, \boxed{5}}}", ("yes", "5")),  # each of nested boxes for itself
+        (r"Hence $n=\boxed{42$. More prose follows.", ("42", "n=42")),
+        (r"\boxed{x}y, a\boxed{b} and $2$\boxed{3n} p", ("x", "b", "3n")),
+        (r"\boxed{C}is right, I $\boxed{D}$\nE", ("C", "D")),
+        (r"\boxed{A}\boxed{B}, \boxed 7,500", ("A", "B", "7", "500")),
+        (r"$a_{10}=b_{12}+1$, $x_{2^{10}}$, $y_345$ and $z_{i,20}$", ("b_{12}+1",)),
+        (
+            r"$\sum_{k=10}^{20} a_{30}$ and $\int_{40}^{50} f$ for $x_{\max}=60$",
+            (
+                r"\sum_{k=10}^{20}a_{30}",
+                "10",
+                "20",
+                r"\int_{40}^{50}f",
+                "40",
+                "50",
+                "x_{max}=60",
+                "60",
+            ),
+        ),
+        (r"$\sum_{i\in I_0} m_{i}=7$", (r"\sum_{i∈I_{0}}m_{i}",)),
+        (r"no answer in \boxed{} or \boxed{\phantom{2}}", ()),
+        (
+            "\\begin{align*}\n 2x+3 &= 11 \\\\\n 2x &= 8 \\\\\n x &= \\boxed{4}.\n\\end{align*}",
+            ("2x+3", "11", "2x=8", "4", "x=4"),
+        ),
+        (
+            "$$\n\\begin{aligned}\n(n+1)^{2} & =n^{2}+2 n+1 \\\\[4pt]\n"
+            "& \\leq 3 n^{2}\n\\end{aligned}\n$$",
+            ("(n+1)^{2}", "n^{2}+2n+1", "3n^{2}"),
+        ),
+        (
+            r"The area is $\frac{1}{2}\cdot 6\cdot 16 = 48\text{ cm}^2$.",
+            (r"\frac{1}{2}*6*16", r"\frac{1}{2}", "16", "48cm^{2}", "48"),
+        ),
+        (r"In total \$1,250 and $12{,}500$ people, not (1,250).", ("1250", "12500", "250")),
+        (
+            r"$\angle ABC = 45^\circ$, so $3x + 36^{\circ} = 180^\circ$",
+            ("∠ABC=45°", "45", "3x+36°", "36", "180"),
+        ),
+        (r"$x$, $a_{k+1}$, $f(x)$, $=$ and $ABC$ name things; 7 is a digit.", ()),
+        (r"pairs $(2,7)$ and $(a,b)$ with $a=1\text{ or }b>2$", ("(2, 7)", "a=1", "b>2")),
+        (
+            r"$\sum_{k=1}^{n} k=\frac{n(n+1)}{2}$ for all $n \geq 1$",
+            (r"\sum_{k=1}^{n}k", r"\frac{n(n+1)}{2}", "n≥1"),
+        ),
+        (
+            "Then 12 * 3 = 36, and the cost is 4.50 in a 2:30 talk.",
+            ("12*3", "12", "36", "4.50", "30"),
+        ),
+        (r"[asy] draw((17,23)--(x+1,y)); label(\"$42$\"); [/asy] See <img_3188>: $17$", ("17",)),
+        ("Half of 1/4+1/8 is left.", (r"\frac{1}{4}+\frac{1}{8}", r"\frac{1}{4}", r"\frac{1}{8}")),
+        ("It costs $5 and then\n\n$y=3x+1$", ("3x+1",)),
+    ],
+)
+def test_anchors_match_expected(solution: str, expected: tuple[str, ...]) -> None:
+    assert sorted(anchors(solution)) == sorted(expected)
+
+
+def test_anchors_are_unique_and_in_order() -> None:
+    solution = r"From $a+b=12$ and $b+c=30$ we get $a+b+c=25$, and $a+b=12$ again: $\boxed{25}$."
+    assert anchors(solution) == ("a+b", "12", "b+c", "30", "a+b+c", "25")
+
+
+@pytest.mark.parametrize(
+    ("completion", "share"),
+    [
+        (r"So \(a + b = 12\), b+c = 30.", 4 / 6),
+        ("The answer is 25.", 1 / 6),
+        ("112, 3.12, 12.5, 120, 1,012 and 0.30", 0.0),  # digits at an edge make another number
+        ("12, 25. And 30!", 3 / 6),
+        ("xa+b and a+bc", 0.0),  # letters at an edge make another word
+        ("2a+b", 1 / 6),
+        ("", 0.0),
+    ],
+)
+def test_overlap_counts_complete_anchors(completion: str, share: float) -> None:
+    solution = r"From $a+b=12$ and $b+c=30$ we get $a+b+c=25$."
+    assert overlap(completion, solution) == pytest.approx(share)
+
+
+def test_anchors_include_long_boxed_answer() -> None:
+    answer = ", ".join(f"(a+{i}, {i})" for i in range(150))
+    solution = rf"So the pairs are $\boxed{{{answer}}}$."
+    assert 1500 < len(normalize(answer)) <= 2000
+    assert normalize(answer) in anchors(solution)
+    assert overlap(solution, solution) == 1.0
+    assert normalize(2 * answer) not in anchors(rf"\boxed{{{2 * answer}}}")
+
+
+@many
+@given(
+    st.text("abxyzπ", max_size=2),
+    st.sampled_from(["", " ", "$", ", ", r"\,"]),
+    st.text("abxyzπ27", min_size=1, max_size=3),
+    st.sampled_from(["", " ", "$", ",", r"\,"]),
+    st.text("abxyzπ05", max_size=3),
+)
+def test_anchors_include_boxed_answer_between_any_text(
+    before: str, left: str, answer: str, right: str, after: str
+) -> None:
+    solution = f"{before}{left}\\boxed{{{answer}}}{right}{after}"
+    assert anchors(rf"\boxed{{{answer}}}")[0] in anchors(solution)
+    assert overlap(solution, solution) == 1.0
+
+
+def test_overlap_without_answer_excludes_boxed() -> None:
+    solution = r"From $a+b=12$ and $b+c=30$ we get $a+b+c=25$, so $\boxed{25}$."
+    for completion, reference, both in (
+        ("The answer is 25.", solution, (1 / 6, 0.0)),
+        ("a+b=12", solution, (2 / 6, 2 / 5)),
+        (solution, solution, (1.0, 1.0)),
+        ("It is 7.", r"It is $\boxed{7}$.", (1.0, 0.0)),  # there is no other anchor
+        ("Obvious.", "Obvious.", (0.0, 0.0)),
+    ):
+        expected = dict(zip(("overlap", "overlap_without_answer"), both, strict=True))
+        assert overlap_metrics(completion, reference) == expected
+
+
+def test_anchors_are_limited_to_first_thousand() -> None:
+    found = anchors(" ".join(f"$x+{i}$" for i in range(100, 2000)))
+    assert found[:3] == ("x+100", "100", "x+101")
+    assert len(found) == 1000
+
+
+def test_overlap_without_anchors_is_zero() -> None:
+    assert anchors("Obvious.") == ()
+    assert overlap("Obvious.", "Obvious.") == 0.0
+
+
+@many
+@given(latex_like, latex_like)
+def test_overlap_with_itself_is_one(solution: str, completion: str) -> None:
+    wanted = anchors(solution)
+    assert overlap(solution, solution) == (1.0 if wanted else 0.0)
+    assert overlap(completion, solution) in {
+        found / max(len(wanted), 1) for found in range(len(wanted) + 1)
+    }
+    assert len(set(wanted)) == len(wanted)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{" * 100_000,
+        "$" * 10**6,
+        "{" * 10**6,
+        "^" * 10**6,
+        "1," * 500_000,
+        r"\frac{" * 160_000,
+        r"\boxed{" + "xy " * 300_000 + "x}" + "xy " * 30_000,
+        "_{a_{" * 200_000,
+        "_{" + "{a}_{b" * 150_000,
+        "x \x04 " + r"\boxed a " * 100_000,
+        "}$(\ud800\x03=\\ and then some more of it, " * 30_000,
+        "".join(f"Let $x_{{{i}}}+{i}=\\frac{{{i}}}{{7}}$. " for i in range(30_000)),
+        " ".join(
+            "1" * length for length in range(600, 1, -1)
+        ),  # each number stands in all before it
+    ],
+    ids=[
+        "boxes",
+        "dollars",
+        "braces",
+        "powers",
+        "commas",
+        "fractions",
+        "a long answer",
+        "indices",
+        "nested indices",
+        "letters in boxes",
+        "marks",
+        "formulas",
+        "runs",
+    ],
+)
+def test_overlap_and_masking_of_megabyte_are_fast(text: str) -> None:
+    # CPU seconds, a limit that a quadratic step misses by far and a busy machine does not
+    start = time.process_time()
+    assert overlap(text, text) in (0.0, 1.0)
+    for placement in ("suffix", "punctuation"):
+        assert MARKER in mask_solution(text, 0.4, placement=placement)
+    assert time.process_time() - start < 10
+
+
+@given(st.floats(0, 1), st.floats(0, 0.999), st.floats(0, 0.999))
+def test_mask_ratio_is_affine_in_overlap(alpha: float, one: float, other: float) -> None:
+    wrong, correct = sorted((one, other))
+    ratio = mask_ratio(alpha, wrong=wrong, correct=correct)
+    assert ratio == pytest.approx((1 - alpha) * wrong + alpha * correct, abs=1e-12)
+    assert mask_ratio(alpha / 2, wrong=wrong, correct=correct) <= ratio
+    assert mask_ratio(alpha, wrong=wrong, correct=wrong) == wrong
+
+
+def test_mask_ratio_runs_from_wrong_to_correct() -> None:
+    assert (mask_ratio(0.0), mask_ratio(0.5), mask_ratio(1.0)) == pytest.approx((0.30, 0.35, 0.40))
+    assert mask_ratio(1.0, wrong=0.0, correct=0.9) == 0.9
+
+
+@pytest.mark.parametrize(
+    ("alpha", "wrong", "correct", "value"),
+    [
+        (-0.1, 0.3, 0.4, "-0.1"),
+        (1.5, 0.3, 0.4, "1.5"),
+        (math.nan, 0.3, 0.4, "nan"),
+        (0.5, 0.4, 0.3, "wrong=0.4, correct=0.3"),
+        (0.5, -0.2, 0.3, "wrong=-0.2"),
+        (0.5, 0.3, 1.0, "correct=1.0"),
+    ],
+)
+def test_mask_ratio_out_of_range_is_refused(
+    alpha: float, wrong: float, correct: float, value: str
+) -> None:
+    with pytest.raises(ValueError, match=value):
+        mask_ratio(alpha, wrong=wrong, correct=correct)
+
+
+SOLID = "".join(
+    chr(ord("a") + i % 26) for i in range(200)
+)  # no blanks: every character can be counted
+PLACEMENTS: tuple[Placement, ...] = ("suffix", "prefix", "middle", "random", "punctuation")
+
+
+@given(
+    st.text("abcdef0123.$", min_size=1, max_size=80),
+    st.floats(0, 0.99),
+    st.sampled_from(PLACEMENTS),
+    st.integers(),
+)
+def test_mask_solution_hides_one_block(
+    solution: str, ratio: float, placement: Placement, seed: int
+) -> None:
+    shown = mask_solution(solution, ratio, placement=placement, seed=seed)
+    hidden = int(ratio * len(solution) + 1e-9)
+    assert (MARKER in shown) == (hidden > 0)
+    if not hidden:
+        assert shown == solution
+        return
+    before, _, after = shown.partition(MARKER)
+    before, after = before.removesuffix(" "), after.removeprefix(" ")
+    assert solution.startswith(before)
+    assert solution.endswith(after)
+    if placement == "punctuation":
+        assert len(before) <= len(solution) - hidden
+    else:
+        assert len(before) + hidden + len(after) == len(solution)
+    assert before == "" or placement != "prefix"
+    assert after == "" or placement not in ("suffix", "punctuation")
+    if placement == "middle":
+        assert 0 <= len(after) - len(before) <= 1
+
+
+def test_mask_solution_placement_hides_expected_part() -> None:
+    assert mask_solution(SOLID, 0.4) == f"{SOLID[:120]} {MARKER}"
+    assert mask_solution(SOLID, 0.4, placement="prefix") == f"{MARKER} {SOLID[80:]}"
+    assert mask_solution(SOLID, 0.4, placement="middle") == f"{SOLID[:60]} {MARKER} {SOLID[140:]}"
+    assert (
+        mask_solution(SOLID, 0.29) == f"{SOLID[:142]} {MARKER}"
+    )  # 0.29 * 200 is 57.99999... in floats
+    assert mask_solution("one two three four", 0.5) == f"one two t {MARKER}"
+    assert (
+        mask_solution("one two three", 0.4) == f"one two {MARKER}"
+    )  # the blank beside the block goes
+
+
+@given(st.text("ab. $\n", max_size=60), st.tuples(st.floats(0, 0.99), st.floats(0, 0.99)))
+def test_mask_solution_larger_ratio_shows_less(solution: str, ratios: tuple[float, float]) -> None:
+    less, more = sorted(ratios)
+    for placement in PLACEMENTS:
+        if placement == "random":
+            continue
+        shown = [
+            mask_solution(solution, ratio, placement=placement).replace(MARKER, "")
+            for ratio in (less, more)
+        ]
+        assert len(shown[1].replace(" ", "")) <= len(shown[0].replace(" ", ""))
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_mask_solution_surrounding_blanks_are_not_counted(placement: Placement) -> None:
+    padded = f" \n{SOLID}\n\n{' ' * 100}"
+    for ratio in (0.004, 0.29, 0.4):
+        shown = mask_solution(padded, ratio, placement=placement, seed=0)
+        if ratio == 0.004:
+            assert shown == padded  # nothing is hidden, and so nothing is changed
+        else:
+            assert shown == mask_solution(SOLID, ratio, placement=placement, seed=0)
+
+
+def test_mask_solution_random_depends_only_on_seed() -> None:
+    masks = [mask_solution(SOLID, 0.4, placement="random", seed=seed) for seed in range(50)]
+    assert masks == [mask_solution(SOLID, 0.4, placement="random", seed=seed) for seed in range(50)]
+    starts = {mask.index(MARKER) for mask in masks}
+    assert len(starts) > 25
+    assert max(starts) <= 121  # 200 - 80 and a blank
+    with pytest.raises(ValueError, match="needs a seed"):
+        mask_solution(SOLID, 0.4, placement="random")
+
+
+@pytest.mark.parametrize(
+    ("solution", "ratio", "visible"),
+    [
+        ("First we add. Then we divide by two.", 0.3, "First we add."),
+        ("First we add. Then we divide by two.", 0.8, "First we"),  # no end in the second half
+        (
+            "We know $a. B$ holds, so it ends there. Fine then, all of it.",
+            0.3,
+            "We know $a. B$ holds, so it ends there.",
+        ),
+        (
+            r"Take \[ x = 1. Y \] and go on with the rest of it, for long.",
+            0.5,
+            r"Take \[ x = 1. Y \]",
+        ),
+        (
+            r"Take $$ x = 1. Y $$ and go on with the rest of it, for long.",
+            0.5,
+            r"Take $$ x = 1. Y $$",
+        ),
+        (
+            "It is 2:30 p.m. in the example, and pi is 3.14 or so, they say.",
+            0.4,
+            "It is 2:30 p.m. in the example, and pi",
+        ),
+        ("One paragraph\n\nAnother one that is hidden", 0.5, "One paragraph"),
+        (
+            r"\begin{align} a. B \end{align} then some more words",
+            0.3,
+            r"\begin{align} a. B \end{align}",
+        ),
+    ],
+)
+def test_mask_solution_punctuation_keeps_sentences_and_displays(
+    solution: str, ratio: float, visible: str
+) -> None:
+    assert mask_solution(solution, ratio, placement="punctuation") == f"{visible} {MARKER}"
+
+
+@pytest.mark.parametrize("ratio", [-0.1, 1.0, 2.0, math.nan])
+def test_mask_solution_ratio_out_of_range_is_refused(ratio: float) -> None:
+    with pytest.raises(ValueError, match=f"got {ratio}"):
+        mask_solution(SOLID, ratio)
+
+
+def test_mask_solution_unknown_placement_is_refused() -> None:
+    # the types are checked when tests run, and that check speaks first
+    with pytest.raises((ValueError, TypeError), match="'tail'"):
+        mask_solution(SOLID, 0.4, placement="tail")  # type: ignore[arg-type]
+
+
+def test_messages_match_paper() -> None:
+    ask = "Please reason step by step, and put your final answer within \\boxed{}."
+    assert student_messages("What is 1+1?") == [
+        {"role": "user", "content": f"Problem: What is 1+1?\n\n{ask}"}
+    ]
+    for complete, opening in (
+        (False, "Here is a part of reference solution"),
+        (True, "Here is a reference solution"),
+    ):
+        assert teacher_messages("What is 1+1?", "Add. ...(omitted)...", complete=complete) == [
+            {
+                "role": "user",
+                "content": "Problem: What is 1+1?\n\n"
+                f"{opening} to this problem:\n"
+                "=== Reference Solution Begin ===\n"
+                "Add. ...(omitted)...\n"
+                "=== Reference Solution End ===\n\n"
+                "After reading the reference solution above, "
+                "derive the same final answer in your own words.\n\n"
+                f"{ask}",
+            }
+        ]
+    wholes = {
+        opening: [announces_complete(opening, is_whole=is_whole) for is_whole in (True, False)]
+        for opening in get_args(Wording)
+    }
+    assert wholes == {"as_shown": [True, False], "complete": [True] * 2, "part": [False] * 2}
+
+    [asked] = rationale_messages("What is 1+1?", "Add.", complete=False)
+    first, reply, last = teacher_messages(
+        "What is 1+1?", "Add.", complete=False, rationale="It adds."
+    )
+    assert (first, ask in asked["content"]) == (asked, False)
+    assert reply == {"role": "assistant", "content": "It adds."}
+    assert last == {
+        "role": "user",
+        "content": f"Now derive the same final answer in your own words.\n\n{ask}",
+    }
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    with (SAMPLES / name).open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def test_anchors_of_real_solutions_are_normalized_and_complete() -> None:
+    for row in rows("olympiad_solutions.jsonl") + rows("math_rollouts.jsonl"):
+        solution = row["solution"]
+        wanted = anchors(solution)
+        assert wanted, solution
+        assert overlap(solution, solution) == 1.0
+        assert [normalize(anchor) for anchor in wanted] == list(wanted)
+        torn = solution[
+            len(solution) // 3 : -len(solution) // 3
+        ]  # formulas and braces without their partners
+        assert overlap(torn, torn) in (0.0, 1.0)
+        for text in (row["problem"], solution, torn, *row.get("completions", [])):
+            assert normalize(normalize(text)) == normalize(text)
+
+
+def test_anchors_of_real_solution_include_boxed_answer() -> None:
+    for row in rows("math_rollouts.jsonl"):
+        answer = normalize(row["answer"]).rstrip(".")
+        assert answer in [anchor.rstrip(".") for anchor in anchors(row["solution"])]
+
+
+def test_overlap_of_correct_completions_exceeds_wrong_ones() -> None:
+    differences = []
+    for row in rows("math_rollouts.jsonl"):
+        shares: dict[bool, list[float]] = {True: [], False: []}
+        for completion, is_right in zip(row["completions"], row["correct"], strict=True):
+            shares[is_right].append(overlap(completion, row["solution"]))
+        if shares[True] and shares[False]:
+            differences.append(mean(shares[True]) - mean(shares[False]))
+    assert len(differences) > 1
+    assert mean(differences) > 0.1  # measured: 0.24 on the sample
+
+
+@pytest.mark.parametrize(
+    (
+        "name",
+        "mean_below",
+        "nineteen_of_twenty_below",
+    ),  # measured on the sample: 0.007 and 0.07; 0.034 and 0.20
+    [("olympiad_solutions.jsonl", 0.03, 0.2), ("math_rollouts.jsonl", 0.08, 0.4)],
+)
+def test_overlap_with_other_problem_is_small(
+    name: str, mean_below: float, nineteen_of_twenty_below: float
+) -> None:
+    solutions = [row["solution"] for row in rows(name)]
+    n = len(solutions)
+    others = [
+        overlap(solutions[(i + shift) % n], solutions[i])
+        for i, shift in product(range(n), (1, n // 3))
+    ]
+    assert mean(others) < mean_below
+    assert quantiles(others, n=20)[-1] < nineteen_of_twenty_below
+
+
+def test_anchors_match_documented_cases() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "anchors.md").read_text(encoding="utf-8")
+    cases = re.findall(
+        r"^```latex\n(.*?)^```\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL
+    )
+    assert len(cases) == page.count("\n## ") - 2 == 10  # the last two sections have no case
+    for solution, listed in cases:
+        assert anchors(solution) == tuple(listed.splitlines())

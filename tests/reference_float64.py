@@ -1,0 +1,257 @@
+"""The paper's objective once more, in float64 python loops, as literally as its equations read.
+
+It shares nothing with paint.objective.loss, which is tested against it. Distributions are lists
+over the vocabulary, a batch is a list of such lists over positions, and −inf is an energy of +inf.
+"""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+Vector = Sequence[float]
+Matrix = Sequence[Vector]
+
+
+class Loss(NamedTuple):
+    value: float
+    per_token: list[float]
+    stats: dict[str, list[float]]
+
+
+def energies(logits: Vector, temperature: float) -> list[float]:
+    """E(v) = −log softmax(z / T)(v)."""
+    highest = max(logits)
+    # Less 1, which is the highest logit's: fsum is exact, and 1 + 1e-20 is not.
+    less_one = math.fsum([-1.0, *(math.exp((z - highest) / temperature) for z in logits)])
+    return [math.log1p(less_one) - (z - highest) / temperature for z in logits]
+
+
+def entropy(energy: Vector) -> float:
+    """H = −Σ p log p, where −log p is the energy."""
+    return math.fsum(math.exp(-e) * e for e in energy if e < math.inf)
+
+
+def ratio(teacher_entropy: float, student_entropy: float) -> float:
+    return teacher_entropy / max(student_entropy, 1e-30)
+
+
+def select(ratios: Vector, top_fraction: float) -> list[bool]:
+    """Take the largest remaining ratio, the earliest of equals, ⌈f |J|⌉ times; f is exact."""
+    chosen = [False] * len(ratios)
+    for _ in range(math.ceil(Fraction(str(top_fraction)) * len(ratios))):
+        best = None
+        for n, value in enumerate(ratios):
+            if not chosen[n] and (best is None or value > ratios[best]):
+                best = n
+        assert best is not None
+        chosen[best] = True
+    return chosen
+
+
+def interpolate(teacher: Vector, student: Vector, interpolation_weight: float) -> list[float]:
+    """Ẽ = (1 − k) E_T + k E_S, then p̃ = exp(−Ẽ) / Σ exp(−Ẽ); as energies again."""
+    mixed = []
+    for e_t, e_s in zip(teacher, student, strict=True):
+        energy = 0.0
+        if interpolation_weight < 1:
+            energy += (1 - interpolation_weight) * e_t
+        if interpolation_weight > 0:
+            energy += interpolation_weight * e_s
+        mixed.append(energy)
+    return energies([-e for e in mixed], 1.0)
+
+
+def kl_summand(energy_p: float, energy_q: float) -> float:
+    """p (log p − log q) of one vocabulary entry, 0 where p is 0."""
+    if energy_p == math.inf:
+        return 0.0
+    return math.exp(-energy_p) * (energy_q - energy_p)
+
+
+def summand(energy_p: float, energy_q: float, divergence: str) -> float:
+    if divergence == "forward_kl":
+        return kl_summand(energy_p, energy_q)
+    if divergence == "reverse_kl":
+        return kl_summand(energy_q, energy_p)
+    assert divergence == "jsd"
+    lowest = min(energy_p, energy_q)
+    if lowest == math.inf:
+        return 0.0
+    mean = (math.exp(lowest - energy_p) + math.exp(lowest - energy_q)) / 2
+    energy_m = lowest - math.log(mean)
+    return kl_summand(energy_p, energy_m) / 2 + kl_summand(energy_q, energy_m) / 2
+
+
+def summands(target: Vector, student: Vector, divergence: str, token: int | None) -> list[float]:
+    """One a vocabulary entry; of divergence sampled_token log p_S − log p̃_T of the token alone."""
+    if divergence == "sampled_token":
+        return [
+            p - q if v == token else 0.0
+            for v, (p, q) in enumerate(zip(target, student, strict=True))
+        ]
+    return [summand(p, q, divergence) for p, q in zip(target, student, strict=True)]
+
+
+def clipped_divergence(
+    target: Vector,
+    student: Vector,
+    divergence: str,
+    clip: float,
+    clip_mode: str,
+    token: int | None = None,
+) -> float:
+    terms = summands(target, student, divergence, token)
+    if clip_mode == "pointwise":
+        return math.fsum(min(term, clip) for term in terms)
+    total = math.fsum(terms)
+    return min(total, clip) if clip_mode == "token" else total
+
+
+def targets(
+    student_logits: Matrix,
+    teacher_logits: Matrix,
+    lengths: Sequence[int],
+    *,
+    temperature: float,
+    interpolation_weight: float,
+    top_fraction: float,
+) -> tuple[list[list[float]], list[bool]]:
+    """The energies that every position is trained towards, and whether the position is in I."""
+    student = [energies(z, temperature) for z in student_logits]
+    teacher = [energies(z, temperature) for z in teacher_logits]
+    selected: list[bool] = []
+    for length in lengths:
+        start = len(selected)
+        selected += select(
+            [ratio(entropy(teacher[n]), entropy(student[n])) for n in range(start, start + length)],
+            top_fraction,
+        )
+    target = [
+        interpolate(e_t, e_s, interpolation_weight) if chosen else e_t
+        for e_t, e_s, chosen in zip(teacher, student, selected, strict=True)
+    ]
+    return target, selected
+
+
+def rollout_loss(
+    target: Matrix,
+    student_logits: Matrix,
+    lengths: Sequence[int],
+    *,
+    temperature: float,
+    divergence: str,
+    clip: float,
+    clip_mode: str,
+    reduction: str,
+    tokens: Sequence[int] | None = None,
+) -> tuple[float, list[float]]:
+    """The loss for a given target: what is differentiated, since the target carries no gradient."""
+    per_token = [
+        clipped_divergence(
+            target[n],
+            energies(z, temperature),
+            divergence,
+            clip,
+            clip_mode,
+            tokens[n] if tokens else None,
+        )
+        for n, z in enumerate(student_logits)
+    ]
+    return average(per_token, lengths, reduction), per_token
+
+
+def policy_loss(
+    advantages: Vector,
+    student_logits: Matrix,
+    lengths: Sequence[int],
+    tokens: Sequence[int],
+    *,
+    temperature: float,
+    reduction: str,
+) -> float:
+    """−A_n log p_S(ŷ_n) for given advantages: what a policy gradient differentiates."""
+    per_token = [
+        advantage * energies(z, temperature)[token]
+        for advantage, z, token in zip(advantages, student_logits, tokens, strict=True)
+    ]
+    return average(per_token, lengths, reduction)
+
+
+def average(per_token: Vector, lengths: Sequence[int], reduction: str) -> float:
+    """Over all tokens, or over those of a completion and then over completions."""
+    if reduction == "token":
+        return math.fsum(per_token) / len(per_token)
+    total, start = 0.0, 0
+    for length in lengths:
+        if length > 0:
+            total += math.fsum(per_token[start : start + length]) / length
+        start += length
+    return total / len(lengths)
+
+
+def paint_loss(
+    student_logits: Matrix,
+    teacher_logits: Matrix,
+    lengths: Sequence[int],
+    *,
+    temperature: float,
+    interpolation_weight: float,
+    top_fraction: float,
+    clip: float,
+    clip_mode: str,
+    divergence: str,
+    reduction: str,
+    tokens: Sequence[int] | None = None,
+) -> Loss:
+    target, selected = targets(
+        student_logits,
+        teacher_logits,
+        lengths,
+        temperature=temperature,
+        interpolation_weight=interpolation_weight,
+        top_fraction=top_fraction,
+    )
+    value, per_token = rollout_loss(
+        target,
+        student_logits,
+        lengths,
+        temperature=temperature,
+        divergence=divergence,
+        clip=clip,
+        clip_mode=clip_mode,
+        reduction=reduction,
+        tokens=tokens,
+    )
+    stats: dict[str, list[float]] = {
+        name: []
+        for name in (
+            "kl",
+            "clipped",
+            "unclipped_mass",
+            "student_entropy",
+            "teacher_entropy",
+            "entropy_ratio",
+        )
+    }
+    for n, (z_s, z_t) in enumerate(zip(student_logits, teacher_logits, strict=True)):
+        student, teacher = energies(z_s, temperature), energies(z_t, temperature)
+        terms = summands(target[n], student, divergence, tokens[n] if tokens else None)
+        cut = [False] * len(terms)
+        for v, term in enumerate(terms):
+            if clip_mode == "pointwise":
+                cut[v] = term > clip
+            elif clip_mode == "token":
+                cut[v] = math.fsum(terms) > clip
+        stats["kl"].append(math.fsum(terms))
+        stats["clipped"].append(float(any(cut)))
+        stats["unclipped_mass"].append(
+            math.fsum(
+                math.exp(-p) for p, was_cut in zip(target[n], cut, strict=True) if not was_cut
+            )
+        )
+        stats["student_entropy"].append(entropy(student))
+        stats["teacher_entropy"].append(entropy(teacher))
+        stats["entropy_ratio"].append(ratio(entropy(teacher), entropy(student)))
+    stats["selected"] = [float(chosen) for chosen in selected]
+    return Loss(value, per_token, stats)

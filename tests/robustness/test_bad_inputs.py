@@ -1,0 +1,924 @@
+"""What is bad from outside, by kind and seed: every verb answers it with one message, never more.
+
+Broken copies of the demo's model, of an adapter and of data files; wrong values of every setting
+that paint.config.schema has and of every option of the command line; names that are no names. Each
+is given to ``main`` as a person would. It must end with status 2, must name what is wrong on
+stderr, and must leave nothing behind that keeps the right command from working.
+
+A few of every kind are always tried, all of them with ``-m slow``. PAINT_TRIAL_SEEDS names other
+seeds, such as 3,4,5.
+"""
+
+import dataclasses
+import io
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import signal
+import struct
+import types
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from paint.cli import main
+from paint.config.schema import Config, EvaluationConfig
+from paint.demo.files import MODEL
+
+SEEDS = [int(seed) for seed in os.environ.get("PAINT_TRIAL_SEEDS", "1").split(",")]
+# Of this process's own work, whatever else the machine does; and of waiting, by the clock.
+WORK_SECONDS, CLOCK_SECONDS = 20, 120
+MEMORY = 16 * 2**30
+
+SMALL = ["--train.steps=1", "--train.batch-size=2", "--train.micro-batch-size=2"]
+SMALL += ["--rollout.max-new-tokens=4"]
+
+ASKED = ["--benchmarks", "demo", "--limit=1", "--samples=1", "--rollout.max-new-tokens=4"]
+
+Break = Callable[[Path, random.Random], object]
+
+
+@pytest.fixture(autouse=True)
+def _bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An input that takes all memory or never ends fails its trial, and not the machine."""
+    monkeypatch.chdir(tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+class TookTooLongError(BaseException):
+    """What ends a trial that does not end."""
+
+
+def told(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit status of ``paint`` with these arguments, and what it says on stderr."""
+
+    def stop(*_: object) -> None:
+        raise TookTooLongError
+
+    capsys.readouterr()
+    bounds = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
+    handlers = {number: signal.signal(number, stop) for number in bounds.values()}
+    signal.setitimer(signal.ITIMER_PROF, WORK_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, CLOCK_SECONDS)
+    try:
+        status = main(list(arguments))
+    except TookTooLongError:
+        pytest.fail(f"does not end: {list(arguments)}")
+    except Exception as error:
+        pytest.fail(f"traceback: {type(error).__name__}: {str(error)[:200]} from {arguments!r}")
+    finally:
+        for timer, number in bounds.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, handlers[number])
+    return status, " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def refuses(arguments: Sequence[str], names: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command is refused, with a message that names what is wrong."""
+    status, said = told(arguments, capsys)
+    assert status == 2, f"silent: status {status} from {list(arguments)!r}: {said[-500:]}"
+    assert "Traceback" not in said
+    assert "".join(names.split()) in "".join(said.split()), said
+    assert not {c for c in said if ord(c) < 32 or c == "\x7f"}
+
+
+def rows_of(kinds: Sequence[Any], each: int) -> list[Any]:
+    """All of them as parameters, of which every ``each``-th one is always tried."""
+    return [
+        pytest.param(
+            kind,
+            seed,
+            marks=[] if i % each == 0 else [pytest.mark.slow],
+            id=f"{kind if isinstance(kind, str) else ' '.join(kind)[:60]}-{seed}",
+        )
+        for seed in SEEDS
+        for i, kind in enumerate(kinds, start=seed)
+    ]
+
+
+# --- model folders -------------------------------------------------------------------------------
+
+
+def _edit(name: str, change: Callable[[Any, random.Random], Any]) -> Break:
+    def broken(folder: Path, rng: random.Random) -> None:
+        value = json.loads((folder / name).read_text())
+        changed = change(value, rng)
+        value = value if changed is None else changed
+        (folder / name).write_text(json.dumps(value))
+
+    return broken
+
+
+def _set(name: str, **values: Any) -> Break:
+    return _edit(name, lambda table, _: table.update(values))
+
+
+def _text(name: str, text: str | bytes) -> Break:
+    content = text if isinstance(text, bytes) else text.encode()
+    return lambda folder, _: (folder / name).write_bytes(content)
+
+
+def _gone(name: str) -> Break:
+    return lambda folder, _: (folder / name).unlink()
+
+
+def _as_folder(name: str) -> Break:
+    def broken(folder: Path, _: random.Random) -> None:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+
+    return broken
+
+
+def _as_link(name: str) -> Break:
+    def broken(folder: Path, _: random.Random) -> None:
+        (folder / name).unlink()
+        (folder / name).symlink_to("nowhere")
+
+    return broken
+
+
+def _cut(name: str) -> Break:
+    def broken(folder: Path, rng: random.Random) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: rng.randrange(1, len(content) - 1)])
+
+    return broken
+
+
+def _noise(name: str) -> Break:
+    return lambda folder, rng: (folder / name).write_bytes(rng.randbytes(rng.randrange(1, 5000)))
+
+
+def _tensors(change: Callable[[dict[str, Any], random.Random], object]) -> Break:
+    def broken(folder: Path, rng: random.Random) -> None:
+        [path] = folder.glob("*.safetensors")
+        tensors = load_file(path)
+        change(tensors, rng)
+        save_file(tensors, path, metadata={"format": "pt"})
+
+    return broken
+
+
+def _one(tensors: dict[str, Any], rng: random.Random) -> str:
+    return rng.choice(sorted(tensors))
+
+
+def _rename(tensors: dict[str, Any], rng: random.Random) -> None:
+    name = _one(tensors, rng)
+    tensors[f"{name}.old"] = tensors.pop(name)
+
+
+def _reshape(tensors: dict[str, Any], rng: random.Random) -> None:
+    name = _one(tensors, rng)
+    tensors[name] = np.concatenate([tensors[name], tensors[name]])
+
+
+def _flatten(tensors: dict[str, Any], rng: random.Random) -> None:
+    name = _one(tensors, rng)
+    tensors[name] = tensors[name].reshape(-1)[: rng.randrange(1, 9)]
+
+
+def _not_finite(tensors: dict[str, Any], rng: random.Random) -> None:
+    name = _one(tensors, rng)
+    tensors[name] = np.full_like(tensors[name], rng.choice([np.nan, np.inf]))
+
+
+def _header(folder: Path, rng: random.Random) -> None:
+    [path] = folder.glob("*.safetensors")
+    content = bytearray(path.read_bytes())
+    content[: rng.choice([1, 8])] = rng.choice([b"\xff" * 8, struct.pack("<Q", 10**7)])
+    path.write_bytes(content)
+
+
+def _torn_header(folder: Path, rng: random.Random) -> None:
+    [path] = folder.glob("*.safetensors")
+    content = bytearray(path.read_bytes())
+    for _ in range(40):
+        content[rng.randrange(8, 600)] = rng.randrange(256)
+    path.write_bytes(content)
+
+
+def _pickled(folder: Path, rng: random.Random) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(rng.randbytes(rng.choice([0, 10, 3000])))
+
+
+def _shards(folder: Path, rng: random.Random) -> None:
+    names = load_file(folder / "model.safetensors")
+    shard = rng.choice(["model-00001-of-00002.safetensors", "../x.safetensors", 7, None])
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, shard)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "model.safetensors").unlink()
+
+
+def _emptied(folder: Path, _: random.Random) -> None:
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def _a_file(folder: Path, _: random.Random) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("model")
+
+
+def _template(text: str) -> Break:
+    return _text("chat_template.jinja", text)
+
+
+CONFIG, TOKENIZER, SETTINGS = "config.json", "tokenizer.json", "tokenizer_config.json"
+WEIGHTS = "model.safetensors"
+JUNK: dict[str, Callable[[str], Break]] = {
+    "gone": _gone,
+    "empty": lambda name: _text(name, ""),
+    "null": lambda name: _text(name, "null"),
+    "list": lambda name: _text(name, "[1, 2]"),
+    "number": lambda name: _text(name, "7"),
+    "text": lambda name: _text(name, '"text"'),
+    "object": lambda name: _text(name, "{}"),
+    "latin-1": lambda name: _text(name, '{"a": "\xe9"}'.encode("latin-1")),
+    "nested": lambda name: _text(name, '{"a":' * 100_000),
+    "cut": _cut,
+    "noise": _noise,
+    "folder": _as_folder,
+    "dangling": _as_link,
+}
+
+ENCODERS = ["bert", "vit", "t5", "clip", "whisper", "dpr", "wav2vec2", "llava", "timm_wrapper"]
+MODELS: dict[str, Break] = {
+    **{f"config {kind}": broken(CONFIG) for kind, broken in JUNK.items()},
+    **{f"tokenizer {kind}": broken(TOKENIZER) for kind, broken in JUNK.items()},
+    **{
+        f"weights {kind}": broken(WEIGHTS)
+        for kind, broken in JUNK.items()
+        if kind not in ("null", "list", "number", "text", "object", "nested")
+    },
+    **{
+        f"settings {kind}": JUNK[kind](SETTINGS)
+        for kind in ("null", "list", "number", "text", "cut", "noise", "nested", "latin-1", "empty")
+    },
+    **{
+        f"generation {kind}": JUNK[kind]("generation_config.json")
+        for kind in ("list", "number", "text", "cut", "noise")
+    },
+    **{f"config of {kind}": _set(CONFIG, model_type=kind) for kind in ENCODERS},
+    **{f"only {kind}": _text(CONFIG, json.dumps({"model_type": kind})) for kind in ENCODERS},
+    "unknown kind": _set(CONFIG, model_type="paint9"),
+    "kind null": _set(CONFIG, model_type=None),
+    "kind list": _set(CONFIG, model_type=["qwen3"]),
+    "remote code": _set(CONFIG, model_type="mine", auto_map={"AutoModelForCausalLM": "mine.Mine"}),
+    "hidden text": _set(CONFIG, hidden_size="wide"),
+    "hidden null": _set(CONFIG, hidden_size=None),
+    "hidden negative": _set(CONFIG, hidden_size=-128),
+    "hidden zero": _set(CONFIG, hidden_size=0),
+    "hidden other": _set(CONFIG, hidden_size=96),
+    "hidden huge": _set(CONFIG, hidden_size=10**12),
+    "heads": _set(CONFIG, num_attention_heads=3),
+    "heads zero": _set(CONFIG, num_attention_heads=0),
+    "groups": _set(CONFIG, num_key_value_heads=3),
+    "layers more": _set(CONFIG, num_hidden_layers=4, layer_types=["full_attention"] * 4),
+    "layers fewer": _set(CONFIG, num_hidden_layers=2, layer_types=["full_attention"] * 2),
+    "layers list": _set(CONFIG, num_hidden_layers=[3]),
+    "layer types": _set(CONFIG, layer_types=["full", "none", 3]),
+    "vocabulary smaller": _set(CONFIG, vocab_size=100),
+    "vocabulary larger": _set(CONFIG, vocab_size=700),
+    "vocabulary text": _set(CONFIG, vocab_size="all"),
+    "untied": _set(CONFIG, tie_word_embeddings=False),
+    "activation": _set(CONFIG, hidden_act="nonesuch"),
+    "rope": _set(CONFIG, rope_parameters={"rope_type": "nonesuch", "rope_theta": 1e4}),
+    "rope list": _set(CONFIG, rope_parameters=[1, 2]),
+    "rope text": _set(CONFIG, rope_parameters={"rope_type": "default", "rope_theta": "x"}),
+    "positions": _set(CONFIG, max_position_embeddings="long"),
+    "norm": _set(CONFIG, rms_norm_eps="small"),
+    "pad": _set(CONFIG, pad_token_id=10**6),
+    "quantised bitsandbytes": _set(
+        CONFIG, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}
+    ),
+    "quantised gptq": _set(CONFIG, quantization_config={"quant_method": "gptq", "bits": 4}),
+    "quantised awq": _set(CONFIG, quantization_config={"quant_method": "awq", "bits": 4}),
+    "quantised list": _set(CONFIG, quantization_config=[4]),
+    "tensor gone": _tensors(lambda tensors, rng: tensors.pop(_one(tensors, rng))),
+    "tensors gone": _tensors(lambda tensors, rng: [tensors.pop(_one(tensors, rng)) for _ in "abc"]),
+    "all tensors gone": _tensors(lambda tensors, rng: tensors.clear()),
+    "tensor renamed": _tensors(_rename),
+    "tensor wider": _tensors(_reshape),
+    "tensor flat": _tensors(_flatten),
+    "tensor not finite": _tensors(_not_finite),
+    "weights header": _header,
+    "weights torn header": _torn_header,
+    "weights pickled": _pickled,
+    "weights shards": _shards,
+    "template gone": _gone("chat_template.jinja"),
+    "template empty": _template(""),
+    "template blank": _template("{# nothing #}"),
+    "template cut": _template("{% for m in messages %}{{ m.content }}"),
+    "template raises": _template("{{ raise_exception('I take no users') }}"),
+    "template undefined": _template("{{ messages[0].content.nonesuch.deeper }}"),
+    "template divides": _template("{{ messages[0].content }}{{ 1 // 0 }}"),
+    "template wrong call": _template("{{ messages[0].content.split(1, 2, 3) }}"),
+    "template calls": _template("{{ nonesuch(messages) }}"),
+    "template unsafe": _template("{{ ''.__class__.__mro__[1].__subclasses__() }}"),
+    "template deaf": _template("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"),
+    "template loops": _template(
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+        "{{ messages[0].content }}"
+    ),
+    "template recurses": _template("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
+    "template huge": _template("{{ 'x' * 10**13 }}{{ messages[0].content }}"),
+    "template not UTF-8": _text("chat_template.jinja", "{{ 'é' }}".encode("latin-1")),
+    "template folder": JUNK["folder"]("chat_template.jinja"),
+    "no end": lambda folder, rng: [
+        _set(CONFIG, eos_token_id=None)(folder, rng),
+        _gone("generation_config.json")(folder, rng),
+        _edit(SETTINGS, lambda table, _: [table.pop("eos_token"), None][1])(folder, rng),
+    ],
+    "end out of range": lambda folder, rng: [
+        _set(CONFIG, eos_token_id=10**6)(folder, rng),
+        _set("generation_config.json", eos_token_id=10**6)(folder, rng),
+    ],
+    "end text": lambda folder, rng: [
+        _set(CONFIG, eos_token_id="end")(folder, rng),
+        _set("generation_config.json", eos_token_id="end")(folder, rng),
+    ],
+    "folder empty": _emptied,
+    "folder gone": lambda folder, _: shutil.rmtree(folder),
+    "folder is file": _a_file,
+}
+
+
+def broken_model(kind: str, seed: int, folder: Path) -> Path:
+    """A copy of the demo's model with what the kind breaks."""
+    folder.mkdir()
+    for path in MODEL.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    MODELS[kind](folder, random.Random(f"{kind}/{seed}"))
+    return folder
+
+
+def train_on(model: Path | str, *more: str) -> list[str]:
+    where = ["--log.folder=runs", "--log.name=mine"]
+    return ["train", "demo-paint", f"--model.path={model}", *SMALL, *where, *more]
+
+
+@pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(MODELS), 8))
+def test_train_corrupt_model_is_refused(
+    kind: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = broken_model(kind, seed, tmp_path / "its-model")
+    refuses(train_on(model), "its-model", capsys)
+    assert not Path("runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(MODELS), 1))
+def test_eval_corrupt_model_is_refused(
+    kind: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = broken_model(kind, seed, tmp_path / "its-model")
+    refuses(["eval", str(model), *ASKED], "its-model", capsys)
+
+
+@pytest.mark.parametrize("kind", ["tensor gone", "no end"])
+def test_train_and_eval_work_after_model_is_repaired(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = broken_model(kind, 1, tmp_path / "its-model")
+    for line in (train_on(model), ["eval", str(model), *ASKED]):
+        refuses(line, "its-model", capsys)
+    shutil.rmtree(model)
+    shutil.copytree(MODEL, model)
+    for line in (train_on(model), ["eval", str(model), *ASKED]):
+        assert told(line, capsys)[0] == 0
+
+
+WORDS = ("config", "tokenizer", "settings", "template", "folder", "kind")
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"), rows_of([kind for kind in sorted(MODELS) if kind.startswith(WORDS)], 12)
+)
+def test_data_validate_corrupt_tokenizer_is_refused(
+    kind: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = broken_model(kind, seed, tmp_path / "its-model")
+    status, said = told(
+        ["data", "validate", "demo", f"--model.path={model}", "--data.limit=1"], capsys
+    )
+    # A tokenizer may do without much that the weights need.
+    is_needed = kind.startswith(("tokenizer", "template", "folder"))
+    assert status == 2 or (status == 0 and not is_needed), said
+    assert status == 0 or "its-model" in said
+
+
+# --- adapters and runs ---------------------------------------------------------------------------
+
+ADAPTER = "adapter_config.json"
+ADAPTERS: dict[str, Break] = {
+    **{f"config {kind}": broken(ADAPTER) for kind, broken in JUNK.items() if kind != "gone"},
+    **{
+        f"weights {kind}": JUNK[kind]("adapter_model.safetensors")
+        for kind in ("gone", "empty", "cut", "noise", "folder", "dangling")
+    },
+    "kind": _set(ADAPTER, peft_type="IA3"),
+    "rank text": _set(ADAPTER, r="many"),
+    "rank null": _set(ADAPTER, r=None),
+    "rank zero": _set(ADAPTER, r=0),
+    "rank huge": _set(ADAPTER, r=10**9),
+    "rank list": _set(ADAPTER, r=[8]),
+    "rank other": _set(ADAPTER, r=4),
+    "alpha text": _set(ADAPTER, lora_alpha="much"),
+    "alpha null": _set(ADAPTER, lora_alpha=None),
+    "targets null": _set(ADAPTER, target_modules=None),
+    "targets text": _set(ADAPTER, target_modules="all-linear"),
+    "targets numbers": _set(ADAPTER, target_modules=[1, 2]),
+    "targets others": _set(ADAPTER, target_modules=["nonesuch"]),
+    "targets nested": _set(ADAPTER, target_modules=[["q_proj"]]),
+    "base gone": _set(ADAPTER, base_model_name_or_path="/nowhere/at/all"),
+    "base null": _set(ADAPTER, base_model_name_or_path=None),
+    "base number": _set(ADAPTER, base_model_name_or_path=7),
+    "base of bytes": _set(ADAPTER, base_model_name_or_path="a\0b"),
+    "base long": _set(ADAPTER, base_model_name_or_path="x" * 5000),
+    "tensor gone": _tensors(lambda tensors, rng: tensors.pop(_one(tensors, rng))),
+    "tensor renamed": _tensors(_rename),
+    "tensor wider": _tensors(_reshape),
+    "tensor flat": _tensors(_flatten),
+    "tensor not finite": _tensors(_not_finite),
+    "all tensors gone": _tensors(lambda tensors, rng: tensors.clear()),
+    "header": _header,
+    "torn header": _torn_header,
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one step."""
+    folder = tmp_path_factory.mktemp("made")
+    assert main(train_on("demo", f"--log.folder={folder}")) == 0
+    return folder / "mine"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(ADAPTERS), 1))
+def test_eval_corrupt_adapter_is_refused(
+    kind: str, seed: int, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "its-adapter"
+    shutil.copytree(run / "checkpoints/step-000001/adapter", folder)
+    ADAPTERS[kind](folder, random.Random(f"{kind}/{seed}"))
+    names = "model.lora_targets" if kind == "targets others" else "its-adapter"
+    refuses(["eval", str(folder), *ASKED], names, capsys)
+
+
+def _setting(**values: Any) -> Break:
+    return _edit("run.json", lambda facts, _: facts["config"].update(values))
+
+
+RUNS: dict[str, Break] = {
+    **{f"facts {kind}": broken("run.json") for kind, broken in JUNK.items()},
+    "config gone": _edit("run.json", lambda facts, _: [facts.pop("config"), None][1]),
+    "config null": _set("run.json", config=None),
+    "config list": _set("run.json", config=[1]),
+    "config text": _set("run.json", config="demo-paint"),
+    "section null": _setting(train=None),
+    "section list": _setting(train=[1]),
+    "section unknown": _setting(nonesuch={"a": 1}),
+    "setting unknown": _setting(train={"stepz": 1}),
+    "setting of another type": _setting(train={"steps": "many"}),
+    "setting nested": _setting(model={"lora_targets": [["q"]]}),
+    "model gone": _setting(model={"path": "/nowhere/model"}),
+    "data gone": _setting(data={"path": "/nowhere.jsonl"}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "seed"),
+    rows_of(
+        [("resume", kind) for kind in sorted(RUNS)]
+        # Of the others, the adapter says itself what it belongs to.
+        + [
+            ("eval", k)
+            for k in sorted(RUNS.keys() - {"model gone", "data gone", "section unknown"})
+        ],
+        1,
+    ),
+)
+def test_resume_corrupt_run_settings_are_refused(
+    case: tuple[str, str],
+    seed: int,
+    run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    verb, kind = case
+    folder = tmp_path / "its-run"
+    shutil.copytree(run, folder)
+    RUNS[kind](folder, random.Random(f"{kind}/{seed}"))
+    if verb == "resume":
+        names = "nowhere" if kind in ("model gone", "data gone") else "its-run"
+        refuses(["resume", str(folder), "--steps=2"], names, capsys)
+    else:
+        refuses(["eval", str(folder), "--benchmarks", "demo", "--limit=1"], "", capsys)
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+GOOD = {"problem": "What is 1+2?", "solution": "It is \\boxed{3}.", "answer": "3"}
+
+
+def _line(**values: Any) -> str:
+    return json.dumps(GOOD | values) + "\n"
+
+
+def _parquet(make: Callable[[random.Random], pa.Table]) -> Callable[[random.Random], bytes]:
+    def content(rng: random.Random) -> bytes:
+        sink = pa.BufferOutputStream()
+        pq.write_table(make(rng), sink)
+        return bytes(sink.getvalue())
+
+    return content
+
+
+def _table(rng: random.Random, **columns: Any) -> pa.Table:
+    return pa.table({name: [value] * 20 for name, value in GOOD.items()} | columns)
+
+
+_whole = _parquet(lambda rng: _table(rng, id=[str(rng.random()) for _ in range(20)]))
+
+
+def _cut_parquet(rng: random.Random) -> bytes:
+    content = _whole(rng)
+    return content[: rng.randrange(len(content))]
+
+
+def _torn_parquet(rng: random.Random) -> bytes:
+    content = bytearray(_whole(rng))
+    for _ in range(30):
+        content[rng.randrange(len(content))] ^= rng.randrange(1, 256)
+    return bytes(content)
+
+
+def _torn_footer(rng: random.Random) -> bytes:
+    content = bytearray(_whole(rng))
+    for _ in range(5):
+        content[rng.randrange(len(content) - 600, len(content) - 8)] ^= rng.randrange(1, 256)
+    return bytes(content)
+
+
+Content = Callable[[random.Random], bytes | str]
+DATA: dict[str, tuple[str, Content]] = {
+    "empty jsonl": ("x.jsonl", lambda _: ""),
+    "blank jsonl": ("x.jsonl", lambda _: "\n\n  \n"),
+    "noise jsonl": ("x.jsonl", lambda rng: rng.randbytes(3000)),
+    "null jsonl": ("x.jsonl", lambda _: "null\n"),
+    "list json": ("x.json", lambda _: json.dumps([GOOD], indent=1)),
+    "deep jsonl": ("x.jsonl", lambda _: "[" * 200_000),
+    "deep value": ("x.jsonl", lambda _: '{"problem": ' + '{"a":' * 200_000),
+    "nan": ("x.jsonl", lambda _: '{"problem": NaN}\n'),
+    "number": ("x.jsonl", lambda _: _line(problem=1e300)),
+    "digits": ("x.jsonl", lambda _: '{"problem": ' + "9" * 10_000 + "}\n"),
+    "surrogate": ("x.jsonl", lambda _: _line(problem="a\ud800b")),
+    "latin-1": ("x.jsonl", lambda _: _line(problem="x").encode()[:-5] + b'\xe9"}\n'),
+    "utf-16": ("x.jsonl", lambda _: _line().encode("utf-16")),
+    "other keys": ("x.jsonl", lambda _: json.dumps({"\x1b[31mprompt": "a"}) + "\n"),
+    "nested": ("x.jsonl", lambda _: _line(problem={"text": ["a"]})),
+    "long line": ("x.jsonl", lambda _: _line(problem="x " * 20_000_000)),
+    "empty csv": ("x.csv", lambda _: ""),
+    "noise csv": ("x.csv", lambda rng: rng.randbytes(3000)),
+    "open quote csv": ("x.csv", lambda _: 'problem,solution,answer\n"a,b,c\n' + "x\n" * 99),
+    "ragged csv": ("x.csv", lambda _: "problem,solution,answer\n1,2\n"),
+    "long line csv": ("x.csv", lambda _: "problem,solution,answer\n" + "x " * 20_000_000 + ",b,c"),
+    "long quote csv": (
+        "x.csv",
+        # The longest cell, and 848 lines, which are rows of their own.
+        lambda _: 'problem,solution,answer\n"' + "x\n" * 2_098_000 + '",b,c',
+    ),
+    "head csv": ("x.csv", lambda _: "x" * 20_000_000),
+    "empty parquet": ("x.parquet", lambda _: ""),
+    "noise parquet": ("x.parquet", lambda rng: rng.randbytes(3000)),
+    "cut parquet": ("x.parquet", _cut_parquet),
+    "torn parquet": ("x.parquet", _torn_parquet),
+    "torn footer parquet": ("x.parquet", _torn_footer),
+    "magic parquet": ("x.parquet", lambda rng: b"PAR1" + rng.randbytes(90) + b"PAR1"),
+    "no rows parquet": ("x.parquet", _parquet(lambda rng: _table(rng).slice(0, 0))),
+    "no columns parquet": ("x.parquet", _parquet(lambda rng: pa.table({}))),
+    "foreign parquet": ("x.parquet", _parquet(lambda rng: pa.table({"image": [b"\xff"] * 9}))),
+    "nested parquet": (
+        "x.parquet",
+        _parquet(lambda rng: pa.table({"problem": [{"a": [{"b": 1}]}], "answer": [[1]]})),
+    ),
+    "maps parquet": (
+        "x.parquet",
+        _parquet(lambda _: pa.table({"problem": pa.array([[("a", 1)]], pa.map_("str", "i4"))})),
+    ),
+    "times parquet": (
+        "x.parquet",
+        _parquet(
+            lambda _: pa.table({name: pa.array([2**62], pa.timestamp("us")) for name in GOOD})
+        ),
+    ),
+    "long cell parquet": (
+        "x.parquet",
+        _parquet(lambda rng: _table(rng, problem=["x " * 10_000_000] + ["x"] * 19)),
+    ),
+    "arrow as parquet": ("x.parquet", lambda _: b"ARROW1\0\0" + b"\0" * 400),
+    "jsonl as parquet": ("x.parquet", lambda _: _line()),
+    "other ending": ("x.xlsx", lambda _: _line()),
+    "no ending": ("x", lambda _: _line()),
+    "packed": ("x.jsonl.gz", lambda _: b"\x1f\x8b" + b"\0" * 30),
+}
+USES = {
+    "check": ["data", "validate", "{}", "--model.path=demo"],
+    "train": [*train_on("demo"), "--data.path={}"],
+    "validation": [*train_on("demo"), "--validation.path={}"],
+    "eval": ["eval", "demo", "--benchmarks", "{}", "--samples=1"],
+    "openthoughts": ["data", "openthoughts", "out.jsonl", "--source={}", "--benchmarks", "demo"],
+    "skip": [*train_on("demo"), "--data.path={}", "--data.on-bad-row=skip"],
+}
+
+
+@pytest.mark.parametrize(("case", "seed"), rows_of([(d, u) for d in DATA for u in USES], 30))
+def test_corrupt_data_file_is_refused(
+    case: tuple[str, str], seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (name, make), use = DATA[case[0]], case[1]
+    content = make(random.Random(f"{case[0]}/{seed}"))
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    arguments = [part.format(path) for part in USES[use]]
+    status, said = told(arguments, capsys)
+    if (use, status) in (("check", 1), ("openthoughts", 0)):
+        return  # rows are counted by what is wrong with them
+    if (case, status) == (("long cell parquet", "skip"), 0):
+        return  # the other rows are good
+    assert status == 2, f"silent: status {status} from {arguments!r}: {said[-500:]}"
+    assert name in said
+    assert "Traceback" not in said
+    if use != "openthoughts":
+        assert not {c for c in said if ord(c) < 32 or c == "\x7f"}
+
+
+# --- recipes -------------------------------------------------------------------------------------
+
+RECIPES: dict[str, Content] = {
+    "noise": lambda rng: rng.randbytes(2000),
+    "latin-1": lambda _: 'x = "é"'.encode("latin-1"),
+    "null": lambda _: "\0",
+    "open": lambda _: '[model]\npath = "demo',
+    "twice": lambda _: "[model]\n[model]\n",
+    "deep": lambda _: "a = " + "[" * 100_000,
+    "deep keys": lambda _: "a." * 100_000 + "b = 1",
+    "digits": lambda _: "[train]\nseed = " + "9" * 10_000,
+    "array of tables": lambda _: "[[train]]\nsteps = 1\n",
+    "escapes": lambda _: '"\\u001b[31m" = 1\n',
+    "escapes in section": lambda _: '[train]\n"\\u001b]52;c;x\\u0007" = 1\n',
+    "escapes in value": lambda _: '[train]\nmethod = "\\u001b[31m"\n',
+    "date": lambda _: "[train]\nsteps = 2020-01-01\n",
+    "mixed list": lambda _: '[model]\nlora_targets = ["q_proj", 1, [2]]\n',
+}
+
+
+@pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(RECIPES), 5))
+@pytest.mark.parametrize("verb", [["train"], ["demo"], ["probe"], ["ablate", "mask-ratio"]])
+def test_corrupt_recipe_is_refused(
+    verb: list[str], kind: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = RECIPES[kind](random.Random(f"{kind}/{seed}"))
+    path = tmp_path / "its.toml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    refuses([*verb, str(path)], "its.toml", capsys)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["its.toml"]
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+NUMBERS = ["nan", "-inf", "1e300", "1e30", "-1", "ten", "", "1" + "0" * 30, "\x1b[31m", "0x1g"]
+TEXTS = ["a\0b", "x" * 5000, "\x1b]52;c;AAAA\x07", "a\x08b", "\x9b31m"]
+WORDS_OF_SHELLS = ["'", '"unclosed', "vllm 'serve", "a\\", "a\0b", "\x1b[31m"]
+ADDRESSES = ["http://", "http://[::1", "http://host:99999", "http://a b", "https://:80", "x"]
+ADDRESSES += ["ftp://host", "http://host:port", "http://\x1b[31m", "http://a\0b", "http://["]
+
+
+def _is(annotation: Any, kind: type) -> bool:
+    if get_origin(annotation) in (Union, types.UnionType, tuple):
+        return any(_is(part, kind) for part in get_args(annotation))
+    return annotation is kind
+
+
+def _wrong(section: str, field: dataclasses.Field[Any]) -> list[str]:
+    if get_origin(field.type) is Literal or _is(field.type, bool):
+        return ["nonesuch", "", "\x1b[31m", "1"]
+    if field.name == "urls":
+        return ADDRESSES
+    if field.name in ("server", "server_args"):
+        return WORDS_OF_SHELLS
+    return NUMBERS if _is(field.type, int) or _is(field.type, float) else TEXTS
+
+
+def _settings(sections: Sequence[tuple[str, Any]]) -> list[tuple[str, str]]:
+    return [
+        (f"{name}{field.name}", value)
+        for name, section in sections
+        for field in dataclasses.fields(section)
+        if not dataclasses.is_dataclass(field.type)
+        for value in _wrong(name, field)
+    ]
+
+
+OF_CONFIG = _settings([(f"{field.name}.", field.type) for field in dataclasses.fields(Config)])
+OF_EVALUATION = _settings(
+    [
+        ("", EvaluationConfig),
+        ("rollout.", {f.name: f.type for f in dataclasses.fields(Config)}["rollout"]),
+    ]
+)
+
+
+def _flag(setting: str, value: str) -> str:
+    return f"--{setting.replace('_', '-')}={value}"
+
+
+@pytest.mark.parametrize(("case", "seed"), rows_of(OF_CONFIG, 25))
+def test_train_setting_with_invalid_value_is_refused(
+    case: tuple[str, str], seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setting, value = case
+    more = ["--rollout.engine=vllm"] if setting.startswith("rollout.url") else []
+    more += ["--data.path=nowhere.jsonl"] if setting != "data.path" else []
+    status, said = told([*train_on("demo"), *more, _flag(setting, value)], capsys)
+    assert status == 2, f"silent: status {status}"
+    _is_named(setting, value, said)
+
+
+def _is_named(setting: str, value: str, said: str) -> None:
+    """The message names the setting, or what is nowhere where the value is odd and may stand."""
+    name = setting.rpartition(".")[2]
+    may_stand = value in ("1e30", "1" + "0" * 30, "x" * 5000) or (name, value) == ("top_k", "-1")
+    told_so = ("control characters", "Unrecognized options")  # tyro does not say which
+    is_named = any(part in said for part in (name, name.replace("_", "-"), *told_so))
+    assert is_named or ("nowhere.jsonl" in said and may_stand), said
+    assert not {c for c in said if ord(c) < 32 or c == "\x7f"}
+
+
+@pytest.mark.parametrize(("case", "seed"), rows_of(OF_EVALUATION, 25))
+def test_eval_setting_with_invalid_value_is_refused(
+    case: tuple[str, str], seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setting, value = case
+    more = ["--rollout.engine=vllm"] if setting == "rollout.urls" else []
+    more += ["--benchmarks=nowhere.jsonl"] if setting != "benchmarks" else []
+    status, said = told(["eval", "demo", *more, _flag(setting, value)], capsys)
+    assert status == 2, f"silent: status {status}"
+    if setting != "benchmarks":
+        _is_named(setting, value, said)
+
+
+# --- the verbs' own options ----------------------------------------------------------------------
+
+
+FIRST = {
+    "grade": ["nowhere"],
+    "resume": ["nowhere"],
+    "probe": ["small.toml"],
+    "demo": ["small.toml"],
+    "ablate": ["mask-ratio", "small.toml"],
+    "data openthoughts": ["out.jsonl", "--source=nowhere.jsonl", "--benchmarks=demo"],
+    "data validate": ["nowhere.jsonl", "--model.path=demo"],
+}
+
+
+def _options(verb: str) -> list[str]:
+    """The options with a value in a verb's --help, without the settings of recipes."""
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main([*verb.split(), "--help"]) == 0
+    options = re.findall(r"^│ (--[\w.-]+) [\[{A-Z]", printed.getvalue(), re.MULTILINE)
+    return [option for option in options if "." not in option or verb == "data validate"]
+
+
+ODD = [*NUMBERS, "inf", "0", *TEXTS, *WORDS_OF_SHELLS[:1]]
+OPTIONS = [
+    (verb, option, value)
+    for verb in FIRST
+    for option in _options(verb)
+    if option not in ("--folder", "--benchmark")
+    for value in ODD
+    if (option, value) not in (("--seed", "0"), ("--source", ""))  # which are allowed
+]
+POSITIONALS = [
+    (verb, word, value)
+    for verb, line in FIRST.items()
+    for word in line
+    if not word.startswith("-")
+    for value in [*TEXTS, "nowhere/at/all", "..", "", "x" * 300, "/dev/null"]
+]
+
+
+def _small_recipe(folder: Path, data: str) -> None:
+    (folder / "small.toml").write_text(
+        f'[model]\npath = "demo"\nlora_rank = 2\n[data]\npath = "{data}"\nmax_prompt_tokens = 400\n'
+        "[rollout]\nmax_new_tokens = 4\n[train]\nsteps = 1\nbatch_size = 2\n"
+    )
+
+
+@pytest.mark.parametrize(("case", "seed"), rows_of(OPTIONS, 40))
+def test_option_with_odd_value_is_refused_by_name(
+    case: tuple[str, str, str], seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb, option, value = case
+    _small_recipe(tmp_path, "nowhere.jsonl")
+    status, said = told([*verb.split(), *FIRST[verb], f"{option}={value}"], capsys)
+    assert status == 2, f"silent: status {status}: {said}"
+    is_named = option.removeprefix("--") in said or value in said or "nowhere" in said
+    assert is_named or option.rpartition(".")[2].replace("-", "_") in said, said
+    assert not {c for c in said if ord(c) < 32 or c == "\x7f"}
+
+
+@pytest.mark.parametrize(("case", "seed"), rows_of(POSITIONALS, 15))
+def test_positional_argument_with_odd_value_is_refused_by_name(
+    case: tuple[str, str, str], seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verb, word, value = case
+    _small_recipe(tmp_path, "nowhere.jsonl")
+    line = [value if part == word else part for part in FIRST[verb]]
+    status, said = told([*verb.split(), *line], capsys)
+    assert status == 2, f"silent: status {status}: {said}"
+    assert said
+    assert not {c for c in said if ord(c) < 32 or c == "\x7f"}
+
+
+PLACES = {
+    "train": [*train_on("demo"), "--log.folder={}"],
+    "train name": [*train_on("demo"), "--log.name={}"],
+    "demo": ["demo", "small.toml", "--problems=1", "--samples=1", "--folder={}"],
+    "probe": ["probe", "small.toml", "--problems=1", "--samples=1", "--ratios=0", "--folder={}"],
+    "eval": ["eval", "demo", "--benchmarks=demo", "--limit=1", "--samples=1", "--folder={}"],
+    "eval target": ["eval", "{}", "--benchmarks=demo", "--limit=1", "--samples=1"],
+    "grade": ["grade", "{}"],
+    "grade out": ["grade", "evals", "--out={}"],
+    "resume": ["resume", "{}"],
+    "check": ["data", "validate", "{}", "--model.path=demo"],
+    "check model": ["data", "validate", "demo", "--model.path={}"],
+    "openthoughts": ["data", "openthoughts", "{}", "--source=demo.jsonl", "--benchmarks=demo"],
+    "source": ["data", "openthoughts", "out.jsonl", "--source={}", "--benchmarks=demo"],
+    "benchmark": ["data", "openthoughts", "out.jsonl", "--source=demo.jsonl", "--benchmarks={}"],
+    "model": [*train_on("demo"), "--model.path={}"],
+    "data": [*train_on("demo"), "--data.path={}"],
+    "validation": [*train_on("demo"), "--validation.path={}"],
+    "recipe": ["train", "{}"],
+    "recipe file": ["train", "{}.toml"],
+}
+NO_PLACES = [
+    "a\0b",
+    "x" * 300,
+    "x/" * 3000,
+    "é" * 140,
+    "\x1b[31m",
+    "/dev/null/x",
+    "/proc/x",
+    "a\nb\x07",
+]
+NO_PLACES += ["\x1b]52;c;AAAA\x07", "x" * 300 + "/y", "\udcff\x01"]
+
+
+@pytest.mark.parametrize(("case", "seed"), rows_of([(p, n) for p in PLACES for n in NO_PLACES], 25))
+def test_invalid_path_name_is_refused(
+    case: tuple[str, str], seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, name = case
+    _small_recipe(tmp_path, "demo")
+    status, said = told([part.format(name) for part in PLACES[place]], capsys)
+    assert status == 2, f"silent: status {status}: {said}"
+    assert said
+    assert "nothing that was stored" not in said or place in (
+        "demo",
+        "probe",
+        "eval",
+        "openthoughts",
+    )
+    assert not {c for c in said if ord(c) < 32 or c == "\x7f"}
+
+
+VERBS = ["", "trian", "\x1b[31m", "a\0b", "--nonesuch", "-", "--", "train\n", "x" * 9999, "\udcff"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_unknown_command_is_refused(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, said = told([verb], capsys)
+    assert status == 2
+    assert "train" in said or "control characters" in said
+    assert not {c for c in said if ord(c) < 32 or c == "\x7f"}

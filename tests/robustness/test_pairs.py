@@ -1,0 +1,91 @@
+"""Two processes at once: one does the work, or both end whole, and the result is that of one."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from worlds import (
+    LAB,
+    TRAIN,
+    VERBS,
+    Verb,
+    make_world,
+    restore,
+    rows_of,
+    run_figures,
+    run_paint,
+    untimed,
+)
+
+from processes import in_two_processes
+
+pytestmark = pytest.mark.slow
+
+ABLATE = ["ablate", "mask-placement", "{home}/tight.toml", "--seeds", "1", *LAB[3:]]
+FIRST = [
+    Verb("train", [], TRAIN, lambda at: run_figures(at, 2), []),
+    Verb("ablate", [], ABLATE, lambda at: untimed(rows_of(at / "demo/results.jsonl")), []),
+]
+PAIRS = [*FIRST, *(verb for verb in VERBS if verb.name not in ("grade a run", "train on it"))]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that paint writes, once."""
+    return make_world(tmp_path_factory.mktemp("trial") / "world")
+
+
+@pytest.mark.parametrize("verb", PAIRS, ids=lambda verb: verb.name.replace(" ", "-"))
+def test_concurrent_processes_give_result_of_one(world: Path, tmp_path: Path, verb: Verb) -> None:
+    at = tmp_path / "at"
+    restore(world, at, verb.needs, verb.forget)
+    status, said = run_paint(verb.command, world, at)
+    assert status == 0, said
+    expected = verb.figures(at)
+
+    restore(world, at, verb.needs, verb.forget)
+    words = [word.format(home=world, at=at) for word in verb.command]
+    command = [sys.executable, "-m", "paint.cli", *words]
+    both = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ends = [(process.communicate(timeout=300)[1], process.returncode) for process in both]
+    assert 0 in [code for _, code in ends], ends
+    for error, code in ends:
+        assert code == 0 or (
+            code == 2 and ("another process is at work" in error or "already holds a run" in error)
+        ), error
+        assert "Traceback" not in error
+    assert verb.figures(at) == expected
+
+    # What both left can be gone on with.
+    if verb.name not in ("train", "resume"):
+        status, said = run_paint(verb.command, world, at)
+        assert (status, verb.figures(at)) == (0, expected), said
+
+
+def test_concurrent_ranks_refuse_locked_folder_together(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "run", tmp_path / "run")
+    holder = f"""
+import time
+from pathlib import Path
+from paint.core.storage import locked
+with locked(Path({str(tmp_path / "run/run")!r})):
+    print("held", flush=True)
+    time.sleep(120)
+"""
+    holding = subprocess.Popen([sys.executable, "-c", holder], stdout=subprocess.PIPE, text=True)
+    assert holding.stdout is not None
+    with holding.stdout:
+        assert holding.stdout.readline() == "held\n"
+        line = [sys.executable, "-m", "paint.cli", "resume", str(tmp_path / "run/run")]
+        ranks = in_two_processes([*line, "--steps", "3"])
+        result = subprocess.run(ranks, capture_output=True, text=True, timeout=120)
+        holding.kill()
+        holding.wait()
+    assert result.returncode != 0
+    refusals = result.stderr.count(f"another process is at work there (process {holding.pid} on")
+    assert refusals == 1, result.stderr

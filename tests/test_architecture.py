@@ -1,0 +1,225 @@
+"""Import order, lean imports, shipped recipes, and what documents name."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any, cast
+
+import jaxtyping
+import pytest
+import torch
+from beartype.roar import BeartypeCallHintViolation
+from jaxtyping import TypeCheckError
+
+from paint.config.recipe import find_recipe, read_recipe, shipped_recipes, to_table
+from paint.config.schema import Config
+from paint.inference.engine import Completion
+from paint.inference.local import invert
+from paint.objective import anchors
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "paint"
+
+# The dependency table (docs/dev/architecture.md), from the bottom up. A module imports from its own
+# layer and from those above it in this table. A layer is made of packages and of single modules.
+LAYERS = [
+    ["core"],
+    ["objective"],
+    ["inference.registry"],
+    ["config"],
+    ["demo"],
+    ["estimate"],
+    ["grading"],
+    ["data.problems", "data.readers", "data.benchmarks", "data.gold_answer_checks"],
+    ["models"],
+    ["data"],
+    ["inference"],
+    ["evaluation"],
+    ["algorithms", "training"],
+    ["experiments"],
+    ["viewer"],
+    ["training.launcher", "launch"],
+    ["cli", "__init__"],
+]
+LAYER_OF = {name: index for index, names in enumerate(LAYERS) for name in names}
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts): path
+    for path in sorted(SOURCE.rglob("*.py"))
+    if path.name != "__init__.py" or path.parent == SOURCE
+}
+
+
+def layer_of(module: str) -> int:
+    """The layer of the longest name in the table that holds the module."""
+    parts = module.split(".")
+    names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next(LAYER_OF[name] for name in names if name in LAYER_OF)
+
+
+def imports(module: str) -> set[str]:
+    """The modules of paint that a module imports, wherever in its file."""
+    imported = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            if name.split(".")[0] == "paint":
+                parts = name.split(".")[1:]
+                module_parts = [parts[:n] for n in (1, 2, 3) if ".".join(parts[:n]) in MODULES]
+                imported.add(".".join(module_parts[0]) if module_parts else "__init__")
+    return imported - {module}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_follow_package_order(module: str) -> None:
+    for other in imports(module):
+        assert layer_of(other) <= layer_of(module), f"{module} imports {other}"
+
+
+def test_imports_have_no_cycle() -> None:
+    depths: dict[str, int] = {}
+
+    def depth(module: str, above: tuple[str, ...] = ()) -> int:
+        assert module not in above, f"a cycle of imports: {' -> '.join([*above, module])}"
+        if module not in depths:
+            below = (depth(other, (*above, module)) for other in imports(module))
+            depths[module] = 1 + max(below, default=0)
+        return depths[module]
+
+    for module in MODULES:
+        depth(module)
+
+
+def test_packages_match_import_table() -> None:
+    folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert folders == {name for name in LAYER_OF if "." not in name} - {"launch", "__init__"}
+
+
+def test_objective_imports_only_core() -> None:
+    for module in MODULES:
+        if module.startswith("objective."):
+            outside = {other.partition(".")[0] for other in imports(module)}
+            assert outside <= {"objective", "core"}, f"{module} imports {outside}"
+    assert imports("objective.masking") == {"objective.anchors"}
+    assert imports("objective.anchors") == set()
+
+
+# Packages beside the standard library that the method, the settings and a lone process may import.
+STANDARD = [
+    *("core.errors", "core.plugins", "objective.masking", "objective.anchors"),
+    *("objective.options", "config.schema", "config.recipe", "config.run_folder"),
+    *("inference.registry", "inference.vllm.watchdog", "demo.problems", "demo.files"),
+]
+OUTSIDE: dict[str, set[str]] = {
+    **{module: set() for module in STANDARD},
+    "core.storage": {"filelock"},
+    "objective.divergences": {"torch"},  # for its annotations alone
+    "objective.loss": {"torch", "jaxtyping"},
+    "objective.fused": {"torch", "jaxtyping"},
+    "objective.triton_kernels": {"torch", "triton"},
+}
+
+
+@pytest.mark.parametrize("module", OUTSIDE)
+def test_lean_modules_import_no_third_party_package(module: str) -> None:
+    packages = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            packages |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            packages.add(node.module.split(".")[0])
+    assert packages - sys.stdlib_module_names - {"paint"} <= OUTSIDE[module]
+
+
+# What must be there at once: help, settings, problems and verdicts do not wait for torch.
+LIGHT = [
+    "paint",
+    "paint.cli",
+    "paint.config.recipe",
+    "paint.estimate.report",
+    "paint.objective.masking",
+    "paint.data.benchmarks",
+    "paint.grading.math.grader",
+]
+
+
+def test_light_modules_do_not_import_torch() -> None:
+    code = (
+        f"import sys, {', '.join(LIGHT)}; assert paint.cli.main(['--help']) == 0; "
+        "assert not {'torch', 'transformers'} & set(sys.modules), 'torch was imported'"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "train" in result.stdout
+
+
+RECIPES = [*map(find_recipe, shipped_recipes()), *sorted(ROOT.glob("examples/*/recipes/*.toml"))]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=[path.stem for path in RECIPES])
+def test_shipped_recipes_load_and_repeat_no_default(path: Path) -> None:
+    read_recipe(path)
+    defaults = to_table(Config())
+    for section, values in tomllib.loads(path.read_text()).items():
+        for key, value in values.items():
+            assert value != defaults[section][key], (
+                f"{path.name}: {section}.{key} repeats the default"
+            )
+
+
+DOCUMENTS = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md"]
+
+
+def test_documentation_links_resolve() -> None:
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_documentation_file_paths_exist() -> None:
+    for document in DOCUMENTS:
+        if document.name == "log.md":  # names what was there when it was measured
+            continue
+        for path in re.findall(r"\b(?:tests|benchmarks|src)/[\w/]+\.py\b", document.read_text()):
+            assert (ROOT / path).exists(), f"{document.name}: {path}"
+
+
+def test_documentation_options_exist_and_parse() -> None:
+    option = re.compile(r"--(\w+)\.([\w-]+)(=?)`?[\s\\]*(\S*)")
+    config, seen = Config(), 0
+    for document in [*DOCUMENTS, *(ROOT / "launch").iterdir()]:
+        for section, name, joined, following in option.findall(document.read_text()):
+            if section in ("sizes", "section"):  # of benchmarks, and of any section
+                continue
+            seen += 1
+            field = name.removeprefix("no-").replace("-", "_")
+            said = f"{document.name}: --{section}.{name}{joined} {following}"
+            assert hasattr(getattr(config, section, None), field), said
+            if isinstance(getattr(getattr(config, section), field), bool):
+                assert not joined, said
+                assert following not in ("True", "False"), said
+    assert seen > 50
+
+
+def test_type_annotations_are_checked_in_tests() -> None:
+    with pytest.raises(BeartypeCallHintViolation):  # texts and numbers
+        anchors.anchors(1)  # type: ignore[arg-type]
+    with pytest.raises(BeartypeCallHintViolation):  # what a data class is made of
+        Completion(ids="12", log_probs=(), truncated=False)  # type: ignore[arg-type]
+    with pytest.raises(TypeCheckError):  # the dimensions of arrays, against each other
+        invert(torch.ones(2, 3), torch.ones(3))
+
+
+def test_type_annotation_checks_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+    text: Any = "12"
+    assert Completion(text, log_probs=(), truncated=False).ids == text
+    with pytest.raises(AttributeError, match="'int' object"):  # what users see
+        anchors.anchors(cast(Any, 1))

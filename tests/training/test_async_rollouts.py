@@ -1,0 +1,188 @@
+"""Completions k steps ahead: exactly so old, by one adapter, the same again after a kill."""
+
+import math
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paint.config.run_folder import read_metrics
+from paint.config.schema import Config, ConfigError
+from paint.core.display import Display
+from paint.data.problems import Problem, batch_indices
+from paint.inference.adapter_sync_check import LogprobMismatchError
+from paint.inference.engine import Completion, derive_seed, sampling_from
+from paint.inference.local import LocalEngine
+from paint.models.policy import load_policy
+from paint.models.weights import load_adapter
+from paint.training.rollouts import Rollout, ScoredRollout, logprob_mismatches, off_policy_metrics
+from paint.training.trainer import train
+from processes import in_two_processes, train_command
+from runs import adapter, assert_same, assert_same_history, changed, kill_and_resume, stored
+
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 60, "batch_size": 8, "off_policy_steps": 2},
+    "train": {"steps": 5, "batch_size": 8, "micro_batch_size": 4, "checkpoint_every": 1},
+}
+
+
+def small(**sections: dict[str, Any]) -> Config:
+    """The demo's recipe on a few rollouts two steps ahead, with changes."""
+    return changed("demo-paint", SMALL, sections)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five steps that nothing disturbs, with a checkpoint after each: read only."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(small(), folder)
+    return folder
+
+
+def test_off_policy_completions_use_adapter_of_two_updates_ago(
+    run: Path, problems: list[Problem]
+) -> None:
+    config = small()
+    for step in range(5):
+        author = load_policy(config.model, seed=0)
+        if step > 2:
+            load_adapter(author, run / f"checkpoints/step-{step - 2:06d}/adapter")
+        rows = batch_indices(len(problems), 8, step, 0)
+        prompts = [author.student_prompt(problems[i].problem) for i in rows]
+        seeds = [derive_seed(0, step, row) for row in range(8)]
+        engine = LocalEngine(author, batch_size=8)
+        expected = engine.generate(prompts, sampling_from(config.rollout), seeds)
+        found = stored(run, step + 1)
+        assert [tuple(row["completion_ids"]) for row in found] == [c.ids for c in expected]
+        assert [tuple(row["engine_log_probs"]) for row in found] == [c.log_probs for c in expected]
+
+
+def test_off_policy_metrics_separate_mismatch_and_staleness(run: Path) -> None:
+    first, *later = read_metrics(run)
+    assert {"seconds_wait", "seconds_ask", "seconds_author"} < first.keys()
+    assert not {"seconds_rollout", "tokens_per_second_rollout"} & first.keys()
+    assert first["off_policy_kl"] < 1e-9
+    for row in later:
+        assert row["logprob_mismatch_mean"] < 1e-5
+        assert 1e-7 < row["off_policy_kl"] < 0.1
+        assert 0.9 < row["off_policy_ess"] < 1 - 1e-7
+        assert row["off_policy_max"] > 1.001
+
+
+def test_staleness_counts_tokens_scored_twice() -> None:
+    def scored(engine: float, now: float, then: tuple[float, ...] | None) -> ScoredRollout:
+        completion = Completion((5,), (engine,), truncated=False)
+        rollout = Rollout(0, Problem("a", "b", "c", "d"), [1], completion, "", None, {}, then)
+        return ScoredRollout(rollout, {"student_log_prob": [now]})
+
+    rows = [scored(-1.0, math.log(0.5), (math.log(0.25),)), scored(-1.0, -1.0, (-1.0,))]
+    unscored = scored(-9.0, -1.0, ())
+    assert off_policy_metrics([*rows, unscored]) == {
+        "off_policy_kl": pytest.approx((2 - 1 - math.log(2)) / 2),
+        "off_policy_ess": pytest.approx((2 + 1) ** 2 / (2 * (4 + 1))),
+        "off_policy_max": pytest.approx(2),
+    }
+    assert logprob_mismatches([*rows, unscored]) == pytest.approx([0, math.log(4) - 1])
+    assert off_policy_metrics([unscored]) == {}
+    assert off_policy_metrics([scored(-1.0, -2.0, None)]) == {}
+    assert logprob_mismatches([scored(-1.0, -2.0, None)]) == [1.0]
+
+
+def test_off_policy_run_resumed_resubmits_pending_completions(run: Path, tmp_path: Path) -> None:
+    """Also one that was over, and is made longer."""
+    short = tmp_path / "run"
+    train(small(train={"steps": 3, "checkpoint_every": 3}), short)
+    behind = torch.load(short / "checkpoints/step-000003/behind.pt", weights_only=True)
+    assert list(behind) == [3, 4]
+    train(small(train={"steps": 5, "checkpoint_every": 3}), short, resume=True)
+    assert_same(adapter(short), adapter(run))
+    assert_same_history(run, short)
+
+
+def test_off_policy_one_step_differs_and_zero_stores_no_adapters(tmp_path: Path) -> None:
+    one, none = (tmp_path / name for name in ("one", "none"))
+    train(small(rollout={"off_policy_steps": 1}), one)
+    train(small(rollout={"off_policy_steps": 0}), none)
+    assert stored(one, 2)[0]["completion_ids"] == stored(none, 2)[0]["completion_ids"]
+    with pytest.raises(AssertionError):
+        assert_same(adapter(one), adapter(none))
+    assert not list(none.rglob("behind*"))
+    assert "off_policy_kl" not in read_metrics(none)[-1]
+
+
+def test_off_policy_engine_mismatch_is_detected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generate = LocalEngine.generate
+
+    def drift(engine: LocalEngine, prompts: Any, sampling: Any, seeds: Any) -> list[Completion]:
+        found = generate(engine, prompts, sampling, seeds)
+        return [replace(c, log_probs=tuple(x + 0.1 for x in c.log_probs)) for c in found]
+
+    monkeypatch.setattr(LocalEngine, "generate", drift)
+    with pytest.raises(LogprobMismatchError, match=r"step 1\b.*local.*0\.1 nats"):
+        train(small(), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"train": {"method": "grpo"}}, r"must be 0 with train.method \"grpo\", got 1"),
+        ({"train": {"method": "sft"}}, r"must be 0 with train.method \"sft\", got 1"),
+        (
+            {
+                "objective": {"divergence": "sampled_token", "clip_mode": "none"},
+                "rollout": {"off_policy_steps": 1, "top_p": 1.0, "top_k": -1},
+            },
+            r'must be 0 with objective.divergence "sampled_token", got 1',
+        ),
+        ({"rollout": {"off_policy_steps": 1, "colocate": True}}, "must be 0 with rollout.colocate"),
+        (
+            {"rollout": {"off_policy_steps": 1, "engine": "merged"}},
+            "must be 0 with rollout.colocate and with rollout.engine merged, got 1",
+        ),
+        ({"rollout": {"off_policy_steps": 65}}, r"must be in \[0, 64\], got 65"),
+    ],
+)
+def test_off_policy_unsupported_settings_are_refused(
+    sections: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"rollout.off_policy_steps {message}"):
+        changed(
+            "demo-paint", {"rollout": {"off_policy_steps": 1}, "train": {"batch_size": 8}}, sections
+        )
+
+
+def test_off_policy_reverse_kl_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(
+        small(objective={"divergence": "reverse_kl"}, train={"steps": 1}),
+        tmp_path / "run",
+        display=Display(),
+    )
+    assert "reverse KL suffers from them (arXiv 2606.24143)" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_off_policy_run_killed_and_resumed_is_bitwise_equal(run: Path, tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    config = small(train={"checkpoint_every": 2})
+    kill_and_resume(config, killed, lambda: len(read_metrics(killed)) >= 3)
+    assert_same(adapter(killed), adapter(run))
+    assert_same_history(run, killed)
+
+
+@pytest.mark.slow
+def test_off_policy_two_processes_match_one(run: Path, tmp_path: Path) -> None:
+    config = small(train={"steps": 4, "micro_batch_size": 2})
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    line = in_two_processes(train_command(config, tmp_path / "two"))
+    subprocess.run(line, check=True, capture_output=True, env=environment)
+    for step in range(1, 5):
+        ids = [[row["completion_ids"] for row in stored(f, step)] for f in (run, tmp_path / "two")]
+        assert ids[0] == ids[1]
+    assert_same(adapter(run, 4), adapter(tmp_path / "two", 4), tolerance=1e-5)

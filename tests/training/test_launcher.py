@@ -1,0 +1,461 @@
+"""--gpus: who gets which GPU, what is started, and that nothing is left of it, however it ends."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from paint.cli import main
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.run_folder import latest_checkpoint, read_metrics
+from paint.config.schema import Config, ConfigError
+from paint.inference.vllm.process import OwnedProcess, gpu_environment
+from paint.training import launcher
+from paint.training.launcher import Request, place_ranks, with_gpus, with_servers
+from processes import alive, until
+from real_vllm import LEAN, SERVER, SMALL, needs_vllm
+
+ROOT = Path(__file__).parents[2]
+LAB = read_recipe(find_recipe("demo-paint"))
+Machine = Callable[[int], None]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Makes this a machine with so many GPUs, which no variable names."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def make(count: int) -> None:
+        answer = subprocess.CompletedProcess([], 0, "80e9\n" * count, "")
+        monkeypatch.setattr("paint.training.launcher.subprocess.run", lambda *_, **__: answer)
+
+    return make
+
+
+def vllm(**rollout: Any) -> Config:
+    return replace(LAB, rollout=replace(LAB.rollout, engine="vllm", **rollout))
+
+
+@pytest.mark.parametrize("split", ["two", "4", "+4", "4+", "4+4+4", "\u0664+4", ""])
+def test_a_split_that_is_none_is_refused(split: str) -> None:
+    with pytest.raises(ConfigError, match=r"--split must be .*, got"):
+        Request(8, split, False)
+
+
+def test_place_trainers_get_first_gpus_and_servers_last(machine: Machine) -> None:
+    machine(8)
+    placed = place_ranks(Request(8, "3+5"), vllm(), (1, 8))
+    assert (placed.trainers, placed.servers) == (("0", "1", "2"), ("3", "4", "5", "6", "7"))
+    assert placed.environment == {"CUDA_VISIBLE_DEVICES": "0,1,2"}
+    config = with_servers(LAB, placed)
+    assert (config.rollout.engine, config.rollout.server_gpus) == ("vllm", placed.servers)
+    assert not config.rollout.colocate
+
+
+def test_place_shared_gpus_train_and_serve(machine: Machine) -> None:
+    machine(2)
+    placed = place_ranks(Request(2, "shared"), vllm(), (1, 2))
+    assert placed.trainers == placed.servers == ("0", "1")
+    assert with_servers(LAB, placed).rollout.colocate
+
+
+def test_place_uses_visible_devices(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-1f,7")
+    placed = place_ranks(Request(2, "1+1"), vllm(), (1, 2))
+    assert (placed.trainers, placed.servers) == (("5",), ("GPU-1f",))
+
+
+def test_place_tensor_parallel_server_gets_two_gpus(machine: Machine) -> None:
+    machine(4)
+    config = vllm(server_args="--tensor-parallel-size 2")
+    assert place_ranks(Request(4, "2+2"), config, (1, 4)).servers == ("2,3",)
+    with pytest.raises(ConfigError, match="3 GPUs are to serve, and a server takes 2"):
+        place_ranks(Request(4, "1+3"), config, (1, 4))
+
+
+def test_place_large_model_uses_enough_gpus_per_server(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine(8)
+    llama = replace(LAB.model, path="meta-llama/Llama-3.3-70B-Instruct", dtype="bfloat16")
+    large = replace(vllm(), model=llama)
+    asked = place_ranks(Request(8), large, (0, 0))
+    assert asked.servers == ("0,1,2,3", "4,5,6,7")
+    assert place_ranks(Request(8), large, (1, 1)).servers == ("4,5,6,7",)
+    shared = replace(large, model=replace(llama, shard=True, gradient_checkpointing=True))
+    trained = place_ranks(Request(8), shared, (1, 8))
+    assert (trained.trainers, trained.servers) == (("0", "1", "2", "3"), ("4,5,6,7",))
+    with pytest.raises(ConfigError, match=r"2 GPUs .*, and a server takes 4 .*fewest"):
+        place_ranks(Request(8, "6+2"), large, (1, 8))
+
+    launcher.serve(Request(8, dry_run=True), large, host="127.0.0.1", port=8000)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" ")[0] for line in lines] == [
+        "CUDA_VISIBLE_DEVICES=0,1,2,3",
+        "CUDA_VISIBLE_DEVICES=4,5,6,7",
+    ]
+    assert all("--tensor-parallel-size 4 " in line for line in lines)
+    launcher.serve(Request(1, dry_run=True), LAB, host="127.0.0.1", port=8000)
+    assert "--tensor-parallel-size" not in capsys.readouterr().out
+
+
+def test_owned_server_spreads_over_its_gpus(tmp_path: Path) -> None:
+    line = ["train", "demo-paint", "--log.folder", str(tmp_path), "--log.name", "run"]
+    line += ["--rollout.engine", "vllm", "--rollout.server", "false serve"]
+    assert main([*line, "--rollout.server-gpus", "4,5", "6"]) == 2
+    started = (tmp_path / "run/launch.log").read_text()
+    [first] = re.findall(r"^server 0 \| \$ (.*)$", started, re.MULTILINE)
+    [second] = re.findall(r"^server 1 \| \$ (.*)$", started, re.MULTILINE)
+    assert "--tensor-parallel-size 2 " in first
+    assert "--tensor-parallel-size" not in second
+
+
+def test_place_without_gpu_uses_cpu_processes(machine: Machine) -> None:
+    machine(0)
+    placed = place_ranks(Request(4, "2+2"), vllm(), (1, 4))
+    assert placed.trainers == placed.servers == ("cpu", "cpu")
+    assert placed.environment == {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
+    assert gpu_environment("cpu") == {"CUDA_VISIBLE_DEVICES": ""}
+    assert gpu_environment("4,5") == {"CUDA_VISIBLE_DEVICES": "4,5"}
+    assert gpu_environment("") == {}
+    shared = place_ranks(Request(1), vllm(), (1, 1))
+    assert not shared.shared  # vLLM sleeps on GPUs alone
+
+
+@pytest.mark.parametrize("path", [LAB.model.path, "owner/none"])
+def test_half_of_the_gpus_serve_where_no_split_is_given(machine: Machine, path: str) -> None:
+    machine(8)
+    config = replace(vllm(), model=replace(LAB.model, path=path))
+    placed = place_ranks(Request(8), config, (1, 8))
+    assert (placed.trainers, placed.servers) == (("0", "1", "2", "3"), ("4", "5", "6", "7"))
+    assert not placed.shared
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_all_gpus_train_where_no_servers_could_be_used(machine: Machine, count: int) -> None:
+    machine(count)
+    sft = replace(LAB, train=replace(LAB.train, method="sft"))
+    placed = place_ranks(Request(count, None, False), sft, (1, count))
+    assert (len(placed.trainers), placed.servers) == (count, ())
+    assert with_servers(sft, placed) == sft
+
+
+def test_place_serving_command_uses_all_gpus_and_experiment_all_but_one(
+    machine: Machine,
+) -> None:
+    machine(8)
+    asked = place_ranks(Request(8), vllm(), (0, 0))
+    assert (len(asked.trainers), len(asked.servers)) == (0, 8)
+    trained = place_ranks(Request(8), vllm(), (1, 1))
+    assert (trained.trainers, len(trained.servers)) == (("0",), 7)
+    with pytest.raises(ConfigError, match="has 2 trainers, and there are 1"):
+        place_ranks(Request(8, "2+6"), vllm(), (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request(8), "asks for more GPUs than the 4 that are here"),
+        (Request(4, "4+4"), "divides 8 GPUs, and --gpus are 4"),
+        (Request(4, "0+4"), "has 0 trainers, and there are 1 to 4"),
+    ],
+)
+def test_place_impossible_split_is_refused(
+    machine: Machine, request_: Request, message: str
+) -> None:
+    machine(4)
+    with pytest.raises(ConfigError, match=message):
+        place_ranks(request_, vllm(), (1, request_.gpus))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        replace(LAB, train=replace(LAB.train, method="sft")),
+        replace(LAB, model=replace(LAB.model, train_mode="full")),
+        replace(LAB, rollout=replace(LAB.rollout, engine="merged")),
+        vllm(urls=("http://a:1",)),
+    ],
+    ids=["sft", "full", "merged", "urls"],
+)
+def test_asked_for_servers_config_that_cannot_use_them_is_unchanged(config: Config) -> None:
+    assert launcher.asked_for_servers(config) == config
+    assert launcher.asked_for_servers(LAB).rollout.engine == "vllm"
+
+
+def test_dry_run_prints_commands_and_starts_nothing(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine(4)
+    line = ["train", "demo-paint", "--gpus", "4", "--split", "2+2", "--dry-run"]
+    assert main([*line, "--log.folder", str(tmp_path), "--log.name", "one"]) == 0
+    output = capsys.readouterr().out
+    assert "CUDA_VISIBLE_DEVICES=0,1 " in output
+    assert "-m paint.launch --standalone --nproc-per-node 2 train " in output
+    assert "--rollout.engine vllm --rollout.server-gpus 2 3" in output
+    for gpu in (2, 3):
+        assert f"CUDA_VISIBLE_DEVICES={gpu} vllm serve " in output
+    assert output.count("--max-model-len 1024") == 2
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "rollout",
+    [
+        {"engine": "local", "server_gpus": ("0",)},
+        {"urls": ("http://a:1",), "server_gpus": ("0",)},
+        {"server_gpus": ("0 1",)},
+        {"server_gpus": ("",)},
+    ],
+)
+def test_server_gpus_without_owned_server_or_name_are_refused(
+    rollout: dict[str, Any],
+) -> None:
+    with pytest.raises(ConfigError, match=r"rollout.server_gpus must be"):
+        replace(LAB.rollout, **({"engine": "vllm"} | rollout))
+
+
+def test_resume_hint_includes_gpus_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "all is saved; go on with `paint resume runs/a`"
+    assert with_gpus(text) == text
+    monkeypatch.setenv(launcher.GPUS, "8")
+    assert with_gpus(text) == "all is saved; go on with `paint resume runs/a --gpus 8`"
+
+
+def test_serve_on_public_host_requires_key(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(1)
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    with pytest.raises(ConfigError, match="set VLLM_API_KEY"):
+        launcher.serve(Request(1), LAB, host="127.0.0.1", port=8000)
+
+
+# A launcher whose worker is in a session of its own, as a rank of torchrun is.
+LEAVER = """
+import os, subprocess, sys, time
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                          start_new_session=True)
+open(sys.argv[1] + ".partial", "w").write(str(worker.pid))
+os.rename(sys.argv[1] + ".partial", sys.argv[1])
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
+def test_owned_process_kills_descendants_in_other_sessions(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEAVER, str(tmp_path / "pid")]
+    process = OwnedProcess(command, os.environ, tmp_path / "log")
+    process.start()
+    worker = int(until((tmp_path / "pid").exists) and (tmp_path / "pid").read_text())
+    os.kill(psutil.Process(worker).ppid(), signal.SIGKILL)
+    until(lambda: process.dead and not alive(worker))
+    assert process.status == 128 + signal.SIGKILL
+
+
+def test_owned_process_forwards_signals_and_reports_status(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys, time; signal.signal(signal.SIGINT, lambda *_: sys.exit(7));"
+        "print('here', flush=True); time.sleep(600)"
+    )
+    process = OwnedProcess([sys.executable, "-c", code], os.environ, tmp_path / "log", name="a")
+    process.start()
+    until(lambda: "a | here" in process.log.read_text())
+    process.tell(signal.SIGINT)
+    until(lambda: process.dead)
+    assert process.status == 7
+
+
+def test_owned_process_log_tails_are_separate(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        code = f"print('I am {name}'); raise SystemExit(3)"
+        process = OwnedProcess(
+            [sys.executable, "-c", code], os.environ, tmp_path / "log", name=name
+        )
+        process.start()
+        while not process.dead:
+            time.sleep(0.02)
+        assert process.status == 3
+    assert process.tail(2) == "two | I am two\ntwo | the command ended with status 3"
+
+
+# --- real processes ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[list[str]], "subprocess.Popen[str]"]]:
+    """Starts `paint`, and ends what a failing test leaves behind."""
+    started: list[subprocess.Popen[str]] = []
+
+    def popen(line: list[str]) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "paint.cli", *line],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=os.environ | SMALL,
+        )
+        started.append(process)
+        return process
+
+    yield popen
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """The process and all that it has started."""
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def command_line(process: psutil.Process) -> str:
+    with suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def ranks_of(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """The ranks among them, the first one first."""
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):
+            if "RANK" in (variables := process.environ()) and "paint.cli" in command_line(process):
+                found.append((int(variables["RANK"]), process))
+    return [process for _, process in sorted(found, key=lambda pair: pair[0])]
+
+
+def all_gone(processes: list[psutil.Process]) -> bool:
+    return not any(alive(process.pid) for process in processes)
+
+
+def at_step(process: "subprocess.Popen[str]", run: Path, step: int) -> list[psutil.Process]:
+    """Wait for a step, and return all that runs then."""
+    until(lambda: process.poll() is not None or len(read_metrics(run)) >= step, 200)
+    assert process.poll() is None, process.communicate()
+    return family(process.pid)
+
+
+def real_servers(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Those of them that answer requests; not their engines and watchdogs."""
+    return [process for process in processes if command_line(process).startswith(SERVER)]
+
+
+def servers_started(run: Path) -> int:
+    """How many servers have been started since the run began."""
+    return len(re.findall(r"^server \d \| \$ ", (run / "launch.log").read_text(), re.MULTILINE))
+
+
+def adapter(run: Path) -> bytes:
+    checkpoint = latest_checkpoint(run)
+    assert checkpoint is not None
+    return (checkpoint / "adapter/adapter_model.safetensors").read_bytes()
+
+
+def train_line(folder: Path, name: str, split: str, *more: str) -> list[str]:
+    line = ["train", "demo-paint", "--gpus", str(sum(map(int, split.split("+")))), "--split", split]
+    line += ["--log.folder", str(folder), "--log.name", name, "--train.batch-size", "8"]
+    return [*line, "--train.checkpoint-every", "3", *more]
+
+
+@pytest.mark.slow
+def test_train_two_ranks_killed_repeatedly_is_bitwise_equal(
+    start: Callable[[list[str]], "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    """SIGKILL of a rank, SIGKILL of the launcher, SIGTERM, Ctrl-C; each time the same command."""
+    run, line = tmp_path / "broken", train_line(tmp_path, "broken", "2+0", "--train.steps", "12")
+
+    process = start(line)
+    processes = at_step(process, run, 2)
+    ranks_of(processes)[1].kill()
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode not in (0, 70), output
+    assert "Traceback" not in output
+    until(lambda: all_gone(processes), 60)
+
+    process = start(line)
+    processes = at_step(process, run, 4)
+    process.kill()
+    until(lambda: all_gone(processes), 60)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process = start(line)
+        processes = at_step(process, run, len(read_metrics(run)) + 1)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=200)
+        assert process.returncode == 128 + number, output
+        said = f"stopped by {number.name}, all is saved; go on with `paint resume {run} --gpus 2`"
+        assert output.count("stopped by") == 1
+        assert output.splitlines()[-1] == said
+        assert all_gone(processes)
+
+    process = start(["resume", str(run), "--gpus", "2", "--split", "2+0"])
+    output, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, output
+    process = start(train_line(tmp_path, "whole", "2+0", "--train.steps", "12"))
+    output, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, output
+    assert adapter(run) == adapter(tmp_path / "whole")
+
+    other = start(train_line(tmp_path, "whole", "2+0", "--train.learning-rate", "1e-9"))
+    output, _ = other.communicate(timeout=200)
+    assert other.returncode == 2
+    assert "holds a run in another setting" in output
+    assert "train.learning_rate" in output
+    assert f"go on with it in its own (`paint resume {tmp_path / 'whole'}`)" in output
+
+
+@pytest.mark.slow
+@needs_vllm
+def test_train_two_ranks_and_two_vllm_servers_killed_resumes(
+    start: Callable[[list[str]], "subprocess.Popen[str]"], tmp_path: Path
+) -> None:
+    """SIGKILL of a server, a rank, the launcher, and SIGTERM; the same command goes on."""
+    run = tmp_path / "run"
+    more = ["--rollout.server", SERVER, f"--rollout.server-args={LEAN}"]
+    more += ["--rollout.max-logprob-mismatch", "1e-4", "--train.steps", "400"]
+    line = train_line(tmp_path, "run", "2+2", *more)
+
+    process = start(line)
+    processes = at_step(process, run, 2)
+    [first, _] = real_servers(processes)
+    first.kill()
+    until(lambda: servers_started(run) == 3, 120)  # either of them is started again
+    later = at_step(process, run, len(read_metrics(run)) + 2)
+    ranks_of(later)[0].kill()
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 128 + signal.SIGKILL, output
+    assert "is left out" in output
+    assert "frame #" not in output  # of torch's C++
+    said = "rank 0 was ended by SIGKILL; what it saved is whole, go on with `paint resume RUN`"
+    assert output.splitlines()[-1] == f"paint: {said}"
+    until(lambda: all_gone([*processes, *later]), 30)
+
+    process = start(line)
+    processes = at_step(process, run, len(read_metrics(run)) + 2)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 143, output
+    assert f"go on with `paint resume {run} --gpus 4`" in output.splitlines()[-1]
+    until(lambda: all_gone(processes))
+
+    process = start(line)
+    until(lambda: len(real_servers(family(process.pid))) == 2, 60)  # on their way
+    processes = family(process.pid)
+    process.kill()
+    until(lambda: all_gone(processes), 30)
+    metrics = read_metrics(run)
+    assert max(row["logprob_mismatch_mean"] for row in metrics) < 1e-4
+    assert [row["step"] for row in metrics] == list(range(1, len(metrics) + 1))

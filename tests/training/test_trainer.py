@@ -1,0 +1,783 @@
+"""The step and the run: one update is the algorithm's, and nothing else decides its result."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file, save_file
+
+from paint import NonFiniteError
+from paint.config.recipe import differences, find_recipe, from_table, read_recipe, to_table
+from paint.config.run_folder import (
+    RunError,
+    latest_checkpoint,
+    read_metrics,
+    read_run,
+    read_run_json,
+)
+from paint.config.schema import Config
+from paint.core.distributed import sum_gradients
+from paint.core.storage import (
+    CorruptFileError,
+    FolderInUse,
+    digest_of_file,
+    lock_folder,
+    write_json,
+)
+from paint.data.problems import DataError, Problem, batch_indices
+from paint.grading.base import Grade
+from paint.grading.math.grader import is_correct
+from paint.inference.adapter_sync_check import LogprobMismatchError
+from paint.inference.engine import Completion, EngineError
+from paint.inference.local import LocalEngine
+from paint.models.policy import load_policy
+from paint.objective import fused
+from paint.objective.loss import paint_loss, token_log_probs
+from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_metrics
+from paint.training.rollouts import Rollout, ScoredRollout
+from paint.training.run_log import append_metrics, step_metrics
+from paint.training.trainer import train
+from processes import in_two_processes, train_command
+from runs import (
+    adapter,
+    assert_same,
+    assert_same_history,
+    changed,
+    kill_and_resume,
+    resume_command,
+    stored,
+    wait_for,
+)
+
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 60, "batch_size": 4},
+    # A hundredth of the update is Adam's noise where a gradient is nearly zero: 1e-6 at this rate.
+    "train": {
+        "steps": 3,
+        "batch_size": 8,
+        "micro_batch_size": 4,
+        "checkpoint_every": 2,
+        "learning_rate": 1e-4,
+    },
+}
+
+
+def small(**sections: dict[str, Any]) -> Config:
+    """The demo's recipe on a few rollouts, with changes."""
+    return changed("demo-paint", SMALL, sections)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three steps that nothing disturbs, with checkpoints after the second and third: read only."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    train(small(), folder)
+    return folder
+
+
+def test_paint_step_matches_algorithm(run: Path, problems: list[Problem]) -> None:
+    """Recompute a stored step from its parts: overlap, ratio, mask, both views, the loss."""
+    config = small()
+    rows, metrics = stored(run), read_metrics(run)[0]
+    by_id = {p.id: p for p in problems}
+    expected = [problems[i].id for i in batch_indices(len(problems), 8, 0, config.train.seed)]
+    assert [row["problem_id"] for row in rows] == expected
+
+    policy = load_policy(
+        config.model, seed=config.train.seed
+    )  # step 1 was scored by the fresh student
+    student: list[torch.Tensor] = []
+    teacher: list[torch.Tensor] = []
+    lengths = []
+    for row in rows:
+        problem, ids = by_id[row["problem_id"]], row["completion_ids"]
+        assert row["text"] == policy.decode(ids)
+        assert row["overlap"] == overlap(row["text"], problem.solution)
+        for name, share in overlap_metrics(row["text"], problem.solution).items():
+            assert row[name] == share
+        assert row["mask_ratio"] == mask_ratio(row["overlap"], wrong=0.3, correct=0.4)
+        assert row["context"] == mask_solution(problem.solution, row["mask_ratio"])
+        assert row["prompt_ids"] == policy.student_prompt(problem.problem)
+        assert row["teacher_prompt_ids"] == policy.teacher_prompt(
+            problem.problem, row["context"], complete=False
+        )
+        assert row["correct"] == is_correct(row["text"], problem.answer)
+        for prompt, views in (("prompt_ids", student), ("teacher_prompt_ids", teacher)):
+            with torch.no_grad():
+                logits = policy.model(input_ids=torch.tensor([row[prompt] + ids])).logits[0]
+            views.append(logits[len(row[prompt]) - 1 : -1])
+        lengths.append(len(ids))
+    loss = paint_loss(torch.cat(student), torch.cat(teacher), lengths, clip=config.objective.clip)
+    assert metrics["loss"] == pytest.approx(float(loss.value), rel=1e-4, abs=1e-7)
+    kl = sum(part.mean() for part in loss.stats["kl"].split(lengths)) / 8
+    assert metrics["kl"] == pytest.approx(float(kl), rel=1e-4)
+    assert metrics["selected_share"] == pytest.approx(
+        float(sum(part.mean() for part in loss.stats["selected"].split(lengths)) / 8)
+    )
+    first_kl = [float(part[0]) for part in loss.stats["kl"].split(lengths)]
+    assert metrics["first_kl"] == pytest.approx(sum(first_kl) / 8, rel=1e-4, abs=1e-7)
+    for name in ("overlap", "overlap_without_answer"):
+        assert metrics[name] == pytest.approx(sum(row[name] for row in rows) / 8)
+    assert metrics["logprob_mismatch_mean"] < 1e-4
+    sampled = torch.tensor([i for row in rows for i in row["completion_ids"]])
+    engine = torch.tensor([x for row in rows for x in row["engine_log_probs"]])
+    torch.testing.assert_close(
+        engine, token_log_probs(torch.cat(student), sampled), rtol=1e-3, atol=1e-3
+    )
+
+
+def test_train_loss_implementation_is_configurable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise NotImplementedError("the plain row work")
+
+    monkeypatch.setattr(fused, "measure", refuse)
+    train(small(objective={"impl": "reference"}, train={"steps": 1}), tmp_path / "reference")
+    with pytest.raises(NotImplementedError, match="the plain row work"):
+        train(small(objective={"impl": "chunked"}, train={"steps": 1}), tmp_path / "chunked")
+
+
+def test_train_triton_without_gpu_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(fused.ImplError, match="use impl='chunked'"):
+        train(small(objective={"impl": "triton"}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("skip_tokens", [0, 9])
+@pytest.mark.parametrize("reduction", ["completion", "token"])
+def test_train_update_does_not_depend_on_micro_batches(
+    tmp_path: Path, reduction: str, skip_tokens: int
+) -> None:
+    # Eight rows in groups of 3, 3 and 2, all at once, or as many as 400 tokens hold, end to end.
+    for name, size, tokens in (("3", 3, 4096), ("8", 8, 4096), ("tokens", 8, 400)):
+        config = small(
+            model={"packed": name == "tokens"},
+            train={"steps": 1, "micro_batch_size": size, "micro_batch_tokens": tokens},
+            objective={"reduction": reduction, "skip_tokens": skip_tokens},
+        )
+        train(config, tmp_path / name)
+    all_at_once = read_metrics(tmp_path / "8")[0]
+    for few in ("3", "tokens"):
+        assert_same(adapter(tmp_path / few), adapter(tmp_path / "8"), tolerance=1e-6)
+        for name in ("gradient_norm", "kl", "first_kl"):
+            found = read_metrics(tmp_path / few)[0][name]
+            assert found == pytest.approx(all_at_once[name], rel=1e-5)
+
+
+def test_train_is_deterministic_for_seed(tmp_path: Path, run: Path) -> None:
+    train(small(), tmp_path / "same")
+    train(small(train={"seed": 1, "steps": 1}), tmp_path / "other")
+    assert_same(adapter(run), adapter(tmp_path / "same"))
+    assert_same_history(run, tmp_path / "same")
+    first = [
+        (folder / "rollouts/step-000001.jsonl").read_text() for folder in (run, tmp_path / "other")
+    ]
+    assert first[0] != first[1]
+
+
+def test_opsd_step_has_no_masking_and_no_interpolation(
+    tmp_path: Path, problems: list[Problem]
+) -> None:
+    paint, opsd = (read_recipe(find_recipe(name)) for name in ("demo-paint", "demo-opsd"))
+    assert [line.split(":")[0] for line in differences(paint, opsd)] == [
+        "context.mask_ratio_wrong",
+        "context.mask_ratio_correct",
+        "objective.interpolation_weight",
+        "objective.top_fraction",
+    ]
+    config = small(
+        context=to_table(opsd)["context"], objective=to_table(opsd)["objective"], train={"steps": 1}
+    )
+    train(config, tmp_path / "run")
+    [metrics] = read_metrics(tmp_path / "run")
+    assert metrics["mask_ratio"] == metrics["selected_share"] == 0
+    policy = load_policy(config.model, seed=0)
+    solutions = {p.id: p.solution for p in problems}
+    for row in stored(tmp_path / "run"):
+        assert row["context"] == solutions[row["problem_id"]]
+        assert "Here is a reference solution to this problem:" in policy.decode(
+            row["teacher_prompt_ids"]
+        )
+
+
+def test_step_metrics_are_averaged_like_loss() -> None:
+    def scored(
+        loss: list[float], selected: list[float], *, truncated: bool, text: str
+    ) -> ScoredRollout:
+        n = len(loss)
+        names = ("clipped", "unclipped_mass", "student_entropy", "teacher_entropy")
+        tokens = {"loss": loss, "kl": [2 * x for x in loss], "selected": selected}
+        tokens |= {name: [0.5] * n for name in names} | {"student_log_prob": [-1.0] * n}
+        completion = Completion(tuple(range(n)), tuple(-1.0 - 0.1 * i for i in range(n)), truncated)
+        problem = Problem("p", "s", "7", "1")
+        return ScoredRollout(
+            Rollout(0, problem, [], completion, text, metrics={"overlap": 0.5}), tokens
+        )
+
+    rows = [
+        scored([1.0, 3.0], [1.0, 0.0], truncated=True, text="no answer"),
+        scored([1.0, 1.0, 1.0, 5.0], [0.0, 0.0, 0.0, 1.0], truncated=False, text=r"\boxed{7}"),
+    ]
+    by_completion, by_token = (
+        step_metrics(rows, [Grade(0.0), Grade(1.0)], name) for name in ("completion", "token")
+    )
+    assert by_completion["loss"] == pytest.approx((2 + 2) / 2)
+    assert by_token["loss"] == pytest.approx(12 / 6)
+    assert by_completion["selected_share"] == pytest.approx((1 / 2 + 1 / 4) / 2)
+    assert by_token["selected_share"] == pytest.approx(2 / 6)
+    assert by_completion["selected_kl"] == pytest.approx((2 + 10) / 2)
+    assert by_completion["truncated_frac"] == by_completion["accuracy"] == 0.5
+    skipped = step_metrics(rows, [Grade(0.0), Grade(1.0)], "completion", 1)
+    assert by_completion["first_kl"] == by_token["first_kl"] == skipped["first_kl"] == 2
+    assert by_completion["completion_tokens"] == 3
+    assert by_completion["rollout_tokens"] == 6
+    assert by_completion["overlap"] == 0.5
+    assert step_metrics(rows, [Grade(0.0), Grade(1.0)], "completion", 1)["loss"] == (3 + 7 / 3) / 2
+    assert step_metrics(rows, [Grade(0.0), Grade(1.0)], "token", 2)["loss"] == 3
+    assert by_completion["logprob_mismatch_mean"] == pytest.approx((0.1 + 0.1 + 0.2 + 0.3) / 6)
+
+
+FIVE_STEPS = {"steps": 5, "checkpoint_every": 2}
+
+
+@pytest.fixture(scope="module")
+def five_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run that is killed and resumed must end in."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    train(small(train=FIVE_STEPS), folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "when", ["before the first checkpoint", "after it", "while one is written"]
+)
+def test_run_killed_and_resumed_is_bitwise_equal(
+    tmp_path: Path, five_steps: Path, when: str
+) -> None:
+    config, killed = small(train=FIVE_STEPS), tmp_path / "killed"
+    if when == "while one is written":  # that takes milliseconds: more of them, to meet one
+        config = replace(config, train=replace(config.train, checkpoint_every=1))
+    conditions = {
+        "before the first checkpoint": lambda: len(read_metrics(killed)) >= 1,
+        "after it": lambda: len(read_metrics(killed)) >= 3,
+        "while one is written": lambda: list((killed / "checkpoints").glob(".step-00000[1-4]*")),
+    }
+    kill_and_resume(config, killed, conditions[when])
+    assert_same(adapter(killed), adapter(five_steps))
+    assert_same_history(five_steps, killed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_run_interrupted_by_signal_saves_and_prints_resume_command(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    config = small(train={"steps": 50, "checkpoint_every": 100})
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        train_command(config, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    wait_for(lambda: len(read_metrics(folder)) >= 1, process)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    assert f"paint resume {folder}" in output
+    done = len(read_metrics(folder))
+    checkpoint = latest_checkpoint(folder)
+    assert checkpoint is not None
+    assert checkpoint.name == f"step-{done:06d}"
+    assert "Traceback" not in output
+
+
+@pytest.mark.slow
+def test_train_two_processes_match_one_with_twice_the_micro_batches(
+    tmp_path: Path,
+) -> None:
+    config = small(train={"steps": 2, "micro_batch_size": 2})
+    train(config, tmp_path / "one")
+    line = train_command(config, tmp_path / "two")
+    result = subprocess.run(
+        in_two_processes(line),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MASTER_PORT": "29511"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert_same(adapter(tmp_path / "two"), adapter(tmp_path / "one"), tolerance=1e-6)
+    one, two = (read_metrics(tmp_path / name) for name in ("one", "two"))
+    for name in (
+        "loss",
+        "first_kl",
+        "gradient_norm",
+    ):  # Adam would hide a gradient that is a mean over ranks instead of a sum
+        assert [row[name] for row in two] == pytest.approx([row[name] for row in one], rel=1e-5)
+    # Rows were dealt, and are written in the order of the minibatch all the same.
+    for name in ("problem_id", "completion_ids", "context"):
+        expected = [row[name] for row in stored(tmp_path / "one")]
+        assert [row[name] for row in stored(tmp_path / "two")] == expected
+    assert len(expected) == 8
+
+
+def test_reduce_gradients_counts_each_gradient_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent = []
+
+    def twice(_: Accelerator, flat: torch.Tensor, how: str) -> torch.Tensor:
+        sent.append((flat.numel(), how))
+        return 2 * flat
+
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    monkeypatch.setattr(Accelerator, "reduce", twice)
+    monkeypatch.setattr("paint.core.distributed.MESSAGE_NUMBERS", 10)
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((2, 3), (4,), (12,), (1,))]
+    for number, parameter in enumerate(parameters[:3], start=1):
+        parameter.grad = torch.full_like(parameter, number)
+    sum_gradients(Accelerator(cpu=True), parameters)
+    assert sent == [(10, "sum"), (12, "sum"), (1, "sum")]
+    for parameter, value in zip(
+        parameters, (2, 4, 6, 0), strict=True
+    ):  # a rank without rows adds nothing
+        assert parameter.grad is not None
+        assert torch.equal(parameter.grad, torch.full_like(parameter, value))
+
+
+def test_metrics_full_disk_names_file_and_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(small(train={"steps": 1}), folder)
+    path = folder / "metrics.jsonl"
+    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before), limits[1]))
+    try:
+        with pytest.raises(RunError) as error:
+            append_metrics(folder, {"step": 2.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(error.value) == (
+        f"{path}: File too large; free some space, then `paint resume {folder}`"
+    )
+    assert path.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_checkpoint_full_disk_is_reported_and_loses_nothing(tmp_path: Path) -> None:
+    config = small(train={"steps": 2, "checkpoint_every": 1})
+    folder = tmp_path / "run"
+    # A limit on the size of a file fails a write just as a full disk does, without filling one.
+    line = train_command(config, folder)
+    # Bytecode, too, would be cut short, and break every process that imports it later.
+    shell = 'export PYTHONDONTWRITEBYTECODE=1; ulimit -f 60; exec "$@"'
+    limited = ["bash", "-c", shell, "paint", *line]
+    result = subprocess.run(limited, capture_output=True, text=True)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "could not be written" in result.stderr
+    assert f"paint resume {folder}" in result.stderr
+    assert not list((folder / "checkpoints").iterdir())
+    resumed = subprocess.run(resume_command(folder), capture_output=True, text=True)
+    assert resumed.returncode == 0, resumed.stderr
+    train(config, tmp_path / "whole")
+    assert_same(adapter(folder), adapter(tmp_path / "whole"))
+
+
+def test_prompt_filter_overlong_prompts_are_refused_or_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {
+            "problem": "Start at $5$ and apply $+7$ modulo $100$.",
+            "solution": r"$5+7 \equiv 12$",
+            "answer": "12",
+        },
+        {
+            "problem": "Start at $6$ and apply $+7$ modulo $100$.",
+            "solution": "so " * 500,
+            "answer": "13",
+        },
+    ]
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data: dict[str, Any] = {"path": str(path), "max_prompt_tokens": 300}
+    with pytest.raises(DataError, match=r"problem 2\b.*\b300\b.*skip"):
+        train(small(data=data), tmp_path / "refused")
+    config = small(data=data | {"on_bad_row": "skip"}, train={"steps": 1, "batch_size": 2})
+    train(config, tmp_path / "skipped")
+    output = capsys.readouterr().out
+    assert "training problems measured: 2/2" in output
+    assert "solutions searched for anchors: 1/1" in output
+    assert "skipped 1 rows: over the token limit" in output
+    stored = (tmp_path / "skipped/rollouts/step-000001.jsonl").read_text()
+    assert '"problem_id": "2"' not in stored
+
+
+def test_resume_with_other_config_is_refused_with_difference(run: Path) -> None:
+    with pytest.raises(RunError, match=r"objective\.interpolation_weight\b.*0\.03.*0\.1"):
+        train(small(train={"steps": 4}, objective={"interpolation_weight": 0.1}), run, resume=True)
+    with pytest.raises(RunError, match="already holds a run"):
+        train(small(), run)
+
+
+def resumed(run: Path, at: Path) -> Path:
+    """A copy of a run, to be damaged, which has a step to go."""
+    shutil.copytree(run, at)
+    return at
+
+
+def go_on(folder: Path) -> None:
+    train(small(train={"steps": 4}), folder, resume=True)
+
+
+def test_resume_with_other_model_or_chat_template_is_refused(
+    lab_copy: Path, tmp_path: Path
+) -> None:
+    config = small(model={"path": str(lab_copy)}, train={"steps": 1, "batch_size": 2})
+    train(config, tmp_path / "run")
+    longer = replace(config, train=replace(config.train, steps=2))
+
+    weights = load_file(lab_copy / "model.safetensors")
+    name = sorted(weights)[3]
+    noisy = {key: value.clone() for key, value in weights.items()}
+    noisy[name].view(-1)[7] += 1e-3  # one number of one matrix
+    save_file(noisy, lab_copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(RunError, match=rf"weights.*{lab_copy}"):
+        train(longer, tmp_path / "run", resume=True)
+
+    save_file(weights, lab_copy / "model.safetensors", {"format": "pt"})
+    [template] = lab_copy.glob("chat_template*")
+    text = template.read_text("utf-8")
+    template.write_text(text.replace("assistant", "Assistant"), "utf-8")
+    with pytest.raises(RunError, match="chat template"):
+        train(longer, tmp_path / "run", resume=True)
+
+    template.write_text(text, "utf-8")
+    train(longer, tmp_path / "run", resume=True)
+    assert len(read_metrics(tmp_path / "run")) == 2
+
+
+def test_resume_with_other_library_versions_warns(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = resumed(run, tmp_path / "run")
+    facts = read_run_json(folder)
+    write_json(folder / "run.json", facts | {"versions": facts["versions"] | {"torch": "1.0"}})
+    go_on(folder)
+    said = capsys.readouterr().out
+    assert f"versions have changed since {folder} began" in said
+    assert f"torch 1.0 -> {version('torch')}" in said
+
+
+@pytest.mark.parametrize(
+    ("gone", "message"),
+    [
+        ("metrics.jsonl", r"metrics.jsonl ends before step 1, and there is a checkpoint of step 3"),
+        ("rollouts", r"rollouts/step-000001.jsonl is gone; put it back, or delete the checkpoints"),
+        ("rollouts/step-000002.jsonl", r"rollouts/step-000002.jsonl is gone"),
+        ("checkpoints", r"checkpoints is gone; put it back, or make an empty folder"),
+        ("run.json", r"holds no run \(no run.json\)"),
+        ("checkpoints/step-000003/SHA256SUMS", r"SHA256SUMS: No such file .* delete .*step-000003"),
+        ("checkpoints/step-000003/optimizer.pt", r"optimizer.pt: No such file .*step-000003"),
+        ("checkpoints/step-000003/state.json", r"state.json: No such file .*step-000003"),
+    ],
+)
+def test_resume_with_missing_files_is_refused(
+    run: Path, tmp_path: Path, gone: str, message: str
+) -> None:
+    folder = resumed(run, tmp_path / "run")
+    path = folder / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = files_of(folder)
+    with pytest.raises((RunError, CorruptFileError), match=message):
+        go_on(folder)
+    assert files_of(folder) == before
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def test_train_does_not_overwrite_run_without_settings(run: Path, tmp_path: Path) -> None:
+    folder = resumed(run, tmp_path / "run")
+    (folder / "run.json").unlink()
+    with pytest.raises(RunError, match=r"metrics.jsonl is of a run, and its run.json is gone"):
+        train(small(), folder)
+
+
+def test_resume_checkpoint_of_other_step_or_run_is_refused(run: Path, tmp_path: Path) -> None:
+    folder = resumed(run, tmp_path / "run")
+    checkpoint = folder / "checkpoints/step-000003"
+    shutil.rmtree(checkpoint)
+    shutil.copytree(run / "checkpoints/step-000002", checkpoint)
+    with pytest.raises(
+        CorruptFileError, match=r"step-000003 is that of step 2; delete .*step-000003 to go"
+    ):
+        go_on(folder)
+
+    train(small(train={"seed": 1}), tmp_path / "other")
+    shutil.rmtree(checkpoint)
+    shutil.copytree(tmp_path / "other/checkpoints/step-000003", checkpoint)
+    with pytest.raises(
+        CorruptFileError, match=r"step-000003 is that of another run than .*run\.json"
+    ):
+        go_on(folder)
+
+
+def test_resume_hint_for_corrupt_file_recovers_same_run(run: Path, tmp_path: Path) -> None:
+    train(small(train={"steps": 4}), tmp_path / "whole")
+    folder = resumed(run, tmp_path / "checkpoint")
+    damaged = folder / "checkpoints/step-000003/optimizer.pt"
+    damaged.write_bytes(b"")
+    with pytest.raises(
+        CorruptFileError, match=r"optimizer\.pt is not the file .*; delete .*step-000003 to go"
+    ):
+        go_on(folder)
+    shutil.rmtree(damaged.parent)
+    go_on(folder)
+
+    figures = resumed(run, tmp_path / "figures")
+    path = figures / "metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"step": 3', b'"step": 8'))
+    with pytest.raises(
+        RunError, match=r"metrics\.jsonl line 3 is not .*; put it back .* delete the check"
+    ):
+        go_on(figures)
+    shutil.rmtree(figures / "checkpoints/step-000003")
+    go_on(figures)
+
+    for grown in (folder, figures):
+        assert_same(adapter(grown), adapter(tmp_path / "whole"))
+        assert_same_history(tmp_path / "whole", grown)
+
+
+def test_resume_ignores_foreign_files(run: Path, tmp_path: Path) -> None:
+    folder = resumed(run, tmp_path / "run")
+    strange = [
+        "checkpoints/step-000003 (copy)/state.json",
+        "checkpoints/step-000009 2/state.json",
+        "checkpoints/step-9/state.json",
+        "checkpoints/.DS_Store",
+        "checkpoints/step-000003/adapter/adapter_model (copy).safetensors",
+        "rollouts/step-000003 (copy).jsonl",
+        "rollouts/step-000007.jsonl.bak",
+        "rollouts/step-x.jsonl",
+        "rollouts/._step-000003.jsonl",
+        "validation/.DS_Store",
+    ]
+    for name in strange:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("not ours")
+    (folder / "checkpoints/step-000008").write_text("a file, where checkpoints are folders")
+    go_on(folder)
+    assert latest_checkpoint(folder) == folder / "checkpoints/step-000004"
+    assert all((folder / name).read_text() == "not ours" for name in strange)
+
+
+def test_resume_corrupt_optimizer_hides_torch_advice(run: Path, tmp_path: Path) -> None:
+    folder = resumed(run, tmp_path / "run")
+    checkpoint = folder / "checkpoints/step-000003"
+    torch.save({"state": Path("an object")}, checkpoint / "optimizer.pt")
+    sums = checkpoint / "SHA256SUMS"
+    lines = [line for line in sums.read_text().splitlines() if "optimizer.pt" not in line]
+    lines.append(f"{digest_of_file(checkpoint / 'optimizer.pt')}  optimizer.pt")
+    sums.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RunError, match=r"optimizer\.pt holds no state that") as refused:
+        go_on(folder)
+    assert "weights_only" not in str(refused.value)
+
+
+def test_run_folder_lock_excludes_second_process(run: Path, tmp_path: Path) -> None:
+    folder = resumed(run, tmp_path / "run")
+    with lock_folder(folder):
+        before = files_of(folder)
+        with pytest.raises(
+            FolderInUse, match=f"another process is at work there .process {os.getpid()}"
+        ):
+            go_on(folder)
+        with pytest.raises(FolderInUse):
+            train(small(), folder)
+        assert files_of(folder) == before
+    go_on(folder)
+
+
+def test_resume_with_other_problems_is_refused(tmp_path: Path, problems: list[Problem]) -> None:
+    rows = [
+        {"problem": p.problem, "solution": p.solution, "answer": p.answer} for p in problems[:12]
+    ]
+    path = tmp_path / "problems.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = small(data={"path": str(path)}, train={"steps": 2, "checkpoint_every": 1})
+    train(config, tmp_path / "run")
+    path.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
+    longer = replace(config, train=replace(config.train, steps=3))
+    with pytest.raises(RunError, match=rf"problems.*{path}"):
+        train(longer, tmp_path / "run", resume=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train(longer, tmp_path / "run", resume=True)
+    assert len(read_metrics(tmp_path / "run")) == 3
+
+
+def test_non_finite_loss_ends_run_and_keeps_checkpoints(tmp_path: Path) -> None:
+    config = small(train={"steps": 6, "learning_rate": 1e30, "checkpoint_every": 1})
+    with pytest.raises(NonFiniteError, match=r"train\.learning_rate"):
+        train(config, tmp_path / "run")
+    assert latest_checkpoint(tmp_path / "run") is not None
+
+
+def test_engine_failure_between_steps_leaves_complete_checkpoint(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopted = []
+
+    def fail_at_the_third(engine: LocalEngine) -> None:
+        adopted.append(engine)
+        if len(adopted) == 3:
+            raise EngineError("gone")
+
+    monkeypatch.setattr(LocalEngine, "sync_weights", fail_at_the_third)
+    with pytest.raises(EngineError, match="gone"):
+        train(small(train={"steps": 4, "checkpoint_every": 10}), tmp_path / "run")
+    checkpoint = latest_checkpoint(tmp_path / "run")
+    assert checkpoint is not None
+    assert checkpoint.name == "step-000002"
+    assert_same(adapter(tmp_path / "run"), adapter(run, step=2))
+
+
+def test_engine_mismatch_stops_run_before_update(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the third step on the engine adds a tenth of a nat to what it says of each token."""
+    generate, calls = LocalEngine.generate, []
+
+    def drift(engine: LocalEngine, prompts: Any, sampling: Any, seeds: Any) -> list[Completion]:
+        calls.append(seeds)
+        by = 0.1 if len(calls) >= 3 else 0.0
+        found = generate(engine, prompts, sampling, seeds)
+        return [replace(c, log_probs=tuple(x + by for x in c.log_probs)) for c in found]
+
+    monkeypatch.setattr(LocalEngine, "generate", drift)
+    with pytest.raises(
+        LogprobMismatchError,
+        match=r"step 3\b.*local.*0\.1 nats",
+    ):
+        train(small(train={"steps": 4, "checkpoint_every": 10}), tmp_path / "run")
+    assert_same(adapter(tmp_path / "run"), adapter(run, step=2))
+
+    wider = small(rollout={"max_logprob_mismatch": 0.2}, train={"steps": 4, "checkpoint_every": 10})
+    train(wider, tmp_path / "run", resume=True)
+    gaps = [row["logprob_mismatch_mean"] for row in read_metrics(tmp_path / "run")]
+    assert gaps == pytest.approx([0, 0, 0.1, 0.1], abs=1e-4)
+
+
+def test_merged_engine_mismatch_is_small_in_float32(tmp_path: Path, run: Path) -> None:
+    """In float32 merging is harmless; in bfloat16 the run says how far off it is."""
+    merged, rough = tmp_path / "merged", tmp_path / "rough"
+    train(small(rollout={"engine": "merged"}, train={"steps": 2}), merged)
+    train(
+        small(rollout={"engine": "merged"}, model={"dtype": "bfloat16"}, train={"steps": 2}), rough
+    )
+    assert_same(adapter(merged), adapter(run, step=2), tolerance=1e-4)
+    local_gap, merged_gap, rough_gap = (
+        read_metrics(folder)[1]["logprob_mismatch_mean"] for folder in (run, merged, rough)
+    )
+    assert max(local_gap, merged_gap) < 1e-5 < rough_gap
+
+
+def test_paint_step_solution_without_anchors_uses_mask_ratio_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "problems.jsonl"
+    path.write_text(
+        json.dumps({"problem": "Is it so?", "solution": "It is, as one sees.", "answer": "yes"})
+        + "\n"
+    )
+    train(small(data={"path": str(path)}, train={"steps": 1, "batch_size": 1}), tmp_path / "run")
+    assert "1 of 1 solutions have no anchors" in capsys.readouterr().out
+    [row] = stored(tmp_path / "run")
+    assert (row["overlap"], row["mask_ratio"], row["context"]) == (
+        0.0,
+        0.3,
+        "It is, as one ...(omitted)...",
+    )
+
+
+def test_run_folder_stores_config_versions_and_requested_files(run: Path) -> None:
+    facts = json.loads((run / "run.json").read_text())
+    assert from_table(facts["config"]) == read_run(run) == small()
+    assert facts["versions"]["torch"] == version("torch")
+    assert facts["git"] is None or len(facts["git"].removesuffix("-dirty")) == 40
+    assert {path.name for path in run.iterdir() if not path.name.startswith(".")} == {
+        "run.json",
+        "metrics.jsonl",
+        "rollouts",
+        "tokens",
+        "checkpoints",
+    }
+    checkpoints = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert checkpoints == ["step-000002", "step-000003"]
+
+
+def test_learning_rate_warms_up_then_is_constant(tmp_path: Path) -> None:
+    config = small(
+        train={
+            "steps": 4,
+            "warmup_steps": 3,
+            "learning_rate": 3e-4,
+            "batch_size": 2,
+            "checkpoint_every": 1,
+        }
+    )
+    train(config, tmp_path / "run")
+    rates = [row["learning_rate"] for row in read_metrics(tmp_path / "run")]
+    assert rates == pytest.approx([1e-4, 2e-4, 3e-4, 3e-4])
+    for number, rate in enumerate(rates, start=1):
+        [group] = torch.load(tmp_path / f"run/checkpoints/step-{number:06d}/optimizer.pt")[
+            "param_groups"
+        ]
+        assert (group["lr"], group["weight_decay"]) == (rate, 0.0)
+        assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
+
+
+def test_run_can_be_extended_but_not_shortened(tmp_path: Path, run: Path) -> None:
+    train(small(train={"steps": 2}), tmp_path / "grown")
+    train(small(), tmp_path / "grown", resume=True)
+    assert read_run(tmp_path / "grown") == small()
+    assert_same(adapter(tmp_path / "grown"), adapter(run))
+    with pytest.raises(RunError, match="not shrink to 1"):
+        train(small(train={"steps": 1}), tmp_path / "grown", resume=True)
+
+
+def test_trackers_receive_every_metric(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train(
+        small(train={"steps": 1, "batch_size": 2}, log={"trackers": ["tensorboard"]}),
+        tmp_path / "run",
+    )
+    [events] = {
+        path.parent
+        for path in (tmp_path / "run").rglob("events.out.tfevents.*")
+        if path.parent.name == "paint"
+    }
+    accumulator = EventAccumulator(str(events))
+    accumulator.Reload()
+    metrics = read_metrics(tmp_path / "run")
+    assert [e.value for e in accumulator.Scalars("loss")] == pytest.approx(
+        [row["loss"] for row in metrics]
+    )
+    assert set(metrics[0]) - {"step"} <= set(accumulator.Tags()["scalars"])

@@ -1,0 +1,327 @@
+"""The pages in a real browser: true values, keys, links, dark mode, nothing from the network."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from browser import opened
+from paint.config.run_folder import read_run
+from paint.core import storage
+from paint.core.display import Display
+from paint.models.policy import Policy, load_policy
+from paint.models.teacher import open_teacher
+from paint.objective.anchors import contains, normalize
+from paint.objective.loss import paint_loss
+from paint.training.token_log import read_tokens, tokens_path
+from paint.training.trainer import train
+from paint.viewer.show import ShowArgs, show_targets
+from runs import changed, stored
+
+MINUS = "\u2212"
+
+READ_TIPS = """count => {
+  const found = [];
+  const all = selector => [...tip.querySelectorAll(selector)];
+  const exact = nodes => name => Object.fromEntries(
+    nodes.map(e => [e.dataset[name], Number(e.dataset.exact)]));
+  for (const row of ROWS.filter(r => r.step === 1)) {
+    selectRow(row);
+    document.querySelectorAll('#tokens .t').forEach((span, i) => {
+      if (found.length >= count) return;
+      span.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));
+      found.push({
+        row: row.row, i,
+        values: exact(all('[data-value]'))('value'),
+        shown: Object.fromEntries(all('[data-value]').map(
+          e => [e.dataset.value, e.querySelector('b')?.textContent])),
+        entries: all('[data-entry]').map(
+          l => exact([...l.querySelectorAll('[data-view]')])('view')),
+        clipped: all('[data-entry]').map(l => l.textContent.includes('clipped')),
+        push: tip.querySelector('.push')?.textContent,
+      });
+    });
+  }
+  return found;
+}"""
+
+
+def exact(run: Path, policy: Policy, row: int) -> dict[str, Any]:
+    """What paint_loss in float64 makes of a row of the first step, with the logits' gradient."""
+    config, rollout = read_run(run), stored(run)[row]
+    teacher = open_teacher(policy, config.teacher)
+    ids = rollout["completion_ids"]
+    with torch.no_grad():
+        student = policy.lm_head(policy.hidden_states([rollout["prompt_ids"]], [ids]))
+        with teacher.view():
+            hidden = policy.hidden_states([rollout["teacher_prompt_ids"]], [ids])
+            taught = policy.lm_head(hidden)
+    assert student.dtype == torch.float64
+    logits = student.clone().requires_grad_()
+    tokens = torch.tensor(ids)
+    loss = paint_loss(logits, taught, [len(ids)], clip=config.objective.clip, tokens=tokens)
+    loss.value.backward()
+    assert logits.grad is not None
+    slope = logits.grad.gather(1, tokens[:, None])[:, 0] * len(ids)
+    log_p, log_q = ((x / 1.1).log_softmax(-1) for x in (taught, student))
+    target = 0.97 * log_p + 0.03 * log_q
+    target = torch.where(loss.stats["selected"][:, None] > 0, target.log_softmax(-1), log_p)
+    summands = target.exp() * (target - log_q)
+    return {
+        "values": {"loss": loss.per_token, **loss.stats, "slope": slope},
+        "probs": {"student": log_q.exp(), "teacher": log_p.exp(), "target": target.exp()},
+        "clipped": summands > config.objective.clip,
+    }
+
+
+def test_page_token_values_match_float64_loss(browser: Any, run: Path, page: Path) -> None:
+    """Values, likeliest tokens and pushes of 150 tokens, within 1e-4."""
+    with opened(browser, page, "view=rollouts") as shown:
+        tips = shown.page.evaluate(READ_TIPS, 200)
+    assert len(tips) >= 150
+    config = read_run(run)
+    policy = load_policy(config.model, seed=config.train.seed)
+    policy.model.double()
+    known: dict[int, dict[str, Any]] = {}
+    clipped = 0
+    for tip in tips:
+        if tip["row"] not in known:
+            known[tip["row"]] = exact(run, policy, tip["row"])
+        wanted, i = known[tip["row"]], tip["i"]
+        for name, value in tip["values"].items():
+            if name == "engine_log_prob":
+                continue
+            true = float(wanted["values"][name][i])
+            bound = 1e-4 * max(1.0, abs(true)) if name == "entropy_ratio" else 1e-4
+            assert value == pytest.approx(true, abs=bound), (name, tip["row"], i)
+            if name != "slope":
+                said = float(tip["shown"][name].replace(MINUS, "-"))
+                assert said == pytest.approx(true, rel=1e-3, abs=1e-4), name
+
+        for view, probs in wanted["probs"].items():
+            given = sorted((entry[view] for entry in tip["entries"]), reverse=True)
+            likeliest = probs[i].topk(5).values.tolist()
+            assert given[:5] == pytest.approx(likeliest, abs=1e-4)
+            sampled = probs[i, stored(run)[tip["row"]]["completion_ids"][i]]
+            assert tip["entries"][0][view] == pytest.approx(float(sampled), abs=1e-4)
+        assert any(tip["clipped"]) == bool(wanted["clipped"][i].any())
+        clipped += any(tip["clipped"])
+        slope = float(wanted["values"]["slope"][i])
+        if abs(slope) > 1e-4:
+            words = "less likely" if slope > 0 else "makes the sampled token likelier"
+            assert words in tip["push"]
+    assert 0 < clipped < len(tips)
+
+
+def test_page_hover_and_focus_show_token_details(browser: Any, page: Path) -> None:
+    with opened(browser, page, "view=rollouts&step=1&row=2") as shown:
+        at = shown.page
+        at.hover("#tokens .t >> nth=5")
+        assert "token 5 of" in at.inner_text("#tip")
+        assert at.locator("#tip [data-entry]").count() >= 5
+        at.mouse.move(5, 5)
+        assert at.is_hidden("#tip")
+        at.focus("#tokens .t >> nth=0")
+        at.keyboard.press("ArrowRight")
+        at.keyboard.press("ArrowRight")
+        assert "token 1 of" in at.inner_text("#tip")
+        at.keyboard.press("Escape")
+        assert at.is_hidden("#tip")
+        assert not shown.said
+
+
+def test_page_keys_navigate(browser: Any, page: Path) -> None:
+    with opened(browser, page, "view=rollouts&step=1&row=0") as shown:
+        at = shown.page
+        at.keyboard.press("j")
+        assert "row=1" in at.url
+        at.keyboard.press("k")
+        assert "row=0" in at.url
+        at.keyboard.press("2")
+        assert at.input_value("#quantity") == "loss"
+        at.keyboard.press("1")
+        at.keyboard.press("n")
+        assert "token=" in at.url
+        place = at.evaluate("Number(address.get().token)")
+        highest = at.evaluate("series(current, quantity).map(Math.abs)")
+        everything = sorted(at.evaluate("ROWS.flatMap(r => series(r, quantity).map(Math.abs))"))
+        assert highest[place] >= everything[int(0.96 * len(everything))]
+        at.keyboard.press("?")
+        assert at.is_visible("dialog")
+
+
+def test_page_link_opens_token_and_reports_missing_step(browser: Any, page: Path) -> None:
+    with opened(browser, page, "view=rollouts&step=3&row=1&token=7&color=ht") as shown:
+        at = shown.page
+        assert "Step 3, row 1" in at.inner_text("#rollout h2")
+        assert at.input_value("#quantity") == "ht"
+        assert "token 7 of" in at.inner_text("#tip")
+        at.goto(f"{page.as_uri()}#view=rollouts&step=77")
+        at.wait_for_function("document.querySelector('#rollout').innerText.includes('step 77')")
+
+
+def test_page_rows_are_filtered_and_sorted(browser: Any, page: Path, run: Path) -> None:
+    with opened(browser, page, "view=rollouts") as shown:
+        at = shown.page
+        rows = at.locator("#rows tbody tr")
+        everything = rows.count()
+        assert everything == 12
+        at.select_option("select[name=correct]", "wrong")
+        wrong = sum(not row["correct"] for step in (1, 2, 3) for row in stored(run, step)[:4])
+        assert rows.count() == wrong
+        at.select_option("select[name=correct]", "")
+        at.fill("input[name=kl]", "1000")
+        assert rows.count() == 0
+        at.fill("input[name=kl]", "")
+        at.click("[data-sort=kl]")
+        said = [
+            float(t.replace(MINUS, "-"))
+            for t in at.locator("#rows tbody td:nth-child(4)").all_inner_texts()
+        ]
+        assert said == sorted(said, reverse=True)
+
+
+def test_page_anchors_link_to_their_place(browser: Any, page: Path, run: Path) -> None:
+    with opened(browser, page, "view=rollouts&step=1&row=0") as shown:
+        at = shown.page
+        found = at.locator("button.chip.found").count()
+        missing = at.locator(".chip.missing").count()
+        overlap = stored(run)[0]["overlap"]
+        assert found / (found + missing) == pytest.approx(overlap)
+        assert found
+        for chip in at.locator("button.chip.found").all():
+            chip.click()
+            text = "".join(at.locator(".t.met").all_inner_texts()).replace("·", " ")
+            anchor = chip.get_attribute("data-anchor")
+            assert anchor is not None
+            assert contains(normalize(text), anchor)
+
+
+def test_page_run_curves_read_step_and_link_to_rollouts(
+    browser: Any, page: Path, run: Path
+) -> None:
+    with opened(browser, page, "view=run") as shown:
+        at = shown.page
+        chart = at.locator("figure[data-chart='Loss and KL'] svg")
+        chart.hover(position={"x": 60, "y": 60})
+        assert "step 1: loss" in at.inner_text("figure[data-chart='Loss and KL'] .read")
+        assert "step 1" in at.inner_text("figure[data-chart='Overlap'] .read")
+        chart.click(position={"x": 60, "y": 60})
+        assert "Step 1, row 0" in at.inner_text("#rollout h2")
+        at.click("[role=tab] >> nth=2")
+        assert at.locator("figure").filter(has_text="KL by tenth").count() == 1
+        assert not shown.said
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_page_tokens_are_readable_without_network(browser: Any, page: Path, dark: bool) -> None:
+    contrast = """() => usable.flatMap(q => { quantity = q; recolour(); return spans.map(s => {
+      const parts = t => t.match(/[\\d.]+/g).slice(0, 3).map(Number);
+      const style = getComputedStyle(s);
+      const [a, b] = [style.color, style.backgroundColor].map(parts).map(luminance);
+      return (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    }); }).reduce((a, b) => Math.min(a, b))"""
+    with opened(browser, page, "view=rollouts", dark=dark) as shown:
+        assert shown.page.evaluate("isDark()") == dark
+        assert shown.page.evaluate(contrast) >= 4.5
+        background = "getComputedStyle(document.body).backgroundColor"
+        before = shown.page.evaluate(background)
+        shown.page.click("#theme")
+        assert shown.page.evaluate("isDark()") != dark
+        assert shown.page.evaluate(background) != before
+        assert shown.page.evaluate(contrast) >= 4.5
+        for tab in range(4):
+            shown.page.click(f"[role=tab] >> nth={tab}")
+        assert not shown.said
+
+
+HOSTILE = (
+    "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>\x1b[2J‮abc⁦\x00é\n"
+)
+
+
+def test_page_model_text_is_not_executed(browser: Any, run: Path, tmp_path: Path) -> None:
+    """Also in problems, contexts and names: it neither runs, nor steers, nor turns around."""
+    import shutil
+
+    folder = tmp_path / "hostile"
+    shutil.copytree(run, folder)
+    shutil.rmtree(folder / "tokens")
+    policy = load_policy(read_run(run).model, seed=0)
+    ids = policy.tokenizer.encode(HOSTILE, add_special_tokens=False)
+    rows = stored(folder)
+    for row in rows:
+        row.update(completion_ids=ids, engine_log_probs=[-1.0] * len(ids), text=HOSTILE)
+        row.update(problem=HOSTILE, answer=HOSTILE, source=HOSTILE, context=HOSTILE)
+    storage.write_jsonl(folder / "rollouts/step-000001.jsonl", rows)
+    page = show_targets(ShowArgs([folder], steps=[1]), Display(enabled=False))
+    assert page.read_text("utf-8").count("</script>") == 2
+    with opened(browser, page, "view=rollouts&step=1&row=0&token=3") as shown:
+        text = shown.page.inner_text("#tokens")
+        assert "</script><script>" in text.replace("·", " ")
+        assert "␛[2J" in text
+        assert "E280AE" in text  # a mark in three tokens: each shows its byte
+        assert "U+202E" in shown.page.inner_text("#rollout")
+        assert "␀" in text
+        assert "‮" not in shown.page.inner_text("body")
+        assert "\x1b" not in shown.page.inner_text("body")
+        assert shown.page.title() != "taken"
+        assert shown.page.locator("main img").count() == 0
+        assert not shown.said
+
+
+@pytest.mark.parametrize("method", ["sft", "grpo"])
+def test_page_of_baselines_shows_stored_values(browser: Any, tmp_path: Path, method: str) -> None:
+    short: dict[str, Any] = {
+        "rollout": {"max_new_tokens": 60},
+        "train": {"steps": 1, "batch_size": 8, "checkpoint_every": 1},
+    }
+    train(changed(f"demo-{method}", short, {"model": {"lora_rank": 4, "lora_alpha": 8}}), tmp_path)
+    page = show_targets(ShowArgs([tmp_path]), Display(enabled=False))
+    with opened(browser, page, "view=rollouts&step=1&row=1") as shown:
+        at = shown.page
+        ids = stored(tmp_path)[1]["completion_ids"]
+        assert at.locator("#tokens .t").count() == len(ids)
+        at.hover("#tokens .t >> nth=3")
+        kept = read_tokens(tokens_path(tmp_path, 1))[1]
+        said = at.get_attribute("#tip [data-value=student_entropy]", "data-exact")
+        assert said is not None
+        assert float(said) == pytest.approx(kept["student_entropy"][3], rel=1e-6)
+        for tab in range(4):
+            at.click(f"[role=tab] >> nth={tab}")
+        assert not shown.said
+
+
+def test_page_of_evaluation_shows_failure_reason(browser: Any, run: Path, tmp_path: Path) -> None:
+    page = show_targets(
+        ShowArgs([run / "validation"], out=tmp_path / "e.html"), Display(enabled=False)
+    )
+    with opened(browser, page, "view=problems") as shown:
+        at = shown.page
+        assert at.locator("#problems tbody tr").count() == 4
+        assert at.locator("#problems thead th").count() == 4  # the problem and three checkpoints
+        at.click("#problems tbody tr >> nth=2")
+        assert at.locator("#answers [data-policy]").count() == 2
+        answers = at.locator("#answers [data-policy] >> nth=0").locator("details")
+        assert answers.count() == 3
+        right = sum("✓" in text for text in answers.locator("summary").all_inner_texts())
+        line = at.inner_text("#problems tbody tr >> nth=2")
+        assert f"{right}/3" in line
+        at.click("[role=tab] >> nth=0")
+        assert at.locator("figure").filter(has_text="pass@j").count() == 1
+        assert not shown.said
+
+
+def test_page_overlays_several_runs(browser: Any, run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    page = show_targets(ShowArgs([run, other], out=tmp_path / "c.html"), Display(enabled=False))
+    with opened(browser, page) as shown:
+        loss = shown.page.locator("figure[data-chart='loss']")
+        assert loss.locator("path.line").count() == 2
+        shown.page.click("[role=tab] >> nth=1")
+        assert "All settings are the same" in shown.page.inner_text("main")
+        assert not shown.said

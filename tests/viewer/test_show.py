@@ -1,0 +1,252 @@
+"""The verb: what it takes and refuses, the logs it writes for inspect-ai, the page for trackers."""
+
+import json
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accelerate import Accelerator
+
+from conftest import SHOWN
+from paint.cli import main
+from paint.config.run_folder import RunError
+from paint.config.schema import ConfigError
+from paint.core.display import Display
+from paint.core.storage import read_json
+from paint.evaluation.store import StoreError, find_stores
+from paint.training.trainer import train
+from paint.viewer.compare import compare_data
+from paint.viewer.evaluation import evaluation_data, graded_validation, read_graded, shortened
+from paint.viewer.show import ShowArgs, show_targets
+from paint.viewer.trackers import log_page
+from runs import changed
+
+INSPECT = Path(__file__).parents[2] / ".venv-inspect/bin/python"
+
+
+def data_of(page: Path) -> dict[str, Any]:
+    text = page.read_text("utf-8").split('id="data">')[1].split("</script>")[0]
+    data: dict[str, Any] = json.loads(text)
+    return data
+
+
+def test_show_command_writes_one_file(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert main(["show", str(run), "--no-rescore", "--no-open", "--out", str(out)]) == 0
+    data = data_of(out)
+    assert data["metrics"]["step"] == [1, 2, 3]
+    assert [len(step["rows"]) for step in data["steps"]] == [4, 4, 4]
+    assert [v["step"] for v in data["validation"]] == [0, 2, 3]
+    assert "http" not in out.read_text("utf-8").replace("http://www.w3.org/2000/svg", "").replace(
+        "http-equiv", ""
+    )
+
+
+@pytest.mark.parametrize(
+    ("screen", "sits", "flags", "opens"),
+    [(":0", True, [], 1), (":0", True, ["--no-open"], 0), (":0", False, [], 0), ("", True, [], 0)],
+)
+def test_show_opens_browser_only_on_a_screen(
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    screen: str,
+    sits: bool,
+    flags: list[str],
+    opens: int,
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("webbrowser.open", asked.append)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: sits, raising=False)
+    monkeypatch.setenv("DISPLAY", screen)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    out = tmp_path / "page.html"
+    assert main(["show", str(run), "--no-rescore", "--row", "0", "--out", str(out), *flags]) == 0
+    assert asked == [out.as_uri()] * opens
+
+
+def test_show_targets_incompatible_arguments_are_refused(run: Path, tmp_path: Path) -> None:
+    evals = run / "validation"
+    refused: list[tuple[str, ShowArgs]] = [
+        ("not both", ShowArgs([run, evals])),
+        ("neither a run", ShowArgs([tmp_path])),
+        ("for one run", ShowArgs([evals], steps=[1])),
+        ("for one run", ShowArgs([run, run], row=0)),
+        ("wrong", ShowArgs([run], contexts=["wrong"])),
+        ("drop one", ShowArgs([run], contexts=["none"], again=False)),
+        ("for evaluations", ShowArgs([run], format="inspect")),
+    ]
+    for words, asked in refused:
+        with pytest.raises(ConfigError, match=words):
+            show_targets(asked, Display(enabled=False))
+
+
+def test_evaluation_data_matches_grades(run: Path) -> None:
+    """The figures are those of the summary that the run wrote, and every answer is there."""
+    data = evaluation_data([run / "validation"])
+    summary = read_json(run / "validation/summary.json", "")
+    [benchmark] = data["benchmarks"]
+    assert data["policies"] == list(summary["figures"])
+    for policy in data["policies"]:
+        assert data["figures"][policy] == summary["figures"][policy]
+        mean = data["figures"][policy][benchmark["name"]]["avg_at_k"]["mean"]
+        given = [p["answers"][policy] for p in benchmark["problems"]]
+        assert sum(a["correct"] for answers in given for a in answers) / 12 == pytest.approx(mean)
+        assert data["pass"][policy][benchmark["name"]][0]["mean"] == pytest.approx(mean)
+        for answer in (answer for answers in given for answer in answers):
+            assert (answer["reason"] == "right") == answer["correct"]
+
+
+def test_evaluation_data_ungraded_names_command(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "validation"
+    shutil.copytree(run / "validation", folder)
+    [store, *_] = find_stores(folder)
+    (store / "grades.jsonl").unlink()
+    with pytest.raises(StoreError, match="paint grade"):
+        evaluation_data([folder])
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another run, of two steps at a rate at which the demo falls."""
+    folder = tmp_path_factory.mktemp("runs") / "other"
+    train(changed("demo-paint", SHOWN, {"train": {"steps": 2, "learning_rate": 0.05}}), folder)
+    return folder
+
+
+def test_compare_data_compares_runs_where_both_validated(run: Path, other: Path) -> None:
+    data = compare_data([run, other], Display(enabled=False))
+    assert data["settings"] == [
+        ["train.steps", "3", "2"],
+        ["train.learning_rate", "0.0006", "0.05"],
+    ]
+    scores = [graded_validation(folder, Display(enabled=False)) for folder in (run, other)]
+    found = {d["step"]: d["mean"] for d in data["differences"]}
+    assert list(found) == [0, 2]
+    for step, mean in found.items():
+        first, second = (graded[step, "held_out"].correct.mean() for graded in scores)
+        assert mean == pytest.approx(second - first)
+    assert found[0] == 0
+    assert found[2] != 0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("rollouts/step-000002.jsonl", r"step-000002.jsonl is gone; put it back"),
+        ("metrics.jsonl", r"metrics.jsonl ends before step 1, and there is a checkpoint of step 3"),
+    ],
+)
+def test_show_targets_missing_file_is_named(
+    run: Path, tmp_path: Path, name: str, words: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    (folder / name).unlink()
+    with pytest.raises(RunError, match=words):
+        show_targets(ShowArgs([folder], again=False), Display(enabled=False))
+
+
+def test_shortened_omits_middle_of_long_answers() -> None:
+    text = "a" * 500 + "b" * 5000 + "c" * 500
+    short = shortened(text, 1000)
+    assert short.startswith("a" * 500)
+    assert short.endswith("c" * 500)
+    assert "5,000 characters" in short
+    assert shortened("abc", 3) == "abc"
+
+
+@pytest.fixture(scope="module")
+def logs(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("inspect") / "logs"
+    asked = ShowArgs([run / "validation"], format="inspect", out=out)
+    return show_targets(asked, Display(enabled=False))
+
+
+def test_inspect_logs_have_every_sample_and_verdict(run: Path, logs: Path) -> None:
+    stores = find_stores(run / "validation")
+    written = sorted(logs.glob("*.json"))
+    assert len(written) == len(stores) == 3
+    by_policy = {log["eval"]["model"]: log for log in (json.loads(p.read_text()) for p in written)}
+    for store in stores:
+        graded, log = read_graded(store), by_policy[store.parent.name]
+        assert log["version"] == 2
+        assert len(log["samples"]) == len(graded.rows)
+        for sample, row in zip(log["samples"], graded.rows, strict=True):
+            score = sample["scores"]["strict"]
+            assert (score["value"] == "C") == row["strict"]["correct"]
+            assert score["answer"] == row["strict"]["answer"]
+            assert (sample["id"], sample["epoch"]) == (row["problem"], row["sample"] + 1)
+
+
+READ = """
+import json, sys
+from inspect_ai.log import list_eval_logs, read_eval_log
+logs = [read_eval_log(info) for info in list_eval_logs(sys.argv[1])]
+print(json.dumps([[log.eval.model, log.status, log.results.scores[0].metrics["accuracy"].value,
+    [[s.id, s.epoch, s.scores["strict"].as_str(), s.output.completion] for s in log.samples]]
+    for log in logs]))
+"""
+
+
+def test_inspect_logs_are_readable_by_inspect_ai(run: Path, logs: Path) -> None:
+    if not INSPECT.exists():
+        pytest.skip(f"inspect-ai is not installed: `make inspect` does it ({INSPECT})")
+    command = [str(INSPECT), "-c", READ, str(logs)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    read = {model: rest for model, *rest in json.loads(result.stdout.splitlines()[-1])}
+    for store in find_stores(run / "validation"):
+        graded = read_graded(store)
+        status, accuracy, samples = read[store.parent.name]
+        assert status == "success"
+        assert accuracy == pytest.approx(float(graded.graded.correct.mean()))
+        wanted = [
+            [s.problem, s.sample + 1, "C" if row["strict"]["correct"] else "I", s.text]
+            for row, s in zip(graded.rows, graded.samples, strict=True)
+        ]
+        assert sorted(samples) == sorted(wanted)
+
+
+class Tracked:
+    """A tracker as accelerate has them."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.logged = name, dict[str, Any]()
+
+    def log(self, values: dict[str, Any]) -> None:
+        self.logged |= values
+
+
+def accelerator_of(trackers: Any) -> Accelerator:
+    """One that has these trackers and nothing else."""
+    accelerator = object.__new__(Accelerator)
+    accelerator.trackers = trackers
+    return accelerator
+
+
+def test_log_page_sends_html_to_supporting_trackers(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """wandb and trackio both take the text of a page as ``Html``."""
+    monkeypatch.setitem(sys.modules, "trackio", types.SimpleNamespace(Html=lambda page: page))
+    trackers = [Tracked("trackio"), Tracked("tensorboard")]
+    log_page(run, accelerator_of(trackers), Display(enabled=False))
+    assert trackers[0].logged["paint_show"].startswith("<!doctype html>")
+    assert not trackers[1].logged
+
+
+def test_log_page_tracker_failure_does_not_fail_run(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace())
+    said: list[str] = []
+    display = Display(enabled=False)
+    monkeypatch.setattr(Display, "note", lambda _, text: said.append(text))
+    log_page(run, accelerator_of([Tracked("wandb")]), display)
+    assert any("was not logged" in text for text in said)
