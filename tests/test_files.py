@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock, Timeout
 
 from paint import files
 from paint.errors import PaintError, explained
@@ -205,10 +206,20 @@ def test_a_folder_in_use_can_be_waited_for(tmp_path: Path) -> None:
     assert message.endswith("; waiting for it")
 
 
-def test_a_folder_whose_holder_has_not_yet_said_who_it_is(tmp_path: Path) -> None:
+def test_a_folder_whose_holder_has_not_yet_said_who_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with files.locked(tmp_path):
         (tmp_path / ".lock").write_text("")
         with pytest.raises(files.FolderInUse, match=r"at work there \(just begun\); wait"):
+            files.locked(tmp_path).__enter__()
+        (tmp_path / ".lock").unlink()  # by a holder that ends at this moment
+
+        def just_missed(lock: FileLock, timeout: float) -> None:
+            raise Timeout(lock.lock_file)
+
+        monkeypatch.setattr(FileLock, "acquire", just_missed)
+        with pytest.raises(files.FolderInUse, match="at work there"):
             files.locked(tmp_path).__enter__()
 
 

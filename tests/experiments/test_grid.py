@@ -6,11 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -481,6 +483,7 @@ def test_two_processes_share_an_experiment_and_one_that_is_killed_leaves_its_cel
             first.kill()
             said, _ = second.communicate(timeout=300)
     assert second.returncode == 0
+    assert not list(shared.glob(".lock-*"))
     assert "loose, seed 0" in said
     assert "tight, seed 0" in said
     ours, wanted = (read_results(path) for path in (shared, folder))
@@ -489,22 +492,33 @@ def test_two_processes_share_an_experiment_and_one_that_is_killed_leaves_its_cel
     )
 
 
-def test_one_that_has_nothing_left_to_take_waits_for_the_others_cells(
+def test_a_process_that_has_nothing_left_to_claim_waits_for_the_others_and_leaves_no_lock(
     finished: tuple[Path, list[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, command, _ = finished
     results, shared = read_results(folder), tmp_path / "shared"
     shared.mkdir()
     write_results(shared, results[:-1])
-    last = results[-1]
-    (shared / ".cells").mkdir()
     monkeypatch.setattr("paint.experiments.grid.train", None)
-    with locked(shared / ".cells", f"{last.cell}-seed-{last.seed}"):
-        monkeypatch.setattr(
-            "paint.experiments.grid.sleep", lambda _: write_results(shared, results)
-        )
-        assert main([*command, "--folder", str(shared)]) == 0
+    is_waiting = Event()
+    note = Display.note
+
+    def heard(display: Display, text: str) -> None:
+        if "waiting for it" in text:
+            is_waiting.set()
+        note(display, text)
+
+    monkeypatch.setattr(Display, "note", heard)
+    with ThreadPoolExecutor() as pool:
+        with locked(shared, f".lock-{results[-1].cell}-seed-{results[-1].seed}"):
+            ended = pool.submit(main, [*command, "--folder", str(shared)])
+            assert is_waiting.wait(60)
+            assert not ended.done()
+            write_results(shared, results)
+        assert ended.result(60) == 0
     assert read_results(shared) == read_results(folder)
+    assert not list(shared.glob(".lock-*"))
+    assert not list(folder.glob(".lock-*"))
 
 
 LAB, LARGE = (read_recipe(find_recipe(name)) for name in ("lab-paint", "paint-qwen3-1.7b"))

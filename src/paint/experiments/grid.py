@@ -21,11 +21,11 @@ cells or seeds.
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 
 import numpy as np
 
@@ -56,9 +56,6 @@ from paint.training.run import train
 
 MAY_CHANGE = {"rollout.urls", "rollout.server_gpus", "rollout.max_engine_gap"}
 """Keys of a config that may differ between two calls that work on one experiment."""
-
-POLL_SECONDS = 2
-"""How often is looked whether other processes have ended their cells."""
 
 FREE_SPACE = "free some space, or choose another place (--folder); the same command goes on"
 
@@ -161,17 +158,11 @@ def run_cells(
         return places.get((result.cell, result.seed), -1)
 
     spent: dict[str, list[float]] = {}
-    is_waiting = False
     while missing:
-        with ExitStack() as stack:
-            cell, busy = _take(missing, folder, stack)
-            if cell is None:
-                if not is_waiting:
-                    display.note("other processes work on all that is missing; waiting for them")
-                is_waiting = True
-                sleep(POLL_SECONDS)
-            elif lacking := _lacking(cell, steps[cell.name], _stored(folder)):
-                time_left = _time_left(spent, [other.name for other in missing], 1 + busy)
+        with _claimed(missing, folder, display) as cell:
+            if lacking := _lacking(cell, steps[cell.name], _stored(folder)):
+                processes = 1 + missing.index(cell)  # others work on those before it
+                time_left = _time_left(spent, [other.name for other in missing], processes)
                 number = seeded.index(cell) + 1
                 display.note(f"{number} of {len(seeded)}: {cell.label}{time_left}")
 
@@ -393,16 +384,27 @@ def _lacking(
     return [step for step in steps if (cell.name, cell.seed, step) not in results]
 
 
-def _take(missing: Sequence[Cell], folder: Path, stack: ExitStack) -> tuple[Cell | None, int]:
-    """The first cell that no other process works on, held by the stack; how many it passed."""
-    places = folder / ".cells"
-    with explained(places, RunError, "choose another place (--folder)"):
-        places.mkdir(exist_ok=True)
-    for busy, cell in enumerate(missing):
-        with suppress(FolderInUse):
-            stack.enter_context(locked(places, f"{cell.name}-seed-{cell.seed}"))
-            return cell, busy
-    return None, len(missing)
+@contextmanager
+def _claimed(missing: Sequence[Cell], folder: Path, display: Display) -> Iterator[Cell]:
+    """Lock the first cell that no other process works on; if there is none, wait for the first.
+
+    The lock's file is removed with the cell's results in place; after an error it stays, so that a
+    process which waits for it and one that comes later lock the same file.
+    """
+    with ExitStack() as stack:
+        for cell in missing:
+            with suppress(FolderInUse):
+                stack.enter_context(locked(folder, _lock_name(cell)))
+                break
+        else:
+            cell = missing[0]
+            stack.enter_context(locked(folder, _lock_name(cell), waiting=display.note))
+        yield cell
+        (folder / _lock_name(cell)).unlink(missing_ok=True)
+
+
+def _lock_name(cell: Cell) -> str:
+    return f".lock-{cell.name}-seed-{cell.seed}"
 
 
 def _time_left(spent: Mapping[str, Sequence[float]], names: Sequence[str], processes: int) -> str:
