@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock, Timeout
 
 from paint.core import storage
 from paint.core.errors import PaintError, wrap_errors
@@ -215,10 +216,20 @@ def test_locked_can_wait_for_holder(tmp_path: Path) -> None:
     assert message.endswith("; waiting for it")
 
 
-def test_locked_without_holder_details_is_reported(tmp_path: Path) -> None:
+def test_lock_folder_without_holder_details_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with storage.lock_folder(tmp_path):
         (tmp_path / ".lock").write_text("")
         with pytest.raises(storage.FolderInUse, match=r"at work there \(just begun\); wait"):
+            storage.lock_folder(tmp_path).__enter__()
+        (tmp_path / ".lock").unlink()  # by a holder that ends at this moment
+
+        def just_missed(lock: FileLock, timeout: float) -> None:
+            raise Timeout(lock.lock_file)
+
+        monkeypatch.setattr(FileLock, "acquire", just_missed)
+        with pytest.raises(storage.FolderInUse, match="at work there"):
             storage.lock_folder(tmp_path).__enter__()
 
 

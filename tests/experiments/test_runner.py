@@ -6,11 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -483,6 +485,7 @@ def test_experiment_two_processes_share_experiment_and_survive_kill_of_one(
             first.kill()
             said, _ = second.communicate(timeout=300)
     assert second.returncode == 0
+    assert not list(shared.glob(".lock-*"))
     assert "loose, seed 0" in said
     assert "tight, seed 0" in said
     ours, wanted = (read_results(path) for path in (shared, folder))
@@ -491,22 +494,33 @@ def test_experiment_two_processes_share_experiment_and_survive_kill_of_one(
     )
 
 
-def test_experiment_idle_process_waits_for_runs_of_others(
+def test_experiment_idle_process_waits_for_others_and_leaves_no_lock(
     finished: tuple[Path, list[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, command, _ = finished
     results, shared = read_results(folder), tmp_path / "shared"
     shared.mkdir()
     write_results(shared, results[:-1])
-    last = results[-1]
-    (shared / ".cells").mkdir()
     monkeypatch.setattr("paint.experiments.runner.train", None)
-    with lock_folder(shared / ".cells", f"{last.cell}-seed-{last.seed}"):
-        monkeypatch.setattr(
-            "paint.experiments.runner.sleep", lambda _: write_results(shared, results)
-        )
-        assert main([*command, "--folder", str(shared)]) == 0
+    is_waiting = Event()
+    note = Display.note
+
+    def heard(display: Display, text: str) -> None:
+        if "waiting for it" in text:
+            is_waiting.set()
+        note(display, text)
+
+    monkeypatch.setattr(Display, "note", heard)
+    with ThreadPoolExecutor() as pool:
+        with lock_folder(shared, f".lock-{results[-1].cell}-seed-{results[-1].seed}"):
+            ended = pool.submit(main, [*command, "--folder", str(shared)])
+            assert is_waiting.wait(60)
+            assert not ended.done()
+            write_results(shared, results)
+        assert ended.result(60) == 0
     assert read_results(shared) == read_results(folder)
+    assert not list(shared.glob(".lock-*"))
+    assert not list(folder.glob(".lock-*"))
 
 
 LAB, LARGE = (read_recipe(find_recipe(name)) for name in ("demo-paint", "paint-qwen3-1.7b"))

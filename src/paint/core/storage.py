@@ -21,7 +21,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -244,8 +244,10 @@ def lock_folder(
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            holder = path.read_text("utf-8", "replace").strip() or "just begun"
-            in_use = f"{folder}: another process is at work there ({holder})"
+            holder = ""
+            with suppress(FileNotFoundError):  # its process has just ended, and removed it
+                holder = path.read_text("utf-8", "replace").strip()
+            in_use = f"{folder}: another process is at work there ({holder or 'just begun'})"
             if waiting is None:
                 raise FolderInUse(f"{in_use}; wait, or name another folder") from None
             waiting(f"{in_use}; waiting for it")

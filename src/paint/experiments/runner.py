@@ -21,11 +21,11 @@ cells or seeds.
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 
 import numpy as np
 
@@ -63,9 +63,6 @@ from paint.training.trainer import train
 
 CHANGEABLE_SETTINGS = {"rollout.urls", "rollout.server_gpus", "rollout.max_logprob_mismatch"}
 """Keys of a config that may differ between two calls that work on one experiment."""
-
-POLL_SECONDS = 2
-"""How often is looked whether other processes have ended their cells."""
 
 FREE_SPACE = "free some space, or choose another place (--folder); the same command goes on"
 
@@ -170,17 +167,11 @@ def run_experiment(
         return places.get((result.cell, result.seed), -1)
 
     spent: dict[str, list[float]] = {}
-    is_waiting = False
     while missing:
-        with ExitStack() as stack:
-            cell, busy = _claim_run(missing, folder, stack)
-            if cell is None:
-                if not is_waiting:
-                    display.note("other processes work on all that is missing; waiting for them")
-                is_waiting = True
-                sleep(POLL_SECONDS)
-            elif lacking := _missing_steps(cell, steps[cell.name], _stored(folder)):
-                time_left = _time_left(spent, [other.name for other in missing], 1 + busy)
+        with _claimed_run(missing, folder, display) as cell:
+            if lacking := _missing_steps(cell, steps[cell.name], _stored(folder)):
+                processes = 1 + missing.index(cell)  # others work on those before it
+                time_left = _time_left(spent, [other.name for other in missing], processes)
                 number = seeded.index(cell) + 1
                 display.note(f"{number} of {len(seeded)}: {cell.label}{time_left}")
 
@@ -406,18 +397,29 @@ def _missing_steps(
     return [step for step in steps if (cell.name, cell.seed, step) not in results]
 
 
-def _claim_run(
-    missing: Sequence[ExperimentRun], folder: Path, stack: ExitStack
-) -> tuple[ExperimentRun | None, int]:
-    """The first cell that no other process works on, held by the stack; how many it passed."""
-    places = folder / ".cells"
-    with wrap_errors(places, RunError, "choose another place (--folder)"):
-        places.mkdir(exist_ok=True)
-    for busy, cell in enumerate(missing):
-        with suppress(FolderInUse):
-            stack.enter_context(lock_folder(places, f"{cell.name}-seed-{cell.seed}"))
-            return cell, busy
-    return None, len(missing)
+@contextmanager
+def _claimed_run(
+    missing: Sequence[ExperimentRun], folder: Path, display: Display
+) -> Iterator[ExperimentRun]:
+    """Lock the first cell that no other process works on; if there is none, wait for the first.
+
+    The lock's file is removed with the cell's results in place; after an error it stays, so that a
+    process which waits for it and one that comes later lock the same file.
+    """
+    with ExitStack() as stack:
+        for cell in missing:
+            with suppress(FolderInUse):
+                stack.enter_context(lock_folder(folder, _lock_name(cell)))
+                break
+        else:
+            cell = missing[0]
+            stack.enter_context(lock_folder(folder, _lock_name(cell), waiting=display.note))
+        yield cell
+        (folder / _lock_name(cell)).unlink(missing_ok=True)
+
+
+def _lock_name(cell: ExperimentRun) -> str:
+    return f".lock-{cell.name}-seed-{cell.seed}"
 
 
 def _time_left(spent: Mapping[str, Sequence[float]], names: Sequence[str], processes: int) -> str:
