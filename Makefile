@@ -33,7 +33,7 @@ inspect: .venv-inspect/ready  ## inspect-ai, which tests read evaluations with, 
 	.venv-inspect/bin/pip install --quiet --disable-pip-version-check inspect-ai==0.3.285
 	@touch $@
 
-screenshots: setup  ## the pictures of docs/show.md; needs Chromium
+screenshots: setup  ## the pictures in docs/images; needs Chromium
 	$(BIN)/python benchmarks/screenshots.py
 
 demo: setup  ## train and evaluate on the embedded model
@@ -41,11 +41,11 @@ demo: setup  ## train and evaluate on the embedded model
 
 # Two processes of one thread share the work: on two cores that is faster than one of two threads.
 REAL = OMP_NUM_THREADS=1 $(BIN)/python examples/smollm2/run.py
-real: setup  ## the same on a small real model (docs/real.md): 1.5 to 3 hours; stopped, it goes on
+real: setup  ## the same on a small real model (docs/results/smollm2.md): 1.5 to 3 hours; stopped, it goes on
 	@mkdir -p runs
 	$(REAL) > runs/real-beside.txt 2>&1 & $(REAL); status=$$?; wait; exit $$status
 
-results: setup  ## the paper's tables on the demo (docs/results.md); stopped, it goes on where it was
+results: setup  ## the paper's tables on the demo (docs/results/demo.md); stopped, it goes on where it was
 	$(BIN)/paint demo --methods sft grpo opsd paint --seeds 5
 	$(BIN)/paint demo --methods grpo-long opsd paint --seeds 5 --every-checkpoint --folder runs/demo-budget
 	$(BIN)/paint ablate controls demo-paint --seeds 5
@@ -79,7 +79,7 @@ bench-update: setup  ## a whole update of a random Qwen3-1.7B (without a GPU: of
 	$(BIN)/python benchmarks/update.py
 
 # Installs nothing: a machine with a GPU may have no network, and has a torch of its own.
-gpu:  ## all that only a GPU can show, in under nine minutes (docs/gpu.md); without one, a rehearsal
+gpu:  ## all that only a GPU can show, in under nine minutes (docs/dev/benchmarks.md); without one, a rehearsal
 	$(or $(wildcard $(BIN)/python),$(PYTHON)) benchmarks/gpu.py $(if $(OUT),--folder $(OUT)) $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
 
 clean:

@@ -1,4 +1,4 @@
-"""All that only a GPU can show, in one command of less than nine minutes (docs/gpu.md).
+"""All that only a GPU can show, in one command of less than nine minutes (docs/dev/benchmarks.md).
 
     python benchmarks/gpu.py [--smollm2 FOLDER]        (make gpu)
 

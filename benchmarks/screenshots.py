@@ -1,4 +1,4 @@
-"""The pictures of docs/show.md: `make screenshots`.
+"""The pictures of docs/how-to/inspect-rollouts.md: `make screenshots`.
 
 Trains demo-paint and evaluates it and its base, unless --run and --evals name others, writes both
 pages, and takes a picture of each view with the system's Chromium.
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="a finished run (default: train demo-paint)")
     parser.add_argument("--evals", type=Path, help="an evaluation (default: of that run)")
     parser.add_argument("--work", type=Path, default=Path("runs/screenshots"))
-    parser.add_argument("--docs", type=Path, default=Path("docs"))
+    parser.add_argument("--docs", type=Path, default=Path("docs/images"))
     parser.add_argument("--name", default="show", help="the pictures are NAME-rollout.png, ...")
     options = parser.parse_args()
 

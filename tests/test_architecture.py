@@ -173,7 +173,9 @@ def test_shipped_recipes_load_and_repeat_no_default(path: Path) -> None:
             )
 
 
-DOCUMENTS = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md"]
+DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
+# The experiment log names commands and files of their day.
+CURRENT = [document for document in DOCUMENTS if document.name != "log.md"]
 
 
 def test_documentation_links_resolve() -> None:
@@ -184,17 +186,35 @@ def test_documentation_links_resolve() -> None:
 
 
 def test_documentation_file_paths_exist() -> None:
-    for document in DOCUMENTS:
-        if document.name == "log.md":  # names what was there when it was measured
-            continue
-        for path in re.findall(r"\b(?:tests|benchmarks|src)/[\w/]+\.py\b", document.read_text()):
+    for document in CURRENT:
+        paths = re.findall(r"\b(?:tests|benchmarks|src|tools)/[\w/]+\.py\b", document.read_text())
+        for path in paths:
             assert (ROOT / path).exists(), f"{document.name}: {path}"
+
+
+def test_documentation_pages_that_source_names_exist() -> None:
+    folders = ("src", "tests", "benchmarks", "examples", "launch")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
+    sources = [p for p in files if p.suffix in (".py", ".toml", ".js", ".sbatch", ".yaml")]
+    seen = 0
+    for source in sources:
+        for page in re.findall(r"\bdocs/[\w/-]+\.md\b", source.read_text(encoding="utf-8")):
+            seen += 1
+            assert (ROOT / page).exists(), f"{source.relative_to(ROOT)}: {page}"
+    assert seen > 30
+
+
+def test_architecture_page_lists_every_module() -> None:
+    page = (ROOT / "docs/dev/architecture.md").read_text()
+    tree = page.partition("```\n")[2].partition("```")[0]
+    for module in MODULES:
+        assert re.search(rf"\b{module.rpartition('.')[2]}\.py\b", tree), module
 
 
 def test_documentation_options_exist_and_parse() -> None:
     option = re.compile(r"--(\w+)\.([\w-]+)(=?)`?[\s\\]*(\S*)")
     config, seen = Config(), 0
-    for document in [*DOCUMENTS, *(ROOT / "launch").iterdir()]:
+    for document in [*CURRENT, *(ROOT / "launch").iterdir()]:
         for section, name, joined, following in option.findall(document.read_text()):
             if section in ("sizes", "section"):  # of benchmarks, and of any section
                 continue

@@ -223,7 +223,7 @@ def word_problems(
 
 
 def rows(problems: Sequence[WordProblem]) -> list[dict[str, Any]]:
-    """As a file of problems holds them (docs/data.md)."""
+    """As a file of problems holds them (docs/how-to/own-data.md)."""
     return [
         {
             "id": f"{p.family}-{number}",

@@ -74,7 +74,7 @@ Method = Literal["grpo", "opsd-none", "opsd-other", "opsd", "paint-none", "paint
 
 @dataclass(frozen=True)
 class Options:
-    """Train and evaluate SmolLM2-135M-Instruct (docs/real.md has the figures)."""
+    """Train and evaluate SmolLM2-135M-Instruct (docs/results/smollm2.md has the figures)."""
 
     methods: tuple[Method, ...] = ("grpo", "opsd", "paint-none", "paint-other", "paint")
     """Recipes of this example; the last one is compared with each of the others."""

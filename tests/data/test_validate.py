@@ -123,7 +123,7 @@ def test_check_file_lists_gold_warnings(tmp_path: Path) -> None:
         ],
     )
     text = shown(check)
-    assert "gold answers to look at (docs/data.md): 2 rows" in text
+    assert "gold answers to look at (docs/how-to/own-data.md): 2 rows" in text
     assert r"row 2: '\\frac{9}{': it does not parse" in text
 
 

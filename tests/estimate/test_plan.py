@@ -30,7 +30,7 @@ from paint.estimate.plan import (
 from paint.estimate.report import lines, start_line
 from paint.training import trainer
 
-DOCUMENT = Path(__file__).parents[2] / "docs/plan.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/how-to/large-models.md"
 RECIPE = read_recipe(find_recipe("paint-qwen3-8b"))
 SERVED = replace(RECIPE, rollout=replace(RECIPE.rollout, engine="vllm"))
 LLAMA = "meta-llama/Llama-3.3-70B-Instruct"

@@ -601,7 +601,7 @@ def test_overlap_with_other_problem_is_small(
 
 
 def test_anchors_match_documented_cases() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "anchors.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/concepts/anchors.md").read_text(encoding="utf-8")
     cases = re.findall(
         r"^```latex\n(.*?)^```\n\n```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL
     )

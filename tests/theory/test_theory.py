@@ -1,7 +1,7 @@
 """The nine results of the paper's appendix, each on cases small enough to enumerate, in float64.
 
-docs/theory.md says what each states, and how far this checks it. Where our code computes what a
-result is about, it is that code which is held to it.
+docs/concepts/theory.md states each, and how far this checks it. Where our code computes what a
+result is about, the test uses that code.
 """
 
 import itertools

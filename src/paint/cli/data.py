@@ -46,7 +46,7 @@ class OpenThoughts:
     """Share of a problem that must be repeated, in [0, 1]."""
     masked: bool = False
     """Also drop problems that repeat one with other numbers or letters, and some that only sound
-    alike (docs/data.md)."""
+    alike (docs/how-to/own-data.md)."""
     workers: OptionalCount = None
     """Processes that verify; None: one for each core."""
     deadline: Seconds = 5.0

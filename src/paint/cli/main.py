@@ -60,7 +60,7 @@ VERBS: dict[str, Any] = {
     "ablate": Ablate,
 }
 
-DATA = "Make or validate training data (docs/data.md)."
+DATA = "Make or validate training data (docs/how-to/own-data.md)."
 
 ABOUT = f"""On-policy self-distillation with a partly masked solution.
 
@@ -209,7 +209,7 @@ def _spin_briefly() -> None:
 
     By default they spin for long, and where a core is shared, for a thread that cannot run
     meanwhile. If they slept at once, a step of the demo would take twice as long on idle cores
-    (docs/log.md). OpenMP reads this when torch is imported, and never again.
+    (docs/dev/log.md). OpenMP reads this when torch is imported, and never again.
     """
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
         os.environ["GOMP_SPINCOUNT"] = "10000"

@@ -11,7 +11,7 @@ class Plan:
     """Estimate what lies in which memory, what fits, and which GPUs train and serve.
 
     The estimate comes from the model's config.json: nothing is loaded, and no GPU is needed
-    (docs/plan.md).
+    (docs/how-to/large-models.md).
 
     Example: paint plan demo-paint --gpus 0
     """

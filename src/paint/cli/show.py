@@ -14,7 +14,7 @@ class Show:
     """Write one HTML file that opens anywhere, without a server and without a network.
 
     It shows a run with its rollouts token by token, several runs over each other, or evaluations
-    with every answer and its verdict (docs/show.md).
+    with every answer and its verdict (docs/how-to/inspect-rollouts.md).
 
     Example: paint show runs/first --no-rescore --no-open
     """

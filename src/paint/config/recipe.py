@@ -176,7 +176,7 @@ def require_trainable(config: Config) -> None:
         raise ConfigError(
             f'model.dtype must be "float32" with model.train_mode "full", '
             f"got {format_value(config.model.dtype)} (a weight of 16 bits loses steps of "
-            f"{config.train.learning_rate:g}: docs/paper.md, D4)"
+            f"{config.train.learning_rate:g}: docs/fidelity.md, D4)"
         )
     engine = engine_type(config.rollout.engine)
     if config.model.shard and (config.model.train_mode == "full" or not engine.takes_adapters):

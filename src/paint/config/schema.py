@@ -69,16 +69,16 @@ class ModelConfig:
     """Recompute activations in the backward pass: less memory, more time, the same result."""
     shard: bool = False
     """Let the ranks of a machine share the frozen layers, each gathered as it computes: for models
-    that one GPU does not hold; the same result (ours; docs/scale.md)."""
+    that one GPU does not hold; the same result (ours; docs/how-to/large-models.md)."""
     quantization: Literal["none", "nf4"] = "none"
     """Format of the frozen layers in memory: nf4 rounds them to 4 bits when they are loaded, which
-    trains on another base (ours; docs/scale.md)."""
+    trains on another base (ours; docs/how-to/large-models.md)."""
     student_thinking: bool = False
     """Thinking mode of the student's prompt, in rollouts and in scoring (OPSD's scripts: off; the
     paper is silent)."""
     teacher_thinking: bool = True
     """Thinking mode of the teacher's prompt. Where it is not the student's, the two continue after
-    different text (OPSD's scripts: on; the paper is silent; docs/paper.md, D9)."""
+    different text (OPSD's scripts: on; the paper is silent; docs/fidelity.md, D9)."""
     attention: str = "sdpa"
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
     packed: bool = False
@@ -139,7 +139,7 @@ class RolloutConfig:
 
     engine: str = "local"
     """What generates: local is the training process itself; vllm is vLLM servers that hold base +
-    adapter (docs/engines.md); merged is local with the adapter rounded into the weights, for
+    adapter (docs/how-to/vllm.md); merged is local with the adapter rounded into the weights, for
     comparison only; module:Class is an engine of your own."""
     temperature: float = 1.1
     """Sampling temperature, in [0.001, 1000] (paper: Experimental Details, 1.1 in training, 1.0 in
@@ -185,7 +185,7 @@ class RolloutConfig:
     """Steps between asking for completions and training on them, in [0, 64]: servers write step
     t + ahead, by the adapter as it is before update t, while step t trains; 0 is on policy
     (paper: Algorithm 1, on policy; ours). With local, this only shows what old completions do
-    (docs/engines.md)."""
+    (docs/how-to/vllm.md)."""
     colocate: bool = False
     """Let the servers give their GPU to the trainer between rollouts (vLLM's sleep mode, level
     1)."""
@@ -445,7 +445,7 @@ class LogConfig:
     """Store every completion with its overlap, mask ratio and verdict in the run directory."""
     token_rows: int | Literal["all"] = 4
     """Rows a step, the first ones, whose values are kept token by token beside their rollouts, for
-    `paint show` and pandas (docs/show.md); "all", or 0 for none (ours)."""
+    `paint show` and pandas (docs/how-to/inspect-rollouts.md); "all", or 0 for none (ours)."""
 
     def __post_init__(self) -> None:
         validate_common(self)

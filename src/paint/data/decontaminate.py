@@ -17,8 +17,8 @@ m+n.", 20 words), and one n-gram of these would condemn half of all contest prob
 
 A second, masked pass does the same once every number is one number and every single letter one
 letter. It finds renamed variables and changed numbers, and with them problems of the same wording
-that are no copies (docs/data.md has the cost). A problem of fewer than 13 words must then be the
-whole text.
+that are no copies (docs/how-to/own-data.md has the cost). A problem of fewer than 13 words must
+then be the whole text.
 
 Left out on purpose: paraphrases and translations. They share no long n-gram.
 """

@@ -78,8 +78,8 @@ def name_unparsed(name: str, problems: Sequence[Problem], say: Callable[[str], o
                 f"warning: {name}: {len(unparsed)} of {count} gold answers do not parse, and are "
                 f"met by the same text alone",
                 *lines,
-                "  Mend them, or list other right answers beside them (docs/data.md). After "
-                "grading, --overrides FILE judges single samples (docs/evaluation.md).",
+                "  Mend them, or list other right answers beside them (docs/how-to/own-data.md). "
+                "After grading, --overrides FILE judges single samples (docs/how-to/evaluate.md).",
             ]
         )
     )

@@ -35,7 +35,7 @@ SHOWN_ROWS = 5
 CHUNK = 256
 FOUND_BY: dict[Pass, str] = {
     "words": "repeat a benchmark problem",
-    "masked": "repeat one but for numbers or letters, or sound alike (docs/data.md)",
+    "masked": "repeat one but for numbers or letters, or sound alike (docs/how-to/own-data.md)",
 }
 
 
@@ -209,7 +209,7 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
     if check.too_long.count:
         notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
     if check.gold_warnings.count:
-        notes["gold answers to look at (docs/data.md)"] = check.gold_warnings
+        notes["gold answers to look at (docs/how-to/own-data.md)"] = check.gold_warnings
     notes |= {title: rows for title, rows in check.contaminated.items() if rows.count}
     for title, rows in notes.items():
         console.print(f"{title}: {rows.count:,} rows")

@@ -87,7 +87,7 @@ def bootstrap(
 
     Source: Learned-Miller & Thomas 2019, "A New Confidence Interval for the Mean of a Bounded
     Random Variable" (arXiv:1905.06208); Gaffke 2005. That it holds the truth 95 times in 100 for
-    any distribution is their conjecture; docs/evaluation.md has what we measured.
+    any distribution is their conjecture; docs/concepts/statistics.md has what we measured.
 
     Args:
         groups: one value a problem, by benchmark.
@@ -140,8 +140,8 @@ def over_seeds(
     Variances are Involved".
 
     The noise of single samples is in both variances, so the interval is too wide where seeds do not
-    differ; without the noise, it would be too narrow where they do (docs/log.md). With one seed the
-    interval is ``bootstrap``'s, which knows nothing of other seeds.
+    differ; without the noise, it would be too narrow where they do (docs/dev/log.md). With one seed
+    the interval is ``bootstrap``'s, which knows nothing of other seeds.
 
     Raises:
         ValueError: no seed, or no problem.

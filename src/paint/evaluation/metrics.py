@@ -103,7 +103,7 @@ def maj_at_k(
 
 
 def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
-    """Every figure, problem by problem; the figure itself is the mean (names: docs/notation.md)."""
+    """The metrics problem by problem; a metric is the mean (names: docs/reference/metrics.md)."""
     k = graded.correct.shape[1]
     passes = {
         f"pass_at_{j}": pass_at_k(graded.correct, j) for j in sorted({2, 4, 8, k}) if 1 < j <= k

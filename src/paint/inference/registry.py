@@ -2,7 +2,7 @@
 
 This is the only place that knows engines by their names; everything else asks for a property. The
 module imports no engine, so settings are checked without torch. An engine outside of the package is
-named as "module:Class" (docs/engines.md).
+named as "module:Class" (docs/how-to/extend.md).
 """
 
 from dataclasses import dataclass

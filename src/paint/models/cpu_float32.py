@@ -2,7 +2,7 @@
 
 Where a CPU has no instructions for 16 bits, torch multiplies such weights several times as slowly
 as float32 from a few rows on, and goes as slowly back through attention. With them, too, it goes
-slowly back through attention of a few tokens (docs/log.md). Here they are made float32 for one
+slowly back through attention of a few tokens (docs/dev/log.md). Here they are made float32 for one
 product at a time, whose result is rounded once. What is kept, for the backward pass too, stays as
 small as it is.
 """

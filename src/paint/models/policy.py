@@ -183,7 +183,7 @@ class Policy:
     def merged(self) -> Iterator[None]:
         """Within this block the adapter is part of the weights; afterwards all is as it was.
 
-        The sum is rounded to the weights' dtype, which may lose a small adapter (docs/paper.md,
+        The sum is rounded to the weights' dtype, which may lose a small adapter (docs/fidelity.md,
         D4). So this is for export and for comparison, not for training.
         """
         if self.tuning == "full":

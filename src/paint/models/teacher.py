@@ -15,7 +15,7 @@ model, only the weights that are its own:
 With adapters, what is averaged is the update ΔW = (alpha / r) B A of each layer, since the product
 of the averages of A and B is another matrix. The average has no low rank, so it is kept as a whole,
 in float32. It is applied beside the base weights: added to bfloat16 weights it would be rounded
-away (docs/paper.md, D4).
+away (docs/fidelity.md, D4).
 
 Left out on purpose: teachers that are another model, and averages over anything but optimizer
     steps.

@@ -212,7 +212,7 @@ def merge(policy: Policy, folder: Path) -> None:
     """Write base + adapter as one model, for serving elsewhere.
 
     Rounding to the model's dtype may lose a small adapter. So generation during training never uses
-    merged weights (docs/paper.md, D4).
+    merged weights (docs/fidelity.md, D4).
     """
     with policy.merged():
         weights = {

@@ -71,7 +71,7 @@ class RowWork(NamedTuple):
 # Logits in a block of rows: few enough for a processor's cache, enough to keep a GPU busy.
 CPU_BLOCK, GPU_BLOCK = 2**18, 2**25
 # Tokens whose logits are in memory at once. A second visit to selected tokens costs a CPU nothing
-# that is seen (docs/log.md), and half of the paper's longest completion takes half the memory.
+# that is seen (docs/dev/log.md), and half of the paper's longest completion takes half the memory.
 CPU_CHUNK, GPU_CHUNK = 512, 1024
 # Rows of the head that are converted at a time where the device cannot multiply the two dtypes.
 SLICE = 2**14

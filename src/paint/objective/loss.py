@@ -57,7 +57,7 @@ def information_gain(
 
     The entropy that the target would lose by interpolation if energies were Gaussian with variances
     c H^γ. It ranks positions just as the ratio does, so the loss never needs it; what targets
-    really lose is measured beside it (docs/theory.md).
+    really lose is measured beside it (docs/concepts/theory.md).
 
     Args:
         entropy_ratio: R, at least 0.

@@ -6,7 +6,7 @@ first k steps: as many as there were), whatever is faster, and a run can be repe
 keeps the k adapters that write what is under way, so that a resumed run asks for the same again.
 
 Left out on purpose: completions by more than one adapter, queues whose lag is an upper bound, and
-weights for what is old, which forward KL does not need (docs/engines.md).
+weights for what is old, which forward KL does not need (docs/concepts/off-policy.md).
 """
 
 from collections.abc import Callable, Sequence

@@ -6,7 +6,7 @@ without ``--gpus``, one on each GPU that serves (``rollout.server_gpus``), so th
 what ends them is said in one line. One trainer, or none, is this very process.
 
 Left out on purpose: other machines. Their servers are started there by `paint serve`, and the
-ranks on all of them by paint.launch (launch/slurm.sbatch, docs/launch.md).
+ranks on all of them by paint.launch (launch/slurm.sbatch, docs/how-to/several-gpus.md).
 """
 
 import json
@@ -68,7 +68,8 @@ class Request:
 
     gpus: int = 0
     """GPUs of this machine, in [0, 9999], divided into ranks that train and vLLM servers
-    (docs/launch.md); without any GPU here, so many processes without one. 0: this process alone."""
+    (docs/how-to/several-gpus.md); without any GPU here, so many processes without one. 0: this
+    process alone."""
     split: str | None = None
     """With --gpus: how many train and how many serve, such as 4+4, or shared, by which all do both
     in turns. None: as `paint plan` divides them."""

@@ -153,7 +153,7 @@ def longest_prompt(policy: Policy, config: Config, problem: Problem, other_token
 def warn_template_mismatch(display: Display, policy: Policy) -> None:
     """Say it where the views differ in more than the privileged context, and what makes them equal.
 
-    Source: docs/paper.md, D9.
+    Source: docs/fidelity.md, D9.
     """
     student, teacher = policy.template_difference()
     if student == teacher:
@@ -162,7 +162,7 @@ def warn_template_mismatch(display: Display, policy: Policy) -> None:
     off = {True: "", False: "no-"}
     display.note(
         f"the views differ in more than what the teacher is shown: where the student reads "
-        f"{_or_nothing(student)}, the teacher reads {_or_nothing(teacher)} (docs/paper.md, D9). "
+        f"{_or_nothing(student)}, the teacher reads {_or_nothing(teacher)} (docs/fidelity.md, D9). "
         f"first_kl is the KL of the first token after it. --objective.skip-tokens 1 leaves that "
         f"token out of the loss; --model.{off[policy.student_thinking]}teacher-thinking gives the "
         f"teacher the student's template, --model.{off[policy.teacher_thinking]}student-thinking "

@@ -14,7 +14,7 @@ from paint.inference.adapter_sync_check import CAUSES, LogprobMismatchError
 from paint.inference.engine import Completion
 
 OFF_POLICY_KL_WARNING = 0.05
-"""Nats of off_policy_kl over which a run says that its completions are old (docs/engines.md)."""
+"""Nats of off_policy_kl above which a run warns (docs/concepts/off-policy.md)."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Rollout:
         text: the completion, decoded.
         view: the teacher's, in distillation.
         figures: numbers that belong to the whole completion: overlap, mask_ratio, reward, ...
-            (docs/notation.md).
+            (docs/reference/metrics.md).
         behavior_log_probs: the trainer's log-probs, in nats, under the adapter that wrote it, where
             that is not the one that is trained; () where they were not computed.
         grade: of the grader, where the method needed it.
@@ -63,7 +63,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class ScoredRollout:
-    """A rollout after the loss, with its values at every completion token (docs/notation.md)."""
+    """A rollout after the loss, with its values at every token (docs/reference/metrics.md)."""
 
     rollout: Rollout
     tokens: dict[str, list[float]]
@@ -92,7 +92,7 @@ def off_policy_metrics(scored: Sequence[ScoredRollout]) -> dict[str, float]:
     off_policy_max  the largest w
 
     Nothing where the policy that is trained wrote, or nothing was scored by who wrote.
-    Source: docs/notation.md.
+    Source: docs/reference/metrics.md.
     """
     logs = [
         now - then

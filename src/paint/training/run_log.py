@@ -141,7 +141,7 @@ def step_metrics(
 
     What a method does not have is left out: references have no grades, baselines no teacher. Where
     the grader is not that of mathematics, the mean reward is a figure, too.
-    Source: docs/notation.md has every name.
+    Source: docs/reference/metrics.md has every name.
     """
     tokens = sum(len(s.rollout.completion.ids) for s in scored)
 

@@ -3,7 +3,8 @@
     tokens/step-000001.parquet      a row a token, for the first ``log.token_rows`` rows of the step
 
 Columns: row, problem_id, position, token_id, token (as text; bytes that are no UTF-8 as \\xe2),
-engine_log_prob, and the values of docs/notation.md under their names. docs/show.md has them all.
+engine_log_prob, and the values of docs/reference/metrics.md under their names.
+docs/reference/run-folder.md has them all.
 
 The schema's metadata hold its number, the step and the run's identity. Parquet keeps a checksum of
 every page, and a page whose checksum is another one is refused.

@@ -58,8 +58,8 @@ class Detail:
     """What the loss makes of one completion (n tokens).
 
     Attributes:
-        values: by name (docs/notation.md), and ``slope``, dD/dz of the sampled token: where it is
-            negative, a step of the optimizer makes that token likelier.
+        values: by name (docs/reference/metrics.md), and ``slope``, dD/dz of the sampled token:
+            where it is negative, a step of the optimizer makes that token likelier.
         edges: entries of token i are those from edges[i] to edges[i + 1] (n + 1).
         entries: token ids: the sampled one first, then the others from likely to unlikely.
         log_probs: of the entries, by student, teacher and target, at the loss's temperature (m).

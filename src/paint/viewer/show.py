@@ -21,7 +21,7 @@ SHOWN = get_args(ContextSource)
 
 @dataclass(frozen=True)
 class ShowArgs:
-    """What ``paint show`` is asked for; docs/show.md has each."""
+    """What ``paint show`` is asked for; docs/how-to/inspect-rollouts.md has each."""
 
     targets: Sequence[Path]
     steps: Sequence[int] = ()

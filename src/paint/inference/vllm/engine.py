@@ -93,7 +93,7 @@ class VllmEngine(RemoteEngine):
         folder = adapter_folder(setup.folder, options.adapter_folder)
         servers = [VllmServer(url, timeout=options.timeout) for url in options.urls]
         if not servers:
-            # Several, and the ranks beside them, have one log (docs/launch.md).
+            # Several, and the ranks beside them, have one log (docs/how-to/several-gpus.md).
             log = setup.folder / LOG if options.server_gpus else folder / "server.log"
             servers = [
                 _own_server(setup, log, number, gpus)

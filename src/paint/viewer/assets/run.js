@@ -231,7 +231,7 @@ function solutionPanel(row) {
   }
   const chips = anchors.map((a) => el(a.found ? "button.chip.found" : "span.chip.missing", { type: a.found ? "button" : null, "data-anchor": a.text, title: `${a.boxed ? "boxed answer, " : ""}${a.found ? (a.tokens ? `found at token ${a.tokens[0]}` : "found") : "missing in the completion"}`, onclick: () => { if (a.tokens) showAnchor(a); } }, a.found ? "\u2713 " : "\u2717 ", visible(a.text, { breaks: false }), a.boxed ? " \u25a1" : ""));
   const found = anchors.filter((a) => a.found).length;
-  const hidden = solution.hidden ? `the hatched part, ${percent((solution.hidden[1] - solution.hidden[0]) / (solution.text.length || 1))}, was hidden from the teacher` : "which part was hidden cannot be told (docs/show.md)";
+  const hidden = solution.hidden ? `the hatched part, ${percent((solution.hidden[1] - solution.hidden[0]) / (solution.text.length || 1))}, was hidden from the teacher` : "which part was hidden cannot be told (docs/how-to/inspect-rollouts.md)";
   return el("details.panel", { open: true }, el("summary", {}, `The solution: ${found} of ${anchors.length} anchors found, ${hidden}`), text,
     el("div.chips", {}, chips), el("p.soft", {}, "\u2713 found in the completion (click: where), \u2717 missing, \u25a1 what a box holds"));
 }
@@ -335,7 +335,7 @@ function kinds(rows) {
   for (const row of rows) { const v = values(row); unpack(row.token_kinds).forEach((kind, i) => { parts[0][kind] += 1; parts[1][kind] += v.kl?.[i] ?? 0; parts[2][kind] += Math.abs(v.loss?.[i] ?? 0); }); }
   const share = (values) => { const sum = values.reduce((a, b) => a + b, 0) || 1; return values.map((v) => v / sum); };
   const made = [{ name: "of tokens", y: share(parts[0]) }, { name: "of KL", y: share(parts[1]) }, { name: "of |loss|", y: share(parts[2]) }].filter((s, i) => i !== 1 || rows[0]?.values.kl);
-  return barChart({ title: "What the loss falls on", note: "answer: the last box; style: words such as so, then, let (docs/show.md)", labels: DATA.kinds, series: made, format: percent });
+  return barChart({ title: "What the loss falls on", note: "answer: the last box; style: words such as so, then, let (docs/how-to/inspect-rollouts.md)", labels: DATA.kinds, series: made, format: percent });
 }
 
 // --- settings ---

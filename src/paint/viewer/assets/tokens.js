@@ -117,7 +117,7 @@ function pushWords(row, i, entries) {
   if (skipped) return el("div.push", {}, "This token is left out of the loss (objective.skip_tokens).");
   const words = Math.abs(slope) < 1e-6 ? "\u25cf The loss leaves the sampled token where it is" : slope < 0 ? "\u25b2 The loss makes the sampled token likelier" : "\u25bc The loss makes the sampled token less likely";
   const why = [];
-  if (sampled?.clipped && slope > 0) why.push(` The teacher wants it higher, but its summand ${number(sampled.summand, 2)} is over the clip ${DATA.objective.clip}: its own pull is cut, and what is left pushes it down (docs/paper.md, D1).`);
+  if (sampled?.clipped && slope > 0) why.push(` The teacher wants it higher, but its summand ${number(sampled.summand, 2)} is over the clip ${DATA.objective.clip}: its own pull is cut, and what is left pushes it down (docs/fidelity.md, D1).`);
   else if (entries.some((e) => e.clipped && !e.sampled)) {
     const wanted = entries.filter((e) => e.clipped && !e.sampled).sort((a, b) => b.summand - a.summand)[0];
     why.push(" What the teacher prefers, ", el("span.mono", {}, "\u201c", visible(wanted.text, { breaks: false }), "\u201d"), ", is clipped: its pull is cut.");
