@@ -25,7 +25,7 @@ class Resume:
     """Addresses of the vLLM servers, where they have changed."""
     server_gpus: tuple[str, ...] | None = None
     """GPUs of the servers that are started, one each, where they have changed; --gpus sets them."""
-    max_engine_gap: float | None = None
+    max_logprob_mismatch: float | None = None
     """Another limit on the mean difference between the engine's and the trainer's log-probs, above
     0, in nats; it changes no value."""
     gpus: GpuOptions = ONE_PROCESS
@@ -38,8 +38,8 @@ class Resume:
             changes = {"urls": self.urls, "server_gpus": ()}
         if self.server_gpus is not None:
             changes = {"urls": (), "server_gpus": self.server_gpus}
-        if self.max_engine_gap is not None:
-            changes["max_logprob_mismatch"] = self.max_engine_gap
+        if self.max_logprob_mismatch is not None:
+            changes["max_logprob_mismatch"] = self.max_logprob_mismatch
         config = replace(config, rollout=replace(config.rollout, **changes))
         if self.steps is not None:
             config = replace(config, train=replace(config.train, steps=self.steps))

@@ -385,7 +385,9 @@ def _as_begun(config: Config, folder: Path) -> Config:
         )
     steps = max(config.train.steps, begun.train.steps)
     rollout = config.rollout
-    config = with_rollout(before, urls=rollout.urls, max_engine_gap=rollout.max_logprob_mismatch)
+    config = with_rollout(
+        before, urls=rollout.urls, max_logprob_mismatch=rollout.max_logprob_mismatch
+    )
     return replace(config, train=replace(config.train, steps=steps))
 
 
