@@ -1,4 +1,4 @@
-"""Several ranks: they wait for one another, tell each other objects, and are launched together."""
+"""Collectives, launch checks and error reports of several ranks."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASK
 
 
 def two_ranks(script: str, folder: Path, seconds: float = 120) -> subprocess.CompletedProcess[str]:
-    """What a script does on two ranks that do not load paint's model."""
+    """Run a script on two ranks, without a model."""
     path = folder / "ranks.py"
     path.write_text(script)
     return subprocess.run(
@@ -32,7 +32,7 @@ def two_ranks(script: str, folder: Path, seconds: float = 120) -> subprocess.Com
 
 @pytest.fixture
 def by_accelerate(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The environment of a process that accelerate has launched."""
+    """Set the environment of a process that accelerate has launched."""
     for name in (*COUNTS, "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
     for name, value in ALONE.items():
@@ -57,24 +57,24 @@ if rank == 1:
     time.sleep(5)
 meet()
 mine = [10 * rank, 10 * rank + 1]
-told = [
+setting = [
     waves, gathered(mine), gathered_on_first(mine), agreed_signal([15] * rank),
     is_same_everywhere("same"), is_same_everywhere(rank),
 ]
-print(f"rank {rank}: {told}\\n", end="", flush=True)
+print(f"rank {rank}: {setting}\\n", end="", flush=True)
 """
 
 
 @pytest.mark.slow
-def test_rank_collectives_outlast_gradient_timeout_and_gather_objects(
+def test_object_collectives_outlast_gradient_timeout(
     tmp_path: Path,
 ) -> None:
     result = two_ranks(WAITING, tmp_path)
     assert result.returncode == 0, result.stderr
     all_rows = [0, 1, 10, 11]
     for rank, on_first in enumerate([all_rows, [10, 11]]):
-        told = ["waves", all_rows, on_first, 15, True, False]
-        assert f"rank {rank}: {told}" in result.stdout
+        setting = ["waves", all_rows, on_first, 15, True, False]
+        assert f"rank {rank}: {setting}" in result.stdout
 
 
 LOST = """
@@ -97,7 +97,7 @@ except ranks.RankLost as lost:
 
 
 @pytest.mark.slow
-def test_a_rank_that_no_agent_ends_reports_that_it_lost_its_peer() -> None:
+def test_report_once_without_agent_reports_lost_peer() -> None:
     shared = {"ACCELERATE_USE_CPU": "true", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     shared |= {"MASTER_PORT": str(free_port())}
     line = [sys.executable, "-c", LOST]
@@ -113,14 +113,14 @@ def test_a_rank_that_no_agent_ends_reports_that_it_lost_its_peer() -> None:
     outputs = [process.communicate(timeout=120)[0] for process in both]
     assert [process.returncode for process in both] == [0, 3]
     assert outputs[0].startswith("another rank ended or does not respond (")
-    assert outputs[0].endswith("; go on with `paint resume runs/a`\n")
+    assert outputs[0].endswith("; resume with `paint resume runs/a`\n")
 
 
-def test_require_plain_launch_ignored_accelerate_settings_are_refused(
+def test_require_torchrun_ignored_accelerate_settings_are_refused(
     by_accelerate: pytest.MonkeyPatch,
 ) -> None:
     require_torchrun()
-    for variable, value, told in (
+    for variable, value, setting in (
         ("ACCELERATE_USE_FSDP", "true", "FSDP"),
         ("ACCELERATE_USE_DEEPSPEED", "true", "DeepSpeed"),
         ("ACCELERATE_MIXED_PRECISION", "bf16", "mixed precision bf16"),
@@ -128,19 +128,21 @@ def test_require_plain_launch_ignored_accelerate_settings_are_refused(
     ):
         with by_accelerate.context() as patch:
             patch.setenv(variable, value)
-            with pytest.raises(ConfigError, match=f"told to use {told}, .* 'my recipe.toml'`"):
+            with pytest.raises(
+                ConfigError, match=f"configured for {setting}, .* 'my recipe.toml'`"
+            ):
                 require_torchrun()
     by_accelerate.setenv("ACCELERATE_DYNAMO_BACKEND", "NO")
     require_torchrun()
 
 
-def test_require_plain_launch_single_process_of_several_is_refused(
+def test_require_torchrun_single_process_of_several_is_refused(
     by_accelerate: pytest.MonkeyPatch,
 ) -> None:
     by_accelerate.setenv("MASTER_ADDR", "127.0.0.1")
     with pytest.raises(ConfigError, match="started one, as it does without GPUs"):
         require_torchrun()
-    by_accelerate.setenv("WORLD_SIZE", "2")  # as torchrun says it, which started both
+    by_accelerate.setenv("WORLD_SIZE", "2")  # as set by torchrun, which started both
     require_torchrun()
 
 
@@ -154,7 +156,7 @@ def test_require_all_ranks_unconnected_tasks_are_refused(
     by_accelerate.setenv(variable, "2")
     with pytest.raises(ConfigError, match=rf"2 processes .*{variable}.*srun --ntasks-per-node 1 "):
         require_all_ranks(accelerator)
-    with pytest.raises(ConfigError, match="eval is one process"):
+    with pytest.raises(ConfigError, match="eval runs in one process"):
         require_one_process("eval")
     by_accelerate.setenv("WORLD_SIZE", "1")  # one rank, in one of two tasks
     require_all_ranks(accelerator)

@@ -1,4 +1,4 @@
-"""The doors of what goes wrong: settings, libraries' errors, text from outside, what is kept."""
+"""Error messages, validation of settings, sanitizing of text, and crash reports."""
 
 import io
 import re
@@ -48,7 +48,7 @@ def test_sanitize_for_terminal_removes_control_characters_and_is_idempotent(text
 def test_escape_markdown_cell_is_one_reversible_line(text: str) -> None:
     shown = escape_markdown_cell(text)
     assert "\n" not in shown
-    # Every bar is escaped: an odd number of backslashes stands before it.
+    # Every bar is escaped: it follows an odd number of backslashes.
     assert all(len(run) % 2 for run in re.findall(r"(\\*)\|", shown))
     assert re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", shown) == " ".join(
         sanitize_for_terminal(text).split()
@@ -62,8 +62,8 @@ def test_escape_markdown_cell_keeps_metrics_and_names() -> None:
 
 @given(st.text(st.characters(exclude_characters="\t\n"), min_size=1, max_size=40))
 @example(STEERING)
-@example("\U000e0000")  # known to no Unicode, of no width
-@example("\u0301")  # an accent with nothing to sit on: rich leaves out a cell of no width
+@example("\U000e0000")  # an unassigned code point of no width
+@example("\u0301")  # an accent without a base character: rich omits a cell of no width
 @example("\u1160\u1161")
 @example("a\u0301 \u0301")
 def test_terminal_prints_any_text_verbatim(text: str) -> None:
@@ -108,7 +108,7 @@ def test_wrap_errors_names_place_reason_and_hint() -> None:
         (RecursionError(), "RecursionError"),
         (ValueError("x" * 5000 + " y"), "xxx"),
     ]
-    for error, said in errors:
+    for error, expected in errors:
         with (
             pytest.raises(ConfigError) as caught,
             wrap_errors("its/place", ConfigError, "go there"),
@@ -117,7 +117,7 @@ def test_wrap_errors_names_place_reason_and_hint() -> None:
         message = str(caught.value)
         assert message.startswith("its/place: ")
         assert message.endswith("; go there")
-        assert said in message
+        assert expected in message
         assert "\n" not in message
         assert len(message) < 400
 
@@ -136,12 +136,12 @@ def test_crash_report_contains_no_secrets(tmp_path: Path, monkeypatch: pytest.Mo
     try:
         raise LookupError("Bearer abc123 of http://u:pass@h/ was refused")
     except LookupError as error:
-        said = crash_report(error, command)
+        message = crash_report(error, command)
 
     [path] = tmp_path.iterdir()
-    kept = path.read_text()
-    assert str(path) in said
-    assert "Traceback" not in said
+    report = path.read_text()
+    assert str(path) in message
+    assert "Traceback" not in message
     assert path.stat().st_mode & 0o077 == 0
     for part in (
         "Traceback",
@@ -151,9 +151,9 @@ def test_crash_report_contains_no_secrets(tmp_path: Path, monkeypatch: pytest.Mo
         "torch ",
         "node:8000",
     ):
-        assert part in kept, part
+        assert part in report, part
     for secret in ("openSesame", "abcdefghijkl", "hunter2", "swordfish-1", "abc123", "u:pass"):
-        assert secret not in kept, secret
+        assert secret not in report, secret
 
 
 @given(st.text(max_size=400))

@@ -1,4 +1,4 @@
-"""Files appear whole, folders keep their checksums, and one process works in a folder."""
+"""Atomic writes, JSON Lines, checksums and folder locks."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from paint.core import storage
 from paint.core.errors import PaintError, wrap_errors
 
 
-def test_write_is_atomic(tmp_path: Path) -> None:
+def test_write_atomic_interrupted_keeps_old_content(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file.txt"
     storage.write_atomic(path, "old")
 
@@ -47,7 +47,7 @@ def test_atomic_dir_appears_only_when_complete(
         fill_half()
     assert list(tmp_path.iterdir()) == []
 
-    (tmp_path / ".made.partial").mkdir()  # what a kill left
+    (tmp_path / ".made.partial").mkdir()  # left by a kill
     (tmp_path / ".made.partial" / "stale").touch()
     with storage.atomic_dir(tmp_path / "made") as partial:
         (partial / "file").write_text("whole")
@@ -89,7 +89,7 @@ def test_verify_checksums_changed_or_missing_file_is_refused(tmp_path: Path) -> 
 ROWS: list[dict[str, Any]] = [{"text": "a\u2028b\nc"}, {"x": 0.1, "y": [1, None]}, {"x": "ä"}]
 
 
-def test_read_log_round_trips_and_drops_partial_line(tmp_path: Path) -> None:
+def test_read_growing_jsonl_round_trips_and_drops_partial_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     assert list(storage.read_growing_jsonl(path, "")) == []
     storage.append_jsonl(path, ROWS[:1])
@@ -104,31 +104,31 @@ def test_read_log_round_trips_and_drops_partial_line(tmp_path: Path) -> None:
     for cut in range(1, last):
         path.write_bytes(whole[:-cut])
         assert list(storage.read_growing_jsonl(path, "")) == ROWS[:2]
-        assert path.read_bytes() == whole[:-cut]  # reading mends nothing
+        assert path.read_bytes() == whole[:-cut]  # reading changes nothing
     assert storage.trim_partial_line(path)
     storage.append_jsonl(path, ROWS[2:])
     assert path.read_bytes() == whole
 
 
-def test_a_file_of_rows_is_refused_where_a_line_is_cut_and_where_it_is_empty(
+def test_read_jsonl_cut_or_empty_file_is_refused(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "rows.jsonl"
     storage.write_jsonl(path, ROWS)
     whole = path.read_bytes()
     assert list(storage.read_jsonl(path, "")) == ROWS
-    path.write_bytes(whole[:-1])  # all values are there
+    path.write_bytes(whole[:-1])  # only the line end is missing
     assert list(storage.read_jsonl(path, "")) == ROWS
     for cut in range(2, len(whole) + 1):
         path.write_bytes(whole[:-cut])
-        if not whole[:-cut].endswith((b"}", b"\n")):  # what ends there is rows
+        if not whole[:-cut].endswith((b"}", b"\n")):  # else complete rows remain
             with pytest.raises(
                 storage.CorruptFileError, match=r"rows\.jsonl( line \d)?: .*; make it again"
             ):
                 list(storage.read_jsonl(path, "make it again"))
 
 
-def test_a_file_that_a_person_has_edited_is_read_as_it_is(tmp_path: Path) -> None:
+def test_read_json_and_jsonl_accept_edited_files(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     storage.write_jsonl(path, ROWS)
     lines = path.read_text("utf-8").split("\n")
@@ -148,7 +148,9 @@ def test_a_file_that_a_person_has_edited_is_read_as_it_is(tmp_path: Path) -> Non
     ],
     ids=range(9),
 )
-def test_what_is_no_json_object_is_refused_by_file_and_line(tmp_path: Path, content: bytes) -> None:
+def test_read_jsonl_line_without_object_is_refused_by_file_and_line(
+    tmp_path: Path, content: bytes
+) -> None:
     path = tmp_path / "facts.json"
     path.write_bytes(content)
     with pytest.raises(storage.CorruptFileError, match=rf"^{path}: .+; put it back$"):
@@ -184,34 +186,34 @@ def test_digest_depends_on_texts_and_boundaries() -> None:
     assert len(digests[0]) == 64
 
 
-def test_locked_excludes_second_process(tmp_path: Path) -> None:
+def test_lock_folder_excludes_second_process(tmp_path: Path) -> None:
     enter = f"storage.lock_folder(Path({str(tmp_path)!r})).__enter__()"
     code = f"from pathlib import Path; from paint.core import storage; {enter}"
 
-    def ask() -> str:
+    def lock_in_second_process() -> str:
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr
 
     with storage.lock_folder(tmp_path):
-        said = ask()
-        assert f"FolderInUse: {tmp_path}: another process is at work there" in said
-        assert f"(process {os.getpid()} on {socket.gethostname()} since 20" in said
+        stderr = lock_in_second_process()
+        assert f"FolderInUse: {tmp_path}: another process is at work there" in stderr
+        assert f"(process {os.getpid()} on {socket.gethostname()} since 20" in stderr
         with storage.lock_folder(tmp_path, ".other.lock"):
             pass
-    assert ask() == ""
+    assert lock_in_second_process() == ""
 
 
-def test_locked_can_wait_for_holder(tmp_path: Path) -> None:
-    told: list[str] = []
+def test_lock_folder_waits_for_holder(tmp_path: Path) -> None:
+    messages: list[str] = []
     with ExitStack() as first:
         first.enter_context(storage.lock_folder(tmp_path))
 
         def waiting(message: str) -> None:
-            told.append(message)
+            messages.append(message)
             first.close()
 
         with storage.lock_folder(tmp_path, waiting=waiting):
             assert f"process {os.getpid()} on" in (tmp_path / ".lock").read_text()
-    [message] = told
+    [message] = messages
     assert message.startswith(f"{tmp_path}: another process is at work there")
     assert message.endswith("; waiting for it")
 
@@ -221,7 +223,7 @@ def test_lock_folder_without_holder_details_is_reported(
 ) -> None:
     with storage.lock_folder(tmp_path):
         (tmp_path / ".lock").write_text("")
-        with pytest.raises(storage.FolderInUse, match=r"at work there \(just begun\); wait"):
+        with pytest.raises(storage.FolderInUse, match=r"at work there \(just started\); wait"):
             storage.lock_folder(tmp_path).__enter__()
         (tmp_path / ".lock").unlink()  # by a holder that ends at this moment
 
@@ -233,7 +235,7 @@ def test_lock_folder_without_holder_details_is_reported(
             storage.lock_folder(tmp_path).__enter__()
 
 
-def test_locked_is_released_when_process_dies(tmp_path: Path) -> None:
+def test_lock_folder_is_released_when_process_dies(tmp_path: Path) -> None:
     code = f"""
         import sys, time
         from pathlib import Path

@@ -355,7 +355,7 @@ def test_store_full_disk_is_reported_and_keeps_samples(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("asked.json", "{", "asked.json: Expecting property name"),
-        ("asked.json", "[]", "asked.json: it is no JSON object"),
+        ("asked.json", "[]", "asked.json: it is not a JSON object"),
         ("asked.json", "{}", "asked.json does not say how many samples"),
         ("problems.jsonl", '{"id": "0"}\n', "problems.jsonl: KeyError"),
         ("problems.jsonl", "", "problems.jsonl: it is empty"),

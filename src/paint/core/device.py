@@ -1,9 +1,10 @@
-"""The device that this process computes on, and what that device cannot do.
+"""Device of this process, and checks of the number formats that it supports.
 
-accelerate chooses it: a GPU of CUDA or ROCm, another accelerator such as Apple's (MPS), else the
-CPU; ACCELERATE_USE_CPU=true overrules it. Everything here asks the device, not its name, so that
-the next kind needs no line of its own.
+accelerate chooses the device: a CUDA or ROCm GPU, another accelerator such as Apple's (MPS), or
+else the CPU. ACCELERATE_USE_CPU=true overrides the choice.
 """
+
+# Capabilities are tested on the device, not looked up by its name: new kinds need no code here.
 
 from functools import cache
 
@@ -16,38 +17,38 @@ _INSTRUCTIONS = {
     torch.bfloat16: ("avx512_bf16", "amx_bf16", "bf16"),
     torch.float16: ("avx512_fp16", "amx_fp16", "fp16_arith"),
 }
-"""What torch calls a CPU's instructions for a format: x86's, and then ARM's."""
+"""Names that torch gives to a CPU's instructions for a format: x86's, then ARM's."""
 
 
 def own_device() -> torch.device:
-    """The device of this process, which is this rank's."""
+    """Return the device of this process (one rank)."""
     device: torch.device = PartialState().device
     return device
 
 
 def require_dtype(device: torch.device | str, dtype: torch.dtype) -> None:
-    """Refuse a number format that the device lacks.
+    """Check that the device supports a number format.
 
     Raises:
-        ConfigError: with the ways out.
+        ConfigError: it does not; the message suggests alternatives.
     """
     if not _has(str(device), dtype):
         name = str(dtype).removeprefix("torch.")
         raise ConfigError(
-            f"the device {device} has no {name}; take --model.dtype float32, or compute on the CPU "
+            f"the device {device} has no {name}; use --model.dtype float32, or run on the CPU "
             f"with ACCELERATE_USE_CPU=true"
         )
 
 
 def float64_device(device: torch.device) -> torch.device:
-    """Where float64 is exact for tensors of a device: there, or on the CPU (Apple's have none)."""
+    """Return the device itself if it supports float64, else the CPU (Apple's GPUs lack it)."""
     return device if _has(str(device), torch.float64) else torch.device("cpu")
 
 
 def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
     """Whether a device has instructions that multiply numbers of a format.
 
-    A GPU is taken to; a CPU is asked, for formats of 16 bits.
+    Only a CPU with bfloat16 or float16 is checked; anything else counts as supported.
     """
     if device.type != "cpu" or dtype not in _INSTRUCTIONS:
         return True
@@ -56,7 +57,7 @@ def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 def wait_for_device() -> None:
-    """Return once the accelerator has done what it was given, so that seconds are its own."""
+    """Wait until the accelerator has finished all queued work, for timings."""
     if torch.accelerator.is_available():
         torch.accelerator.synchronize()
 

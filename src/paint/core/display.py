@@ -1,7 +1,6 @@
-"""What a person sees while a run goes on: a live table in a terminal, elsewhere a line a step.
+"""Progress display of a run: a live table in a terminal, one line per step elsewhere.
 
-Left out on purpose: files and trackers, which get the same figures (paint.training.run_log and
-run).
+Files and trackers get the same metrics from paint.training.run_log and trainer.
 """
 
 import sys
@@ -36,23 +35,23 @@ SHOWN = {
     "overlap": "overlap",
     "mask_ratio": "mask ratio",
     "reward": "reward",
-    "frac_reward_zero_std": "groups whose rewards are all equal: nothing is learnt from them",
+    "frac_reward_zero_std": "groups with equal rewards, which have no gradient",
     "base_kl": "KL to the model before training, nats",
     "student_entropy": "student entropy, nats",
     "teacher_entropy": "teacher entropy, nats",
     "selected_share": "tokens interpolated",
     "selected_kl": "unclipped KL there, nats",
     "completion_tokens": "tokens a completion",
-    "gradient_norm": "gradient norm, before it is scaled down",
+    "gradient_norm": "gradient norm, before clipping",
     "truncated_frac": "truncated",
     "accuracy": "verified correct (for analysis only)",
     "logprob_mismatch_mean": "engine - trainer log-prob, mean",
     "logprob_mismatch_p99": "engine - trainer log-prob, 99th percentile",
-    "off_policy_kl": "KL from who wrote the completions, nats",
+    "off_policy_kl": "KL from the behavior policy, nats",
     "tokens_per_second_rollout": "tokens/s, rollout",
     "tokens_per_second_loss": "tokens/s, loss and gradient",
 }
-"""The live table: figures of a step, and what they are called."""
+"""Metrics of the live table, each with its label."""
 
 LINE = {
     "loss": "loss {:.4f}",
@@ -68,20 +67,20 @@ LINE = {
     "tokens_per_second_rollout": "{:,.0f} tok/s rollout",
     "tokens_per_second_loss": "{:,.0f} tok/s loss",
 }
-"""The line of a step where there is no terminal."""
+"""Metrics of a step's line without a terminal, each with its format."""
 
 SAY_SECONDS = 20.0
-"""How often a long count says how far it is, where there is no terminal."""
+"""Seconds between progress lines without a terminal."""
 
 LOG_WIDTH = 200
-"""Characters of a table where there is no terminal."""
+"""Width of tables without a terminal, in characters."""
 
 
 class Terminal(Console):
-    """Where text is shown, as text: nothing in it is read as markup, emoji or terminal codes."""
+    """A rich console that prints text verbatim, without markup, emoji or terminal codes."""
 
     farewell = ""
-    """What stderr is told once nobody reads this any longer."""
+    """Notice on stderr once stdout is closed; empty for none."""
 
     is_unread = False
 
@@ -99,24 +98,24 @@ class Terminal(Console):
             self.width = LOG_WIDTH
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """What rich does with every text that it prints, and with titles and cells of tables."""
+        """Sanitize every text that rich renders, including titles and cells of tables."""
         return super().render_str(sanitize_for_terminal(text), **options)
 
     def on_broken_pipe(self) -> None:
-        """Go on in silence where nobody reads any longer, as in `paint train ... | head`."""
+        """Continue silently after the reader has closed stdout, as in `paint train ... | head`."""
         self.quiet = True
         self.is_unread = is_output_unread()
         self.closed_stdout_notice()
 
     def closed_stdout_notice(self) -> None:
-        """Tell stderr what goes on, if nobody reads this."""
+        """Print the notice on stderr, if stdout is closed."""
         if self.is_unread and self.farewell:
             with suppress(OSError):
                 print(self.farewell, file=sys.stderr)
 
 
 class Display:
-    """Progress of one run on one rank; a disabled one (the other ranks) is silent."""
+    """Progress of one run on one rank; silent if disabled, as on all ranks but the first."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.console: Console = Terminal(quiet=not enabled)
@@ -130,7 +129,7 @@ class Display:
         self.count: Counter | None = None
 
     def note(self, text: str) -> None:
-        """Say something that stays on the screen."""
+        """Print a line that stays on the screen."""
         self.console.print(sanitize_for_terminal(text), markup=False)
 
     @contextmanager
@@ -138,7 +137,9 @@ class Display:
         """Show progress from step ``done`` to ``steps``."""
         self.steps, self.first, self.began = steps, done, time.monotonic()
         if isinstance(self.console, Terminal):
-            self.console.farewell = "nobody reads the output any longer; the training goes on"
+            self.console.farewell = (
+                "stdout is closed, so no more output follows; training continues"
+            )
             self.console.closed_stdout_notice()  # also where the pipe broke before the first step
         if not self.console.is_terminal or self.console.quiet:
             yield
@@ -150,9 +151,9 @@ class Display:
 
     @contextmanager
     def counting(self, title: str, total: int, done: int = 0) -> Iterator["Counter"]:
-        """Show how far a long count is, its speed and the time left.
+        """Show the progress of a long count, its speed and the time left.
 
-        Without a terminal, that is a line now and then.
+        Without a terminal, print a line every SAY_SECONDS.
         """
         self.count = counter = Counter(self, title, total, done)
         if self.console.is_terminal and not self.console.quiet and self.live is None:
@@ -176,14 +177,14 @@ class Display:
             self.note(counter.line())
 
     def phase(self, name: str) -> None:
-        """What the step under way is doing."""
+        """Show the current phase of the step."""
         self.phase_name, self.phase_began = name, time.monotonic()
         self._show(name)
 
-    def writing(self, whole: int, under_way: int) -> None:
-        """So many tokens are written: in whole completions, and in those that go on.
+    def writing(self, finished: int, under_way: int) -> None:
+        """Show the number of generated tokens, of finished and of unfinished completions.
 
-        May be called at every token. Without a terminal, that is a line now and then.
+        May be called at every token. Without a terminal, print a line every SAY_SECONDS.
         """
         now = time.monotonic()
         if self.count is not None:
@@ -192,7 +193,7 @@ class Display:
             return
 
         self.shown = now
-        tokens = whole + under_way
+        tokens = finished + under_way
         speed = tokens / max(now - self.phase_began, 1e-9)
         status = f"{self.phase_name or 'writing'}, {tokens:,} tokens, {speed:,.0f} tok/s"
         if self.count is not None:
@@ -203,26 +204,26 @@ class Display:
             self.note(status)
 
     def step(self, metrics: Mapping[str, float]) -> None:
-        """Show the figures of a finished step."""
+        """Show the metrics of a finished step."""
         self.metrics = metrics
         number = int(metrics["step"])
         if self.live is not None and self.task is not None:
             self.bar.update(self.task, completed=number)
             self.live.update(self._picture())
         else:
-            figures = "  ".join(
+            values = "  ".join(
                 form.format(metrics[name]) for name, form in LINE.items() if name in metrics
             )
             self.note(
-                f"step {number}/{self.steps}  {figures}  {_duration(metrics['seconds_left'])} left"
+                f"step {number}/{self.steps}  {values}  {_duration(metrics['seconds_left'])} left"
             )
 
     def seconds_left(self, done: int) -> float:
-        """An estimate from the steps so far."""
+        """Estimate the remaining seconds from the steps so far."""
         return (time.monotonic() - self.began) / max(done - self.first, 1) * (self.steps - done)
 
     def _show(self, status: str) -> None:
-        """Say beside the bar what is done, where there is one."""
+        """Show a status next to the progress bar, if there is one."""
         if self.live is not None and self.task is not None:
             left = f"{_duration(self.metrics['seconds_left'])} left, " if self.metrics else ""
             self.bar.update(self.task, status=f"{left}{status}")
@@ -240,7 +241,7 @@ class Display:
 
 
 class Counter:
-    """How far a count is. ``add`` counts one more, ``to`` says how many there are."""
+    """Progress of a count: ``add`` counts one more, ``to`` sets the count."""
 
     def __init__(self, display: Display, title: str, total: int, done: int) -> None:
         self.display, self.title, self.total, self.first, self.done = (
@@ -256,12 +257,12 @@ class Counter:
         self.task: TaskID | None = None
 
     def add(self, tokens: int = 0) -> None:
-        """One more is done, of so many tokens."""
+        """Count one more item and its tokens."""
         self.tokens += tokens
         self.to(self.done + 1)
 
     def to(self, done: int) -> None:
-        """So many are done."""
+        """Set the count."""
         self.done = done
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=done, status=self.status())
@@ -269,13 +270,13 @@ class Counter:
             self.display._show(self.line())
 
     def say_until(self, over: threading.Event) -> None:
-        """Say how far it is every now and then, also while nothing is finished."""
+        """Print the progress every SAY_SECONDS until ``over`` is set."""
         while not over.wait(SAY_SECONDS):
             if self.display.live is None:
                 self.display.note(self.line())
 
     def status(self) -> str:
-        """Speed, and an estimate of what is left."""
+        """Format the speed and the estimated time left."""
         seconds = time.monotonic() - self.began
         tokens = self.tokens + self.under_way
         rate = f"{tokens / max(seconds, 1e-9):,.0f} tok/s, " if tokens else ""
@@ -289,12 +290,12 @@ class Counter:
         return f"{rate}{_duration(left)} left"
 
     def line(self) -> str:
-        """All of it in one line."""
+        """Format title, count and status in one line."""
         return f"{self.title}: {self.done:,}/{self.total:,}, {self.status()}"
 
 
 class Clock:
-    """Seconds by phase of one step, on this rank; a phase that comes again is added up."""
+    """Seconds by phase of one step, on this rank; repeated phases add up."""
 
     def __init__(self, display: Display) -> None:
         self.display = display
@@ -309,7 +310,7 @@ class Clock:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
 
     def rates(self, tokens: int) -> dict[str, float]:
-        """Seconds by phase, and tokens a second of the phases that work on tokens.
+        """Return seconds by phase, and tokens per second of the phases "rollout" and "loss".
 
         ``tokens`` are the completion tokens of all ranks.
         """
@@ -330,7 +331,7 @@ def _columns() -> list[ProgressColumn]:
 
 
 def _duration(seconds: float) -> str:
-    """A duration in its two largest units."""
+    """Format a duration in its two largest units."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,7 +1,7 @@
-"""What concerns several ranks: who works for all, what all agree on, how gradients add up.
+"""Collectives of objects and gradients, launch checks, and error reports of several ranks.
 
-Left out on purpose: gradient hooks and wrappers for data parallelism. Every rank holds the whole
-model, and gradients are summed over the ranks once a step.
+There are no gradient hooks and no data-parallel wrapper: every rank holds the complete model, and
+gradients are summed over the ranks once per step.
 """
 
 import os
@@ -25,16 +25,16 @@ from paint.core.errors import ConfigError, Interrupted, PaintError, PeerExit, re
 T = TypeVar("T")
 
 MESSAGE_NUMBERS = 2**26
-"""Numbers that one message between ranks holds, at most."""
+"""Most elements of one gradient message between ranks."""
 
 WAIT = timedelta(days=1)
 """Timeout of collectives that wait for rank 0, which generates and writes for all."""
 
 AGENT_SECONDS = 60
-"""How long a rank that lost its peers waits for torchrun's agent to end it."""
+"""Seconds that a rank without its peers waits for torchrun's agent to end it."""
 
 _COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-"""Where launchers say how many processes they started; the first that is there counts."""
+"""Variables in which launchers give the number of processes; the first one set counts."""
 
 _IGNORED = {
     "ACCELERATE_USE_FSDP": "FSDP",
@@ -45,34 +45,34 @@ _IGNORED = {
 
 
 def require_torchrun() -> None:
-    """Refuse what accelerate was told and would not be done here, before anything is started.
+    """Refuse settings of accelerate that would be ignored, before anything is started.
 
     Raises:
         ConfigError: with the command that works.
     """
-    told = [name for key, name in _IGNORED.items() if _said(key) in ("true", "1")]
+    ignored = [name for key, name in _IGNORED.items() if _variable(key) in ("true", "1")]
     for key, name in (("MIXED_PRECISION", "mixed precision"), ("DYNAMO_BACKEND", "dynamo")):
-        if _said(f"ACCELERATE_{key}") not in ("", "no"):
-            told.append(f"{name} {_said(f'ACCELERATE_{key}')}")
-    if told and os.environ.get("RANK", "0") != "0":
+        if _variable(f"ACCELERATE_{key}") not in ("", "no"):
+            ignored.append(f"{name} {_variable(f'ACCELERATE_{key}')}")
+    if ignored and os.environ.get("RANK", "0") != "0":
         raise PeerExit(_status(ConfigError()))
-    if told:
+    if ignored:
         raise ConfigError(
-            f"accelerate was told to use {' and '.join(told)}, which would be ignored: every rank "
-            f"holds the whole model, in model.dtype; launch with `{_launch_line('GPUS')}`"
+            f"accelerate is configured for {' and '.join(ignored)}, which would be ignored: every "
+            f"rank holds the complete model, in model.dtype; launch with `{_launch_line('GPUS')}`"
         )
 
     # Only its launcher sets both, and for several processes it then starts them by itself.
     is_alone = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_ADDR" in os.environ
     if is_alone and not os.environ.keys() & set(_COUNTS):
         raise ConfigError(
-            f"accelerate was asked for several processes and has started one, as it does without "
+            f"accelerate is configured for several processes and started one, as it does without "
             f"GPUs; launch with `ACCELERATE_USE_CPU=true {_launch_line('2')}`"
         )
 
 
 def require_all_ranks(accelerator: Accelerator) -> None:
-    """Refuse launched processes that do not know of each other.
+    """Refuse launched processes that are not connected.
 
     Each would train alone, and all in one folder.
 
@@ -89,21 +89,21 @@ def require_all_ranks(accelerator: Accelerator) -> None:
         )
     nodes = "--nnodes N --rdzv-backend c10d --rdzv-endpoint FIRST_NODE:29500"
     raise ConfigError(
-        f"{launched} processes were launched ({variable}), and none knows of the others; start one "
+        f"{launched} processes were launched ({variable}), which are not connected; start one "
         f"on each machine, which starts its ranks: `srun --ntasks-per-node 1 "
-        f"{_launch_line('GPUS', nodes)}` (if this is one process all the same: `unset {variable}`)"
+        f"{_launch_line('GPUS', nodes)}` (if this is a single process: `unset {variable}`)"
     )
 
 
 def require_one_process(verb: str) -> None:
-    """Refuse several ranks for what one process does.
+    """Refuse several ranks for a command of one process.
 
     Raises:
-        ConfigError: with the way to use many GPUs all the same.
+        ConfigError: with the way to use several GPUs.
     """
     if max(PartialState().num_processes, _launched()[1]) > 1:
         raise ConfigError(
-            f"{verb} is one process; for many GPUs, start vLLM servers and name them: "
+            f"{verb} runs in one process; for several GPUs, start vLLM servers and name them: "
             f"--rollout.urls"
         )
 
@@ -114,13 +114,13 @@ class RankLost(PaintError):
 
 @contextmanager
 def report_once(folder: Path) -> Iterator[list[int]]:
-    """Let one rank alone report why a run ended; the others end quietly.
+    """Report the error that ended a run on one rank only; the other ranks exit silently.
 
     torchrun's agent ends all ranks once one has ended, so a rank that only lost its peers waits
-    for the agent. The first rank with an error of its own claims the report in torch's store.
+    for the agent. The first rank with its own error claims the report in torch's store.
 
     Args:
-        folder: of the run, named in the message.
+        folder: the run folder, named in the message.
 
     Yields:
         The list in which the run collects the signals that it receives.
@@ -147,12 +147,13 @@ def report_once(folder: Path) -> Iterator[list[int]]:
             raise PeerExit(_status(error)) from None
         if is_lost:
             raise RankLost(
-                f"another rank ended or does not respond ({reason(error)}); go on with "
-                f"`paint resume {folder}`"
+                f"another rank ended or does not respond ({reason(error)}); resume "
+                f"with `paint resume {folder}`"
             ) from error
         raise
     finally:
-        _objects.cache_clear()  # kept to the end of the interpreter, gloo's threads may abort it
+        # If the group lived until the interpreter ends, gloo's threads could abort it.
+        _objects.cache_clear()
 
 
 def _wait_for_agent(signals: Sequence[int]) -> None:
@@ -170,13 +171,13 @@ def _is_first_to_report(store: Store) -> bool:
 
 
 def _is_of_a_collective(error: BaseException) -> bool:
-    """Whether an error is how a library tells that another rank cannot be reached."""
+    """Whether a library raised the error because another rank is unreachable."""
     words = ("gloo", "nccl", "connection closed by peer")
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)
 
 
 def _status(error: BaseException) -> int:
-    """The exit status that the command line gives for an error."""
+    """Return the exit status of the command line for an error."""
     match error:
         case Interrupted():
             return 128 + error.signal_number
@@ -188,10 +189,10 @@ def _status(error: BaseException) -> int:
 
 
 def run_on_rank0(work: Callable[[], T]) -> T:
-    """What the first rank's ``work`` returns, on every rank.
+    """Run ``work`` on rank 0 and return its result on every rank.
 
     Raises:
-        PaintError: on the first rank, as ``work`` did. PeerExit: on the others, then.
+        PaintError: ``work`` raised it; on rank 0. PeerExit: in that case, on the other ranks.
     """
     outcome: list[Any] = [None]
     if PartialState().is_main_process:
@@ -210,7 +211,7 @@ def run_on_rank0(work: Callable[[], T]) -> T:
 
 
 def all_gather_objects(rows: Sequence[T]) -> list[T]:
-    """The rows of all ranks, on every rank, in the order of the ranks."""
+    """Gather the rows of all ranks on every rank, in rank order."""
     if PartialState().num_processes == 1:
         return list(rows)
     parts: list[Any] = [None] * PartialState().num_processes
@@ -219,7 +220,7 @@ def all_gather_objects(rows: Sequence[T]) -> list[T]:
 
 
 def gather_on_rank0(rows: Sequence[T]) -> list[T]:
-    """The rows of all ranks on the first, in the order of the ranks; on the others their own."""
+    """Gather the rows of all ranks on rank 0, in rank order; other ranks get their own rows."""
     if PartialState().num_processes == 1:
         return list(rows)
     is_first = PartialState().is_main_process
@@ -229,13 +230,13 @@ def gather_on_rank0(rows: Sequence[T]) -> list[T]:
 
 
 def barrier() -> None:
-    """Wait for all ranks, however long one works: collectives on the device have a short limit."""
+    """Wait for all ranks, with the long timeout of WAIT."""
     if PartialState().num_processes > 1:
         distributed.barrier(group=_objects())
 
 
 def any_rank_signal(signals: Sequence[int]) -> int:
-    """The signal that any rank got, so that all of them stop after the same step; 0 for none."""
+    """Return a signal that any rank received, or 0, so that all stop after the same step."""
     return max(all_gather_objects([max(signals, default=0)]))
 
 
@@ -246,7 +247,7 @@ def equal_on_all_ranks(value: object) -> bool:
 
 
 def sum_gradients(accelerator: Accelerator, parameters: Sequence[torch.nn.Parameter]) -> None:
-    """Replace every gradient by its sum over the ranks, many gradients in one message."""
+    """Sum every gradient over the ranks in place, many gradients in one message."""
     if accelerator.num_processes == 1:
         return
 
@@ -260,9 +261,9 @@ def sum_gradients(accelerator: Accelerator, parameters: Sequence[torch.nn.Parame
 def _message_groups(
     parameters: Sequence[torch.nn.Parameter],
 ) -> Iterator[list[torch.nn.Parameter]]:
-    """Neighbours of MESSAGE_NUMBERS numbers together, or a larger parameter by itself.
+    """Group neighbors up to MESSAGE_NUMBERS elements; a larger parameter is a group by itself.
 
-    A message is copied twice, which bounds its size.
+    A message is copied twice, so its size is limited.
     """
     group: list[torch.nn.Parameter] = []
     for parameter in parameters:
@@ -275,26 +276,24 @@ def _message_groups(
 
 @cache
 def _objects() -> Any:
-    """The group in which ranks tell each other objects, and wait: gloo, with a limit of its own.
-
-    The group of the gradients has a short one, since there no rank waits for another's long work.
-    """
+    """Create the gloo group for objects and barriers, once, with the timeout WAIT."""
+    # The gradients' group has a short timeout, since no rank waits there for long work of another.
     return distributed.new_group(backend="gloo", timeout=WAIT)
 
 
 def _launched(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
-    """How many processes a launcher says that it started, and the variable that says so."""
+    """Return the launcher's variable and the number of processes that it gives; "", 1 for none."""
     for name in _COUNTS:
         if environment.get(name, "").isdigit():
             return name, int(environment[name])
     return "", 1
 
 
-def _said(variable: str) -> str:
+def _variable(variable: str) -> str:
     return os.environ.get(variable, "").lower()
 
 
 def _launch_line(processes: str, more: str = "") -> str:
-    """The command that launches what this process does in several ranks."""
+    """Return the command that launches this command on several ranks."""
     line = ["python", "-m", "paint.launch", "--nproc-per-node", processes, *more.split()]
     return shlex.join([*line, *sys.argv[1:]])

@@ -1,8 +1,9 @@
-"""What can go wrong in every part of paint, and how it is said.
+"""Exception types, validation of settings, and sanitizing of untrusted text.
 
-Four doors. ``explained`` turns whatever a library raises into an error that the user can act on;
-``require`` refuses a setting that is out of range; ``plain`` and ``cell`` let text from outside
-into messages, tables and terminals as text; ``unexpected`` keeps what nobody expected.
+wrap_errors                                    turns a library's exception into a PaintError
+require, validate_common, validate_path        refuse a setting that is out of range
+sanitize_for_terminal, escape_markdown_cell    make untrusted text safe to print
+crash_report                                   stores the traceback of an unexpected exception
 """
 
 import dataclasses
@@ -22,24 +23,24 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 
 MAX_REASON_CHARACTERS = 300
-"""How much of a library's message is passed on."""
+"""Longest part of a library's message that is passed on."""
 
 SHOWN_CHARACTERS = 200
-"""How much of a setting's value is shown."""
+"""Longest part of a setting's value that a message shows."""
 
 MAX_FLOAT = 2.0**128 - 2.0**104
 """The largest number of float32."""
 
 NAME_BYTES, PATH_BYTES = 255, 4095
-"""What Linux and macOS take as a name, and Linux as a path."""
+"""Longest file name on Linux and macOS, and longest path on Linux, in bytes."""
 
 
 class PaintError(Exception):
-    """Something that the user can mend; the message says what is wrong, where, and the way out."""
+    """An error that the user can fix; the message gives the problem, its place and a hint."""
 
 
 class ConfigError(PaintError, ValueError):
-    """A setting is unknown, missing, of the wrong type or out of range; the message says which."""
+    """A setting is unknown, missing, of the wrong type or out of range; the message names it."""
 
 
 class NonFiniteError(PaintError):
@@ -47,7 +48,7 @@ class NonFiniteError(PaintError):
 
 
 class Interrupted(Exception):
-    """A signal stopped the run, which has saved its state; the message says how to go on."""
+    """A signal stopped the run, which has saved its state; the message says how to resume."""
 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
@@ -55,34 +56,34 @@ class Interrupted(Exception):
 
 
 class PeerExit(Exception):
-    """Another rank ended the run and reports why, so this one ends quietly.
+    """Another rank ended the run and reports the reason, so this one exits silently.
 
     Args:
-        status: the exit status with which all of them end.
+        status: the exit status of all ranks.
     """
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"another rank ended the work of all, with status {status}")
+        super().__init__(f"another rank ended the run, with status {status}")
         self.status = status
 
 
 def require(section: object, key: str, is_allowed: bool, allowed: str, note: str) -> None:
-    """Raise ConfigError that names section.key, its value and what is allowed, unless it is."""
+    """Raise ConfigError with section.key, its value and the allowed ones, unless allowed."""
     if not is_allowed:
         name, value = section_name(type(section)), format_short(getattr(section, key))
         raise ConfigError(f"{name}.{key} must be {allowed}, got {value} ({note})")
 
 
 def section_name(section: type) -> str:
-    """The name of a settings record in a recipe: RolloutConfig is [rollout]."""
+    """Return the name of a config class in a recipe: "rollout" for RolloutConfig."""
     return section.__name__.removesuffix("Config").lower()
 
 
 def validate_common(section: object) -> None:
-    """Require what every setting of a section needs, whatever it means.
+    """Validate what all settings of a section have in common.
 
-    Text has no control characters, which would steer terminals and end names. Whole numbers have 64
-    bits. Real ones are not above those of 32 bits, in which models compute.
+    Text has no control characters other than line ends and tabs. Integers fit in 64 bits. Floats
+    are at most MAX_FLOAT, or infinite.
 
     Raises:
         ConfigError: naming the setting.
@@ -95,7 +96,7 @@ def validate_common(section: object) -> None:
             isinstance(text, str) and has_control_characters(text) for text in texts
         )
         allowed = "text without control characters"
-        require(section, field.name, are_plain, allowed, "only line ends and tabs may stand in it")
+        require(section, field.name, are_plain, allowed, "line ends and tabs are allowed")
         is_number = not isinstance(value, int) or abs(value) < 2**63
         require(section, field.name, is_number, "below 2**63", "a number of 64 bits")
         is_real = isinstance(value, float) and math.isfinite(value)
@@ -104,7 +105,7 @@ def validate_common(section: object) -> None:
 
 
 def validate_path(section: object, key: str, note: str) -> None:
-    """Raise ConfigError that names section.key unless it is text that can name a file."""
+    """Raise ConfigError that names section.key unless it is empty or a valid path."""
     path = getattr(section, key)
     if path and (wrong := path_error(path)):
         name = f"{section_name(type(section))}.{key}"
@@ -114,7 +115,7 @@ def validate_path(section: object, key: str, note: str) -> None:
 
 
 def path_error(path: str) -> str:
-    """Why no file can have this path: half a sentence, or nothing where one can."""
+    """Return why a path is invalid, as a clause for a message; "" for a valid one."""
     if has_control_characters(path):
         return "holds control characters"
     encoded = path.encode("utf-8", "surrogatepass")
@@ -129,59 +130,61 @@ def has_control_characters(text: str) -> bool:
 
 
 def format_value(value: object) -> str:
-    """A value as a TOML recipe writes it, where it is text; otherwise as Python does."""
+    """Format text as in a TOML recipe, any other value as its repr."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def format_short(value: object) -> str:
-    """The same for a message, which a value must not fill."""
+    """Format a value for a message, cut to SHOWN_CHARACTERS."""
     shown = format_value(value)
     return shown if len(shown) <= SHOWN_CHARACTERS else f"{shown[: SHOWN_CHARACTERS - 3]}..."
 
 
 @contextmanager
-def wrap_errors(place: object, kind: type[PaintError], advice: str) -> Iterator[None]:
-    """Turn whatever a library raises in the block into a ``kind``: place, reason, way out.
+def wrap_errors(place: object, kind: type[PaintError], hint: str) -> Iterator[None]:
+    """Turn any exception in the block into a ``kind`` with place, reason and hint.
 
-    The block holds calls of libraries and of the system alone: a slip of our own would be told as
-    a fault of the file. Errors that are explained already pass as they are.
+    Use it around calls of libraries and of the system only; otherwise a bug in paint would be
+    reported as a fault of the file. PaintError and Interrupted pass unchanged.
 
     Args:
-        place: the file, folder, address or setting that is worked on.
-        advice: what the user can do about it.
+        place: the file, folder, address or setting in question.
+        hint: what the user can do about it.
     """
     try:
         yield
     except (PaintError, Interrupted):
         raise
     except Exception as error:
-        raise kind(f"{place}: {reason(error)}; {advice}") from error
+        raise kind(f"{place}: {reason(error)}; {hint}") from error
 
 
 def reason(error: BaseException) -> str:
-    """What an error says, in one line: libraries add pages of advice that is not for our users."""
+    """Return an exception's message in one line, without the advice that libraries append."""
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno)
     if isinstance(error, MemoryError):
         return "there is not enough memory"
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # "Errors in loading:" is a heading, and what it heads is the reason.
+    # A line such as "Errors in loading:" is a heading; the reason follows it.
     count = 1 + next((i for i, line in enumerate(lines) if not line.endswith(":")), 0)
-    said = " ".join(lines[:count])[:MAX_REASON_CHARACTERS]
-    # A KeyError says the key alone.
-    return said if " " in said else f"{type(error).__name__}{': ' if said else ''}{said}"
+    message = " ".join(lines[:count])[:MAX_REASON_CHARACTERS]
+    # The message of a KeyError is the key alone.
+    return (
+        message if " " in message else f"{type(error).__name__}{': ' if message else ''}{message}"
+    )
 
 
 def crash_report(error: Exception, command: Sequence[str]) -> str:
-    """What is said of an error that nobody expected, whose traceback is kept for who can mend it.
+    """Store the traceback of an unexpected exception and return the message for the user.
 
-    It is kept in a new file in the folder for temporary files, with the command and the versions of
-    what runs, and without secrets.
+    The report is a new file in the folder for temporary files. It holds the command, the versions
+    of the main packages and the traceback, without secrets.
     """
-    said = f"{reason(error)} ({type(error).__name__}, which paint did not expect)"
+    message = f"{reason(error)} ({type(error).__name__}, which paint did not expect)"
     names = ("paint", "torch", "transformers", "peft", "accelerate", "tokenizers", "pyarrow")
-    told = [
+    lines = [
         f"command: paint {shlex.join(command)}",
         f"python {platform.python_version()} on {platform.platform()}",
         *(f"{name} {_version(name)}" for name in names),
@@ -191,14 +194,14 @@ def crash_report(error: Exception, command: Sequence[str]) -> str:
     try:
         handle, path = tempfile.mkstemp(prefix="paint-error-", suffix=".txt")
         with os.fdopen(handle, "wb") as file:
-            file.write(without_secrets("\n".join(told)).encode("utf-8", "backslashreplace"))
+            file.write(without_secrets("\n".join(lines)).encode("utf-8", "backslashreplace"))
     except OSError as full:
-        return f"{said}; its traceback could not be kept: {reason(full)}"
-    return f"{said}; please report it with its traceback, {path}"
+        return f"{message}; its traceback could not be stored: {reason(full)}"
+    return f"{message}; please report it with its traceback, {path}"
 
 
 def without_secrets(text: str) -> str:
-    """Text without the passwords, keys and tokens that can be told from it or the environment."""
+    """Mask the passwords, keys and tokens that its form or the environment reveal."""
     for name, value in os.environ.items():
         if _SECRET_NAME.search(name) and len(value) >= 6:
             text = text.replace(value, "***")
@@ -208,7 +211,7 @@ def without_secrets(text: str) -> str:
 
 
 def is_output_unread() -> bool:
-    """Whether stdout is a pipe that nobody reads, as in `paint ... | head`; then it is silenced."""
+    """Whether stdout is a closed pipe, as in `paint ... | head`; it is then set to devnull."""
     try:
         handle = sys.stdout.fileno()
     except (AttributeError, OSError, ValueError):
@@ -222,11 +225,11 @@ def is_output_unread() -> bool:
 
 
 def sanitize_for_terminal(text: str) -> str:
-    """Text from outside as text: what would steer a terminal is written out, as ``\\x1b``.
+    """Escape the characters of untrusted text that could control a terminal, as ``\\x1b``.
 
-    Line ends and tabs stay. Control characters, those that change the direction of writing or
-    show nothing, those that no Unicode of today knows, marks with no letter before them to sit
-    on, and halves of surrogate pairs are spelt as Python spells them.
+    Line ends and tabs stay. Control and format characters (such as those that change the writing
+    direction), unassigned code points, combining marks without a base character and lone
+    surrogates become Python escapes.
     """
     return "".join(
         character.encode("unicode_escape", "backslashreplace").decode("ascii")
@@ -238,15 +241,15 @@ def sanitize_for_terminal(text: str) -> str:
 
 
 def _sits(character: str) -> bool:
-    """Whether it is drawn on the character before it and takes no place of its own."""
+    """Whether a character combines with the one before it and has no width."""
     return unicodedata.category(character)[0] == "M" or bool(_SYLLABLES_OR_SKIN.match(character))
 
 
 def escape_markdown_cell(text: str) -> str:
-    """Text from outside as one cell of a Markdown table, which shows it as it is, in one line.
+    """Escape untrusted text as one cell of a Markdown table, in one line.
 
-    What Markdown would read as a mark, a tag, a formula or the cell's end is escaped; underscores
-    within words and lone brackets, which figures and names are full of, mean nothing to it.
+    Escapes what Markdown reads as a mark, a tag, a formula or the end of a cell. Underscores
+    within words and lone brackets have no meaning in Markdown and stay.
     """
     return _MARKS.sub(r"\\\g<0>", " ".join(sanitize_for_terminal(text).split()))
 

@@ -1,4 +1,4 @@
-"""Objects of a user's own, named in a setting as "module:name"."""
+"""Loading of user-defined objects that a setting names as "module:name"."""
 
 import importlib
 import re
@@ -15,15 +15,15 @@ _SPEC = re.compile(r"\w+(\.\w+)*:\w+")
 def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     """Import the object that ``spec`` names.
 
-    The module is found as Python finds any, and after that in the working directory.
+    The module is searched on sys.path, then in the working directory.
 
     Args:
         spec: "module:name".
-        setting: the setting that holds it, for messages.
-        known: the names that the setting also takes, for messages.
+        setting: name of the setting, for messages.
+        known: the built-in values of the setting, for messages.
 
     Raises:
-        ConfigError: the text has another form, or nothing of that name can be imported.
+        ConfigError: the text has another form, or the object cannot be imported.
     """
     if not _SPEC.fullmatch(spec):
         raise ConfigError(
@@ -31,7 +31,7 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
         )
     module_name, _, name = spec.partition(":")
     here = str(Path.cwd())
-    # Last, so that no file of the working directory replaces a module that is installed.
+    # Last, so that a file in the working directory cannot replace an installed module.
     sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
@@ -48,9 +48,9 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
 
 
 def spec_of(value: Any, name: str = "") -> str:
-    """The "module:name" under which an object can be imported again.
+    """Return the "module:name" from which an object can be imported.
 
     Args:
-        name: its name in its module; empty for a function or class, which knows its own.
+        name: its name in its module; empty takes the __qualname__ of a function or class.
     """
     return f"{value.__module__}:{name or value.__qualname__}"

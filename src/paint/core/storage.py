@@ -1,17 +1,17 @@
 """Atomic writes, JSON and JSON Lines, checksums of folders, and folder locks.
 
-    write_json, read_json       a JSON object
-    write_rows, read_rows       JSON Lines, written at once
-    append_log, read_log        JSON Lines that grow row by row; a kill may cut the last line
-    new_folder, require_whole   a folder that appears complete, with SHA256SUMS of its files
-    locked                      keeps other processes out of a folder
+    write_json, read_json               a JSON object
+    write_jsonl, read_jsonl             JSON Lines, written at once
+    append_jsonl, read_growing_jsonl    JSON Lines that grow; a kill may cut the last line
+    atomic_dir, verify_checksums        a folder that appears complete, with its SHA256SUMS
+    lock_folder                         excludes other processes from a folder
 
-JSON files are plain: any editor and any tool may change them. A line that is no JSON object raises
-CorruptFileError, with the file and the line. Files whose content must not change have their digests
-in a SHA256SUMS beside them.
+JSON files are plain: any editor and any tool may change them. A line that is not a JSON object
+raises CorruptFileError with the file and the line. Files whose content must not change have their
+digests in a SHA256SUMS in the same folder.
 
-Writing raises OSError where the file system does. A caller that can say what to do about it wraps
-it in ``paint.core.errors.wrap_errors``.
+Writing raises the file system's OSError. A caller that knows a hint wraps the call in
+``paint.core.errors.wrap_errors``.
 """
 
 import errno
@@ -31,28 +31,27 @@ from filelock import FileLock, Timeout
 from paint.core.errors import PaintError, wrap_errors
 
 SUMS = "SHA256SUMS"
-"""The file of a folder that has the checksums of the others."""
+"""Name of the file with the checksums of a folder's other files."""
 
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
-"""Of file systems without locks, where processes are not kept apart."""
+"""Error numbers of file systems without locks; there, folders are not locked."""
 
 READ_BYTES = 2**24
-"""Bytes of a file that are in memory at once."""
+"""Bytes of a file that are read at once."""
 
 
 class CorruptFileError(PaintError, RuntimeError):
-    """A file cannot be read, or is not the one whose digest was kept; the message has a hint."""
+    """A file cannot be read, or does not match its checksum; the message has a hint."""
 
 
 class FolderInUse(PaintError, RuntimeError):
-    """Another process is at work in a folder."""
+    """Another process has locked a folder."""
 
 
 def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
-    """Replace a file: it holds all of the old content or all of the new, also after a power cut.
+    """Replace a file atomically: after a crash it has either its old or its new content.
 
-    Missing folders are made. Half of a surrogate pair, which JSON can spell and UTF-8 cannot hold,
-    becomes a question mark.
+    Missing folders are created. Lone surrogates, which UTF-8 cannot encode, become question marks.
     """
     if isinstance(content, str):
         content = content.encode("utf-8", "replace")
@@ -71,89 +70,88 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def read_json(path: Path, advice: str) -> dict[str, Any]:
-    """The JSON object in a file.
+def read_json(path: Path, hint: str) -> dict[str, Any]:
+    """Read a JSON object from a file.
 
     Args:
-        advice: what to do about a file that cannot be read.
+        hint: the end of error messages, which says what to do.
 
     Raises:
-        CorruptFileError: the file cannot be read, or holds no JSON object.
+        CorruptFileError: the file cannot be read, or does not hold a JSON object.
     """
-    with wrap_errors(path, CorruptFileError, advice):
+    with wrap_errors(path, CorruptFileError, hint):
         text = path.read_bytes()
-    return _object(text, path, advice)
+    return _object(text, path, hint)
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replace a file by JSON objects, one a line."""
+    """Replace a file by JSON objects, one per line."""
     write_atomic(path, map(_line, rows))
 
 
-def read_jsonl(path: Path, advice: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a file that was written at once, row by row.
+def read_jsonl(path: Path, hint: str) -> Iterator[dict[str, Any]]:
+    """Iterate over the JSON objects of a file that was written at once.
 
     Raises:
-        CorruptFileError: the file cannot be read or is empty, or a line is no JSON object; the
-        message
-            names the line.
+        CorruptFileError: the file cannot be read or is empty, or a line is not a JSON object; the
+            message names the line.
     """
-    with wrap_errors(path, CorruptFileError, advice):
+    with wrap_errors(path, CorruptFileError, hint):
         file = path.open("rb")
     number = 0
     with file:
         for number, line in enumerate(file, start=1):
-            yield _object(line, f"{path} line {number}", advice)
+            yield _object(line, f"{path} line {number}", hint)
     if not number:
-        raise CorruptFileError(f"{path}: it is empty; {advice}")
+        raise CorruptFileError(f"{path}: it is empty; {hint}")
 
 
 def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Add rows to a file that grows; a kill after this call keeps them.
+    """Append rows to a growing file; they survive a kill after this call.
 
-    Only the process that holds the folder's lock adds rows, after ``drop_cut_line``.
+    The caller must hold the folder's lock and have called ``trim_partial_line``.
     """
     lines = b"".join(map(_line, rows))
     with path.open("ab", buffering=0) as file:
-        # The file is not buffered, and a full disk takes a part of the lines without an error.
+        # An unbuffered write to a full disk is partial and raises no error.
         if file.write(lines) != len(lines):
             raise OSError(errno.ENOSPC, "")
 
 
-def read_growing_jsonl(path: Path, advice: str) -> Iterator[dict[str, Any]]:
-    """The rows of a file that grows, row by row; a file that does not exist has none.
+def read_growing_jsonl(path: Path, hint: str) -> Iterator[dict[str, Any]]:
+    """Iterate over the rows of a growing file; a missing file has none.
 
-    A last line without its end was cut short by a kill, and is left out.
+    A last line without a line end, which a kill has cut, is skipped.
 
     Raises:
-        CorruptFileError: a line is no JSON object; the message names the line.
+        CorruptFileError: a line is not a JSON object; the message names the line.
     """
     if not os.path.lexists(path):
         return
-    with wrap_errors(path, CorruptFileError, advice):
+    with wrap_errors(path, CorruptFileError, hint):
         file = path.open("rb")
     with file:
         for number, line in enumerate(file, start=1):
             if line.endswith(b"\n"):
-                yield _object(line, f"{path} line {number}", advice)
+                yield _object(line, f"{path} line {number}", hint)
 
 
 def trim_partial_line(path: Path) -> bool:
-    """Take a last line without its end, which a kill cut short, off a file; was there one?"""
+    """Remove a last line without a line end, which a kill has cut; return whether there was one."""
     with path.open("rb+") as file:
-        whole = sum(len(line) for line in file if line.endswith(b"\n"))
-        is_cut = whole < file.seek(0, os.SEEK_END)
+        complete_bytes = sum(len(line) for line in file if line.endswith(b"\n"))
+        is_cut = complete_bytes < file.seek(0, os.SEEK_END)
         if is_cut:
-            file.truncate(whole)
+            file.truncate(complete_bytes)
     return is_cut
 
 
 @contextmanager
 def atomic_dir(path: Path) -> Iterator[Path]:
-    """An empty folder to fill; it gets its name once the block is over and its files are on disk.
+    """Yield an empty folder, renamed to ``path`` after the block, when its files are on disk.
 
-    SHA256SUMS says what they hold, as ``sha256sum --check`` reads it. An exception in the block
-    leaves nothing behind.
+    Its files are listed in SHA256SUMS, in the format of ``sha256sum --check``. An exception in the
+    block removes the folder.
     """
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -171,53 +169,53 @@ def atomic_dir(path: Path) -> Iterator[Path]:
 
 
 def write_sums(folder: Path, names: Iterable[str]) -> None:
-    """Write SHA256SUMS of these files of a folder."""
+    """Write the SHA256SUMS of the named files of a folder."""
     write_atomic(
         folder / SUMS, "".join(f"{digest_of_file(folder / name)}  {name}\n" for name in names)
     )
 
 
-def verify_checksums(folder: Path, advice: str, part: str = "") -> dict[str, str]:
+def verify_checksums(folder: Path, hint: str, part: str = "") -> dict[str, str]:
     """Check the files of a folder against its SHA256SUMS.
 
     Files that are not listed are not checked.
 
     Args:
-        part: a folder or a file in it; nothing else is checked.
+        part: prefix of the names to check: a file or a folder in it.
 
     Returns:
-        The SHA-256 of every file, by name.
+        The SHA-256 of every checked file, by name.
 
     Raises:
         CorruptFileError: naming a file that is missing or changed.
     """
-    with wrap_errors(folder / SUMS, CorruptFileError, advice):
+    with wrap_errors(folder / SUMS, CorruptFileError, hint):
         lines = (folder / SUMS).read_text("utf-8").splitlines()
         sums = {name: sum for sum, name in (line.split("  ", 1) for line in lines)}
-    wanted = {name: sum for name, sum in sums.items() if name.startswith(part)}
-    if not wanted:
-        raise CorruptFileError(f"{folder / SUMS} names no file of {folder / part}; {advice}")
+    selected = {name: sum for name, sum in sums.items() if name.startswith(part)}
+    if not selected:
+        raise CorruptFileError(f"{folder / SUMS} lists no file of {folder / part}; {hint}")
 
-    for name, sum in wanted.items():
-        with wrap_errors(folder / name, CorruptFileError, advice):
+    for name, sum in selected.items():
+        with wrap_errors(folder / name, CorruptFileError, hint):
             found = digest_of_file(folder / name)
         if found != sum:
-            raise CorruptFileError(f"{folder / name} is not the file that was written; {advice}")
-    return wanted
+            raise CorruptFileError(f"{folder / name} is not the file that was written; {hint}")
+    return selected
 
 
 def to_jsonl(rows: Iterable[Any]) -> str:
-    """One JSON value a line."""
+    """Format JSON values, one per line."""
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def digest(*parts: str) -> str:
-    """The SHA-256 of texts in this order, as 64 hexadecimal digits."""
+    """Return the SHA-256 of a sequence of texts, as 64 hexadecimal digits."""
     return digest_of_bytes(["\0".join(parts).encode("utf-8", "replace")])
 
 
 def digest_of_bytes(parts: Iterable[bytes]) -> str:
-    """The SHA-256 of bytes, which are read part by part."""
+    """Return the SHA-256 of the concatenation of parts."""
     sha = hashlib.sha256()
     for part in parts:
         sha.update(part)
@@ -228,14 +226,15 @@ def digest_of_bytes(parts: Iterable[bytes]) -> str:
 def lock_folder(
     folder: Path, name: str = ".lock", *, waiting: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Keep other processes out of a folder; the lock ends with this process, however it ends.
+    """Lock a folder against other processes; the lock ends with this process, even if killed.
 
     Args:
-        name: of the file in it that is locked, where only a part of the folder is meant.
-        waiting: where another process is at work there, this is told so, and it is waited for.
+        name: the lock file in the folder; another name locks only a part of the folder.
+        waiting: called with a message when another process holds the lock, which is then waited
+            for. None raises instead.
 
     Raises:
-        FolderInUse: another process is at work there, and not waited for; it says which.
+        FolderInUse: another process holds the lock, and ``waiting`` is None; the message names it.
         PaintError: the folder cannot be written.
     """
     path = folder / name
@@ -245,9 +244,9 @@ def lock_folder(
             lock.acquire(timeout=0)
         except Timeout:
             holder = ""
-            with suppress(FileNotFoundError):  # its process has just ended, and removed it
+            with suppress(FileNotFoundError):  # the holder has just ended and removed it
                 holder = path.read_text("utf-8", "replace").strip()
-            in_use = f"{folder}: another process is at work there ({holder or 'just begun'})"
+            in_use = f"{folder}: another process is at work there ({holder or 'just started'})"
             if waiting is None:
                 raise FolderInUse(f"{in_use}; wait, or name another folder") from None
             waiting(f"{in_use}; waiting for it")
@@ -265,7 +264,7 @@ def lock_folder(
 
 
 def digest_of_file(path: Path) -> str:
-    """The SHA-256 of a file, of which a part is in memory at once."""
+    """Return the SHA-256 of a file, read in blocks of READ_BYTES."""
     with path.open("rb") as file:
         return digest_of_bytes(iter(lambda: file.read(READ_BYTES), b""))
 
@@ -279,11 +278,11 @@ def fsync_path(path: Path) -> None:
         os.close(handle)
 
 
-def _object(text: bytes, place: object, advice: str) -> dict[str, Any]:
-    with wrap_errors(place, CorruptFileError, advice):
+def _object(text: bytes, place: object, hint: str) -> dict[str, Any]:
+    with wrap_errors(place, CorruptFileError, hint):
         value = json.loads(text)
         if not isinstance(value, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         return value
 
 
@@ -292,7 +291,7 @@ def _line(value: Mapping[str, Any]) -> bytes:
 
 
 def _names(folder: Path) -> list[str]:
-    """Every file in a folder, at any depth, sorted; without hidden ones, which are not ours."""
+    """List every file in a folder, at any depth, sorted, without hidden ones."""
     return sorted(
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
