@@ -107,13 +107,19 @@ def test_objective_imports_only_core() -> None:
             outside = {other.partition(".")[0] for other in imports(module)}
             assert outside <= {"objective", "core"}, f"{module} imports {outside}"
     assert imports("objective.masking") == {"objective.anchors"}
-    assert imports("objective.anchors") == set()
+    assert imports("objective.anchors") == imports("objective.prompts") == set()
 
 
 # Packages beside the standard library that the method, the settings and a lone process may import.
 STANDARD = [
     *("core.errors", "core.plugins", "objective.masking", "objective.anchors"),
-    *("objective.options", "config.schema", "config.recipe", "config.run_folder"),
+    *(
+        "objective.prompts",
+        "objective.options",
+        "config.schema",
+        "config.recipe",
+        "config.run_folder",
+    ),
     *("inference.registry", "inference.vllm.watchdog", "demo.problems", "demo.files"),
 ]
 OUTSIDE: dict[str, set[str]] = {

@@ -48,13 +48,8 @@ from paint.demo.problems import (
     random_chains,
     visible_steps,
 )
-from paint.objective.masking import (
-    MARKER,
-    mask_solution,
-    rationale_messages,
-    student_messages,
-    teacher_messages,
-)
+from paint.objective.masking import MARKER, mask_solution
+from paint.objective.prompts import rationale_messages, student_messages, teacher_messages
 
 SLIP_RATE = 0.03
 SHARE_THINKING = 0.06

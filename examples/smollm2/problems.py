@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paint.objective.masking import INSTRUCTION, mask_solution, student_messages, teacher_messages
+from paint.objective.masking import mask_solution
+from paint.objective.prompts import INSTRUCTION, student_messages, teacher_messages
 
 Split = Literal["train", "validation", "evaluation"]
 

@@ -1,8 +1,8 @@
 """PAINT: Partial-solution Adaptive INterpolated Training for self-distilled reasoners.
 
 The method's functions can be imported from here by name. Each comes from its module
-(paint.objective.masking, paint.objective.loss, paint.objective.fused) when it is first used, so
-that ``import paint`` does not import torch.
+(such as paint.objective.masking or paint.objective.loss) when it is first used, so that
+``import paint`` does not import torch.
 """
 
 import sys
@@ -28,15 +28,8 @@ if TYPE_CHECKING:
         paint_loss,
         select_positions,
     )
-    from paint.objective.masking import (
-        anchors,
-        mask_ratio,
-        mask_solution,
-        normalize,
-        overlap,
-        student_messages,
-        teacher_messages,
-    )
+    from paint.objective.masking import anchors, mask_ratio, mask_solution, normalize, overlap
+    from paint.objective.prompts import student_messages, teacher_messages
 
 __version__ = "0.1.0"
 
@@ -65,11 +58,12 @@ __all__ = [
 _EXPORTS = (
     "objective.anchors",
     "objective.masking",
+    "objective.prompts",
     "objective.divergences",
     "objective.loss",
     "objective.fused",
 )
-# Modules whose names are exported. The first three need no torch.
+# Modules whose names are exported. The first four need no torch.
 
 if not TYPE_CHECKING:  # a type checker would take any name for one that this function knows
 

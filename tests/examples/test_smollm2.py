@@ -26,7 +26,8 @@ from paint.demo.files import MODEL
 from paint.experiments.report import BASE, Result
 from paint.experiments.runner import ExperimentRun
 from paint.models.policy import load_tokenizer
-from paint.objective.masking import mask_solution, student_messages, teacher_messages
+from paint.objective.masking import mask_solution
+from paint.objective.prompts import student_messages, teacher_messages
 from problems import (
     HELD_OUT,
     HIDDEN,

@@ -21,7 +21,7 @@ from paint.demo.files import MODEL
 from paint.evaluation.generate import deployment_prompts
 from paint.models.policy import Policy, PolicyError, encode, load_policy
 from paint.models.special_tokens import REASON, drop_special_text, special_text
-from paint.objective.masking import student_messages
+from paint.objective.prompts import student_messages
 from paint.training.prompt_filter import filter_problems
 
 TURN = "<|im_end|>\n<|im_start|>assistant\n"

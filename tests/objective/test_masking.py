@@ -1,4 +1,4 @@
-"""How much is revealed: normalisation, anchors, overlap, mask ratio, masked solution, prompts."""
+"""Normalisation, anchors, overlap, mask ratio and masked solution."""
 
 import json
 import math
@@ -7,7 +7,7 @@ import time
 from itertools import product
 from pathlib import Path
 from statistics import mean, quantiles
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,17 +16,12 @@ from hypothesis import strategies as st
 from paint.objective.masking import (
     MARKER,
     Placement,
-    Wording,
     anchors,
-    announces_complete,
     mask_ratio,
     mask_solution,
     normalize,
     overlap,
     overlap_metrics,
-    rationale_messages,
-    student_messages,
-    teacher_messages,
 )
 
 SAMPLES = Path(__file__).parents[1] / "samples"
@@ -499,46 +494,6 @@ def test_mask_solution_unknown_placement_is_refused() -> None:
     # the types are checked when tests run, and that check speaks first
     with pytest.raises((ValueError, TypeError), match="'tail'"):
         mask_solution(SOLID, 0.4, placement="tail")  # type: ignore[arg-type]
-
-
-def test_messages_match_paper() -> None:
-    ask = "Please reason step by step, and put your final answer within \\boxed{}."
-    assert student_messages("What is 1+1?") == [
-        {"role": "user", "content": f"Problem: What is 1+1?\n\n{ask}"}
-    ]
-    for complete, opening in (
-        (False, "Here is a part of reference solution"),
-        (True, "Here is a reference solution"),
-    ):
-        assert teacher_messages("What is 1+1?", "Add. ...(omitted)...", complete=complete) == [
-            {
-                "role": "user",
-                "content": "Problem: What is 1+1?\n\n"
-                f"{opening} to this problem:\n"
-                "=== Reference Solution Begin ===\n"
-                "Add. ...(omitted)...\n"
-                "=== Reference Solution End ===\n\n"
-                "After reading the reference solution above, "
-                "derive the same final answer in your own words.\n\n"
-                f"{ask}",
-            }
-        ]
-    wholes = {
-        opening: [announces_complete(opening, is_whole=is_whole) for is_whole in (True, False)]
-        for opening in get_args(Wording)
-    }
-    assert wholes == {"as_shown": [True, False], "complete": [True] * 2, "part": [False] * 2}
-
-    [asked] = rationale_messages("What is 1+1?", "Add.", complete=False)
-    first, reply, last = teacher_messages(
-        "What is 1+1?", "Add.", complete=False, rationale="It adds."
-    )
-    assert (first, ask in asked["content"]) == (asked, False)
-    assert reply == {"role": "assistant", "content": "It adds."}
-    assert last == {
-        "role": "user",
-        "content": f"Now derive the same final answer in your own words.\n\n{ask}",
-    }
 
 
 def rows(name: str) -> list[dict[str, Any]]:

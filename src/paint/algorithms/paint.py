@@ -23,7 +23,8 @@ from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
 from paint.objective.fused import loss_from_hidden
-from paint.objective.masking import announces_complete, mask_ratio, mask_solution, overlap_metrics
+from paint.objective.masking import mask_ratio, mask_solution, overlap_metrics
+from paint.objective.prompts import announces_complete
 from paint.training.rollouts import Rollout, ScoredRollout, TeacherPrompt, check_logprob_mismatch
 from paint.training.train_step import (
     Batch,
@@ -93,7 +94,7 @@ def build_teacher_prompt(
     if reference is not None and options.source in MASKED_SOURCES:
         context = mask_solution(reference, ratio, placement=options.placement, seed=seed)
 
-    complete = announces_complete(options.wording, is_whole=context == reference)
+    complete = announces_complete(options.wording, is_complete=context == reference)
     prompt = policy.teacher_prompt(problem.problem, context, complete=complete)
     return TeacherPrompt(context, complete, prompt)
 

@@ -29,7 +29,8 @@ from paint.grading.base import Item
 from paint.grading.registry import find_grader
 from paint.models.policy import encode, load_tokenizer
 from paint.models.special_tokens import REASON, special_text_finder
-from paint.objective.masking import MARKER, anchors, teacher_messages
+from paint.objective.masking import MARKER, anchors
+from paint.objective.prompts import teacher_messages
 
 SHOWN_ROWS = 5
 CHUNK = 256

@@ -41,7 +41,7 @@ from paint.models.cpu_float32 import widen
 from paint.models.lora import MemoryEfficientLoraLinear
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text, special_text
-from paint.objective.masking import rationale_messages, student_messages, teacher_messages
+from paint.objective.prompts import rationale_messages, student_messages, teacher_messages
 
 PACKING_ERROR = 0.05
 """What rounding may change of packed states, as a share of their norm; rows that see each other

@@ -1,12 +1,10 @@
-"""How much of the verified solution the teacher sees.
+"""Overlap, mask ratio and masked solution.
 
-completion -> overlap with the solution's anchors -> mask ratio -> masked solution
-           -> the teacher's prompt
-(paper: section 'Overlap-Adaptive Partial Solution Conditioning').
+    completion -> overlap with the solution's anchors -> mask ratio -> masked solution
 
-Left out on purpose: whether the completion's answer is right. The schedule follows the overlap,
-never the verdict. How mathematics is normalised, and which of its pieces are anchors, is
-paint.objective.anchors's business.
+Source: section 'Overlap-Adaptive Partial Solution Conditioning'. The mask ratio depends on the
+overlap alone, never on whether the completion's answer is right. paint.objective.anchors
+normalises mathematics and finds the anchors; paint.objective.prompts writes the prompts.
 """
 
 import random
@@ -23,15 +21,11 @@ __all__ = [
     "mask_solution",
     "normalize",
     "overlap",
-    "rationale_messages",
-    "student_messages",
-    "teacher_messages",
 ]
 
 MARKER = "...(omitted)..."
 
 Placement = Literal["suffix", "prefix", "middle", "random", "punctuation"]
-Wording = Literal["as_shown", "complete", "part"]
 
 
 def overlap(completion: str, solution: str) -> float:
@@ -168,62 +162,3 @@ def _sentence_end(text: str, limit: int) -> int:
         if is_end and 2 * stop.end() >= limit:
             cut = stop.end()
     return cut
-
-
-def announces_complete(opening: Wording, *, is_whole: bool) -> bool:
-    """Whether the prompts open with "a reference solution", and not with "a part of" one.
-
-    opening is "as_shown" (whole solutions do), "complete" (all do) or "part" (none does). The last
-    two keep the wording, so that what is hidden is all that differs between two prompts.
-    """
-    return opening == "complete" or (opening == "as_shown" and is_whole)
-
-
-INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
-
-
-def student_messages(problem: str) -> list[dict[str, str]]:
-    """The deployment prompt: the problem and the instruction (paper, figure 'Prompt views')."""
-    return [{"role": "user", "content": f"Problem: {problem}\n\n{INSTRUCTION}"}]
-
-
-def teacher_messages(
-    problem: str, context: str, *, complete: bool, rationale: str | None = None
-) -> list[dict[str, str]]:
-    """The privileged prompt: the problem, a masked or complete solution, and the instruction.
-
-    complete says how the solution is announced (``opens_as_complete``).
-    With a rationale, the request of ``rationale_messages`` and the teacher's own reply to it stand
-    before the instruction (paper: 'reason-first teachers'; the wording is ours).
-    """
-    if rationale is None:
-        reference = _reference(problem, context, complete)
-        request = (
-            "After reading the reference solution above, "
-            "derive the same final answer in your own words."
-        )
-        return [{"role": "user", "content": f"{reference}{request}\n\n{INSTRUCTION}"}]
-    request = "Now derive the same final answer in your own words."
-    return [
-        *rationale_messages(problem, context, complete=complete),
-        {"role": "assistant", "content": rationale},
-        {"role": "user", "content": f"{request}\n\n{INSTRUCTION}"},
-    ]
-
-
-def rationale_messages(problem: str, context: str, *, complete: bool) -> list[dict[str, str]]:
-    """The prompt by which a reason-first teacher writes before it scores (the wording is ours)."""
-    request = (
-        "Explain why the reference solution above works: "
-        "its key ideas, and what must follow from them."
-    )
-    return [{"role": "user", "content": f"{_reference(problem, context, complete)}{request}"}]
-
-
-def _reference(problem: str, context: str, complete: bool) -> str:
-    opening = "Here is a reference solution" if complete else "Here is a part of reference solution"
-    return (
-        f"Problem: {problem}\n\n"
-        f"{opening} to this problem:\n"
-        f"=== Reference Solution Begin ===\n{context}\n=== Reference Solution End ===\n\n"
-    )
