@@ -28,7 +28,7 @@ SOURCE = ROOT / "src" / "paint"
 LAYERS = [
     ["core"],
     ["objective"],
-    ["inference.registry"],
+    ["inference.registry", "algorithms.base"],
     ["config"],
     ["demo"],
     ["estimate"],
@@ -60,9 +60,18 @@ def layer_of(module: str) -> int:
 
 
 def imports(module: str) -> set[str]:
-    """The modules of paint that a module imports, wherever in its file."""
+    """The modules of paint that a module imports, wherever in its file, but for annotations."""
     imported = set()
-    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+    tree = ast.parse(MODULES[module].read_text())
+    for_annotations = {
+        child
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in for_annotations and module != "__init__":
+            continue
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

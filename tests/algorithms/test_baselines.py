@@ -22,16 +22,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from conftest import LAB, move
-from paint.algorithms import baselines
-from paint.algorithms.baselines import (
-    advantages,
-    grpo_terms,
-    reference,
-    reward,
-    score_group,
-    score_reference,
-    sft_loss,
-)
+from paint.algorithms import grpo
+from paint.algorithms.grpo import advantages, grpo_terms, reward, score_group
+from paint.algorithms.sft import reference, score_reference, sft_loss
 from paint.config.run_folder import latest_checkpoint, read_metrics
 from paint.config.schema import Config
 from paint.core.display import Display
@@ -667,7 +660,7 @@ def test_grpo_failure_between_iterations_keeps_last_complete_step(
         made.append(number)
         return update(setup, number)
 
-    monkeypatch.setattr(baselines, "update", fail_at_the_fourth)
+    monkeypatch.setattr(grpo, "update", fail_at_the_fourth)
     with pytest.raises(MemoryError):
         train(config, tmp_path / "failed")
     assert latest_checkpoint(tmp_path / "failed") is None  # half a step is no checkpoint

@@ -142,7 +142,7 @@ def test_prompt_filter_row_with_control_text_is_refused_or_counted(
     data = cfg.DataConfig(path="mine.jsonl", max_prompt_tokens=500)
     config = Config(
         data=data,
-        train=cfg.TrainConfig(method=method),  # type: ignore[arg-type]
+        train=cfg.TrainConfig(method=method),
         rollout=cfg.RolloutConfig(max_new_tokens=64),
     )
     rows = ValidRows([GOOD, problem_with(field)], {})

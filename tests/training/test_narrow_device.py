@@ -21,7 +21,6 @@ from paint.inference.local import LocalEngine, invert
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.training.train_step import Setup
-from paint.training.trainer import STEPS
 
 
 @pytest.fixture
@@ -104,7 +103,7 @@ def one_step(
         setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
         clock = Clock(Display(enabled=False))
         batch = list(enumerate([problems[0]] * len(problems)))
-        scored, norm = STEPS[config.train.method](setup, batch, 0, clock)
+        scored, norm = setup.algorithm.step(setup, batch, 0, clock)
     return (
         [(s.rollout.completion.ids, s.tokens) for s in scored],
         norm,

@@ -32,15 +32,15 @@ import torch
 from accelerate import PartialState
 from paint import cli
 from paint.core.errors import PaintError
-from paint.training import run
+from paint.algorithms.base import Distillation
 
-def step(setup, batch, index, clock):
+def step(self, setup, batch, index, clock):
     rank = PartialState().process_index
     if index == 2:
         {in_step}
-    return take_step(setup, batch, index, clock)
+    return take_step(self, setup, batch, index, clock)
 
-take_step, run.STEPS["distillation"] = run.STEPS["distillation"], step
+take_step, Distillation.step = Distillation.step, step
 sys.exit(cli.main(sys.argv[1:]))
 """
 

@@ -1,7 +1,7 @@
 """PAINT's training step: the paper's Algorithm 1 for one minibatch, top to bottom.
 
 OPSD is the same step with nothing hidden and nothing interpolated (recipes/demo-opsd.toml). SFT and
-GRPO differ in what is learnt from a completion (paint.algorithms.baselines); what all steps share,
+GRPO are in paint.algorithms.sft and grpo; what all steps share,
 and the run around them, is paint.training.
 
 Everything random is a pure function of (seed, step, row), so a resumed run repeats what the first

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
+from paint.algorithms.base import Algorithm, find_algorithm
 from paint.core.errors import ConfigError as ConfigError
 from paint.core.errors import format_value, require, validate_common, validate_path
 from paint.inference.registry import engine_type
@@ -330,9 +331,10 @@ class GrpoConfig:
 class TrainConfig:
     """How long and how fast."""
 
-    method: Literal["distillation", "grpo", "sft"] = "distillation"
-    """What a step does: distillation is PAINT, and OPSD where nothing is hidden or interpolated;
-    grpo and sft are the baselines (paper: Compared post-training recipes)."""
+    method: str = "distillation"
+    """Algorithm of a step: distillation is PAINT, and OPSD where nothing is masked or interpolated;
+    grpo and sft are the baselines (paper: Compared post-training recipes); module:Class is one of
+    your own (paint.algorithms.base)."""
     steps: int = 100
     """Optimizer steps (paper: Experimental Details, 100); grpo takes grpo.iterations in each. So
     many epochs are ceil(epochs x problems / problems a step)."""
@@ -351,6 +353,9 @@ class TrainConfig:
     warmup_steps: int = 0
     """Steps over which the learning rate rises linearly from zero, at most steps (OPSD's
     scripts: none)."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate after the warm-up: constant, or falling to 0 at the last step, linearly or as a
+    cosine (OPSD's scripts: constant; the paper is silent)."""
     weight_decay: float = 0.0
     """AdamW's decay of the adapters, at least 0 (OPSD's scripts: none)."""
     max_grad_norm: float = 0.1
@@ -498,17 +503,18 @@ class Config:
     """What a run leaves behind, and where."""
 
     def __post_init__(self) -> None:
-        size, batch = self.grpo.group_size, self.train.batch_size
-        if self.train.method == "grpo" and batch % size:
+        algorithm, method = self.algorithm, format_value(self.train.method)
+        size, batch = algorithm.group_size(self), self.train.batch_size
+        if batch % size:
             raise ConfigError(
                 f"train.batch_size must be a multiple of grpo.group_size = {size}, got {batch} "
                 "(completions a step)"
             )
-        if self.train.method != "distillation":
+        if not algorithm.needs_context:
             self._refuse_distillation_settings()
 
         for is_used, what in (
-            (self.train.method == "grpo", 'train.method "grpo"'),
+            (algorithm.needs_grades, f"train.method {method}"),
             (bool(self.validation.path), "validation.path"),
         ):
             if is_used and self.grading.grader == "none":
@@ -518,7 +524,7 @@ class Config:
 
         rollout, objective = self.rollout, self.objective
         divergence = find_divergence(objective.divergence)
-        tokens_carry_gradient = self.train.method == "grpo" or divergence.is_sampled
+        tokens_carry_gradient = algorithm.uses_policy_gradient or divergence.is_sampled
         if tokens_carry_gradient and objective.temperature not in (None, rollout.temperature):
             raise ConfigError(
                 f"objective.temperature must be None or rollout.temperature = "
@@ -534,11 +540,9 @@ class Config:
                 "KL only for tokens drawn from the whole distribution)"
             )
 
-        if rollout.off_policy_steps and (
-            self.train.method != "distillation" or tokens_carry_gradient
-        ):
-            what = f"train.method {format_value(self.train.method)}"
-            if self.train.method == "distillation":
+        if rollout.off_policy_steps and (not algorithm.needs_rollouts or tokens_carry_gradient):
+            what = f"train.method {method}"
+            if divergence.is_sampled:
                 what = f'objective.divergence "{divergence.name}"'
             raise ConfigError(
                 f"rollout.off_policy_steps must be 0 with {what}, got {rollout.off_policy_steps} "
@@ -551,6 +555,16 @@ class Config:
                 'context.source must not be "none" with teacher.reason_first: '
                 "there is nothing to reason about"
             )
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm that ``train.method`` names."""
+        return find_algorithm(self.train.method)
+
+    @property
+    def generates(self) -> bool:
+        """Whether a run samples completions: to learn from them, or to validate."""
+        return self.algorithm.needs_rollouts or bool(self.validation.path)
 
     def _refuse_distillation_settings(self) -> None:
         """Refuse what the baselines would ignore: they have no teacher and no divergence."""

@@ -122,9 +122,7 @@ def training_memory(
 
     read = rows.rows * (rows.prompt + rows.completion)
     taught = rows.rows * (rows.teacher_prompt + rows.completion)
-    has_teacher = config.train.method == "distillation" or (
-        config.train.method == "grpo" and config.grpo.kl > 0
-    )
+    has_teacher = config.algorithm.needs_teacher(config)
 
     layer = saved_by_layer(config, shape)
     if model.gradient_checkpointing:

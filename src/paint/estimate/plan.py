@@ -80,8 +80,8 @@ def choose_split(config: Config, gpus: int, nodes: int = 1, *, server: int = 1) 
     rollout, total = config.rollout, gpus * nodes
     # A rank without a row is refused.
     most = min(total, config.train.batch_size)
-    if config.train.method == "sft" and not config.validation.path:
-        return Split(most, 0, False, "sft generates nothing")
+    if not config.generates:
+        return Split(most, 0, False, f"{config.train.method} generates nothing")
     if rollout.urls:
         return Split(most, 0, False, "the servers at rollout.urls generate")
     if not engine_type(rollout.engine).is_remote:
@@ -156,7 +156,7 @@ class Plan:
     def memory_of(self, rows: Rows) -> Memory:
         """Bytes of a training GPU."""
         split, config = self.split, self.config
-        is_local = not split.servers and not config.rollout.urls and config.train.method != "sft"
+        is_local = not split.servers and not config.rollout.urls and config.algorithm.needs_rollouts
         mine = math.ceil(config.train.batch_size / split.trainers)
         return training_memory(
             config,
@@ -285,7 +285,9 @@ def longest_rows(plan: Plan) -> Rows:
     """
     config, positions = plan.config, plan.shape.positions
     prompt = min(PROBLEM, config.data.max_prompt_tokens, positions - 1)
-    if config.train.method == "sft":  # prompt and reference together have the limit of a prompt
+    if (
+        not config.algorithm.needs_rollouts
+    ):  # prompt and reference together have the limit of a prompt
         completion = min(config.data.max_prompt_tokens, positions) - prompt
         return _micro_batch(plan, prompt, prompt, max(completion, 1))
 
@@ -297,7 +299,7 @@ def longest_rows(plan: Plan) -> Rows:
 def usual_rows(plan: Plan) -> Rows:
     """A micro-batch of rows as they usually are: the same completions, shorter references."""
     longest, config = longest_rows(plan), plan.config
-    if config.train.method == "sft":
+    if not config.algorithm.needs_rollouts:
         reference = TRACE if config.data.solution_field == "trace" else SOLUTION
         usual = min(longest.completion, reference)
         return _micro_batch(plan, longest.prompt, longest.teacher_prompt, usual)
@@ -356,7 +358,7 @@ def suggestions(plan: Plan, rows: Callable[[Plan], Rows]) -> list[str]:
             return [" ".join(flags)]
 
     found = []
-    if plan.config.train.method != "sft" and (
+    if plan.config.algorithm.needs_rollouts and (
         most := _most(
             lambda n: fits(with_setting(plan, "rollout", max_new_tokens=n)), rollout.max_new_tokens
         )

@@ -160,7 +160,7 @@ def ablate(
         PaintError: what `paint.experiments.runner.run_experiment` raises.
     """
     grid, display = ABLATION_TABLES[table], Display()
-    if config.train.method != "distillation" or config.context.source != "own":
+    if not config.algorithm.needs_context or config.context.source != "own":
         raise ConfigError(
             f"an ablation varies how the problem's own solution is masked, and this recipe has "
             f'train.method "{config.train.method}" and context.source "{config.context.source}"; '

@@ -152,7 +152,7 @@ def validate_probe(
             f"{format_value(list(shown))}"
         )
 
-    if config.train.method != "distillation":
+    if not config.algorithm.needs_context:
         raise ConfigError(
             f"train.method {format_value(config.train.method)} has no teacher to probe; "
             f"pass --train.method distillation"

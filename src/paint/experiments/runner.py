@@ -101,7 +101,7 @@ class ExperimentRun:
     def served(self, server_gpus: tuple[str, ...]) -> "ExperimentRun":
         """Trained with vLLM servers on these GPUs; without any, as it is, and so where no method
         generates."""
-        if not server_gpus or self.config.train.method == "sft":
+        if not server_gpus or not self.config.algorithm.needs_rollouts:
             return self
         engine = server_engine(self.config.rollout.engine)
         rollout = replace(self.config.rollout, engine=engine, server_gpus=server_gpus)

@@ -123,9 +123,8 @@ def asked_for_servers(config: Config) -> Config:
     They cannot where nothing is generated, where weights are merged or all trained, and where
     other servers are named.
     """
-    generates = config.train.method != "sft" or bool(config.validation.path)
     engine = engine_type(config.rollout.engine).server_engine
-    is_served = engine and config.model.train_mode == "lora" and generates
+    is_served = engine and config.model.train_mode == "lora" and config.generates
     return with_rollout(config, engine=engine) if is_served else config
 
 

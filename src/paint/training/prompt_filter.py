@@ -19,13 +19,6 @@ from paint.training.rollouts import Rollout
 
 Value = TypeVar("Value")
 
-LONGEST_TEXT = {
-    "distillation": "teacher prompt",
-    "grpo": "prompt",
-    "sft": "prompt with its solution",
-}
-"""By method, what ``longest_prompt`` measures."""
-
 
 def filter_problems(
     policy: Policy, config: Config, candidates: ValidRows, display: Display
@@ -45,7 +38,7 @@ def filter_problems(
         if length > limit and config.data.on_bad_row == "error":
             raise DataError(
                 f"{config.data.path}: problem {problem.id} makes a "
-                f"{LONGEST_TEXT[config.train.method]} of {length} tokens, over the limit of "
+                f"{_longest_text(config)} of {length} tokens, over the limit of "
                 f"{limit} (data.max_prompt_tokens, or the model's positions less {reserved}). "
                 f"Nothing is ever cut: shorten it, raise the limit, or skip such rows with "
                 f"--data.on-bad-row skip"
@@ -73,7 +66,7 @@ def filter_problems(
     skipped = candidates.skipped | ({"over the token limit": too_long} if too_long else {})
     for reason, count in skipped.items():
         display.note(f"skipped {count} rows: {reason}")
-    if config.train.method == "distillation":
+    if config.algorithm.needs_context:
         found = _counted(
             display, "solutions searched for anchors", problems, lambda p: anchors(p.solution)
         )
@@ -122,6 +115,13 @@ def _without_control(policy: Policy, config: Config, candidates: ValidRows) -> V
     return replace(candidates, problems=problems, skipped=skipped)
 
 
+def _longest_text(config: Config) -> str:
+    """The name of what ``longest_prompt`` measures."""
+    if config.algorithm.needs_context:
+        return "teacher prompt"
+    return "prompt" if config.algorithm.needs_rollouts else "prompt with its solution"
+
+
 def longest_prompt(policy: Policy, config: Config, problem: Problem, other_tokens: int) -> int:
     """Tokens of the longest text that will ever stand before a completion of this problem.
 
@@ -130,8 +130,9 @@ def longest_prompt(policy: Policy, config: Config, problem: Problem, other_token
     Args:
         other_tokens: length of the longest solution of another problem that may be shown; 0: none.
     """
-    if config.train.method != "distillation":
-        solution = policy.solution_ids(problem.solution) if config.train.method == "sft" else ()
+    if not config.algorithm.needs_context:
+        learns_solution = not config.algorithm.needs_rollouts
+        solution = policy.solution_ids(problem.solution) if learns_solution else ()
         return len(policy.student_prompt(problem.problem)) + len(solution)
 
     rationale = "" if config.teacher.reason_first else None
@@ -189,7 +190,7 @@ def print_first_prompts(display: Display, policy: Policy, rollout: Rollout) -> N
 
 def _prompt_limit(policy: Policy, config: Config) -> tuple[int, int]:
     """Tokens that a prompt may have, and tokens that are kept free for the completion."""
-    reserved = 0 if config.train.method == "sft" else config.rollout.max_new_tokens
+    reserved = config.rollout.max_new_tokens if config.algorithm.needs_rollouts else 0
     positions = getattr(policy.model.config, "max_position_embeddings", None)
     limit = config.data.max_prompt_tokens
     if positions is not None:

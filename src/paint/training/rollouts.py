@@ -77,7 +77,7 @@ def logprob_mismatches(scored: Sequence[ScoredRollout]) -> list[float]:
     gaps: list[float] = []
     for s in scored:
         author = s.rollout.behavior_log_probs
-        trainer = s.tokens["student_log_prob"] if author is None else author
+        trainer = s.tokens.get("student_log_prob", ()) if author is None else author
         if trainer:
             pairs = zip(s.rollout.completion.log_probs, trainer, strict=True)
             gaps += [abs(engine - value) for engine, value in pairs]

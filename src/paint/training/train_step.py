@@ -1,8 +1,7 @@
-"""What the steps of all methods share: rollouts, micro-batches, one update over all ranks.
+"""The parts of a training step that algorithms share: rollouts, micro-batches and the update.
 
-A method's step (``paint.algorithms.paint``, ``paint.algorithms.baselines``) says what is learnt
-from a completion. This module makes a step of the optimizer of it: the same loss, whatever the
-micro-batches and ranks.
+An algorithm's ``step`` (paint.algorithms) scores completions. The functions here sample them,
+accumulate the gradient and update the student. The loss does not depend on micro-batches or ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,8 +9,9 @@ from dataclasses import dataclass
 
 import torch
 from accelerate import Accelerator
-from torch import Tensor
+from torch import Tensor, nn
 
+from paint.algorithms.base import Algorithm, find_algorithm
 from paint.config.schema import Config
 from paint.core.display import Clock
 from paint.core.distributed import barrier, gather_on_rank0, sum_gradients
@@ -22,15 +22,17 @@ from paint.inference.engine import Engine, Sampling, derive_seed, sampling_from
 from paint.models.policy import Policy
 from paint.models.sharding import passes_missing
 from paint.models.teacher import Teacher
+from paint.objective.fused import LogProbs, fused_log_probs
 from paint.objective.options import ObjectiveConfig
 from paint.training.async_rollouts import AsyncRollouts
 from paint.training.load_balancing import balance_rows, micro_batches
+from paint.training.optim import learning_rate
 from paint.training.rollouts import Rollout, ScoredRollout
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a step works with."""
+    """The model, data and services that a training step uses."""
 
     config: Config
     policy: Policy
@@ -42,16 +44,14 @@ class Setup:
     grader: Grader
     async_rollouts: AsyncRollouts | None = None
 
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm that ``train.method`` names."""
+        return find_algorithm(self.config.train.method)
+
 
 Batch = Sequence[tuple[int, Problem]]
 """A rank's rows of a minibatch: place in the minibatch, and problem."""
-
-Step = Callable[[Setup, Batch, int, Clock], tuple[list[ScoredRollout], float]]
-"""One update of the student.
-
-Returns the rollouts with their values, in the order of their rows (on the first rank those of all
-ranks), and the norm of the gradient before it was scaled down.
-"""
 
 Score = Callable[[Sequence[Rollout]], tuple[Tensor, dict[str, Tensor]]]
 """The mean loss of a micro-batch by ``objective.reduction``, and its values token by token.
@@ -97,6 +97,17 @@ def generation_request(
     prompts = [setup.policy.student_prompt(problem.problem) for _, problem in batch]
     seeds = [derive_seed(config.train.seed, step_index, row) for row, _ in batch]
     return prompts, sampling_from(config.rollout), seeds
+
+
+def student_log_probs(
+    setup: Setup, rollouts: Sequence[Rollout], temperature: float, *, head: nn.Linear | None = None
+) -> LogProbs:
+    """Log-probs of the completions' tokens under the current policy, after the student's prompt."""
+    prompts = [rollout.prompt for rollout in rollouts]
+    completions = [rollout.completion.ids for rollout in rollouts]
+    hidden = setup.policy.hidden_states(prompts, completions)
+    tokens = completion_ids(rollouts, hidden.device)
+    return fused_log_probs(hidden, head or setup.policy.lm_head, tokens, temperature=temperature)
 
 
 def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
@@ -156,7 +167,7 @@ def update(setup: Setup, step_index: int) -> float:
         )
 
     for group in setup.optimizer.param_groups:
-        group["lr"] = learning_rate(config, step_index)
+        group["lr"] = learning_rate(config.train, step_index)
     setup.optimizer.step()
     setup.optimizer.zero_grad()
     setup.teacher.follow()
@@ -164,19 +175,10 @@ def update(setup: Setup, step_index: int) -> float:
 
 
 def is_whole_step(setup: Setup, steps: int) -> bool:
-    """Whether the optimizer stands after so many whole steps.
-
-    GRPO may take several updates on the same completions; the optimizer counts each.
-    """
-    config, states = setup.config, setup.optimizer.state.values()
-    updates = config.grpo.iterations if config.train.method == "grpo" else 1
+    """Whether the optimizer has taken all updates of so many steps, and no further one."""
+    states = setup.optimizer.state.values()
+    updates = setup.algorithm.updates_per_batch(setup.config)
     return max((int(state["step"]) for state in states), default=0) == steps * updates
-
-
-def learning_rate(config: Config, step_index: int) -> float:
-    """Linear warm-up, then constant: lr · min(1, (step + 1) / warmup_steps)."""
-    warmup = config.train.warmup_steps
-    return config.train.learning_rate * (min(1.0, (step_index + 1) / warmup) if warmup else 1.0)
 
 
 def completion_lengths(rollouts: Sequence[Rollout]) -> list[int]:

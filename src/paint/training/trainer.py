@@ -1,7 +1,7 @@
 """A training run: what it sets up, the loop over its steps, and what it leaves behind.
 
 The loop adds the order of the data, checkpoints, resuming and stopping to the steps of
-paint.algorithms.paint and paint.algorithms.baselines.
+paint.algorithms.
 """
 
 import os
@@ -18,8 +18,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 
-from paint.algorithms.baselines import grpo_step, sft_step
-from paint.algorithms.paint import paint_step
+from paint.algorithms.base import find_algorithm
 from paint.config.recipe import require_trainable, to_table
 from paint.config.run_folder import RunError, latest_checkpoint, step_paths
 from paint.config.schema import Config, ConfigError, TeacherConfig, TrainConfig
@@ -51,6 +50,7 @@ from paint.models.weights import model_digests
 from paint.objective.fused import triton_row_work
 from paint.training import checkpoint, run_log
 from paint.training.async_rollouts import AsyncRollouts
+from paint.training.optim import learning_rate, open_optimizer
 from paint.training.prompt_filter import (
     filter_problems,
     print_first_prompts,
@@ -60,14 +60,10 @@ from paint.training.rollouts import OFF_POLICY_KL_WARNING, ScoredRollout
 from paint.training.token_log import write_tokens
 from paint.training.train_step import (
     Setup,
-    Step,
     generation_request,
     grade_rollouts,
     is_whole_step,
-    learning_rate,
 )
-
-STEPS: dict[str, Step] = {"distillation": paint_step, "grpo": grpo_step, "sft": sft_step}
 
 AtEnd = Callable[[Path, Accelerator, Display], None]
 """What is done with a run's folder when its last step is over."""
@@ -128,18 +124,17 @@ def _train(
         triton_row_work(accelerator.device)  # refused now, not after the first rollouts
     policy = load_policy(config.model, seed=config.train.seed, device=accelerator.device)
     # The teacher is the policy as it is before a checkpoint is loaded.
-    teacher = open_teacher(policy, config.teacher if _needs_teacher(config) else _NO_TEACHER)
+    algorithm = find_algorithm(config.train.method)
+    needs_teacher = algorithm.needs_teacher(config)
+    # Live weights are the policy itself: no copy is kept.
+    teacher = open_teacher(
+        policy, config.teacher if needs_teacher else TeacherConfig(weights="live")
+    )
     validation = load_validation(policy, config, folder, accelerator.num_processes)
     problems = filter_problems(policy, config, candidates, display)
-    if config.train.method == "distillation":
+    if algorithm.needs_context:
         warn_template_mismatch(display, policy)
-    optimizer = torch.optim.AdamW(
-        policy.trainable,
-        lr=config.train.learning_rate,
-        betas=(0.9, 0.999),
-        eps=1e-8,
-        weight_decay=config.train.weight_decay,
-    )
+    optimizer = open_optimizer(policy.trainable, config.train)
 
     with _run_folder_lock(folder, is_new=not resume):
         model = run_on_rank0(lambda: model_digests(policy))
@@ -201,7 +196,6 @@ def loop(
 ) -> None:
     """Step after step from ``done`` on, with what each leaves behind."""
     config, accelerator = setup.config.train, setup.accelerator
-    take_step = STEPS[config.method]
 
     with run_log.stop_signals(signals), display.running(config.steps, done):
         stop_if_asked = partial(_stop_if_asked, signals, folder)
@@ -212,7 +206,7 @@ def loop(
             while done < config.steps:
                 clock = Clock(display)
                 with accelerator.split_between_processes(minibatch(setup, done)) as batch:
-                    scored, gradient_norm = take_step(setup, batch, done, clock)
+                    scored, gradient_norm = setup.algorithm.step(setup, batch, done, clock)
 
                 if accelerator.is_main_process:
                     log_step(setup, folder, display, scored, gradient_norm, clock, done + 1)
@@ -243,7 +237,7 @@ def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
     Source: Algorithm 1, 'Sample a minibatch'.
     """
     config, problems = setup.config.train, setup.problems
-    group_size = setup.config.grpo.group_size if config.method == "grpo" else 1
+    group_size = setup.algorithm.group_size(setup.config)
     indices = batch_indices(len(problems), config.batch_size // group_size, step_index, config.seed)
     return list(enumerate(problems[i] for i in indices for _ in range(group_size)))
 
@@ -267,7 +261,7 @@ def log_step(
     metrics |= run_log.step_metrics(scored, grades, options.reduction, options.skip_tokens)
     metrics |= clock.rates(sum(len(s.rollout.completion.ids) for s in scored))
     metrics["gradient_norm"] = gradient_norm
-    metrics["learning_rate"] = learning_rate(setup.config, step_number - 1)
+    metrics["learning_rate"] = learning_rate(setup.config.train, step_number - 1)
     metrics["seconds_left"] = display.seconds_left(step_number)
 
     if metrics.get("off_policy_kl", 0.0) > OFF_POLICY_KL_WARNING:
@@ -320,19 +314,10 @@ def _open_async_rollouts(setup: Setup, folder: Path, display: Display, done: int
 def grades_of(setup: Setup, scored: Sequence[ScoredRollout]) -> list[Grade]:
     """The grade of each completion; references are right."""
     rollouts = [item.rollout for item in scored]
-    if setup.config.train.method == "sft":
+    if not setup.algorithm.needs_rollouts:
         return [Grade(1.0, "reference")] * len(rollouts)
     graded = [rollout.grade for rollout in rollouts if rollout.grade is not None]
     return graded or grade_rollouts(setup, rollouts)
-
-
-_NO_TEACHER = TeacherConfig(weights="live")
-
-
-def _needs_teacher(config: Config) -> bool:
-    """Whether a method asks a teacher; one that does not keeps no copy of the weights for it."""
-    method = config.train.method
-    return method == "distillation" or (method == "grpo" and config.grpo.kl > 0)
 
 
 def _open_accelerator(config: Config, folder: Path) -> Accelerator:
@@ -406,7 +391,7 @@ def _open_engine(
     policy: Policy, config: Config, folder: Path, display: Display, problems: Sequence[Problem]
 ) -> Iterator[Engine]:
     """The engine of a run; SFT without validation asks none, and starts no server."""
-    if config.train.method == "sft" and not config.validation.path:
+    if not config.generates:
         yield LocalEngine(policy, batch_size=config.rollout.batch_size)
         return
 

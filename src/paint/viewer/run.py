@@ -96,7 +96,7 @@ def run_data(run: Path, wanted: PageSpec, display: Display) -> dict[str, Any]:
     if config.log.keep_rollouts and not wanted.steps:
         require_rollouts(run, done)
     chosen = choose(run, config, wanted)
-    is_scored = wanted.again and config.train.method == "distillation" and bool(chosen)
+    is_scored = wanted.again and config.algorithm.needs_context and bool(chosen)
     scorer = Scorer(run, config, display) if is_scored else None
     tokenizer = scorer.policy.tokenizer if scorer else load_tokenizer(config.model.path)
 

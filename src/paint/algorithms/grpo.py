@@ -1,16 +1,11 @@
-"""The paper's two other baselines: SFT on the reference solutions, and GRPO on verified answers.
+"""GRPO: several completions of a problem, rewarded by their grades.
 
-Both are a step like ``paint.algorithms.paint.paint_step``, from the same base with the same data,
-engine, optimizer and evaluation. They differ in what is learnt from a completion (paper: section
-'Compared post-training recipes'):
+    A = (r − mean) / (std + 1e-4) within a group
+    loss = −min(w A, clamp(w, 1 − ε, 1 + ε) A) + β KL
 
-    sft     the reference solution is the completion; its tokens are made likelier, whatever the
-            student would write
-    grpo    eight completions a problem, rewarded by their answers alone; each is made likelier by
-            how far its reward lies above its group's mean
-
-Left out on purpose: other rewards than the verified answer, and corrections for an engine that is
-not the policy; that is refused instead (``training.rollouts.require_agreement``).
+Each completion of a group becomes likelier by how far its reward lies above the group's mean
+(paper: section 'Compared post-training recipes'). There is no correction for an engine that differs
+from the policy: such a step is refused (``training.rollouts.check_logprob_mismatch``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,46 +14,25 @@ from functools import partial
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
-from paint.data.problems import Problem
-from paint.inference.engine import Completion
-from paint.objective.fused import LogProbs, fused_log_probs
 from paint.objective.loss import token_weights
-from paint.objective.options import Reduction
 from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch
 from paint.training.train_step import (
     Batch,
     Setup,
     accumulate,
-    completion_ids,
     completion_lengths,
     generate_rollouts,
     grade_rollouts,
+    student_log_probs,
     update,
 )
 
 SPREAD_FLOOR = 1e-4
-"""Added to the standard deviation of a group's rewards, which may be 0."""
-
-
-def sft_step(
-    setup: Setup, batch: Batch, step_index: int, clock: Clock
-) -> tuple[list[ScoredRollout], float]:
-    """One update towards the reference solutions of a minibatch: off policy, without a teacher.
-
-    Source: paper, 'SFT'.
-    """
-    references = [reference(setup, row, problem) for row, problem in batch]
-
-    with clock("loss"):
-        scored = accumulate(setup, references, partial(score_reference, setup))
-
-    with clock("update"):
-        gradient_norm = update(setup, step_index)
-    return scored, gradient_norm
+# Added to the standard deviation of a group's rewards, which may be 0.
 
 
 def grpo_step(
@@ -96,31 +70,10 @@ def grpo_step(
     return as_sampled, gradient_norm
 
 
-def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
-    """The verified solution as if the student had written it, its end token included."""
-    policy = setup.policy
-    ids = tuple(policy.solution_ids(problem.solution))
-    completion = Completion(ids, (), truncated=False, source="reference")
-    prompt = policy.student_prompt(problem.problem)
-    return Rollout(row, problem, prompt, completion, problem.solution)
-
-
-def score_reference(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The negative log-likelihood of references under the student, at temperature 1."""
-    scores = log_probs(setup, rollouts, 1.0)
-    loss = sft_loss(
-        scores.log_prob,
-        completion_lengths(rollouts),
-        reduction=setup.config.objective.reduction,
-        skip_tokens=setup.config.objective.skip_tokens,
-    )
-    return loss, {"loss": -scores.log_prob.detach(), "student_entropy": scores.entropy}
-
-
 def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
     """This rank's completions with their rewards and advantages.
 
-    A group may lie on several ranks, so the rewards are told to all.
+    A group may lie on several ranks, so all ranks gather all rewards.
     """
     grades = grade_rollouts(setup, rollouts)
     by_row = dict(
@@ -160,10 +113,10 @@ def score_group(
     if config.grpo.kl:
         # Before the student's own graph is built: two at once would need twice the memory.
         with setup.teacher.view():
-            base = log_probs(setup, rollouts, temperature, head=setup.teacher.lm_head)
+            base = student_log_probs(setup, rollouts, temperature, head=setup.teacher.lm_head)
             base_log_prob = base.log_prob
 
-    scores = log_probs(setup, rollouts, temperature)
+    scores = student_log_probs(setup, rollouts, temperature)
     old_log_prob = scores.log_prob.detach()
     if old:
         old_log_prob = old_log_prob.new_tensor([x for r in rollouts for x in old[r.row]])
@@ -186,36 +139,6 @@ def score_group(
     values |= {"loss": per_token.detach(), "student_entropy": scores.entropy}
     values |= {"student_log_prob": scores.untempered, "tempered_log_prob": old_log_prob}
     return (weights.to(per_token.device) * per_token).sum(), values
-
-
-def log_probs(
-    setup: Setup, rollouts: Sequence[Rollout], temperature: float, *, head: nn.Linear | None = None
-) -> LogProbs:
-    """Of the completions' tokens under the policy as it stands, reading the student's prompt."""
-    prompts = [rollout.prompt for rollout in rollouts]
-    completions = [rollout.completion.ids for rollout in rollouts]
-    hidden = setup.policy.hidden_states(prompts, completions)
-    tokens = completion_ids(rollouts, hidden.device)
-    return fused_log_probs(hidden, head or setup.policy.lm_head, tokens, temperature=temperature)
-
-
-# The equations.
-
-
-def sft_loss(
-    log_prob: Float[Tensor, " n"],
-    lengths: Sequence[int],
-    *,
-    reduction: Reduction = "token",
-    skip_tokens: int = 0,
-) -> Tensor:
-    """−log p_S(y*_n | x, y*_{<n}): mean over all tokens, or over each completion's and then those.
-
-    Raises ValueError for an unknown reduction.
-    """
-    weights = token_weights(lengths, reduction=reduction, skip_tokens=skip_tokens)
-    weights = weights.to(log_prob.dtype)
-    return -(weights.to(log_prob.device) * log_prob).sum()
 
 
 def advantages(rewards: Float[Tensor, " b"], group_size: int) -> Float[Tensor, " b"]:

@@ -1,0 +1,139 @@
+"""The algorithm contract, and the algorithms that ``train.method`` can name.
+
+An algorithm is a class with a ``step`` and a few properties. One of your own lives outside of the
+package and is named as "module:Class":
+
+    # mine.py
+    from paint.algorithms.base import Algorithm
+
+    class RejectionSampling(Algorithm):
+        def step(self, setup, batch, step_index, clock):
+            ...
+
+    paint train RECIPE --train.method mine:RejectionSampling
+
+This module does not import torch: settings are checked by it.
+"""
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paint.core.errors import ConfigError, format_short
+from paint.core.plugins import load_object
+
+if TYPE_CHECKING:
+    from paint.config.schema import Config
+else:
+    Config = Any
+
+
+class Algorithm:
+    """One update of the student for each batch of problems.
+
+    Attributes:
+        name: as in ``train.method``.
+        needs_rollouts: it learns from the student's completions; else from reference solutions,
+            and no engine is opened.
+        needs_context: the teacher reads a privileged context, so teacher prompts are measured and
+            the settings of context, teacher and divergence apply.
+        needs_grades: it learns from rewards.
+        uses_policy_gradient: its gradient is that of the policy that drew the tokens, so they must
+            be on policy and drawn at the loss's temperature.
+    """
+
+    name: ClassVar[str] = ""
+    needs_rollouts: ClassVar[bool] = True
+    needs_context: ClassVar[bool] = False
+    needs_grades: ClassVar[bool] = False
+    uses_policy_gradient: ClassVar[bool] = False
+
+    def needs_teacher(self, config: Config) -> bool:
+        """Whether it scores under the teacher's weights; without, no copy of them is kept."""
+        return self.needs_context
+
+    def group_size(self, config: Config) -> int:
+        """Completions of one problem in a batch."""
+        return 1
+
+    def updates_per_batch(self, config: Config) -> int:
+        """Optimizer updates in one step."""
+        return 1
+
+    def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
+        """Update the student on this rank's rows of a batch.
+
+        Args:
+            setup: a ``paint.training.train_step.Setup``.
+            batch: pairs of place in the batch and problem.
+            step_index: the step, from 0.
+            clock: ``with clock("loss"):`` times a phase.
+
+        Returns:
+            The list of ``ScoredRollout`` of all ranks (on other ranks than the first: their own),
+            and the norm of the gradient.
+        """
+        raise NotImplementedError
+
+
+class Distillation(Algorithm):
+    """PAINT, and OPSD where nothing is masked or interpolated (paper: Algorithm 1)."""
+
+    name = "distillation"
+    needs_context = True
+
+    def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
+        return _load("paint.algorithms.paint:paint_step")(setup, batch, step_index, clock)
+
+
+class Grpo(Algorithm):
+    """Group-relative policy gradient on verified answers (paper: 'GRPO')."""
+
+    name = "grpo"
+    needs_grades = True
+    uses_policy_gradient = True
+
+    def needs_teacher(self, config: Config) -> bool:
+        return config.grpo.kl > 0
+
+    def group_size(self, config: Config) -> int:
+        return config.grpo.group_size
+
+    def updates_per_batch(self, config: Config) -> int:
+        return config.grpo.iterations
+
+    def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
+        return _load("paint.algorithms.grpo:grpo_step")(setup, batch, step_index, clock)
+
+
+class Sft(Algorithm):
+    """Maximum likelihood of the reference solutions (paper: 'SFT')."""
+
+    name = "sft"
+    needs_rollouts = False
+
+    def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
+        return _load("paint.algorithms.sft:sft_step")(setup, batch, step_index, clock)
+
+
+ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in (Distillation, Grpo, Sft)}
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """The algorithm of this name; "module:Class" imports one from outside of the package.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]()
+    found = load_object(name, "train.method", ALGORITHMS)
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise ConfigError(
+            f"train.method is {format_short(name)}, which is not a subclass of "
+            f"paint.algorithms.base.Algorithm"
+        )
+    return found()
+
+
+def _load(name: str) -> Any:
+    # Only when a step is taken: the modules of the steps import torch.
+    return load_object(name, "train.method", ALGORITHMS)

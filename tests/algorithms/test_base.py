@@ -1,0 +1,69 @@
+"""The Algorithm contract: properties of the built-in ones, and one from outside of the package."""
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from extensions.reward_weighted import RewardWeighted
+from paint.algorithms.base import ALGORITHMS, find_algorithm
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.run_folder import read_metrics, read_run
+from paint.config.schema import Config, GrpoConfig, TrainConfig
+from paint.core.errors import ConfigError
+from paint.core.plugins import spec_of
+from paint.training.trainer import train
+from runs import adapter, stored
+
+SOURCE = Path(__file__).parents[2] / "src/paint"
+SPEC = "extensions.reward_weighted:RewardWeighted"
+
+
+def test_find_algorithm_built_in_properties() -> None:
+    config = Config(grpo=GrpoConfig(group_size=4, iterations=3))
+    found = {name: find_algorithm(name) for name in ALGORITHMS}
+    assert {n: a.needs_teacher(config) for n, a in found.items()} == {
+        "distillation": True,
+        "grpo": False,
+        "sft": False,
+    }
+    assert found["grpo"].needs_teacher(replace(config, grpo=GrpoConfig(kl=0.1)))
+    assert [a.group_size(config) for a in found.values()] == [1, 4, 1]
+    assert [a.updates_per_batch(config) for a in found.values()] == [1, 3, 1]
+    assert [a.needs_rollouts for a in found.values()] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "name", ["ppo", "no_such_module:A", "extensions.reward_weighted:Absent", "pathlib:Path"]
+)
+def test_find_algorithm_unknown_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"train\.method .*{name}|{name}.*train\.method"):
+        Config(train=TrainConfig(method=name))
+
+
+def test_train_outside_algorithm_learns_from_correct_completions(tmp_path: Path) -> None:
+    assert spec_of(RewardWeighted) == SPEC
+    config = read_recipe(find_recipe("demo-paint"))
+    settings = replace(config.train, method=SPEC, steps=2, batch_size=8, checkpoint_every=2)
+    run = tmp_path / "run"
+    train(replace(config, train=settings), run)
+    assert read_run(run).train.method == SPEC
+    rewards = [row["reward"] for row in stored(run)]
+    assert 0 < sum(rewards) < 8
+    assert [row["loss"] > 0 for row in read_metrics(run)] == [True, True]
+    before, after = adapter(run, 0), adapter(run, 2)
+    assert any((before[name] != after[name]).any() for name in after)
+
+
+def test_source_compares_algorithm_names_only_in_base() -> None:
+    """Everything else asks an algorithm for its properties."""
+    for path in SOURCE.rglob("*.py"):
+        if path == SOURCE / "algorithms/base.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare | ast.match_case):
+                texts = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+                if isinstance(node, ast.match_case):
+                    texts = {n.value for n in ast.walk(node.pattern) if isinstance(n, ast.Constant)}
+                assert not texts & set(ALGORITHMS), f"{path}:{getattr(node, 'lineno', '')}"
