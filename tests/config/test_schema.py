@@ -155,7 +155,8 @@ def test_read_recipe_overrides_named_settings_only(tmp_path: Path) -> None:
         ),
         (
             "[train]\nmethod = 'opsd'",
-            'x.toml: train.method must be one of distillation, grpo, sft, or module:name, got "opsd"',
+            "x.toml: train.method must be one of distillation, grpo, sft, or module:name, got "
+            '"opsd"',
         ),
         (
             "[model]\ntrain_mode = 'qlora'",

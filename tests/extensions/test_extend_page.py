@@ -13,7 +13,7 @@ BLOCKS = re.findall(
 
 
 def test_printed_engine_and_divergence_equal_the_tested_files() -> None:
-    for name in ("shout_engine.py", "chi_squared.py"):
+    for name in ("shout_engine.py", "chi_squared.py", "reward_weighted.py"):
         assert (Path(__file__).parent / name).read_text() in BLOCKS
 
 

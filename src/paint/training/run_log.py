@@ -182,8 +182,9 @@ def step_metrics(
         if rewards and not isinstance(grades[0], MathGrade):
             figures["reward"] = sum(rewards) / len(rewards)
             figures["grader_failures"] = sum(grade.failed for grade in grades)
-        figures["logprob_mismatch_mean"] = sum(gaps) / len(gaps)
-        figures["logprob_mismatch_p99"] = gaps[int(0.99 * (len(gaps) - 1))]
+        if gaps:  # an algorithm need not score the sampled tokens
+            figures["logprob_mismatch_mean"] = sum(gaps) / len(gaps)
+            figures["logprob_mismatch_p99"] = gaps[int(0.99 * (len(gaps) - 1))]
         figures |= off_policy_metrics(scored)
     return figures
 
