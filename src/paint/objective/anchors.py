@@ -1,19 +1,21 @@
-r"""Which mathematics does a text hold? One spelling for it, and its recognisable pieces.
+r"""Normalisation of mathematical text, and the anchors of a solution.
 
-    text -> normalised text;   solution -> anchors;   is this anchor in that text?
+    text -> normalize -> normalised text
+    solution -> anchors -> the formulas and numbers by which overlap is measured
+    normalised text, anchor -> contains -> bool
 
-Left out on purpose: algebra. `1/4` and `\frac{1}{4}` are two spellings of one thing and compare
-equal. `(a+b)^2` and its expansion do not: who has written the one has not written the other yet.
+There is no algebra here: `1/4` and `\frac{1}{4}` are two spellings and compare equal, `(a+b)^2` and
+its expansion are different steps of a solution and do not.
 
-No function here raises on any text, and each takes time linear in its length.
+No function here raises on any text, and each takes time linear in the text's length.
 """
 
 import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-# Where formulas, cells and boxes begin and end. These control characters stand in a text only while
-# it is taken apart; in a normalised text they are blanks.
+# Boundaries of formulas, cells and boxes. These control characters are in a text only while it is
+# parsed; normalisation turns them into blanks.
 START, END, CUT, BOX, UNBOX = MARKS = "\x01\x02\x03\x04\x05"
 
 _UNICODE: dict[int, int | str] = (
@@ -54,18 +56,18 @@ _COMMANDS = (
 _ESCAPES = {"{": "\\{", "}": "\\}", "|": "‖", "\\": CUT} | dict.fromkeys("$&~ ,;:/!>\n", " ")
 _NO_FORMULA = {"itemize", "enumerate", "center", "proof", "figure", "table", "tabular", "quote"}
 
-# The alternatives of _LATEX. The last group that takes part in a match says which one it was
-# (re.Match.lastgroup), so some groups are empty and stand at the end on purpose. Possessive
-# repetitions and bounded ones keep the search linear.
+# The alternatives of _LATEX. The last group that takes part in a match identifies the alternative
+# (re.Match.lastgroup), so some groups are empty and placed at the end. Possessive and bounded
+# repetitions keep the search linear.
 
-# A command replaces both braces around its argument, so every brace is met.
+# A command replaces both braces around its argument, so every brace is matched.
 _OPEN = r"\{(?P<open>)"
 _CLOSE = r"\}(?P<close>)"
 
-# Numbers of equations, invisible and coloured text: the argument is no mathematics either.
+# Numbers of equations, invisible and coloured text: the argument is not mathematics either.
 _SILENT_WITH_ARGUMENT = r"\\(?:tag|label|[hv]?phantom|[hv]space|color)\*?\s*+\{[^{}]{0,40}\}"
 
-# \left. and \right. have no bracket, and their full stop is none.
+# \left. and \right. have no bracket, and their dot is not a full stop.
 _EMPTY_BRACKET = r"\\(?:left|right)(?![A-Za-z])\s*+\."
 
 _COLUMNS = r"(?:\s*+\{[lcr|\s]{0,20}\})?"  # of an array
@@ -75,7 +77,7 @@ _BOX_COMMAND = r"\\(?:boxed|fbox|framebox)(?![A-Za-z])"
 _OPTIONS = r"(?:\[[^\]{}$]{0,20}\])*+"  # \framebox[3em]{...}
 _BOX = rf"{_BOX_COMMAND}{_OPTIONS}\s*+(?:(?P<box>\{{)|(?P<boxed>[0-9]++|[A-Za-z]))"
 
-# Words within a formula part two statements: $a=1\text{ or }b>2$.
+# Words within a formula separate two statements: $a=1\text{ or }b>2$.
 _CONNECTIVE_WORD = r"(?:and|or|if|for|where|so|then|with|when|since|all)(?![A-Za-z])"
 _CONNECTIVE = rf"(?P<connective>(?:\s*+{_CONNECTIVE_WORD})++)?"
 _WRAPPER_NAME = (
@@ -99,7 +101,7 @@ _CELL = r"&(?P<cell>)"
 
 _LATEX = re.compile(
     "|".join(
-        (  # the first that matches counts
+        (  # the first match wins
             _OPEN,
             _CLOSE,
             _SILENT_WITH_ARGUMENT,
@@ -108,12 +110,12 @@ _LATEX = re.compile(
             _BOX,
             _WRAPPER,
             _MODULUS,
-            _COMMAND,  # after every command that means more
+            _COMMAND,  # after every command with a special meaning
             _TIGHT_COMMA,
             _THIN_SPACE,
             _ROW,
             _BRACKET,
-            _ESCAPE,  # after all that begins with a backslash
+            _ESCAPE,  # after everything else that begins with a backslash
             _DOLLAR,
             _CELL,
         )
@@ -123,27 +125,28 @@ _LATEX = re.compile(
 
 
 def normalize(text: str) -> str:
-    r"""The same mathematics in one spelling (paper: Norm in the overlap score).
+    r"""Rewrite mathematical text to one spelling (paper: Norm in the overlap score).
 
-    - Delimiters, spacing and sizes go, and so do \text, \boxed and the like around their contents.
+    - Delimiters, spacing and sizes are removed, and so are \text, \boxed and similar commands
+      around their contents.
     - LaTeX, Unicode and ASCII spellings of a symbol become one.
     - Arguments get braces (`\frac12`, `x^2`); `3/4` becomes \frac{3}{4}.
     - 1,000, 1{,}000 and 1\,000 become 1000, but (2,251,252) stays a list, spelt (2, 251, 252).
-    - Blanks stay between words and between numbers only.
+    - Blanks are kept between words and between numbers only.
 
-    Case stays (A is not a), and so do trailing zeros (precision is information). Idempotent; raises
-    on no string.
+    Case is kept (A is not a), and so are trailing zeros (they state a precision). Idempotent; does
+    not raise on any string.
     """
     return _canonical(_unmark(_plain(text)))
 
 
 def _plain(text: str) -> str:
-    """Replace each command by its meaning, with marks at the edges of formulas, cells and boxes."""
+    """Replace each command by its symbol, and mark the edges of formulas, cells and boxes."""
     text = text.translate(_UNICODE)
     written: list[str] = []
     position = 0
-    closers: list[str] = []  # what the partner of each open brace becomes
-    formula = ""  # the delimiter of the formula we are in; empty in prose
+    closers: list[str] = []  # replacements for the closing braces of the open ones
+    formula = ""  # opening delimiter of the current formula; empty in prose
 
     for match in _LATEX.finditer(text):
         kind, value = match.lastgroup, match[match.lastgroup or 0]
@@ -190,7 +193,7 @@ def _plain(text: str) -> str:
                 formula, new = delimiter, START
             elif formula == delimiter and not opens:
                 formula, new = "", END
-            else:  # a delimiter within another one's formula
+            else:  # a delimiter inside a formula with another delimiter
                 new = CUT
 
         written += text[position : match.start()], new
@@ -211,9 +214,9 @@ _COMMA_AT_BOX = re.compile(rf"(?<![\s{MARKS}]){_TO_EDGE}[\s{MARKS}]*+,(?=[0-9])"
 
 
 def _unmark(text: str) -> str:
-    r"""Blanks for marks; but no box runs into what is beside it.
+    r"""Replace marks by blanks, without joining a box to the text next to it.
 
-    `\boxed{x}y` becomes x*y, where a blank would be loose, and `\boxed{5},000` a list.
+    `\boxed{x}y` becomes x*y, where a blank would be removed as loose, and `\boxed{5},000` a list.
     """
     if BOX in text or UNBOX in text:
         text = _LETTERS_AT_BOX.sub("*", text)
@@ -226,7 +229,8 @@ def _unmark(text: str) -> str:
 
 _DIGIT_OR_LETTER = rf"([0-9]|{_LETTER})"
 
-# Blanks are loose but where they part numbers or words. The blank in `a b` is loose: a product.
+# A blank is loose (removable) unless it separates numbers or words. It is loose in the product
+# `a b`.
 _TIGHT_AFTER_BLANK = "|".join(
     (
         r"(?<=[0-9.] )\.?[0-9]",
@@ -249,14 +253,14 @@ _ASCII = (
 
 
 def _join_thousands(match: re.Match[str]) -> str:
-    """Take the commas out of 1,000,000; but brackets make (1,000) a list of two numbers."""
+    """Remove the commas of 1,000,000, but keep (1,000) in brackets as a list of two numbers."""
     before = match.string[max(match.start() - 2, 0) : match.start()]
     after = match.string[match.end() : match.end() + 1]
     is_list = before.endswith(("(", "[", "\\{")) and after in (")", "]", "\\", ",")
     return match[0] if is_list else match[0].replace(",", "")
 
 
-# The look-behinds stand after the first character, which the search can then leap to.
+# The look-behinds come after the first character, so that the search can skip to that character.
 _BRACED_COMMA = rf"\{{,\}}(?<=[0-9]\{{,\}}){_THREE_DIGITS}"
 _FIRST_DIGITS = r"[1-9](?<![0-9.^_].)(?<![0-9…],.)[0-9]{0,2}+"
 _THOUSANDS = rf"{_FIRST_DIGITS}(?:,[0-9]{{3}})++(?![0-9]|,[0-9…])"
@@ -274,10 +278,10 @@ _SLASH_FRACTION = r"([0-9](?<![0-9./].)[0-9]*+)/([0-9]++)(?![\^!]|\.[0-9])"
 
 _REWRITES = tuple(
     (sign, re.compile(pattern), replacement)
-    for sign, pattern, replacement in (  # without the sign there is nothing to do
+    for sign, pattern, replacement in (  # a text without the sign is skipped
         ("{,}", _BRACED_COMMA, ""),
         (",", _THOUSANDS, _join_thousands),
-        (",", _COMMA_OF_LIST, ", "),  # it separates no thousands: a list, and now it says so
+        (",", _COMMA_OF_LIST, ", "),  # a comma that separates no thousands separates a list
         (r"\circ", _DEGREES, "°"),
         ("'", _PRIMES_RAISED, r"\1\2"),
         ("", _BARE_SCRIPT, r"\1{\2}"),
@@ -291,7 +295,7 @@ _REWRITES = tuple(
 
 
 def _canonical(text: str) -> str:
-    """Rewrite plain text to the one spelling; idempotent."""
+    """Rewrite plain text to its canonical spelling; idempotent."""
     text = _tighten(text)
     for spelling, symbol in _ASCII:
         text = text.replace(spelling, symbol)
@@ -307,33 +311,33 @@ def _tighten(text: str) -> str:
     return _LOOSE_BLANK.sub("", " ".join(text.split()).replace(" ,", ","))
 
 
-# Characters. Two people hardly write the same formula that is longer. An answer is what was asked
-# for, so only what no grader reads is passed over; a limit keeps the search linear.
+# In characters. Longer formulas hardly occur in two texts; longer answers are not read by graders.
+# Both limits keep the search linear.
 LONGEST_SIDE, LONGEST_ANSWER = 80, 2000
 MOST_ANCHORS = 1000  # the longest real solutions have 150; it keeps the search linear
 
-# The word or number began before the piece; it goes on after the piece.
+# The word or number begins before the piece; it continues after the piece.
 _RUNS_IN = re.compile(rf"[0-9.][0-9]++|[0-9]\.|{_LETTER}{{2,}}+|\\.")
 _RUNS_ON = re.compile(rf"[0-9]\.?[0-9]|{_LETTER}{{2}}")
 
 _NUMERICAL_FRACTION = r"(?<=\\)frac\{[0-9]++\}\{[0-9]++\}"
 _DECIMAL_WITHOUT_ZERO = r"(?<=\.)[0-9]++"
 _DECIMAL_OR_INTEGER = r"(?<=[0-9])(?:[0-9]*+\.[0-9]++|[0-9]++)"
-# Met as a whole, because no number in it counts. Limits (`\sum_{k=10}`) are no indices.
+# Matched as one, because no number in an index counts. Limits (`\sum_{k=10}`) are not indices.
 _NO_RELATION = r"[^{}=<>≤≥≠∈→]"
 _INDEX_BRACES = rf"\{{(?:{_NO_RELATION}++|\{{{_NO_RELATION}*+\}})*+\}}"
 _WHOLE_INDEX = rf"(?<=_)(?<!\\sum_)(?<!\\prod_)(?<!\\int_){_INDEX_BRACES}(?P<index>)"
-_NUMBER = re.compile(  # one set of first characters: the search leaps from one to the next
+_NUMBER = re.compile(  # one set of first characters, so that the search can skip between them
     rf"[0-9._\\](?:{_NUMERICAL_FRACTION}|{_DECIMAL_WITHOUT_ZERO}|{_DECIMAL_OR_INTEGER}"
     rf"|{_WHOLE_INDEX})"
 )
 
-# A box whose brace does not close reaches to the next mark.
+# A box without a closing brace extends to the next mark.
 _MARKED_BOX = re.compile(f"{BOX}(?:([^{BOX}{UNBOX}]*+){UNBOX}|([^{MARKS}]*+))")
 _PICTURE = re.compile(r"<img_\{[0-9]++\}>")
 
 _RELATIONS = "=<>≤≥≠≈≡∈∼→:"  # noqa: RUF001
-# Spans end at formulas and cells; but `x &= 5` is one statement.
+# Spans end at formulas and cells, except that `x &= 5` is one statement.
 _SPAN = re.compile(f"([{START}{END}{CUT}](?!(?<={CUT}){CUT}?[{_RELATIONS}]))")
 _KINDS = (
     dict.fromkeys("([{", "opening")
@@ -344,14 +348,14 @@ _KINDS = (
 _PROSE_KINDS = {mark: kind for mark, kind in _KINDS.items() if mark not in ",;:"}
 
 _WORD = rf"(?<!\\)(?<!{_LETTER}){_LETTER}{{2,}}+"
-_ARTICLE = rf"(?<!{_LETTER})[aAI](?=[0-9(\\ ])"  # a, A and I before a number are no factors
+_ARTICLE = rf"(?<!{_LETTER})[aAI](?=[0-9(\\ ])"  # a, A and I before a number are not factors
 _FORMULA_SEAM = re.compile(f"[{re.escape(''.join(_KINDS))}]")
 _FULL_STOP = r"\.(?![0-9])"
 _PROSE_SEAM = re.compile(rf"{_FORMULA_SEAM.pattern}|[?!|]|{_FULL_STOP}|{_WORD}|{_ARTICLE}")
 
 _JOINED = re.compile(rf"[-+*/^!|±{_RELATIONS}]|\\[a-z]|[0-9],")
 _INDEX = re.compile(rf"_(?:{_INDEX_BRACES}|\{{[^{{}}]*+\}})")
-_SIGN_BETWEEN = r"(?<=.)[-+]"  # not that of -x
+_SIGN_BETWEEN = r"(?<=.)[-+]"  # not the sign of -x
 _OPERATOR_COMMAND = r"\\(?:frac|binom|sqrt|sum|prod|int|lfloor|lceil)"
 _FUNCTION = rf"(?:{'|'.join(_FUNCTIONS.split())})(?!{_LETTER})"
 _OPERATION = re.compile(rf"{_SIGN_BETWEEN}|[*/^!|±]|{_OPERATOR_COMMAND}|{_FUNCTION}")
@@ -360,25 +364,25 @@ _OPERAND = re.compile(rf"(?<![\\A-Za-z])(?:{_LETTER}++|[0-9.]++)")
 
 
 def anchors(solution: str) -> tuple[str, ...]:
-    r"""The pieces by which a solution's mathematics is recognised: normalised, in order, each once.
+    r"""Extract the anchors of a solution: normalised, in order, without repetition.
 
     A(y*), "the boxed answer, formula-like spans, and informative numbers" (paper: overlap score):
 
     - the content of every \boxed, \fbox and \framebox, however trivial, up to 2,000 characters;
     - from formulas, and from equations in plain text: each side of a relation that joins operands
-      by an operation or lists a number, up to 80 characters. Of two sides that do neither (`x=7`),
-      the whole relation. Names (`x`, `a_{k+1}`, `f(x)`) are no anchors;
-    - numbers of two digits or more, decimals and numerical fractions, wherever they stand but in
-      an index, without a sign.
+      by an operation or lists a number, up to 80 characters. If neither side does (`x=7`), the
+      complete relation. Names (`x`, `a_{k+1}`, `f(x)`) are not anchors;
+    - numbers of two digits or more, decimals and numerical fractions, without a sign, except those
+      in an index.
 
-    Drawing code ([asy]) and names of pictures are passed over. Each anchor is in
+    Drawing code ([asy]) and names of pictures are skipped. Each anchor is contained in
     normalize(solution).
     """
     return tuple(boxed_anchors(solution))
 
 
 def boxed_anchors(solution: str) -> dict[str, bool]:
-    """The anchors of a solution in order, and whether each is what a box holds."""
+    """Map the anchors of a solution, in order, to whether a box contains them."""
     plain = _plain(solution)
     first, *rest = _canonical(plain).split("[asy]")
     without_drawings = CUT.join([first, *(part.partition("[/asy]")[2] for part in rest)])
@@ -392,28 +396,28 @@ def boxed_anchors(solution: str) -> dict[str, bool]:
     placed += [(number.start(), number[0]) for number in numbers]
     pieces = [*dict.fromkeys(piece for _, piece in sorted(placed))][:MOST_ANCHORS]
 
-    # Without marks a formula can run into its surroundings (`$3ad$ b` reads 3adb), and then its
-    # last word is lost.
+    # Without marks a formula can join with the text around it (`$3ad$ b` becomes 3adb); such an
+    # anchor is not found in the normalised text.
     normalized = _canonical(_unmark(plain))
     return {piece: piece in answers for piece in pieces if contains(normalized, piece)}
 
 
 def _formulas(marked: str) -> Iterator[tuple[int, str]]:
-    """Position and text of the formula-like spans."""
+    """Yield position and text of the formula-like spans."""
     is_prose, position = True, 0
     for span in _SPAN.split(marked):
         if span in (START, END):
             is_prose = span == END
         elif len(span) > 2 and _JOINED.search(span):
-            for start, piece in _statements(span, is_prose):
+            for start, piece in _relation_sides(span, is_prose):
                 yield position + start, piece
         position += len(span)
 
 
-def _statements(span: str, is_prose: bool) -> Iterator[tuple[int, str]]:
-    """Position and text of the telling sides of all statements in a span."""
+def _relation_sides(span: str, is_prose: bool) -> Iterator[tuple[int, str]]:
+    """Yield position and text of the informative sides of all statements in a span."""
     seam, kinds = (_PROSE_SEAM, _PROSE_KINDS) if is_prose else (_FORMULA_SEAM, _KINDS)
-    depth, sides = 0, [0]  # of brackets; where the sides of the statement begin
+    depth, sides = 0, [0]  # nesting of brackets; starts of the statement's sides
 
     for match in seam.finditer(span):
         kind = kinds.get(match[0], "word")
@@ -424,30 +428,30 @@ def _statements(span: str, is_prose: bool) -> Iterator[tuple[int, str]]:
         elif kind == "relation" and not depth:
             sides.append(match.end())
         elif kind == "word" or (kind == "stop" and not depth):
-            yield from _telling(span, [*sides, match.start() + 1])
+            yield from _informative_sides(span, [*sides, match.start() + 1])
             depth, sides = 0, [match.end()]
 
-    yield from _telling(span, [*sides, len(span) + 1])
+    yield from _informative_sides(span, [*sides, len(span) + 1])
 
 
-def _telling(span: str, edges: list[int]) -> list[tuple[int, str]]:
-    """The telling sides of a statement; the statement itself if it has two and neither tells."""
+def _informative_sides(span: str, edges: list[int]) -> list[tuple[int, str]]:
+    """The informative sides of a statement; the statement itself if neither of two sides is."""
     if edges[-1] - edges[0] < 4:
         return []
 
     sides = [(start, _trim(span[start : stop - 1])) for start, stop in pairwise(edges)]
-    telling = [(start, side) for start, side in sides if _tells(side)]
+    informative = [(start, side) for start, side in sides if _is_informative(side)]
 
-    if not telling and len(sides) == 2 and all(side for _, side in sides):
-        whole = _trim(span[edges[0] : edges[-1] - 1])
-        is_short = len(whole) <= LONGEST_SIDE // 2
-        if is_short and _is_balanced(whole) and re.search(_LETTER, whole):
-            return [(edges[0], whole)]
+    if not informative and len(sides) == 2 and all(side for _, side in sides):
+        statement = _trim(span[edges[0] : edges[-1] - 1])
+        is_short = len(statement) <= LONGEST_SIDE // 2
+        if is_short and _is_balanced(statement) and re.search(_LETTER, statement):
+            return [(edges[0], statement)]
 
-    return telling
+    return informative
 
 
-def _tells(side: str) -> bool:
+def _is_informative(side: str) -> bool:
     """Whether a side joins operands by an operation, or lists a number."""
     if not 2 < len(side) <= LONGEST_SIDE or not _is_balanced(side):
         return False
@@ -466,7 +470,7 @@ def _trim(piece: str) -> str:
 
 
 def contains(text: str, piece: str) -> bool:
-    """Whether a normalised text holds an anchor as whole words and numbers.
+    """Whether a normalised text contains an anchor at word and number boundaries.
 
     12 is in `12x`, but neither in 312 nor in 3.12.
     """

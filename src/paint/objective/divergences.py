@@ -1,8 +1,9 @@
-"""Divergences between target P and student Q: the term of a vocabulary entry, and its derivative.
+"""Divergences between target P and student Q: per-entry terms and their derivatives.
 
-A divergence adds up its term over the vocabulary. The reference (paint.objective.loss), the fused
-loss (paint.objective.fused) and the viewer all read the record here; the Triton kernel knows those
-of ``DIVERGENCES`` and refuses others. One of your own lives outside of the package:
+A divergence is the sum of its term over the vocabulary. The reference loss (paint.objective.loss),
+the fused loss (paint.objective.fused) and the viewer use the records defined here; the Triton
+kernel implements those in ``DIVERGENCES`` and refuses others. A custom divergence is defined
+outside of the package:
 
     # mine.py
     from paint import Divergence
@@ -15,7 +16,7 @@ of ``DIVERGENCES`` and refuses others. One of your own lives outside of the pack
 
     paint train RECIPE --objective.divergence mine:chi_squared
 
-This module does not import torch: settings are checked by it.
+This module does not import torch, because settings are validated with it.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ else:
     Tensor = Any
 
 Entries = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""A function of p, log p, q and log q, tensors of one shape (..., v), that returns another."""
+"""Function of p, log p, q and log q, tensors of one shape (..., v), that returns such a tensor."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,11 @@ class Divergence:
 
     Attributes:
         name: its name in its module.
-        term: what an entry adds; the pointwise clip bounds it.
+        term: contribution of an entry, bounded by the pointwise clip.
         slope: ∂ term / ∂ log q, for the fused loss; the reference differentiates ``term``.
         is_sampled: D is estimated by a policy gradient at the sampled token alone: its term is held
             fixed as the weight of ∇ log q, so ``slope`` is ``term``.
-        in_place: (term, slope, p, q) from log p and log q, which it may write over; only for speed.
+        in_place: (term, slope, p, q) from log p and log q, which it may overwrite; only for speed.
     """
 
     name: str
@@ -54,7 +55,7 @@ class Divergence:
     in_place: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]] | None = None
 
     def evaluate(self, log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Term, slope, p and q of every entry; log p and log q may be written over."""
+        """Compute term, slope, p and q of every entry; log p and log q may be overwritten."""
         if self.in_place is not None:
             return self.in_place(log_p, log_q)
         p, q = log_p.exp(), log_q.exp()
@@ -62,7 +63,7 @@ class Divergence:
 
 
 def _forward_kl_in_place(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    # New memory costs as much as the arithmetic, and this is the paper's divergence.
+    # Allocating memory costs as much as the arithmetic; this is the paper's divergence.
     terms = log_p - log_q
     p, q = log_p.exp_(), log_q.exp_()
     return terms.mul_(p), -p, p, q
@@ -114,17 +115,17 @@ SAMPLED_TOKEN = Divergence(
 DIVERGENCES = {d.name: d for d in (FORWARD_KL, REVERSE_KL, JSD, SAMPLED_TOKEN)}
 
 
-_given: dict[str, Divergence] = {}
-# Divergences that were passed as objects, by the text that stands for them in the settings.
+_registered: dict[str, Divergence] = {}
+# Divergences that were passed as objects, by their "module:name" in the settings.
 
 
 def find_divergence(name: str) -> Divergence:
-    """The divergence of this name; "module:name" imports one from outside of the package.
+    """Look up a divergence by name; "module:name" imports one from outside of the package.
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: no divergence has this name.
     """
-    if known := DIVERGENCES.get(name) or _given.get(name):
+    if known := DIVERGENCES.get(name) or _registered.get(name):
         return known
     found = load_object(name, "objective.divergence", DIVERGENCES)
     if not isinstance(found, Divergence):
@@ -133,14 +134,14 @@ def find_divergence(name: str) -> Divergence:
 
 
 def divergence_name(divergence: str | Divergence) -> str:
-    """The text that names a divergence in the settings, and by which it is found again.
+    """Name of a divergence in the settings, from which ``find_divergence`` returns it.
 
-    For an object it is "module:name". Another process, such as a resumed run, imports that.
+    For an object it is "module:name", which another process, such as a resumed run, imports.
     """
     if isinstance(divergence, str):
         return divergence
     if DIVERGENCES.get(divergence.name) is divergence:
         return divergence.name
     name = spec_of(divergence.term, divergence.name)
-    _given[name] = divergence
+    _registered[name] = divergence
     return name

@@ -1,25 +1,25 @@
-"""The same objective from hidden states, at the cost of its matrix products.
+"""Fused PAINT loss from hidden states, chunk by chunk, without storing all logits.
 
     hidden states -> a chunk's logits, both views -> entropies -> selection -> loss, dloss/dz
                   -> dloss/dhidden
 
-A chunk is as many whole completions as fit, since the selection by entropy ratio looks at one
-completion at a time. So one visit to a chunk gives the loss, every statistic and the gradient:
-three products a token (two onto the vocabulary, one back), nothing recomputed, and the logits of
-one chunk in memory, however large the batch.
+A chunk is as many complete completions as fit, since positions are selected by entropy ratio within
+one completion. One pass over a chunk computes the loss, every statistic and the gradient: three
+matrix products a token (two onto the vocabulary, one back), nothing recomputed, and the logits of
+one chunk in memory, whatever the size of the batch.
 
-A completion that does not fit in a chunk is visited piece by piece as if nothing were selected,
-then its selected tokens once more. So f_top of its tokens cost three products more (eight with a
-trained head), which makes 3.09 products a token at the paper's 3 %.
+A completion that does not fit in a chunk is processed piece by piece with nothing selected, then
+its selected tokens are processed again. So f_top of its tokens cost three products more (eight with
+a trained head), which makes 3.09 products a token at the paper's 3 %.
 
-The work between the products is two functions, ``measure`` and ``differentiate``. Both exist twice:
-here in plain torch, on blocks of rows that stay in a processor's cache, and in
+Between the products there are two functions, ``measure`` and ``differentiate``. Both exist twice:
+here in plain torch, on blocks of rows that fit in a processor's cache, and in
 paint.objective.triton_kernels for GPUs.
 
-A loss that needs no teacher and only the log-probability of the tokens takes fused_log_probs: two
+``fused_log_probs`` is for losses that need no teacher and only the tokens' log-probabilities: two
 products a token.
 
-Left out on purpose: logits in half precision (a clip at 0.06 nats would see the rounding), and
+Logits are never in half precision (its rounding is visible at a clip of 0.06 nats). There are no
 second derivatives.
 """
 
@@ -45,7 +45,7 @@ Columns = dict[str, Float[Tensor, "n"]]
 
 
 class ImplError(PaintError, RuntimeError):
-    """The implementation that was asked for cannot run here; the message says which can."""
+    """The configured implementation cannot run here; the message names one that can."""
 
 
 class Head(NamedTuple):
@@ -56,9 +56,9 @@ class Head(NamedTuple):
 
 
 class RowWork(NamedTuple):
-    """The work between the products, in plain torch below or in paint.objective.triton_kernels.
+    """Row-wise functions between the products, in plain torch or in Triton.
 
-    measure may leave in the logits whatever its own differentiate reads there.
+    measure may overwrite the logits with values that the differentiate of the same RowWork reads.
     """
 
     measure: Callable[[Tensor, Tensor | None, float], Columns]
@@ -68,12 +68,13 @@ class RowWork(NamedTuple):
     ]
 
 
-# Logits in a block of rows: few enough for a processor's cache, enough to keep a GPU busy.
+# Logits in a block of rows: few enough for a CPU's cache, enough to keep a GPU busy.
 CPU_BLOCK, GPU_BLOCK = 2**18, 2**25
-# Tokens whose logits are in memory at once. A second visit to selected tokens costs a CPU nothing
-# that is seen (docs/dev/log.md), and half of the paper's longest completion takes half the memory.
+# Tokens whose logits are in memory at once. On a CPU, processing selected tokens twice costs no
+# measurable time (docs/dev/log.md), and half of the paper's longest completion needs half the
+# memory.
 CPU_CHUNK, GPU_CHUNK = 512, 1024
-# Rows of the head that are converted at a time where the device cannot multiply the two dtypes.
+# Rows of the head converted at a time if the device cannot multiply the two dtypes.
 SLICE = 2**14
 
 
@@ -96,22 +97,21 @@ def fused_paint_loss(
     impl: Impl = "auto",
     chunk_tokens: int | None = None,
 ) -> Loss:
-    """paint_loss of lm_head(student_hidden), lm_head(teacher_hidden), a chunk's logits at a time.
+    """Compute paint_loss of lm_head(student_hidden), lm_head(teacher_hidden), chunk by chunk.
 
     The options, value, per-token values and statistics are those of paint_loss (paper: Eq.
-    main_loss, Algorithm adaptive_opsd). The gradient reaches student_hidden, and the head where
-    that is trained; the teacher gets none. teacher_lm_head is the teacher's own head, for a
-    teacher whose head is not the one that is trained.
+    main_loss, Algorithm adaptive_opsd). The gradient reaches student_hidden, and the head if it is
+    trained; the teacher gets none. teacher_lm_head is a separate head for the teacher, if its head
+    is not the trained one.
 
     impl: reference holds all logits; chunked is plain torch; triton needs a GPU (or Triton's
     interpreter); auto is triton on a GPU and chunked elsewhere. chunk_tokens bounds the memory and
     changes nothing else: two tensors of chunk_tokens × v in float32 (and one in the head's half
     precision, on a GPU), besides the gradients; None: 1,024 on a GPU and 512 elsewhere. Logits are
-    accumulated and kept in float32, or in float64 for float64 states, whatever the head's dtype.
+    accumulated and stored in float32, or in float64 for float64 states, whatever the head's dtype.
 
-    Raises ValueError for views, lengths and a head that do not match and for options out of range;
-    TypeError for a head that is not a linear layer or its weight; ImplError for triton where it
-    cannot run.
+    Raises ValueError if views, lengths and head do not match or an option is out of range;
+    TypeError for a head that is not a linear layer or its weight; ImplError if triton cannot run.
     """
     options = ObjectiveConfig(
         divergence=divergence_name(divergence),
@@ -147,7 +147,7 @@ def loss_from_hidden(
     teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
     chunk_tokens: int | None = None,
 ) -> Loss:
-    """fused_paint_loss with its options in one record, whose temperature must be a number."""
+    """fused_paint_loss with its options as an ObjectiveConfig with a numerical temperature."""
     head = _weight_and_bias(lm_head)
     teacher_head = head if teacher_lm_head is None else _weight_and_bias(teacher_lm_head)
     teacher_name = "lm_head" if teacher_head is head else "teacher_lm_head"
@@ -206,7 +206,7 @@ def _visit_chunks(
     options: ObjectiveConfig,
     work: RowWork,
 ) -> Loss:
-    """The loss and, while the logits are there, the gradients of the inputs that require one."""
+    """Compute the loss and the gradients of the inputs that require one, chunk by chunk."""
     weight, bias = head
     candidates = {"hidden": student_hidden, "weight": weight, "bias": bias}
     inputs = {
@@ -222,7 +222,7 @@ def _visit_chunks(
     buffer = weights.new_empty(2 * min(chunk_tokens, len(weights)), len(weight))
 
     def visit(where: slice | Tensor, select: Callable[[Tensor], Tensor], *, sign: int = 1) -> None:
-        """Write these tokens' columns and gradients, and add sign × their part of the head's."""
+        """Write these tokens' columns and gradients, and add sign × their head gradient."""
         student, teacher = _logits_of_both(
             student_hidden[where], teacher_hidden[where], head, teacher_head, buffer
         )
@@ -233,15 +233,15 @@ def _visit_chunks(
         ratio = loss.entropy_ratio(teacher_view["entropy"], student_view["entropy"])
         selected = select(ratio)
         slope = _slope_buffer(student, weight) if inputs else None
-        figures = work.differentiate(
+        metrics = work.differentiate(
             student, teacher, student_view, teacher_view, selected, sampled, slope, options
         )
 
-        figures |= {"entropy_ratio": ratio, "selected": selected.to(ratio.dtype)}
+        metrics |= {"entropy_ratio": ratio, "selected": selected.to(ratio.dtype)}
         for role, view in (("student", student_view), ("teacher", teacher_view)):
             names = [name for name in ("entropy", "log_prob") if name in view]
-            figures |= {f"{role}_{name}": view[name] for name in names}
-        for name, values in figures.items():
+            metrics |= {f"{role}_{name}": view[name] for name in names}
+        for name, values in metrics.items():
             columns.setdefault(name, torch.empty_like(weights))[where] = values
 
         if slope is not None:
@@ -258,7 +258,7 @@ def _visit_chunks(
                 visit(span, partial(loss.select, lengths=group, options=options))
                 continue
 
-            # A completion longer than a chunk: what to select is known only after all its pieces.
+            # A completion longer than a chunk: the selection needs the ratios of all its pieces.
             positions = torch.arange(span.start, span.stop, device=weights.device)
             for piece in positions.split(chunk_tokens):
                 visit(piece, select_none)
@@ -266,8 +266,8 @@ def _visit_chunks(
             ratios = columns["entropy_ratio"][span]
             chosen = loss.select(ratios, group, options)
             for piece in positions[chosen].split(chunk_tokens):
-                # The second visit overwrites a token's columns and its hidden state's gradient. The
-                # head's gradient is a sum over tokens: take off what the first visit added to it.
+                # The second pass overwrites a token's columns and its hidden state's gradient. The
+                # head's gradient is a sum over tokens, so subtract the first pass's contribution.
                 if head_is_trained:
                     visit(piece, select_none, sign=-1)
                 visit(piece, select_all)
@@ -290,9 +290,9 @@ def _add_gradients(
     weights: Tensor,
     sign: int,
 ) -> None:
-    """Write the gradient of these tokens' states, and add sign × their part of the head's."""
-    # The slope is weighed beside the products, not before them: in half precision, the weight of
-    # one token in a large batch may round to 0.
+    """Write the gradient of these tokens' states, and add sign × their head gradient."""
+    # Token weights are applied outside of the products: in half precision, the weight of one token
+    # in a large batch may round to 0.
     if "hidden" in gradients:
         back = _times_weight(slope, weight, weights.dtype)
         gradients["hidden"][where] = back * weights[:, None]
@@ -303,7 +303,7 @@ def _add_gradients(
 
 
 class LogProbs(NamedTuple):
-    """Of each row, in nats. Only log_prob carries a gradient.
+    """Log-probability and entropy of each row, in nats. Only log_prob carries a gradient.
 
     log_prob      of the row's token, at the temperature
     entropy       of the row's distribution, at the temperature
@@ -327,13 +327,13 @@ def fused_log_probs(
 
         d log q(y) / d hidden = (W[y] − qᵀ W) / T
 
-    depends on one row alone. So it is computed while the logits are there and kept, n × h in
-    float32, and the backward pass only scales its rows: two products a token. A trained head costs
-    two more, as its logits are computed again. One tensor of chunk_tokens × v in memory, and
-    precision, as in fused_paint_loss.
+    depends on one row alone. It is computed with the logits and stored, n × h in float32, and the
+    backward pass only scales its rows: two products a token. A trained head costs two more, since
+    its logits are computed again. Memory: one tensor of chunk_tokens × v. Precision is that of
+    fused_paint_loss.
 
-    Raises ValueError for tokens or a head that do not match and for options out of range; TypeError
-    for a head that is not a linear layer or its weight.
+    Raises ValueError if tokens or head do not match or an option is out of range; TypeError for a
+    head that is not a linear layer or its weight.
     """
     head = _weight_and_bias(lm_head)
     _check_width("hidden", hidden, "lm_head", head)
@@ -344,12 +344,12 @@ def fused_log_probs(
     ObjectiveConfig(temperature=temperature)  # checks the range
     _check_chunk(chunk_tokens)
     if not torch.is_grad_enabled():
-        hidden = hidden.detach()  # or else its derivative would be computed, and kept for nothing
+        hidden = hidden.detach()  # otherwise its derivative would be computed and never used
     return LogProbs(*_TokenLogProbs.apply(hidden, *head, tokens, temperature, chunk_tokens))  # type: ignore[no-untyped-call]
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """log q(y) with what its backward pass scales, and the figures beside it."""
+    """log q(y) with its stored derivative, entropy and untempered log-probability."""
 
     @staticmethod
     def forward(
@@ -390,7 +390,7 @@ class _TokenLogProbs(torch.autograd.Function):
         if not (weight_needs or bias_needs):
             return of_hidden, None, None, None, None, None
 
-        # A derivative of the head would be as large as the head, for each token: compute the logits
+        # The derivative of the head is as large as the head for each token. So compute the logits
         # again, and only the sum over tokens.
         hidden, weight, bias, tokens = inputs
         temperature, chunk_tokens = ctx.options
@@ -412,7 +412,7 @@ class _TokenLogProbs(torch.autograd.Function):
 def _chunk_logits(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk_tokens: int
 ) -> Iterator[tuple[slice, Tensor]]:
-    """Rows and their logits, all chunks in the same memory."""
+    """Yield the rows of each chunk and their logits, all chunks in the same memory."""
     rows_at_once = min(chunk_tokens, len(hidden))
     buffer = hidden.new_empty(rows_at_once, len(weight), dtype=_wide(hidden))
     for first in range(0, len(hidden), chunk_tokens):
@@ -421,17 +421,17 @@ def _chunk_logits(
 
 
 def _token_slope(log_q: Tensor, tokens: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """d log q(y) / dz_i = ([i = y] − q_i) / T, over log q where the products allow it."""
+    """d log q(y) / dz_i = ([i = y] − q_i) / T, in the memory of log q if the products allow it."""
     slope = _slope_buffer(log_q, weight)
     for rows in _blocks(log_q):
-        pull = -log_q[rows].exp()
-        pull.scatter_add_(-1, tokens[rows, None], pull.new_ones(len(pull), 1))
-        slope[rows] = pull / temperature
+        residual = -log_q[rows].exp()
+        residual.scatter_add_(-1, tokens[rows, None], residual.new_ones(len(residual), 1))
+        slope[rows] = residual / temperature
     return slope
 
 
 def _chunks(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, list[int]]]:
-    """First token and lengths of the completions of each chunk: as many as fit, at least one."""
+    """Yield first token and completion lengths of each chunk: as many as fit, at least one."""
     first, group = 0, list[int]()
     for length in lengths:
         if group and sum(group) + length > limit:
@@ -447,35 +447,35 @@ def _chunks(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, list[int]
 def measure(
     logits: Float[Tensor, "r v"], tokens: Int[Tensor, "r"] | None, temperature: float
 ) -> dict[str, Float[Tensor, "r"]]:
-    """The entropy of each row at the temperature; the logits become log-probs at it.
+    """Compute the entropy of each row at the temperature; logits become log-probs in place.
 
     With tokens, also the log_prob of each row's token, at temperature 1.
     """
-    figures = {"entropy": logits.new_empty(len(logits))}
+    metrics = {"entropy": logits.new_empty(len(logits))}
     if tokens is not None:
-        figures["log_prob"] = logits.new_empty(len(logits))
+        metrics["log_prob"] = logits.new_empty(len(logits))
 
     lowest = torch.finfo(logits.dtype).min
     for rows in _blocks(logits):
         block = logits[rows]
         block.sub_(block.amax(-1, keepdim=True))
 
-        # Z = Σ exp(d) = 1 + rest, where d = z − highest. The highest logit's own 1 would round the
-        # rest away, so it is no part of the sum; others as high are ties.
+        # Z = Σ exp(d) = 1 + rest, where d = z − highest. Adding the highest logit's 1 would round
+        # the rest away, so it is left out of the sum; other logits as high are ties.
         below = torch.lt(block, 0, out=torch.empty_like(block))
         ties = logits.shape[1] - 1 - below.sum(-1)
         if tokens is not None:
             rest = block.exp().mul_(below).sum(-1) + ties
-            figures["log_prob"][rows] = block.gather(-1, tokens[rows, None])[:, 0] - rest.log1p()
+            metrics["log_prob"][rows] = block.gather(-1, tokens[rows, None])[:, 0] - rest.log1p()
 
         # H = log Z − Σ exp(d) d / Z, from here on with d / T.
         block.div_(temperature).clamp_(min=lowest)
         others = block.exp().mul_(below)
         rest = others.sum(-1) + ties
         log_sum = rest.log1p()
-        figures["entropy"][rows] = log_sum - others.mul_(block).sum(-1) / (1 + rest)
+        metrics["entropy"][rows] = log_sum - others.mul_(block).sum(-1) / (1 + rest)
         block.sub_(log_sum[:, None])
-    return figures
+    return metrics
 
 
 def differentiate(
@@ -488,16 +488,17 @@ def differentiate(
     slope: Float[Tensor, "r v"] | None,
     options: ObjectiveConfig,
 ) -> dict[str, Float[Tensor, "r"]]:
-    """Divergence of each row and its statistics, from log-probs; dD/dz of the student into slope.
+    """Compute divergence and statistics of each row from log-probs, and dD/dz into slope.
 
         dD/dz_i = (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T,     g = ∂summand / ∂log q,
                                                            A the unclipped entries
 
-    With divergence sampled_token g = summand, and only that of the row's token is not 0; the other
-    kinds do not read tokens. slope may be student itself. Both views are written over.
+    dD/dz is with respect to the student's logits. With divergence sampled_token, g = summand, which
+    is 0 except at the row's token; other divergences do not read tokens. slope may be the tensor
+    student. Both views are overwritten.
     """
     names = ("per_token", "kl", "clipped", "unclipped_mass")
-    figures = {name: student.new_empty(len(student)) for name in names}
+    metrics = {name: student.new_empty(len(student)) for name in names}
     divergence = find_divergence(options.divergence)
 
     for rows in _blocks(student):
@@ -511,23 +512,23 @@ def differentiate(
         sampled = None if tokens is None else tokens[rows]
         summands, g, p, q = _summands_and_g(log_p, log_q, sampled, divergence)
         kept = _kept(summands, options)
-        figures["kl"][rows] = summands.sum(-1)
-        figures["clipped"][rows] = 1 - kept.amin(-1)
-        figures["unclipped_mass"][rows] = p.mul_(kept).sum(-1)
-        figures["per_token"][rows] = loss.clipped_sum(summands, options.clip, options.clip_mode)
+        metrics["kl"][rows] = summands.sum(-1)
+        metrics["clipped"][rows] = 1 - kept.amin(-1)
+        metrics["unclipped_mass"][rows] = p.mul_(kept).sum(-1)
+        metrics["per_token"][rows] = loss.clipped_sum(summands, options.clip, options.clip_mode)
 
         if slope is not None:
             g.mul_(kept).div_(options.loss_temperature)
             torch.sub(g, q.mul_(g.sum(-1, keepdim=True)), out=slope[rows])
-    return figures
+    return metrics
 
 
 def _summands_and_g(
     log_p: Tensor, log_q: Tensor, tokens: Tensor | None, divergence: Divergence
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The summand of every entry, g = ∂summand / ∂log q, p and q; of a sampled token, only its own.
+    """Compute summands, g = ∂summand / ∂log q, p and q; for sampled_token, 0 but at the token.
 
-    The logarithms may be written over.
+    log_p and log_q may be overwritten.
     """
     if not divergence.is_sampled:
         return divergence.evaluate(log_p, log_q)
@@ -540,10 +541,8 @@ def _summands_and_g(
 
 
 def _kept(summands: Tensor, options: ObjectiveConfig) -> Tensor:
-    """1 for the entries that the clip leaves alone, 0 for the others: objective.unclipped_entries.
-
-    As numbers: what makes or multiplies truth values is several times slower.
-    """
+    """unclipped_entries as numbers: 1 where the clip does not change the entry, 0 elsewhere."""
+    # Computing with Boolean tensors is several times slower.
     if options.clip_mode == "pointwise":
         return torch.le(summands, options.clip, out=torch.empty_like(summands))
     unclipped = loss.unclipped_entries(summands, options.clip, options.clip_mode)
@@ -556,8 +555,8 @@ def _blocks(logits: Tensor) -> Iterator[slice]:
 
 
 def triton_row_work(device: torch.device) -> RowWork:
-    """The row work of paint.objective.triton_kernels; raises ImplError where that cannot run."""
-    # First of all, since the kernels stay what they are when they are imported: interpreted or not.
+    """The RowWork of paint.objective.triton_kernels; raises ImplError if it cannot run."""
+    # Check before the import: it decides once whether the kernels are interpreted.
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
         raise ImplError(
             "impl='triton' needs a GPU, or TRITON_INTERPRET=1 to try it without; use impl='chunked'"
@@ -571,17 +570,17 @@ def triton_row_work(device: torch.device) -> RowWork:
     return RowWork(triton_kernels.measure, triton_kernels.differentiate)
 
 
-# The products. Sums are float32 throughout. Devices differ in whether they can multiply half
-# precision without rounding those sums.
+# The products. Sums are float32 throughout; not every device can multiply half precision without
+# rounding those sums.
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor) -> Tensor:
-    """hidden @ weight.T + bias, in the buffer and in its dtype."""
+    """Compute hidden @ weight.T + bias in the buffer and in its dtype."""
     out = buffer[: len(hidden)]
     if _native(hidden, weight, out.dtype):
         _mm(hidden, weight.T, out)
     else:
-        # Of what was bfloat16 before it was converted, these products round nothing.
+        # For values that were bfloat16 before the conversion, these products are exact.
         with _products_in(torch.promote_types(hidden.dtype, weight.dtype)):
             for part in _slices(weight):
                 torch.mm(hidden.to(out.dtype), weight[part].to(out.dtype).T, out=out[:, part])
@@ -591,9 +590,9 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, buffer: Tensor)
 def _logits_of_both(
     student: Tensor, teacher: Tensor, head: Head, teacher_head: Head, buffer: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The logits of both views, one after the other in the buffer."""
+    """Compute the logits of both views, one after the other in the buffer."""
     n = len(student)
-    if teacher_head is head:  # so that it is read, and converted, once
+    if teacher_head is head:  # read and convert the head once
         both = _logits(torch.cat((student, teacher)), *head, buffer)
         return both[:n], both[n:]
     return _logits(student, *head, buffer), _logits(teacher, *teacher_head, buffer[n:])
@@ -601,9 +600,9 @@ def _logits_of_both(
 
 @contextmanager
 def _products_in(dtype: torch.dtype) -> Iterator[None]:
-    """Let a CPU multiply float32 in bfloat16, for that dtype, and add in float32.
+    """Let a CPU multiply float32 as bfloat16 and add in float32, if dtype is bfloat16.
 
-    Where it has instructions for it, that takes a fraction of the time.
+    On CPUs with bfloat16 instructions this takes a fraction of the time.
     """
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before = settings.fp32_precision
@@ -616,19 +615,19 @@ def _products_in(dtype: torch.dtype) -> Iterator[None]:
 
 
 def _slope_buffer(logits: Tensor, weight: Tensor) -> Tensor:
-    """Memory for dD/dz: the student's logits, which nothing reads after it."""
+    """Memory for dD/dz: that of the student's logits, which are not read afterwards."""
     if weight.is_cuda and not _native(logits, weight, logits.dtype):
-        # A GPU multiplies it with a half-precision head, and takes two factors of one dtype.
+        # A GPU needs two factors of one dtype to multiply it with a half-precision head.
         return torch.empty_like(logits, dtype=weight.dtype)
     return logits
 
 
 def _times_weight(slope: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """slope @ weight."""
+    """Compute slope @ weight."""
     out = slope.new_zeros(len(slope), weight.shape[1], dtype=dtype)
     if _native(slope, weight, dtype):
         return _mm(slope, weight, out)
-    # With a bfloat16 head, the slope is rounded to bfloat16 as on a GPU, and as the sum will be.
+    # With a bfloat16 head, the slope is rounded to bfloat16, as on a GPU.
     with _products_in(weight.dtype):
         for part in _slices(weight):
             out.addmm_(slope[:, part].to(dtype), weight[part].to(dtype))
@@ -636,8 +635,8 @@ def _times_weight(slope: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _add_outer(total: Tensor, slope: Tensor, hidden: Tensor) -> None:
-    """total += slope.T @ hidden, by slices: what is added is never as large as the head."""
-    # float16 would round most of the weighed states to 0; bfloat16 has float32's range.
+    """total += slope.T @ hidden, by slices, so that no temporary is as large as the head."""
+    # float16 would round most of the weighted states to 0; bfloat16 has float32's range.
     dtype = slope.dtype if slope.dtype != torch.float16 else total.dtype
     hidden = hidden.to(dtype)
     for part in _slices(total):
@@ -646,7 +645,7 @@ def _add_outer(total: Tensor, slope: Tensor, hidden: Tensor) -> None:
 
 
 def _native(a: Tensor, b: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the device multiplies these into results of this dtype."""
+    """Whether the device can multiply a and b into a result of this dtype."""
     return a.dtype == b.dtype and (a.dtype == dtype or a.is_cuda)
 
 
@@ -661,7 +660,7 @@ def _slices(weight: Tensor) -> Iterator[slice]:
 
 
 class _KnownGradients(torch.autograd.Function):
-    """A value whose gradients were computed with it: backward only scales them."""
+    """A value whose gradients are already computed; backward only scales them."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor], *inputs: Tensor) -> Tensor:

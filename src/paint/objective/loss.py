@@ -1,12 +1,10 @@
-"""Where the teacher shapes the student, and how hard: the paper's objective in plain torch.
+"""Reference implementation of the PAINT objective in plain torch.
 
     log p_S, log p_T -> H_S, H_T -> R = H_T / H_S -> top f_top -> interpolated target -> clipped KL
 
-This is the reference: exact, over the full vocabulary, one equation a line. Whatever computes the
-same faster is measured against it.
-
-Left out on purpose: any care for memory, since several n × v tensors live at once here
-(paint.objective.fused holds one chunk of them).
+It is exact, over the full vocabulary, with one equation a line. Faster implementations are tested
+against it. It does not save memory: several n × v tensors exist at once (paint.objective.fused
+holds one chunk of them).
 
 Axes: b rows (completions), n completion tokens of a batch laid end to end, v vocabulary.
 """
@@ -32,9 +30,9 @@ ENTROPY_FLOOR = 1e-30
 def entropy(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n"]:
     """H = −Σ_v p(v) log p(v) in nats, in [0, log v]; 0 log 0 is 0 (paper: Eq. entropy_ratio).
 
-    Normalised log-probabilities in. However small, as precise as the unlikely entries are.
+    Takes normalised log-probabilities. Small entropies are as precise as the unlikely entries.
     """
-    # Near 1, a probability is known best by what is left to the others.
+    # Near 1, a probability is most precise as 1 minus the sum of the others.
     log_top, top = log_probs.max(-1, keepdim=True)
     others = log_probs.exp().scatter(-1, top, 0.0)
     rest = others.sum(-1, keepdim=True)
@@ -46,7 +44,7 @@ def entropy(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n"]:
 def entropy_ratio(
     teacher_entropy: Float[Tensor, "*n"], student_entropy: Float[Tensor, "*n"]
 ) -> Float[Tensor, "*n"]:
-    """R = H_T / max(H_S, ENTROPY_FLOOR), a rank (paper: Eq. entropy_ratio; the floor is ours)."""
+    """R = H_T / max(H_S, ENTROPY_FLOOR), used as a rank (paper: Eq. entropy_ratio; floor: ours)."""
     return teacher_entropy / student_entropy.clamp(min=ENTROPY_FLOOR)
 
 
@@ -56,13 +54,13 @@ def information_gain(
     """ΔI = ½ log(1 − k + k R^γ) in nats (paper: Eq. entropy_ratio_information_gain).
 
     The entropy that the target would lose by interpolation if energies were Gaussian with variances
-    c H^γ. It ranks positions just as the ratio does, so the loss never needs it; what targets
-    really lose is measured beside it (docs/concepts/theory.md).
+    c H^γ. It ranks positions in the same order as the ratio, so the loss does not use it. For the
+    measured loss of entropy see docs/concepts/theory.md.
 
     Args:
         entropy_ratio: R, at least 0.
         interpolation_weight: k in (0, 1).
-        gamma: the exponent γ > 0, of which the paper names no value.
+        gamma: the exponent γ > 0; the paper gives no value.
     """
     return 0.5 * (interpolation_weight * entropy_ratio**gamma - interpolation_weight).log1p()
 
@@ -72,8 +70,8 @@ def select_positions(
 ) -> Bool[Tensor, "n"]:
     """Select the ⌈f_top n⌉ largest ratios of ONE completion (paper: Eq. sparse_selector_objective).
 
-    The paper leaves ties open; here the earliest wins. Of the first skip_tokens none is selected,
-    and they do not count in n.
+    The paper leaves ties open; here the earliest position wins. The first skip_tokens positions are
+    never selected and do not count in n.
     Raises ValueError unless top_fraction is in [0, 1] and skip_tokens at least 0.
     """
     ObjectiveConfig(top_fraction=top_fraction, skip_tokens=skip_tokens)  # checks the ranges
@@ -97,11 +95,11 @@ def interpolate(
 
         log p̃_T = (1 − k) log p_T + k log p_S − log Z,     so p̃_T ∝ p_T^(1−k) p_S^k
 
-    An energy is −log p. Normalised log-probabilities in and out, at every position given: the
-    caller selects. interpolation_weight is k. With 0 the result is exactly the teacher, and equal
-    views give exactly themselves. In between, an entry that either view rules out (−inf) has
-    probability 0, though its logarithm is finite. Raises ValueError unless interpolation_weight is
-    in [0, 1].
+    An energy is −log p. Takes and returns normalised log-probabilities, and interpolates every
+    position; the caller selects positions. interpolation_weight is k. With k = 0 the result is
+    exactly the teacher, and equal views are returned exactly. For 0 < k < 1, an entry that is −inf
+    in either view has probability 0, though its logarithm is finite. Raises ValueError unless
+    interpolation_weight is in [0, 1].
     """
     ObjectiveConfig(interpolation_weight=interpolation_weight)  # checks the range
     if interpolation_weight == 0:
@@ -110,7 +108,7 @@ def interpolate(
     log_p = finite(teacher_log_probs)
     mixed = torch.lerp(log_p, finite(student_log_probs), interpolation_weight)
 
-    # The teacher's own log Z is 0 up to rounding. Dividing by it, too, makes equal views exact.
+    # The teacher's log Z is 0 up to rounding. Subtracting it as well makes equal views exact.
     return mixed - (mixed.logsumexp(-1, keepdim=True) - log_p.logsumexp(-1, keepdim=True))
 
 
@@ -132,21 +130,22 @@ def clipped_divergence(
         token        min(Σ_v summand(v), clip)
         none         Σ_v summand(v)
 
-    Exactly zero where the two are equal. The pointwise clip is not a divergence: it cuts large
-    summands and keeps the negative ones, so the sum can be negative. With forward_kl,
+    It is exactly zero where P = Q. With the pointwise clip it is not a divergence: large summands
+    are cut and negative ones kept, so the sum can be negative. With forward_kl,
     Q = softmax(z / T) and P held fixed,
 
         d/dz_i = (P_A q_i − p_i [i ∈ A]) / T        A the unclipped entries, P_A = Σ_{v∈A} p_v,
 
-    which on a clipped entry is P_A q_i / T > 0: descent lowers z_i just where the teacher wants it
-    higher. Differentiable in both arguments; paint_loss holds the target fixed.
+    which on a clipped entry is P_A q_i / T > 0: descent lowers z_i although the teacher's
+    probability there is higher. It is differentiable in both arguments; paint_loss holds the target
+    fixed.
 
-    Raises ValueError for an unknown divergence or clip_mode, and for a clip that is applied and not
+    Raises ValueError for an unknown divergence or clip_mode, and for a clip that is applied but not
     positive. The divergence sampled_token needs tokens, which only paint_loss takes.
     """
     options = ObjectiveConfig(
         divergence=divergence_name(divergence), clip=clip, clip_mode=clip_mode
-    )  # checks them
+    )  # checks the options
     found = find_divergence(options.divergence)
     if found.is_sampled:
         raise ConfigError(
@@ -160,24 +159,25 @@ def clipped_divergence(
 def token_weights(
     lengths: Lengths, *, reduction: Reduction = "completion", skip_tokens: int = 0
 ) -> Float[Tensor, "n"]:
-    """The weight of each token: value = Σ_n weight_n per_token_n (paper: Eqs. per-token, opsd).
+    """Weight of each token: value = Σ_n weight_n per_token_n (paper: Eqs. per-token, opsd).
 
         completion   1 / (b |ŷ|)     mean over a completion's tokens, then over completions (paper)
         token        1 / n           mean over all tokens
 
-    The first skip_tokens of a completion weigh 0 and count neither in |ŷ| nor in n. A completion
-    without a token to weigh still counts in b. The values of micro-batches of
-    b' completions (n' tokens), each times b'/b (n'/n), sum to the batch's. float64 on the CPU: take
-    the loss's dtype first, then its device, which may have no float64.
+    The first skip_tokens of a completion have weight 0 and count neither in |ŷ| nor in n. A
+    completion in which every weight is 0 still counts in b. The values of micro-batches of
+    b' completions (n' tokens), each times b'/b (n'/n), sum to the batch's value. The result is
+    float64 on the CPU: convert it to the loss's dtype before moving it to a device, which may not
+    support float64.
     Raises ValueError for a negative length and for an unknown reduction.
     """
-    ObjectiveConfig(reduction=reduction, skip_tokens=skip_tokens)  # checks them
+    ObjectiveConfig(reduction=reduction, skip_tokens=skip_tokens)  # checks the options
     lengths = _length_list(lengths)
-    weighed = [max(length - skip_tokens, 0) for length in lengths]
-    b, n = len(lengths), sum(weighed)
+    weighted = [max(length - skip_tokens, 0) for length in lengths]
+    b, n = len(lengths), sum(weighted)
 
     weights: list[float] = []
-    for length, tokens in zip(lengths, weighed, strict=True):
+    for length, tokens in zip(lengths, weighted, strict=True):
         weight = {"completion": 1 / (b * max(tokens, 1)), "token": 1 / max(n, 1)}[reduction]
         weights += [0.0] * (length - tokens) + [weight] * tokens
     return torch.tensor(weights, dtype=torch.float64)
@@ -185,20 +185,20 @@ def token_weights(
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss and what explains it. Only value carries a gradient; per_token and stats are detached.
+    """Loss and its per-token statistics. Only value carries a gradient; the others are detached.
 
     value            Σ_n token_weights_n per_token_n, nats
     per_token        the clipped divergence, or its estimate by the sampled token
-    stats            floating point, one figure a token
-      kl               the same without the clip: never negative for a divergence, while the loss
-                       may be
+    stats            floating point, one value a token
+      kl               the divergence without the clip: never negative (except sampled_token), while
+                       the loss may be
       clipped          1 where the clip cut at least one vocabulary entry (clip_mode token: the
                        token)
       unclipped_mass   P_A, the target's probability on the entries that were not cut
       student_entropy, teacher_entropy, entropy_ratio     H_S, H_T before interpolation, and R
       selected         1 where the target is interpolated
       student_log_prob, teacher_log_prob     of the sampled tokens, at temperature 1; only with
-                                             tokens
+                                             tokens were passed
     """
 
     value: Float[Tensor, ""]
@@ -221,18 +221,18 @@ def paint_loss(
     skip_tokens: int = 0,
     tokens: Int[Tensor, "n"] | None = None,
 ) -> Loss:
-    """The PAINT loss of a batch of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
+    """PAINT loss of a batch of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
 
         p = softmax(z / T) for both views,      I the f_top largest R of each completion,
         target p̃_T on I and p_T elsewhere,      value = mean over completions of mean over n of
                                                         D(target, p_S)
 
-    lengths are the tokens of each completion in order; an empty completion adds 0 and still counts.
-    Defaults are the paper's; interpolation_weight or top_fraction 0 leaves the teacher as it is.
-    The gradient reaches student_logits through D's second argument alone, not through target or
-    selection. Half precision is computed in float32. The first skip_tokens of a completion weigh 0
-    and are not selected; their stats are there. tokens, the sampled ones, add their
-    log-probabilities to the stats.
+    lengths are the numbers of tokens of the completions, in order; an empty completion adds 0 and
+    still counts. Defaults are the paper's; interpolation_weight or top_fraction 0 uses the teacher
+    as the target unchanged. The gradient reaches student_logits through D's second argument alone,
+    not through target or selection. Half precision is computed in float32. The first skip_tokens of
+    a completion have weight 0 and are not selected; their stats are computed. Passing the sampled
+    tokens adds their log-probabilities to the stats.
 
     D is one of divergence or, with divergence sampled_token, a policy gradient on the sampled
     tokens ŷ_n (paper: appendix 'Training Algorithm', which names 'sampled-token objectives' and
@@ -267,7 +267,7 @@ def loss_from_logits(
     options: ObjectiveConfig,
     tokens: Int[Tensor, "n"] | None = None,
 ) -> Loss:
-    """paint_loss with its options in one record, whose temperature must be a number."""
+    """paint_loss with its options as an ObjectiveConfig with a numerical temperature."""
     vocabulary, teacher_vocabulary = student_logits.shape[-1], teacher_logits.shape[-1]
     if vocabulary != teacher_vocabulary:
         raise ValueError(
@@ -280,7 +280,7 @@ def loss_from_logits(
     dtype = torch.promote_types(student_logits.dtype, torch.float32)
     student_log_probs = (student_logits.to(dtype) / temperature).log_softmax(-1)
 
-    # The target is held fixed, and the selection is no function to differentiate.
+    # The target is held fixed, and the selection is not differentiable.
     with torch.no_grad():
         teacher_log_probs = (teacher_logits.to(dtype) / temperature).log_softmax(-1)
 
@@ -323,19 +323,19 @@ def loss_from_logits(
 def token_log_probs(
     logits: Float[Tensor, "n v"], tokens: Int[Tensor, "n"], *, temperature: float = 1.0
 ) -> Float[Tensor, "n"]:
-    """log p(ŷ_n) of each sampled token, in nats, at most 0: engine and trainer must agree on it."""
+    """log p(ŷ_n) of each sampled token, in nats, at most 0; engine and trainer must agree on it."""
     dtype = torch.promote_types(logits.dtype, torch.float32)
     log_probs = (logits.to(dtype) / temperature).log_softmax(-1)
     return log_probs.gather(-1, tokens[:, None])[:, 0]
 
 
-# The parts of the loss above, which paint.objective.fused takes too.
+# Parts of the loss above that paint.objective.fused also uses.
 
 
 def select(
     entropy_ratio: Float[Tensor, "n"], lengths: Sequence[int], options: ObjectiveConfig
 ) -> Bool[Tensor, "n"]:
-    """select_positions of each completion by itself."""
+    """Apply select_positions to each completion separately."""
     selected = torch.zeros_like(entropy_ratio, dtype=torch.bool)
     completions = zip(selected.split(lengths), entropy_ratio.split(lengths), strict=True)
     for part, ratios in completions:
@@ -347,7 +347,7 @@ def select(
 def clipped_sum(
     summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode
 ) -> Float[Tensor, "*n"]:
-    """The divergence of each token from its summands (paper: Eq. clipped_fkl)."""
+    """Sum a token's summands to its divergence, with the clip (paper: Eq. clipped_fkl)."""
     match clip_mode:
         case "pointwise":
             return summands.clamp(max=clip).sum(-1)
@@ -360,7 +360,7 @@ def clipped_sum(
 def unclipped_entries(
     summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode
 ) -> Bool[Tensor, "*n v"]:
-    """The set A: entries that the clip leaves alone, and that therefore keep their gradient."""
+    """Mask of the set A: entries that the clip does not change, and that keep their gradient."""
     match clip_mode:
         case "pointwise":
             return summands <= clip
@@ -377,7 +377,7 @@ def check_inputs(
     tokens: Tensor | None,
     options: ObjectiveConfig,
 ) -> list[int]:
-    """The lengths as a list. Raises ValueError for inputs that do not match, or missing tokens."""
+    """Return the lengths as a list. Raises ValueError for mismatched inputs or missing tokens."""
     if student_rows != teacher_rows:
         raise ValueError(
             "both views must score the same tokens: "
@@ -405,7 +405,7 @@ def divergence_terms(
     divergence: Divergence,
     tokens: Int[Tensor, "*n"] | None = None,
 ) -> Float[Tensor, "*n v"]:
-    """What the divergence adds up over the vocabulary, and the pointwise clip cuts."""
+    """Terms of the divergence, one a vocabulary entry; the pointwise clip bounds each."""
     log_p, log_q = finite(target_log_probs), finite(student_log_probs)
     terms = divergence.term(log_p.exp(), log_p, log_q.exp(), log_q)
     if not divergence.is_sampled:
@@ -418,7 +418,7 @@ def divergence_terms(
 
 
 def finite(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
-    """Log 0 as the lowest finite number: its exp is still 0, but 0 log 0 is 0 and not NaN.
+    """Replace log 0 by the lowest finite number: its exp is still 0, and 0 log 0 is 0, not NaN.
 
     The same holds in the backward pass.
     """

@@ -29,21 +29,22 @@ Placement = Literal["suffix", "prefix", "middle", "random", "punctuation"]
 
 
 def overlap(completion: str, solution: str) -> float:
-    """The share of the solution's anchors that the completion contains (paper: overlap score).
+    """Overlap score: the share of the solution's anchors that the completion contains (paper).
 
         alpha = |{a in A(y*) : a ⊆ Norm(y)}| / |A(y*)|  in [0, 1];  0 without anchors
 
-    An anchor is contained as whole words and numbers: `5` and `12` are neither in 512 nor in 3.12,
-    `ab` is not in cab, `2x` is in x+2x. The overlap of a solution with itself is exactly 1 when it
-    has an anchor.
+    Anchors match at word and number boundaries: `5` and `12` are neither in 512 nor in 3.12, `ab`
+    is not in cab, `2x` is in x+2x. The overlap of a solution with itself is exactly 1 when it has
+    an anchor.
     """
     return overlap_metrics(completion, solution)["overlap"]
 
 
 def overlap_metrics(completion: str, solution: str) -> dict[str, float]:
-    """overlap and overlap_without_answer, from one look at each text.
+    """Compute overlap and overlap_without_answer in one pass over each text.
 
-    The second is over the anchors that no box holds, 0 where there are none. It drives nothing.
+    overlap_without_answer uses only the anchors outside of boxes, and is 0 if there are none. It
+    is logged and does not affect training.
     """
     is_boxed = boxed_anchors(solution)
     text = normalize(completion) if is_boxed else ""
@@ -56,7 +57,7 @@ def overlap_metrics(completion: str, solution: str) -> dict[str, float]:
 
 
 def mask_ratio(overlap: float, *, wrong: float = 0.30, correct: float = 0.40) -> float:
-    """The hidden share of the solution (paper: the affine schedule).
+    """Share of the solution to mask (paper: the affine schedule).
 
         rho = wrong + (correct - wrong) alpha
 
@@ -75,16 +76,16 @@ def mask_ratio(overlap: float, *, wrong: float = 0.30, correct: float = 0.40) ->
 def mask_solution(
     solution: str, ratio: float, *, placement: Placement = "suffix", seed: int | None = None
 ) -> str:
-    """The solution with an omission marker in place of int(ratio * length) contiguous characters.
+    """Replace int(ratio * length) contiguous characters of the solution by an omission marker.
 
-    M(y*; rho) (paper: M_tail is "suffix"; 'Mask Placement Strategy' has the others). The hidden
-    block stands at the end ("suffix"), the start ("prefix"), the centre ("middle") or anywhere
+    M(y*; rho) (paper: M_tail is "suffix"; 'Mask Placement Strategy' has the others). The masked
+    block is at the end ("suffix"), the start ("prefix"), the centre ("middle") or a random position
     ("random", drawn with the seed). "punctuation" moves the cut of "suffix" back to the last end of
-    a sentence, paragraph or displayed formula that leaves at least half of the visible part, where
-    there is one. Blanks beside the block go too, and those around the solution count neither as
-    hidden nor in its length. A ratio that hides less than one character returns the solution as it
-    is.
-    Raises ValueError for a ratio outside [0, 1), another placement, and "random" without a seed.
+    a sentence, paragraph or displayed formula that leaves at least half of the visible part, if
+    there is one. Whitespace next to the block is removed; whitespace around the solution counts
+    neither as masked nor in its length. A ratio that masks less than one character returns the
+    solution unchanged.
+    Raises ValueError for a ratio outside [0, 1), an unknown placement, and "random" without a seed.
     """
     if not 0 <= ratio < 1:
         raise ValueError(f"mask ratio must be in [0, 1), got {ratio}")
@@ -119,7 +120,8 @@ def mask_solution(
     return " ".join(part for part in (before, MARKER, after) if part)
 
 
-# Where a visible part may end, and what opens and closes the formulas in which it may not.
+# Ends of sentences, at which the visible part may end, and delimiters of formulas, inside which it
+# may not.
 _EDGE = r"\\(?P<edge>begin|end)\{[A-Za-z]{1,20}\*?\}"
 _BRACKET = r"\\(?P<bracket>[()\[\]])"
 _ESCAPED = r"\\."
@@ -133,10 +135,10 @@ _STOP = re.compile(
 
 
 def _sentence_end(text: str, limit: int) -> int:
-    """The last end of a sentence, paragraph or display in [limit / 2, limit], or else limit."""
+    """Last end of a sentence, paragraph or display in [limit / 2, limit], or else limit."""
     cut = limit
-    opener = ""  # of the formula that is open: $, $$, \\( or \\[
-    depth = 0  # of environments
+    opener = ""  # delimiter of the open formula: $, $$, \\( or \\[
+    depth = 0  # of nested environments
     for stop in _STOP.finditer(text):
         if stop.end() > limit:
             break
@@ -156,7 +158,7 @@ def _sentence_end(text: str, limit: int) -> int:
             opener = "" if opener else sign
         elif kind == "sentence":
             if opener == "$" and sign[0] == "\n":
-                opener = ""  # no formula spans paragraphs: that was a stray dollar sign
+                opener = ""  # a formula cannot span paragraphs, so that dollar sign was literal
             is_end = not opener and not depth
 
         if is_end and 2 * stop.end() >= limit:

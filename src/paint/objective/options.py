@@ -1,10 +1,10 @@
-"""What are the options of the loss, which values may they have, and what did the paper use?
+"""Options of the loss, with their ranges and the paper's values.
 
-One frozen record. It is the section [objective] of a recipe, the argument of the loss, and what
-the kernels read. The docstring below a field is its help text on the command line.
+``ObjectiveConfig`` is the section [objective] of a recipe and the argument of the loss and its
+kernels. The docstring below a field is its help text on the command line.
 
-Left out on purpose: torch, which the command line's help need not wait for, and the checks that
-need tensors (paint.objective.loss has them).
+This module does not import torch, so that the command line's help is fast. Checks that need tensors
+are in paint.objective.loss.
 """
 
 from dataclasses import dataclass, replace
@@ -87,14 +87,14 @@ class ObjectiveConfig:
         require(self, "temperature", in_range, "in [0.001, 1000] or None", none)
 
     def resolve(self, rollout_temperature: float) -> "ObjectiveConfig":
-        """The options that the loss takes: the rollout's temperature where none is set."""
+        """Fill in the rollout's temperature if none is set."""
         if self.temperature is not None:
             return self
         return replace(self, temperature=rollout_temperature)
 
     @property
     def loss_temperature(self) -> float:
-        """T as a number. Raises ConfigError where it is still the rollout's, unknown here."""
+        """T as a number. Raises ConfigError if it was not resolved to the rollout's temperature."""
         if self.temperature is None:
             raise ConfigError("objective.temperature must be a number in the loss, got None")
         return self.temperature

@@ -1,16 +1,16 @@
 """Triton kernels of the fused loss: two passes over the logits, one program per token.
 
-    measure         one visit to a view's logits: normalisation, entropy, log-probability of the
+    measure         one pass over a view's logits: normalisation, entropy, log-probability of the
                     sampled token
-    differentiate   two visits to both views' logits: the loss and its statistics, then dD/dz in
-                    place; for the selected few, a third visit before these two normalises the
-                    interpolated target
+    differentiate   two passes over both views' logits: the loss and its statistics, then dD/dz in
+                    place; for selected tokens, an additional first pass normalises the interpolated
+                    target
 
-With logits in float32, a token moves 7 v floats in all, whatever the options. Each lane keeps a sum
-of its own in the logits' dtype, of v / BLOCK terms. That is more exact than one running sum, and
-needs one exchange between threads a row instead of one a block.
+With logits in float32, a token moves 7 v floats in all, whatever the options. Each lane accumulates
+v / BLOCK terms in the logits' dtype. That is more exact than one running sum, and needs one
+reduction between threads a row instead of one a block.
 
-This module needs Triton, which comes with PyTorch for GPUs; nothing imports it before it is used.
+This module needs Triton, which comes with PyTorch for GPUs; it is imported only when it is used.
 """
 
 from typing import no_type_check
@@ -24,18 +24,18 @@ from paint.objective.options import ObjectiveConfig
 
 BLOCK = 2048
 WARPS = 8
-# Stands for log 0: still 0 as a probability at any temperature, and finite, so that 0 log 0 is 0.
+# Replaces log 0: still 0 as a probability at any temperature, and finite, so that 0 log 0 is 0.
 LOWEST = tl.constexpr(-1e30)
 
 
 def measure(logits: Tensor, tokens: Tensor | None, temperature: float) -> dict[str, Tensor]:
-    """The entropy of each row of logits (r v) at the temperature.
+    """Compute the entropy of each row of logits (r v) at the temperature.
 
     With tokens, also the log_prob of each row's token, at temperature 1. highest and log_sum
     normalise a row for differentiate: log p = (z − highest) / T − log_sum.
     """
     rows, vocabulary = logits.shape
-    figures = {
+    metrics = {
         name: logits.new_empty(rows) for name in ("highest", "log_sum", "entropy", "log_prob")
     }
     if rows:
@@ -43,7 +43,7 @@ def measure(logits: Tensor, tokens: Tensor | None, temperature: float) -> dict[s
             logits,
             logits.stride(0),
             tokens,
-            *figures.values(),
+            *metrics.values(),
             vocabulary,
             TEMPERATURE=temperature,
             SAMPLED=tokens is not None,
@@ -51,8 +51,8 @@ def measure(logits: Tensor, tokens: Tensor | None, temperature: float) -> dict[s
             num_warps=WARPS,
         )
     if tokens is None:
-        del figures["log_prob"]
-    return figures
+        del metrics["log_prob"]
+    return metrics
 
 
 def differentiate(
@@ -65,11 +65,11 @@ def differentiate(
     slope: Tensor | None,
     options: ObjectiveConfig,
 ) -> dict[str, Tensor]:
-    """The figures of each row of both views' logits (r v): per_token, kl, clipped, unclipped_mass.
+    """Compute per_token, kl, clipped and unclipped_mass of each row of both views' logits (r v).
 
-    They mean what they mean in paint.objective.loss. Only kind sampled_token reads tokens, the
-    sampled ones. slope is None, or a tensor (r v) that may be student itself: dD/dz of the
-    student's logits z is written into it.
+    They are defined in paint.objective.loss. Only the divergence sampled_token reads tokens, the
+    sampled ones. slope is None, or a tensor (r v), which may be the tensor student: dD/dz with
+    respect to the student's logits z is written into it.
     """
     divergence = find_divergence(options.divergence)
     if divergence not in DIVERGENCES.values():
@@ -77,7 +77,7 @@ def differentiate(
             f"the Triton kernel has no divergence {divergence.name!r}; use impl='chunked'"
         )
     rows, vocabulary = student.shape
-    figures = {
+    metrics = {
         name: student.new_empty(rows) for name in ("per_token", "kl", "clipped", "unclipped_mass")
     }
     if rows:
@@ -94,7 +94,7 @@ def differentiate(
             teacher_view["log_sum"],
             selected,
             tokens,
-            *figures.values(),
+            *metrics.values(),
             vocabulary,
             TEMPERATURE=options.loss_temperature,
             MIX=options.interpolation_weight,
@@ -105,7 +105,7 @@ def differentiate(
             BLOCK=BLOCK,
             num_warps=WARPS,
         )
-    return figures
+    return metrics
 
 
 @triton.jit
@@ -129,7 +129,7 @@ def _measure(
 
     # With d = (z − highest) / T: mass is Σ exp(d), moment is Σ exp(d) d, and
     # H = log mass − moment / mass. Both are rescaled when the highest logit so far rises. Entries
-    # at it are counted apart: beside 1, the others' mass would be rounded away.
+    # equal to it are counted separately: added to 1, the mass of the others would be rounded away.
     highest = tl.full((), LOWEST, dtype)
     tops = tl.zeros((BLOCK,), dtype)
     others = tl.zeros((BLOCK,), dtype)
@@ -201,7 +201,7 @@ def _differentiate(
     log_z = tl.full((), 0.0, dtype)
     chosen = tl.load(selected + row) & (MIX > 0)
     if chosen:
-        # The teacher's own log Z is 0 up to rounding. Dividing by it, too, makes equal views exact.
+        # The teacher's log Z is 0 up to rounding. Subtracting it as well makes equal views exact.
         highest = tl.full((), LOWEST, dtype)
         own_highest = tl.full((), LOWEST, dtype)
         mass = tl.zeros((BLOCK,), dtype)
@@ -214,8 +214,8 @@ def _differentiate(
             own_highest, own_mass = _add_exp(own_highest, own_mass, log_p)
         log_z = highest + tl.log(tl.sum(mass)) - (own_highest + tl.log(tl.sum(own_mass)))
 
-    # First visit: the loss and its statistics, and Σ g over the unclipped entries.
-    clip = tl.full((), CLIP, dtype)  # a bare constant would be rounded to float32
+    # First pass: the loss and its statistics, and Σ g over the unclipped entries.
+    clip = tl.full((), CLIP, dtype)  # a Python constant would be rounded to float32
     clipped_sum = tl.zeros((BLOCK,), dtype)
     plain_sum = tl.zeros((BLOCK,), dtype)
     kept_mass = tl.zeros((BLOCK,), dtype)
@@ -260,7 +260,7 @@ def _differentiate(
     tl.store(clipped_out + row, clipped)
     tl.store(unclipped_mass_out + row, tl.where(row_kept, tl.sum(kept_mass), 0.0))
 
-    # Second visit: dD/dz_i = (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T.
+    # Second pass: dD/dz_i = (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T.
     if GRADIENT:
         slope += row * slope_stride
         for start in range(0, vocabulary, BLOCK):
@@ -285,14 +285,14 @@ def _log_probs(
     logits, start, vocabulary, highest, log_sum, TEMPERATURE: tl.constexpr, BLOCK: tl.constexpr
 ):
     """A block of log p."""
-    # Subtracted before it is divided: the difference of logits is exact, their quotients are not.
+    # Subtract before dividing: the difference of logits is exact, their quotients are not.
     return (_load(logits, start, vocabulary, BLOCK) - highest) * (1 / TEMPERATURE) - log_sum
 
 
 @triton.jit
 @no_type_check
 def _load(logits, start, vocabulary, BLOCK: tl.constexpr):
-    """A block of logits, with log 0 in the lanes beyond the vocabulary."""
+    """Load a block of logits, with log 0 in the lanes beyond the vocabulary."""
     entries = start + tl.arange(0, BLOCK)
     return tl.maximum(tl.load(logits + entries, mask=entries < vocabulary, other=LOWEST), LOWEST)
 
@@ -300,7 +300,7 @@ def _load(logits, start, vocabulary, BLOCK: tl.constexpr):
 @triton.jit
 @no_type_check
 def _add_exp(highest, mass, x):
-    """A lane-wise running Σ exp(x − highest), rescaled when the highest rises."""
+    """Update a lane-wise running Σ exp(x − highest), rescaled when the highest rises."""
     higher = tl.maximum(highest, tl.max(x))
     return higher, tl.exp(highest - higher) * mass + tl.exp(x - higher)
 
@@ -317,7 +317,7 @@ def _lerp(a, b, MIX: tl.constexpr):
 def _summand(log_p, log_q, sampled, KIND: tl.constexpr):
     """A summand of the divergence, and g, its derivative with respect to log q.
 
-    sampled is true of the sampled token. Its summand is held fixed as a policy gradient's weight,
+    sampled marks the sampled token. Its summand is held fixed as the weight of a policy gradient,
     and g is that weight.
     """
     if KIND == "forward_kl":
@@ -342,7 +342,7 @@ def _summand(log_p, log_q, sampled, KIND: tl.constexpr):
 @no_type_check
 def _log1p(x):
     """log (1 + x) of x ≥ 0."""
-    # Near 0 by its series, where 1 + x would be rounded.
+    # A series near 0, where 1 + x would be rounded.
     close = tl.minimum(x, 1e-3)
     near = close * (1 - close * (1 / 2 - close * (1 / 3 - close * (1 / 4 - close / 5))))
     return tl.where(x < 1e-3, near, tl.log(1 + x))
@@ -352,7 +352,7 @@ def _log1p(x):
 @no_type_check
 def _log_mean_exp(x):
     """log ½ (1 + exp x) of x ≤ 0."""
-    # Near 0 by its series: a GPU's fast log has a large relative error near log 1.
+    # A series near 0: a GPU's fast log has a large relative error near log 1.
     close = tl.maximum(x, -0.25)
     y = close * close
     near = close / 2 + y * (1 / 8 - y * (1 / 192 - y * (1 / 2880 - y * (17 / 645120))))
