@@ -4,29 +4,22 @@ from dataclasses import replace
 
 from paint.algorithms.base import Algorithm
 from paint.objective.loss import token_weights
-from paint.training.train_step import (
-    accumulate,
-    completion_lengths,
-    generate_rollouts,
-    grade_rollouts,
-    student_log_probs,
-    update,
-)
+from paint.training import train_step as ts
 
 
 class RewardWeighted(Algorithm):
     needs_grades = True
 
     def step(self, setup, batch, step_index, clock):  # type: ignore[no-untyped-def]
-        rollouts = generate_rollouts(setup, batch, step_index, clock)
-        grades = grade_rollouts(setup, rollouts)
+        rollouts = ts.generate_rollouts(setup, batch, step_index, clock)
+        grades = ts.grade_rollouts(setup, rollouts)
         rollouts = [replace(r, grade=g) for r, g in zip(rollouts, grades, strict=True)]
 
         def score(micro):  # type: ignore[no-untyped-def]
-            log_prob = student_log_probs(setup, micro, 1.0).log_prob
+            log_prob = ts.student_log_probs(setup, micro, 1.0).log_prob
             rewards = [r.grade.reward for r in micro for _ in r.completion.ids]
             loss = -log_prob.new_tensor(rewards) * log_prob
-            weights = token_weights(completion_lengths(micro)).to(loss)
+            weights = token_weights(ts.completion_lengths(micro)).to(loss)
             return (weights * loss).sum(), {"loss": loss.detach()}
 
-        return accumulate(setup, rollouts, score), update(setup, step_index)
+        return ts.accumulate(setup, rollouts, score), ts.update(setup, step_index)
