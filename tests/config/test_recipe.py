@@ -1,4 +1,4 @@
-"""Recipes: every number of the paper and of OPSD's scripts, and nothing else that differs."""
+"""Shipped recipes: their values match the paper and OPSD's scripts."""
 
 import math
 import re
@@ -14,12 +14,12 @@ from paint.config.schema import Config
 METHODS = {"paint": "distillation", "opsd": "distillation", "grpo": "grpo", "sft": "sft"}
 MODELS = {"qwen3-1.7b": "Qwen/Qwen3-1.7B", "qwen3-4b": "Qwen/Qwen3-4B", "qwen3-8b": "Qwen/Qwen3-8B"}
 SHIPPED = list(product(METHODS, MODELS))
-LABS = [name for name in shipped_recipes() if name.startswith("demo-")]
+DEMOS = [name for name in shipped_recipes() if name.startswith("demo-")]
 
-Told = dict[str, tuple[Any, str]]
-"""What a source says: of each setting its value, and the place in the source."""
+Sourced = dict[str, tuple[Any, str]]
+"""Settings by name, each with its value and the place in the source that gives it."""
 
-LORA: Told = {
+LORA: Sourced = {
     "model.lora_rank": (64, "Experimental Details: r = 64"),
     "model.lora_alpha": (128, "Experimental Details: alpha = 128"),
     "model.lora_targets": (
@@ -28,13 +28,13 @@ LORA: Told = {
     ),
     "model.train_mode": ("lora", "Experimental Details: We train LoRA adapters"),
 }
-BUDGET: Told = {
+BUDGET: Sourced = {
     "train.learning_rate": (5e-6, "Experimental Details: learning rate 5e-6"),
     "train.batch_size": (32, "Experimental Details: effective batch size 32"),
     "train.steps": (100, "Experimental Details: We train for 100 steps"),
     "train.checkpoint_every": (20, "Experimental Details: evaluate checkpoints every 20 steps"),
 }
-SCORING: Told = {
+SCORING: Sourced = {
     "rollout.temperature": (1.1, "Experimental Details: sampling temperature 1.1"),
     "rollout.max_new_tokens": (1024, "Experimental Details: maximum completion length 1024"),
     "teacher.weights": ("frozen", "Experimental Details: fixed privileged teacher"),
@@ -45,7 +45,7 @@ SCORING: Told = {
     "objective.reduction": ("completion", "Eq. clipped_fkl: 1 / |y|; Training Algorithm: 1 / |B|"),
     "context.source": ("own", "Background: privileged context derived from the verified solution"),
 }
-EVALUATION: Told = {
+EVALUATION: Sourced = {
     "validation.samples": (12, "Experimental Details: 12 samples per prompt"),
     "validation.thinking": (True, "Experimental Details: thinking mode enabled"),
     "validation.temperature": (1.0, "Experimental Details: temperature 1.0"),
@@ -53,7 +53,7 @@ EVALUATION: Told = {
     "validation.top_k": (-1, "Experimental Details: top-k -1"),
     "validation.max_new_tokens": (38_912, "Experimental Details: maximum generation length 38,912"),
 }
-PAPER: dict[str, Told] = {
+PAPER: dict[str, Sourced] = {
     "paint": LORA
     | BUDGET
     | SCORING
@@ -86,12 +86,12 @@ PAPER: dict[str, Told] = {
     "sft": EVALUATION,
 }
 ADAPTERS = {name: (value, "run_*.sh: --lora_*") for name, (value, _) in LORA.items()}
-TRAINER: Told = {  # what the scripts do not set is their trainer's default
+TRAINER: Sourced = {  # what the scripts do not set is their trainer's default
     "train.max_grad_norm": (1.0, "TrainingArguments, and accelerate.yaml: gradient_clip 1"),
     "train.weight_decay": (0.0, "TrainingArguments"),
     "train.warmup_steps": (0, "TrainingArguments"),
 }
-SCRIPTS: dict[str, Told] = {
+SCRIPTS: dict[str, Sourced] = {
     "paint": {
         "model.student_thinking": (False, "opsd_train.py: student_thinking"),
         "model.teacher_thinking": (True, "opsd_train.py: teacher_thinking"),
@@ -170,7 +170,7 @@ def test_recipe_has_model_and_method_of_its_name(method: str, model: str) -> Non
     assert (config.train.method, config.model.path) == (METHODS[method], MODELS[model])
 
 
-@pytest.mark.parametrize("name", LABS)
+@pytest.mark.parametrize("name", DEMOS)
 def test_demo_recipe_has_demo_model_and_method_of_its_name(name: str) -> None:
     config = read_recipe(find_recipe(name))
     method = METHODS[name.removeprefix("demo-").removesuffix("-long")]
@@ -278,7 +278,7 @@ def test_recipe_settings_have_provenance_comment(name: str) -> None:
     assert settings or name.startswith("paint-"), "no setting was recognised"
     for i in settings:
         above = lines[i - 1] if lines[i - 1].startswith("#") else ""
-        said = above + lines[i].partition("#")[2]
-        assert re.search(r"\b(paper|scripts|ours)\b", said), (
+        comment = above + lines[i].partition("#")[2]
+        assert re.search(r"\b(paper|scripts|ours)\b", comment), (
             f"{name}: {lines[i]!r} does not say whether it is the paper's, the scripts' or ours"
         )

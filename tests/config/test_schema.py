@@ -1,4 +1,4 @@
-"""Settings: the defaults are the paper's, every value is checked, and errors show the way."""
+"""Settings: defaults, validation, recipes, flags and help."""
 
 import dataclasses
 import json
@@ -45,7 +45,7 @@ def recipe(folder: Path, text: str) -> Path:
 
 
 def refusal(folder: Path, text: str) -> str:
-    """What read_recipe says about a recipe, without the folder it stands in."""
+    """Return the message of read_recipe's ConfigError, without the folder."""
     with pytest.raises(ConfigError) as caught:
         read_recipe(recipe(folder, text))
     return str(caught.value).replace(f"{folder}/", "")
@@ -457,8 +457,8 @@ def test_flags_override_recipe_in_both_spellings(tmp_path: Path) -> None:
     )
 
 
-def said(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[object, str]:
-    """Exit status and everything printed, as one line without the frame."""
+def output_of(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[object, str]:
+    """Return the exit status and the output, as one line without the frame."""
     with pytest.raises(SystemExit) as caught:
         parse(*flags)
     printed = capsys.readouterr()
@@ -469,19 +469,19 @@ def said(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[object, str]:
 def test_flag_out_of_range_or_unknown_is_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    status, words = said(capsys, "--objective.interpolation-weight", "1.3")
+    status, words = output_of(capsys, "--objective.interpolation-weight", "1.3")
     assert status == 2
     assert (
         "objective.interpolation_weight must be in [0, 1], got 1.3 (interpolation weight k_base; "
         "paper: 0.03)" in words
     )
-    status, words = said(capsys, "--objective.interpolation_weigh", "0.1")
+    status, words = output_of(capsys, "--objective.interpolation_weigh", "0.1")
     assert status == 2
     assert "Perhaps you meant: --objective.interpolation-weight FLOAT" in words
 
 
 def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    status, words = said(capsys, "--help")
+    status, words = output_of(capsys, "--help")
     assert status == 0
     package = Path(__file__).parents[2] / "src/paint"
     source = "".join(

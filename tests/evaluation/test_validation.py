@@ -104,7 +104,7 @@ def test_validation_damaged_checkpoint_hint_recovers_same_metrics(
     command = [sys.executable, "-m", "paint.cli", "resume", str(run)]
     refused = subprocess.run(command, capture_output=True, text=True)
     assert refused.returncode == 2
-    assert f"{damaged} is not the file that was written; delete {damaged.parents[1]} to go on" in (
+    assert f"{damaged} is not the file that was written; delete {damaged.parents[1]} to resume" in (
         refused.stderr
     )
     assert damaged.read_bytes() == content

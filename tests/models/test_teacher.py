@@ -406,7 +406,7 @@ def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Pat
     stored = (saved / FILE).read_bytes()
     (saved / FILE).write_bytes(stored[: len(stored) // 2])
     with pytest.raises(
-        CorruptFileError, match=rf"{FILE} is not the file .*delete .* to go on from the one"
+        CorruptFileError, match=rf"{FILE} is not the file .*delete .* to resume from the"
     ):
         checkpoint.restore(tmp_path, other, optimizer, again)
     with pytest.raises(PolicyError, match=r"teacher\.weights ema"):
@@ -414,7 +414,7 @@ def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Pat
 
     (saved / FILE).unlink()
     with pytest.raises(
-        CorruptFileError, match=rf"{FILE}: No such file .*delete .* to go on from the one"
+        CorruptFileError, match=rf"{FILE}: No such file .*delete .* to resume from the"
     ):
         checkpoint.restore(tmp_path, other, optimizer, again)
 

@@ -525,7 +525,7 @@ def test_resume_checkpoint_of_other_step_or_run_is_refused(run: Path, tmp_path: 
     shutil.rmtree(checkpoint)
     shutil.copytree(run / "checkpoints/step-000002", checkpoint)
     with pytest.raises(
-        CorruptFileError, match=r"step-000003 is that of step 2; delete .*step-000003 to go"
+        CorruptFileError, match=r"step-000003 belongs to step 2; delete .*step-000003 to resume"
     ):
         go_on(folder)
 
@@ -533,7 +533,7 @@ def test_resume_checkpoint_of_other_step_or_run_is_refused(run: Path, tmp_path: 
     shutil.rmtree(checkpoint)
     shutil.copytree(tmp_path / "other/checkpoints/step-000003", checkpoint)
     with pytest.raises(
-        CorruptFileError, match=r"step-000003 is that of another run than .*run\.json"
+        CorruptFileError, match=r"step-000003 belongs to another run than .*run\.json"
     ):
         go_on(folder)
 
@@ -544,7 +544,7 @@ def test_resume_hint_for_corrupt_file_recovers_same_run(run: Path, tmp_path: Pat
     damaged = folder / "checkpoints/step-000003/optimizer.pt"
     damaged.write_bytes(b"")
     with pytest.raises(
-        CorruptFileError, match=r"optimizer\.pt is not the file .*; delete .*step-000003 to go"
+        CorruptFileError, match=r"optimizer\.pt is not the file .*; delete .*step-000003 to resume"
     ):
         go_on(folder)
     shutil.rmtree(damaged.parent)

@@ -1,10 +1,9 @@
-"""How does a recipe become a config, and a config a table?
+"""Reading, conversion and comparison of recipes and configs.
 
-A recipe is a TOML file with config's sections and names; a setting that it leaves out keeps its
-default. The resolved config is a table of sections that is saved with the run.
+A recipe is a TOML file with the sections and names of ``Config``. A setting that it omits keeps its
+default. The resolved config is saved with the run as a table of sections.
 
-Left out on purpose: recipes that include other recipes, variables from the environment, and any
-third-party library.
+Recipes cannot include other recipes or read environment variables.
 """
 
 import dataclasses
@@ -21,7 +20,7 @@ from paint.core.errors import ConfigError, format_value, section_name, wrap_erro
 from paint.inference.registry import engine_type
 
 RECIPE_BYTES = 2**16
-"""The longest recipe: they have a thousand bytes, and longer TOML can take hours to read."""
+"""Largest recipe file, in bytes. Recipes have about a thousand; long TOML can take hours."""
 
 _RECIPES = Path(__file__).parent / "recipes"
 _SECTIONS: dict[str, Any] = {section.name: section.type for section in dataclasses.fields(Config)}
@@ -31,14 +30,15 @@ _NAMES = {
 
 
 def shipped_recipes() -> list[str]:
-    """The names of the recipes that come with the package, sorted."""
+    """List the names of the recipes that come with the package, sorted."""
     return sorted(path.stem for path in _RECIPES.glob("*.toml"))
 
 
 def find_recipe(name: str) -> Path:
-    """The recipe's file: `name` itself if it ends in .toml or has a slash, else a shipped recipe.
+    """Return the path of a recipe: a file (ends in .toml or has a slash) or a shipped recipe.
 
-    Raises ConfigError for a name that is not shipped, with the nearest one that is.
+    Raises:
+        ConfigError: no recipe of that name is shipped; the message suggests the nearest name.
     """
     if name.endswith(".toml") or "/" in name or "\\" in name:
         return Path(name)
@@ -46,16 +46,17 @@ def find_recipe(name: str) -> Path:
     if name not in shipped:
         close = difflib.get_close_matches(name, shipped, n=1)
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(shipped)}"
-        raise ConfigError(f"unknown recipe {name}; {hint} (a file is named with its ending, .toml)")
+        raise ConfigError(f"unknown recipe {name}; {hint} (give a file with its ending, .toml)")
 
     return _RECIPES / f"{name}.toml"
 
 
 def read_recipe(path: str | Path) -> Config:
-    """The config that a TOML recipe describes; settings that it leaves out keep the paper's values.
+    """Read a config from a TOML recipe; settings that it omits keep the paper's values.
 
-    Raises ConfigError, naming the file, when it cannot be read, is not TOML (with line and column),
-    or holds an unknown name (with the nearest known one), a wrong type or a value out of range.
+    Raises:
+        ConfigError: the file cannot be read, is not TOML (with line and column), or has an unknown
+            name (with the nearest known one), a wrong type or a value out of range.
     """
     with wrap_errors(f"{path} cannot be read", ConfigError, "name a recipe, a TOML file"):
         try:
@@ -76,7 +77,7 @@ def read_recipe(path: str | Path) -> Config:
 
 
 def to_table(config: Config) -> dict[str, dict[str, Any]]:
-    """The config as nested dicts and lists, as JSON keeps them; `from_table` is the way back."""
+    """Convert a config to nested dicts and lists for JSON; `from_table` is the inverse."""
     return {
         name: {
             key: list(value) if isinstance(value, tuple) else value
@@ -87,12 +88,15 @@ def to_table(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def from_table(table: Mapping[str, Any], *, source: str = "config") -> Config:
-    """The config that nested dicts describe; settings that they leave out keep their defaults.
+    """Build a config from nested dicts; settings that they omit keep their defaults.
 
-    A whole number is taken where a real one is expected, a list where a tuple is; nothing else is
-    converted.
-    Raises ConfigError, starting with `source`, on an unknown name, a wrong type or a value out of
-    range.
+    Integers are converted to floats and lists to tuples where needed; nothing else is converted.
+
+    Args:
+        source: start of error messages.
+
+    Raises:
+        ConfigError: an unknown name, a wrong type or a value out of range.
     """
     sections = {}
     for name, values in table.items():
@@ -119,7 +123,7 @@ def from_table(table: Mapping[str, Any], *, source: str = "config") -> Config:
 
 
 def differences(a: Config, b: Config) -> list[str]:
-    """A line such as `train.seed: 0 -> 1` for each setting that differs, in the config's order."""
+    """List the settings that differ, such as `train.seed: 0 -> 1`, in the config's order."""
     before, after = to_table(a), to_table(b)
     return [
         f"{name}.{key}: {format_value(before[name][key])} -> {format_value(after[name][key])}"
@@ -130,7 +134,7 @@ def differences(a: Config, b: Config) -> list[str]:
 
 
 def flags(config: Config, default: Config) -> list[str]:
-    """The arguments of `paint train` by which a recipe's config becomes this one.
+    """List the flags of `paint train` that turn the recipe's config into this one.
 
     Args:
         default: the recipe's config.
@@ -142,14 +146,18 @@ def flags(config: Config, default: Config) -> list[str]:
                 flag = f"--{section}.{'no-' if value is False else ''}{key.replace('_', '-')}"
                 values = value if isinstance(value, list) else [value]
                 texts = [] if isinstance(value, bool) else list(map(str, values))
-                # A word of its own that starts with a dash would be taken for a flag.
+                # A separate argument that starts with a dash would be parsed as a flag.
                 is_dashed = len(texts) == 1 and texts[0].startswith("-")
                 words += [f"{flag}={texts[0]}"] if is_dashed else [flag, *texts]
     return words
 
 
 def require_paths(config: Config) -> None:
-    """Require a model and data, the two settings that have no default. Raises ConfigError."""
+    """Require model.path and data.path, which have no default.
+
+    Raises:
+        ConfigError: naming the missing one.
+    """
     for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):
         if not getattr(config, name).path.strip():
             raise ConfigError(
@@ -159,9 +167,10 @@ def require_paths(config: Config) -> None:
 
 
 def require_trainable(config: Config) -> None:
-    """Require paths, trackers that are there, weights and an engine that keep small steps.
+    """Check paths and installed trackers, and that dtype and engine suit what is trained.
 
-    Raises ConfigError.
+    Raises:
+        ConfigError: naming the setting.
     """
     require_paths(config)
 
@@ -169,19 +178,19 @@ def require_trainable(config: Config) -> None:
         if importlib.util.find_spec(tracker) is None:
             raise ConfigError(
                 f"log.trackers names {tracker}, which is not installed: "
-                f"pip install {tracker}, or leave it out"
+                f"pip install {tracker}, or remove it"
             )
 
     if config.model.train_mode == "full" and config.model.dtype != "float32":
         raise ConfigError(
             f'model.dtype must be "float32" with model.train_mode "full", '
-            f"got {format_value(config.model.dtype)} (a weight of 16 bits loses steps of "
+            f"got {format_value(config.model.dtype)} (16-bit weights lose steps of "
             f"{config.train.learning_rate:g}: docs/fidelity.md, D4)"
         )
     engine = engine_type(config.rollout.engine)
     if config.model.shard and (config.model.train_mode == "full" or not engine.takes_adapters):
         raise ConfigError(
-            "model.shard shares weights that stay as they are: it needs model.train_mode lora, and "
+            "model.shard splits frozen weights only: it needs model.train_mode lora, and "
             "rollout.engine local or vllm"
         )
     if config.model.quantization == "nf4" and (
@@ -191,21 +200,20 @@ def require_trainable(config: Config) -> None:
         or not engine.takes_adapters
     ):
         raise ConfigError(
-            "model.quantization nf4 keeps weights that nothing can be added to: it needs "
+            "model.quantization nf4 stores weights that cannot be updated: it needs "
             "model.train_mode lora, teacher.weights frozen or live, rollout.engine local or "
-            "vllm, and "
-            "no model.shard"
+            "vllm, and no model.shard"
         )
     if config.model.train_mode == "full" and not engine.takes_full_weights:
         raise ConfigError(
             f'rollout.engine must be "local" with model.train_mode "full", '
-            f"got {format_value(config.rollout.engine)} (servers are given adapters, and there "
-            "is none)"
+            f"got {format_value(config.rollout.engine)} (servers receive adapters, and "
+            "full training has none)"
         )
 
 
 def _build(section: Any, table: Mapping[str, Any]) -> Any:
-    """A section from its table, or the ConfigError that names the key whose type is wrong."""
+    """Build a section from its table; raise ConfigError for a key of a wrong type."""
     values = {}
     for field in dataclasses.fields(section):
         if field.name not in table:
@@ -227,18 +235,18 @@ def _build(section: Any, table: Mapping[str, Any]) -> Any:
 
 
 def _nearest(name: str) -> str:
-    """A hint at the name that was probably meant: the same in another section, or a similar one."""
+    """Format a hint at the key of the same name in another section, or at a similar one."""
     section, _, key = name.rpartition(".")
     known = [(key, f"{section}.{key}") for section, keys in _NAMES.items() for key in keys]
-    meant = [full_name for other_key, full_name in known if other_key == key]
-    if not meant:
+    matches = [full_name for other_key, full_name in known if other_key == key]
+    if not matches:
         sections = [(name, name) for name in _NAMES] if not section else []
         in_section = [(key, full_name) for key, full_name in known if full_name.startswith(section)]
         candidates = dict(sections + in_section)
         close = difflib.get_close_matches(key, candidates, n=1)
-        meant = [candidates[match] for match in close]
-    if meant:
-        return f"; did you mean {' or '.join(meant)}?"
+        matches = [candidates[match] for match in close]
+    if matches:
+        return f"; did you mean {' or '.join(matches)}?"
     return f"; there are {', '.join(_NAMES[section] if section else _NAMES)}"
 
 
@@ -250,7 +258,7 @@ def _fits(value: object, annotation: Any) -> bool:
         return any(_fits(value, argument) for argument in arguments)
     if origin is tuple:
         return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
-    # Not isinstance: bool is a subclass of int, and true is no number of steps.
+    # Not isinstance: bool is a subclass of int, and true is not a number of steps.
     return type(value) is annotation
 
 

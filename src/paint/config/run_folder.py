@@ -1,16 +1,16 @@
-"""A run is a folder: what lies where in it, and how it is read.
+"""Layout and reading of run folders.
 
     run.json                    resolved config, identity, versions, git revision, command
-    metrics.jsonl               one line a step
+    metrics.jsonl               one line per step
     rollouts/step-000001.jsonl  every rollout of the step: ids, text, overlap, mask ratio, context
     tokens/step-000001.parquet  some of these token by token (paint.training.token_log)
     validation/step-000020/     an evaluation of that checkpoint (paint.evaluation.store)
     checkpoints/step-000020/    adapter (peft format) or model, optimizer, an averaged teacher,
-                                state: enough to go on bit by bit; SHA256SUMS of all of these
+                                state; resuming is bit-exact; SHA256SUMS of all of these
 
-Checkpoints and rollouts appear under their names only when they are complete, so a kill at any
-moment leaves the last good ones. Checkpoints carry the run's identity: those of another run are
-refused. JSON files are plain. What writes a run is paint.training (runlog, checkpoint).
+Checkpoints and rollouts get their names only when they are complete, so a kill at any moment leaves
+the last complete ones. Checkpoints hold the run's identity; those of another run are refused. Run
+folders are written by paint.training (run_log, checkpoint).
 """
 
 import json
@@ -37,23 +37,23 @@ CHANGEABLE_ON_RESUME = {
     "rollout.max_logprob_mismatch",
     "model.shard",
 }
-"""Settings with which a run may go on other than it began: none of them changes a value."""
+"""Settings that may change when a run is resumed; none of them changes a result."""
 
 FACTS = {"id", "config", "problems", "model", "versions"}
-"""What run.json must hold."""
+"""Required keys of run.json."""
 
 START_ANEW = "put it back as it was, or start a new run"
 
 
 class RunError(PaintError, RuntimeError):
-    """A run folder cannot be written, or cannot be gone on with; the message says how to."""
+    """A run folder cannot be written or resumed; the message has a hint."""
 
 
 def read_run_json(folder: Path) -> dict[str, Any]:
-    """What run.json says.
+    """Read run.json.
 
     Raises:
-        RunError: there is no run. CorruptFileError: run.json cannot be read, or lacks a part.
+        RunError: there is no run.json. CorruptFileError: it cannot be read, or lacks a key.
     """
     path = folder / "run.json"
     if not path.exists():
@@ -67,16 +67,17 @@ def read_run_json(folder: Path) -> dict[str, Any]:
 
 
 def read_run(folder: Path) -> Config:
-    """The resolved config of an existing run.
+    """Read the resolved config of a run.
 
     Raises:
-        RunError, CorruptFileError: as ``read_facts``. ConfigError: of another version.
+        RunError, CorruptFileError: as ``read_run_json``. ConfigError: the config does not fit this
+            version of paint.
     """
     return from_table(read_run_json(folder)["config"], source=str(folder / "run.json"))
 
 
 def run_id(config: dict[str, Any], *digests: str) -> str:
-    """What tells a run from others: its config, and digests of its problems and its model."""
+    """Return the identity of a run: a digest of its config, its problems and its model."""
     fixed = {
         section: {
             key: value
@@ -89,7 +90,7 @@ def run_id(config: dict[str, Any], *digests: str) -> str:
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """All complete lines of metrics.jsonl; a last line that a kill cut short is left out.
+    """Read all complete lines of metrics.jsonl; a partial last line is skipped.
 
     Raises:
         CorruptFileError: a line cannot be read.
@@ -98,91 +99,95 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
 
 
 def read_history(folder: Path, steps: int) -> list[dict[str, float]]:
-    """The lines of metrics.jsonl of the first ``steps`` steps, one each.
+    """Read the lines of metrics.jsonl of the first ``steps`` steps, one each.
 
     Raises:
         RunError: a line is missing, or of another step. CorruptFileError: a line cannot be read.
     """
-    advice = (
+    hint = (
         f"put it back as it was, or delete the checkpoints of that step and of later ones "
-        f"in {folder / 'checkpoints'}: `paint resume {folder}` does these steps again"
+        f"in {folder / 'checkpoints'}: `paint resume {folder}` repeats these steps"
     )
     path = folder / "metrics.jsonl"
-    rows = list(islice(read_growing_jsonl(path, advice), steps))
+    rows = list(islice(read_growing_jsonl(path, hint), steps))
     for number, row in enumerate(rows, start=1):
         if row.get("step") != number:
-            raise RunError(f"{path} line {number} is not that of step {number}; {advice}")
+            raise RunError(f"{path} line {number} is not that of step {number}; {hint}")
     if len(rows) < steps:
         raise RunError(
             f"{path} ends before step {len(rows) + 1}, and there is a "
-            f"checkpoint of step {steps}; {advice}"
+            f"checkpoint of step {steps}; {hint}"
         )
     return rows
 
 
 def require_rollouts(folder: Path, steps: int) -> None:
-    """Refuse a run that lacks the rollouts of one of its first ``steps`` steps. Raises RunError."""
+    """Require the rollouts of the first ``steps`` steps.
+
+    Raises:
+        RunError: a file is missing.
+    """
     for number in range(1, steps + 1):
         path = step_folder(folder / "rollouts", number).with_suffix(".jsonl")
         if not path.exists():
             raise RunError(
                 f"{path} is gone; put it back, or delete the checkpoints of that step and of later "
-                f"ones: `paint resume {folder}` does these steps again"
+                f"ones: `paint resume {folder}` repeats these steps"
             )
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints of a run, by step."""
+    """List the complete checkpoints of a run, by step."""
     return [path for path in step_paths(folder / "checkpoints") if path.is_dir()]
 
 
 def latest_checkpoint(folder: Path) -> Path | None:
-    """The complete checkpoint with the highest step, if there is one."""
+    """Return the complete checkpoint with the highest step, or None."""
     return max(checkpoints(folder), key=step_of, default=None)
 
 
 def require_checkpoint(checkpoint: Path, part: str = "") -> dict[str, str]:
-    """Refuse a checkpoint that is not what was written, of its step, by its run.
+    """Check a checkpoint's files, step and run.
 
     Args:
-        part: a folder in it, where nothing else will be read.
+        part: the folder in it to check, if nothing else will be read; all by default.
 
     Returns:
-        The SHA-256 of every file that will be read, by name.
+        The SHA-256 of every checked file, by name.
 
     Raises:
-        CorruptFileError: naming what was changed. RunError: the run's own run.json is gone.
+        CorruptFileError: naming what was changed.
     """
-    advice = f"delete {checkpoint} to go on from the one before"
-    sums = verify_checksums(checkpoint, advice, part)
-    state = read_json(checkpoint / "state.json", advice)
+    hint = f"delete {checkpoint} to resume from the previous one"
+    sums = verify_checksums(checkpoint, hint, part)
+    state = read_json(checkpoint / "state.json", hint)
     for key in ("step", "run"):
         if key not in state:
-            raise CorruptFileError(f"{checkpoint / 'state.json'} has no {key}; {advice}")
+            raise CorruptFileError(f"{checkpoint / 'state.json'} has no {key}; {hint}")
     if _STEP.fullmatch(checkpoint.name) and state["step"] != step_of(checkpoint):
-        raise CorruptFileError(f"{checkpoint} is that of step {state['step']}; {advice}")
+        raise CorruptFileError(f"{checkpoint} belongs to step {state['step']}; {hint}")
 
     run = checkpoint.absolute().parent.parent
     if (run / "run.json").exists() and state["run"] != read_run_json(run)["id"]:
         raise CorruptFileError(
-            f"{checkpoint} is that of another run than {run / 'run.json'}; put back the one that "
+            f"{checkpoint} belongs to another run than {run / 'run.json'}; put back the one that "
             f"was changed"
         )
     return sums
 
 
 def step_folder(parent: Path, step: int) -> Path:
-    """The place of a step: ``parent/step-000020``."""
+    """Return the path of a step: ``parent/step-000020``."""
     return parent / f"step-{step:06d}"
 
 
 def step_of(path: Path) -> int:
-    """The step of such a place, whatever its ending."""
+    """Return the step of such a path, with any suffix."""
     return int(path.name.removeprefix("step-").partition(".")[0])
 
 
 def step_paths(parent: Path, ending: str = "") -> list[Path]:
-    """The places of all steps in a folder, by step; copies by other names are not ours."""
+    """List the paths of all steps in a folder, by step; other names are ignored."""
     places = parent.glob(f"step-*{ending}")
     return sorted(
         (path for path in places if _STEP.fullmatch(path.name.removesuffix(ending))), key=step_of

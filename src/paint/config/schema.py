@@ -1,15 +1,14 @@
-"""Which settings are there, what do they mean, and what did the paper use?
+"""Settings of training and evaluation, as frozen dataclasses.
 
-One tree of frozen dataclasses. The defaults are the paper's setting (section 'Experimental
-Details'). Where the paper is silent, the default is that of OPSD's public scripts (siyan-zhao/OPSD
-at 590ec26) or ours, and its docstring says which. The docstring below a field is its help text on
-the command line. The section [objective] is paint.objective.options, which the loss takes too. How
-a recipe, a TOML file, becomes a config is paint.config.recipe's business.
+The defaults are the paper's setting (section 'Experimental Details'). Where the paper is silent,
+the default is that of OPSD's public scripts (siyan-zhao/OPSD at 590ec26) or ours, and its docstring
+says which. The docstring below a field is its help text on the command line. The section
+[objective] is paint.objective.options, which the loss takes, too. paint.config.recipe reads configs
+from TOML recipes.
 
-Ranges are checked whenever a section is built, whether from a recipe, flags, a run directory or
-Python; types where a table is read (flags are typed by their parser, Python by its type checker).
-Two paths have no default, and `recipe.require_paths` refuses to start without them: a recipe may
-leave them to flags.
+Ranges are checked whenever a section is built: from a recipe, flags, a run folder or Python. Types
+are checked when a table is read. model.path and data.path have no default, so that recipes may
+leave them to flags; `recipe.require_paths` requires them before a run starts.
 """
 
 import math
@@ -30,18 +29,18 @@ Dtype = Literal["float32", "bfloat16", "float16"]
 ContextSource = Literal["own", "none", "other", "answer", "wrong_answer"]
 
 MAX_COUNT = 10_000_000
-"""The largest number of steps, rows, tokens or samples: more is a slip that takes all memory."""
+"""Largest number of steps, rows, tokens or samples; more is a typo that would fill the memory."""
 
 MAX_OFF_POLICY_STEPS = 64
-"""The furthest that completions may be ahead: each step of it is another adapter on the servers."""
+"""Largest rollout.off_policy_steps; each step needs another adapter on the servers."""
 
 MAX_SECONDS = 31_536_000
-"""The longest time to wait, a year."""
+"""Longest timeout: a year."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Which model is trained, and how its adapters are shaped."""
+    """Model, its number format and its adapters."""
 
     path: str = ""
     """Folder or hub name of the model; "demo" is the embedded one. Required: no default."""
@@ -69,23 +68,24 @@ class ModelConfig:
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time, the same result."""
     shard: bool = False
-    """Let the ranks of a machine share the frozen layers, each gathered as it computes: for models
-    that one GPU does not hold; the same result (ours; docs/how-to/large-models.md)."""
+    """Shard the frozen layers over the ranks of a machine; each layer is gathered when it computes.
+    For models larger than one GPU; the same result (ours; docs/how-to/large-models.md)."""
     quantization: Literal["none", "nf4"] = "none"
-    """Format of the frozen layers in memory: nf4 rounds them to 4 bits when they are loaded, which
-    trains on another base (ours; docs/how-to/large-models.md)."""
+    """Format of the frozen layers in memory: nf4 rounds them to 4 bits at loading, which
+    changes the base model (ours; docs/how-to/large-models.md)."""
     student_thinking: bool = False
     """Thinking mode of the student's prompt, in rollouts and in scoring (OPSD's scripts: off; the
     paper is silent)."""
     teacher_thinking: bool = True
-    """Thinking mode of the teacher's prompt. Where it is not the student's, the two continue after
-    different text (OPSD's scripts: on; the paper is silent; docs/fidelity.md, D9)."""
+    """Thinking mode of the teacher's prompt. If it differs from the student's, completions follow
+    different text in the two prompts (OPSD's scripts: on; the paper is silent; docs/fidelity.md,
+    D9)."""
     attention: str = "sdpa"
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
     packed: bool = False
-    """Lay the rows of a micro-batch end to end instead of padding them, told apart by their
-    positions: for flash_attention_2. With others, too, the result is the same, but they hold a mask
-    of all tokens squared (ours)."""
+    """Concatenate the rows of a micro-batch instead of padding them; position ids separate them.
+    For flash_attention_2. Other implementations give the same result but need a mask of all tokens
+    squared (ours)."""
 
     def __post_init__(self) -> None:
         validate_common(self)
@@ -100,7 +100,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class DataConfig:
-    """Which problems are trained on, and how they are read."""
+    """Training problems and how they are read."""
 
     path: str = ""
     """Problems: a JSONL, CSV or Parquet file, or a hub name such as owner/name or
@@ -108,21 +108,20 @@ class DataConfig:
     problem_field: str = "problem"
     """Field that holds the problem x."""
     solution_field: str = "solution"
-    """Field that holds the verified solution y*, of which the teacher sees a part."""
+    """Field that holds the verified solution y*, part of which the teacher sees."""
     answer_field: str = "answer"
-    """Field that holds the final gold answer: GRPO's reward and the controls take it, PAINT only
-    reports by it."""
+    """Field that holds the final gold answer. GRPO's reward and the controls use it; PAINT uses it
+    only to report accuracy."""
     id_field: str = "id"
-    """Field that names a row. Rows without "id" are named by their number; any other name must be
-    there."""
+    """Field that names a row. Rows without "id" are named by their number; a field of another name
+    is required."""
     max_prompt_tokens: int = 8192
     """Longest prompt of student and teacher (sft: prompt and solution), in tokens; longer ones are
     refused, never cut (ours)."""
     on_bad_row: Literal["error", "skip"] = "error"
-    """What a row that fails a check does: stop with its number and reason, or be left out and
-    counted."""
+    """On a row that fails a check: stop with its number and the reason, or skip and count it."""
     limit: int | None = None
-    """Use the first so many good rows; None is all (paper: up to 30K problems)."""
+    """Number of valid rows to use, from the first; None is all (paper: up to 30K problems)."""
 
     def __post_init__(self) -> None:
         validate_common(self)
@@ -139,9 +138,9 @@ class RolloutConfig:
     """How completions are sampled, and where."""
 
     engine: str = "local"
-    """What generates: local is the training process itself; vllm is vLLM servers that hold base +
-    adapter (docs/how-to/vllm.md); merged is local with the adapter rounded into the weights, for
-    comparison only; module:Class is an engine of your own."""
+    """Inference engine: local is the training process itself; vllm is vLLM servers with base +
+    adapter (docs/how-to/vllm.md); merged is local with the adapter merged into the rounded weights,
+    for comparison only; module:Class is your own engine."""
     temperature: float = 1.1
     """Sampling temperature, in [0.001, 1000] (paper: Experimental Details, 1.1 in training, 1.0 in
     evaluation)."""
@@ -149,7 +148,7 @@ class RolloutConfig:
     """Nucleus sampling: share of probability kept, in (0, 1]; 1 is off (OPSD's scripts, 0.95;
     paper: 0.95 in evaluation)."""
     top_k: int = 20
-    """Number of likeliest tokens kept, at least 1; -1 is off (OPSD's scripts, 20; paper: off in
+    """Number of most likely tokens kept, at least 1; -1 is off (OPSD's scripts, 20; paper: off in
     evaluation)."""
     max_new_tokens: int = 1024
     """Longest completion, in tokens (paper: Experimental Details, 1024 in training, 38,912 in
@@ -158,38 +157,38 @@ class RolloutConfig:
     """Rows generated at once: by a rank, or by a vLLM server; changes speed and memory only."""
     max_logprob_mismatch: float = 0.05
     """Largest mean difference, in nats, between the engine's and the trainer's log-probs of a
-    step's sampled tokens; beyond it the run stops before the update, above 0 (ours; 0.001 is enough
-    in float32)."""
+    step's sampled tokens, above 0; if the mean exceeds it, the run stops before the update (ours;
+    0.001 is enough in float32)."""
     urls: tuple[str, ...] = ()
-    """Addresses of running vLLM servers, such as http://node1:8000; none: one is started and owned.
+    """Addresses of running vLLM servers, such as http://node1:8000; empty: the run starts its own.
     Their key is the environment variable VLLM_API_KEY."""
     server: str = "vllm serve"
-    """Command that starts the owned vLLM server, as in a shell: it may live in another
+    """Command that starts the run's own vLLM server, as in a shell; it may be in another
     environment."""
     server_gpus: tuple[str, ...] = ()
-    """GPUs of the owned servers, one server for each entry, as CUDA_VISIBLE_DEVICES takes them: 4,
-    or 4,5 for a server that spreads over two (--tensor-parallel-size); cpu is none. Empty: one
-    server, which sees what the trainer sees (ours; `--gpus` sets it)."""
+    """GPUs of the run's own servers, one server per entry, in the format of CUDA_VISIBLE_DEVICES:
+    4, or 4,5 for a server on two GPUs (--tensor-parallel-size); cpu is none. Empty: one server,
+    with the trainer's GPUs (ours; `--gpus` sets it)."""
     server_args: str = ""
-    """Further arguments of the owned server, as in a shell:
-    --rollout.server-args="--gpu-memory-utilization 0.4", with the = before the dashes; no keys or
-    passwords, which are environment variables."""
+    """Further arguments of the run's own server, as in a shell:
+    --rollout.server-args="--gpu-memory-utilization 0.4", with the = before the dashes. Keys and
+    passwords belong in environment variables."""
     adapter_folder: str | None = None
-    """Folder for the adapters on their way to the servers, which must see it under the same path;
-    the run makes one of its name in it. None is the run directory."""
+    """Folder through which adapters are sent to the servers, which must see it under the same path;
+    the run creates a subfolder of its name. None is the run folder."""
     server_timeout: float = 900.0
-    """Seconds to wait for a server that starts, or when none answers, before the run ends with a
-    checkpoint."""
+    """Seconds to wait for a starting server, or while no server responds, before the run stops with
+    a checkpoint."""
     timeout: float = 1800.0
-    """Seconds that one completion may take before it is asked for again."""
+    """Seconds that one completion may take before it is requested again."""
     off_policy_steps: int = 0
-    """Steps between asking for completions and training on them, in [0, 64]: servers write step
-    t + ahead, by the adapter as it is before update t, while step t trains; 0 is on policy
-    (paper: Algorithm 1, on policy; ours). With local, this only shows what old completions do
+    """Steps between requesting completions and training on them, in [0, 64]: while step t trains,
+    servers generate step t + off_policy_steps with the adapter from before update t; 0 is on policy
+    (paper: Algorithm 1, on policy; ours). With local, it only simulates off-policy training
     (docs/how-to/vllm.md)."""
     colocate: bool = False
-    """Let the servers give their GPU to the trainer between rollouts (vLLM's sleep mode, level
-    1)."""
+    """Let the servers free their GPU's memory for the trainer between rollouts (vLLM's sleep mode,
+    level 1)."""
 
     def __post_init__(self) -> None:
         validate_common(self)
@@ -233,13 +232,11 @@ class RolloutConfig:
         )
         are_apart = not self.off_policy_steps or (engine.takes_adapters and not self.colocate)
         allowed = "0 with rollout.colocate and with rollout.engine merged"
-        require(
-            self, "off_policy_steps", are_apart, allowed, "servers write while the trainer works"
-        )
+        require(self, "off_policy_steps", are_apart, allowed, "servers generate during training")
 
     @property
     def owns_servers(self) -> bool:
-        """Whether the run starts servers: the engine generates on some, and none are named."""
+        """Whether the run starts its own servers: a remote engine without rollout.urls."""
         return engine_type(self.engine).is_remote and not self.urls
 
 
@@ -251,7 +248,8 @@ class ContextConfig:
     """Mask ratio rho_wrong of a completion that shares nothing with the solution, in [0, 1) (paper:
     0.30)."""
     mask_ratio_correct: float = 0.40
-    """Mask ratio rho_correct of a completion with overlap 1, in [wrong, 1) (paper: 0.40)."""
+    """Mask ratio rho_correct of a completion with overlap 1, in [mask_ratio_wrong, 1) (paper:
+    0.40)."""
     placement: Literal["suffix", "prefix", "middle", "random", "punctuation"] = "suffix"
     """Which part is hidden; punctuation is a suffix that starts after a sentence (paper: suffix
     masking)."""
@@ -260,8 +258,8 @@ class ContextConfig:
     bare answer, or a wrong one; all but own are controls (paper: own). Only solutions are
     masked."""
     wording: Literal["as_shown", "complete", "part"] = "as_shown"
-    """How the teacher's prompt announces what it shows: as a reference solution where nothing is
-    hidden and as a part of one elsewhere, always as complete, or always as a part (paper: a
+    """How the teacher's prompt announces the reference: as_shown is complete where nothing is
+    hidden and partial otherwise, complete is always complete, part always partial (paper:
     part)."""
 
     def __post_init__(self) -> None:
@@ -282,16 +280,16 @@ class ContextConfig:
 
 @dataclass(frozen=True, slots=True)
 class TeacherConfig:
-    """Whose distribution the privileged view is, and what it does before it scores."""
+    """The teacher: its weights, and whether it reasons before it scores."""
 
     weights: Literal["frozen", "ema", "live"] = "frozen"
     """frozen is the model as it was before training, live the student's own weights, ema a moving
     average of them that starts at the student (paper: frozen; Training Algorithm names ema as a
     variant)."""
     decay: float = 0.99
-    """Share of the average that stays at each step, in [0, 1); for ema only (ours)."""
+    """EMA decay: the average's share that is kept at each step, in [0, 1); for ema only (ours)."""
     reason_first: bool = False
-    """The teacher first writes a rationale about what it is shown, and scores with that in view
+    """The teacher first writes a rationale about the reference, and scores with it in its prompt
     (paper: Training Algorithm names it as a variant)."""
     rationale_tokens: int = 512
     """Longest rationale, in tokens; for reason_first only (ours)."""
@@ -304,14 +302,14 @@ class TeacherConfig:
 
 @dataclass(frozen=True, slots=True)
 class GrpoConfig:
-    """The GRPO baseline: several completions a problem, rewarded by the verified answer. For
+    """The GRPO baseline: several completions per problem, rewarded by the verified answer. For
     train.method grpo only."""
 
     group_size: int = 8
-    """Completions a problem, at least 2; train.batch-size is a multiple of it (paper: Main Results,
-    8)."""
+    """Completions per problem, at least 2; train.batch-size is a multiple of it (paper: Main
+    Results, 8)."""
     clip: float = 0.2
-    """How far the ratio of new to old probability may leave 1 before the gradient stops, in (0, 1)
+    """Clip range of the ratio of new to old probability around 1, in (0, 1)
     (OPSD's scripts, 0.2)."""
     kl: float = 0.0
     """Weight of the KL to the model before training, at least 0 (OPSD's scripts: none)."""
@@ -329,24 +327,24 @@ class GrpoConfig:
 
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
-    """How long and how fast."""
+    """Method, steps, batch sizes and optimizer."""
 
     method: str = "distillation"
     """Algorithm of a step: distillation is PAINT, and OPSD where nothing is masked or interpolated;
     grpo and sft are the baselines (paper: Compared post-training recipes); module:Class is one of
     your own (paint.algorithms.base)."""
     steps: int = 100
-    """Optimizer steps (paper: Experimental Details, 100); grpo takes grpo.iterations in each. So
-    many epochs are ceil(epochs x problems / problems a step)."""
+    """Optimizer steps (paper: Experimental Details, 100); grpo takes grpo.iterations in each. For a
+    number of epochs, set ceil(epochs x problems / problems per step)."""
     batch_size: int = 32
-    """Completions an optimizer step, over all ranks (paper: Experimental Details, 32)."""
+    """Completions per optimizer step, over all ranks (paper: Experimental Details, 32)."""
     micro_batch_size: int = 4
-    """Completions in one forward and backward pass of a rank, at most; changes memory and speed,
-    never the result."""
+    """Most completions in one forward and backward pass of a rank; changes memory and speed, never
+    the result."""
     micro_batch_tokens: int = 4096
-    """Tokens in such a pass, at most: its rows times the longest of them, prompt (the teacher's
-    where that is longer), completion and padding. A longer row goes alone (ours: less padding than
-    in more tokens, less memory for long rows)."""
+    """Most tokens in such a pass: its rows times the length of the longest (prompt, the teacher's
+    if that is longer, and completion). A longer row is a pass by itself (ours: less padding than
+    with more tokens, less memory for long rows)."""
     learning_rate: float = 5e-6
     """Learning rate of the adapters (paper: Experimental Details, 5e-6), constant after the warm-up
     (ours)."""
@@ -359,7 +357,7 @@ class TrainConfig:
     weight_decay: float = 0.0
     """AdamW's decay of the adapters, at least 0 (OPSD's scripts: none)."""
     max_grad_norm: float = 0.1
-    """Gradient norm above which the gradient is scaled down, above 0 (OPSD's scripts, 0.1;
+    """Largest gradient norm; larger gradients are scaled down to it, above 0 (OPSD's scripts, 0.1;
     for grpo and sft 1.0)."""
     seed: int = 0
     """Seed of the order of problems, of sampling and of the adapters, at least 0."""
@@ -391,9 +389,9 @@ class GradingConfig:
 
     grader: str = "math"
     """Grader: math compares the boxed answer with the gold one, exact compares texts, none leaves
-    completions ungraded, and module:name is a function of your own (paint.grading.base; ours)."""
+    completions ungraded, and module:name is your own function (paint.grading.base; ours)."""
     deadline: float = 5.0
-    """Processor seconds that a comparison of two answers, or a call of your function, may take, in
+    """CPU seconds that a comparison of two answers, or a call of your function, may take, in
     [0.01, 86400] (ours)."""
 
     def __post_init__(self) -> None:
@@ -403,17 +401,17 @@ class GradingConfig:
 
 @dataclass(frozen=True, slots=True)
 class ValidationConfig:
-    """Problems of your own on which every checkpoint is evaluated, in the paper's evaluation
+    """Your own problems on which every checkpoint is evaluated, in the paper's evaluation
     setting."""
 
     path: str = ""
-    """Problems with their answers, named as for `paint eval --benchmarks`; none: checkpoints are
-    not evaluated. Take problems of your own and not the test benchmarks: a checkpoint chosen by its
-    test result has none."""
+    """Problems with their answers, named as for `paint eval --benchmarks`; empty: checkpoints are
+    not evaluated. Use your own problems, not the test benchmarks: the test score of a checkpoint
+    that was chosen by it is biased."""
     limit: int | None = None
-    """Use the first so many problems; None is all."""
+    """Number of problems to use, from the first; None is all."""
     samples: int = 12
-    """Answers a problem: the k of Avg@k (paper: Experimental Details, 12)."""
+    """Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."""
     thinking: bool = True
     """Thinking mode of the prompt (paper: Experimental Details, on)."""
     temperature: float = 1.0
@@ -422,7 +420,8 @@ class ValidationConfig:
     """Nucleus sampling: share of probability kept, in (0, 1] (paper: Experimental Details,
     0.95)."""
     top_k: int = -1
-    """Number of likeliest tokens kept, at least 1; -1 is off (paper: Experimental Details, -1)."""
+    """Number of most likely tokens kept, at least 1; -1 is off (paper: Experimental Details,
+    -1)."""
     max_new_tokens: int = 38_912
     """Longest answer, in tokens (paper: Experimental Details, 38,912)."""
 
@@ -436,20 +435,20 @@ class ValidationConfig:
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """What a run leaves behind, and where."""
+    """Name, folder, trackers and stored rollouts of a run."""
 
     folder: str = "runs"
-    """Folder in which run directories are made."""
+    """Folder in which run folders are created."""
     name: str | None = None
-    """Name of the run directory; None makes one from the recipe's name and the time."""
+    """Name of the run folder; None makes one from the recipe's name and the time."""
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
-    """Where metrics go besides the run directory's metrics.jsonl."""
+    """Trackers that receive the metrics in addition to metrics.jsonl in the run folder."""
     project: str = "paint"
     """Project that trackers file the run under."""
     keep_rollouts: bool = True
-    """Store every completion with its overlap, mask ratio and verdict in the run directory."""
+    """Store every completion with its overlap, mask ratio and verdict in the run folder."""
     token_rows: int | Literal["all"] = 4
-    """Rows a step, the first ones, whose values are kept token by token beside their rollouts, for
+    """Rows per step, the first ones, whose values are stored token by token, for
     `paint show` and pandas (docs/how-to/inspect-rollouts.md); "all", or 0 for none (ours)."""
 
     def __post_init__(self) -> None:
@@ -478,29 +477,29 @@ class Config:
     """Every setting of a training run. The defaults are the paper's."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    """Which model is trained, and how its adapters are shaped."""
+    """Model, its number format and its adapters."""
     data: DataConfig = field(default_factory=DataConfig)
-    """Which problems are trained on, and how they are read."""
+    """Training problems and how they are read."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     """How the student samples its completions: one for every problem (grpo: a group), on policy."""
     context: ContextConfig = field(default_factory=ContextConfig)
     """How much of the verified solution is hidden from the teacher, and where."""
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
-    """Whose distribution the privileged view is, and what it does before it scores."""
+    """The teacher: its weights, and whether it reasons before it scores."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     """How the student is trained towards the teacher."""
     grpo: GrpoConfig = field(default_factory=GrpoConfig)
-    """The GRPO baseline: several completions a problem, rewarded by the verified answer. For
+    """The GRPO baseline: several completions per problem, rewarded by the verified answer. For
     train.method grpo only."""
     train: TrainConfig = field(default_factory=TrainConfig)
-    """How long and how fast."""
+    """Method, steps, batch sizes and optimizer."""
     grading: GradingConfig = field(default_factory=GradingConfig)
     """How completions are graded: for GRPO's reward, and for the accuracy that runs report."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
-    """Problems of your own on which every checkpoint is evaluated, in the paper's evaluation
+    """Your own problems on which every checkpoint is evaluated, in the paper's evaluation
     setting."""
     log: LogConfig = field(default_factory=LogConfig)
-    """What a run leaves behind, and where."""
+    """Name, folder, trackers and stored rollouts of a run."""
 
     def __post_init__(self) -> None:
         algorithm, method = self.algorithm, format_value(self.train.method)
@@ -586,36 +585,35 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationConfig:
-    """What `paint eval` does. The defaults are the paper's (section 'Experimental Details')."""
+    """Settings of `paint eval`. The defaults are the paper's (section 'Experimental Details')."""
 
     benchmarks: tuple[str, ...] = ("aime_2024", "aime_2025", "hmmt_feb_2025")
     """Problem sets: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026 or math_500 from
-    the hub, NAME=PATH for a local copy of one of these, demo, or a JSONL, CSV or Parquet file of
-    your own, FILE or FILE:problem_column,answer_column (paper: AIME 2024, AIME 2025, HMMT 2025)."""
+    the hub, NAME=PATH for a local copy of one of these, demo, or your own JSONL, CSV or Parquet
+    file, FILE or FILE:problem_column,answer_column (paper: AIME 2024, AIME 2025, HMMT 2025)."""
     samples: int = 12
-    """Answers a problem: the k of Avg@k; it may grow later (paper: 12)."""
+    """Samples per problem: the k of Avg@k; it may be raised later (paper: 12)."""
     thinking: bool = True
     """Thinking mode of the prompt (paper: on)."""
     base: bool = True
-    """Evaluate the base model, too, when adapters are named: they are compared with it, problem by
+    """Also evaluate the base model if adapters are named, and compare them with it problem by
     problem."""
     limit: int | None = None
-    """Use the first so many problems of each benchmark; None is all."""
+    """Number of problems to use of each benchmark, from the first; None is all."""
     seed: int = 0
-    """Seed of the answers, at least 0."""
+    """Seed of sampling, at least 0."""
     folder: str = "evals"
     """Folder in which evaluations are stored, each in a folder of its model's name."""
     dtype: Dtype | None = None
-    """Number format of the weights; None is that of the run, or that in which the model is
-    stored."""
+    """Number format of the weights; None is that of the run, or else that of the model's files."""
     grader: str = "math"
     """Grader, as grading.grader of a recipe: math, exact, or module:name (ours)."""
     deadline: float = 5.0
-    """Processor seconds that a comparison of two answers, or a call of your function, may take, in
+    """CPU seconds that a comparison of two answers, or a call of your function, may take, in
     [0.01, 86400] (ours)."""
     overrides: str = ""
-    """JSONL file of verdicts given by hand, which take the grader's place: problem, sample, verdict
-    (right or wrong) and reason, and policy and benchmark where there are several."""
+    """JSONL file of manual verdicts, which replace the grader's: problem, sample, verdict (right or
+    wrong) and reason, and policy and benchmark if there are several."""
     rollout: RolloutConfig = field(
         default_factory=lambda: RolloutConfig(
             temperature=1.0, top_k=-1, max_new_tokens=38_912, batch_size=64, timeout=7200.0
@@ -638,7 +636,7 @@ class EvaluationConfig:
             "off_policy_steps",
             not self.rollout.off_policy_steps,
             "0",
-            "no training, nothing ahead",
+            "an evaluation has no training steps",
         )
         _require_grader(self)
         require(self, "grader", self.grader != "none", "a grader", "an evaluation needs grades")
@@ -665,7 +663,7 @@ def _require_grader(section: GradingConfig | EvaluationConfig) -> None:
 
 
 def _is_address(url: str) -> bool:
-    """Whether it is scheme, host and, optionally, port and path."""
+    """Whether a URL has an http scheme, a host and, optionally, port and path."""
     try:
         parts = urlsplit(url)
         is_port = parts.port is None or parts.port > 0
@@ -681,18 +679,19 @@ _SECRET = re.compile(
     r"|://[^\s/]*@",
     re.IGNORECASE,
 )
-"""What sets a secret on a command line: --api-key, --hf-token=..., VLLM_API_KEY=..., //user:...@"""
+"""Secrets in a command line: --api-key, --hf-token=..., VLLM_API_KEY=..., //user:...@"""
 
 
 def _require_no_secrets(rollout: RolloutConfig) -> None:
-    """Refuse what would stand in run.json, in logs and in every user's list of processes.
+    """Refuse secrets, which would be visible in run.json, logs and the process list.
 
-    Raises ConfigError, without the value.
+    Raises:
+        ConfigError: naming the setting, without its value.
     """
     if any(set("@?#") & set(url) for url in rollout.urls):
         raise ConfigError(
             "rollout.urls must be addresses such as http://node1:8000, without a user name, a "
-            "password or a query (they would stand in run.json, samples and messages); set the "
+            "password or a query (run.json, samples and messages would show them); set the "
             "environment variable VLLM_API_KEY to the servers' key"
         )
     for name, text in (("server", rollout.server), ("server_args", rollout.server_args)):
@@ -700,18 +699,18 @@ def _require_no_secrets(rollout: RolloutConfig) -> None:
             parts = shlex.split(text)
         except ValueError as error:
             raise ConfigError(
-                f"rollout.{name} is no command line: {error}; close its quotes"
+                f"rollout.{name} is not a command line: {error}; close its quotes"
             ) from None
         if _SECRET.search(" ".join(parts)):
             raise ConfigError(
-                f"rollout.{name} holds a key, a token or a password, which would stand in "
-                f"run.json, logs and the list of processes; an owned server gets a key of its "
-                f"own, and any other secret belongs into the environment of `paint` (HF_TOKEN)"
+                f"rollout.{name} holds a key, a token or a password, which would be "
+                f"visible in run.json, logs and the process list; the run's own server gets its "
+                f"own key, and any other secret belongs in the environment of `paint` (HF_TOKEN)"
             )
 
 
 def _at_least(smallest: int, section: object, **notes: str) -> None:
-    """Require the settings, which are named with the note of their message, to be that large."""
+    """Require settings to be in [smallest, MAX_COUNT]; ``notes`` maps names to message notes."""
     for key, note in notes.items():
         in_range = getattr(section, key) >= smallest
         require(section, key, in_range, f"at least {smallest}", note)
