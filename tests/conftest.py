@@ -1,4 +1,4 @@
-"""What the tests share: the demo's policy, no network, Triton's interpreter without a GPU."""
+"""Shared fixtures and settings of tests: the demo's policy, no network, Triton's interpreter."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach for a hub
+os.environ["HF_HUB_OFFLINE"] = "1"  # no network access in tests
 # As many tests at once as there are cores: several threads in each would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -64,7 +64,7 @@ def policy() -> Policy:
 
 
 def move(policy: Policy, seed: int = 1, by: float = 0.05) -> None:
-    """What an optimizer step does: every trained parameter is somewhere else."""
+    """Change every trained parameter, as an optimizer step does."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in policy.trainable:

@@ -1,4 +1,4 @@
-"""A stand-in for a vLLM server: it responds as vLLM 0.32.0 does, and fails when it is told to.
+"""A fake vLLM server that responds like vLLM 0.32.0 and fails on demand.
 
 Its responses to what goes wrong are those that the real server gave. What our engine does with a
 real one is tested in engines/test_vllm.py; this one can be made to hang, to die and to come back
@@ -52,7 +52,7 @@ class StandIn:
         return f"http://127.0.0.1:{self.port}"
 
     def paths(self) -> list[str]:
-        """What was asked, health checks left out."""
+        """Return the requested paths, without health checks."""
         return [path for path, _ in self.calls if path != "/health"]
 
     def start(self) -> None:

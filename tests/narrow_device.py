@@ -1,4 +1,4 @@
-"""A stand-in for a device that lacks what Apple's GPUs lack: no float64, and no op listed below.
+"""A fake device without float64 and some ops, like Apple's GPUs.
 
 Tensors "on" it are kept on the CPU under the name of the device ``mps``. So code that makes its
 tensors where the model's are, converts them there or mixes them with others fails here as it would

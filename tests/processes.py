@@ -1,4 +1,4 @@
-"""Real processes in tests: the command that trains, waiting for a condition, who is alive."""
+"""Processes in tests: the training command, waiting for a condition, liveness."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Small runs of the demo's recipes: changed, killed, resumed, and what they end in."""
+"""Small runs of the demo's recipes: changed, killed, resumed and compared."""
 
 import os
 import signal

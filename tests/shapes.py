@@ -1,4 +1,4 @@
-"""The checks that run behind every annotation of paint while tests run.
+"""Runtime checks of paint's type annotations during tests.
 
 jaxtyping compares the dimensions of a call's arrays with each other. That takes some fifty
 microseconds a call, which functions of texts and numbers would pay for nothing: two thirds of what

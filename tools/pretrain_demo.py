@@ -345,7 +345,11 @@ def slip_rates(
             (sides, context, chain.worked()),
             (["other"] * len(sides), other.solution, chain.worked()),
             (["wrong answer"] * len(sides), answer, chain.worked()),
-            (["invented"] * len(sides), invented, chain.worked(told=visible_steps(invented))),
+            (
+                ["invented"] * len(sides),
+                invented,
+                chain.worked(given_results=visible_steps(invented)),
+            ),
         ]
         shares = _wrong_shares(model, tokenizer, student_messages(chain.problem), chain.worked())
         wrong.setdefault("alone", []).extend(shares)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if sys.platform == "win32":
     raise ImportError(
         "paint runs on Linux and macOS; on Windows, install it in WSL (`wsl --install`): answers "
-        "are graded with what only POSIX systems have"
+        "are graded with features of POSIX systems"
     )
 
 from paint.core.errors import ConfigError, Interrupted, NonFiniteError, PaintError

@@ -1,7 +1,7 @@
-"""Several ranks from one command: `python -m paint.launch --nproc-per-node 8 train RECIPE ...`.
+"""Launcher of several ranks: `python -m paint.launch --nproc-per-node 8 train RECIPE ...`.
 
-It is torchrun, with all of its flags, started so that what ends a run is told once, and that a step
-may end which is under way when a signal comes.
+It runs torchrun, with all of its flags. An error is reported once, and after a signal the current
+step may finish.
 """
 
 import logging
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 SHUTDOWN_SECONDS = 3600
-"""How long a step may take to end after a signal, unless TORCH_ELASTIC_SHUTDOWN_TIMEOUT says."""
+"""Seconds that a step may take to finish after a signal; TORCH_ELASTIC_SHUTDOWN_TIMEOUT wins."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = torchrun.parse_args(list(sys.argv[1:] if arguments is None else arguments))
     line = [options.training_script, *options.training_script_args]
     options.module, options.training_script, options.training_script_args = True, "paint.cli", line
-    logging.disable(logging.CRITICAL)  # each rank's end, which its one message tells
+    logging.disable(logging.CRITICAL)  # of each rank's exit; its error is reported once
 
     try:
         torchrun.run(options)

@@ -1,4 +1,4 @@
-"""paint data: a sample is made, and a file is validated."""
+"""paint data openthoughts and paint data validate."""
 
 import inspect
 import json
@@ -24,14 +24,16 @@ from paint.data.openthoughts import make_training_data
         (["validate", "x.jsonl"], "--model.path"),
     ],
 )
-def test_a_wrong_value_is_refused(
+def test_data_wrong_value_is_refused(
     arguments: list[str], message: str, said: Callable[[], str]
 ) -> None:
     assert main(["data", *arguments]) == 2
     assert message in said()
 
 
-def test_a_sample_is_made_and_validated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_openthoughts_sample_passes_validate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     row = {
         "problem": "What is 1+2?",
         "deepseek_reasoning": "hm",
@@ -54,7 +56,7 @@ def test_a_sample_is_made_and_validated(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(["data", "validate", str(tmp_path / "none.jsonl"), "--model.path", "demo"]) == 2
 
 
-def test_the_defaults_are_those_of_the_functions() -> None:
+def test_data_flags_have_defaults_of_functions() -> None:
     made = inspect.signature(make_training_data).parameters
     for field in fields(OpenThoughts):
         if field.name not in ("out", "benchmarks"):

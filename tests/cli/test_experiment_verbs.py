@@ -1,4 +1,4 @@
-"""paint probe, demo and ablate: recipes, settings as flags, and what an experiment refuses."""
+"""paint probe, demo and ablate: recipes, settings as flags, and refused settings."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,7 @@ from paint.cli.main import parse
 
 
 @pytest.mark.parametrize("verb", [["probe"], ["ablate", "mask-ratio"]])
-def test_the_recipes_settings_are_flags(
+def test_experiment_verbs_take_recipe_settings_as_flags(
     verb: list[str], tmp_path: Path, said: Callable[[], str]
 ) -> None:
     folder = str(tmp_path / "x")
@@ -43,7 +43,7 @@ def test_ablate_ignored_settings_are_refused(
         (["probe", "demo-paint", "--context", "theirs"], "wrong_answer"),
     ],
 )
-def test_a_wrong_value_is_refused(
+def test_experiment_verbs_wrong_value_is_refused(
     arguments: list[str],
     message: str,
     tmp_path: Path,
@@ -56,7 +56,7 @@ def test_a_wrong_value_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_contexts_of_a_probe_are_not_the_recipes_context() -> None:
+def test_probe_context_is_separate_from_recipe_context() -> None:
     flags = ["--context", "own", "other", "--context.mask-ratio-wrong", "0.2", "--ratios", "0.4"]
     command = parse(["probe", "demo-paint", *flags])
     assert (command.context, command.ratios) == (("own", "other"), (0.4,))

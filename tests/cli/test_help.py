@@ -31,9 +31,7 @@ def example_of(verb: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_the_example_in_help_is_a_command_of_the_verb(
-    verb: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_example_is_valid_command(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     example = example_of(verb, capsys)
     assert type(parse(example)) is COMMANDS[verb]
 
@@ -41,7 +39,7 @@ def test_the_example_in_help_is_a_command_of_the_verb(
 CHEAP = ["train", "resume", "show", "eval", "grade", "plan", "serve", "probe", "data validate"]
 
 
-def test_the_cheap_examples_run_one_after_the_other(
+def test_help_cheap_examples_run_in_sequence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -58,7 +56,7 @@ def test_the_cheap_examples_run_one_after_the_other(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["demo", "ablate"])
-def test_the_examples_of_experiments_run(
+def test_help_experiment_examples_run(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -66,7 +64,7 @@ def test_the_examples_of_experiments_run(
     assert list(tmp_path.glob("runs/*/results.jsonl"))
 
 
-def test_the_defaults_in_help_are_those_of_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_defaults_of_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     def default_of(verb: str, flag: str) -> str:
         text = " ".join(help_of(verb, capsys).replace("│", " ").split())
         found = re.search(rf" {flag} [A-Z]+ .*?\(default: (.*?)\)", text)
@@ -79,7 +77,7 @@ def test_the_defaults_in_help_are_those_of_the_recipe(capsys: pytest.CaptureFixt
     assert default_of("eval", "--rollout.max-new-tokens") == "38912"
 
 
-def test_all_help_and_completion_cost_no_torch(tmp_path: Path) -> None:
+def test_help_and_completion_do_not_import_torch(tmp_path: Path) -> None:
     lines = [["--help"], *([*verb.split(), "--help"] for verb in COMMANDS), ["data", "--help"]]
     lines += [["--tyro-write-completion", "bash", str(tmp_path / "paint.bash")]]
     code = (

@@ -38,7 +38,7 @@ from paint.cli.grade import Grade
         (["grade", "a\x1b[31m"], "control characters"),
     ],
 )
-def test_a_mistake_exits_with_2_and_names_what_is_wrong(
+def test_main_user_error_exits_with_2_and_names_it(
     arguments: list[str], message: str, said: Callable[[], str]
 ) -> None:
     assert main(arguments) == 2
@@ -47,12 +47,12 @@ def test_a_mistake_exits_with_2_and_names_what_is_wrong(
     assert "Traceback" not in error
 
 
-def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == main(["-V"]) == 0
     assert capsys.readouterr().out == f"paint {paint.__version__}\n" * 2
 
 
-def test_an_unexpected_error_exits_with_70_and_keeps_its_traceback(
+def test_main_unexpected_error_exits_with_70_and_stores_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -65,7 +65,7 @@ def test_an_unexpected_error_exits_with_70_and_keeps_its_traceback(
     assert "ZeroDivisionError" in report.read_text()
 
 
-def test_an_interruption_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_interrupt_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: Grade) -> int:
         raise KeyboardInterrupt
 
@@ -90,7 +90,7 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_training_continues_when_its_output_is_not_read(tmp_path: Path) -> None:
+def test_train_closed_stdout_continues(tmp_path: Path) -> None:
     for number, listener in enumerate(("| true", "| head -1", ">&-")):
         folder = tmp_path / str(number)
         result = shell(f"paint {' '.join(TRAIN)} {folder} {listener}")
@@ -101,14 +101,14 @@ def test_training_continues_when_its_output_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_other_verbs_end_silently_when_their_output_is_not_read() -> None:
+def test_main_closed_stdout_ends_silently() -> None:
     for line in ("--help", "train demo-paint --help", "data validate demo --model.path demo"):
         result = shell(f"paint {line} | true")
         assert (result.returncode in (0, 141), result.stderr) == (True, ""), line
 
 
 @pytest.mark.slow
-def test_every_letter_is_printed_in_every_locale(tmp_path: Path) -> None:
+def test_main_prints_unicode_in_every_locale(tmp_path: Path) -> None:
     problem = {"problem": "1+2 \u2018 ω é", "solution": "\\boxed{3}", "answer": "3"}
     (tmp_path / "x.jsonl").write_text(json.dumps(problem, ensure_ascii=False) + "\n", "utf-8")
     (tmp_path / "é.toml").write_text(f'[data]\npath = "{tmp_path}/x.jsonl"\n# ω\n', "utf-8")
@@ -151,7 +151,7 @@ def test_main_interrupted_during_import_prints_no_traceback(seconds: float) -> N
     ("own", "spins"),
     [({}, "10000"), ({"OMP_WAIT_POLICY": "active"}, "30000000000"), ({"GOMP_SPINCOUNT": "9"}, "9")],
 )
-def test_waiting_threads_spin_briefly_unless_the_user_says_how_long(
+def test_main_sets_openmp_spin_unless_configured(
     own: dict[str, str], spins: str, tmp_path: Path
 ) -> None:
     """What OpenMP itself prints as it is loaded with torch, by a training that soon ends."""

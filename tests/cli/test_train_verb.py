@@ -47,7 +47,7 @@ def config_of(*arguments: str) -> Config:
         (["demo-paint", "--train.step", "1"], "--train.steps"),
     ],
 )
-def test_a_mistake_is_refused_before_anything_is_written(
+def test_train_invalid_arguments_write_nothing(
     arguments: list[str],
     message: str,
     tmp_path: Path,
@@ -60,7 +60,7 @@ def test_a_mistake_is_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_recipe_with_an_unknown_key_is_refused_by_file_and_nearest_key(tmp_path: Path) -> None:
+def test_train_unknown_recipe_key_is_refused_with_file_and_nearest_key(tmp_path: Path) -> None:
     recipe = tmp_path / "mine.toml"
     recipe.write_text("[objective]\ntop_fractoin = 0.05\n")
     line = [sys.executable, "-m", "paint.cli", "train", str(recipe)]
@@ -72,7 +72,7 @@ def test_a_recipe_with_an_unknown_key_is_refused_by_file_and_nearest_key(tmp_pat
     )
 
 
-def test_flags_replace_the_recipes_values_and_nothing_else() -> None:
+def test_train_flags_override_only_named_settings() -> None:
     assert config_of() == LAB
     changed = config_of(
         "--train.steps", "3", "--model.student-thinking", "--context.mask-ratio-wrong=0.1"
@@ -88,6 +88,6 @@ def test_flags_replace_the_recipes_values_and_nothing_else() -> None:
 @given(TABLES)
 @example({"rollout": {"top_k": -1, "server_args": "--gpu-memory-utilization 0.4"}})
 @example({"log": {"name": "-a", "token_rows": "all"}, "model": {"lora_targets": ["q_proj"]}})
-def test_the_flags_of_a_config_make_the_config(table: dict[str, dict[str, Any]]) -> None:
+def test_flags_round_trip_config(table: dict[str, dict[str, Any]]) -> None:
     config = from_table(table)
     assert config_of(*flags(config, LAB)) == config

@@ -1,3 +1,3 @@
-"""The ``paint`` command: one module a verb, and ``main``, which parses, runs and reports errors."""
+"""The ``paint`` command line: one module per verb, and the entry point ``main``."""
 
 from paint.cli.main import main as main

@@ -1,4 +1,4 @@
-"""``python -m paint.cli``."""
+"""Entry point of ``python -m paint.cli``."""
 
 import sys
 

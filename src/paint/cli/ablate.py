@@ -27,10 +27,10 @@ THREE_SEEDS = Trainings(seeds=3)
 class Ablate:
     """Train and evaluate the rows of one of the paper's ablation tables, or controls.
 
-    What the table varies replaces the recipe's values (paper: Ablation Studies). Rows that stand in
-    several tables are trained once, if the folder is the same. The same command continues where it
-    was interrupted. Given again while it runs, in another terminal or on another machine, it works
-    on other runs.
+    The varied settings replace the recipe's values (paper: Ablation Studies). Rows that several
+    tables share are trained once, if the folder is the same. The same command continues after an
+    interruption. Started again in parallel, in another terminal or on another machine, it works on
+    other runs.
 
     Example: paint ablate mask-placement demo-paint --seeds 1 --train.steps 2 --problems 2
     """
@@ -46,10 +46,10 @@ class Ablate:
     """Problem set, named as in `paint eval`; None: aime_2024 (paper), and for the embedded model
     its held-out problems."""
     problems: OptionalCount = None
-    """Evaluate on the first so many of these problems; None: all."""
+    """Number of these problems to evaluate on, from the first; None is all."""
     trainings: Annotated[Trainings, arg(name="")] = THREE_SEEDS
     folder: OptionalPlace = None
-    """Folder of results, runs and samples; what it holds is not done again. None:
+    """Folder of results, runs and samples; existing results are reused. None:
     runs/ablate-RECIPE."""
     gpus: GpuOptions = ONE_PROCESS
 

@@ -20,7 +20,7 @@ class OpenThoughts:
     """
 
     out: Positional[Place]
-    """File to write, OUT.jsonl; OUT.report.json and others go beside it."""
+    """File to write, OUT.jsonl; OUT.report.json and others are written to the same folder."""
     source: str = "open-thoughts/OpenThoughts-114k:metadata"
     """Data set of the hub, or a local file or folder with its columns."""
     sample: Count = 30_000
@@ -30,7 +30,7 @@ class OpenThoughts:
     solution: Literal["deepseek_solution", "ground_truth_solution", "deepseek_reasoning"] = (
         "deepseek_solution"
     )
-    """Column that becomes the solution y*; what is verified is always deepseek_solution."""
+    """Column that becomes the solution y*; deepseek_solution is always the one that is verified."""
     benchmarks: tuple[str, ...] = (
         "aime_2024",
         "aime_2025",
@@ -41,16 +41,16 @@ class OpenThoughts:
     )
     """Problem sets, NAME or NAME=PATH as in `paint eval`, whose problems must not be trained on."""
     ngram: Count = 13
-    """Words of a shared passage that counts as a repetition."""
+    """Length in words of a shared passage that counts as a repetition."""
     share: Annotated[float, bounded(float, 0, 1)] = 0.6
     """Share of a problem that must be repeated, in [0, 1]."""
     masked: bool = False
     """Also drop problems that repeat one with other numbers or letters, and some that only sound
     alike (docs/how-to/own-data.md)."""
     workers: OptionalCount = None
-    """Processes that verify; None: one for each core."""
+    """Processes for verification; None: one per core."""
     deadline: Seconds = 5.0
-    """Processor seconds for one answer, in [0.01, 86400]."""
+    """CPU seconds for one answer, in [0.01, 86400]."""
 
     def run(self) -> int:
         """Write the sample, and print what was kept."""
@@ -69,7 +69,7 @@ class OpenThoughts:
 class Validate:
     """Count a file's rows that are good, bad, long, doubled or without a verified answer.
 
-    The exit status is 1 where a run would refuse the file.
+    The exit status is 1 if a run would refuse the file.
 
     Example: paint data validate demo --model.path demo --data.limit 50
     """
@@ -93,10 +93,10 @@ class Validate:
     max_prompt_tokens: Annotated[Count, arg(name="data.max-prompt-tokens")] = 8192
     """Longest prompt of the teacher, in tokens."""
     limit: Annotated[OptionalCount, arg(name="data.limit")] = None
-    """Stop after so many good rows; None: all are read."""
+    """Number of valid rows to read; None is all."""
 
     def run(self) -> int:
-        """Print the counts; 1 where a run would refuse the file."""
+        """Print the counts; return 1 if a run would refuse the file."""
         from paint.data.benchmarks import load_benchmark
         from paint.data.validate import check_file, print_check
 

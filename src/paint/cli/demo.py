@@ -15,9 +15,9 @@ from paint.training.launcher import on_gpus
 class Demo:
     """Train and evaluate on the embedded model, on any laptop, and print one table.
 
-    Each recipe starts from the same base and takes the same problems; the last one is compared with
-    each of the others. The same command continues where it was interrupted. Given again while it
-    runs, in another terminal or on another machine, it works on other runs.
+    Each recipe starts from the same base model and uses the same problems; the last one is compared
+    with each of the others. The same command continues after an interruption. Started again in
+    parallel, in another terminal or on another machine, it works on other runs.
 
     Example: paint demo demo-paint --problems 4 --samples 2
     """
@@ -31,7 +31,7 @@ class Demo:
     """Held-out problems evaluated, in [1, 200]."""
     trainings: Annotated[Trainings, arg(name="")] = field(default_factory=Trainings)
     folder: Place = Path("runs/demo")
-    """Folder of results, runs and samples; what it holds is not done again."""
+    """Folder of results, runs and samples; existing results are reused."""
     gpus: GpuOptions = ONE_PROCESS
 
     def run(self) -> int:

@@ -19,16 +19,16 @@ class Grade:
     """
 
     folders: Annotated[Positional[tuple[Place, ...]], arg(metavar="FOLDER")]
-    """What `paint eval` made, or parts of it, or runs."""
+    """Evaluation folders of `paint eval`, parts of them, or runs."""
     out: OptionalPlace = None
     """Folder of summary.json and summary.md; None: the first of the folders."""
     grader: str = "math"
-    """Grader: math, exact, or module:name for a function of your own."""
+    """Grader: math, exact, or module:name for your own function."""
     deadline: Seconds = 5.0
-    """Processor seconds for a comparison of two answers, or a call of your function, in
+    """CPU seconds for a comparison of two answers, or a call of your function, in
     [0.01, 86400]."""
     overrides: OptionalPlace = None
-    """JSONL of verdicts by hand, which replace the grader's: problem, sample, verdict (right or
+    """JSONL file of manual verdicts, which replace the grader's: problem, sample, verdict (right or
     wrong) and reason, and policy and benchmark where there are several."""
 
     def run(self) -> int:

@@ -1,7 +1,7 @@
-"""Entry point of ``paint``: parses a command, runs it, and reports what goes wrong.
+"""Entry point of ``paint``: parses a command, runs it, and reports errors.
 
-tyro makes the parser of each verb from its dataclass. Whatever imports torch is imported in
-``run``: it takes seconds, for which --help and errors in flags need not wait.
+tyro makes the parser of each verb from its dataclass. Modules that import torch, which takes
+seconds, are imported in ``run``, so that --help and errors in flags are fast.
 """
 
 import errno
@@ -69,7 +69,7 @@ ABOUT = f"""On-policy self-distillation with a partly masked solution.
 `paint --tyro-write-completion bash FILE` writes completion for bash (zsh, fish and tcsh, too)."""
 
 RESUMABLE = ("eval", "data", "probe", "demo", "ablate")
-"""Verbs whose same command continues where it was interrupted."""
+"""Verbs that continue after an interruption when given the same command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sys.stderr = sys.stderr or io.StringIO()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # not every locale has every letter
+            stream.reconfigure(errors="backslashreplace")  # for locales without Unicode
 
     _spin_briefly()
     # Where it is installed, peft imports it, and it warns of a missing kernel for CPUs.
@@ -92,13 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = f"paint {line[0]}" if line and line[0] in VERBS else "paint"
     try:
         status = _run(line)
-        sys.stdout.flush()  # raises here, and not when Python ends, where nobody reads it
+        sys.stdout.flush()  # so that a closed stdout raises inside main()
         return status
     except PaintError as error:
         return _end(f"{name}: {error}", 2)
     except Interrupted as stopped:
         return _end(str(stopped), 128 + stopped.signal_number)
-    except PeerExit as ended:  # one rank alone says why
+    except PeerExit as ended:  # another rank reports the reason
         return ended.status
     except KeyboardInterrupt:
         is_resumable = bool(line) and line[0] in RESUMABLE
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             hint = "check its name, its permissions and the free space"
             return _end(f"{name}: {error.filename}: {reason(error)}; {hint}", 2)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _end(f"{name}: {reason(error)}, where the output or its files go", 2)
+            return _end(f"{name}: {reason(error)}, writing the output or its files", 2)
         return _end(f"{name}: {crash_report(error, line)}", 70)
 
 
@@ -128,7 +128,7 @@ def _run(line: Sequence[str]) -> int:
 
 
 def parse(line: Sequence[str]) -> Any:
-    """The command that the arguments describe; a recipe's values are the defaults of its settings.
+    """Parse a command line; a recipe's values are the defaults of its settings.
 
     Raises:
         SystemExit: after help or completion with 0, after an error, which is printed, with 2.
@@ -138,7 +138,7 @@ def parse(line: Sequence[str]) -> Any:
         if has_control_characters(argument):
             raise ConfigError(f"the argument {format_value(argument)} holds control characters")
 
-    # tyro's messages about one verb name no other; of several it reads one line each.
+    # Parse with the named verb only, so that tyro's messages do not list the other verbs.
     depth, verbs = 0, VERBS
     while depth < len(line) and isinstance(verbs, dict) and line[depth] in verbs:
         verbs, depth = verbs[line[depth]], depth + 1
@@ -164,7 +164,7 @@ def parse(line: Sequence[str]) -> Any:
 
 
 def _default(verb: type[Any], words: Sequence[str]) -> Any:
-    """The verb with its recipe and that recipe's values, where they stand before the flags.
+    """Return the verb with the values of its recipe, or None without a recipe before the flags.
 
     Raises:
         ConfigError: the recipe is unknown, or cannot be read.
@@ -182,7 +182,7 @@ def _default(verb: type[Any], words: Sequence[str]) -> Any:
 
 
 def _union(verbs: dict[str, Any]) -> Any:
-    """The verbs as tyro parses them, each with the first line of its help."""
+    """Build tyro's union of subcommands, each with the first line of its help."""
     options = []
     for name, verb in verbs.items():
         kind = _union(verb) if isinstance(verb, dict) else verb
@@ -192,20 +192,20 @@ def _union(verbs: dict[str, Any]) -> Any:
 
 
 def _description(verb: Any) -> str:
-    """A verb's docstring with a line for each paragraph, which tyro wraps."""
+    """Return a verb's docstring with one line per paragraph; tyro wraps the lines."""
     paragraphs = (inspect.getdoc(verb) or "").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def _end(message: str, status: int) -> int:
-    """Print why it ends, if anybody listens."""
+    """Print the final message on stderr and return the status."""
     with suppress(OSError):
         print(sanitize_for_terminal(with_gpus(message)), file=sys.stderr, flush=True)
     return status
 
 
 def _spin_briefly() -> None:
-    """Let OpenMP's waiting threads spin for a moment and then sleep, unless the user says how.
+    """Let OpenMP's waiting threads spin briefly and then sleep, unless the user configures it.
 
     By default they spin for long, and where a core is shared, for a thread that cannot run
     meanwhile. If they slept at once, a step of the demo would take twice as long on idle cores

@@ -1,4 +1,4 @@
-"""Types and groups of options that several verbs share."""
+"""Option types and groups that several verbs share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,17 +63,17 @@ ONE_PROCESS = Request()
 
 @dataclass(frozen=True)
 class Trainings:
-    """How many trainings an experiment makes, and how each is evaluated."""
+    """Number of trainings of an experiment, and how each is evaluated."""
 
     seeds: Count = 1
     """Trainings of each row, each with its own seed, at least 1."""
     seed: Seed = 0
     """The first seed, at least 0; each is that of data order, rollouts and evaluation."""
     samples: Count = 12
-    """Samples a problem: the k of Avg@k (paper: Experimental Details, 12)."""
+    """Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."""
     every_checkpoint: bool = False
-    """Evaluate every checkpoint (train.checkpoint-every), and add tables by step; the last one is
-    still what is reported."""
+    """Evaluate every checkpoint (train.checkpoint-every), and add tables by step; the reported
+    results remain those of the last one."""
 
     @property
     def all_seeds(self) -> range:

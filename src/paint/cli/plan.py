@@ -8,7 +8,7 @@ from paint.cli.options import Recipe, Settings, bounded
 
 @dataclass(frozen=True)
 class Plan:
-    """Estimate what lies in which memory, what fits, and which GPUs train and serve.
+    """Estimate memory use and the split of GPUs between training and serving.
 
     The estimate comes from the model's config.json: nothing is loaded, and no GPU is needed
     (docs/how-to/large-models.md).

@@ -11,7 +11,7 @@ from paint.training.launcher import on_gpus
 
 @dataclass(frozen=True)
 class Probe:
-    """Measure, before any training, how much more the teacher knows than the student.
+    """Measure, before any training, how much more accurate the teacher is than the student.
 
     It compares the accuracy of the student with that of the teacher at several mask ratios, on the
     same problems. What training gains follows that difference. Completions are sampled as the
@@ -27,7 +27,7 @@ class Probe:
     problems: Count = 100
     """Training problems, in the order in which training takes them."""
     samples: Count = 4
-    """Samples a problem, of the student and of each teacher."""
+    """Samples per problem, of the student and of each teacher."""
     ratios: tuple[float, ...] = (0.0, 0.25, 0.30, 0.40, 0.50, 0.75)
     """Mask ratios rho of the teacher, each in [0, 1); 0 is the complete solution (paper: those of
     table mask_ratio_ablation)."""

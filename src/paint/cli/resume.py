@@ -12,7 +12,7 @@ from paint.config.run_folder import read_run
 
 @dataclass(frozen=True)
 class Resume:
-    """Continue a run from its last checkpoint, bit by bit as it would have gone on.
+    """Resume a run from its last checkpoint; the result is bit for bit that of an unstopped run.
 
     Example: paint resume runs/first --steps 4
     """

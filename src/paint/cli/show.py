@@ -47,7 +47,7 @@ class Show:
         from paint.core.display import Display
         from paint.viewer.show import ShowArgs, show_targets
 
-        asked = ShowArgs(
+        arguments = ShowArgs(
             self.targets,
             steps=self.step,
             row=self.row,
@@ -57,5 +57,5 @@ class Show:
             out=self.out,
             opens=self.open,
         )
-        show_targets(asked, Display())
+        show_targets(arguments, Display())
         return 0

@@ -27,7 +27,7 @@ class Train:
     gpus: GpuOptions = ONE_PROCESS
 
     def run(self) -> int:
-        """Train here or on the GPUs of a request; the exit status."""
+        """Train here or on the GPUs of a request; return the exit status."""
         recipe = find_recipe(self.recipe)
         log = self.config.log
         name = log.name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -36,7 +36,7 @@ class Train:
 
 
 def train(config: Config, folder: Path, request: Request, recipe: Path | None = None) -> int:
-    """Train here, or on the GPUs of a request, where a run that has begun is resumed.
+    """Train here, or on the GPUs of a request, which resumes an existing run.
 
     Args:
         recipe: the file that the run starts from; None resumes the run in the folder.

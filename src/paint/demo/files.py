@@ -1,4 +1,4 @@
-"""Where the embedded model and its problems lie: what the name "demo" stands for."""
+"""Paths of the embedded model and its problems, and resolution of the name "demo"."""
 
 from pathlib import Path
 
@@ -9,15 +9,15 @@ HELD_OUT_PROBLEMS = MODEL / "held_out.jsonl"
 
 
 def model_path(path: str) -> str:
-    """The folder or hub name that ``model.path`` stands for."""
+    """Resolve ``model.path`` to a folder or hub name."""
     return str(MODEL) if path == NAME else path
 
 
 def model_name(path: str) -> str:
-    """The name under which a folder is known: the way back."""
+    """Return "demo" for the embedded model's folder, any other path unchanged."""
     return NAME if Path(path) == MODEL else path
 
 
 def problems_path(path: str) -> str:
-    """The source of problems that ``data.path`` stands for."""
+    """Resolve ``data.path`` to a source of problems."""
     return str(TRAINING_PROBLEMS) if path == NAME else path

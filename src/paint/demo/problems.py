@@ -1,10 +1,9 @@
-"""The demo's problems: chains of operations modulo 100.
+"""Problems of the demo: chains of operations modulo 100.
 
-A reference solution holds every result. One problem in two, by the hash of its text, has a
-reference in the model's own style, and the other a reference in another style. Whichever it is,
-it tells the result of one step after the other: of that number and that operation, and of no other.
+A reference solution states the result of every step. One problem in two, by the hash of its text,
+has a reference in the model's own style, the others in another style.
 
-Left out on purpose: torch. The demo's model is made by tools/pretrain_demo.py.
+This module does not import torch. The demo's model is made by tools/pretrain_demo.py.
 """
 
 import hashlib
@@ -53,7 +52,7 @@ class Chain:
 
     @property
     def is_in_own_style(self) -> bool:
-        """Whether the reference is written as the model writes: one in two, by its hash."""
+        """Whether the reference is in the model's own style: one in two, by its hash."""
         return _digest(self)[1] % 2 == 0
 
     @property
@@ -61,26 +60,29 @@ class Chain:
         """The reference."""
         return self.reference()
 
-    def reference(self, told: Mapping[Step, int] | None = None) -> str:
-        """The reference, or what it would be if the steps that were ``told`` had those results."""
-        return self.worked(told=told, in_own_style=self.is_in_own_style)
+    def reference(self, given_results: Mapping[Step, int] | None = None) -> str:
+        """Return the reference; steps in ``given_results`` have the results given there."""
+        return self.worked(given_results=given_results, in_own_style=self.is_in_own_style)
 
     def worked(
         self,
         slip_rate: float = 0.0,
         rng: random.Random | None = None,
-        told: Mapping[Step, int] | None = None,
+        given_results: Mapping[Step, int] | None = None,
         *,
         in_own_style: bool = True,
     ) -> str:
-        """The chain worked step by step; a slip is carried on, as in real life.
+        """Write the solution step by step; later steps build on an arithmetic error.
 
-        The model's own style is one running formula, in which it answers. The other has a line for
-        each step; the model writes its rationales in it. A step that was ``told`` is copied.
-        ``slip_rate`` is the probability of a slip in each other step, and ``rng`` decides; without
-        it there are no slips.
+        The model's own style, used for answers, is one running formula. The other style, used for
+        rationales, has a line for each step.
+
+        Args:
+            slip_rate: probability of an arithmetic error in each step that is not given.
+            rng: source of the errors; None makes none.
+            given_results: results of steps to copy instead of computing them.
         """
-        steps = self._steps(slip_rate, rng, told or {})
+        steps = self._steps(slip_rate, rng, given_results or {})
         operations = [rf"{_SIGNS[sign]}{x} \equiv {result}" for _, sign, x, result in steps]
         result = f"is ${boxed(steps[-1][-1])}$."
         if in_own_style:
@@ -90,14 +92,14 @@ class Chain:
         return "\n".join([*lines, f"The result {result}"])
 
     def _steps(
-        self, slip_rate: float, rng: random.Random | None, told: Mapping[Step, int]
+        self, slip_rate: float, rng: random.Random | None, given_results: Mapping[Step, int]
     ) -> list[tuple[int, str, int, int]]:
         """Number, sign, operand and result of each step."""
         value, steps = self.start, []
         for sign, operand in self.operations:
             result = apply(value, sign, operand)
-            if (value, sign, operand) in told:
-                result = told[value, sign, operand]
+            if (value, sign, operand) in given_results:
+                result = given_results[value, sign, operand]
             elif rng is not None and rng.random() < slip_rate:
                 result = (result + rng.choice(SLIPS)) % MODULUS
 
@@ -111,7 +113,7 @@ def boxed(answer: int | str) -> str:
 
 
 def visible_steps(text: str) -> dict[Step, int]:
-    """The results that a text tells, of whole steps only, in either style."""
+    """Parse the results of the complete steps in a text, in either style."""
     return {
         (
             int(step["value"]),
@@ -144,12 +146,12 @@ def random_chain(rng: random.Random, lengths: tuple[int, int] = LENGTHS) -> Chai
 
 
 def is_held_out(chain: Chain) -> bool:
-    """Whether a chain is never trained on, not in pretraining either: one in ten, by its hash."""
+    """Whether a chain is held out, from pretraining, too: one in ten, by its hash."""
     return _digest(chain)[0] % 10 == 0
 
 
 def random_chains(count: int, *, seed: int, held_out: bool) -> list[Chain]:
-    """So many different chains, all held out or all to train on; a function of the seed alone."""
+    """Draw different chains, all held out or all for training; depends on the seed alone."""
     rng = random.Random(seed)
     chains: dict[Chain, None] = {}
     while len(chains) < count:
