@@ -86,8 +86,8 @@ def test_save_adapter_sharded_part_is_refused(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("null", "it holds None"),
-        ("[]", r"it holds \[\]"),
+        ("null", "contains None"),
+        ("[]", r"contains \[\]"),
         ("{}", "KeyError: 'r'"),
         ("", "Expecting value"),
         ("\udcff", "codec can't decode"),

@@ -1,8 +1,8 @@
-"""Attention of one new token, for which the heads that share keys ask side by side.
+"""Grouped-query attention for decoding one token, without copies of the keys.
 
-Where several query heads have their keys in common, transformers copies the keys to every one of
-them whenever there is a mask, and torch's kernel reads every copy. With one new token the heads of
-a group can stand where the tokens stand: the same sums, and no key is copied or read twice.
+If several query heads share keys, transformers copies the keys to each head whenever there is a
+mask, and torch's kernel reads every copy. With one new token, the heads of a group can take the
+place of the token dimension: the sums are the same, and no key is copied or read twice.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 @contextmanager
 def grouped_query_decode() -> Iterator[None]:
-    """Within this block, models with ``sdpa`` attention attend to one new token in this way."""
+    """Use this attention for one new token, in models with ``sdpa`` attention, within the block."""
     before = ALL_ATTENTION_FUNCTIONS["sdpa"]
     ALL_ATTENTION_FUNCTIONS["sdpa"] = _attention
     try:
@@ -36,7 +36,7 @@ def _attention(
     attention_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None,
     **options: Any,
 ) -> tuple[Float[Tensor, "b n heads d_value"], None]:
-    """What transformers' function returns, to the rounding of its kernel."""
+    """Compute the result of transformers' function, up to the rounding of its kernel."""
     batch, heads, tokens, size = query.shape
     groups = key.shape[1]
     is_shared = tokens == 1 and groups < heads and options.get("position_bias") is None

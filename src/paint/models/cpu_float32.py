@@ -1,10 +1,10 @@
-"""Linear layers and attention of 16 bits on a CPU, in float32 where that is faster.
+"""Linear layers and attention of 16-bit models on a CPU, computed in float32 where that is faster.
 
-Where a CPU has no instructions for 16 bits, torch multiplies such weights several times as slowly
-as float32 from a few rows on, and goes as slowly back through attention. With them, too, it goes
-slowly back through attention of a few tokens (docs/dev/log.md). Here they are made float32 for one
-product at a time, whose result is rounded once. What is kept, for the backward pass too, stays as
-small as it is.
+On a CPU without 16-bit instructions, torch multiplies 16-bit weights several times slower than
+float32 from a few rows on, and so is the backward pass of attention. On a CPU with them, the
+backward pass of attention over a few tokens is slow as well (docs/dev/log.md). Here, operands are
+converted to float32 for one product at a time, and the result is rounded once. Stored tensors,
+also those saved for the backward pass, stay in 16 bits.
 """
 
 from functools import reduce
@@ -23,23 +23,23 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from paint.core.device import multiplies
 
 ROWS = 8
-"""From so many rows on a product of float32 is no slower, all conversions included."""
+"""Number of rows from which a float32 product is no slower, including conversions."""
 
 SHORT = 128
-"""Up to about so many tokens float32 attends as fast as 16 bits that have instructions."""
+"""Number of tokens up to which float32 attention is as fast as 16-bit instructions."""
 
 SLICE = 8_192
-"""Rows of a weight that are float32 at a time: a head has many times as many."""
+"""Rows of a weight that are converted to float32 at a time; a head has many times as many."""
 
 ATTENTION = "wide_sdpa"
-"""What transformers calls the attention of this module; its masks are those of sdpa."""
+"""Name of this module's attention in transformers; its masks are those of sdpa."""
 
 
 def widen(model: PreTrainedModel) -> None:
-    """Let plain linear layers, and sdpa, compute in float32 where the CPU is faster at it.
+    """Make plain linear layers and sdpa compute in float32 where the CPU is faster with it.
 
-    y = x Wᵀ + b and softmax(s q kᵀ) v, as before; only the order in which products are added up,
-    and where they are rounded, differ.
+    y = x Wᵀ + b and softmax(s q kᵀ) v are unchanged except for the order of summation and for
+    rounding.
     """
     for layer in model.modules():
         if type(layer) is nn.Linear and not multiplies(layer.weight.device, layer.weight.dtype):
@@ -52,10 +52,10 @@ def widen(model: PreTrainedModel) -> None:
 
 
 class WideLinear(nn.Linear):
-    """torch's layer; from ROWS rows on, its product is float32's."""
+    """Linear layer that computes in float32 for inputs of at least ROWS rows."""
 
     def forward(self, input: Float[Tensor, "*rows i"]) -> Float[Tensor, "*rows o"]:
-        """y = x Wᵀ + b, in the format of x."""
+        """Compute y = x Wᵀ + b in the dtype of x."""
         if input.numel() < ROWS * self.in_features:
             return super().forward(input)
         result: Tensor = _Product.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
@@ -63,7 +63,7 @@ class WideLinear(nn.Linear):
 
 
 class _Product(torch.autograd.Function):
-    """x Wᵀ + b in float32, of which no float32 copy is kept."""
+    """x Wᵀ + b in float32, without keeping a float32 copy."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -102,13 +102,13 @@ def _attention(
     attention_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None,
     **options: Any,
 ) -> tuple[Float[Tensor, "b n heads d_value"], None]:
-    """What transformers' function returns, in float32; again for the backward pass, if any.
+    """Compute transformers' attention in float32, and recompute it in the backward pass.
 
-    Where 16 bits are faster it is that function. The CPU and the shape decide, so that student
-    and teacher agree where both read the same.
+    Where 16 bits are faster, call transformers' function. The choice depends on CPU and shape
+    alone, so that student and teacher agree on equal inputs.
     """
     is_fast = key.shape[2] > SHORT and multiplies(query.device, query.dtype)
-    if is_fast or query.shape[2] == 1:  # one new token: nothing goes back through it
+    if is_fast or query.shape[2] == 1:  # decoding one token has no backward pass
         attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
         return attend(module, query, key, value, attention_mask, **options)[0], None
 
@@ -117,8 +117,8 @@ def _attention(
         mask = attention_mask
         if mask is not None and mask.is_floating_point():
             mask = mask.float()
-        made: Tensor = sdpa_attention_forward(module, *wide, mask, **options)[0]
-        return made.to(query.dtype)
+        output: Tensor = sdpa_attention_forward(module, *wide, mask, **options)[0]
+        return output.to(query.dtype)
 
     mixed: Tensor = checkpoint(in_float32, query, key, value, use_reentrant=False)
     return mixed, None

@@ -1,8 +1,8 @@
-"""A linear layer with an adapter in float32 beside weights of a smaller format.
+"""Memory-efficient LoRA linear layer with a float32 adapter on 16-bit weights.
 
-It computes what peft's computes, bit by bit, and keeps less: peft keeps the layer's input in
-float32 for the backward pass, once for each layer that reads it. Here it is kept as it came, and
-made float32 again where it is needed.
+It computes the same bits as peft's layer and saves less for the backward pass: peft saves a float32
+copy of the input in each layer that reads it. Here the input is saved in its own dtype and
+converted to float32 again in the backward pass.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 
 
 class MemoryEfficientLoraLinear(Linear):  # type: ignore[misc]
-    """peft's layer; where nothing would be cast, or no adapter is on, it is peft's alone."""
+    """peft's layer with a smaller backward state; falls back to peft if nothing would be cast."""
 
     def forward(self, x: Tensor, *args: Any, **options: Any) -> Tensor:
         adapters = self.active_adapters
@@ -30,7 +30,7 @@ class MemoryEfficientLoraLinear(Linear):  # type: ignore[misc]
 
 
 class _LoraFunction(torch.autograd.Function):
-    """y + s B A x, with A and B in float32 and the sum in the format of y."""
+    """y + s B A x, with A and B in float32 and the sum in the dtype of y."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, x: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:

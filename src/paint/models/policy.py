@@ -1,11 +1,11 @@
-"""The model that is trained: its prompts, its hidden states, its trained parameters.
+"""Policy: the trained model with its tokenizer, prompts and hidden states.
 
-It takes token ids and gives hidden states of completion positions. The projection onto the
-vocabulary belongs to the loss, which need not hold all of it. How the same model is its own teacher
-is said in paint.models.teacher, how it is stored in paint.models.weights.
+It maps token ids to hidden states of completion positions. The loss projects them onto the
+vocabulary (paint.objective.fused), so that not all logits are in memory. The teacher's weights are
+in paint.models.teacher, saving and loading in paint.models.weights.
 
-Left out: padding between prompt and completion. A row is prompt, completion, padding. So positions
-count from the row's own start, and neither padding nor the other rows of a batch change a row.
+A row is prompt, completion, padding, without padding in between. So positions count from the row's
+start, and neither padding nor the other rows of a batch change a row.
 """
 
 import re
@@ -44,27 +44,25 @@ from paint.models.special_tokens import drop_special_text, special_text
 from paint.objective.prompts import rationale_messages, student_messages, teacher_messages
 
 PACKING_ERROR = 0.05
-"""What rounding may change of packed states, as a share of their norm; rows that see each other
-change more."""
+"""Relative error of packed states that rounding may cause; rows that attend to each other exceed
+it."""
 
 
 class PolicyError(PaintError, ValueError):
-    """The model cannot be student and teacher; the message names the reason and the way out."""
+    """The model cannot be student and teacher; the message names the reason and the fix."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A causal language model, trained as a LoRA adapter or as a whole, with tokenizer and head.
+    """A causal language model with tokenizer and head, trained by LoRA or in all weights.
 
     Attributes:
-        model: a peft model, whose base weights are frozen, or a plain one, all of whose weights are
-            trained.
+        model: a peft model with frozen base weights, or a plain model with all weights trained.
         tokenizer: with a chat template.
-        lm_head: hidden states (n h) to logits (n v). It has no adapter: where adapters are trained,
-            it is frozen.
+        lm_head: hidden states (n h) to logits (n v). It has no adapter: with LoRA it is frozen.
         student_thinking, teacher_thinking: whether each view's prompt leaves thinking on.
-        packed: rows are computed end to end, not padded.
-        digest: of the base weights, where ranks share them, so that one can name them by itself.
+        packed: rows are concatenated instead of padded.
+        digest: of the base weights if they are sharded, since one rank alone cannot compute it.
     """
 
     model: peft.PeftModel | PreTrainedModel
@@ -82,7 +80,7 @@ class Policy:
 
     @property
     def tuning(self) -> Literal["lora", "full"]:
-        """What is trained: an adapter, or every weight."""
+        """Train mode: an adapter, or every weight."""
         return "lora" if isinstance(self.model, peft.PeftModel) else "full"
 
     @property
@@ -92,7 +90,7 @@ class Policy:
 
     @property
     def adapted(self) -> dict[str, LoraLayer]:
-        """The layers that have an adapter, by name; none where every weight is trained."""
+        """Layers with an adapter, by name; none if every weight is trained."""
         return {
             name: module
             for name, module in self.base.named_modules()
@@ -106,7 +104,7 @@ class Policy:
 
     @property
     def end_ids(self) -> list[int]:
-        """Token ids that end a completion: the model's own and the tokenizer's."""
+        """Token ids that end a completion: the model's and the tokenizer's."""
         return sorted(set(_end_ids(self.model, self.tokenizer)))
 
     def student_prompt(self, problem: str, *, thinking: bool | None = None) -> list[int]:
@@ -120,22 +118,22 @@ class Policy:
     def teacher_prompt(
         self, problem: str, context: str | None, *, complete: bool, rationale: str | None = None
     ) -> list[int]:
-        """Token ids of the privileged prompt around a masked or complete solution, or around none.
+        """Token ids of the privileged prompt with a masked, complete or no solution.
 
         Source: figure 'Prompt views'.
         """
         if context is None:
             return self.student_prompt(problem, thinking=self.teacher_thinking)
 
-        if rationale is not None:  # the model's own words, which nobody can mend
+        if rationale is not None:  # generated text, which the user cannot correct
             rationale = drop_special_text(self.tokenizer, rationale)
         messages = teacher_messages(problem, context, complete=complete, rationale=rationale)
         return encode(self.tokenizer, messages, thinking=self.teacher_thinking)
 
     def template_difference(self) -> tuple[str, str]:
-        """What the chat template writes in one view alone: in the student's, in the teacher's.
+        """Text that the chat template adds to only one view: to the student's, to the teacher's.
 
-        It is what their thinking modes make of the same message. Both are empty where the views
+        It comes from the views' thinking modes, for the same message. Both are empty if the views
         differ in the privileged context alone, as in the paper (section 'Background').
         """
         student, teacher = (
@@ -149,15 +147,15 @@ class Policy:
         return self.decode(parts[0], special=True), self.decode(parts[1], special=True)
 
     def rationale_prompt(self, problem: str, context: str, *, complete: bool) -> list[int]:
-        """Token ids of what a reason-first teacher replies to.
+        """Token ids of the prompt for a reason-first teacher's rationale.
 
-        Thinking is off: the reply is the thought.
+        Thinking is off, because the reply is the rationale.
         """
         messages = rationale_messages(problem, context, complete=complete)
         return encode(self.tokenizer, messages, thinking=False)
 
     def solution_ids(self, solution: str) -> list[int]:
-        """Token ids of a solution as a completion, its end token included."""
+        """Token ids of a solution as a completion, including the end token."""
         _require_no_control(self.tokenizer, solution)
         ids = self.tokenizer.encode(solution, add_special_tokens=False)
         end = self.tokenizer.eos_token_id
@@ -170,9 +168,9 @@ class Policy:
         return text
 
     def transcript(self, prompt: Sequence[int], completion: Sequence[int]) -> str:
-        """What the policy wrote, as a grader reads it.
+        """Text of a completion for a grader.
 
-        Its think tags are kept, and one that ends the prompt is put in front.
+        Think tags are kept, and an opening tag at the end of the prompt is prepended.
         """
         has_ended = len(completion) > 0 and completion[-1] in self.end_ids
         text = self.decode(completion[:-1] if has_ended else completion, special=True)
@@ -181,7 +179,7 @@ class Policy:
 
     @contextmanager
     def merged(self) -> Iterator[None]:
-        """Within this block the adapter is part of the weights; afterwards all is as it was.
+        """Merge the adapter into the weights within the block, and restore them afterwards.
 
         The sum is rounded to the weights' dtype, which may lose a small adapter (docs/fidelity.md,
         D4). So this is for export and for comparison, not for training.
@@ -203,14 +201,14 @@ class Policy:
                 yield
             finally:
                 self.model.unmerge_adapter()
-                # Subtracting the adapter again has rounded once more.
+                # Subtracting the adapter rounds again, so restore the weights from copies.
                 for layer, original in zip(layers, originals, strict=True):
                     layer.get_base_layer().weight.copy_(original)
 
     def hidden_states(
         self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
     ) -> Float[Tensor, "n h"]:
-        """Final hidden states that predict each completion token, completions laid end to end.
+        """Final hidden states that predict each completion token, completions concatenated.
 
         Row i contributes the states at positions p - 1 ... p + c - 2, where p and c are the lengths
         of its prompt and completion. So ``lm_head`` of state n gives the logits z^n of the paper's
@@ -229,14 +227,14 @@ class Policy:
         starts = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
         positions = torch.arange(width, device=self.device)
 
-        # No mask: padding comes last, so no token sees it, and a mask is tokens x tokens a row.
+        # No mask: padding comes last, so no token attends to it; a mask has tokens x tokens a row.
         states = self.base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
         predicts = (positions >= starts[:, None] - 1) & (positions < lengths[:, None] - 1)
         selected: Tensor = states[predicts]
         return selected
 
     def _packed_states(self, rows: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
-        """The same of one long row, in which positions alone tell where the next one begins."""
+        """hidden_states of one concatenated row, in which position ids mark the starts of rows."""
         ids = torch.tensor([[i for row in rows for i in row]], device=self.device)
         positions = torch.cat([torch.arange(len(row)) for row in rows]).to(self.device)
         states = self.base.get_decoder()(
@@ -250,11 +248,11 @@ class Policy:
 def encode(
     tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *, thinking: bool
 ) -> list[int]:
-    """Token ids of a chat prompt, up to where the assistant begins to write.
+    """Token ids of a chat prompt, up to the start of the assistant's reply.
 
     Raises:
-        PolicyError: a message holds text that the chat format takes for control, or the chat
-            template refuses the messages.
+        PolicyError: a message contains control text of the chat format, or the chat template
+            refuses the messages.
     """
     for message in messages:
         _require_no_control(tokenizer, message["content"])
@@ -271,7 +269,7 @@ def encode(
 
 
 def _shared(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many token ids two texts begin with in common."""
+    """Length of the common prefix of two sequences of token ids."""
     return next(
         (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
     )
@@ -280,36 +278,36 @@ def _shared(a: Sequence[int], b: Sequence[int]) -> int:
 def _require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
     if piece := special_text(tokenizer, text):
         raise PolicyError(
-            f"a text holds {piece!r}, which the model's chat format takes for control, so that it "
-            f"would be another conversation; spell it otherwise ({text[:60]!r} ...)"
+            f"a text contains {piece!r}, which the model's chat format takes for control; it "
+            f"would change the conversation; spell it differently ({text[:60]!r} ...)"
         )
 
 
 def load_policy(
     config: cfg.ModelConfig, *, seed: int, device: torch.device | str = "cpu"
 ) -> Policy:
-    """Load a model and its tokenizer, and put a fresh adapter on it, or none.
+    """Load a model and its tokenizer, and add a new adapter with train_mode "lora".
 
-    A fresh adapter has B = 0, so that the student starts as the base.
+    A new adapter has B = 0, so that the student starts as the base.
 
     Args:
         config: path, dtype, tuning, LoRA rank and targets, thinking of the two views (paper:
-            section 'Experimental Details'). With tuning "full" there is no adapter, and every
+            section 'Experimental Details'). With train_mode "full" there is no adapter, and every
             weight is trained.
         seed: of the adapter's initial A.
 
     Raises:
-        ConfigError: the device has no numbers of that format.
-        PolicyError: nothing loadable at the path, weights that are missing or left over, no
-            lm_head, no chat template, no end token, a vocabulary that the head does not cover,
-            logits that are not finite or not lm_head(hidden state), no module with a target's name,
-            or an adapter on lm_head.
+        ConfigError: the device does not support the dtype.
+        PolicyError: the path cannot be loaded, weights are missing or unexpected, there is no
+            lm_head, chat template or end token, the vocabulary is larger than the head, logits are
+            not finite or not lm_head(hidden state), no module has a target's name, or an adapter is
+            on lm_head.
     """
     require_dtype(device, getattr(torch, config.dtype))
     is_shared = config.shard and ranks_here() > 1
     base, tokenizer = _load_base(config, device, is_shared=is_shared)
     model = _with_adapter(base, config, seed) if config.train_mode == "lora" else base
-    if is_shared:  # not before: adapters take their shapes from whole weights
+    if is_shared:  # after adding adapters, which take their shapes from unsharded weights
         shard(base, device)
     with _loading(config.path):
         base.to(device)
@@ -334,7 +332,7 @@ def load_policy(
 
 
 def _packing(policy: Policy, config: cfg.ModelConfig) -> Policy:
-    """The same, with rows end to end. Raises PolicyError where a row would see those before it."""
+    """Enable packing. Raises PolicyError if packed rows would attend to earlier rows."""
     packed, prompts, completions = replace(policy, packed=True), [[0, 1], [2, 3]], [[4, 5], [6, 7]]
     with torch.no_grad(), _loading(config.path):
         padded = policy.hidden_states(prompts, completions).float()
@@ -353,9 +351,9 @@ def _packing(policy: Policy, config: cfg.ModelConfig) -> Policy:
 def _load_base(
     config: cfg.ModelConfig, device: torch.device | str, *, is_shared: bool
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model as it comes, whole, without settings that would bend its sampling.
+    """Load the complete model, without generation settings that would change its sampling.
 
-    Where ranks will share it, its weights stay in their file until they are read.
+    If the model is sharded, its weights stay in their file until they are read.
     """
     if not sys.stderr.isatty():
         disable_progress_bar()
@@ -370,41 +368,42 @@ def _load_base(
         )
 
         if Path(model_path(config.path), GENERATION_CONFIG_NAME).exists():
-            GenerationConfig.from_pretrained(model_path(config.path))  # else it would be left out
+            # Raises if the file is invalid; the model would ignore it silently.
+            GenerationConfig.from_pretrained(model_path(config.path))
 
     _require_whole(base, loading, config)
     if is_shared:
         _require_own_dtype(base, config)
     for module in base.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
-            # bitsandbytes would repack weights of 4 bits into a format that has no gradient.
+            # bitsandbytes would repack 4-bit weights into a format without gradients.
             module.support_avx512bf16_for_cpu = False
-    # A repetition penalty or a temperature that came with the model would bend the policy.
+    # A repetition penalty or temperature in the model's files would change the policy.
     base.generation_config = GenerationConfig(eos_token_id=base.generation_config.eos_token_id)
     return base, tokenizer
 
 
 def _quantization(config: cfg.ModelConfig, device: torch.device | str) -> dict[str, Any]:
-    """What lets transformers round the layers while it loads them, as a vLLM server does."""
+    """Arguments with which transformers quantizes the layers on loading, as a vLLM server does."""
     if config.quantization == "none":
         return {}
     if find_spec("bitsandbytes") is None:
         raise ImportError("model.quantization nf4 needs bitsandbytes: pip install 'paint[nf4]'")
-    rounded = BitsAndBytesConfig(
+    quantization = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=config.quantization,
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=getattr(torch, config.dtype),
     )
-    return {"quantization_config": rounded, "device_map": {"": device}}
+    return {"quantization_config": quantization, "device_map": {"": device}}
 
 
 def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model's folder or hub name, or of "demo", with a chat template that works.
+    """Load the tokenizer of a folder, a hub name or "demo", and check its chat template.
 
     Raises:
-        PolicyError: there is none, or its chat template is missing, fails, or leaves out what
-            the user says.
+        PolicyError: there is none, or its chat template is missing, fails, or omits the user's
+            message.
     """
     with _loading(path):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model_path(path))
@@ -416,7 +415,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
             f"chat_template.jinja to its folder"
         )
 
-    # What is too long is measured on purpose, and refused in our words; the model never reads it.
+    # Prompt lengths are checked by paint, with its own message, so silence transformers' warning.
     tokenizer.deprecation_warnings["sequence-length-is-longer-than-the-specified-maximum"] = True
 
     problem = "What is 1 + 1?"
@@ -429,9 +428,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
                 tokenize=False,
             )
             if problem not in prompt:
-                raise ValueError(
-                    f"leaves out what the user says, and yields {format_short(prompt)}"
-                )
+                raise ValueError(f"omits the user's message, and yields {format_short(prompt)}")
     return tokenizer
 
 
@@ -439,7 +436,7 @@ def _template(path: str) -> AbstractContextManager[None]:
     return wrap_errors(
         f"the chat template of {path}",
         PolicyError,
-        "mend chat_template.jinja in the model's folder, or take an instruction-tuned model",
+        "fix chat_template.jinja in the model's folder, or choose an instruction-tuned model",
     )
 
 
@@ -454,31 +451,32 @@ def _loading(path: str) -> AbstractContextManager[None]:
 def _require_whole(
     base: PreTrainedModel, loading: Mapping[str, Any], config: cfg.ModelConfig
 ) -> None:
-    """Raise PolicyError for weights that the files lack, which transformers makes up at random.
+    """Raise PolicyError for missing or unexpected weights.
 
-    So are those of another shape. Weights that the model has no place for, in layers or modules
-    that it has, are those of another model, too.
+    transformers initialises missing weights, and those of another shape, at random. Unexpected
+    weights in layers or modules of the model belong to another model.
     """
-    made_up = {*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])}
+    missing = {*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])}
     kinds = {re.sub(r"\d+", "#", name) for name in base.state_dict()}
     modules = {name for name, _ in base.named_modules()}
-    left_over = {
+    unexpected = {
         name
         for name in loading["unexpected_keys"]
         if re.sub(r"\d+", "#", name) in kinds or name.rpartition(".")[0] in modules
     }
-    for wrong, names in (("lacks", made_up), ("has, beside what its config describes,", left_over)):
+    faults = (("lacks", missing), ("has, in addition to what its config describes,", unexpected))
+    for fault, names in faults:
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise PolicyError(
-                f"model.path {format_value(config.path)} {wrong} "
+                f"model.path {format_value(config.path)} {fault} "
                 f"{', '.join(sorted(names)[:3])}{more}; "
                 f"its weights and its config.json belong to different models, or files are missing"
             )
 
 
 def _require_own_dtype(base: PreTrainedModel, config: cfg.ModelConfig) -> None:
-    """Raise PolicyError where weights would be converted: each rank would hold all of them."""
+    """Raise PolicyError if weights would be converted, because each rank would hold all of them."""
     own = str(base.dtype).removeprefix("torch.")
     if own != config.dtype:
         raise PolicyError(
@@ -489,7 +487,7 @@ def _require_own_dtype(base: PreTrainedModel, config: cfg.ModelConfig) -> None:
 
 
 def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.ModelConfig) -> None:
-    """Raise PolicyError for a model without ends, or whose logits the loss cannot see."""
+    """Raise PolicyError for a model without end tokens, or with logits other than lm_head's."""
     head = base.get_output_embeddings()
     if head is None:
         raise PolicyError(
@@ -506,12 +504,12 @@ def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.M
         raise PolicyError(
             f"model.path {format_value(config.path)} has {ends or 'no token'} to end a "
             "completion with: "
-            f"every one would be cut; set eos_token_id in its generation_config.json to tokens of "
+            f"each would be truncated; set eos_token_id in its generation_config.json to tokens of "
             f"its vocabulary"
         )
 
-    # Some families scale or cap their logits after the head. The loss must see the logits that
-    # the model samples from.
+    # Some model families scale or cap logits after the head. The loss must use the logits that the
+    # model samples from.
     with torch.no_grad(), _loading(config.path):
         ids = torch.arange(4, device=base.device)[None]
         logits = base(input_ids=ids, use_cache=False).logits

@@ -1,14 +1,13 @@
-"""Models that one GPU does not hold: the ranks of a machine share the frozen layers.
+"""Sharding of frozen decoder layers over the ranks of a machine.
 
-Each rank keeps a part of every decoder layer, and the parts come together for as long as the layer
-computes (PyTorch's ``fully_shard``). Adapters, embedding, norm and head are whole on every rank, so
-that the optimizer, the sums over ranks, the loss and the files need not know.
+Each rank stores a part of every decoder layer, and the parts are gathered while the layer computes
+(PyTorch's ``fully_shard``). Adapters, embedding, norm and head are replicated on every rank, so
+optimizer, all-reduce, loss and checkpoints do not depend on sharding.
 
-What gathers layers is done by all ranks of a machine together: a forward or backward pass, and the
-functions below that say so.
+Gathering is collective: all ranks of a machine run a forward or backward pass together, and the
+functions below whose docstrings say so.
 
-Left out on purpose: sharing what is trained; sharing between machines, which frozen weights do not
-need.
+Trained parameters are not sharded, and frozen ones are not sharded between machines.
 """
 
 import os
@@ -27,17 +26,17 @@ from paint.core.errors import ConfigError, PaintError
 from paint.core.storage import digest_of_bytes
 
 NUMBERS_READ = 1_000
-"""How many numbers of each parameter, at least, enter the digest of a model one by one."""
+"""Minimum number of values of each parameter that enter a model's digest individually."""
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class ShardError(PaintError, RuntimeError):
-    """The model's layers cannot be shared; the message says why."""
+    """The model's layers cannot be sharded; the message says why."""
 
 
 def ranks_here() -> int:
-    """How many ranks of this run are on this machine: those that can share layers.
+    """Number of ranks of this run on this machine, over which layers are sharded.
 
     Raises:
         ConfigError: machines have different numbers of ranks.
@@ -54,9 +53,9 @@ def ranks_here() -> int:
 
 
 def shard(base: PreTrainedModel, device: torch.device | str) -> None:
-    """Leave on this rank, on ``device``, its part of the frozen weights of every decoder layer.
+    """Keep on this rank, on ``device``, its part of the frozen weights of every decoder layer.
 
-    Weights that are still in their file are read a layer at a time. All ranks together.
+    Weights that are still in their file are read a layer at a time. Collective.
 
     Raises:
         ConfigError: machines have different numbers of ranks.
@@ -71,22 +70,22 @@ def shard(base: PreTrainedModel, device: torch.device | str) -> None:
         )
 
     shared = {weight for weight in layers.parameters() if not weight.requires_grad}
-    # The norm, too: the root's own weights would stay gathered after a forward pass, and
-    # state_dict, which the first rank calls alone, would spread them again on that rank only.
-    whole = set(base.parameters()) - shared
+    # The norm is replicated, too: weights of the root module would stay gathered after a forward
+    # pass, and state_dict, which rank 0 calls alone, would reshard them on that rank only.
+    replicated = set(base.parameters()) - shared
     mesh = _mesh(torch.device(device))
     for layer in [*layers, decoder]:
-        fully_shard(layer, mesh=mesh, ignored_params=whole)
+        fully_shard(layer, mesh=mesh, ignored_params=replicated)
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether ranks share the layers of a model."""
+    """Whether the layers of a model are sharded."""
     return any(isinstance(module, FSDPModule) for module in model.modules())
 
 
 @contextmanager
 def gather_parameters(model: nn.Module) -> Iterator[None]:
-    """Within this block each rank has all layers, and may use them by itself.
+    """Gather all layers on each rank within the block, so that ranks can use them independently.
 
     All ranks enter together.
     """
@@ -103,13 +102,13 @@ def gather_parameters(model: nn.Module) -> Iterator[None]:
 
 
 def whole_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter by name, gathered one at a time; all ranks together where they share it."""
+    """Yield every parameter by name, gathered one at a time. Collective if sharded."""
     for name, value in model.named_parameters():
         yield name, value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def digest_of_weights(base: nn.Module) -> str:
-    """The identity of a model without its adapters, whoever holds it; all ranks together."""
+    """Digest of a model without its adapters, whether sharded or not. Collective if sharded."""
     return digest_of(
         (name.replace(".base_layer", ""), value)
         for name, value in whole_parameters(base)
@@ -118,9 +117,9 @@ def digest_of_weights(base: nn.Module) -> str:
 
 
 def digest_of(named: Iterable[tuple[str, Tensor]]) -> str:
-    """A digest of a part of every weight, and of the sum of all of its bits.
+    """Digest of a sample of every weight and of the sum of all of its bits.
 
-    No single number can change without another digest.
+    A change of any single value changes the digest.
     """
 
     def parts() -> Iterator[bytes]:
@@ -136,13 +135,13 @@ def digest_of(named: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def _scales(weight: Tensor) -> list[Tensor]:
-    """What a weight of 4 bits is multiplied with; nothing for any other."""
+    """Quantization scales of a 4-bit weight; none for other weights."""
     state = getattr(weight, "quant_state", None)
     return [] if state is None else list(state.as_dict(packed=True).values())
 
 
 def passes_missing(accelerator: Accelerator, model: nn.Module, passes: int) -> int:
-    """How many passes others do beyond this rank's: in each, they need its part of the layers."""
+    """Number of passes that other ranks run in addition, in which they need this rank's shards."""
     if not is_sharded(model):
         return 0
     of_all = accelerator.gather(torch.tensor([passes], device=accelerator.device))

@@ -1,14 +1,14 @@
-"""Text that a model would read as control: it could end a problem's turn, and speak for others.
+"""Detection of control text, such as special tokens, in problems and solutions.
 
-A tokenizer makes a control token of ``<|im_end|>`` wherever it stands, also inside a problem or a
-solution; so does any server that renders the same chat template. Such rows are refused: a prompt
-must be what a server makes of it, and must not hold another conversation than it says.
+A tokenizer turns ``<|im_end|>`` into a control token anywhere, also inside a problem or a solution;
+so does any server that renders the same chat template. Such text could end a turn and start
+another one. Rows that contain it are refused.
 
-Control is every special token of the tokenizer, and what the chat template writes between two
-turns. Tokens such as ``<think>`` belong to a turn, are not special, and may stand in references.
+Control text is every special token of the tokenizer, and the text that the chat template writes
+between two turns. Tokens such as ``<think>`` belong to a turn, are not special, and are allowed in
+references.
 
-Left out on purpose: spelling such text with other tokens. The same row would be read otherwise in
-training than on a server.
+Control text is not escaped by other tokens: a server would tokenise the same row differently.
 """
 
 import re
@@ -21,16 +21,16 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 REASON = "text that the chat format takes for control"
-"""What is wrong with a row that holds some."""
+"""Reason for which a row with control text is refused."""
 
 _MARK = re.compile(r"<\|?[^<>\s]{1,60}>|<<[^<>\s]{1,60}>>|\[/?[A-Z_]{2,40}\]")
-"""How templates mark turns: <|user|>, <start_of_turn>, <<SYS>>, [/INST]."""
+"""Marks of turns in chat templates: <|user|>, <start_of_turn>, <<SYS>>, [/INST]."""
 
 
 def special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
-    """The first piece of a text that tokenizer or chat template take for control, if there is one.
+    """First piece of control text in a text, or None.
 
-    Text without such a piece gets no control token, wherever it stands in a prompt.
+    A text without control text produces no control token at any place of a prompt.
     """
     control = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer))
     found = control.pattern.search(text) or control.pattern.search(control.normalize(text))
@@ -38,16 +38,16 @@ def special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
 
 
 def drop_special_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-    """The text without such pieces, and without those that appear where one is taken out."""
+    """Remove control text from a text, also control text that a removal creates."""
     while piece := special_text(tokenizer, text):
-        if piece not in text:  # it is there for the tokenizer only
+        if piece not in text:  # it exists only after the tokenizer's normalisation
             text = _control(tokenizer, str(tokenizer.chat_template), len(tokenizer)).normalize(text)
         text = text.replace(piece, "")
     return text
 
 
 def special_text_finder(tokenizer: PreTrainedTokenizerBase, **texts: str) -> str | None:
-    """Which of the named texts hold such a piece, to stand after ``REASON``; None where none do."""
+    """Describe control text in the named texts, as a continuation of ``REASON``; None if none."""
     found = {name: special_text(tokenizer, text) for name, text in texts.items()}
     pieces = [f"{piece!r} in its {name}" for name, piece in found.items() if piece]
     return f": {', '.join(pieces)}" if pieces else None
@@ -61,13 +61,13 @@ class _Control:
 
 @lru_cache(maxsize=8)
 def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> _Control:
-    """What to look for, before and after the tokenizer's own normalisation.
+    """Pattern of control text, before and after the tokenizer's normalisation.
 
-    Template and size are in the cache's key: they may be changed after the tokenizer was used.
+    Template and vocabulary size are in the cache key, because they may change after the first call.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     normalizer = getattr(backend, "normalizer", None)
-    normalize = normalizer.normalize_str if normalizer is not None else _as_it_is
+    normalize = normalizer.normalize_str if normalizer is not None else _identity
 
     pieces = {*_special_tokens(tokenizer), *_turn_marks(tokenizer)}
     pieces |= {normalize(piece) for piece in pieces}
@@ -77,7 +77,7 @@ def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> _C
 
 
 def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """Special tokens that are more than a word of the vocabulary, as a padding token "!" is not."""
+    """Special tokens that are not ordinary words of the vocabulary, such as a padding token "!"."""
     tokens = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
 
     def ids(token: str, *, as_text: bool) -> list[int]:
@@ -94,14 +94,14 @@ def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
 
 
 def _turn_marks(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """What the chat template writes between turns to tell them apart, be it a token or not."""
-    said = ["paint-says-1", "paint-says-2", "paint-says-3"]
+    """Text that the chat template writes between turns to separate them, token or not."""
+    contents = ["paint-says-1", "paint-says-2", "paint-says-3"]
     roles = ["user", "assistant", "user"]
-    messages = [{"role": role, "content": text} for role, text in zip(roles, said, strict=True)]
+    messages = [{"role": role, "content": text} for role, text in zip(roles, contents, strict=True)]
     text = ""
-    with suppress(TemplateError):  # a template for one turn only has nothing between two
+    with suppress(TemplateError):  # a template for a single turn has no text between turns
         text = tokenizer.apply_chat_template(messages, tokenize=False)
-    places = [text.find(part) for part in said]
+    places = [text.find(part) for part in contents]
     if -1 in places:
         return set()
 
@@ -109,10 +109,10 @@ def _turn_marks(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     within_turns |= {"<think>", "</think>"}
     marks = set()
     for i in (0, 1):
-        between = text[places[i] + len(said[i]) : places[i + 1]]
+        between = text[places[i] + len(contents[i]) : places[i + 1]]
         marks |= set(_MARK.findall(between)) - within_turns or {between.rstrip()}
     return marks
 
 
-def _as_it_is(text: str) -> str:
+def _identity(text: str) -> str:
     return text

@@ -1,24 +1,23 @@
-"""Who is the teacher? The same model as the student, with weights of its own, or without.
+"""Teacher: the student's model with frozen, averaged or current weights.
 
-    frozen   the model before training: its adapter off, or a copy where every weight is trained
+    frozen   the model before training: its adapter off, or a copy if every weight is trained
     ema      a moving average of the student that starts at the student
-    live     the student as it is
+    live     the current student
 
-One model serves both roles. Within ``Teacher.view`` it acts as the teacher, for hidden states and
-for generation, and afterwards it is the student again, bit by bit. So a teacher costs no second
-model, only the weights that are its own:
+One model serves both roles. Within ``Teacher.view`` it is the teacher, for hidden states and for
+generation; afterwards it is the student again, bit by bit. So a teacher needs no second model, only
+memory for its separate weights:
 
     tuning   frozen             ema                                                   live
     lora     nothing            4 bytes a targeted weight, and 2 in a view at bf16    nothing
     full     4 bytes a weight   4 bytes a weight                                      nothing
 
-With adapters, what is averaged is the update ΔW = (alpha / r) B A of each layer, since the product
-of the averages of A and B is another matrix. The average has no low rank, so it is kept as a whole,
-in float32. It is applied beside the base weights: added to bfloat16 weights it would be rounded
-away (docs/fidelity.md, D4).
+With adapters, the average is over the update ΔW = (alpha / r) B A of each layer, since the product
+of the averages of A and B is another matrix. The average has no low rank, so it is stored as a full
+matrix in float32. It is applied separately from the base weights: added to bfloat16 weights it
+would be rounded away (docs/fidelity.md, D4).
 
-Left out on purpose: teachers that are another model, and averages over anything but optimizer
-    steps.
+A teacher cannot be another model, and averages are over optimizer steps only.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,15 +40,14 @@ FILE = "teacher.safetensors"
 
 @dataclass(frozen=True)
 class Teacher:
-    """The teacher's weights, where they are not the student's.
+    """The teacher role of a policy, with its separate weights if it has any.
 
     Attributes:
         policy: the model that both roles share.
-        config: which weights are the teacher's, and the decay of an average.
+        config: the kind of weights, and the decay of the average.
         own: by name, every parameter (tuning full) or the update of every adapted layer (lora,
             ema); otherwise empty.
-        lm_head: hidden states (n h) of the teacher to its logits (n v); the student's where they
-            share it.
+        lm_head: hidden states (n h) of the teacher to its logits (n v); the student's if shared.
     """
 
     policy: Policy
@@ -59,22 +57,19 @@ class Teacher:
 
     @contextmanager
     def view(self) -> Iterator[None]:
-        """Within this block the policy's model is the teacher, and nothing gets a gradient."""
+        """Turn the policy's model into the teacher within the block, without gradients."""
         with torch.no_grad(), self._weights():
             yield
 
     def follow(self) -> None:
-        """After each optimizer step, let the average w follow the student.
-
-        w ← decay · w + (1 − decay) · w_student
-        """
+        """Update the average after an optimizer step: w ← decay · w + (1 − decay) · w_student."""
         if self.config.weights == "ema":
             with torch.no_grad():
                 for name, value in student_weights(self.policy):
                     self.own[name].lerp_(value, 1 - self.config.decay)
 
     def save(self, checkpoint: Path) -> None:
-        """Write what cannot be made again: the average.
+        """Save the average, which cannot be recomputed.
 
         Raises:
             OSError: the disk is full or not writable.
@@ -87,7 +82,7 @@ class Teacher:
                 raise OSError(message) from error
 
     def load(self, checkpoint: Path) -> None:
-        """Take the average from a checkpoint, exactly.
+        """Load the average from a checkpoint, bit by bit.
 
         Raises:
             PolicyError: the checkpoint has none, or that of another model.
@@ -112,15 +107,15 @@ class Teacher:
             return nullcontext()
         if self.policy.tuning == "full":
             return _swapped(dict(self.policy.model.named_parameters()), self.own)
-        return _instead_of_adapters(self.policy, self.own)
+        return _replacing_adapters(self.policy, self.own)
 
 
 def open_teacher(policy: Policy, config: cfg.TeacherConfig) -> Teacher:
-    """The teacher of a policy as it stands.
+    """Create the teacher of a policy from its current weights.
 
-    Open it before training starts, and before a checkpoint is restored. An average starts at the
-    student of this moment: at no update for a fresh adapter, and at the adapter's update where one
-    was loaded before.
+    Call it before training starts, and before a checkpoint is restored. An average starts at the
+    current student: at no update for a new adapter, and at the update of an adapter that was loaded
+    before.
 
     Raises:
         PolicyError: an average of adapters on layers that are not linear.
@@ -135,12 +130,12 @@ def open_teacher(policy: Policy, config: cfg.TeacherConfig) -> Teacher:
 
 
 def student_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """What training moves, by name: every parameter, or the update of every adapted layer.
+    """Yield trained weights by name: every parameter, or the update of every adapted layer.
 
     The update is ΔW = (alpha / r) B A.
 
     Raises:
-        PolicyError: an adapter on a layer that is not linear.
+        PolicyError: an adapter is on a layer that is not linear.
     """
     if policy.tuning == "full":
         yield from policy.model.named_parameters()
@@ -150,14 +145,14 @@ def student_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
         if not isinstance(base_layer, nn.Linear):
             raise PolicyError(
                 f"teacher.weights ema averages adapters of linear layers, and {name} is a "
-                f"{type(base_layer).__name__}; leave it out of model.lora_targets, or take another "
-                f"teacher"
+                f"{type(base_layer).__name__}; remove it from model.lora_targets, or choose "
+                f"another teacher"
             )
         yield name, layer.get_delta_weight("default")
 
 
 def _head(policy: Policy, own: Mapping[str, Tensor]) -> nn.Linear:
-    """The policy's head with the teacher's weights, which it shares with ``own``."""
+    """Build a head with the teacher's weights, which it shares with ``own``."""
     names = {id(value): name for name, value in policy.model.named_parameters()}
     head = nn.Linear(
         policy.lm_head.in_features, policy.lm_head.out_features, bias=False, device="meta"
@@ -171,7 +166,7 @@ def _head(policy: Policy, own: Mapping[str, Tensor]) -> nn.Linear:
 def _swapped(
     parameters: Mapping[str, nn.Parameter], values: Mapping[str, Tensor]
 ) -> Iterator[None]:
-    """Within this block the parameters have these values; tied ones stay tied."""
+    """Give the parameters these values within the block; tied parameters stay tied."""
     before = {name: parameter.data for name, parameter in parameters.items()}
     try:
         for name, parameter in parameters.items():
@@ -183,8 +178,8 @@ def _swapped(
 
 
 @contextmanager
-def _instead_of_adapters(policy: Policy, updates: Mapping[str, Tensor]) -> Iterator[None]:
-    """Within this block the adapters are off, and the updates take their place: W x + ΔW x."""
+def _replacing_adapters(policy: Policy, updates: Mapping[str, Tensor]) -> Iterator[None]:
+    """Turn adapters off and apply the updates instead within the block: W x + ΔW x."""
     adapted = policy.adapted
     with policy.model.disable_adapter(), ExitStack() as stack:
         for name, update in updates.items():

@@ -1,6 +1,6 @@
-"""What training leaves on disk, an adapter or a whole model: written, read back, loaded, merged.
+"""Saving, loading and merging of trained weights: a LoRA adapter or a full model.
 
-Whatever is saved is read back at once, so that what is on disk is what was trained.
+Saved weights are read back at once and compared with the trained ones.
 """
 
 import json
@@ -32,7 +32,7 @@ PLAIN_LORA = "only plain LoRA adapters can be evaluated"
 
 
 def own_dtype(path: str) -> cfg.Dtype:
-    """The number format in which a model's weights are stored; bfloat16 where it does not say."""
+    """Dtype in which a model's weights are stored; bfloat16 if its config names none."""
     with wrap_errors(path, PolicyError, "name a causal language model"):
         dtype = AutoConfig.from_pretrained(model_path(path)).dtype
 
@@ -41,7 +41,7 @@ def own_dtype(path: str) -> cfg.Dtype:
 
 
 def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
-    """The model that a saved adapter belongs to, and the adapter's shape.
+    """Read the base model and the shape of a saved adapter.
 
     Raises:
         PolicyError: adapter_config.json is damaged, or not that of a plain LoRA adapter.
@@ -63,7 +63,7 @@ def read_adapter_shape(folder: Path) -> cfg.ModelConfig:
 
 
 def read_lora(folder: Path) -> Mapping[str, Any]:
-    """What a saved adapter's adapter_config.json says.
+    """Read adapter_config.json of a saved adapter.
 
     Raises:
         PolicyError: it is damaged, or not that of a plain LoRA adapter.
@@ -72,12 +72,12 @@ def read_lora(folder: Path) -> Mapping[str, Any]:
     with wrap_errors(path, PolicyError, PLAIN_LORA):
         adapter = json.loads(path.read_bytes())
         if not isinstance(adapter, dict):
-            raise ValueError(f"it holds {adapter!r}, which is no adapter's shape")
+            raise ValueError(f"it contains {adapter!r}, which is not an adapter's shape")
 
-        wanted = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(_NOT_PLAIN)
-        for name, plain in wanted.items():
+        supported = {"peft_type": "LORA", "bias": "none"} | dict.fromkeys(_NOT_PLAIN)
+        for name, plain in supported.items():
             if (adapter.get(name) or plain) != plain:
-                raise ValueError(f"{name} is {adapter[name]!r}, which is not modelled here")
+                raise ValueError(f"{name} is {adapter[name]!r}, which is not supported")
         rank, alpha, targets = (adapter[name] for name in ("r", "lora_alpha", "target_modules"))
         if not (isinstance(rank, int) and isinstance(alpha, int) and isinstance(targets, list)):
             raise ValueError(f"r, lora_alpha, target_modules are {rank!r}, {alpha!r}, {targets!r}")
@@ -87,41 +87,41 @@ def read_lora(folder: Path) -> Mapping[str, Any]:
 
 
 def model_digests(policy: Policy) -> dict[str, str]:
-    """The identity of a model that is trained, or asked: of its weights and of what it reads."""
+    """Digests of a model's weights and of its tokenizer and chat template."""
     tokenizer = policy.tokenizer
-    reads = json.dumps([tokenizer.chat_template, sorted(tokenizer.get_vocab().items())])
+    text = json.dumps([tokenizer.chat_template, sorted(tokenizer.get_vocab().items())])
     return {
         "weights": weights_digest(policy),
-        "tokenizer and chat template": storage.digest(reads, str(policy.end_ids))[:16],
+        "tokenizer and chat template": storage.digest(text, str(policy.end_ids))[:16],
     }
 
 
 def weights_digest(policy: Policy) -> str:
-    """The identity of the base model, whatever its path and its adapter."""
+    """Digest of the base model's weights, independent of its path and adapter."""
     return policy.digest or digest_of_weights(policy.base)
 
 
 def trained_digest(policy: Policy) -> str:
-    """The identity of what is trained, as it stands."""
+    """Digest of the current values of the trained parameters."""
     named = policy.model.named_parameters()
     return digest_of((name, value) for name, value in named if value.requires_grad)
 
 
 def save_adapter(policy: Policy, folder: Path) -> None:
-    """Write the adapter in peft's format and read it back: what is on disk is what was trained.
+    """Save the adapter in peft's format, and check it by reading it back.
 
     Raises:
-        PolicyError: the file does not hold the trained values, or these are not of the shapes that
-            the config asks for (both happen with sharded parameters).
+        PolicyError: the file does not contain the trained values, or their shapes differ from the
+            config's (both happen with sharded parameters).
         OSError: the disk is full or not writable.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of what is refused in the next line
+        warnings.simplefilter("ignore", UserWarning)  # _require_whole refuses that case below
         trained = peft.get_peft_model_state_dict(policy.model)
     _require_whole(policy, folder, trained)
     try:
         policy.model.save_pretrained(folder)
-    except SafetensorError as error:  # how a full disk is reported
+    except SafetensorError as error:  # raised when the disk is full
         raise OSError(f"{folder} could not be written: {reason(error)}") from error
     _sort_targets(folder / ADAPTER_CONFIG)
 
@@ -134,10 +134,10 @@ def save_adapter(policy: Policy, folder: Path) -> None:
 
 
 def load_adapter(policy: Policy, folder: Path) -> None:
-    """Put saved adapter weights into the policy, exactly.
+    """Load saved adapter weights into the policy, bit by bit.
 
     Raises:
-        PolicyError: the folder holds no adapter, one of another shape, or one that is not finite.
+        PolicyError: the folder has no adapter, one of another shape, or one that is not finite.
     """
     with wrap_errors(folder, PolicyError, "it must hold an adapter for this model"):
         weights = load_peft_weights(str(folder), device=str(policy.device))
@@ -151,10 +151,10 @@ def load_adapter(policy: Policy, folder: Path) -> None:
 
 
 def save_model(policy: Policy, folder: Path) -> None:
-    """Write every weight and the tokenizer, as any tool loads them, and read the weights back.
+    """Save every weight and the tokenizer in transformers' format, and read the weights back.
 
     Raises:
-        PolicyError: the folder does not hold the trained values.
+        PolicyError: the folder does not contain the trained values.
         OSError: the disk is full or not writable.
     """
     try:
@@ -171,10 +171,10 @@ def save_model(policy: Policy, folder: Path) -> None:
 
 
 def load_model(policy: Policy, folder: Path) -> None:
-    """Put the weights of a saved model into a policy all of whose weights are trained, exactly.
+    """Load a saved model into a policy with train mode "full", bit by bit.
 
     Raises:
-        PolicyError: the folder holds no model, one of another shape, or one that is not finite.
+        PolicyError: the folder has no model, one of another shape, or one that is not finite.
     """
     stored = _read_model(policy, folder)
     _require_finite(folder, stored)
@@ -184,12 +184,12 @@ def load_model(policy: Policy, folder: Path) -> None:
 
 
 def trained_in(checkpoint: Path, tuning: Literal["lora", "full"]) -> Path:
-    """Where a checkpoint keeps what was trained."""
+    """Folder of the trained weights in a checkpoint."""
     return checkpoint / {"lora": "adapter", "full": "model"}[tuning]
 
 
 def save_trained(policy: Policy, folder: Path) -> None:
-    """Write what is trained, an adapter or a model, and read it back.
+    """Save the trained weights, an adapter or a model, and read them back.
 
     Raises:
         PolicyError, OSError: as save_adapter and save_model do.
@@ -199,7 +199,7 @@ def save_trained(policy: Policy, folder: Path) -> None:
 
 
 def load_trained(policy: Policy, folder: Path) -> None:
-    """Put what was saved by ``save_trained`` into the policy, exactly.
+    """Load weights saved by ``save_trained`` into the policy, bit by bit.
 
     Raises:
         PolicyError: as load_adapter and load_model do.
@@ -209,7 +209,7 @@ def load_trained(policy: Policy, folder: Path) -> None:
 
 
 def merge(policy: Policy, folder: Path) -> None:
-    """Write base + adapter as one model, for serving elsewhere.
+    """Save base + adapter as one model, for serving elsewhere.
 
     Rounding to the model's dtype may lose a small adapter. So generation during training never uses
     merged weights (docs/fidelity.md, D4).
@@ -225,60 +225,60 @@ def merge(policy: Policy, folder: Path) -> None:
 
 
 def _require_whole(policy: Policy, folder: Path, trained: Mapping[str, Tensor]) -> None:
-    """Refuse an adapter of which this process holds a part, or nothing.
+    """Refuse an adapter of which this process has only a part, or nothing.
 
-    The shapes are the config's: of the layers (which the base model's config tells) and their rank.
+    Expected shapes follow from the layers' sizes and the LoRA rank.
     """
     rank = policy.model.peft_config["default"].r
-    wanted: dict[str, tuple[int, ...]] = {}
+    expected: dict[str, tuple[int, ...]] = {}
     for name, layer in policy.adapted.items():
         if isinstance(layer, Linear):
             stem = f"base_model.model.{name}.lora_"
-            wanted[f"{stem}A.weight"] = (rank, layer.in_features)
-            wanted[f"{stem}B.weight"] = (layer.out_features, rank)
+            expected[f"{stem}A.weight"] = (rank, layer.in_features)
+            expected[f"{stem}B.weight"] = (layer.out_features, rank)
 
-    held = {name: tuple(value.shape) for name, value in trained.items()}
-    for name in sorted(wanted.keys() | held.keys()):
-        shape = wanted.get(name)
-        if name not in held or held[name] != (shape or held[name]) or 0 in held[name]:
+    found = {name: tuple(value.shape) for name, value in trained.items()}
+    for name in sorted(expected.keys() | found.keys()):
+        shape = expected.get(name)
+        if name not in found or found[name] != (shape or found[name]) or 0 in found[name]:
             raise PolicyError(
-                f"{folder}: {name} is {held.get(name)} here, and {shape or 'not empty'} in a whole "
-                f"adapter; do not use this checkpoint, and train without sharding"
+                f"{folder}: {name} is {found.get(name)} here, and {shape or 'not empty'} in a "
+                f"complete adapter; do not use this checkpoint, and train without sharding"
             )
 
 
 def _sort_targets(path: Path) -> None:
-    """Name the targets in one order: peft holds a set of them, and writes it in any."""
+    """Sort the target modules in the file, which peft writes in the arbitrary order of a set."""
     shape = json.loads(path.read_bytes())
     shape["target_modules"] = sorted(shape["target_modules"])
     storage.write_atomic(path, json.dumps(shape, indent=2, sort_keys=True))
 
 
 def _require_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
-    """Refuse weights that are not finite, while the policy is as it was."""
+    """Refuse weights that are not finite, before the policy is changed."""
     for name, value in weights.items():
         if not value.isfinite().all():
-            raise PolicyError(f"{folder}: {name} holds numbers that are not finite; train it anew")
+            raise PolicyError(f"{folder}: {name} has values that are not finite; train it again")
 
 
 def _read_model(policy: Policy, folder: Path) -> dict[str, Tensor]:
-    """Every weight of a saved model, on the CPU, by the names of the policy's model.
+    """Read every weight of a saved model, on the CPU, by the names of the policy's model.
 
     Raises:
-        PolicyError: the folder holds no model, or not all weights of one of the policy's shape.
+        PolicyError: the folder has no model, or not all weights of one of the policy's shape.
     """
     with wrap_errors(folder, PolicyError, "it must hold a model that can be loaded"):
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder, dtype=policy.model.dtype, local_files_only=True, output_loading_info=True
         )
 
-    # transformers makes up what a file lacks, and says so only here.
-    made_up = set(loading["missing_keys"]) | {name for name, *_ in loading["mismatched_keys"]}
+    # transformers initialises missing weights at random, and reports them only here.
+    missing = set(loading["missing_keys"]) | {name for name, *_ in loading["mismatched_keys"]}
     stored = {name: value.detach() for name, value in model.named_parameters()}
-    wanted = {name: value.shape for name, value in policy.model.named_parameters()}
-    if made_up or wanted != {name: value.shape for name, value in stored.items()}:
+    expected = {name: value.shape for name, value in policy.model.named_parameters()}
+    if missing or expected != {name: value.shape for name, value in stored.items()}:
         raise PolicyError(
             f"{folder}: a model of another shape than the policy's, or without "
-            f"{sorted(made_up)[:3]}"
+            f"{sorted(missing)[:3]}"
         )
     return stored
