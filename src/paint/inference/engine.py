@@ -16,18 +16,18 @@ from paint.core.errors import PaintError
 
 
 class EngineError(PaintError, RuntimeError):
-    """The engine cannot be used, or was lost; the message names the server and the way out."""
+    """The engine cannot be used, or was lost; the message names the server and the fix."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are drawn.
+    """Sampling parameters.
 
     Attributes:
         temperature: logits are divided by it; 0 is greedy.
         top_p: smallest set of tokens whose mass reaches this share, in (0, 1]; 1 is off.
         top_k: number of likeliest tokens kept; -1 is off.
-        max_new_tokens: tokens after which a completion is cut.
+        max_new_tokens: tokens after which a completion is truncated.
     """
 
     temperature: float
@@ -37,19 +37,19 @@ class Sampling:
 
 
 def sampling_from(section: cfg.RolloutConfig | cfg.ValidationConfig) -> Sampling:
-    """The sampling that a section of the config describes."""
+    """Sampling parameters of a section of the config."""
     return Sampling(section.temperature, section.top_p, section.top_k, section.max_new_tokens)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What the policy wrote.
+    """A completion sampled from the policy.
 
     Attributes:
         ids: sampled token ids, the end token included when there is one.
         log_probs: engine's log p(id | prefix) at temperature 1, before top-k and top-p, in nats.
         truncated: it was cut at ``max_new_tokens`` without an end token.
-        source: who wrote it: a server's address, "local", or "reference" for a problem's solution.
+        source: a server's address, "local", or "reference" for a problem's solution.
     """
 
     ids: tuple[int, ...]
@@ -59,11 +59,11 @@ class Completion:
 
 
 OnCompletion = Callable[[int, Completion], None]
-"""Is called with every completion as soon as it is there, and with the index of its prompt."""
+"""Callback for each completion as soon as it is complete, with the index of its prompt."""
 
 
 PendingCompletions = Callable[[], list[Completion]]
-"""Waits for completions that were asked for, and returns them in the order of their prompts."""
+"""Waits for submitted completions and returns them in the order of their prompts."""
 
 
 @runtime_checkable
@@ -89,7 +89,7 @@ class Engine(Protocol):
         seeds: Sequence[int],
         finished: OnCompletion,
     ) -> None:
-        """Hand over one completion per prompt, in any order.
+        """Pass one completion per prompt to ``finished``, in any order.
 
         The same prompt, seed and weights give the same completion.
         """
@@ -98,41 +98,42 @@ class Engine(Protocol):
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
     ) -> list[Completion]:
-        """One completion per prompt, in the order of the prompts."""
+        """Return one completion per prompt, in the order of the prompts."""
         completions: dict[int, Completion] = {}
         self.stream(prompts, sampling, seeds, completions.__setitem__)
         return [completions[i] for i in range(len(prompts))]
 
     def sync_weights(self) -> None:
-        """Take over the policy's current adapter before the next ``generate``."""
+        """Use the policy's current adapter from the next ``generate`` on."""
         ...
 
     def submit(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
     ) -> PendingCompletions:
-        """As ``generate``, without waiting: by the adapter as it is now. One at a time.
+        """Start ``generate`` with the current adapter, without waiting. One call at a time.
 
-        The default generates at once; the engine itself may then take the next adapter.
+        The default generates before it returns; then the engine can take the next adapter.
         """
         completions = self.generate(prompts, sampling, seeds)
         return lambda: completions
 
     def fork(self) -> "Engine":
-        """Another engine at the same place, with a separate adapter; it ends with this one.
+        """Another engine on the same servers, with a separate adapter; closed with this one.
 
-        The default is the engine itself, for one whose ``begin`` returns finished completions.
+        The default returns the engine itself, for engines whose ``submit`` does not run in the
+        background.
         """
         return self
 
 
 @runtime_checkable
 class RemoteEngine(Engine, Protocol):
-    """An engine whose completions come from servers. The first rank alone has one."""
+    """An engine whose completions come from servers. Only rank 0 has one."""
 
     is_remote: ClassVar[bool] = True
 
     def connect(self) -> None:
-        """Start the servers that are the run's, and wait until all respond.
+        """Start the servers that the run owns, and wait until all respond.
 
         Raises:
             EngineError: a server does not respond.
@@ -145,13 +146,13 @@ class RemoteEngine(Engine, Protocol):
         Raises:
             EngineError: with the setting to change.
         """
-        return  # by default there is no limit
+        return  # no limit by default
 
     def close(self) -> None:
-        """End the servers that are the run's, and leave others as they were found."""
+        """Stop the servers that the run owns, and restore the state of others."""
         ...
 
 
 def derive_seed(*place: int | str) -> int:
-    """A seed for a place such as (seed, step, row), the same on every rank and every resume."""
+    """Derive a seed from a key such as (seed, step, row); equal on every rank and resume."""
     return random.Random("/".join(map(str, place))).getrandbits(62)

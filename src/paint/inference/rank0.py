@@ -1,4 +1,4 @@
-"""One engine for all ranks: the first rank's, so that its servers have one client."""
+"""Engine that generates for all ranks on rank 0, the only client of the servers."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from paint.inference.engine import Completion, Engine, OnCompletion, PendingComp
 
 
 class Rank0Engine(Engine):
-    """Generates the rows of all ranks with the first rank's engine.
+    """Generates the rows of all ranks with the engine of rank 0.
 
-    All ranks call each method together; what the first one raises is raised on all.
+    Methods are collective; an error of rank 0 is raised on all ranks.
 
     Args:
-        engine: the first rank's; None on the others.
-        frees_memory: give this process's unused GPU memory to the servers before they generate.
+        engine: on rank 0; None on the others.
+        frees_memory: release this process's cached GPU memory before servers generate.
     """
 
     is_remote = True
@@ -25,7 +25,7 @@ class Rank0Engine(Engine):
         self.engine, self.frees_memory = engine, frees_memory
 
     def sync_weights(self) -> None:
-        """The first rank's policy is every rank's."""
+        """Synchronise rank 0's adapter, which equals that of every rank."""
 
         def work() -> None:
             assert self.engine is not None
@@ -40,7 +40,7 @@ class Rank0Engine(Engine):
         seeds: Sequence[int],
         finished: OnCompletion,
     ) -> None:
-        """This rank's completions, once those of all ranks are there; alone, each at once."""
+        """Pass on this rank's completions once all ranks' are complete; at once with one rank."""
         if PartialState().num_processes == 1:
             assert self.engine is not None
             self.engine.stream(prompts, sampling, seeds, finished)
@@ -67,19 +67,19 @@ class Rank0Engine(Engine):
     def submit(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
     ) -> PendingCompletions:
-        """As ``generate``; what is returned is called by all ranks together, too."""
+        """Start ``generate``; calling the returned function is collective as well."""
         all_prompts, all_seeds, mine = _of_all_ranks(prompts, seeds)
         waiting = self.engine.submit(all_prompts, sampling, all_seeds) if self.engine else list
         return lambda: run_on_rank0(waiting)[mine]
 
     def fork(self) -> "Rank0Engine":
-        """Another engine on the same servers, with an adapter of its own."""
+        """Another engine on the same servers, with a separate adapter."""
         engine = self.engine.fork() if self.engine else None
         return Rank0Engine(engine, frees_memory=self.frees_memory)
 
 
 class SharedEngine(Rank0Engine):
-    """All ranks ask for the same, and get it: for checks that no rank can make alone."""
+    """Returns the same completions on all ranks, for checks in which all ranks take part."""
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
@@ -94,7 +94,7 @@ class SharedEngine(Rank0Engine):
 def _of_all_ranks(
     prompts: Sequence[Sequence[int]], seeds: Sequence[int]
 ) -> tuple[list[Sequence[int]], list[int], slice]:
-    """All ranks' prompts and seeds, and where this rank's are among them."""
+    """Gather all ranks' prompts and seeds, and the slice of this rank's rows."""
     counts = all_gather_objects([len(prompts)])
     rows = all_gather_objects(list(zip(prompts, seeds, strict=True)))
     start = sum(counts[: PartialState().process_index])
