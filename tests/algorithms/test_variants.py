@@ -251,7 +251,7 @@ def test_train_full_interpolation_and_fixed_mask_ratio(tmp_path: Path) -> None:
             context={"mask_ratio_wrong": 0.25, "mask_ratio_correct": 0.25},
         ),
     )
-    assert metrics["selected_share"] == 1
+    assert metrics["selected_frac"] == 1
     assert metrics["selected_kl"] > 0
     assert [row["mask_ratio"] for row in rows] == [0.25] * 4
 

@@ -110,7 +110,7 @@ def test_probe_summary_matches_stored_samples(probed: Path) -> None:
         assert (row["policy"], row["difference"]["mean"]) == (reader, pytest.approx(difference))
         assert row["difference"]["low"] < row["difference"]["mean"] < row["difference"]["high"]
         assert table[reader][1].startswith(f"{100 * difference:+.1f} [")
-        assert table[reader][4] == f"{100 * summary['answer_visible_share'][reader]:.1f}"
+        assert table[reader][4] == f"{100 * summary['answer_visible_frac'][reader]:.1f}"
 
 
 def test_probe_teacher_with_full_solution_beats_student(
@@ -120,7 +120,7 @@ def test_probe_teacher_with_full_solution_beats_student(
     whole, half = (row["difference"] for row in summary["comparisons"])
     assert whole["low"] > 0.2
     assert whole["mean"] > half["mean"]
-    shares = summary["answer_visible_share"]
+    shares = summary["answer_visible_frac"]
     assert shares["teacher@0"] == 1
     assert shares["teacher@0.5"] < 0.5
 
@@ -194,7 +194,7 @@ def test_probe_controls_hide_as_much_as_own_solution(controlled: Path) -> None:
         difference = right(controlled, row["policy"]).mean() - right(controlled, row["less"]).mean()
         assert row["difference"]["mean"] == pytest.approx(difference)
         assert f"| {row['policy']} | {row['less']} | {100 * difference:+.1f} [" in text
-    shares = summary["answer_visible_share"]
+    shares = summary["answer_visible_frac"]
     assert (shares["teacher-answer"], shares["teacher-none"]) == (1, 0)
     assert shares["teacher-wrong_answer"] == 0
 

@@ -148,14 +148,14 @@ def test_an_evaluation_reports_the_mean_reward_of_a_users_grader(tmp_path: Path)
     [summary] = tmp_path.rglob("summary.json")
     [figures] = json.loads(summary.read_text())["figures"]["base"].values()
     assert figures["reward"]["mean"] == pytest.approx(sum(rewards) / 6)
-    assert not {"maj_at_k", "lenient_avg_at_k", "unboxed_share"} & figures.keys()
+    assert not {"maj_at_k", "lenient_avg_at_k", "unboxed_frac"} & figures.keys()
     assert "Mean reward" in summary.with_suffix(".md").read_text()
 
     # The mathematics grader reads the same samples, and has votes and lenient figures.
     summarise_folders([summary.parent], summary.parent, Display(enabled=False))
     [figures] = json.loads(summary.read_text())["figures"]["base"].values()
     assert "reward" not in figures
-    assert {"maj_at_k", "lenient_avg_at_k", "unboxed_share"} <= figures.keys()
+    assert {"maj_at_k", "lenient_avg_at_k", "unboxed_frac"} <= figures.keys()
 
     with pytest.raises(ConfigError, match="an evaluation needs grades"):
         summarise_folders([summary.parent], tmp_path, Display(enabled=False), grader="none")

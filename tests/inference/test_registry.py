@@ -12,7 +12,7 @@ from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.inference.engine import Engine
 from paint.inference.registry import ENGINES, engine_type, server_engine
-from paint.training.launcher import asked_for_servers
+from paint.training.launcher import with_servers_enabled
 from paint.training.trainer import train
 
 SOURCE = Path(__file__).parents[2] / "src" / "paint"
@@ -80,7 +80,7 @@ def configured(**sections: Any) -> Config:
 
 def test_an_engine_of_the_users_own_stays_where_gpus_are_given() -> None:
     config = configured(rollout={"engine": SHOUT})
-    assert asked_for_servers(config) == config
+    assert with_servers_enabled(config) == config
     with pytest.raises(ConfigError, match=r"generates in the training process .*--split"):
         server_engine(SHOUT)
     assert [server_engine(name) for name in ("local", "vllm")] == ["vllm", "vllm"]

@@ -306,7 +306,7 @@ def test_train_demo_with_owned_server_killed_midway_completes(popen: Popen, tmp_
     assert [row["step"] for row in metrics] == list(range(1, 21))
     assert [rows(folder, step) for step in range(1, 21)] == [32] * 20
     assert max(row["logprob_mismatch_mean"] for row in metrics) < 1e-4
-    assert sorted(row["seconds_adopt"] for row in metrics)[10] < 0.2
+    assert sorted(row["seconds_sync"] for row in metrics)[10] < 0.2
     assert metrics[-1]["loss"] < metrics[0]["loss"]
     assert not list((folder / "engine").glob("*paint-*"))
     until(lambda: not [pid for pid in served if alive(pid)], 20)

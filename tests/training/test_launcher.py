@@ -189,9 +189,9 @@ def test_place_impossible_split_is_refused(
     ],
     ids=["sft", "full", "merged", "urls"],
 )
-def test_asked_for_servers_config_that_cannot_use_them_is_unchanged(config: Config) -> None:
-    assert launcher.asked_for_servers(config) == config
-    assert launcher.asked_for_servers(LAB).rollout.engine == "vllm"
+def test_with_servers_enabled_config_that_cannot_use_them_is_unchanged(config: Config) -> None:
+    assert launcher.with_servers_enabled(config) == config
+    assert launcher.with_servers_enabled(LAB).rollout.engine == "vllm"
 
 
 def test_dry_run_prints_commands_and_starts_nothing(
@@ -227,10 +227,10 @@ def test_server_gpus_without_owned_server_or_name_are_refused(
 
 
 def test_resume_hint_includes_gpus_flag(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "all is saved; go on with `paint resume runs/a`"
+    text = "all is saved; resume with `paint resume runs/a`"
     assert with_gpus(text) == text
     monkeypatch.setenv(launcher.GPUS, "8")
-    assert with_gpus(text) == "all is saved; go on with `paint resume runs/a --gpus 8`"
+    assert with_gpus(text) == "all is saved; resume with `paint resume runs/a --gpus 8`"
 
 
 def test_serve_on_public_host_requires_key(
@@ -396,7 +396,7 @@ def test_train_two_ranks_killed_repeatedly_is_bitwise_equal(
         process.send_signal(number)
         output, _ = process.communicate(timeout=200)
         assert process.returncode == 128 + number, output
-        said = f"stopped by {number.name}, all is saved; go on with `paint resume {run} --gpus 2`"
+        said = f"stopped by {number.name}, all is saved; resume with `paint resume {run} --gpus 2`"
         assert output.count("stopped by") == 1
         assert output.splitlines()[-1] == said
         assert all_gone(processes)
@@ -414,7 +414,7 @@ def test_train_two_ranks_killed_repeatedly_is_bitwise_equal(
     assert other.returncode == 2
     assert "holds a run in another setting" in output
     assert "train.learning_rate" in output
-    assert f"go on with it in its own (`paint resume {tmp_path / 'whole'}`)" in output
+    assert f"resume it in its own folder (`paint resume {tmp_path / 'whole'}`)" in output
 
 
 @pytest.mark.slow
@@ -439,7 +439,7 @@ def test_train_two_ranks_and_two_vllm_servers_killed_resumes(
     assert process.returncode == 128 + signal.SIGKILL, output
     assert "is left out" in output
     assert "frame #" not in output  # of torch's C++
-    said = "rank 0 was ended by SIGKILL; what it saved is whole, go on with `paint resume RUN`"
+    said = "rank 0 was ended by SIGKILL; what it saved is whole, resume with `paint resume RUN`"
     assert output.splitlines()[-1] == f"paint: {said}"
     until(lambda: all_gone([*processes, *later]), 30)
 
@@ -448,7 +448,7 @@ def test_train_two_ranks_and_two_vllm_servers_killed_resumes(
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=200)
     assert process.returncode == 143, output
-    assert f"go on with `paint resume {run} --gpus 4`" in output.splitlines()[-1]
+    assert f"resume with `paint resume {run} --gpus 4`" in output.splitlines()[-1]
     until(lambda: all_gone(processes))
 
     process = start(line)

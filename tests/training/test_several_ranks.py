@@ -1,4 +1,4 @@
-"""Ranks that fail, are killed or asked to stop: all end, one message says why, a resume goes on."""
+"""Several ranks: failures, kills and signals end all of them with one message."""
 
 import os
 import re
@@ -90,7 +90,7 @@ def test_ranks_stop_signal_is_reported_once_and_keeps_step(
     process.send_signal(number)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 128 + number, output
-    assert output.count(f"stopped by {number.name}, all is saved; go on with `paint resume") == 1
+    assert output.count(f"stopped by {number.name}, all is saved; resume with `paint resume") == 1
     assert "Traceback" not in output
     assert_kept(folder, len(read_metrics(folder)))
 
@@ -120,7 +120,7 @@ def test_a_killed_rank_ends_all_and_the_resumed_run_ends_in_the_same_adapter(
     kill_the_second(process, folder, steps=killed_after + 2)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
-    assert output.count("going on after step") == 2, output
+    assert output.count("resuming after step") == 2, output
 
     process = launched(train_command(small(steps=12, checkpoint_every=2), whole))
     output, _ = process.communicate(timeout=300)

@@ -136,7 +136,7 @@ def test_slurm_job_stopped_and_resubmitted_is_bitwise_equal(
         output, _ = job.communicate(timeout=280)
         assert job.returncode == 0, output
         if name == "broken":
-            assert f"going on after step {done}" in output
+            assert f"resuming after step {done}" in output
     adapters = []
     for name in ("broken", "whole"):
         checkpoint = latest_checkpoint(tmp_path / "runs" / name)

@@ -122,7 +122,7 @@ def test_paint_step_matches_algorithm(run: Path, problems: list[Problem]) -> Non
     assert metrics["loss"] == pytest.approx(float(loss.value), rel=1e-4, abs=1e-7)
     kl = sum(part.mean() for part in loss.stats["kl"].split(lengths)) / 8
     assert metrics["kl"] == pytest.approx(float(kl), rel=1e-4)
-    assert metrics["selected_share"] == pytest.approx(
+    assert metrics["selected_frac"] == pytest.approx(
         float(sum(part.mean() for part in loss.stats["selected"].split(lengths)) / 8)
     )
     first_kl = [float(part[0]) for part in loss.stats["kl"].split(lengths)]
@@ -206,7 +206,7 @@ def test_opsd_step_has_no_masking_and_no_interpolation(
     )
     train(config, tmp_path / "run")
     [metrics] = read_metrics(tmp_path / "run")
-    assert metrics["mask_ratio"] == metrics["selected_share"] == 0
+    assert metrics["mask_ratio"] == metrics["selected_frac"] == 0
     policy = load_policy(config.model, seed=0)
     solutions = {p.id: p.solution for p in problems}
     for row in stored(tmp_path / "run"):
@@ -239,8 +239,8 @@ def test_step_metrics_are_averaged_like_loss() -> None:
     )
     assert by_completion["loss"] == pytest.approx((2 + 2) / 2)
     assert by_token["loss"] == pytest.approx(12 / 6)
-    assert by_completion["selected_share"] == pytest.approx((1 / 2 + 1 / 4) / 2)
-    assert by_token["selected_share"] == pytest.approx(2 / 6)
+    assert by_completion["selected_frac"] == pytest.approx((1 / 2 + 1 / 4) / 2)
+    assert by_token["selected_frac"] == pytest.approx(2 / 6)
     assert by_completion["selected_kl"] == pytest.approx((2 + 10) / 2)
     assert by_completion["truncated_frac"] == by_completion["accuracy"] == 0.5
     skipped = step_metrics(rows, [Grade(0.0), Grade(1.0)], "completion", 1)

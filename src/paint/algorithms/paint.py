@@ -1,11 +1,9 @@
 """PAINT's training step: the paper's Algorithm 1 for one minibatch, top to bottom.
 
-OPSD is the same step with nothing hidden and nothing interpolated (recipes/demo-opsd.toml). SFT and
-GRPO are in paint.algorithms.sft and grpo; what all steps share,
-and the run around them, is paint.training.
+    rollouts -> overlap -> mask ratio -> teacher prompt -> scores -> clipped KL -> update
 
-Everything random is a pure function of (seed, step, row), so a resumed run repeats what the first
-one would have done.
+OPSD is the same step without masking and interpolation (recipes/demo-opsd.toml). Every random
+choice is a pure function of (seed, step, row), so a resumed run repeats the original one.
 """
 
 import random
@@ -37,7 +35,7 @@ from paint.training.train_step import (
 )
 
 MASKED_SOURCES = ("own", "other")
-"""What of ``context.source`` is a solution, of which a part is hidden; the rest is shown whole."""
+# Context sources that are masked; all others are shown in full.
 
 
 def paint_step(
@@ -66,7 +64,7 @@ def paint_step(
 
 
 def add_teacher_prompt(setup: Setup, rollout: Rollout, step_index: int) -> Rollout:
-    """Overlap, mask ratio, masked solution, teacher prompt.
+    """Compute overlap and mask ratio of a rollout, and build its teacher prompt.
 
     Source: section 'Overlap-Adaptive Partial Solution Conditioning'.
     """
@@ -89,7 +87,7 @@ def build_teacher_prompt(
     ratio: float,
     seed: int,
 ) -> TeacherPrompt:
-    """What the teacher reads of a problem, with ``ratio`` of the solution hidden."""
+    """The teacher's prompt for a problem, with ``ratio`` of the solution masked."""
     reference = context = select_reference(problems, problem, options.source, seed)
     if reference is not None and options.source in MASKED_SOURCES:
         context = mask_solution(reference, ratio, placement=options.placement, seed=seed)
@@ -100,16 +98,14 @@ def build_teacher_prompt(
 
 
 def select_reference(
-    problems: Sequence[Problem], problem: Problem, shown: str, seed: int
+    problems: Sequence[Problem], problem: Problem, source: str, seed: int
 ) -> str | None:
-    """What stands for the solution in the teacher's prompt, before anything is masked.
-
-    All but "own" are controls.
+    """The reference of the teacher's prompt before masking; all sources but "own" are controls.
 
     Raises:
-        DataError: another problem, or another answer, is asked for, and there is none.
+        DataError: the source needs another problem or another answer, and there is none.
     """
-    match shown:
+    match source:
         case "own":
             return problem.solution
         case "none":
@@ -120,46 +116,48 @@ def select_reference(
     start = random.Random(seed).randrange(len(problems))
     for i in range(len(problems)):
         other = problems[(start + i) % len(problems)]
-        if shown == "other" and other.id != problem.id:
+        if source == "other" and other.id != problem.id:
             return other.solution
-        if shown == "wrong_answer" and compare_text(other.answer, problem.answer) == "wrong":
+        if source == "wrong_answer" and compare_text(other.answer, problem.answer) == "wrong":
             return f"The answer is $\\boxed{{{other.answer}}}$."
 
-    wanted = (
+    needed = (
         "a second problem"
-        if shown == "other"
+        if source == "other"
         else f"a problem with another answer than {problem.answer!r}"
     )
-    raise DataError(f"context.source {shown} needs {wanted}, and there is none")
+    raise DataError(f"context.source {source} needs {needed}, and there is none")
 
 
 def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> list[Rollout]:
-    """The teacher writes a rationale about what it is shown, and will score with it in view.
+    """Sample the teacher's rationale of its context, and append it to the teacher prompt.
 
     Source: appendix 'Training Algorithm', which names reason-first teachers.
     """
     policy, config = setup.policy, setup.config
-    shown = [
+    with_context = [
         (r, r.teacher_prompt.context, r.teacher_prompt.complete)
         for r in rollouts
         if r.teacher_prompt and r.teacher_prompt.context is not None
     ]
     prompts = [
         policy.rationale_prompt(r.problem.problem, context, complete=complete)
-        for r, context, complete in shown
+        for r, context, complete in with_context
     ]
-    seeds = [derive_seed(config.train.seed, "rationale", step_index, r.row) for r, _, _ in shown]
+    seeds = [
+        derive_seed(config.train.seed, "rationale", step_index, r.row) for r, _, _ in with_context
+    ]
     sampling = replace(
         sampling_from(config.rollout), max_new_tokens=config.teacher.rationale_tokens
     )
 
-    # In this process also where rollouts come from servers: those hold the student.
+    # Always in this process: servers hold the student, not the teacher.
     engine = LocalEngine(policy, batch_size=config.rollout.batch_size)
     with setup.teacher.view():
         rationales = engine.generate(prompts, sampling, seeds)
 
     with_rationales = []
-    for (rollout, context, complete), written in zip(shown, rationales, strict=True):
+    for (rollout, context, complete), written in zip(with_context, rationales, strict=True):
         rationale = policy.decode(written.ids).strip()
         prompt = policy.teacher_prompt(
             rollout.problem.problem, context, complete=complete, rationale=rationale
@@ -171,7 +169,7 @@ def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int)
 
 
 def score_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Both views of the same completions, and the loss between them.
+    """Score the completions under student and teacher, and compute the loss.
 
     Source: section 'Sparse Teacher Energy Interpolation', Eq. main_loss.
     """

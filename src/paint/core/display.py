@@ -39,7 +39,7 @@ SHOWN = {
     "base_kl": "KL to the model before training, nats",
     "student_entropy": "student entropy, nats",
     "teacher_entropy": "teacher entropy, nats",
-    "selected_share": "tokens interpolated",
+    "selected_frac": "tokens interpolated",
     "selected_kl": "unclipped KL there, nats",
     "completion_tokens": "tokens a completion",
     "gradient_norm": "gradient norm, before clipping",

@@ -117,8 +117,8 @@ def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
         **passes,
         **({} if lenient is None else {"lenient_avg_at_k": lenient.mean(axis=1)}),
         "truncated_frac": graded.truncated.mean(axis=1),
-        **({} if unboxed is None else {"unboxed_share": unboxed.mean(axis=1)}),
-        "looping_share": graded.repetitive.mean(axis=1),
+        **({} if unboxed is None else {"unboxed_frac": unboxed.mean(axis=1)}),
+        "repetitive_frac": graded.repetitive.mean(axis=1),
         "completion_tokens": graded.tokens.mean(axis=1),
     }
 

@@ -70,8 +70,8 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
     }
     written = {
         "truncated": "truncated_frac",
-        "no answer": "unboxed_share",
-        "looping": "looping_share",
+        "no answer": "unboxed_frac",
+        "looping": "repetitive_frac",
     }
     counted, written = (
         {head: f for head, f in heads.items() if all(f in row for row in kept)}

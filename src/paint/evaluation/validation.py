@@ -172,7 +172,7 @@ def validate(
         "validation_avg_at_k": interval.mean,
         "validation_avg_at_k_low": interval.low,
         "validation_avg_at_k_high": interval.high,
-        "validation_truncated_share": float(graded.truncated.mean()),
+        "validation_truncated_frac": float(graded.truncated.mean()),
         "validation_completion_tokens": float(graded.tokens.mean()),
     }
 

@@ -290,7 +290,7 @@ def write_report(
     figures: dict[str, Any] = summary_json(
         {name: {PROBLEMS: samples} for name, samples in graded.items()}
     )
-    figures["answer_visible_share"] = visible
+    figures["answer_visible_frac"] = visible
     figures["beside_own"] = [
         {
             "policy": name,

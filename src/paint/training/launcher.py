@@ -117,7 +117,7 @@ class Placement:
         return f"train on {trained}; serve on {served} ({self.reason})"
 
 
-def asked_for_servers(config: Config) -> Config:
+def with_servers_enabled(config: Config) -> Config:
     """The config with servers in place of the training process, wherever they can take its place.
 
     They cannot where nothing is generated, where weights are merged or all trained, and where
@@ -195,7 +195,7 @@ def on_gpus(request: Request, config: Config, *, ranks: int) -> Iterator[Config 
     if not request.gpus:
         yield config
         return
-    placement = place_ranks(request, asked_for_servers(config), (ranks, ranks))
+    placement = place_ranks(request, with_servers_enabled(config), (ranks, ranks))
     config = with_servers(config, placement)
     if request.dry_run:
         print(f"# {placement}")
@@ -226,7 +226,7 @@ def train_on(
         placement = place_ranks(request, config, (1, request.gpus))
         _require_same_engine(config, placement, folder)
     else:
-        placement = place_ranks(request, asked_for_servers(config), (1, request.gpus))
+        placement = place_ranks(request, with_servers_enabled(config), (1, request.gpus))
     config = with_servers(config, placement)
 
     if recipe is not None and not is_begun:
@@ -272,7 +272,7 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
     """
     if not request.gpus:
         raise ConfigError("no GPUs to serve on; add --gpus N, those of this machine")
-    config = asked_for_servers(config)
+    config = with_servers_enabled(config)
     placement = place_ranks(request, config, (0, 0))
     config = with_servers(config, placement)
     commands = [

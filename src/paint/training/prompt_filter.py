@@ -1,6 +1,6 @@
-"""Which problems fit: no prompt of theirs will ever have to be cut. And what the first prompts are.
+"""Drops or rejects problems whose prompts exceed the limit; prints the first prompts.
 
-Left out on purpose: cutting. A solution that loses its end to a limit would be another experiment.
+A prompt is never truncated: a solution without its end would be another experiment.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ Value = TypeVar("Value")
 def filter_problems(
     policy: Policy, config: Config, candidates: ValidRows, display: Display
 ) -> list[Problem]:
-    """The problems of which no prompt will ever have to be cut; what was skipped is said.
+    """The problems whose prompts fit; skipped rows are counted and reported.
 
     Raises:
         ConfigError: completions as long as the model's positions.
@@ -49,13 +49,17 @@ def filter_problems(
         return len(policy.solution_ids(problem.solution))
 
     problems = candidates.problems
-    fit = _counted(display, "training problems measured", problems, fits)
+    fit = _map_with_progress(display, "training problems measured", problems, fits)
     problems = list(compress(problems, fit))
     if config.context.source == "other" and problems:
         # Another problem's solution must fit as well, and only those that fit themselves are shown.
-        longest = max(_counted(display, "their solutions measured", problems, solution_tokens))
+        longest = max(
+            _map_with_progress(display, "their solutions measured", problems, solution_tokens)
+        )
         fits_with_other = partial(fits, other_tokens=longest)
-        fit = _counted(display, "measured with another's solution", problems, fits_with_other)
+        fit = _map_with_progress(
+            display, "measured with another's solution", problems, fits_with_other
+        )
         problems = list(compress(problems, fit))
 
     too_long = len(candidates.problems) - len(problems)
@@ -67,7 +71,7 @@ def filter_problems(
     for reason, count in skipped.items():
         display.note(f"skipped {count} rows: {reason}")
     if config.algorithm.needs_context:
-        found = _counted(
+        found = _map_with_progress(
             display, "solutions searched for anchors", problems, lambda p: anchors(p.solution)
         )
         if without_anchors := found.count(()):
@@ -78,10 +82,10 @@ def filter_problems(
     return problems
 
 
-def _counted(
+def _map_with_progress(
     display: Display, title: str, problems: Sequence[Problem], of: Callable[[Problem], Value]
 ) -> list[Value]:
-    """What it is of each problem. Of thousands that takes minutes, so it shows how far it is."""
+    """Apply a function to each problem with a progress bar."""
     values = []
     with display.counting(title, len(problems)) as counter:
         for problem in problems:
@@ -91,7 +95,7 @@ def _counted(
 
 
 def _without_control(policy: Policy, config: Config, candidates: ValidRows) -> ValidRows:
-    """The rows whose texts are text in every prompt."""
+    """The rows without text that the chat format would read as special tokens."""
     problems, skipped = [], dict(candidates.skipped)
     for problem in candidates.problems:
         found = special_text_finder(
@@ -123,9 +127,7 @@ def _longest_text(config: Config) -> str:
 
 
 def longest_prompt(policy: Policy, config: Config, problem: Problem, other_tokens: int) -> int:
-    """Tokens of the longest text that will ever stand before a completion of this problem.
-
-    With sft, the completion is part of it.
+    """Tokens of the longest prompt of this problem; without rollouts, its solution included.
 
     Args:
         other_tokens: length of the longest solution of another problem that may be shown; 0: none.
@@ -152,7 +154,7 @@ def longest_prompt(policy: Policy, config: Config, problem: Problem, other_token
 
 
 def warn_template_mismatch(display: Display, policy: Policy) -> None:
-    """Say it where the views differ in more than the privileged context, and what makes them equal.
+    """Warn if the views' templates differ in more than the context, and name the settings for it.
 
     Source: docs/fidelity.md, D9.
     """
@@ -176,7 +178,7 @@ def _or_nothing(text: str) -> str:
 
 
 def print_first_prompts(display: Display, policy: Policy, rollout: Rollout) -> None:
-    """Show what student and teacher really read: a template that differs is seen at a glance."""
+    """Print the first prompts of student and teacher, and the completion, with special tokens."""
     prompts = {"student": rollout.prompt}
     if rollout.teacher_prompt:
         prompts["teacher"] = rollout.teacher_prompt.prompt
@@ -189,7 +191,7 @@ def print_first_prompts(display: Display, policy: Policy, rollout: Rollout) -> N
 
 
 def _prompt_limit(policy: Policy, config: Config) -> tuple[int, int]:
-    """Tokens that a prompt may have, and tokens that are kept free for the completion."""
+    """The most tokens of a prompt, and the tokens reserved for the completion."""
     reserved = config.rollout.max_new_tokens if config.algorithm.needs_rollouts else 0
     positions = getattr(policy.model.config, "max_position_embeddings", None)
     limit = config.data.max_prompt_tokens

@@ -34,7 +34,7 @@ from paint.grading.base import Grade
 from paint.grading.math.grader import MathGrade
 from paint.training.rollouts import ScoredRollout, logprob_mismatches, off_policy_metrics
 
-FRACTIONS = {"clipped": "clip_frac", "selected": "selected_share"}
+FRACTIONS = {"clipped": "clip_frac", "selected": "selected_frac"}
 UNAVERAGED = {"student_log_prob", "teacher_log_prob", "tempered_log_prob", "entropy_ratio"}
 
 LIBRARIES = ("paint", "torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
@@ -52,7 +52,7 @@ def new_run(config: Config, folder: Path, problems: str, model: Mapping[str, str
     """
     if (folder / "run.json").exists():
         raise RunError(
-            f"{folder} already holds a run; go on with `paint resume {folder}` or set --log.name"
+            f"{folder} already holds a run; resume with `paint resume {folder}` or set --log.name"
         )
     for part in [*folder.glob("metrics.jsonl"), *folder.glob("*/step-*")]:
         raise RunError(

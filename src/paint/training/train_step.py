@@ -51,48 +51,49 @@ class Setup:
 
 
 Batch = Sequence[tuple[int, Problem]]
-"""A rank's rows of a minibatch: place in the minibatch, and problem."""
+"""A rank's rows of a minibatch: pairs of place in the minibatch and problem."""
 
 Score = Callable[[Sequence[Rollout]], tuple[Tensor, dict[str, Tensor]]]
-"""The mean loss of a micro-batch by ``objective.reduction``, and its values token by token.
+"""The mean loss of a micro-batch by ``objective.reduction``, and named values of its tokens.
 
-The tokens of all completions are laid end to end.
+The tokens of all completions are concatenated.
 """
 
 
 def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> list[Rollout]:
-    """One completion of the current student for every row; with steps ahead, of an earlier one.
+    """Sample one completion for every row from the student; off-policy, from an earlier student.
 
     Source: Algorithm 1, 'Sample one student rollout'.
     """
-    policy, ahead = setup.policy, setup.async_rollouts
-    asked = prompts, _, _ = generation_request(setup, batch, step_index)
+    policy, pending = setup.policy, setup.async_rollouts
+    request = generation_request(setup, batch, step_index)
+    prompts = request[0]
 
-    if ahead is None:
-        with clock("adopt"):  # first, so that an engine which fails finds no step half done
+    if pending is None:
+        with clock("sync"):  # first, so that a failing engine leaves no partial step
             setup.engine.sync_weights()
         with clock("rollout"):
-            completions = setup.engine.generate(*asked)
+            completions = setup.engine.generate(*request)
     else:
         with clock("wait"):
-            completions = ahead.get(step_index)
-        with clock("ask"):
-            ahead.submit(step_index)
+            completions = pending.get(step_index)
+        with clock("submit"):
+            pending.submit(step_index)
 
     rollouts = [
         Rollout(row, problem, prompt, completion, policy.decode(completion.ids))
         for (row, problem), prompt, completion in zip(batch, prompts, completions, strict=True)
     ]
-    if ahead is None:
+    if pending is None:
         return rollouts
-    with clock("author"):
-        return ahead.score_under_behavior_policy(rollouts, step_index)
+    with clock("behavior"):
+        return pending.score_under_behavior_policy(rollouts, step_index)
 
 
 def generation_request(
     setup: Setup, batch: Batch, step_index: int
 ) -> tuple[list[list[int]], Sampling, list[int]]:
-    """What an engine is asked for in a step: prompts, sampling, seeds."""
+    """Prompts, sampling settings and seeds of a step's request to the engine."""
     config = setup.config
     prompts = [setup.policy.student_prompt(problem.problem) for _, problem in batch]
     seeds = [derive_seed(config.train.seed, step_index, row) for row, _ in batch]
@@ -111,7 +112,7 @@ def student_log_probs(
 
 
 def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
-    """The grade of each completion."""
+    """Grade each completion by the run's grader."""
     transcript = setup.policy.transcript
     items = [
         item_of(r.problem, transcript(r.prompt, r.completion.ids), truncated=r.completion.truncated)
@@ -121,13 +122,13 @@ def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
 
 
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[ScoredRollout]:
-    """The gradient of the whole step's loss, micro-batch by micro-batch, on ranks of equal work.
+    """Accumulate the gradient of the step's loss over micro-batches, with rows balanced over ranks.
 
-    Returns the scored rollouts in the order of their rows: on the first rank those of all ranks, on
-    the others their own.
+    Returns the scored rollouts in the order of their rows: those of all ranks on the first rank,
+    and a rank's own on the others.
     """
     config = setup.config
-    barrier()  # one rank may have generated for much longer than another
+    barrier()  # ranks may differ much in how long they generated
     rollouts = balance_rows(setup.accelerator, rollouts, setup.policy, config)
     total = global_counts(setup.accelerator, rollouts, config.objective)
 
@@ -143,15 +144,15 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
             tokens = {name: parts[i].tolist() for name, parts in columns.items()}
             scored.append(ScoredRollout(rollout, tokens))
 
-    for _ in range(missing):  # the other ranks need this one's part of the layers
+    for _ in range(missing):  # sharded layers: every rank takes part in every pass
         setup.accelerator.backward(0 * score(micros[-1])[0])
     return sorted(gather_on_rank0(scored), key=lambda item: item.rollout.row)
 
 
 def update(setup: Setup, step_index: int) -> float:
-    """One step of the optimizer with the accumulated gradient; the teacher follows.
+    """Step the optimizer with the accumulated gradient, and update the teacher.
 
-    Returns the norm of the gradient before it was scaled down.
+    Returns the norm of the gradient before clipping.
 
     Raises:
         NonFiniteError: the gradient is not finite; nothing was updated.
@@ -187,14 +188,14 @@ def completion_lengths(rollouts: Sequence[Rollout]) -> list[int]:
 
 
 def completion_ids(rollouts: Sequence[Rollout], device: torch.device) -> Tensor:
-    """The completions' token ids, laid end to end (n)."""
+    """The token ids of all completions, concatenated (n)."""
     return torch.tensor([i for rollout in rollouts for i in rollout.completion.ids], device=device)
 
 
 def global_counts(
     accelerator: Accelerator, rollouts: Sequence[Rollout], options: ObjectiveConfig
 ) -> tuple[int, int]:
-    """Completions and weighed tokens of the whole optimizer step, over all ranks."""
+    """Completions and loss tokens of the optimizer step, over all ranks."""
     counts = torch.tensor(
         [len(rollouts), loss_tokens(rollouts, options)], device=accelerator.device
     )
@@ -205,7 +206,7 @@ def global_counts(
 def micro_batch_weight(
     micro: Sequence[Rollout], total: tuple[int, int], options: ObjectiveConfig
 ) -> float:
-    """The weight of a micro-batch's mean loss in the step's: its share of completions or tokens."""
+    """The weight of a micro-batch's mean loss: its fraction of the step's completions or tokens."""
     completions, tokens = total
     if options.reduction == "token":
         return loss_tokens(micro, options) / max(tokens, 1)
@@ -213,5 +214,5 @@ def micro_batch_weight(
 
 
 def loss_tokens(rollouts: Sequence[Rollout], options: ObjectiveConfig) -> int:
-    """Completion tokens that are not left out of the loss."""
+    """Completion tokens that count in the loss."""
     return sum(max(length - options.skip_tokens, 0) for length in completion_lengths(rollouts))

@@ -1,4 +1,4 @@
-"""A training run: what it sets up, the loop over its steps, and what it leaves behind.
+"""The trainer: set-up, the loop over steps, checkpoints and logs.
 
 The loop adds the order of the data, checkpoints, resuming and stopping to the steps of
 paint.algorithms.
@@ -66,10 +66,10 @@ from paint.training.train_step import (
 )
 
 AtEnd = Callable[[Path, Accelerator, Display], None]
-"""What is done with a run's folder when its last step is over."""
+"""A function that is called with the run's folder after the last step."""
 
 START_SECONDS = 600
-"""What ranks wait for each other beyond what an engine may take."""
+# Seconds that ranks wait for each other, beyond the time of an engine.
 
 
 def train(
@@ -80,10 +80,10 @@ def train(
     display: Display | None = None,
     at_end: AtEnd | None = None,
 ) -> Path:
-    """Run (or go on with) a training run in ``folder`` and return its last checkpoint.
+    """Train in ``folder``, or resume there, and return the last checkpoint.
 
     Args:
-        at_end: called on the first rank, while trackers still take figures.
+        at_end: called on the first rank, before trackers are closed.
 
     Raises:
         ConfigError, DataError, ImplError, PolicyError, RunError: before the first step wherever
@@ -152,7 +152,7 @@ def _train(
             )
         if resume:
             run_on_rank0(lambda: run_log.truncate_to_step(config, folder, done))
-            display.note(f"going on after step {done} of {folder}")
+            display.note(f"resuming after step {done} of {folder}")
 
         with (
             _open_engine(policy, config, folder, display, problems) as engine,
@@ -194,14 +194,16 @@ def loop(
     done: int,
     signals: list[int],
 ) -> None:
-    """Step after step from ``done`` on, with what each leaves behind."""
+    """Run the steps after ``done``, with their logs, checkpoints and validations."""
     config, accelerator = setup.config.train, setup.accelerator
 
     with run_log.stop_signals(signals), display.running(config.steps, done):
-        stop_if_asked = partial(_stop_if_asked, signals, folder)
+        stop_if_signalled = partial(_stop_if_signalled, signals, folder)
         try:
-            if _is_due(config, done):  # the student as it starts, or what a kill left undone
-                _validate(validation, setup, display, done, stop_if_asked)
+            if _is_due(
+                config, done
+            ):  # the initial student, or a validation that a kill interrupted
+                _validate(validation, setup, display, done, stop_if_signalled)
 
             while done < config.steps:
                 clock = Clock(display)
@@ -218,13 +220,12 @@ def loop(
                         checkpoint.save(folder, setup, done)
                 _raise_stopped(signal_number, folder)
                 if is_due:
-                    _validate(validation, setup, display, done, stop_if_asked)
+                    _validate(validation, setup, display, done, stop_if_signalled)
         except (Interrupted, checkpoint.RanksDiffer):
             raise
         except Exception:
-            # A failure must not lose whole steps. One between GRPO's updates, before the teacher
-            # followed the student, or before a step's figures were written, left half a step, which
-            # must not be kept as a whole one.
+            # Checkpoint complete steps only. A failure between the updates of a step, before the
+            # teacher's update or before logging leaves a partial step.
             if accelerator.is_main_process and done and is_whole_step(setup, done):
                 with suppress(RunError):
                     checkpoint.save(folder, setup, done)
@@ -232,7 +233,7 @@ def loop(
 
 
 def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
-    """The rows of a step: one a problem, or with GRPO a group of neighbours on each.
+    """The rows of a step: as many neighbouring rows of each problem as a group has.
 
     Source: Algorithm 1, 'Sample a minibatch'.
     """
@@ -251,7 +252,7 @@ def log_step(
     clock: Clock,
     step_number: int,
 ) -> None:
-    """Show and store a step, counted from 1."""
+    """Print and store the metrics and rollouts of a step, counted from 1."""
     if step_number == 1:
         print_first_prompts(display, setup.policy, scored[0].rollout)
 
@@ -266,7 +267,7 @@ def log_step(
 
     if metrics.get("off_policy_kl", 0.0) > OFF_POLICY_KL_WARNING:
         display.note(
-            f"step {step_number}: its completions are old: off_policy_kl is "
+            f"step {step_number}: the completions are off-policy: off_policy_kl is "
             f"{metrics['off_policy_kl']:.2g} "
             f"nats, over {OFF_POLICY_KL_WARNING:g}; lower rollout.off_policy_steps or "
             "train.learning_rate"
@@ -312,7 +313,7 @@ def _open_async_rollouts(setup: Setup, folder: Path, display: Display, done: int
 
 
 def grades_of(setup: Setup, scored: Sequence[ScoredRollout]) -> list[Grade]:
-    """The grade of each completion; references are right."""
+    """The grade of each completion; references count as right."""
     rollouts = [item.rollout for item in scored]
     if not setup.algorithm.needs_rollouts:
         return [Grade(1.0, "reference")] * len(rollouts)
@@ -410,7 +411,7 @@ def _validate(
 ) -> None:
     """Evaluate the checkpoint of this step, where problems were named for it."""
     if validation is not None:
-        figures = validate(
+        metrics = validate(
             validation,
             setup.policy,
             setup.engine,
@@ -420,7 +421,7 @@ def _validate(
             done,
             stop,
         )
-        setup.accelerator.log(figures, step=done)
+        setup.accelerator.log(metrics, step=done)
 
 
 def _is_due(config: TrainConfig, done: int) -> bool:
@@ -428,7 +429,7 @@ def _is_due(config: TrainConfig, done: int) -> bool:
     return done % config.checkpoint_every == 0 or done == config.steps
 
 
-def _stop_if_asked(signals: Sequence[int], folder: Path) -> None:
+def _stop_if_signalled(signals: Sequence[int], folder: Path) -> None:
     _raise_stopped(any_rank_signal(signals), folder)
 
 
@@ -436,7 +437,7 @@ def _raise_stopped(signal_number: int, folder: Path) -> None:
     if signal_number:
         raise Interrupted(
             f"stopped by {Signals(signal_number).name}, all is saved; "
-            f"go on with `paint resume {folder}`",
+            f"resume with `paint resume {folder}`",
             signal_number,
         )
 

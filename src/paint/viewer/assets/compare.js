@@ -3,7 +3,7 @@
 const NAMES = DATA.runs.map((run) => run.name);
 const allSteps = [...new Set(DATA.runs.flatMap((run) => run.metrics.step ?? []))].sort((a, b) => a - b);
 const FIRST = ["loss", "kl", "accuracy", "overlap", "mask_ratio", "clip_frac", "unclipped_mass", "student_entropy", "teacher_entropy", "completion_tokens", "truncated_frac"];
-const SHARES = /_share$|^overlap|^mask_ratio$|^unclipped_mass$/;
+const SHARES = /_frac$|^accuracy$|^overlap|^mask_ratio$|^unclipped_mass$/;
 
 function over(name) {
   const series = DATA.runs.map((run) => { const at = new Map((run.metrics.step ?? []).map((s, i) => [s, run.metrics[name]?.[i] ?? null])); return { name: run.name, y: allSteps.map((s) => at.get(s) ?? null) }; });

@@ -21,7 +21,7 @@ function buildFigures(section) {
     section.append(el("h2", {}, `Less ${POLICIES[0]}, on the same problems`), el("div.charts.wide", {}, [...new Set(DATA.differences.map((d) => d.benchmark))].map((set) => intervalChart({ title: set, note: "paired difference of Avg@k, with 95 % interval", rows: DATA.differences.filter((d) => d.benchmark === set).map((d) => ({ label: `${d.policy} (p ${number(d.p, 1)})`, mean: d.mean, low: d.low, high: d.high })), format: (v, digits = 1) => `${v >= 0 ? "+" : "\u2212"}${(100 * Math.abs(v)).toFixed(digits)}` }))));
   }
   const all = Object.values(DATA.figures).flatMap(Object.values);
-  const shown = [["reward", number], ["avg_at_k", percent], ["maj_at_k", percent], ["lenient_avg_at_k", percent], ["truncated_frac", percent], ["unboxed_share", percent], ["looping_share", percent], ["completion_tokens", number]].filter(([name]) => all.some((f) => f[name]));
+  const shown = [["reward", number], ["avg_at_k", percent], ["maj_at_k", percent], ["lenient_avg_at_k", percent], ["truncated_frac", percent], ["unboxed_frac", percent], ["repetitive_frac", percent], ["completion_tokens", number]].filter(([name]) => all.some((f) => f[name]));
   section.append(el("h2", {}, "All figures"), el("div.scroll", {}, el("table", {}, el("thead", {}, el("tr", {}, ["policy", "benchmark", ...shown.map(([name]) => name)].map((c, i) => el(i < 2 ? "th.left" : "th", {}, c)))),
     el("tbody", {}, POLICIES.flatMap((p) => Object.entries(DATA.figures[p]).map(([set, f]) => el("tr", {}, el("td.left", {}, p), el("td.left", {}, set), shown.map(([name, format]) => el("td", { title: f[name] ? `[${format(f[name].low)}, ${format(f[name].high)}]` : null }, f[name] ? format(f[name].mean) : ""))))))))
   );
