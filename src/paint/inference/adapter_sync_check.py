@@ -1,7 +1,7 @@
-"""Proof that the engine generates with the policy that is trained: once, before the first step.
+"""Adapter sync check: the engine must generate with the trained policy, before the first step.
 
-The log-probs of sampled tokens are known twice, from the engine that drew them and from the trainer
-that scores them. Where they differ, training is off-policy, for whatever reason: a stale adapter,
+The log-probs of sampled tokens are computed twice, by the engine that drew them and by the trainer
+that scores them. If they differ, training is off-policy, for whatever reason: a stale adapter,
 merged weights, another model, ... Every step compares them again (paint.training.rollouts).
 """
 
@@ -34,12 +34,12 @@ def check_adapter_sync(
     sampling: Sampling,
     bound: float,
 ) -> dict[str, float]:
-    """Change the adapter, see the engine's log-probs follow the trainer's, and change it back.
+    """Perturb the adapter, compare the engine's log-probs with the trainer's, and restore it.
 
-    The adapter's B is perturbed until the trainer's own log-probs of the engine's tokens move by
-    twice the bound (and 0.1 nats), so that an engine which kept its adapter cannot pass; not by
-    more, because a policy far from its weights rounds more. Then policy and engine are as before,
-    which is checked, too.
+    The adapter's B is perturbed until the trainer's log-probs of the engine's tokens change by
+    twice the bound (and 0.1 nats), so that an engine with the old adapter fails the check. A larger
+    perturbation would increase rounding errors. Then policy and engine are restored, which is
+    checked as well.
 
     Returns:
         Mean gaps in nats, of the source with the largest: ``before``, ``perturbed`` and
@@ -63,9 +63,9 @@ def check_adapter_sync(
         )
 
     unperturbed = trainer_log_probs(policy, prompts, completions)
-    wanted, reached, scale = max(2 * min(bound, 1.0), 0.1), 0.0, 1e-4
+    target, reached, scale = max(2 * min(bound, 1.0), 0.1), 0.0, 1e-4
     with restoring(policy):
-        while reached < wanted and scale < 1e3:
+        while reached < target and scale < 1e3:
             perturb(policy, scale)
             scale *= 1.2
             current = trainer_log_probs(policy, prompts, completions)
@@ -80,7 +80,7 @@ def check_adapter_sync(
             raise LogprobMismatchError(
                 f"with a changed adapter the engine's log-probs are {follows:.3g} nats away from "
                 f"the changed policy's and {moved:.3g} from those without the change: the engine "
-                f"does not serve the adapter that it is given. Look at its log, at --enable-lora, "
+                f"does not serve the adapter that it was sent. Look at its log, at --enable-lora, "
                 f"and at {CAUSES}"
             )
     if not restored <= bound:
@@ -98,7 +98,7 @@ def _mismatches(
 ) -> Float[Tensor, " s"]:
     """Mean |log p_engine − log p_trainer| in nats of each source of completions.
 
-    A tensor, because its largest value is NaN where any value is.
+    Returned as a tensor, because its maximum is NaN if any value is.
     """
     gaps: dict[str, list[float]] = {}
     trainer = iter(trainer_log_probs(policy, prompts, completions).tolist())
@@ -114,7 +114,7 @@ def trainer_log_probs(
 ) -> Float[Tensor, " n"]:
     """The trainer's log p(id | prefix) of every completion token, in nats, on the CPU.
 
-    At temperature 1, as an engine's.
+    At temperature 1, like an engine's.
     """
     ids = [completion.ids for completion in completions]
     hidden = policy.hidden_states(prompts, ids)
@@ -124,7 +124,7 @@ def trainer_log_probs(
 
 @contextmanager
 def restoring(policy: Policy) -> Iterator[None]:
-    """After this block the adapter is as it was before, exactly."""
+    """Restore the adapter bit by bit after the block."""
     before = [parameter.detach().clone() for parameter in policy.trainable]
     try:
         yield
@@ -138,7 +138,7 @@ def restoring(policy: Policy) -> Iterator[None]:
 def perturb(policy: Policy, scale: float) -> None:
     """Add noise of this standard deviation to every B of the adapter.
 
-    It is the same in every call and on every rank.
+    The noise is the same in every call and on every rank.
     """
     generator = torch.Generator().manual_seed(0)
     for name, parameter in policy.model.named_parameters():

@@ -1,7 +1,6 @@
-"""Opening the engine that a config names: in this process, or on servers whose adapter is checked.
+"""Factory for the engine of a config: in this process, or on servers.
 
-A remote engine belongs to the first rank, and generates only once it has passed the adapter sync
-check.
+A remote engine belongs to rank 0 and is usable once it has passed the adapter sync check.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,9 +27,9 @@ class EngineSetup:
     """The arguments from which every engine is made (``from_setup``).
 
     Attributes:
-        model: what the policy was loaded from, which a server loads, too.
-        folder: the run's, for logs and for adapters on their way to servers.
-        max_tokens: the longest prompt and completion together.
+        model: the model that the policy was loaded from, and that servers load.
+        folder: the run's folder, for logs and adapters.
+        max_tokens: maximum length of prompt and completion together.
     """
 
     policy: Policy
@@ -43,13 +42,13 @@ class EngineSetup:
 
 @contextmanager
 def open_engine(setup: EngineSetup, problems: Sequence[Problem]) -> Iterator[Engine]:
-    """The engine that ``rollout.engine`` names; one on servers has passed the adapter sync check.
+    """Open the engine of ``rollout.engine``; one on servers passes the adapter sync check first.
 
     Args:
-        problems: some that will be asked; servers prove themselves on them.
+        problems: problems of the run, for the adapter sync check.
 
     Raises:
-        EngineError, LogprobMismatchError: the engine cannot be used, or is not the policy.
+        EngineError, LogprobMismatchError: the engine cannot be used, or does not match the policy.
     """
     rollout, policy = setup.rollout, setup.policy
     kind = engine_type(rollout.engine)
@@ -58,7 +57,7 @@ def open_engine(setup: EngineSetup, problems: Sequence[Problem]) -> Iterator[Eng
         yield build(setup)
         return
 
-    # All rows are asked for at once and go to the least busy server: four for each reach every one.
+    # All rows are requested at once and go to the least busy server: four a server reach each one.
     count = 4 * max(len(rollout.urls), len(rollout.server_gpus), 1)
     prompts = [policy.student_prompt(problems[i % len(problems)].problem) for i in range(count)]
     sampling = sampling_from(rollout)
@@ -74,15 +73,15 @@ def open_remote(
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
 ) -> Iterator[Engine]:
-    """An engine on servers, for all ranks. Whatever ends the block closes it.
+    """Open an engine on servers, for all ranks. It is closed at the end of the block.
 
     Args:
-        build: makes the first rank's engine.
+        build: creates the engine of rank 0.
         prompts, sampling: those of the adapter sync check.
 
     Raises:
         EngineError: a server cannot be reached or started, or lacks room for the adapter.
-        LogprobMismatchError: it does not serve the adapters that it is given.
+        LogprobMismatchError: it does not serve the adapters that it was sent.
     """
     policy, rollout = setup.policy, setup.rollout
     with ExitStack() as stack:
@@ -94,9 +93,9 @@ def open_remote(
             stack.callback(engine.close)
             engine.connect()
 
-        def prove(asked: Engine) -> None:
+        def check(checked: Engine) -> None:
             gaps = check_adapter_sync(
-                policy, asked, prompts, sampling, rollout.max_logprob_mismatch
+                policy, checked, prompts, sampling, rollout.max_logprob_mismatch
             )
             setup.display.note(
                 f"engine: a changed adapter moved its log-probs by {gaps['moved']:.3g} nats, "
@@ -106,8 +105,8 @@ def open_remote(
 
         run_on_rank0(start)
         if is_sharded(policy.base):  # no rank can score alone
-            prove(SharedEngine(engine, frees_memory=rollout.colocate))
+            check(SharedEngine(engine, frees_memory=rollout.colocate))
         else:
-            run_on_rank0(lambda: prove(engine) if engine else None)
+            run_on_rank0(lambda: check(engine) if engine else None)
         run_on_rank0(lambda: engine.require_slots() if engine else None)
         yield Rank0Engine(engine, frees_memory=rollout.colocate)

@@ -1,11 +1,10 @@
-"""The engine in the training process: it generates with the very model that is trained.
+"""Local engine: generation in the training process with the trained model.
 
 Sampling is a pure function of the logits and of one uniform number per (seed, token). A completion
-therefore depends on its own prompt and seed alone, not on its batch, its rank or what was sampled
-before.
+therefore depends on its prompt and seed alone, not on its batch, its rank or earlier samples.
 
-What many rows have in common is read once: a prompt that is asked several times, and what all
-prompts begin with. A row leaves as soon as it ends, and the next one takes its place.
+Repeated prompts and the common prefix of all prompts are prefilled once. Batching is continuous: a
+finished row leaves the batch, and a waiting one takes its place.
 """
 
 import math
@@ -32,18 +31,18 @@ from paint.models.policy import Policy
 from paint.models.sharding import gather_parameters
 
 WORTH_SHARING = 16
-"""Tokens that all prompts must begin with, to be read in a pass of their own."""
+"""Minimum length of a common prefix that is prefilled separately."""
 
 REFILL = 4
-"""New rows are read once this part of the places is free: a quarter. One by one would be slow."""
+"""New rows are prefilled once 1 / REFILL of the batch is free; one by one would be slow."""
 
 LIKELIEST = 256
-"""Tokens that are looked at first for those of top-p."""
+"""Number of likeliest tokens in which top-p is searched first."""
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A completion that is being written, and the uniform numbers that its tokens are drawn by."""
+    """An unfinished completion, and the uniform numbers by which its tokens are drawn."""
 
     index: int
     prompt: tuple[int, ...]
@@ -54,12 +53,12 @@ class _Row:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Rows side by side, each at the right edge of what was read.
+    """Rows of a batch, left-padded.
 
     Attributes:
         logits: of every row's next token (b v).
-        mask: 1 where a place of the cache holds a token of the row (b t).
-        cache: keys and values of these places.
+        mask: 1 where a position of the cache holds a token of the row (b t).
+        cache: keys and values of these positions.
     """
 
     rows: list[_Row]
@@ -69,7 +68,7 @@ class _Batch:
 
 
 class LocalEngine(Engine):
-    """Generates with the policy itself, so there is nothing to synchronise."""
+    """Generates with the policy itself, so that no weights are synchronised."""
 
     def __init__(self, policy: Policy, *, batch_size: int, display: Display | None = None) -> None:
         self.policy = policy
@@ -81,7 +80,7 @@ class LocalEngine(Engine):
         return cls(setup.policy, batch_size=setup.rollout.batch_size, display=setup.display)
 
     def sync_weights(self) -> None:
-        """Nothing to do: the weights are shared."""
+        """Do nothing: the weights are shared."""
 
     def stream(
         self,
@@ -105,18 +104,18 @@ class LocalEngine(Engine):
         seeds: Sequence[int],
         finished: OnCompletion,
     ) -> None:
-        # Neighbours are alike: little padding, and the same prompts side by side.
+        # Sort prompts by length, for little padding, and equal prompts next to each other.
         texts = [tuple(prompt) for prompt in prompts]
         order = sorted(range(len(texts)), key=lambda i: (-len(texts[i]), texts[i]))
         waiting = deque(order)
         # A rank may have no row of a last batch.
         beginning = self._read_beginning(texts) if texts else None
         batch: _Batch | None = None
-        whole = 0
+        finished_tokens = 0
 
         def hand_over(index: int, completion: Completion) -> None:
-            nonlocal whole
-            whole += len(completion.ids)
+            nonlocal finished_tokens
+            finished_tokens += len(completion.ids)
             finished(index, completion)
 
         while waiting or batch:
@@ -129,11 +128,12 @@ class LocalEngine(Engine):
 
             assert batch is not None
             tokens = _draw(batch, sampling)
-            batch = self._go_on(batch, tokens, sampling, hand_over)
-            self.display.writing(whole, sum(len(row.ids) for row in batch.rows) if batch else 0)
+            batch = self._decode(batch, tokens, sampling, hand_over)
+            unfinished = sum(len(row.ids) for row in batch.rows) if batch else 0
+            self.display.writing(finished_tokens, unfinished)
 
     def _read_beginning(self, prompts: Sequence[tuple[int, ...]]) -> DynamicCache | None:
-        """What all prompts begin with, read; None where that is too short, or cannot be shared."""
+        """Prefill the common prefix of all prompts; None if it is short or cannot be shared."""
         first, last = min(prompts), max(prompts)  # all others lie between them
         shared = list(takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
         length = min(len(shared), min(map(len, prompts)) - 1)
@@ -145,7 +145,7 @@ class LocalEngine(Engine):
         return batch.cache if _is_plain(batch) else None
 
     def _read(self, rows: list[_Row], beginning: DynamicCache | None) -> _Batch:
-        """Rows whose prompts are read, each different one once."""
+        """Prefill the prompts of rows, each distinct prompt once."""
         prompts = list(dict.fromkeys(row.prompt for row in rows))
         start = beginning.get_seq_length() if beginning else 0
         cache = self._new_cache()
@@ -166,10 +166,10 @@ class LocalEngine(Engine):
         places = {prompt: place for place, prompt in enumerate(prompts)}
         return _selected(batch, rows, [places[row.prompt] for row in rows])
 
-    def _go_on(
+    def _decode(
         self, batch: _Batch, tokens: Int[Tensor, " b"], sampling: Sampling, finished: OnCompletion
     ) -> _Batch | None:
-        """The rows that go on after these tokens; the others are handed over."""
+        """Append these tokens, hand over finished rows, and decode the others."""
         log_probs = batch.logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0].tolist()
         if not all(map(math.isfinite, log_probs)):
             raise NonFiniteError(
@@ -177,7 +177,7 @@ class LocalEngine(Engine):
                 "train.learning_rate"
             )
 
-        end_ids, going = set(self.policy.end_ids), []
+        end_ids, active = set(self.policy.end_ids), []
         for place, (row, token) in enumerate(zip(batch.rows, tokens.tolist(), strict=True)):
             row.ids.append(token)
             row.log_probs.append(log_probs[place])
@@ -186,13 +186,13 @@ class LocalEngine(Engine):
                 truncated = not has_ended
                 finished(row.index, Completion(tuple(row.ids), tuple(row.log_probs), truncated))
             else:
-                going.append(place)
+                active.append(place)
 
-        if not going:
+        if not active:
             return None
-        if len(going) < len(batch.rows):
-            batch = _selected(batch, [batch.rows[place] for place in going], going)
-            tokens = tokens[going]
+        if len(active) < len(batch.rows):
+            batch = _selected(batch, [batch.rows[place] for place in active], active)
+            tokens = tokens[active]
         mask = pad(batch.mask, (0, 1), value=1)
         return self._forward(batch.rows, tokens[:, None], mask, batch.cache)
 
@@ -203,7 +203,7 @@ class LocalEngine(Engine):
         mask: Int[Tensor, "b t"],
         cache: DynamicCache,
     ) -> _Batch:
-        """The batch after n more tokens of every row, whose mask includes them."""
+        """Run the model on n more tokens of every row; mask includes them."""
         decoder = self.policy.base.get_decoder()
         options = {}
         if "position_ids" in signature(decoder.forward).parameters:
@@ -211,7 +211,7 @@ class LocalEngine(Engine):
         states = decoder(
             input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **options
         ).last_hidden_state
-        # The last state alone, and without its own dimension: torch would copy the head for each.
+        # Only the last state, without its token dimension: torch would copy the head for each row.
         return _Batch(rows, self.policy.lm_head(states[:, -1]).float(), mask, cache)
 
     def _new_cache(self) -> DynamicCache:
@@ -238,15 +238,15 @@ class MergedEngine(LocalEngine):
 
 
 def _is_plain(batch: _Batch) -> bool:
-    """Whether every layer keeps keys and values of every place, so that rows can be put together.
+    """Whether every layer caches keys and values of every position, so that batches can be joined.
 
-    Layers with a sliding window or a recurrent state do not: their rows stay in their batch.
+    Layers with a sliding window or a recurrent state do not; their rows stay in one batch.
     """
     return all(type(layer) is DynamicLayer for layer in batch.cache.layers)
 
 
 def _selected(batch: _Batch, rows: list[_Row], places: list[int]) -> _Batch:
-    """These places of a batch, for these rows, without the columns that none of them uses."""
+    """Select places of a batch for these rows, and drop columns that none of them uses."""
     index = torch.tensor(places, device=batch.mask.device)
     mask = batch.mask[index]
     batch.cache.reorder_cache(index)
@@ -258,7 +258,7 @@ def _selected(batch: _Batch, rows: list[_Row], places: list[int]) -> _Batch:
 
 
 def _joined(old: _Batch, new: _Batch) -> _Batch:
-    """Two batches as one: the narrower one is padded on its left."""
+    """Join two batches; the narrower one is padded on the left."""
     width = max(old.mask.shape[1], new.mask.shape[1])
     left = [width - batch.mask.shape[1] for batch in (old, new)]
 
@@ -280,7 +280,7 @@ def _uniforms(seed: int, sampling: Sampling) -> list[float]:
 
 
 def _draw(batch: _Batch, sampling: Sampling) -> Int[Tensor, " b"]:
-    """Each row's next token: its distribution inverted at the row's next uniform number."""
+    """Draw each row's next token by inverting its distribution at the next uniform number."""
     if sampling.temperature == 0:
         return batch.logits.argmax(-1)
     uniforms = torch.tensor([row.uniforms[len(row.ids)] for row in batch.rows])
@@ -291,11 +291,11 @@ def _draw(batch: _Batch, sampling: Sampling) -> Int[Tensor, " b"]:
 def distribution(
     logits: Float[Tensor, "b v"], sampling: Sampling
 ) -> tuple[Float[Tensor, "b n"], Int[Tensor, "b n"]]:
-    """What tokens are drawn by, up to a factor, and the tokens: temperature, top-k, then top-p.
+    """Unnormalised probabilities after temperature, top-k and top-p, and their tokens.
 
-    Tokens as likely as the k-th are all kept. Of tokens that are equally likely where top-p ends,
-    only as many are kept as are needed to reach it, those of the lowest ids. Tokens that are left
-    out have probability 0 or are not there; the others stand in the order of their ids.
+    All tokens as likely as the k-th are kept. Of equally likely tokens at the limit of top-p, only
+    as many are kept as are needed to reach it, those with the lowest ids. Excluded tokens have
+    probability 0 or are omitted; the others are in the order of their ids.
     """
     scores = logits / sampling.temperature
     size = scores.shape[-1]
@@ -311,12 +311,12 @@ def distribution(
 def _nucleus(
     probs: Float[Tensor, "b v"], top_p: float, looked_at: int
 ) -> tuple[Float[Tensor, "b n"], Int[Tensor, "b n"]]:
-    """Top-p of the likeliest tokens; of eight times as many, in the rows where they are too few."""
+    """Apply top-p to the likeliest tokens; use eight times as many in rows that need more."""
     likeliest, tokens = probs.topk(looked_at)
     mass = likeliest.to(float64_device(probs.device)).double().cumsum(-1)
     before_last = (mass < top_p).sum(-1, keepdim=True).clamp(max=looked_at - 1).to(probs.device)
     last = likeliest.gather(-1, before_last)
-    # Others like the least that was looked at may not have been looked at.
+    # Tokens as likely as the last one examined may not have been examined.
     too_few = last[:, 0] == likeliest[:, -1]
 
     tokens, order = tokens.sort(-1)
@@ -335,10 +335,10 @@ def _nucleus(
 
 
 def invert(probs: Float[Tensor, "b n"], uniforms: Float[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """The place at which each row's cumulative probability passes its uniform number in [0, 1).
+    """Index at which each row's cumulative probability exceeds its uniform number in [0, 1).
 
-    A place of probability 0 is never drawn, also where rounding leaves the last sum below 1. The
-    sums are float64, so they are made where the device has it.
+    An index of probability 0 is never drawn, even if rounding leaves the last sum below 1. Sums are
+    float64, on a device that supports it.
     """
     where = float64_device(probs.device)
     cumulative = probs.to(where).double().cumsum(-1)

@@ -1,6 +1,6 @@
-"""The engines that ``rollout.engine`` can name, and their properties.
+"""Registry of the engines of ``rollout.engine`` and their properties.
 
-This is the only place that knows engines by their names; everything else asks for a property. The
+Engines are compared by name only here; other modules use their properties. The
 module imports no engine, so settings are checked without torch. An engine outside of the package is
 named as "module:Class" (docs/how-to/extend.md).
 """
@@ -63,16 +63,16 @@ ENGINES = {
 
 
 def engine_type(name: str) -> EngineType:
-    """The engine of this name. Of one outside of the package, the class is imported and asked.
+    """Look up an engine by name; one outside of the package is imported.
 
     Raises:
-        ConfigError: there is none, or the class lacks what an engine has.
+        ConfigError: there is none, or the class lacks an attribute of an engine.
     """
     if name in ENGINES:
         return ENGINES[name]
     engine = load_object(name, "rollout.engine", ENGINES)
-    needed = ("is_remote", "takes_adapters", "from_setup")
-    if missing := [attribute for attribute in needed if not hasattr(engine, attribute)]:
+    required = ("is_remote", "takes_adapters", "from_setup")
+    if missing := [attribute for attribute in required if not hasattr(engine, attribute)]:
         raise ConfigError(
             f"rollout.engine is {format_short(name)}, which has no {' and no '.join(missing)}; see "
             f"paint.inference.engine.Engine"
