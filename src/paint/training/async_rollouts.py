@@ -1,12 +1,13 @@
-"""Completions k steps ahead, so that servers and trainer need not wait for each other in turn.
+"""Asynchronous rollouts: completions are requested k steps before they are trained on.
 
-As step t begins, its completions are waited for, and those of step t + k are asked for: by the
-policy as it is then, all of each by one adapter. So completions are exactly k updates old (in the
-first k steps: as many as there were), whatever is faster, and a run can be repeated. A checkpoint
-keeps the k adapters that write what is under way, so that a resumed run asks for the same again.
+When step t begins, the trainer waits for its completions and requests those of step t + k from the
+current policy. One adapter generates all completions of a step. Completions are therefore exactly
+k updates old (in the first k steps: as many as there were), whichever of servers and trainer is
+faster, and a run is reproducible. A checkpoint stores the k behavior adapters of the pending
+requests, so that a resumed run repeats the same requests.
 
-Left out on purpose: completions by more than one adapter, queues whose lag is an upper bound, and
-weights for what is old, which forward KL does not need (docs/concepts/off-policy.md).
+Not supported: completions by more than one adapter, queues with an upper bound on the lag, and
+importance weights, which forward KL does not need (docs/concepts/off-policy.md).
 """
 
 from collections.abc import Callable, Sequence
@@ -22,47 +23,54 @@ from paint.models.policy import Policy
 from paint.training.rollouts import Rollout
 
 INFLIGHT_ADAPTERS = "behind.pt"
-"""The file of a checkpoint with the adapters that write what is under way, by its steps."""
+"""The file of a checkpoint with the behavior adapters of the pending steps, by step."""
 
 Submit = Callable[[Engine, int], PendingCompletions]
-"""Asks an engine for this rank's completions of a step."""
+"""Requests this rank's completions of a step from an engine."""
 
 
 class AsyncRollouts:
-    """What is under way, and who writes it. All ranks call each method together.
+    """The pending requests and their behavior adapters. All ranks call each method together.
 
     Args:
-        engines: k of them, one for each step that is under way.
-        steps: of the whole run; more are not asked for.
-        measured: rows of a step, on each rank, whose log-probs under their author are computed.
+        engines: k engines, one for each pending step.
+        request: requests the completions of a step.
+        steps: number of steps of the run; no completions are requested beyond it.
+        measured: rows of a step, on each rank, that are scored under the behavior policy.
     """
 
     def __init__(
-        self, policy: Policy, engines: Sequence[Engine], ask: Submit, *, steps: int, measured: int
+        self,
+        policy: Policy,
+        engines: Sequence[Engine],
+        request: Submit,
+        *,
+        steps: int,
+        measured: int,
     ) -> None:
         self.policy, self.engines, self._measured = policy, engines, measured
-        self._ask, self._steps = ask, steps
+        self._request, self._steps = request, steps
         self._pending: dict[int, PendingCompletions] = {}
         self._behavior_adapters: dict[int, list[Tensor]] = {}
 
     def get(self, step: int) -> list[Completion]:
-        """This rank's completions of a step; those of a run's first k steps are asked for here."""
+        """Return this rank's completions of a step; request those of the next steps if missing."""
         for early in range(step, step + len(self.engines)):
             if early not in self._behavior_adapters:
-                self._begin(early)
+                self._submit(early)
         self._behavior_adapters = {
-            s: author for s, author in self._behavior_adapters.items() if s >= step
+            s: adapter for s, adapter in self._behavior_adapters.items() if s >= step
         }
         return self._pending.pop(step)()
 
     def submit(self, step: int) -> None:
-        """Ask for what is trained on k steps after ``step``, by the policy as it is now."""
-        self._begin(step + len(self.engines))
+        """Request the completions of step ``step`` + k from the current policy."""
+        self._submit(step + len(self.engines))
 
     def score_under_behavior_policy(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
-        """Some of a step's rollouts with their log-probs under their author: each source in turn.
+        """Return the rollouts of a step, some of them with log-probs under the behavior policy.
 
-        As many as a micro-batch has, in one forward pass. All others have none.
+        One forward pass scores ``measured`` rollouts, one of each source first. The others get ().
         """
         start = step % len(rollouts)
         turned = [*rollouts[start:], *rollouts[:start]]
@@ -70,7 +78,7 @@ class AsyncRollouts:
         chosen = (firsts + [r for r in turned if r not in firsts])[: self._measured]
 
         with restoring(self.policy):
-            _put(self.policy, self._behavior_adapters[step])
+            _load_adapter(self.policy, self._behavior_adapters[step])
             values = trainer_log_probs(
                 self.policy, [r.prompt for r in chosen], [r.completion for r in chosen]
             )
@@ -79,34 +87,32 @@ class AsyncRollouts:
         return [replace(r, behavior_log_probs=found.get(r.row, ())) for r in rollouts]
 
     def save(self, checkpoint: Path, done: int) -> None:
-        """Keep the adapters that write what is under way after ``done`` steps.
-
-        The policy is not touched: a step may be under way.
-        """
+        """Write the behavior adapters of the steps that are pending after ``done`` steps."""
+        # The policy is left alone, since a step may be running.
         steps = range(done, done + len(self.engines))
         torch.save(
             {step: self._behavior_adapters[step] for step in steps}, checkpoint / INFLIGHT_ADAPTERS
         )
 
     def restore(self, checkpoint: Path) -> None:
-        """Ask for what was under way when the checkpoint was written."""
-        authors = torch.load(checkpoint / INFLIGHT_ADAPTERS, map_location="cpu", weights_only=True)
+        """Repeat the requests that were pending when the checkpoint was written."""
+        adapters = torch.load(checkpoint / INFLIGHT_ADAPTERS, map_location="cpu", weights_only=True)
         with restoring(self.policy):
-            for step, author in authors.items():
-                _put(self.policy, author)
-                self._begin(step)
+            for step, adapter in adapters.items():
+                _load_adapter(self.policy, adapter)
+                self._submit(step)
 
-    def _begin(self, step: int) -> None:
+    def _submit(self, step: int) -> None:
         self._behavior_adapters[step] = [
             p.detach().to("cpu", copy=True) for p in self.policy.trainable
         ]
         if step < self._steps:
             engine = self.engines[step % len(self.engines)]
             engine.sync_weights()
-            self._pending[step] = self._ask(engine, step)
+            self._pending[step] = self._request(engine, step)
 
 
 @torch.no_grad()
-def _put(policy: Policy, values: Sequence[Tensor]) -> None:
+def _load_adapter(policy: Policy, values: Sequence[Tensor]) -> None:
     for parameter, value in zip(policy.trainable, values, strict=True):
         parameter.copy_(value)

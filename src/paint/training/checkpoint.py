@@ -1,6 +1,6 @@
-"""Checkpoints: what is trained, the optimizer, an averaged teacher and the step.
+"""Checkpoints: trained weights, optimizer state, teacher state and step.
 
-That is enough to go on bit by bit.
+A run that resumes from a checkpoint gives the same result, bit for bit.
 """
 
 from pathlib import Path
@@ -26,22 +26,23 @@ from paint.training.train_step import Setup
 
 
 class RanksDiffer(RunError):
-    """Ranks that took the same steps hold other weights."""
+    """The ranks hold different weights after the same steps."""
 
 
 def require_same_weights(folder: Path, setup: Setup, step: int) -> None:
-    """Refuse to save what only some ranks hold; all ranks call it together.
+    """Check that all ranks hold the same trained weights; all ranks call it together.
 
     Raises:
-        RanksDiffer: on the first rank. PeerExit: on the others, then.
+        RanksDiffer: the weights differ; raised on rank 0.
+        PeerExit: the same, on the other ranks.
     """
     digests = all_gather_objects([trained_digest(setup.policy)])
     others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
 
     def refuse() -> None:
         raise RanksDiffer(
-            f"after step {step}, the weights of rank {', '.join(others)} are not those of rank 0, "
-            f"as on GPUs of several kinds or with a faulty one, and that step is not saved; go on "
+            f"after step {step}, the weights of rank {', '.join(others)} differ from those of rank "
+            f"0, as with GPUs of several kinds or a faulty one, and the step is not saved; resume "
             f"from the last checkpoint with `paint resume {folder}`"
         )
 
@@ -50,12 +51,10 @@ def require_same_weights(folder: Path, setup: Setup, step: int) -> None:
 
 
 def save(folder: Path, setup: Setup, step: int) -> Path:
-    """Write a checkpoint, which gets its name when all of it is on disk.
-
-    One that is there already stays as it is.
+    """Write a checkpoint atomically and return its folder; an existing one is not changed.
 
     Raises:
-        RunError: the disk is full or not writable; earlier checkpoints are as they were.
+        RunError: the disk is full or not writable; earlier checkpoints are not changed.
     """
     final = step_folder(folder / "checkpoints", step)
     if final.exists():
@@ -63,9 +62,8 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
 
     state = {"step": step, "run": read_run_json(folder)["id"]}
     try:
-        storage.fsync_path(
-            folder / "metrics.jsonl"
-        )  # after a power cut, no checkpoint is without figures
+        # After a power failure, no checkpoint must lack its metrics.
+        storage.fsync_path(folder / "metrics.jsonl")
         with storage.atomic_dir(final) as partial:
             save_trained(setup.policy, trained_in(partial, setup.policy.tuning))
             setup.teacher.save(partial)
@@ -87,7 +85,7 @@ def restore(
     """Load the latest checkpoint into policy, optimizer and teacher; return its step, 0 for none.
 
     Raises:
-        CorruptFileError, PolicyError, RunError: the checkpoint is not what was written.
+        CorruptFileError, PolicyError, RunError: the checkpoint is damaged or was changed.
     """
     checkpoint = latest_checkpoint(folder)
     run_on_rank0(lambda: require_checkpoint(checkpoint) if checkpoint else None)
@@ -106,5 +104,5 @@ def _optimizer_state(path: Path, device: torch.device) -> Any:
     try:
         return torch.load(path, map_location=device, weights_only=True)
     except Exception:
-        # torch's own text advises to run whatever code the file holds.
+        # The message of torch is dropped: it advises to execute code from the file.
         raise RunError(f"{path} holds no state that this version of torch reads") from None

@@ -1,10 +1,10 @@
-"""Who computes which rows of a step, and which of them at once.
+"""Load balancing: assignment of a step's rows to ranks and micro-batches by estimated FLOPs.
 
-Rows differ in length many times over, and a step takes as long as its slowest rank. So rows are
-dealt by what they cost, after they were generated. Loss, gradient, figures and files are the same
-whatever the dealing: every row weighs by its share of the whole step (paint.training.train_step).
+Row lengths differ by large factors, and a step takes as long as its slowest rank. Rows are
+therefore assigned by cost, after generation. Loss, gradient, metrics and files do not depend on the
+assignment, since every row has its weight in the whole step (paint.training.train_step).
 
-Left out on purpose: dealing by seconds that were measured. Ranks of one kind are taken for granted.
+Not supported: balancing by measured time. All ranks are assumed to have the same speed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,15 +20,16 @@ from paint.training.rollouts import Rollout
 
 @dataclass(frozen=True)
 class CostModel:
-    """What decides how much one row costs beside another.
+    """FLOPs of forward and backward passes over one row.
 
     Attributes:
-        weights: of the decoder's matrices, each multiplied once a token in a forward pass.
-        attention: layers x heads x size of a head.
-        head: weights of the projection onto the vocabulary.
-        is_full: every weight is trained, and gets a gradient of its own.
-        recomputes: a backward pass begins with another forward pass.
-        packed: rows are not padded.
+        weights: number of weights in the decoder's matrices; each is multiplied once a token in a
+            forward pass.
+        attention: layers x heads x head size.
+        head: number of weights in the projection onto the vocabulary.
+        is_full: whether all weights are trained and have gradients.
+        recomputes: whether a backward pass repeats the forward pass (gradient checkpointing).
+        packed: whether rows are packed instead of padded.
     """
 
     weights: int
@@ -43,14 +44,15 @@ class CostModel:
         return 2 * self.weights * tokens + 2 * self.attention * tokens**2
 
     def backward(self, tokens: int) -> int:
-        """Of its backward pass: attention twice, and weights twice where they are trained."""
+        """FLOPs of the backward pass over one row."""
+        # Attention counts twice, and so do matrices that are trained.
         matrices = 2 * self.weights * tokens * (2 if self.is_full else 1)
         again = self.forward(tokens) if self.recomputes else 0
         return matrices + 4 * self.attention * tokens**2 + again
 
 
 def cost_model(policy: Policy, config: Config) -> CostModel:
-    """What the policy's weights and its config say."""
+    """Build the cost model of a policy from its weights and the config."""
     base, shape = policy.base, policy.base.config.get_text_config()
     embedding = base.get_input_embeddings().weight
     heads = shape.num_attention_heads
@@ -68,38 +70,35 @@ def cost_model(policy: Policy, config: Config) -> CostModel:
 def balance_rows(
     accelerator: Accelerator, rollouts: Sequence[Rollout], policy: Policy, config: Config
 ) -> list[Rollout]:
-    """This rank's share of the rollouts of all ranks, so that all compute for about as long."""
+    """Return this rank's part of the rollouts of all ranks, balanced by cost."""
     if accelerator.num_processes == 1:
         return list(rollouts)
 
     all_rollouts, ranks = all_gather_objects(list(rollouts)), accelerator.num_processes
-    dealt = assign_rows(all_rollouts, ranks, cost_model(policy, config), config)
-    return dealt[accelerator.process_index]
+    assigned = assign_rows(all_rollouts, ranks, cost_model(policy, config), config)
+    return assigned[accelerator.process_index]
 
 
 def assign_rows(
     rollouts: Sequence[Rollout], ranks: int, model: CostModel, config: Config
 ) -> list[list[Rollout]]:
-    """Rollouts dealt to ranks: the costliest first, each to where all is soonest done.
+    """Assign rollouts to ranks greedily: the most expensive first, each to the rank it loads least.
 
-    Every rank gets one where there are enough. The same rollouts are dealt alike, in any order.
+    Every rank gets a rollout if there are enough. The result does not depend on the input order.
     """
 
-    def cost(share: Sequence[Rollout]) -> int:
-        return sum(flops(micro, model) for micro in micro_batches(share, config))
+    def cost(part: Sequence[Rollout]) -> int:
+        return sum(flops(micro, model) for micro in micro_batches(part, config))
 
-    dealt: list[list[Rollout]] = [[] for _ in range(ranks)]
+    assigned: list[list[Rollout]] = [[] for _ in range(ranks)]
     for rollout in sorted(rollouts, key=lambda r: (-cost([r]), r.row)):
-        min(dealt, key=lambda share: cost([*share, rollout])).append(rollout)
-    return dealt
+        min(assigned, key=lambda part: cost([*part, rollout])).append(rollout)
+    return assigned
 
 
 def flops(micro: Sequence[Rollout], model: CostModel) -> int:
-    """What a micro-batch costs with its padding: both views' passes, and the loss's products.
-
-    Those are three for each token of a completion (paint.objective.fused), which is never padded
-    there.
-    """
+    """FLOPs of a micro-batch: passes of student and teacher with padding, and the loss."""
+    # The loss costs three matmuls per completion token; it has no padding (paint.objective.fused).
     if model.packed and len(micro) > 1:
         return sum(flops([rollout], model) for rollout in micro)
 
@@ -113,26 +112,26 @@ def flops(micro: Sequence[Rollout], model: CostModel) -> int:
 
 
 def micro_batches(rollouts: Sequence[Rollout], config: Config) -> Iterator[list[Rollout]]:
-    """Groups of similar length, the longest first: little padding.
+    """Group rollouts of similar length, the longest first, so that there is little padding.
 
-    A group has at most ``train.micro_batch_size`` rows and ``train.micro_batch_tokens`` tokens with
-    its padding; a longer row is alone.
+    A group has at most ``train.micro_batch_size`` rows and ``train.micro_batch_tokens`` tokens,
+    padding included. A row over that limit is a group by itself.
     """
     group: list[Rollout] = []
     for rollout in sorted(rollouts, key=rollout_tokens, reverse=True):
-        grown = [*group, rollout]
-        widths = [rollout_tokens(r) for r in grown]
+        extended = [*group, rollout]
+        widths = [rollout_tokens(r) for r in extended]
         tokens = sum(widths) if config.model.packed else len(widths) * widths[0]
         is_over = tokens > config.train.micro_batch_tokens
-        if group and (is_over or len(grown) > config.train.micro_batch_size):
+        if group and (is_over or len(extended) > config.train.micro_batch_size):
             yield group
-            grown = [rollout]
-        group = grown
+            extended = [rollout]
+        group = extended
     if group:
         yield group
 
 
 def rollout_tokens(rollout: Rollout) -> int:
-    """Tokens of the longer view: the student's, or the teacher's where there is one."""
+    """Tokens of the longer sequence, the student's or (in distillation) the teacher's."""
     prompts = [rollout.prompt, *([rollout.teacher_prompt.prompt] if rollout.teacher_prompt else [])]
     return max(map(len, prompts)) + len(rollout.completion.ids)

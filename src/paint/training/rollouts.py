@@ -1,7 +1,7 @@
-"""What a step works on: completions, what the teacher reads, and what the loss made of them.
+"""Rollout records and the comparison of engine, behavior-policy and trainer log-probs.
 
-The log-probs of sampled tokens are known twice, from the engine that drew them and from the
-trainer that scores them. Where the two differ, training is off-policy, for whatever reason.
+The log-probs of sampled tokens are known twice: from the engine that sampled them and from the
+trainer that scores them. Training is off-policy if the two differ, whatever the cause.
 """
 
 import math
@@ -19,13 +19,13 @@ OFF_POLICY_KL_WARNING = 0.05
 
 @dataclass(frozen=True)
 class TeacherPrompt:
-    """What the teacher reads before the completion.
+    """The teacher's prompt and the context in it.
 
     Attributes:
-        context: what it is shown of a solution; None is nothing.
-        complete: that is announced as a whole solution.
+        context: the (masked) reference in the prompt; None if there is none.
+        complete: whether the prompt announces the context as a complete solution.
         prompt: token ids of the privileged prompt.
-        rationale: what it wrote itself about the context first; None where it does not.
+        rationale: the teacher's own text about the context; None if it generates none.
     """
 
     context: str | None
@@ -36,18 +36,18 @@ class TeacherPrompt:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One problem, a completion of it, and what a method makes of them before its loss.
+    """A problem, one completion, and what a method computes from them before its loss.
 
     Attributes:
-        row: place in the minibatch.
-        prompt: token ids that the student reads before the completion.
-        text: the completion, decoded.
-        view: the teacher's, in distillation.
-        figures: numbers that belong to the whole completion: overlap, mask_ratio, reward, ...
+        row: index in the minibatch.
+        prompt: token ids of the student's prompt.
+        text: the decoded completion.
+        teacher_prompt: the teacher's prompt, in distillation.
+        metrics: values of the completion: overlap, mask_ratio, reward, ...
             (docs/reference/metrics.md).
-        behavior_log_probs: the trainer's log-probs, in nats, under the adapter that wrote it, where
-            that is not the one that is trained; () where they were not computed.
-        grade: of the grader, where the method needed it.
+        behavior_log_probs: log-probs, in nats, that the trainer computes under the behavior policy.
+            None if the data is on-policy, () if they were not computed.
+        grade: the grade, if the method needs one.
     """
 
     row: int
@@ -72,12 +72,12 @@ class ScoredRollout:
 def logprob_mismatches(scored: Sequence[ScoredRollout]) -> list[float]:
     """|log p_engine − log p_trainer| of the sampled tokens at temperature 1, in nats, sorted.
 
-    Of every token; where others wrote than is trained, of those that were scored by them.
+    Uses every token; off-policy, only tokens with behavior log-probs.
     """
     gaps: list[float] = []
     for s in scored:
-        author = s.rollout.behavior_log_probs
-        trainer = s.tokens.get("student_log_prob", ()) if author is None else author
+        behavior = s.rollout.behavior_log_probs
+        trainer = s.tokens.get("student_log_prob", ()) if behavior is None else behavior
         if trainer:
             pairs = zip(s.rollout.completion.log_probs, trainer, strict=True)
             gaps += [abs(engine - value) for engine, value in pairs]
@@ -85,13 +85,13 @@ def logprob_mismatches(scored: Sequence[ScoredRollout]) -> list[float]:
 
 
 def off_policy_metrics(scored: Sequence[ScoredRollout]) -> dict[str, float]:
-    """How far the policy that is trained is from the one that wrote, over the tokens of w = p / p'.
+    """Distance of the trained policy p from the behavior policy p', from the ratios w = p / p'.
 
     off_policy_kl   mean of w − 1 − log w, an estimate of KL(p' ‖ p) in nats that is never negative
-    off_policy_ess  (Σ w)² / (n Σ w²), the share of tokens that importance weights would leave
+    off_policy_ess  (Σ w)² / (n Σ w²), the effective sample size as a share of the n tokens
     off_policy_max  the largest w
 
-    Nothing where the policy that is trained wrote, or nothing was scored by who wrote.
+    Returns {} when the data is on-policy or behavior log-probs are missing.
     Source: docs/reference/metrics.md.
     """
     logs = [
@@ -114,12 +114,12 @@ def off_policy_metrics(scored: Sequence[ScoredRollout]) -> dict[str, float]:
 
 
 def check_logprob_mismatch(scored: Sequence[ScoredRollout], bound: float, step: int) -> None:
-    """Refuse a step if the mean gap of any engine's tokens exceeds ``bound`` nats.
+    """Check that the mean log-prob mismatch of each engine is at most ``bound`` nats.
 
-    Each source of completions counts for itself: one wrong server among many is not averaged away.
+    Each source of completions is checked separately, so that one wrong server among many is found.
 
     Raises:
-        LogprobMismatchError: with the source and the figures, before anything is updated.
+        LogprobMismatchError: a mean exceeds the bound; names the source, mean and 99th percentile.
     """
     for source in sorted({s.rollout.completion.source for s in scored}):
         gaps = logprob_mismatches([s for s in scored if s.rollout.completion.source == source])
@@ -127,10 +127,10 @@ def check_logprob_mismatch(scored: Sequence[ScoredRollout], bound: float, step: 
             continue
         mean, p99 = sum(gaps) / len(gaps), gaps[int(0.99 * (len(gaps) - 1))]
 
-        if not mean <= bound:  # also where the mean is not a number
+        if not mean <= bound:  # true for NaN, too
             raise LogprobMismatchError(
                 f"step {step}: engine ({source}) and trainer differ by {mean:.3g} nats on the "
                 f"sampled tokens (99th percentile {p99:.3g}), over rollout.max_logprob_mismatch "
-                f"{bound:g}; nothing was updated. Look at {CAUSES}. Where all are "
-                f"right, `paint resume RUN --max-logprob-mismatch NATS` takes a larger limit"
+                f"{bound:g}; nothing was updated. Check {CAUSES}. If all are right, raise the "
+                f"limit with `paint resume RUN --max-logprob-mismatch NATS`"
             )

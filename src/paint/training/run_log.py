@@ -1,6 +1,6 @@
-"""What a run writes about itself: its settings, a line of figures a step, every rollout.
+"""Writers of the run folder: run.json, metrics.jsonl and rollouts.
 
-What lies where, and how it is read, is paint.config.run_folder.
+The layout and the readers are in paint.config.run_folder.
 """
 
 import platform
@@ -41,11 +41,11 @@ LIBRARIES = ("paint", "torch", "transformers", "peft", "accelerate", "tokenizers
 
 
 def new_run(config: Config, folder: Path, problems: str, model: Mapping[str, str]) -> None:
-    """Make the run folder and write run.json.
+    """Create the run folder and write run.json.
 
     Args:
-        problems: digest of what is trained on.
-        model: digests of the model that is trained (``paint.models.weights.model_digests``).
+        problems: digest of the training problems.
+        model: digests of the trained model (``paint.models.weights.model_digests``).
 
     Raises:
         RunError: the folder already holds a run or a part of one, or cannot be written.
@@ -56,7 +56,7 @@ def new_run(config: Config, folder: Path, problems: str, model: Mapping[str, str
         )
     for part in [*folder.glob("metrics.jsonl"), *folder.glob("*/step-*")]:
         raise RunError(
-            f"{part} is of a run, and its run.json is gone; put that back, or set --log.name"
+            f"{part} belongs to a run whose run.json is missing; restore it, or set --log.name"
         )
 
     table = to_table(config)
@@ -78,22 +78,23 @@ def new_run(config: Config, folder: Path, problems: str, model: Mapping[str, str
 def validate_resume(
     config: Config, folder: Path, problems: str, model: Mapping[str, str]
 ) -> list[str]:
-    """Refuse to go on with another config, model or problems: the result would be neither run.
+    """Check that a run resumes with the config, model and problems that it was started with.
 
     Nothing is written.
 
     Returns:
-        What differs and is not refused, in words: versions of libraries.
+        The libraries whose versions differ, which is not an error, as "name old -> new".
 
     Raises:
-        RunError: naming every value that differs, a number of steps below the run's, or a folder
-            of the run that is gone. CorruptFileError: run.json cannot be read.
+        RunError: a config value, the model or the problems differ; the number of steps is below
+            the run's; or a folder of the run is missing.
+        CorruptFileError: run.json cannot be read.
     """
     before, facts = read_run(folder), read_run_json(folder)
     if facts["problems"] != problems:
         raise RunError(
             f"{folder} was started with other problems than {config.data.path} holds now; "
-            f"put the file back as it was, or start a new run"
+            f"restore the file, or start a new run"
         )
     changes = [
         line
@@ -106,17 +107,17 @@ def validate_resume(
         if facts["model"][name] != digest:
             raise RunError(
                 f"{folder} was started with another model: the {name} of {config.model.path} "
-                f"were others; put them back as they were, or start a new run"
+                f"have changed; restore them, or start a new run"
             )
     if config.train.steps < before.train.steps:
         raise RunError(
             f"{folder} has {before.train.steps} steps; "
-            f"they may grow, not shrink to {config.train.steps}"
+            f"the number can be raised, but not lowered to {config.train.steps}"
         )
     if not (folder / "checkpoints").is_dir():
         raise RunError(
-            f"{folder / 'checkpoints'} is gone; put it back, or make an empty folder of that name "
-            f"to do all steps again"
+            f"{folder / 'checkpoints'} is missing; restore it, or create an empty folder of that "
+            f"name to repeat all steps"
         )
 
     now = _versions()
@@ -128,7 +129,7 @@ def validate_resume(
 
 
 def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
-    """Add the line of a step to metrics.jsonl. Raises RunError where that fails."""
+    """Append the metrics of a step to metrics.jsonl. Raises RunError if that fails."""
     path = folder / "metrics.jsonl"
     with _or_run_error(path, folder):
         storage.append_jsonl(path, [metrics])
@@ -137,27 +138,27 @@ def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
 def step_metrics(
     scored: Sequence[ScoredRollout], grades: Sequence[Grade], reduction: str, skip_tokens: int = 0
 ) -> dict[str, float]:
-    """The figures of a step from all its rollouts, averaged with the loss's own weights.
+    """Compute the metrics of a step from all its rollouts, averaged with the weights of the loss.
 
-    What a method does not have is left out: references have no grades, baselines no teacher. Where
-    the grader is not that of mathematics, the mean reward is a figure, too.
+    Metrics that a method does not have are left out: references have no grades, baselines no
+    teacher. With a grader other than the math grader, the mean reward is included.
     Source: docs/reference/metrics.md has every name.
     """
     tokens = sum(len(s.rollout.completion.ids) for s in scored)
 
     def mean(name: str) -> float:
-        weighed = [s.tokens[name][skip_tokens:] for s in scored]
+        per_row = [s.tokens[name][skip_tokens:] for s in scored]
         if reduction == "token":
-            return sum(map(sum, weighed)) / max(sum(map(len, weighed)), 1)
-        return sum(sum(values) / len(values) for values in weighed if values) / len(scored)
+            return sum(map(sum, per_row)) / max(sum(map(len, per_row)), 1)
+        return sum(sum(values) / len(values) for values in per_row if values) / len(scored)
 
-    figures = {
+    metrics = {
         FRACTIONS.get(name, name): mean(name) for name in scored[0].tokens if name not in UNAVERAGED
     }
     if "kl" in scored[0].tokens:
-        # Also where objective.skip_tokens leaves that token out: it shows what is left out.
+        # Computed even if objective.skip_tokens leaves the token out, to show its KL.
         first_kl = [s.tokens["kl"][0] for s in scored if s.tokens["kl"]]
-        figures["first_kl"] = sum(first_kl) / max(len(first_kl), 1)
+        metrics["first_kl"] = sum(first_kl) / max(len(first_kl), 1)
     if "selected" in scored[0].tokens:
         selected_kl = [
             kl
@@ -165,34 +166,34 @@ def step_metrics(
             for kl, is_selected in zip(s.tokens["kl"], s.tokens["selected"], strict=True)
             if is_selected
         ]
-        figures["selected_kl"] = sum(selected_kl) / max(len(selected_kl), 1)
+        metrics["selected_kl"] = sum(selected_kl) / max(len(selected_kl), 1)
     for name in scored[0].rollout.metrics:
-        figures[name] = sum(s.rollout.metrics[name] for s in scored) / len(scored)
+        metrics[name] = sum(s.rollout.metrics[name] for s in scored) / len(scored)
 
-    figures["completion_tokens"] = tokens / len(scored)
+    metrics["completion_tokens"] = tokens / len(scored)
     completions = [s.rollout.completion for s in scored]
     sampled = [completion for completion in completions if completion.source != "reference"]
-    figures["rollout_tokens"] = sum(len(completion.ids) for completion in sampled)
+    metrics["rollout_tokens"] = sum(len(completion.ids) for completion in sampled)
     if sampled:
         gaps = logprob_mismatches(scored)
-        figures["truncated_frac"] = sum(c.truncated for c in sampled) / len(sampled)
+        metrics["truncated_frac"] = sum(c.truncated for c in sampled) / len(sampled)
         rewards = [grade.reward for grade in grades if grade.reward is not None]
         if rewards:
-            figures["accuracy"] = sum(grade.correct for grade in grades) / len(grades)
+            metrics["accuracy"] = sum(grade.correct for grade in grades) / len(grades)
         if rewards and not isinstance(grades[0], MathGrade):
-            figures["reward"] = sum(rewards) / len(rewards)
-            figures["grader_failures"] = sum(grade.failed for grade in grades)
+            metrics["reward"] = sum(rewards) / len(rewards)
+            metrics["grader_failures"] = sum(grade.failed for grade in grades)
         if gaps:  # an algorithm need not score the sampled tokens
-            figures["logprob_mismatch_mean"] = sum(gaps) / len(gaps)
-            figures["logprob_mismatch_p99"] = gaps[int(0.99 * (len(gaps) - 1))]
-        figures |= off_policy_metrics(scored)
-    return figures
+            metrics["logprob_mismatch_mean"] = sum(gaps) / len(gaps)
+            metrics["logprob_mismatch_p99"] = gaps[int(0.99 * (len(gaps) - 1))]
+        metrics |= off_policy_metrics(scored)
+    return metrics
 
 
 def write_rollouts(
     folder: Path, step: int, scored: Sequence[ScoredRollout], grades: Sequence[Grade]
 ) -> None:
-    """Keep a step's rollouts, one JSON object a line. Raises RunError where that fails."""
+    """Write a step's rollouts, one JSON object a line. Raises RunError if that fails."""
     path = step_folder(folder / "rollouts", step).with_suffix(".jsonl")
     records = [_record(*row) for row in zip(scored, grades, strict=True)]
     with _or_run_error(path, folder):
@@ -200,16 +201,16 @@ def write_rollouts(
 
 
 def truncate_to_step(config: Config, folder: Path, step: int) -> None:
-    """Drop what is kept of steps that will be done again, validation included; note the config.
+    """Delete the metrics, rollouts, tokens and validations after a step; update run.json.
 
-    They come back the same. What may change is noted in run.json: a larger number of steps, and
-    where the engine runs.
+    The deleted steps are repeated with the same result. run.json gets the current config, in which
+    only CHANGEABLE_ON_RESUME may differ.
 
     Args:
-        step: of the last checkpoint.
+        step: step of the last checkpoint.
 
     Raises:
-        RunError: what was written before that step is not there, or the folder cannot be written.
+        RunError: files up to that step are missing, or the folder cannot be written.
         CorruptFileError: a line of metrics.jsonl cannot be read.
     """
     rows = read_history(folder, step)
@@ -232,10 +233,10 @@ def truncate_to_step(config: Config, folder: Path, step: int) -> None:
 
 @contextmanager
 def stop_signals(signals: list[int]) -> Iterator[None]:
-    """Collect SIGINT and SIGTERM instead of dying from them; a second one has its usual effect.
+    """Collect SIGINT and SIGTERM instead of ending on them; a second one has its usual effect.
 
     Args:
-        signals: the list that they are appended to.
+        signals: the list to which they are appended.
     """
 
     def note(number: int, _: FrameType | None) -> None:
@@ -251,7 +252,7 @@ def stop_signals(signals: list[int]) -> Iterator[None]:
 
 
 def _record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
-    """What is kept of a rollout."""
+    """Return the JSON record of a rollout."""
     rollout, completion, view = (
         scored.rollout,
         scored.rollout.completion,
@@ -293,7 +294,7 @@ def _versions() -> dict[str, str]:
 
 
 def _git_revision() -> str | None:
-    """Revision of the source that runs, with a mark when it has uncommitted changes."""
+    """Git revision of the running source, with "-dirty" if it has uncommitted changes."""
     try:
         result = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],

@@ -1,13 +1,13 @@
-"""What a run keeps of its tokens: every value of the loss, token by token, a Parquet file a step.
+"""Per-token values of the loss, in one Parquet file a step.
 
     tokens/step-000001.parquet      a row a token, for the first ``log.token_rows`` rows of the step
 
 Columns: row, problem_id, position, token_id, token (as text; bytes that are no UTF-8 as \\xe2),
 engine_log_prob, and the values of docs/reference/metrics.md under their names.
-docs/reference/run-folder.md has them all.
+docs/reference/run-folder.md lists all columns.
 
-The schema's metadata hold its number, the step and the run's identity. Parquet keeps a checksum of
-every page, and a page whose checksum is another one is refused.
+The schema metadata hold the schema number, the step and the id of the run. Parquet stores a
+checksum of every page, and pages with a wrong checksum are refused.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from paint.core.storage import CorruptFileError
 from paint.training.rollouts import ScoredRollout
 
 SCHEMA = 1
-"""Of the files; one that names another number is refused."""
+"""Schema number of the files; files with another number are refused."""
 
 FLAGS = ("selected", "clipped")
 """Values that are 0 or 1."""
@@ -37,7 +37,7 @@ ABOUT = ("row", "problem_id", "position", "token_id", "token")
 
 
 def tokens_path(folder: Path, step: int) -> Path:
-    """Where a run keeps the tokens of a step."""
+    """Path of the token file of a step."""
     return step_folder(folder / "tokens", step).with_suffix(".parquet")
 
 
@@ -48,7 +48,7 @@ def write_tokens(
     rows: int | Literal["all"],
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    """Keep the values of the tokens of a step's first rows.
+    """Write the token values of a step's first ``rows`` rows.
 
     Raises:
         RunError: the file cannot be written.
@@ -67,19 +67,21 @@ def write_tokens(
 
 
 def read_tokens(path: Path) -> dict[int, dict[str, Any]]:
-    """By row, the columns of its tokens in order: numbers as arrays, text as lists.
+    """Read a token file: by row, its columns in token order, numbers as arrays, text as lists.
 
     Raises:
-        CorruptFileError: the file cannot be read, was changed, or is of another schema.
+        CorruptFileError: the file cannot be read, was changed, or has another schema number.
     """
-    advice = f"put it back as it was, or delete it: `paint show --step {step_of(path)}` scores anew"
-    with wrap_errors(path, CorruptFileError, advice):
+    hint = (
+        f"restore it, or delete it: `paint show --step {step_of(path)}` computes the values again"
+    )
+    with wrap_errors(path, CorruptFileError, hint):
         table = pq.read_table(BytesIO(path.read_bytes()), page_checksum_verification=True)
         metadata = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
     if metadata.get("schema") != str(SCHEMA):
         found = metadata.get("schema", "none")
         raise CorruptFileError(
-            f"{path}: its schema is {found}, and this version reads {SCHEMA}; take the version of "
+            f"{path}: its schema is {found}, and this version reads {SCHEMA}; use the version of "
             f"paint that wrote it"
         )
 
@@ -93,7 +95,7 @@ def read_tokens(path: Path) -> dict[int, dict[str, Any]]:
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[bytes]:
-    """What each token stands for, byte by byte: a letter may be spread over several tokens."""
+    """Return the bytes of each token; a character may be split over several tokens."""
     is_byte_level = "ByteLevel" in repr(getattr(tokenizer.backend_tokenizer, "decoder", None))
     added = tokenizer.added_tokens_decoder
     known: dict[int, bytes] = {}
@@ -115,14 +117,14 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
 
 
 def _byte_letters() -> dict[str, bytes]:
-    """The letter that a byte-level vocabulary writes for each byte.
+    """Map each character of a byte-level vocabulary to its byte.
 
-    Source: Radford et al. 2019, GPT-2: bytes that print stand for themselves, the others follow
-    from U+0100 on.
+    Source: Radford et al. 2019, GPT-2: printable bytes are written as themselves, the others as
+    characters from U+0100 on.
     """
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(0x100) if byte not in shown]
-    letters = {chr(byte): bytes([byte]) for byte in shown}
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(0x100) if byte not in printable]
+    letters = {chr(byte): bytes([byte]) for byte in printable}
     return letters | {chr(0x100 + n): bytes([byte]) for n, byte in enumerate(hidden)}
 
 
