@@ -73,7 +73,7 @@ def test_choose_split_one_gpu_or_colocate_shares_gpus() -> None:
         (8, 4, 4, 4),
     ],
 )
-def test_half_of_the_gpus_serve_in_whole_servers(
+def test_choose_split_half_of_gpus_serve_in_complete_servers(
     gpus: int, server: int, trainers: int, servers: int
 ) -> None:
     split = choose_split(SERVED, gpus, server=server)
@@ -81,13 +81,13 @@ def test_half_of_the_gpus_serve_in_whole_servers(
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 8])
-def test_a_server_that_takes_all_gpus_shares_them(gpus: int) -> None:
+def test_choose_split_server_on_all_gpus_shares_them(gpus: int) -> None:
     split = choose_split(SERVED, gpus, server=gpus)
     assert (split.trainers, split.servers, split.shared) == (gpus, gpus, True)
 
 
 @pytest.mark.parametrize(("nodes", "servers"), [(2, 8), (3, 8), (4, 16), (5, 16)])
-def test_half_of_several_machines_serve_as_whole_machines(nodes: int, servers: int) -> None:
+def test_choose_split_several_machines_serve_or_train(nodes: int, servers: int) -> None:
     split = choose_split(SERVED, 8, nodes, server=2)
     assert (split.trainers, split.servers) == (8 * nodes - servers, servers)
 
@@ -99,7 +99,7 @@ def test_choose_split_trainers_are_at_most_batch_size() -> None:
     assert (choose_split(served, 8).trainers, choose_split(served, 8).servers) == (2, 4)
 
 
-def test_a_large_model_is_served_by_as_few_gpus_as_hold_it() -> None:
+def test_server_of_large_model_takes_fewest_gpus() -> None:
     plan = make_plan(of_model(LLAMA), 8)
     assert plan.server is not None
     assert plan.server.gpus == 4
@@ -213,14 +213,14 @@ def test_require_fit_oversized_plan_is_refused_with_suggestions(
 
 
 @pytest.mark.parametrize("together", [4_096, 65_536])
-def test_a_suggestion_fits_when_it_is_taken(together: int) -> None:
+def test_suggestions_fit_when_applied(together: int) -> None:
     config = replace(
         RECIPE,
         rollout=replace(RECIPE.rollout, max_new_tokens=16_384),
         train=replace(RECIPE.train, micro_batch_tokens=together),
     )
     plan = make_plan(config, 1, 1, 24e9)
-    shorter = next(way for way in suggestions(plan, usual_rows) if "max-new-tokens" in way)
+    shorter = next(text for text in suggestions(plan, usual_rows) if "max-new-tokens" in text)
     # Rows as long as these go alone by themselves, unless more tokens may go together.
     assert ("--train.micro-batch-size 1" in shorter) == (together == 65_536)
     flags = ["--train.micro-batch-tokens", str(together), *shorter.replace(" with ", " ").split()]
@@ -240,10 +240,10 @@ def test_start_prints_plan_and_refuses_only_on_gpu(
         return capsys.readouterr().out
 
     with pytest.raises(
-        ConfigError, match=r"there are 25\.3 .*; take --rollout|take --model\.shard"
+        ConfigError, match=r"25\.3 are available .*; use --rollout|use --model\.shard"
     ):
         start(large, "cuda")
-    assert "GB are missing" in start(large, "cpu")
+    assert "GB too many" in start(large, "cpu")
     assert "fits: yes" in start(read_recipe(find_recipe("demo-paint")), "cuda")
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=16e9))
     assert " of 16.0 GB to train (" in start(read_recipe(find_recipe("demo-paint")), "cpu")
@@ -269,14 +269,14 @@ def test_plan_lines_name_every_part_as_estimate(config: Config, gpus: int, nodes
     assert max(map(len, lines(plan))) < 250
 
 
-def test_a_start_says_one_line() -> None:
+def test_start_line_names_peak_parts_and_fit() -> None:
     assert start_line(make_plan(RECIPE, 8)) == (
-        "plan, an estimate: at most 21.4 of 80.0 GB to train on each of 8 ranks (base 16.4, what "
-        "is trained 2.79; most beside it in the phase loss: 2.23); fits: yes, with 50.6 GB to spare"
+        "plan, an estimate: at most 21.4 of 80.0 GB to train on each of 8 ranks (base 16.4, "
+        "trained weights 2.79; largest phase: loss 2.23); fits: yes, with 50.6 GB to spare"
     )
 
 
-def test_the_documents_examples_are_what_the_command_says(
+def test_plan_command_examples_of_documents_match_output(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     examples = re.findall(
@@ -288,7 +288,7 @@ def test_the_documents_examples_are_what_the_command_says(
         assert capsys.readouterr().out == shown
 
 
-def test_the_documents_table_is_what_training_takes() -> None:
+def test_training_memory_matches_table_of_documents() -> None:
     rows = re.findall(r"^\| (\S+/\S+) \| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE)
     assert len(rows) == 4
     for path, cells in rows:
@@ -317,4 +317,4 @@ def test_plan_full_tuning_counts_optimizer() -> None:
     config = Config(model=ModelConfig(path="Qwen/Qwen3-1.7B", train_mode="full", dtype="float32"))
     plan = make_plan(config)
     assert plan.memory.optimizer == 8 * plan.shape.parameters
-    assert "all are trained" in "\n".join(lines(plan))
+    assert "all weights are trained" in "\n".join(lines(plan))

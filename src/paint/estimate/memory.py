@@ -1,9 +1,9 @@
-"""How much of a GPU's memory does a step take? A formula, held against counted bytes.
+"""Estimate of GPU memory: resident bytes, and the bytes of each phase of a training step.
 
-What lies there all the time, and what each phase of a step needs beside it. The tensors that a
-layer saves for its backward pass are counted exactly, and the memory in which passes work to a few
-percent, on real widths with fake tensors (tests/planning/test_memory.py). What the allocator keeps
-between its blocks is left out, and so is CUDA's own (half a GB).
+The formulas are compared with counted bytes, on real widths with fake tensors
+(tests/estimate/test_memory.py): exact for the tensors that a layer saves for its backward pass,
+within a few percent for working memory. Fragmentation of the allocator and the CUDA context (half a
+GB) are not included.
 """
 
 from collections.abc import Sequence
@@ -13,22 +13,22 @@ from paint.config.schema import Config, ModelConfig
 from paint.estimate.shapes import WIDTHS, Shape
 
 CHUNK = 1024
-"""Tokens of a chunk of the loss on a GPU (paint.objective.fused)."""
+"""Chunk size of the loss on a GPU, in tokens (paint.objective.fused)."""
 
 WIDE = 4
 """Bytes of a float32."""
 
 MESSAGE = 2**26
-"""Numbers in one message between ranks, at most (paint.core.distributed), which is copied twice."""
+"""Most numbers in one message between ranks (paint.core.distributed); a message is copied twice."""
 
 
 NF4 = (4 + 8 / 64 + 32 / (64 * 256)) / 8
-"""Bytes of a weight of 4 bits: 64 share a scale of 8 bits, and 256 scales one of 32."""
+"""Bytes of a 4-bit weight: 64 weights share an 8-bit scale, 256 scales share a 32-bit one."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A micro-batch: its rows, and the tokens of each. Several rows are padded to the longest."""
+    """Number of rows in a micro-batch and tokens of each; rows are padded to the longest."""
 
     rows: int
     prompt: int
@@ -38,26 +38,28 @@ class Rows:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one training GPU, by what they are for.
+    """Memory of one training GPU in bytes, by purpose.
 
-    All the time:
-        layers: the frozen matrices of the decoder's layers, or this GPU's share of them.
+    Resident:
+        layers: frozen matrices of the decoder's layers, or this GPU's shard of them.
         ends: embedding, head and norms.
-        gathered: two whole layers, where layers are sharded: the one in use and the next. Where
-            they are rounded to 4 bits, the one matrix in use.
-        adapters: what is trained (the adapters, or every weight: then beside layers and ends).
-        gradients: of what is trained, in float32.
-        optimizer: AdamW's two averages, in float32.
-        copy: the teacher's own weights: a frozen copy, or a moving average.
+        gathered: with sharding, two gathered layers (the current and the next one); with 4-bit
+            weights, the one matrix in use.
+        adapters: trained weights in float32: the adapters. 0 in full training, where layers and
+            ends are trained.
+        gradients: gradients of the trained weights, in float32.
+        optimizer: AdamW's two moments, in float32.
+        copy: separate weights of the teacher: a frozen copy, or a moving average.
 
     In a phase:
-        teacher: what the teacher's pass works in; nothing of it is saved.
-        saved: what the student's pass saves for its backward pass.
-        states: both views' states of the completions, and the gradient of the student's.
-        logits: both views' logits of a chunk, and their slope in the head's own format.
-        backward: what the student's backward pass works in.
-        update: sums over ranks, and the optimizer's step.
-        cache: keys and values while the training process generates by itself.
+        teacher: working memory of the teacher's forward pass, which saves no activations.
+        saved: activations that the student's forward pass saves for its backward pass.
+        states: hidden states of the completions, of student and teacher, and the student's
+            gradient.
+        logits: logits of a chunk, of student and teacher, and their gradient in the head's dtype.
+        backward: working memory of the student's backward pass.
+        update: sums over ranks, and working memory of the optimizer step.
+        cache: keys and values while the training process itself generates.
     """
 
     layers: float
@@ -77,13 +79,13 @@ class Memory:
 
     @property
     def resident(self) -> float:
-        """What lies there all the time."""
+        """Bytes that are in use during the whole step."""
         frozen = self.layers + self.ends + self.gathered + self.copy
         return frozen + self.adapters + self.gradients + self.optimizer
 
     @property
     def phases(self) -> dict[str, float]:
-        """What each phase needs beside it."""
+        """Bytes that each phase needs in addition to the resident ones."""
         return {
             "rollout": self.cache,
             "teacher forward": self.teacher,
@@ -94,7 +96,7 @@ class Memory:
 
     @property
     def peak(self) -> float:
-        """The most at any time."""
+        """Peak bytes of a step."""
         return self.resident + max(self.phases.values())
 
 
@@ -107,13 +109,13 @@ def training_memory(
     ranks: int = 1,
     generating: int = 0,
 ) -> Memory:
-    """Bytes of one training GPU.
+    """Estimate the memory of one training GPU.
 
     Args:
-        rows: of a micro-batch.
-        shards: GPUs that each hold a part of the frozen layers.
-        ranks: training GPUs, which sum their gradients.
-        generating: completions that this process samples at once; 0 where a server does.
+        rows: size of a micro-batch.
+        shards: number of GPUs over which the frozen layers are sharded.
+        ranks: number of training GPUs, which sum their gradients.
+        generating: completions that this process samples at once; 0 if a server generates.
     """
     model, width = config.model, WIDTHS[config.model.dtype]
     is_full = model.train_mode == "full"
@@ -134,17 +136,17 @@ def training_memory(
 
     chunk = min(CHUNK, rows.rows * rows.completion)
     views = 2 if has_teacher else 1
-    slope = width if width < WIDE else 0  # else it is written over the logits
-    logits = chunk * shape.vocabulary * (views * WIDE + slope)
+    grad_width = width if width < WIDE else 0  # float32 gradients overwrite the logits
+    logits = chunk * shape.vocabulary * (views * WIDE + grad_width)
     states = rows.rows * rows.completion * shape.hidden * (views * width + WIDE)
     if is_full:
         logits += WIDE * shape.head  # the head's gradient, before it is added
 
-    # Of the widest place in a block: gate, up and their product; and its input beside its output.
+    # At the widest point of a block: gate, up and their product, and the block's input and output.
     working = 3 * width * shape.intermediate + 4 * width * shape.hidden
     teacher = taught * working
     averaged = shape.layers * sum(inputs * outputs for inputs, outputs in _targeted(shape, targets))
-    view = width * averaged if config.teacher.weights == "ema" and not is_full and slope else 0
+    view = width * averaged if config.teacher.weights == "ema" and not is_full and grad_width else 0
 
     a_layer = width * shape.weights / shape.layers
     widest = max(inputs * outputs for inputs, outputs in shape.matrices.values())
@@ -162,7 +164,7 @@ def training_memory(
         saved=saved,
         states=states,
         logits=logits,
-        # The gradients of gate and up, and that of an adapter's input in float32.
+        # Gradients of gate and up, and of an adapter's input in float32.
         backward=read * (WIDE + width) * shape.intermediate + read * WIDE * shape.hidden,
         update=2 * WIDE * (min(trained, MESSAGE) if ranks > 1 else 0) + 2 * WIDE * trained,
         cache=generating * (rows.prompt + rows.completion) * cache_of_a_token
@@ -171,18 +173,18 @@ def training_memory(
 
 
 def frozen_bytes(model: ModelConfig, shape: Shape) -> float:
-    """Bytes of the decoder's layers, as they are kept."""
+    """Bytes of the decoder's layers in their storage format."""
     return (NF4 if model.quantization == "nf4" else WIDTHS[model.dtype]) * shape.weights
 
 
 def saved_by_layer(config: Config, shape: Shape) -> float:
-    """Bytes a token that one layer saves for its backward pass.
+    """Bytes per token that one layer saves for its backward pass.
 
-    Norms save their input in float32 and one number a vector; attention its inputs, its output and
-    one number a head; the activation its input, its output and what that is multiplied with.
-    Adapters save their inner vector in float32, and their input as it came: once where several read
-    it, and not again where attention has saved it (paint.models.lora). Matrices that are trained
-    save their input as adapters do, and norms what they multiply.
+    Norms save their input in float32 and one number a vector. Attention saves its inputs, its
+    output and one number a head. The activation saves its input, its output and its factor.
+    Adapters save their inner vector in float32 and their input in its own dtype: once if several
+    read it, and not again if attention has saved it (paint.models.lora). In full training, matrices
+    save their input as adapters do, and norms also save their normalised input.
     """
     model, width = config.model, WIDTHS[config.model.dtype]
     is_full = model.train_mode == "full"
@@ -211,7 +213,7 @@ def _targeted(shape: Shape, targets: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _copy(config: Config, shape: Shape, averaged: float) -> float:
-    """Bytes of the teacher's own weights (paint.models.teacher)."""
+    """Bytes of the teacher's separate weights (paint.models.teacher)."""
     weights = config.teacher.weights
     if config.model.train_mode == "full":
         return WIDE * shape.parameters if weights != "live" else 0.0
@@ -220,13 +222,13 @@ def _copy(config: Config, shape: Shape, averaged: float) -> float:
 
 @dataclass(frozen=True)
 class ServerMemory:
-    """Bytes of a vLLM server, over the GPUs that hold it together.
+    """Memory of a vLLM server in bytes, summed over its GPUs.
 
     Attributes:
-        gpus: that hold the model together (--tensor-parallel-size).
-        weights: the model in its number format, and its slots for adapters.
-        cache: what is left for keys and values.
-        tokens: that fit in the cache.
+        gpus: number of GPUs of the server (--tensor-parallel-size).
+        weights: the model in its dtype, and its slots for adapters.
+        cache: remaining bytes for keys and values.
+        tokens: number of tokens that fit in the cache.
         longest: tokens of the longest prompt and completion.
     """
 
@@ -238,12 +240,12 @@ class ServerMemory:
 
     @property
     def fits(self) -> bool:
-        """Whether one longest sequence has room: else vLLM refuses to start."""
+        """Whether the cache holds one longest sequence; otherwise vLLM does not start."""
         return self.tokens >= self.longest
 
 
 WORKING = 2e9
-"""Bytes that a server works in beside weights and cache, on each GPU (assumed)."""
+"""Working memory of a server on each GPU, besides weights and cache, in bytes (assumed)."""
 
 SLEEPING = 2e9
 """Bytes that a sleeping server keeps on each GPU (assumed)."""
@@ -252,7 +254,7 @@ SLEEPING = 2e9
 def server_memory(
     config: Config, shape: Shape, *, memory: float, share: float, longest: int, gpus: int
 ) -> ServerMemory:
-    """A server on so many GPUs, of each of which it takes a share (--gpu-memory-utilization)."""
+    """Estimate a server on `gpus` GPUs that uses `share` of each (--gpu-memory-utilization)."""
     model, width = config.model, WIDTHS[config.model.dtype]
     slots = width * shape.adapters(model.lora_rank, model.lora_targets)
     ends = width * (shape.parameters - shape.weights)

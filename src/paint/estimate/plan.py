@@ -1,9 +1,9 @@
-"""Estimate of memory: what lies on which GPU, what fits, and which GPUs train and which serve.
+"""Memory plan of a run: bytes of each GPU, and the split of GPUs into trainers and servers.
 
-    config.json -> shape -> bytes of a training GPU and of a server -> what fits, and what would
+    config.json -> shape -> bytes of a training GPU and of a server -> fit, or suggestions
 
-It needs a config and a model's config.json, no weights and no GPU: a model of 70 billion weights is
-planned on a laptop.
+It needs a config and a model's config.json, but no weights and no GPU: a laptop can plan a model of
+70 billion weights.
 """
 
 import math
@@ -27,32 +27,32 @@ from paint.estimate.shapes import Shape, shape_of
 from paint.inference.registry import engine_type
 
 USABLE = 0.9
-"""Share of a GPU's memory that is planned with; the rest is for CUDA and the allocator."""
+"""Share of a GPU's memory that a plan uses; the rest is for CUDA and the allocator."""
 
 LAPTOP = 16e9
-"""Bytes of memory that a laptop is taken to have."""
+"""Memory of a laptop in bytes (assumed)."""
 
 CARDS = (24e9, 48e9, 80e9, 141e9)
-"""Bytes of GPUs that are suggested: RTX 4090, L40S, H100 or A100, H200."""
+"""Memory of suggested GPUs in bytes: RTX 4090, L40S, H100 or A100, H200."""
 
 PROBLEM, SOLUTION, TRACE = 250, 1_000, 10_000
-"""Tokens of a problem, its solution and a reasoning trace, which no setting limits: assumed."""
+"""Tokens of a problem, its solution and a reasoning trace, which no setting limits (assumed)."""
 
 UTILIZATION = "--gpu-memory-utilization"
 SERVER_SHARE = 0.9
-"""Of a GPU's memory that vLLM takes, unless UTILIZATION says otherwise."""
+"""Share of a GPU's memory that vLLM uses without the flag UTILIZATION."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which GPUs train, and which serve completions.
+    """Split of GPUs into trainers and servers.
 
     Attributes:
-        trainers: GPUs that train, one rank on each, over all machines.
-        servers: GPUs that serve, over all machines; 0 where the ranks generate by themselves, or
-            where servers run elsewhere.
-        shared: every GPU does both, in turns, which needs ``rollout.colocate``.
-        reason: why, in words.
+        trainers: number of training GPUs over all machines, one rank on each.
+        servers: number of serving GPUs over all machines; 0 if the ranks themselves generate, or
+            if servers run elsewhere.
+        shared: whether every GPU serves and trains in turns, which needs ``rollout.colocate``.
+        reason: explanation of the split for the user.
     """
 
     trainers: int
@@ -62,23 +62,23 @@ class Split:
 
 
 def choose_split(config: Config, gpus: int, nodes: int = 1, *, server: int = 1) -> Split:
-    """The default division of GPUs into trainers and servers.
+    """Choose the default split of GPUs into trainers and servers.
 
-    - Where no server is to be started, all GPUs train.
+    - If no server is to be started, all GPUs train.
     - With ``rollout.colocate``, every GPU serves and trains in turns.
-    - Else half of the GPUs serve, rounded down to whole servers, and at least one server. The
-      others train. Of several machines, whole machines serve.
-    - Where that leaves no GPU to train, every GPU serves and trains in turns.
+    - Otherwise half of the GPUs serve, rounded down to a multiple of a server's GPUs, with at least
+      one server. The others train. With several machines, a machine either serves or trains.
+    - If that leaves no GPU to train, every GPU serves and trains in turns.
 
-    No more GPUs train than a step has rows.
+    At most as many GPUs train as a step has rows.
 
     Args:
-        gpus: of each machine.
-        nodes: machines.
-        server: GPUs of one server (``server_of``).
+        gpus: number of GPUs in each machine.
+        nodes: number of machines.
+        server: number of GPUs of one server (``server_of``).
     """
     rollout, total = config.rollout, gpus * nodes
-    # A rank without a row is refused.
+    # Every rank needs a row.
     most = min(total, config.train.batch_size)
     if not config.generates:
         return Split(most, 0, False, f"{config.train.method} generates nothing")
@@ -101,12 +101,12 @@ def choose_split(config: Config, gpus: int, nodes: int = 1, *, server: int = 1) 
 
 @dataclass(frozen=True)
 class Plan:
-    """The estimate of a config on so many GPUs in each of so many machines.
+    """Memory plan of a config on the GPUs of one or several machines.
 
     Attributes:
-        capacity: bytes of memory of each GPU.
-        gpus: of each machine; 0 for a laptop's CPU.
-        sharded: the frozen layers are divided over the GPUs of a machine that train.
+        capacity: memory of each GPU in bytes.
+        gpus: number of GPUs in each machine; 0 for a laptop's CPU.
+        sharded: whether the frozen layers are sharded over the training GPUs of a machine.
     """
 
     config: Config
@@ -119,21 +119,22 @@ class Plan:
 
     @property
     def shards(self) -> int:
-        """GPUs of one machine over which the frozen layers are divided."""
+        """Number of GPUs of one machine over which the frozen layers are sharded."""
         return min(self.split.trainers, max(self.gpus, 1)) if self.sharded else 1
 
     @property
     def sleeps(self) -> bool:
-        """Whether servers give their GPUs up in turns: asked for, or the only way to share them.
+        """Whether servers on shared GPUs sleep while the GPUs train.
 
-        A server that is told how much of a shared GPU it may take stays awake.
+        They do with ``rollout.colocate``, and without a given share of the memory
+        (--gpu-memory-utilization).
         """
-        is_told = server_flag(self.config, UTILIZATION) is not None
-        return self.split.shared and (self.config.rollout.colocate or not is_told)
+        has_share = server_flag(self.config, UTILIZATION) is not None
+        return self.split.shared and (self.config.rollout.colocate or not has_share)
 
     @property
     def headroom(self) -> float:
-        """Bytes of a GPU that training may take: a server on it takes the rest."""
+        """Bytes of a GPU that training may use, less those of a server on the same GPU."""
         if self.split.shared and not self.sleeps:
             return (USABLE - server_share(self.config)) * self.capacity
         return USABLE * self.capacity - (SLEEPING if self.split.shared else 0.0)
@@ -150,11 +151,11 @@ class Plan:
 
     @cached_property
     def memory(self) -> Memory:
-        """Bytes of a training GPU at the longest micro-batch."""
+        """Memory of a training GPU at the longest micro-batch."""
         return self.memory_of(self.longest)
 
     def memory_of(self, rows: Rows) -> Memory:
-        """Bytes of a training GPU."""
+        """Estimate the memory of a training GPU for a micro-batch."""
         split, config = self.split, self.config
         is_local = not split.servers and not config.rollout.urls and config.algorithm.needs_rollouts
         mine = math.ceil(config.train.batch_size / split.trainers)
@@ -168,12 +169,12 @@ class Plan:
         )
 
     def peak(self, rows: Rows) -> float:
-        """The most bytes of a training GPU at any time."""
+        """Peak bytes of a training GPU for a micro-batch."""
         return self.memory_of(rows).peak
 
     @property
     def server(self) -> ServerMemory | None:
-        """One server of this plan, on as few GPUs as hold it."""
+        """Memory of one server, on the fewest GPUs that hold it; None without servers."""
         return server_of(self) if self.split.servers else None
 
     @property
@@ -188,7 +189,7 @@ class Plan:
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of the longest teacher's prompt that fits with the longest completions."""
+        """Tokens of the longest teacher prompt that fits with the longest completions."""
         rows = self.longest
         most = self.shape.positions - rows.completion
         return _most(lambda n: self.peak(replace(rows, teacher_prompt=n)) <= self.headroom, most)
@@ -202,23 +203,23 @@ def make_plan(
     *,
     split: Split | None = None,
 ) -> Plan:
-    """The estimate of a config.
+    """Make the memory plan of a config.
 
     Args:
-        gpus: of each machine; 0 for a laptop's CPU.
-        nodes: machines.
-        memory: bytes of each GPU; 80 GB, or a laptop's 16 GB, where None.
-        split: who trains and who serves; ``divide`` says where None.
+        gpus: number of GPUs in each machine; 0 for a laptop's CPU.
+        nodes: number of machines.
+        memory: bytes of each GPU; None is 80 GB, or 16 GB for a laptop.
+        split: the split into trainers and servers; None chooses one by ``choose_split``.
 
     Raises:
-        ConfigError: no config.json is at hand, or the adapters are on layers that are not planned.
+        ConfigError: there is no config.json, or adapters are on layers that a plan does not know.
     """
     shape = shape_of(config.model.path)
     unknown = set(config.model.lora_targets) - shape.matrices.keys()
     if unknown and config.model.train_mode == "lora":
         raise ConfigError(
-            f"model.lora_targets names {', '.join(sorted(unknown))}, which is not planned; the "
-            f"plan knows {', '.join(shape.matrices)}"
+            f"model.lora_targets names {', '.join(sorted(unknown))}, which a plan does not "
+            f"include; it knows {', '.join(shape.matrices)}"
         )
     capacity = memory or (80e9 if gpus else LAPTOP)
     undivided = split or Split(1, 0, False, "")
@@ -231,39 +232,39 @@ def make_plan(
 
 
 def server_flag(config: Config, name: str) -> str | None:
-    """The value of a flag of our servers, as vLLM reads it: the last one counts."""
+    """Value of a flag in the server's arguments, as vLLM reads it (the last one wins), or None."""
     parts = shlex.split(f"{config.rollout.server} {config.rollout.server_args}")
     value = None
     for i, part in enumerate(parts):
-        flag, _, given = part.partition("=")
+        flag, _, after_equals = part.partition("=")
         if flag == name:
-            value = given or (parts[i + 1] if i + 1 < len(parts) else None)
+            value = after_equals or (parts[i + 1] if i + 1 < len(parts) else None)
     return value
 
 
 def server_share(config: Config) -> float:
-    """The share of a GPU's memory that a server takes."""
+    """Share of a GPU's memory that a server uses."""
     try:
         return float(server_flag(config, UTILIZATION) or SERVER_SHARE)
     except ValueError:
-        return SERVER_SHARE  # vLLM will say what is wrong with it
+        return SERVER_SHARE  # vLLM itself reports the error
 
 
 def tensor_parallel_size(config: Config) -> int | None:
-    """Over how many GPUs a server is told to spread; None where it is not."""
-    told = server_flag(config, "--tensor-parallel-size") or server_flag(config, "-tp") or ""
-    return max(int(told), 1) if told.isdecimal() else None
+    """Tensor-parallel size in the server's arguments, or None."""
+    size = server_flag(config, "--tensor-parallel-size") or server_flag(config, "-tp") or ""
+    return max(int(size), 1) if size.isdecimal() else None
 
 
 def server_of(plan: Plan) -> ServerMemory:
-    """A server on as few GPUs of one machine as hold it, or on so many as its arguments say."""
+    """Estimate a server on its configured number of GPUs, or on the fewest that hold it."""
     config = plan.config
     longest = config.data.max_prompt_tokens + config.rollout.max_new_tokens
     sizes = [1]
     while sizes[-1] * 2 <= plan.gpus:
         sizes.append(sizes[-1] * 2)
-    if told := tensor_parallel_size(config):
-        sizes = [told]
+    if configured := tensor_parallel_size(config):
+        sizes = [configured]
     servers = [
         server_memory(
             config,
@@ -279,7 +280,7 @@ def server_of(plan: Plan) -> ServerMemory:
 
 
 def longest_rows(plan: Plan) -> Rows:
-    """The longest micro-batch that a config allows: the teacher's prompts and completions.
+    """The longest micro-batch that a config allows, by the limits on prompts and completions.
 
     The student's prompt is a problem alone, whose length is assumed.
     """
@@ -297,7 +298,7 @@ def longest_rows(plan: Plan) -> Rows:
 
 
 def usual_rows(plan: Plan) -> Rows:
-    """A micro-batch of rows as they usually are: the same completions, shorter references."""
+    """A micro-batch with typical references instead of the longest ones."""
     longest, config = longest_rows(plan), plan.config
     if not config.algorithm.needs_rollouts:
         reference = TRACE if config.data.solution_field == "trace" else SOLUTION
@@ -308,7 +309,7 @@ def usual_rows(plan: Plan) -> Rows:
 
 
 def _micro_batch(plan: Plan, prompt: int, teacher_prompt: int, completion: int) -> Rows:
-    """As many rows of this length as go together, and not more than a rank has."""
+    """A micro-batch of as many rows of this length as fit in one, at most those of a rank."""
     train = plan.config.train
     fit = train.micro_batch_tokens // (max(prompt, teacher_prompt) + completion)
     mine = math.ceil(train.batch_size / plan.split.trainers)
@@ -316,7 +317,7 @@ def _micro_batch(plan: Plan, prompt: int, teacher_prompt: int, completion: int) 
 
 
 def _most(fits: Callable[[int], bool], most: int) -> int:
-    """The largest number in [1, most] that fits, where fewer fit wherever more do; 0 for none."""
+    """The largest number in [1, most] that fits, or 0; ``fits`` must be monotone."""
     low, high = 0, max(most, 0)
     while low < high:
         middle = (low + high + 1) // 2
@@ -325,13 +326,13 @@ def _most(fits: Callable[[int], bool], most: int) -> int:
 
 
 def suggestions(plan: Plan, rows: Callable[[Plan], Rows]) -> list[str]:
-    """At most three changes of a plan that does not fit, each of which fits.
+    """Suggest at most three changes to a plan that does not fit, each of which makes it fit.
 
-    Settings that leave the result as it is are the only suggestion where they are enough. Else they
-    go with shorter completions, with divided layers, or with larger GPUs.
+    Settings that do not change the result are the only suggestion if they suffice. Otherwise they
+    are combined with shorter completions, sharded layers, or larger GPUs.
 
     Args:
-        rows: the micro-batch that is to fit: ``longest_rows`` or ``usual_rows``.
+        rows: the micro-batch that must fit: ``longest_rows`` or ``usual_rows``.
     """
 
     def fits(plan: Plan) -> bool:
@@ -367,48 +368,48 @@ def suggestions(plan: Plan, rows: Callable[[Plan], Rows]) -> list[str]:
     if not plan.sharded and plan.config.model.train_mode == "lora":
         for gpus in sorted({split.trainers, 2, 4, 8}):
             more = replace(split, trainers=gpus)
-            shared_out = replace(plan, sharded=True, split=more, gpus=max(gpus, plan.gpus))
-            if gpus >= max(split.trainers, 2) and fits(shared_out):
+            sharded = replace(plan, sharded=True, split=more, gpus=max(gpus, plan.gpus))
+            if gpus >= max(split.trainers, 2) and fits(sharded):
                 found.append("--model.shard" + f" on {gpus} GPUs" * (gpus > split.trainers))
                 break
     for capacity in CARDS:
         if capacity > plan.capacity and fits(replace(plan, capacity=capacity)):
             found.append(f"GPUs of {capacity / 1e9:.0f} GB")
             break
-    return [f"{way} with {' '.join(flags)}" if flags else way for way in found]
+    return [f"{change} with {' '.join(flags)}" if flags else change for change in found]
 
 
 def require_fit(plan: Plan) -> None:
-    """Refuse a start that cannot fit: not even with references of usual length.
+    """Check that a run fits at least with references of typical length.
 
     Raises:
-        ConfigError: with what would fit.
+        ConfigError: it does not fit; the message has the ``suggestions``.
     """
     rows = usual_rows(plan)
-    needed, there = plan.peak(rows), plan.headroom + (1 - USABLE) * plan.capacity
-    if needed <= there:
+    needed, available = plan.peak(rows), plan.headroom + (1 - USABLE) * plan.capacity
+    if needed <= available:
         return
 
     memory = plan.memory_of(rows)
-    ways = "; or ".join(suggestions(plan, usual_rows))
+    changes = "; or ".join(suggestions(plan, usual_rows))
     raise ConfigError(
         f"model.path {format_value(plan.config.model.path)} needs about {gb(needed)} GB on each of "
-        f"{plan.split.trainers} training GPUs, and there are {gb(there)} (base "
-        f"{gb(memory.layers + memory.ends)}, what is trained "
+        f"{plan.split.trainers} training GPUs, and {gb(available)} are available (base "
+        f"{gb(memory.layers + memory.ends)}, trained weights "
         f"{gb(memory.adapters + memory.gradients + memory.optimizer)}, {peak_phase(memory)}); "
-        f"{'take ' + ways if ways else 'take a smaller model, or larger GPUs'} "
-        f"(`paint plan` says more)"
+        f"{'use ' + changes if changes else 'use a smaller model, or larger GPUs'} "
+        f"(`paint plan` has the details)"
     )
 
 
 def peak_phase(memory: Memory) -> str:
-    """The phase that needs most, in words."""
+    """Text that names the phase that needs most memory, and its GB."""
     phase, value = max(memory.phases.items(), key=lambda item: item[1])
-    return f"most beside it in the phase {phase}: {gb(value)}"
+    return f"largest phase: {phase} {gb(value)}"
 
 
 def gb(value: float) -> str:
-    """Bytes in GB, with two or three digits."""
+    """Format bytes in GB with two or three digits."""
     giga = value / 1e9
     for least, digits in ((99.95, 0), (9.95, 1), (0.0995, 2), (0.00995, 3)):
         if abs(giga) >= least:

@@ -1,4 +1,4 @@
-"""An estimate as text: the whole of `paint plan`, and the line that a run prints as it starts."""
+"""Text of a memory plan: the output of `paint plan` and the start line of a run."""
 
 from paint.estimate.memory import ServerMemory
 from paint.estimate.plan import (
@@ -14,23 +14,23 @@ from paint.estimate.plan import (
 
 
 def start_line(plan: Plan) -> str:
-    """What a run says of its plan as it starts."""
+    """The memory plan in one line, which a run prints when it starts."""
     memory = plan.memory
     parts = {
         "base": memory.layers + memory.ends + memory.gathered,
-        "what is trained": memory.adapters + memory.gradients + memory.optimizer,
-        "the teacher's own": memory.copy,
+        "trained weights": memory.adapters + memory.gradients + memory.optimizer,
+        "teacher copy": memory.copy,
     }
-    said = ", ".join(f"{name} {gb(value)}" for name, value in parts.items() if value)
+    resident = ", ".join(f"{name} {gb(value)}" for name, value in parts.items() if value)
     where = f" on each of {plan.split.trainers} ranks" if plan.split.trainers > 1 else ""
     return (
         f"plan, an estimate: at most {gb(memory.peak)} of {gb(plan.capacity)} GB to train"
-        f"{where} ({said}; {peak_phase(memory)}); fits: {_fit_words(plan)}"
+        f"{where} ({resident}; {peak_phase(memory)}); fits: {_fit_words(plan)}"
     )
 
 
 def lines(plan: Plan) -> list[str]:
-    """The plan as text."""
+    """The memory plan as lines of text."""
     config, shape, split, memory = plan.config, plan.shape, plan.split, plan.memory
     rows, is_on = plan.longest, config.model.gradient_checkpointing
     layers = f"layers, 1 of {plan.shards} parts" if plan.shards > 1 else "layers"
@@ -41,16 +41,16 @@ def lines(plan: Plan) -> list[str]:
         "adapters": memory.adapters,
         "gradients": memory.gradients,
         "optimizer": memory.optimizer,
-        "the teacher's own weights": memory.copy,
+        "teacher copy": memory.copy,
     }
     names = {
         "rollout": "cache of the local engine",
-        "teacher forward": "what the teacher's pass works in",
+        "teacher forward": "working memory of the teacher's pass",
         "loss": f"saved by the student's pass, and a chunk's logits ({gb(memory.logits)})",
-        "backward": "saved, and what the backward pass works in",
-        "update": "sums over ranks, and the optimizer's step",
+        "backward": "saved, and working memory of the backward pass",
+        "update": "sums over ranks, and the optimizer step",
     }
-    kept = " less a server's" if split.shared else ""
+    less_server = " less a server's" if split.shared else ""
     peak = max(memory.phases, key=memory.phases.__getitem__)
     text = [
         f"{config.model.path} on {_machine_words(plan)}: an estimate, nothing was loaded",
@@ -70,28 +70,28 @@ def lines(plan: Plan) -> list[str]:
             if value
         ),
         f"  {f'peak, in the phase {peak}':66}{gb(memory.peak):>8}",
-        f"  {f'room for it, {USABLE:.0%} of the memory' + kept:66}{gb(plan.headroom):>8}",
+        f"  {f'available, {USABLE:.0%} of the memory' + less_server:66}{gb(plan.headroom):>8}",
         f"  {'longest completion that fits, tokens':66}{plan.longest_completion:>8,}",
-        f"  {'longest prompt of the teacher that fits, tokens':66}{plan.longest_prompt:>8,}",
+        f"  {'longest teacher prompt that fits, tokens':66}{plan.longest_prompt:>8,}",
         "",
     ]
     if server := plan.server:
         text += [server_words(plan, server), ""]
     text.append(f"fits     {_fit_words(plan)}")
     if not plan.fits:
-        ways = suggestions(plan, longest_rows)
-        text += [f"         {'or' if i else 'take'} {way}" for i, way in enumerate(ways)]
+        changes = suggestions(plan, longest_rows)
+        text += [f"         {'or' if i else 'use'} {change}" for i, change in enumerate(changes)]
     return text
 
 
 def server_words(plan: Plan, server: ServerMemory) -> str:
-    """A server in one line."""
+    """The memory of a server in one line."""
     at_once = server.tokens // max(server.longest, 1)
     fits = (
         f"cache {gb(server.cache)} = {server.tokens:,} tokens, {at_once:,} of the longest rows "
         f"({server.longest:,} tokens) at once"
         if server.fits
-        else f"no room for one row of {server.longest:,} tokens: take larger or more GPUs, or "
+        else f"no room for one row of {server.longest:,} tokens: use larger or more GPUs, or "
         f"shorter rows"
     )
     together = f" on {server.gpus} GPUs (--tensor-parallel-size {server.gpus})"
@@ -102,10 +102,10 @@ def server_words(plan: Plan, server: ServerMemory) -> str:
 
 
 def trained_words(plan: Plan) -> str:
-    """What is trained, in words."""
+    """Text that names the trained weights and their number."""
     model = plan.config.model
     if model.train_mode == "full":
-        return "all are trained"
+        return "all weights are trained"
     millions = plan.shape.adapters(model.lora_rank, model.lora_targets) / 1e6
     return f"adapters of rank {model.lora_rank}: {millions:,.3g} M"
 
@@ -127,4 +127,4 @@ def _fit_words(plan: Plan) -> str:
     left = plan.headroom - plan.memory.peak
     if left >= 0:
         return f"yes, with {gb(left)} GB to spare"
-    return f"no, {gb(-left)} GB are missing where the longest rows meet"
+    return f"no, {gb(-left)} GB too many with the longest rows"

@@ -1,6 +1,6 @@
-"""The matrices of a dense decoder, from its config.json alone: no weight is read.
+"""Shapes of a dense decoder's matrices, from its config.json.
 
-Left out on purpose: biases of attention (a ten-thousandth of the weights), experts, and vision.
+Not included: biases of attention (a ten-thousandth of the weights), experts, and vision.
 """
 
 import json
@@ -17,22 +17,23 @@ from paint.core.errors import ConfigError, format_value, wrap_errors
 from paint.demo.files import model_path
 
 BYTES = 2
-"""Of a bfloat16."""
+"""Bytes of a bfloat16."""
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Bytes of a number by its format."""
+"""Bytes of a number by its dtype."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The matrices of a dense decoder such as Qwen3 or Llama.
+    """Shapes of the matrices of a dense decoder such as Qwen3 or Llama.
 
     Attributes:
-        layers, hidden, intermediate, vocabulary: their number, and widths.
-        heads, kv_heads, head_size: of queries, of keys and values, and the width of each.
-        tied: embedding and head are one matrix.
-        norms_heads: queries and keys are normalised head by head, as in Qwen3.
-        positions: the longest sequence that the model takes.
+        layers, hidden, intermediate, vocabulary: the number of layers, and three widths.
+        heads, kv_heads, head_size: the number of query heads, of key and value heads, and the width
+            of a head.
+        tied: whether embedding and head are one matrix.
+        norms_heads: whether queries and keys are normalised head by head, as in Qwen3.
+        positions: the longest sequence of the model, in tokens.
     """
 
     layers: int
@@ -48,7 +49,7 @@ class Shape:
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """Inputs and outputs of each linear layer of a block."""
+        """Input and output widths of each linear layer of a block."""
         queries, keys = self.queries, self.keys
         return {
             "q_proj": (self.hidden, queries),
@@ -62,38 +63,39 @@ class Shape:
 
     @property
     def queries(self) -> int:
-        """Width of all queries."""
+        """Width of all query heads together."""
         return self.heads * self.head_size
 
     @property
     def keys(self) -> int:
-        """Width of all keys, which is that of all values."""
+        """Width of all key heads together, and of all value heads."""
         return self.kv_heads * self.head_size
 
     @property
     def weights(self) -> int:
-        """N: weights of all blocks' matrices, each multiplied once a token."""
+        """N: number of weights in all blocks' matrices, each multiplied once a token."""
         return self.layers * sum(rows * columns for rows, columns in self.matrices.values())
 
     @property
     def head(self) -> int:
-        """Weights of the projection onto the vocabulary."""
+        """Number of weights in the projection onto the vocabulary."""
         return self.hidden * self.vocabulary
 
     @property
     def parameters(self) -> int:
-        """Matrices, norms (two a block, of queries, of keys, the last), embedding and head."""
+        """Number of all weights: matrices, norms, embedding and head."""
+        # Two norms a block, those of queries and keys, and the last one.
         of_heads = self.head_size if self.norms_heads else 0
         norms = self.layers * 2 * (self.hidden + of_heads) + self.hidden
         return self.weights + norms + self.head * (1 if self.tied else 2)
 
     @property
     def cache(self) -> int:
-        """Bytes of one token's keys and values."""
+        """Bytes of one token's keys and values in bfloat16."""
         return 2 * self.layers * self.keys * BYTES
 
     def adapters(self, rank: int, targets: Iterable[str]) -> int:
-        """A: weights of the LoRA adapters, rank · (inputs + outputs) for each target."""
+        """A: number of weights in the LoRA adapters, rank · (inputs + outputs) for each target."""
         return self.layers * rank * sum(sum(self.matrices[name]) for name in targets)
 
 
@@ -110,14 +112,14 @@ SHAPES = {
         80, 8192, 64, 28_672, False, vocabulary=128_256, norms_heads=False, positions=131_072
     ),
 }
-"""Of models that recipes name, where no file is at hand (source: each one's config.json)."""
+"""Shapes of models that recipes name, used without a config.json (source: their config.json)."""
 
 
 def shape_of(path: str) -> Shape:
-    """The shape of a model in a folder, of a hub name in its cache or in SHAPES, or of "demo".
+    """Read the shape of a model: a folder, a hub name in the cache or in SHAPES, or "demo".
 
     Raises:
-        ConfigError: no config.json is at hand, or it is not that of a dense decoder.
+        ConfigError: there is no config.json, or it does not describe a dense decoder.
     """
     file = Path(model_path(path), "config.json")
     if not file.is_file():
@@ -125,7 +127,7 @@ def shape_of(path: str) -> Shape:
         if not Path(path).is_dir():
             try:
                 cached = try_to_load_from_cache(path, "config.json")
-            except HFValidationError:  # a folder's name, which no model on the hub can have
+            except HFValidationError:  # a path that cannot be a hub name
                 cached = None
         if not isinstance(cached, str):
             if path in SHAPES:
@@ -142,13 +144,13 @@ def shape_of(path: str) -> Shape:
 
 
 def _shape(config: Mapping[str, Any]) -> Shape:
-    """From what config.json says. Raises KeyError, ValueError."""
+    """Build the shape from the fields of config.json. Raises KeyError, ValueError."""
     if (
         config.get("num_experts")
         or config.get("num_local_experts")
         or config.get("n_routed_experts")
     ):
-        raise ValueError("it has experts, whose memory and time are not modelled here")
+        raise ValueError("it has experts, whose memory and time are not estimated")
 
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
     shape = Shape(
@@ -165,5 +167,5 @@ def _shape(config: Mapping[str, Any]) -> Shape:
     )
     for name, value in vars(shape).items():
         if not isinstance(value, bool) and not 1 <= value <= MAX_COUNT:
-            raise ValueError(f"it says {value:,} {name}, which is no model's")
+            raise ValueError(f"{name} is {value:,}, which no model has")
     return shape
