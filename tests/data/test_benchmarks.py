@@ -125,10 +125,10 @@ def test_load_benchmark_columns_follow_file_spec(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("..jsonl", "'.', which cannot name a folder of its own"),
-        ("...jsonl", "'..', which cannot name a folder of its own"),
-        (" .jsonl", "' ', which cannot name a folder of its own"),
-        ("a\\..\\b.jsonl", r"'a\\..\\b', which cannot name a folder of its own"),
+        ("..jsonl", "'.', which is no valid folder name"),
+        ("...jsonl", "'..', which is no valid folder name"),
+        (" .jsonl", "' ', which is no valid folder name"),
+        ("a\\..\\b.jsonl", r"'a\\..\\b', which is no valid folder name"),
     ],
 )
 def test_load_benchmark_name_that_escapes_folder_is_refused(
@@ -142,7 +142,7 @@ def test_load_benchmark_name_that_escapes_folder_is_refused(
 
 @pytest.mark.parametrize("spec", ["owner/..", "../..", "owner/..:config@test"])
 def test_load_benchmark_hub_name_that_escapes_folder_is_refused(spec: str) -> None:
-    assert "is named '..', which cannot name a folder of its own" in refusal(spec)
+    assert "is named '..', which is no valid folder name" in refusal(spec)
 
 
 def test_load_benchmark_name_too_long_or_with_control_characters_is_refused() -> None:

@@ -214,7 +214,7 @@ def test_openthoughts_interrupted_run_resumes(
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, FAST, sample=9, source=source, display=Display())
     assert (
-        "12 rows are decided and stored; the same command goes on from there"
+        "12 rows are decided and stored; the same command resumes from there"
         in capsys.readouterr().out
     )
     assert not (tmp_path / "out.jsonl").exists()
@@ -241,7 +241,7 @@ def test_openthoughts_interrupted_before_first_decision_restarts(
 
 
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
-def test_decisions_that_cannot_be_read_are_refused(tmp_path: Path, place: str) -> None:
+def test_openthoughts_unreadable_decisions_are_refused(tmp_path: Path, place: str) -> None:
     run(tmp_path, GOOD)
     decided = tmp_path / "out.decided.jsonl"
     lines = decided.read_bytes().splitlines(keepends=True)
@@ -249,7 +249,7 @@ def test_decisions_that_cannot_be_read_are_refused(tmp_path: Path, place: str) -
     decided.write_bytes(b"".join(lines))
     before = {path.name: path.read_bytes() for path in tmp_path.glob("out.*")}
     with pytest.raises(
-        CorruptFileError, match=r"out\.decided\.jsonl line \d+: .*; delete it to decide"
+        CorruptFileError, match=r"out\.decided\.jsonl line \d+: .*; delete it to repeat"
     ):
         run(tmp_path, GOOD)
     assert {path.name: path.read_bytes() for path in tmp_path.glob("out.*")} == before
@@ -367,7 +367,7 @@ def test_openthoughts_report_matches_rows(
     assert "        2 dropped: not mathematics" in said
     assert "1 repeat a problem of known" in said
     assert "timed out" not in said  # none did
-    assert "fewer than the 21 that were asked for" in said
+    assert "fewer than the 21 requested" in said
     (tmp_path / "out.decided.jsonl").unlink()
     print_preparation(run(tmp_path, FAST, sample=9, benchmarks=[]), Path("out.jsonl"), Display())
     said = capsys.readouterr().out

@@ -143,8 +143,8 @@ def test_read_problems_bad_row_is_refused_or_skipped_and_counted(
 ) -> None:
     last = GOOD | {"problem": "last"}
     path = write(tmp_path, GOOD, b"", row, last)
-    way_out = "; fix the row or pass --data.on-bad-row skip"
-    assert refusal(path) == f"p.jsonl row 3: {reason}{detail}{way_out}"
+    hint = "; fix the row or pass --data.on-bad-row skip"
+    assert refusal(path) == f"p.jsonl row 3: {reason}{detail}{hint}"
 
     good_rows = read(path, on_bad_row="skip")
     assert [(problem.problem, problem.id) for problem in good_rows.problems] == [
@@ -214,14 +214,14 @@ def test_read_evaluation_rows_without_solutions_are_accepted(tmp_path: Path) -> 
             read_problems(
                 DataConfig(path=str(write(tmp_path, *rows, bad))),
                 solutions=False,
-                way_out="say which {role}",
+                column_hint="say which {role}",
             )
         assert str(caught.value) == f"{path} row 5: {message}; fix the row"
 
 
 def evaluated(folder: Path, *rows: dict[str, Any]) -> list[Problem]:
     data = DataConfig(path=str(write(folder, *rows)))
-    return read_problems(data, solutions=False, way_out="say which {role}").problems
+    return read_problems(data, solutions=False, column_hint="say which {role}").problems
 
 
 def test_read_evaluation_rows_list_of_answers_in_either_column(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_read_problems_file_without_usable_row_is_refused(tmp_path: Path) -> Non
     assert refusal(write(tmp_path, b" ", b"")) == "p.jsonl is empty; it must hold one problem a row"
     path = write(tmp_path, b"{", b"{", GOOD | {"problem": ""})
     reasons = '(2 x invalid JSON; 1 x field "problem" is empty)'
-    assert refusal(path, on_bad_row="skip") == f"p.jsonl holds no row that can be used {reasons}"
+    assert refusal(path, on_bad_row="skip") == f"p.jsonl has no valid row {reasons}"
 
 
 def test_read_problems_unreadable_file_is_named(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_read_problems_unreadable_file_is_named(tmp_path: Path) -> None:
 
     (tmp_path / "p.txt").touch()
     assert refusal(tmp_path / "p.txt") == (
-        "p.txt is of no known kind; its name must end in .jsonl, .json, .csv, .parquet"
+        "p.txt has no known format; its name must end in .jsonl, .json, .csv, .parquet"
     )
 
 

@@ -56,7 +56,7 @@ def test_read_csv_rows_are_numbered_by_starting_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["1", "1,2,3"])
-def test_a_csv_row_with_another_number_of_cells_is_bad_and_the_next_one_is_read(
+def test_read_csv_row_with_wrong_cell_count_is_bad_and_next_is_read(
     tmp_path: Path, line: str
 ) -> None:
     path = write(tmp_path / "p.csv", f"a,b\n007,0.10\n{line}\n9,9\n".encode())
@@ -79,7 +79,7 @@ def test_a_csv_row_with_another_number_of_cells_is_bad_and_the_next_one_is_read(
         ("a,b\n1,2\n".encode("utf-16"), "row 1 or later: 'utf-8' codec"),
     ],
 )
-def test_csv_that_cannot_be_read_on_is_refused_with_the_row(
+def test_read_csv_unreadable_rest_is_refused_with_row(
     tmp_path: Path, content: bytes, message: str
 ) -> None:
     assert message in refusal(write(tmp_path / "p.csv", content))
@@ -151,7 +151,7 @@ def test_read_parquet_column_of_wrong_type_is_named(
         pa.array([2**62], pa.timestamp("us")),
     ],
 )
-def test_parquet_with_a_value_that_python_cannot_hold_is_refused(
+def test_read_parquet_value_outside_python_range_is_refused(
     tmp_path: Path, column: pa.Array
 ) -> None:
     assert "p.parquet: " in refusal(parquet(tmp_path / "p.parquet", a=column))

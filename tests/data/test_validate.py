@@ -123,7 +123,7 @@ def test_check_file_lists_gold_warnings(tmp_path: Path) -> None:
         ],
     )
     text = shown(check)
-    assert "gold answers to look at (docs/how-to/own-data.md): 2 rows" in text
+    assert "gold answers to check (docs/how-to/own-data.md): 2 rows" in text
     assert r"row 2: '\\frac{9}{': it does not parse" in text
 
 
@@ -142,7 +142,7 @@ def test_check_file_lists_benchmark_copies_by_pass(tmp_path: Path) -> None:
     text = shown(check)
     assert "repeat a benchmark problem: 1 rows" in text
     assert "row 2: owls, problem o1: 'along the road stand trees on which 12 owls" in text
-    assert "repeat one but for numbers or letters" in text
+    assert "repeat one except for numbers or letters" in text
 
     clean = check_file(
         DataConfig(path=write(tmp_path, row(0))),

@@ -1,11 +1,10 @@
-"""Which problems does an evaluation set hold?
+"""Evaluation sets: known benchmarks, local copies of them, and the user's own files.
 
-A set is either known by name (its place on the hub, its columns, its size), or a local copy of such
-a set, or the user's own file. In each case it holds problems that have a gold answer and a unique
-id.
+A known benchmark has a source on the hub, column names and a size. Every problem of a set has a
+gold answer and a unique id.
 
-Left out on purpose: prompts, sampling and grading (paint.evaluation.grade,
-paint.grading.math.grader); a copy of any published set in this package.
+Prompts, sampling and grading are elsewhere (paint.evaluation.grade, paint.grading.math.grader).
+This package contains no copy of a published set.
 """
 
 import difflib
@@ -22,7 +21,7 @@ from paint.demo.files import HELD_OUT_PROBLEMS, NAME
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """An evaluation set; the solution of a problem is "" where the set has none."""
+    """An evaluation set; the solution of a problem is "" if the set has none."""
 
     name: str
     problems: list[Problem]
@@ -30,7 +29,7 @@ class Benchmark:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A known set: its source for paint.data.readers, its id column, its number of problems."""
+    """A known benchmark: source for paint.data.readers, id column, number of problems."""
 
     source: str
     id_field: str
@@ -50,7 +49,7 @@ OTHER_COLUMNS = (
     "name a file with other columns as FILE:problem,answer or FILE:problem,answer,id, "
     "by its own columns"
 )
-"""How a message says to choose another column."""
+"""Hint in messages about a missing column."""
 
 _COLUMN = "[^:,/]+"
 _FILE_AND_COLUMNS = re.compile(
@@ -59,20 +58,20 @@ _FILE_AND_COLUMNS = re.compile(
 
 
 def load_benchmark(spec: str, *, limit: int | None = None) -> Benchmark:
-    """The evaluation set that `spec` names, or the first `limit` of its problems, at least 1.
+    """Load the evaluation set that `spec` names, or its first `limit` (at least 1) problems.
 
     Args:
         spec: one of three forms.
             NAME, a known set, is read from the hub.
             NAME=PATH is a local copy of a known set: a file, or the folder of a download.
             FILE is the user's own file or hub data set (owner/name), named by its stem. It has the
-            columns problem, answer and, optionally, id; other columns follow it, as
+            columns problem, answer and, optionally, id; other column names are appended, as
             FILE:problem_column,answer_column or FILE:problem_column,answer_column,id_column.
 
     Raises:
-        DataError: an unknown name, with the nearest known one; a hub that cannot be reached, with
-            the way to name a local copy; a published set that is not whole; a file whose name
-            cannot name a folder; and whatever `paint.data.problems.read_problems` refuses.
+        DataError: the name is unknown (the message has the nearest known one), the hub cannot be
+            reached (the message says how to name a local copy), a published set is incomplete, the
+            file's name cannot name a folder, or `paint.data.problems.read_problems` refuses it.
     """
     name, has_copy, copy = spec.partition("=")
     if name in PUBLISHED:
@@ -98,17 +97,17 @@ def _published_set(name: str, copy: str | None, limit: int | None) -> Benchmark:
 
     data = DataConfig(path=source, id_field=known.id_field, limit=limit)
     try:
-        problems = read_problems(data, solutions=False, way_out=OTHER_COLUMNS).problems
+        problems = read_problems(data, solutions=False, column_hint=OTHER_COLUMNS).problems
     except HubError as error:
         message = f"{name}: {error}; with a copy on this machine, write {name}=PATH"
         raise DataError(message) from None
 
     count = len(problems)
-    is_whole = count == known.size if limit is None else count >= min(limit, known.size)
-    if not is_whole:
+    is_complete = count == known.size if limit is None else count >= min(limit, known.size)
+    if not is_complete:
         raise DataError(
             f"{source} holds {count} problems, and {name} has {known.size}: "
-            f"figures would not compare. Mend the copy, or evaluate it as a file of your own "
+            f"scores would not be comparable. Fix the copy, or evaluate it as your own file "
             f"({OTHER_COLUMNS})"
         )
     return Benchmark(name, problems)
@@ -130,27 +129,27 @@ def _own_set(spec: str, limit: int | None) -> Benchmark:
     is_file = Path(source).suffix.lower() in ENDINGS
     path = Path(source if is_file else re.split("[:@]", source)[0])  # owner/name:config@split
     name = folder_name(path.stem, f"the evaluation set {shorten(spec)}")
-    return Benchmark(name, read_problems(data, solutions=False, way_out=OTHER_COLUMNS).problems)
+    return Benchmark(name, read_problems(data, solutions=False, column_hint=OTHER_COLUMNS).problems)
 
 
 def folder_name(name: str, what: str) -> str:
-    """The name, if a folder of an evaluation can have it.
+    """Return the name if it is valid for a folder of an evaluation.
 
     Args:
-        what: what is named, for the message.
+        what: the named object, for the message.
 
     Raises:
-        DataError: it leads elsewhere, or no file system takes it.
+        DataError: the name is a path, or is not allowed by file systems.
     """
     if name.strip() in ("", ".", "..") or re.search(r"[/\\]", name) or path_error(name):
         raise DataError(
-            f"{what} is named {shorten(name)}, which cannot name a folder of its own; rename it"
+            f"{what} is named {shorten(name)}, which is no valid folder name; rename it"
         )
     return name
 
 
 def _require_path(path: str) -> None:
-    """Refuse what is no path before anything else is said of it. Raises DataError."""
+    """Raise DataError if the text cannot be a path."""
     if wrong := path_error(path):
         raise DataError(f"the evaluation set {format_short(path)} {wrong}; rename it")
 

@@ -1,26 +1,26 @@
-r"""Does a text repeat a benchmark's problem?
+r"""Detection of texts that repeat a benchmark problem, by shared n-grams of words.
 
-Both texts are normalised (`latex.normalize`, lower case) and cut into words and numbers. A text is
-contaminated by a problem when
+Both texts are normalised (`anchors.normalize`, lower case) and split into words and numbers. A text
+is contaminated by a problem when
 
 - the n-grams of 13 words that they share cover at least 60 % of the words of the shorter one, and
 - at least one of these n-grams is in no other benchmark problem.
 
-A problem of fewer than 13 words must stand in the text from its first to its last word, operators
-included, and the formula that it begins or ends with must begin and end there. One of fewer than
-four words and signs must be the whole text.
+A problem of fewer than 13 words must occur completely in the text, operators included, and a
+formula at its start or end must begin or end there. A problem of fewer than four words and signs
+must be the complete text.
 
-Why 13: it is GPT-3's figure, and stock openings ("Find the number of positive integers n such that
+Why 13: GPT-3 uses this value, and stock openings ("Find the number of positive integers n such that
 n^2", 11 words) are shorter. Why a share, and not one common n-gram: stock endings are longer ("can
 be written in the form \frac{m}{n}, where m and n are relatively prime positive integers. Find
-m+n.", 20 words), and one n-gram of these would condemn half of all contest problems.
+m+n.", 20 words), and one of their n-grams would mark half of all contest problems.
 
-A second, masked pass does the same once every number is one number and every single letter one
-letter. It finds renamed variables and changed numbers, and with them problems of the same wording
-that are no copies (docs/how-to/own-data.md has the cost). A problem of fewer than 13 words must
-then be the whole text.
+A second, masked pass first replaces every number by the same number and every single letter by the
+same letter. It finds renamed variables and changed numbers, but also different problems of the same
+wording (docs/how-to/own-data.md has the cost). In this pass, a problem of fewer than 13 words must
+be the complete text.
 
-Left out on purpose: paraphrases and translations. They share no long n-gram.
+Not detected: paraphrases and translations. They share no long n-gram.
 """
 
 import re
@@ -35,7 +35,7 @@ from paint.objective.anchors import normalize
 NGRAM = 13
 SHARE = 0.6
 SHORTEST = 4
-"""Words and signs of a problem that is searched for within other texts."""
+"""Least number of words and signs of a problem that is searched for within longer texts."""
 
 Pass = Literal["words", "masked"]
 
@@ -47,10 +47,10 @@ _STOPS = frozenset(".:;?")
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The repeated problem, the covered share of the shorter text, the longest shared piece.
+    """A repeated problem, the covered share of the shorter text, and the longest shared passage.
 
     Attributes:
-        found_by: "words", or "masked" where that takes another number or letter.
+        found_by: the pass that found it: "words", or "masked" if numbers or letters differ.
     """
 
     benchmark: str
@@ -62,7 +62,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What one pass knows of the benchmark problems."""
+    """Index of the benchmark problems for one pass."""
 
     name: Pass
     lengths: list[int]  # of each problem, in words
@@ -72,7 +72,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The n-grams of all benchmark problems, and the problems without one, for every pass."""
+    """Index of all benchmark problems: n-grams, and problems shorter than one, for every pass."""
 
     ngram: int
     share: float
@@ -81,7 +81,7 @@ class Index:
 
 
 def words(text: str) -> list[str]:
-    """The words and numbers of a text, in one spelling of its mathematics."""
+    """Return the words and numbers of a text after normalisation."""
     return _WORD.findall(normalize(text).casefold())
 
 
@@ -92,7 +92,7 @@ def build_index(
     share: float = SHARE,
     masked: bool = False,
 ) -> Index:
-    """The index for `contaminated`, which makes a second pass with ``masked``.
+    """Build the index for `contaminated`, with a second pass if ``masked``.
 
     Raises:
         ValueError: unless ngram >= 1 and share is in [0, 1].
@@ -109,10 +109,10 @@ def build_index(
 
 
 def contaminated(text: str, index: Index) -> Match | None:
-    """The benchmark problem that the text repeats most of, or None; in linear time."""
+    """Return the benchmark problem that the text repeats most, or None; in linear time."""
     for pieces in index.passes:
-        spelt = _spelt(text, pieces.name)
-        match = _short_match(spelt, pieces, index) or _long_match(spelt, pieces, index)
+        normalized = _normalize_for(text, pieces.name)
+        match = _short_match(normalized, pieces, index) or _long_match(normalized, pieces, index)
         if match:
             return match
     return None
@@ -122,30 +122,30 @@ def _pieces(name: Pass, texts: Sequence[str], ngram: int) -> Pieces:
     pieces = Pieces(name, [], defaultdict(set), {})
     seen: set[tuple[str, ...]] = set()
     for number, text in enumerate(texts):
-        spelt = _spelt(text, name)
-        tokens = tuple(_WORD.findall(spelt))
+        normalized = _normalize_for(text, name)
+        tokens = tuple(_WORD.findall(normalized))
         pieces.lengths.append(len(tokens))
         if len(tokens) < ngram:
-            pieces.short.setdefault(tuple(_signs(spelt)[0]), number)
-        elif tokens not in seen:  # in two benchmarks: its n-grams are still its own
+            pieces.short.setdefault(tuple(_signs(normalized)[0]), number)
+        elif tokens not in seen:  # a copy in a second benchmark must not share the n-grams
             seen.add(tokens)
             for start in range(len(tokens) - ngram + 1):
                 pieces.owners[tokens[start : start + ngram]].add(number)
     return pieces
 
 
-def _spelt(text: str, name: Pass) -> str:
-    """The text in the spelling of a pass."""
-    spelt = normalize(text).casefold()
+def _normalize_for(text: str, name: Pass) -> str:
+    """Normalise the text for a pass."""
+    normalized = normalize(text).casefold()
     if name == "words":
-        return spelt
-    return _NUMBER_OR_LETTER.sub(lambda match: "0" if match[0][0].isdigit() else "x", spelt)
+        return normalized
+    return _NUMBER_OR_LETTER.sub(lambda match: "0" if match[0][0].isdigit() else "x", normalized)
 
 
-def _long_match(spelt: str, pieces: Pieces, index: Index) -> Match | None:
-    tokens = _WORD.findall(spelt)
+def _long_match(normalized: str, pieces: Pieces, index: Index) -> Match | None:
+    tokens = _WORD.findall(normalized)
     covered: dict[int, set[int]] = defaultdict(set)  # problem -> positions in the text
-    identified: set[int] = set()  # problems that share an n-gram of their own with the text
+    identified: set[int] = set()  # problems that share a unique n-gram with the text
     for start in range(len(tokens) - index.ngram + 1):
         owners = pieces.owners.get(tuple(tokens[start : start + index.ngram]), set())
         identified |= owners if len(owners) == 1 else set()
@@ -163,13 +163,13 @@ def _long_match(spelt: str, pieces: Pieces, index: Index) -> Match | None:
     return max(matches, key=lambda match: match.share, default=None)
 
 
-def _short_match(spelt: str, pieces: Pieces, index: Index) -> Match | None:
-    """The longest short problem that is the text or, unmasked, stands in it."""
-    signs, stops = _signs(spelt)
-    whole = (0, len(signs))
+def _short_match(normalized: str, pieces: Pieces, index: Index) -> Match | None:
+    """Match the longest short problem that is the text or, unmasked, occurs in it."""
+    signs, stops = _signs(normalized)
+    complete = (0, len(signs))
 
     def is_edge(i: int) -> bool:
-        return i in (*whole, *stops) or any(
+        return i in (*complete, *stops) or any(
             len(sign) > 1 and sign.isalpha() for sign in signs[i - 1 : i + 1]
         )
 
@@ -182,19 +182,17 @@ def _short_match(spelt: str, pieces: Pieces, index: Index) -> Match | None:
             is_within = (
                 pieces.name == "words" and length >= SHORTEST and is_edge(start) and is_edge(end)
             )
-            if is_within or (start, end) == whole:
+            if is_within or (start, end) == complete:
                 return Match(*index.problems[owner], 1.0, " ".join(signs[start:end]), pieces.name)
     return None
 
 
-def _signs(spelt: str) -> tuple[list[str], set[int]]:
-    """The words, numbers and signs of a text, and before which of them a sentence has ended.
-
-    Operators stay: in a problem of few words they tell it from others.
-    """
+def _signs(normalized: str) -> tuple[list[str], set[int]]:
+    """Return the words, numbers and signs of a text, and the positions where sentences start."""
+    # Operators are kept, since they distinguish problems of few words.
     signs: list[str] = []
     stops: set[int] = set()
-    for sign in _SIGN_OR_WORD.findall(spelt):
+    for sign in _SIGN_OR_WORD.findall(normalized):
         if sign in _STOPS:
             stops.add(len(signs))
         elif sign != ",":

@@ -1,10 +1,10 @@
-"""Which gold answers should a person look at?
+"""Warnings about gold answers that do not parse or may be misread.
 
-A gold answer that does not parse makes every other spelling of it wrong, and one that is not read
-as it was meant makes right answers wrong. No figure shows that, so such answers are named: before
-anything is generated, in every summary, and by `paint data validate`.
+If a gold answer does not parse, every other spelling of it is graded wrong; if it is misread, right
+answers are graded wrong. No metric shows this. Such answers are therefore listed before generation,
+in every summary, and by `paint data validate`.
 
-Left out on purpose: whether a gold answer is the right one.
+Whether a gold answer is correct is not checked.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from paint.data.readers import DataError, shorten
 from paint.grading.math.compare import explain_gold
 
 SHOWN = 20
-"""How many gold answers are named; all are counted."""
+"""Number of gold answers that are listed; all are counted."""
 
 _reading = lru_cache(maxsize=10_000)(explain_gold)
 
@@ -26,8 +26,8 @@ class GoldWarning:
     """A gold answer to look at.
 
     Attributes:
-        parses: whether other spellings of it can be right.
-        why: what is doubtful about it, in words.
+        parses: whether other spellings of it can be graded right.
+        why: the reason for the warning.
     """
 
     problem: Problem
@@ -41,7 +41,7 @@ class GoldWarning:
 
 
 def gold_warnings(problems: Sequence[Problem]) -> list[GoldWarning]:
-    """The gold answers that do not parse or may be misread, in the order of the problems."""
+    """Return the gold answers that do not parse or may be misread, in the order of the problems."""
     found = []
     for problem in problems:
         for answer in problem.answers:
@@ -55,31 +55,31 @@ def gold_warnings(problems: Sequence[Problem]) -> list[GoldWarning]:
 
 
 def name_unparsed(name: str, problems: Sequence[Problem], say: Callable[[str], object]) -> None:
-    """Say which gold answers of a problem set do not parse, before it is asked.
+    """Print a warning about the gold answers of a problem set that do not parse.
 
     Raises:
-        DataError: none of them does.
+        DataError: none of them parses.
     """
-    unparsed = [doubt for doubt in gold_warnings(problems) if not doubt.parses]
+    unparsed = [warning for warning in gold_warnings(problems) if not warning.parses]
     if not unparsed:
         return
     count = sum(len(problem.answers) for problem in problems)
     if len(unparsed) == count:
         raise DataError(
             f"{name}: none of the {count} gold answers parses ({unparsed[0]}); name the column "
-            f"that holds the answers, as FILE:problem,answer, or mend the file"
+            f"that holds the answers, as FILE:problem,answer, or fix the file"
         )
 
-    lines = [f"  {doubt}" for doubt in unparsed[:SHOWN]]
+    lines = [f"  {warning}" for warning in unparsed[:SHOWN]]
     lines += [f"  and {len(unparsed) - SHOWN} more"] * (len(unparsed) > SHOWN)
     say(
         "\n".join(
             [
-                f"warning: {name}: {len(unparsed)} of {count} gold answers do not parse, and are "
-                f"met by the same text alone",
+                f"warning: {name}: {len(unparsed)} of {count} gold answers do not parse; only "
+                f"the same text is graded right",
                 *lines,
-                "  Mend them, or list other right answers beside them (docs/how-to/own-data.md). "
-                "After grading, --overrides FILE judges single samples (docs/how-to/evaluate.md).",
+                "  Fix them, or list further right answers (docs/how-to/own-data.md). "
+                "After grading, --overrides FILE changes single grades (docs/how-to/evaluate.md).",
             ]
         )
     )

@@ -1,4 +1,4 @@
-"""Which problems of OpenThoughts can a model be trained on? (`paint data openthoughts`)
+"""Training data from OpenThoughts: verified, decontaminated, sampled (`paint data openthoughts`).
 
     rows -> decide -> contaminated? -> verify -> OUT.decided.jsonl -> no duplicates -> sample -> OUT
 
@@ -7,14 +7,13 @@ ground truth. A row is kept if its problem is mathematics, its solution ends in 
 equals the boxed answer of the ground truth, and its problem repeats no benchmark problem. The
 training data are a seeded uniform sample of the kept rows without replacement.
 
-Every decision is stored as it is made, with a checksum. An interrupted run goes on where it
-stopped, and another sample or seed needs no second verification. Which problems are sampled depends
-on the seed and on the problems alone: neither on their order, nor on the number of workers. The
-report has the digest of OUT, so that whoever reads OUT beside its report reads what was written
-(paint.data.readers).
+Every decision is stored at once, with a checksum. An interrupted command resumes, and another
+sample or seed needs no second verification. The sample depends only on the seed and the problems,
+neither on their order nor on the number of workers. The report contains the digest of OUT, by which
+readers detect changes (paint.data.readers).
 
-Left out on purpose: how hard a problem is, how long its solution may be (`data.max_prompt_tokens`),
-and mathematics without a boxed ground truth, such as proofs.
+Not included: filters by difficulty or length (see `data.max_prompt_tokens`), and mathematics
+without a boxed ground truth, such as proofs.
 """
 
 import dataclasses
@@ -50,12 +49,12 @@ from paint.grading.registry import find_grader
 from paint.objective.anchors import normalize
 
 HUB = "open-thoughts/OpenThoughts-114k:metadata"
-HUB_ROWS = 113_957  # for the estimate of the time that is left
+HUB_ROWS = 113_957  # for the estimate of the remaining time
 Solution = Literal["deepseek_solution", "ground_truth_solution", "deepseek_reasoning"]
 FIELDS = ("problem", "deepseek_reasoning", "deepseek_solution", "ground_truth_solution")
 CHUNK = 256
-FREE_SPACE = "free some space, or write to another folder; the same command goes on"
-DELETE = "delete it to decide anew"
+FREE_SPACE = "free some space, or write to another folder; the same command resumes"
+DELETE = "delete it to repeat the decisions"
 
 # JSON can spell half of a surrogate pair, but no UTF-8 file can hold it.
 _HALF_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -79,7 +78,7 @@ REASONS = (
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A row that is kept if its text `checked` gives the answer of the ground truth."""
+    """A row that is kept if the text `checked` has the answer of the ground truth."""
 
     problem: str
     solution: str
@@ -91,7 +90,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """How many rows were kept, dropped and sampled, and the settings and versions to repeat it."""
+    """Report: numbers of kept, dropped and sampled rows, settings and versions."""
 
     rows: int
     dropped: dict[str, int]
@@ -122,32 +121,30 @@ def make_training_data(
 ) -> Preparation:
     """Write the sample of verified problems to `out`, one JSON object a line.
 
-    An object has id, problem, solution, answer, trace and source. Three files stand beside
-    it:
+    An object has id, problem, solution, answer, trace and source. Three more files are written:
 
     - .report.json: counts, settings, versions, and the SHA-256 of `out`.
-    - .contaminated.jsonl: row, problem, the benchmark problem that it repeats, and which pass found
-      it.
-    - .decided.jsonl: every decision. It may be deleted when no other sample is wanted.
+    - .contaminated.jsonl: row, problem, the repeated benchmark problem, and the pass that found it.
+    - .decided.jsonl: every decision. It may be deleted if no other sample is needed.
 
     Args:
-        benchmarks: the problems that must not be trained on.
-        source: the data set of the hub, or a local file or folder with its columns.
-        sample: problems to write, at least 1; all that are kept if there are fewer.
-        solution: the column that becomes y*. What is verified is always deepseek_solution.
-        ngram, share: the thresholds of contamination (paint.data.decontaminate).
-        masked: whether other numbers and other letters are contamination, too.
-        workers, deadline: processes that verify, and the processor seconds for one answer
+        benchmarks: evaluation sets whose problems are removed.
+        source: the hub data set, or a local file or folder with its columns.
+        sample: number of problems to write, at least 1; all kept ones if there are fewer.
+        solution: the column for y*. The verified column is always deepseek_solution.
+        ngram, share: thresholds of contamination (paint.data.decontaminate).
+        masked: whether copies with other numbers or letters are contamination, too.
+        workers, deadline: number of verifying processes, and processor seconds for one answer
             (paint.grading.math.grader).
 
     Raises:
-        DataError: a source that cannot be read, a file that cannot be written, existing decisions
-            that were made with other settings, or an `out` that does not end in .jsonl.
+        DataError: the source cannot be read, a file cannot be written, existing decisions were made
+            with other settings, or `out` does not end in .jsonl.
         CorruptFileError: a line of the existing decisions cannot be read.
-        FolderInUse: another process makes the same file.
+        FolderInUse: another process writes the same file.
     """
     if out.suffix != ".jsonl":
-        raise DataError(f"{out} must end in .jsonl, by which its readers know what it holds")
+        raise DataError(f"{out} must end in .jsonl, the suffix of its format")
 
     display = display or Display()
     decided = out.with_suffix(".decided.jsonl")
@@ -177,7 +174,7 @@ def make_training_data(
 
 
 def print_preparation(preparation: Preparation, out: Path, display: Display) -> None:
-    """Print the counts: one line for each reason that dropped rows."""
+    """Print the counts, with one line for each reason of dropped rows."""
     display.note(
         f"{preparation.rows:,} rows, {preparation.kept:,} kept, "
         f"{preparation.sampled:,} drawn to {out}"
@@ -192,16 +189,16 @@ def print_preparation(preparation: Preparation, out: Path, display: Display) -> 
         count = preparation.found_by["masked"]
         display.note(f"  {count:>9,} of these with another number or letter (--masked)")
     if not preparation.contaminated:
-        display.note("  no benchmark was named: contamination was not checked")
+        display.note("  no benchmark was given: contamination was not checked")
 
     if preparation.sampled < preparation.sample:
-        display.note(f"  fewer than the {preparation.sample:,} that were asked for")
+        display.note(f"  fewer than the {preparation.sample:,} requested")
 
 
 def decide(
     fields: dict[str, object] | BadRow, solution: Solution = "deepseek_solution"
 ) -> Candidate | str:
-    """The row as a candidate, or the reason why it is dropped. Looks at nothing but the row."""
+    """Return the row as a candidate, or the reason to drop it, from the row alone."""
     if isinstance(fields, BadRow):
         return "row cannot be read"
     if fields.get("domain") != "math":
@@ -239,7 +236,7 @@ def _decide_rows(
     grader: Grader,
     display: Display,
 ) -> None:
-    """Append the decisions on all rows after the first `rows`, and at last their number."""
+    """Append the decisions on all rows after the first `rows`, then the total number of rows."""
     undecided = islice(_fields(source), rows, None)
     counting = display.counting("rows decided", _count(source), done=rows)
 
@@ -255,7 +252,7 @@ def _decide_rows(
                 counter.to(rows)
         except (KeyboardInterrupt, DataError):
             display.note(
-                f"{rows:,} rows are decided and stored; the same command goes on from there"
+                f"{rows:,} rows are decided and stored; the same command resumes from there"
             )
             raise
         store([{"rows": rows}])
@@ -264,7 +261,7 @@ def _decide_rows(
 def _decide_chunk(
     chunk: Iterable[dict[str, object] | BadRow], solution: Solution, index: Index, grader: Grader
 ) -> list[dict[str, Any]]:
-    """One decision a row: {"dropped": reason}, or {"kept": row to write, "fingerprint": hash}.
+    """Decide rows: {"dropped": reason}, or {"kept": row to write, "fingerprint": hash} for each.
 
     The fingerprint is the hash of the normalised problem.
     """
@@ -298,12 +295,12 @@ def _decide_chunk(
 def _write_sample(
     out: Path, decided: Path, sample: int, seed: int, settings: dict[str, Any]
 ) -> Preparation:
-    """Choose the sample among the decisions, and write it with its report."""
+    """Draw the sample from the decisions, and write it with its report."""
     dropped: Counter[str] = Counter()
     repeats: Counter[str] = Counter()
     found_by: Counter[str] = Counter()
     repeated = []
-    # Of all rows with one problem, the one with the smallest hash stays.
+    # Of several rows with the same problem, the one with the smallest hash is kept.
     best: dict[str, tuple[str, int]] = {}  # fingerprint -> hash of the row, offset of its line
     rows = 0
 
@@ -312,7 +309,7 @@ def _write_sample(
     with decided.open("rb") as file:
         offset = len(file.readline())
         for rows, (line, decision) in enumerate(zip(file, decisions, strict=True)):
-            # The last line is no row.
+            # The last line is not a row, but their number.
             if "kept" in decision:
                 candidate = (storage.digest(json.dumps(decision["kept"])), offset)
                 known = best.get(decision["fingerprint"])
@@ -333,7 +330,7 @@ def _write_sample(
         lines = (_line(_decision_at(file, best[problem][1])["kept"]) for problem in chosen)
         report = report_of(out)
         with wrap_errors(out, DataError, FREE_SPACE):
-            report.unlink(missing_ok=True)  # it belongs to the file that is replaced
+            report.unlink(missing_ok=True)  # it describes the replaced file
             storage.write_atomic(out, lines)
 
     preparation = Preparation(
@@ -359,9 +356,9 @@ def _write_sample(
 
 
 def _resume(decided: Path, settings: dict[str, Any]) -> tuple[int, bool]:
-    """The number of rows that are decided already, and whether these are all rows of the source.
+    """Return the number of decided rows, and whether these are all rows of the source.
 
-    A last line that was cut off is dropped.
+    A partial last line is removed.
     """
     lines, first, last = 0, dict[str, Any](), dict[str, Any]()
     for last in storage.read_growing_jsonl(decided, DELETE):
@@ -376,7 +373,7 @@ def _resume(decided: Path, settings: dict[str, Any]) -> tuple[int, bool]:
 
     is_complete = "rows" in last
     with wrap_errors(decided, DataError, FREE_SPACE):
-        if lines < 2:  # nothing is decided, so the settings may be others
+        if lines < 2:  # nothing is decided yet, so other settings are allowed
             storage.write_jsonl(decided, [settings])
         storage.trim_partial_line(decided)
     return max(lines - 1, 0) - is_complete, is_complete

@@ -1,14 +1,13 @@
-"""Which problems does a run train on, and in which order?
+"""Problems of a run: validation of their rows, and the batches of each step.
 
-`read_problems` takes the rows of a file or of a hub data set (paint.data.readers). It refuses every
-row that would train on nothing, on the wrong thing, or twice on the same thing, or skips and counts
-it.
+`read_problems` reads the rows of a file or of a hub data set (paint.data.readers). Rows with
+missing, invalid or repeated content are refused, or skipped and counted.
 
-`batch_indices` says which problems an optimizer step takes. It is a pure function of seed and step,
+`batch_indices` returns the problems of an optimizer step. It is a pure function of seed and step,
 so a resumed run sees the same data.
 
-Left out on purpose: prompt lengths, which need the model's tokenizer and are checked where prompts
-are made; any change to the texts, which reach the prompts exactly as written.
+Texts reach the prompts exactly as written. Prompt lengths need the model's tokenizer and are
+checked where prompts are built (paint.training.prompt_filter).
 """
 
 import random
@@ -37,7 +36,7 @@ __all__ = [
 ]
 
 LABELS = ("level", "subject")
-"""Columns that sort problems into groups, each with a table of its own in an evaluation."""
+"""Columns by which an evaluation groups problems, each in a separate table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +44,9 @@ class Problem:
     """A training example: x, y* and the gold answer, as text (paper: section 'Background').
 
     Attributes:
-        also: further answers that are right.
-        labels: its level and its subject, by name, where the data have them.
-        row: its number in its source, from 1; 0 where that is unknown.
+        also: further accepted answers.
+        labels: level and subject as (name, value), if the data have them.
+        row: row number in the source, from 1; 0 if unknown.
     """
 
     problem: str
@@ -60,50 +59,50 @@ class Problem:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """Every answer that is right; at least one."""
+        """All accepted answers, at least one."""
         return (self.answer, *self.also)
 
 
 @dataclass(frozen=True, slots=True)
 class ValidRows:
-    """The problems of the good rows, in file order; how many rows were skipped, by reason."""
+    """Problems of the valid rows in file order, and the number of skipped rows by reason."""
 
     problems: list[Problem]
     skipped: dict[str, int]
 
 
 DATA_FIELD = "set --data.{role}-field to the one that holds the {role}"
-"""How a message says to choose another column, where `data` comes from a recipe and flags."""
+"""Hint in messages about a missing column, if `data` comes from a recipe and flags."""
 
 
 def read_problems(
-    data: DataConfig, *, solutions: bool = True, way_out: str = DATA_FIELD
+    data: DataConfig, *, solutions: bool = True, column_hint: str = DATA_FIELD
 ) -> ValidRows:
-    """The problems of `data.path`: a JSONL, CSV or Parquet file, a hub data set, or "demo".
+    """Read the problems of `data.path`: a JSONL, CSV or Parquet file, a hub data set, or "demo".
 
-    A good row has its problem, its solution and its answer as text that is not blank (an answer or
-    an id may be a number, and several right answers are a list). It repeats neither the problem
-    (white space aside) nor the id of an earlier good row. Its id is its row number where the source
-    has none. With `data.limit`, reading stops at that many good rows.
+    A valid row has problem, solution and answer as text that is not blank (an answer or an id may
+    be a number, and several accepted answers are a list). It repeats neither the problem (white
+    space aside) nor the id of an earlier valid row. Without an id column, its id is the row number.
+    With `data.limit`, reading stops at that many valid rows.
 
     Without `solutions` the source is an evaluation set: a solution that is missing, null or blank
-    becomes "", a problem may be posed twice, since a published set is evaluated as it is, and the
-    list of several right answers may also be in a column `answers`.
+    becomes "", a problem may occur twice (published sets are evaluated unchanged), and a list of
+    accepted answers may also be in a column `answers`.
 
     Args:
-        data: the source, its columns, and what happens at a bad row.
+        data: the source, its columns, and the action on a bad row.
         solutions: whether every problem needs a solution.
-        way_out: how a message says to choose another column.
+        column_hint: hint in messages about a missing column.
 
     Raises:
-        DataError: the source cannot be read, or holds no good row; with on_bad_row "error", the
-            first bad row.
+        DataError: the source cannot be read or has no valid row, or, with on_bad_row "error", a row
+            is bad.
     """
     source = problems_path(data.path)
     problems: list[Problem] = []
     skipped: dict[str, int] = {}
     for row, problem in validate_rows(
-        read_rows(source), data, solutions=solutions, way_out=way_out
+        read_rows(source), data, solutions=solutions, column_hint=column_hint
     ):
         if isinstance(problem, Problem):
             problems.append(problem)
@@ -117,25 +116,25 @@ def read_problems(
 
     if not problems and skipped:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in skipped.items())
-        raise DataError(f"{source} holds no row that can be used ({reasons})")
+        raise DataError(f"{source} has no valid row ({reasons})")
     if not problems:
         raise DataError(f"{source} is empty; it must hold one problem a row")
     return ValidRows(problems, skipped)
 
 
 def validate_rows(
-    rows: Iterable[Row], data: DataConfig, *, solutions: bool = True, way_out: str = DATA_FIELD
+    rows: Iterable[Row], data: DataConfig, *, solutions: bool = True, column_hint: str = DATA_FIELD
 ) -> Iterator[tuple[int, Problem | BadRow]]:
-    """The problem that each row holds, or why it holds none.
+    """Yield the number of each row with its problem or its error.
 
-    What makes a row good, and the arguments, are those of `read_problems`.
+    Validation and arguments are those of `read_problems`.
     """
     first_rows: dict[tuple[str, str], int] = {}
     for row, fields in rows:
         try:
             if isinstance(fields, BadRow):
                 raise fields
-            problem = _problem(fields, row, data, solutions, way_out)
+            problem = _problem(fields, row, data, solutions, column_hint)
             keys = [("id", problem.id)]
             if solutions:
                 keys.insert(0, ("problem", " ".join(problem.problem.split())))
@@ -152,13 +151,13 @@ def validate_rows(
 
 
 def problems_digest(problems: Sequence[Problem]) -> str:
-    """16 hexadecimal digits that differ where the problems, or their order, differ."""
+    """Digest of the problems and their order: 16 hexadecimal digits."""
     parts = [part for p in problems for part in (p.id, p.problem, p.solution, *p.answers)]
     return digest(*parts, "")[:16]
 
 
 def to_row(problem: Problem) -> dict[str, Any]:
-    """A problem as an evaluation stores it, without its solution; a list of several answers."""
+    """Convert a problem to the row that an evaluation stores, without its solution."""
     answer = list(problem.answers) if problem.also else problem.answer
     return {
         "id": problem.id,
@@ -169,7 +168,7 @@ def to_row(problem: Problem) -> dict[str, Any]:
 
 
 def from_row(row: dict[str, Any]) -> Problem:
-    """The problem of such a row. Raises KeyError, TypeError or ValueError where it is none."""
+    """Convert a stored row to a problem. Raises KeyError, TypeError or ValueError."""
     answers = row["answer"] if isinstance(row["answer"], list) else [row["answer"]]
     answer, *also = dict.fromkeys(map(str, answers))
     labels = tuple((name, str(row[name])) for name in LABELS if name in row)
@@ -177,7 +176,7 @@ def from_row(row: dict[str, Any]) -> Problem:
 
 
 def item_of(problem: Problem, text: str, *, truncated: bool) -> Item:
-    """A completion of a problem as graders take it, with the problem's fields as its row."""
+    """Build the grader item of a completion, with the problem's fields as its row."""
     row = {
         "id": problem.id,
         "problem": problem.problem,
@@ -190,11 +189,11 @@ def item_of(problem: Problem, text: str, *, truncated: bool) -> Item:
 
 
 def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int]:
-    """The indices, in [0, count), of the `batch_size` problems of optimizer step `step` (from 0).
+    """Return the indices, in [0, count), of the `batch_size` problems of step `step` (from 0).
 
-    Epochs are seeded permutations of all problems, laid end to end. Nothing repeats within an
-    epoch, nothing is left out, and a step may straddle epochs (or hold several, when the batch is
-    larger than the data). The result depends on the arguments alone, on every Python version.
+    Epochs are concatenated seeded permutations of all problems. Each problem occurs once in an
+    epoch. A step may span epochs, and several of them if the batch is larger than the data. The
+    result depends only on the arguments, on every Python version.
 
     Source: Algorithm 'complete adaptive privileged re-scoring recipe', 'Sample a minibatch'.
 
@@ -207,39 +206,41 @@ def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int
 
     first, end = step * batch_size, (step + 1) * batch_size
     epochs = range(first // count, (end - 1) // count + 1)
-    laid_out = [index for epoch in epochs for index in _permutation(count, f"{seed}/{epoch}")]
+    sequence = [index for epoch in epochs for index in _permutation(count, f"{seed}/{epoch}")]
     skip = first - epochs[0] * count
-    return laid_out[skip : skip + batch_size]
+    return sequence[skip : skip + batch_size]
 
 
 def _permutation(count: int, seed: str) -> list[int]:
-    # Python promises the same random() in every version, not the same shuffle().
+    # random() is the same in every Python version, shuffle() is not.
     rng = random.Random(seed)
     keys = [rng.random() for _ in range(count)]
     return sorted(range(count), key=keys.__getitem__)
 
 
 def _problem(
-    fields: dict[str, object], row: int, data: DataConfig, solutions: bool, way_out: str
+    fields: dict[str, object], row: int, data: DataConfig, solutions: bool, column_hint: str
 ) -> Problem:
-    problem = _text(fields, data.problem_field, "problem", way_out)
-    written = fields.get(_column(fields, data.solution_field) or "")
-    is_unsolved = not solutions and _is_blank(written)
-    solution = "" if is_unsolved else _text(fields, data.solution_field, "solution", way_out)
+    problem = _text(fields, data.problem_field, "problem", column_hint)
+    reference = fields.get(_column(fields, data.solution_field) or "")
+    is_unsolved = not solutions and _is_blank(reference)
+    solution = "" if is_unsolved else _text(fields, data.solution_field, "solution", column_hint)
     has_more = not solutions and data.answer_field == "answer"
-    answer, *also = _answers(fields, data.answer_field, has_more, way_out)
-    # A row may lack the default id column. One that was asked for by another name must be there.
+    answer, *also = _answers(fields, data.answer_field, has_more, column_hint)
+    # The default id column may be missing, one that was configured by name may not.
     is_numbered = data.id_field == "id" and _column(fields, "id") is None
-    name = str(row) if is_numbered else _text(fields, data.id_field, "id", way_out)
+    name = str(row) if is_numbered else _text(fields, data.id_field, "id", column_hint)
     return Problem(problem, solution, answer, name, tuple(also), _labels(fields), row)
 
 
-def _answers(fields: dict[str, object], wanted: str, has_more: bool, way_out: str) -> list[str]:
-    """All right answers of a row, each once; with `has_more`, a column `answers` may hold them.
+def _answers(
+    fields: dict[str, object], field_name: str, has_more: bool, column_hint: str
+) -> list[str]:
+    """Accepted answers of a row without duplicates; with `has_more`, also from a column `answers`.
 
-    Raises BadRow where one is no answer.
+    Raises BadRow if one is invalid.
     """
-    name = _column(fields, wanted) or wanted
+    name = _column(fields, field_name) or field_name
     several = _column(fields, "answers") if has_more else None
     if several and isinstance(fields[several], list):
         if name in fields:
@@ -249,11 +250,11 @@ def _answers(fields: dict[str, object], wanted: str, has_more: bool, way_out: st
 
     value = fields.get(name)
     if not isinstance(value, list):
-        return [_text(fields, name, "answer", way_out)]
+        return [_text(fields, name, "answer", column_hint)]
     if not value:
         raise BadRow(f'field "{name}" is empty', f" (value {shorten(value)})")
     texts = [Number(one) if type(one) in (int, float) else one for one in value]  # of Parquet
-    return list(dict.fromkeys(_text({name: text}, name, "answer", way_out) for text in texts))
+    return list(dict.fromkeys(_text({name: text}, name, "answer", column_hint) for text in texts))
 
 
 def _labels(fields: dict[str, object]) -> tuple[tuple[str, str], ...]:
@@ -266,7 +267,7 @@ def _labels(fields: dict[str, object]) -> tuple[tuple[str, str], ...]:
 
 
 def _column(fields: dict[str, object], name: str) -> str | None:
-    """The column of that name, or else the only one that differs from it in nothing but case."""
+    """The column of that name, or else the only one that differs only in case."""
     if name in fields:
         return name
     near = [column for column in fields if column.casefold() == name.casefold()]
@@ -277,15 +278,15 @@ def _is_blank(value: object) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 
-def _text(fields: dict[str, object], wanted: str, role: str, way_out: str) -> str:
-    """The text of a column, as it stands in the file. Raises BadRow where there is none."""
-    name = _column(fields, wanted)
+def _text(fields: dict[str, object], field_name: str, role: str, column_hint: str) -> str:
+    """The unchanged text of a column. Raises BadRow if there is none."""
+    name = _column(fields, field_name)
     if name is None:
         columns = [column if len(column) <= 60 else shorten(column) for column in fields]
         detail = (
-            f" (fields of the row: {', '.join(columns) or 'none'}); {way_out.format(role=role)}"
+            f" (fields of the row: {', '.join(columns) or 'none'}); {column_hint.format(role=role)}"
         )
-        raise BadRow(f'field "{wanted}" is missing', detail)
+        raise BadRow(f'field "{field_name}" is missing', detail)
 
     value = fields[name]
     if not isinstance(value, str) or (isinstance(value, Number) and role not in ("answer", "id")):

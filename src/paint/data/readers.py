@@ -1,17 +1,17 @@
-"""Rows of a JSONL, CSV or Parquet file, or of a hub data set: a dict of named cells each.
+"""Readers of JSONL, CSV and Parquet files and of hub data sets, row by row.
 
     problems.jsonl -> (1, {"problem": "...", "answer": Number("0.10")}),
                       (2, BadRow("invalid JSON")), ...
 
-A row that cannot be read on its own is yielded as a `BadRow`; the caller decides whether to stop,
-to count or to list. A file that cannot be read on is refused. Numbers keep the digits that stand in
-the file. No file is held in memory as a whole.
+A single row that cannot be read is yielded as a `BadRow`; the caller decides whether to stop, to
+count or to list it. If the rest of a file cannot be read, DataError is raised. Numbers keep their
+digits in the file. Files are streamed.
 
-A prepared data set (`paint data openthoughts`) has its digest in the report beside it, and is
-refused where it was changed since.
+A prepared data set (`paint data openthoughts`) has its digest in a report next to it, and is
+refused if it was changed.
 
-Left out on purpose: which cells are needed and what makes a problem good (paint.data.problems);
-compressed files; JSON files that hold one list; CSV that is not UTF-8.
+Validation of rows is in paint.data.problems. Not supported: compressed files, JSON files with one
+list, CSV in other encodings than UTF-8.
 """
 
 import csv
@@ -26,7 +26,7 @@ from paint.core.errors import PaintError, reason, wrap_errors
 from paint.core.storage import digest_of_file
 
 ROW_BYTES = 4 * 2**20
-"""The longest row, and the longest cell of CSV: what is longer is a file without lines."""
+"""Most bytes of a row and of a CSV cell; a longer one indicates a file without line breaks."""
 
 NAME_IT = "name a file, or a data set of the hub (owner/name)"
 REWRITE = "write it again as Parquet, or name another file"
@@ -35,15 +35,15 @@ Row = tuple[int, "dict[str, object] | BadRow"]
 
 
 class DataError(PaintError, ValueError):
-    """A file or a row that cannot be used; the message names file, row, field and the way out."""
+    """A file or a row that cannot be used; the message names file, row, field and a hint."""
 
 
 class HubError(DataError):
-    """A data set that the hub does not deliver."""
+    """A hub data set that cannot be loaded."""
 
 
 class BadRow(Exception):
-    """Why a row cannot be used: `reason` is the same for all rows of a kind, str() adds detail."""
+    """The error of a row: `reason` is the same for all errors of a kind, str() adds details."""
 
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(reason + detail)
@@ -51,30 +51,30 @@ class BadRow(Exception):
 
 
 class Number(str):
-    """A number as its own digits, so that a gold answer 0.10 stays 0.10."""
+    """A number as its digits in the file, so that a gold answer 0.10 stays 0.10."""
 
     __slots__ = ()
 
 
 REPORTED = "sha256"
-"""The name of a prepared data set's digest in its report."""
+"""Key of a prepared data set's digest in its report."""
 
 _HUB = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(?::(?P<config>[^@:]+))?(?:@(?P<split>[^@:]+))?")
 
 
 def read_rows(source: str | Path) -> Iterator[Row]:
-    """The rows of a source, in order, each with its number from 1.
+    """Yield the rows of a source in order, each with its number from 1.
 
-    The number is that of the line where the row starts, in JSONL and CSV, and else that of the row.
+    In JSONL and CSV the number is that of the row's first line, in Parquet that of the row.
 
     Args:
-        source: a file whose ending says what it is (.jsonl or .json: one object a line; .csv: the
-            first line names the columns; .parquet), or a data set of the hub, streamed: owner/name
-            or owner/name:config, with @split for another split than train.
+        source: a file whose suffix gives its format (.jsonl or .json: one object a line; .csv: the
+            first line names the columns; .parquet), or a hub data set: owner/name or
+            owner/name:config, with @split for a split other than train.
 
     Raises:
-        DataError: a file that cannot be read (on), or a prepared data set that was changed.
-        HubError: the hub does not deliver the data set.
+        DataError: a file cannot be read, or a prepared data set was changed.
+        HubError: the hub data set cannot be loaded.
     """
     path = Path(source)
     kind = path.suffix.lower()
@@ -89,13 +89,13 @@ def read_rows(source: str | Path) -> Iterator[Row]:
     with _open(path) as file:
         if kind not in _READERS:
             raise DataError(
-                f"{path} is of no known kind; its name must end in {', '.join(_READERS)}"
+                f"{path} has no known format; its name must end in {', '.join(_READERS)}"
             )
         yield from _READERS[kind](file, path)
 
 
 def _open(path: Path) -> IO[bytes]:
-    """The file, to read. Raises DataError."""
+    """Open the file for reading. Raises DataError."""
     with wrap_errors(path, DataError, NAME_IT):
         try:
             return path.open("rb")
@@ -108,26 +108,25 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def report_of(path: Path) -> Path:
-    """The place of the report on a prepared data set."""
+    """Path of the report of a prepared data set."""
     return path.with_suffix(".report.json")
 
 
 def _require_as_prepared(path: Path) -> None:
-    """Refuse a prepared data set that is not the one of the report beside it.
+    """Raise DataError if a prepared data set does not have the digest of its report.
 
-    A report without a digest says nothing about the file.
+    A report without a digest is ignored.
     """
     report = report_of(path) if path.suffix == ".jsonl" else None
     if report is None or not report.exists() or not path.exists():
         return
 
-    advice = f"delete it to use {path} as it is"
-    with wrap_errors(report, DataError, advice):
-        said = json.loads(report.read_bytes())
-    if isinstance(said, dict) and REPORTED in said:
+    with wrap_errors(report, DataError, f"delete it to use {path} as it is"):
+        stored = json.loads(report.read_bytes())
+    if isinstance(stored, dict) and REPORTED in stored:
         with wrap_errors(path, DataError, "name a file that can be read"):
             digest = digest_of_file(path)
-        if said[REPORTED] != digest:
+        if stored[REPORTED] != digest:
             raise DataError(
                 f"{path} is not the file that {report} describes; make it again, or delete the "
                 f"report to use the file as it is"
@@ -135,25 +134,25 @@ def _require_as_prepared(path: Path) -> None:
 
 
 def data_files(path: Path) -> list[Path]:
-    """The file itself; of a folder, its one data file, or all shards of its one split.
+    """Return a file itself, or the one data file or all shards of the one split in a folder.
 
-    A folder is what a download from the hub leaves, such as a README beside
-    data/train-00000-of-00006.parquet. The data lie in the folder itself or in its folder `data`.
+    The folder has the layout of a hub download: README.md, data/train-00000-of-00006.parquet. Data
+    files are in the folder itself or in its subfolder `data`.
 
     Raises:
-        DataError: a folder with no data file, or with several that are not shards of one.
+        DataError: a folder has no data file, or several that are not shards of one.
     """
     with wrap_errors(path, DataError, NAME_IT):
         if not path.is_dir():
             return [path]
 
-    kinds = set(_READERS) - {".json"}  # beside the data, hub folders hold JSON that describes it
+    kinds = set(_READERS) - {".json"}  # in hub folders, JSON files describe the data
     for folder in (path, path / "data"):
         files = sorted(file for file in folder.glob("[!.]*") if file.suffix.lower() in kinds)
-        wholes = {re.sub(r"-\d{5}-of-\d{5}(?=\.)", "", file.name) for file in files}
-        if len(wholes) > 1:
+        names = {re.sub(r"-\d{5}-of-\d{5}(?=\.)", "", file.name) for file in files}
+        if len(names) > 1:
             raise DataError(
-                f"{folder} holds several data files ({', '.join(sorted(wholes))}); name one of them"
+                f"{folder} holds several data files ({', '.join(sorted(names))}); name one of them"
             )
         if files:
             return files
@@ -163,7 +162,7 @@ def data_files(path: Path) -> list[Path]:
 
 
 def count_rows(path: Path) -> int:
-    """About how many rows a file holds: blank lines and line ends in CSV cells count, too."""
+    """Estimate the number of rows; blank lines and line breaks in CSV cells are counted, too."""
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
@@ -174,10 +173,10 @@ def count_rows(path: Path) -> int:
 
 
 def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
-    """The rows of a data set of the hub, streamed by `datasets`.
+    """Stream the rows of a hub data set by `datasets`.
 
     Raises:
-        HubError: anything fails.
+        HubError: the data set cannot be loaded.
     """
     where = f"{name}{f':{config}' if config else ''}@{split} on the hub"
     with wrap_errors(where, HubError, "check the name and the network, or name a file"):
@@ -198,10 +197,8 @@ def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """The lines; of one that is longer than a row may be, its beginning alone, which is too long.
-
-    Only "\\n" ends a line: text may hold U+2028 and its like, at which str.splitlines would cut.
-    """
+    """Yield the lines of a file, cut after ROW_BYTES + 1 bytes."""
+    # Only "\\n" ends a line: str.splitlines would also split at U+2028 and the like.
     while line := file.readline(ROW_BYTES + 1):
         rest = line
         while rest and not rest.endswith(b"\n"):
@@ -210,7 +207,7 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _object(line: bytes) -> dict[str, object]:
-    """The JSON object in a line. Raises BadRow."""
+    """Parse the JSON object in a line. Raises BadRow."""
     if len(line) > ROW_BYTES:
         raise _too_long()
     try:
@@ -245,7 +242,7 @@ def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
     names: list[str] = []
     line = 1
     with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-        # Unless it is strict, a quote that never closes swallows the rest in silence.
+        # Without strict, an unclosed quote silently swallows the rest of the file.
         reader = csv.reader(text, strict=True)
         try:
             for cells in reader:
@@ -263,9 +260,9 @@ def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
                     detail = f": {len(cells)}, and the first line names {len(names)} columns"
                     yield row, BadRow("wrong number of cells", detail)
         except (csv.Error, UnicodeDecodeError) as error:
-            # Text is decoded some lines ahead, so a wrong byte may stand after this row.
-            advice = "write it in UTF-8, with every quote closed and doubled within cells"
-            raise DataError(f"{path} row {line} or later: {reason(error)}; {advice}") from None
+            # Text is decoded some lines ahead, so a wrong byte may come after this row.
+            hint = "write it in UTF-8, with every quote closed and doubled within cells"
+            raise DataError(f"{path} row {line} or later: {reason(error)}; {hint}") from None
 
 
 def _parquet(file: IO[bytes], path: Path) -> Iterator[Row]:
@@ -287,19 +284,19 @@ def _arrow_rows(batches: Iterable[Any]) -> Iterator[Row]:
 
 
 def _cells(column: Any) -> list[object]:
-    """The cells of an Arrow column as Python's values, numbers as their digits."""
+    """Convert the cells of an Arrow column to Python values, numbers to their digits."""
     import pyarrow
     from pyarrow.types import is_decimal, is_floating, is_integer
 
     kind = column.type
     if not (is_integer(kind) or is_floating(kind) or is_decimal(kind)):
         return list(column.to_pylist())
-    # Arrow writes the fewest digits that give the same number back, for 32-bit floats too.
+    # Arrow writes the fewest digits that round-trip, for 32-bit floats too.
     return [_number(digits) for digits in column.cast(pyarrow.string()).to_pylist()]
 
 
 def _number(digits: str | None) -> Number | float | None:
-    """None for null, and a float for what has no digits, such as nan."""
+    """Convert digits to a Number, null to None, and text without digits such as nan to a float."""
     if digits is None:
         return None
     return Number(digits) if digits[-1].isdigit() else float(digits)
@@ -312,11 +309,11 @@ _READERS: dict[str, Callable[[IO[bytes], Path], Iterator[Row]]] = {
     ".parquet": _parquet,
 }
 ENDINGS = frozenset(_READERS)
-"""How the names of data files end."""
+"""Suffixes of data files."""
 
 
 def kind_of(value: object) -> str:
-    """What a cell holds, in words: a number, a list, null, ..."""
+    """Describe the type of a cell in words: a number, a list, null, ..."""
     if isinstance(value, Number):
         return "a number"
     names = {
@@ -330,6 +327,6 @@ def kind_of(value: object) -> str:
 
 
 def shorten(value: object) -> str:
-    """A cell as it is shown in a message, at most 60 characters."""
-    shown = str(value) if isinstance(value, Number) else repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
+    """Format a cell for a message, in at most 60 characters."""
+    text = str(value) if isinstance(value, Number) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

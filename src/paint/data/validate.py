@@ -1,10 +1,8 @@
-"""What does a training file hold, and what would a run make of it? (`paint data validate`)
+"""Validation of a training file before a run (`paint data validate`).
 
-The whole file is read and every bad row counted, whatever `data.on_bad_row` says: one looks here
-before a run. The checks are the run's own (paint.data.problems), and so are the prompts
-(paint.policy.encode).
-
-Left out on purpose: mending. Nothing is written.
+The complete file is read and every bad row is counted, whatever `data.on_bad_row` is. Checks and
+prompts are the same as in a run (paint.data.problems, paint.models.policy.encode). Nothing is
+written.
 """
 
 import statistics
@@ -36,7 +34,7 @@ SHOWN_ROWS = 5
 CHUNK = 256
 FOUND_BY: dict[Pass, str] = {
     "words": "repeat a benchmark problem",
-    "masked": "repeat one but for numbers or letters, or sound alike (docs/how-to/own-data.md)",
+    "masked": "repeat one except for numbers or letters (docs/how-to/own-data.md)",
 }
 
 
@@ -51,7 +49,7 @@ class LengthQuantiles:
 
 @dataclass(slots=True)
 class BadRows:
-    """How many rows are bad for one reason, and the first of them: number and message."""
+    """Number of rows that are bad for one reason, and (number, message) of the first of them."""
 
     count: int = 0
     first: list[tuple[int, str]] = field(default_factory=list)
@@ -59,19 +57,20 @@ class BadRows:
 
 @dataclass(frozen=True, slots=True)
 class FileCheck:
-    """What a file holds. A row is good or bad; good ones over the token limit are counted apart.
+    """Result of the validation of a file.
 
     Attributes:
-        columns: the number of rows that have each column.
-        bad: the bad rows by reason.
-        lengths: of problem, solution and the longest prompt that the teacher may read.
-        too_long: good rows whose teacher prompt is over `limit` tokens.
-        without_anchors: good rows whose overlap will always count as 0.
-        boxed: number of solutions by verdict, graded as if they were completions: "right" where the
+        columns: number of rows that have each column.
+        good: number of valid rows.
+        bad: bad rows by reason.
+        lengths: token lengths of problem, solution and longest teacher prompt.
+        too_long: valid rows whose teacher prompt is over `limit` tokens.
+        without_anchors: number of valid rows without anchors, whose overlap counts as 0.
+        boxed: number of solutions by verdict, graded as if they were completions: "right" if the
             box holds the answer.
-        contaminated: good rows that repeat a benchmark problem, by the pass that found them; empty
+        gold_warnings: valid rows with a gold answer that does not parse or may be misread.
+        contaminated: valid rows that repeat a benchmark problem, by the pass that found them; empty
             without benchmarks.
-        doubts: good rows with a gold answer that does not parse or may be misread.
     """
 
     path: str
@@ -96,17 +95,17 @@ def check_file(
     workers: int | None = None,
     display: Display | None = None,
 ) -> FileCheck:
-    """Go over all rows of `data.path`, or up to `data.limit` good ones.
+    """Validate all rows of `data.path`, or up to `data.limit` valid ones.
 
     Args:
-        tokenizer: folder or hub name of the model that is to be trained; "demo" is the embedded
-        one. teacher_thinking: thinking mode of the teacher's prompt, as in
-        `model.teacher_thinking`. benchmarks: evaluation sets that the problems should not repeat.
+        tokenizer: folder or hub name of the model to train; "demo" is the embedded one.
+        teacher_thinking: thinking mode of the teacher's prompt, as in `model.teacher_thinking`.
+        benchmarks: evaluation sets that the problems should not repeat.
         workers: processes that compare answers, by default one for each core.
 
     Raises:
-        DataError: a source that cannot be read or is empty.
-        PolicyError: a tokenizer that cannot be loaded, or has no chat template that works.
+        DataError: the source cannot be read or is empty.
+        PolicyError: the tokenizer cannot be loaded, or has no working chat template.
     """
     display = display or Display()
     loaded = load_tokenizer(tokenizer)
@@ -118,15 +117,15 @@ def check_file(
     lengths: dict[str, list[int]] = {"problem": [], "solution": [], "teacher prompt": []}
     without_anchors = 0
     boxed: dict[str, int] = {}
-    doubtful = BadRows()
+    warnings = BadRows()
     index = build_index(benchmarks, masked=True)
     contaminations = {FOUND_BY[pieces.name]: BadRows() for pieces in index.passes if benchmarks}
 
     total = count_rows(Path(source)) if Path(source).is_file() else 0
-    judged = _up_to(validate_rows(_count_columns(read_rows(source), columns), data), data.limit)
-    judged = _without_control(judged, loaded)
+    checked = _up_to(validate_rows(_count_columns(read_rows(source), columns), data), data.limit)
+    checked = _without_control(checked, loaded)
     with find_grader(workers=workers) as grader, display.counting("rows", total) as counter:
-        while chunk := list(islice(judged, CHUNK)):
+        while chunk := list(islice(checked, CHUNK)):
             good = []
             for row, problem in chunk:
                 if isinstance(problem, BadRow):
@@ -134,8 +133,8 @@ def check_file(
                     continue
                 good.append(problem)
                 if found := gold_warnings([problem]):
-                    texts = (f"{shorten(doubt.answer)}: {doubt.why}" for doubt in found)
-                    _add(doubtful, row, ", ".join(texts))
+                    texts = (f"{shorten(warning.answer)}: {warning.why}" for warning in found)
+                    _add(warnings, row, ", ".join(texts))
                 if match := contaminated(problem.problem, index):
                     message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
                     _add(contaminations[FOUND_BY[match.found_by]], row, message)
@@ -165,7 +164,7 @@ def check_file(
         too_long=too_long,
         without_anchors=without_anchors,
         boxed=boxed,
-        gold_warnings=doubtful,
+        gold_warnings=warnings,
         contaminated=contaminations,
     )
 
@@ -173,10 +172,8 @@ def check_file(
 def prompt_lengths(
     tokenizer: PreTrainedTokenizerBase, problem: Problem, teacher_thinking: bool
 ) -> dict[str, int]:
-    """Tokens of problem, solution and teacher prompt.
-
-    The teacher prompt holds the whole solution and the omission marker: no mask makes it longer.
-    """
+    """Count the tokens of problem, solution and longest teacher prompt."""
+    # The complete solution and the omission marker: no mask makes the prompt longer.
     messages = teacher_messages(problem.problem, f"{problem.solution} {MARKER}", complete=False)
     return {
         "problem": len(tokenizer.encode(problem.problem, add_special_tokens=False)),
@@ -186,9 +183,9 @@ def prompt_lengths(
 
 
 def length_quantiles(lengths: Sequence[int]) -> LengthQuantiles:
-    """Median, 95th percentile and maximum of at least one length.
+    """Compute median, 95th percentile and maximum of at least one length.
 
-    The 95th percentile is the smallest of the lengths that 95 % do not exceed.
+    The 95th percentile is the smallest length that is at least as long as 95 % of them.
     """
     ordered = sorted(lengths)
     p95 = ordered[-(-95 * len(ordered) // 100) - 1]
@@ -196,7 +193,7 @@ def length_quantiles(lengths: Sequence[int]) -> LengthQuantiles:
 
 
 def print_check(check: FileCheck, console: Console | None = None) -> None:
-    """Print the counts, the first bad rows with their reasons, and the lengths."""
+    """Print the counts, the first bad rows by reason, and the lengths."""
     console = console or Terminal()
     count = check.good + sum(rows.count for rows in check.bad.values())
     console.print(f"{check.path}: {count:,} rows, {check.good:,} good")
@@ -210,7 +207,7 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
     if check.too_long.count:
         notes[f"over data.max_prompt_tokens, {check.limit:,}"] = check.too_long
     if check.gold_warnings.count:
-        notes["gold answers to look at (docs/how-to/own-data.md)"] = check.gold_warnings
+        notes["gold answers to check (docs/how-to/own-data.md)"] = check.gold_warnings
     notes |= {title: rows for title, rows in check.contaminated.items() if rows.count}
     for title, rows in notes.items():
         console.print(f"{title}: {rows.count:,} rows")
@@ -243,7 +240,7 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
 
 
 def _count_columns(rows: Iterable[Row], columns: dict[str, int]) -> Iterator[Row]:
-    """Pass the rows on, and count in `columns` how many have each column."""
+    """Yield the rows, and count in `columns` how many have each column."""
     for row, fields in rows:
         for name in () if isinstance(fields, BadRow) else fields:
             columns[name] = columns.get(name, 0) + 1
@@ -251,11 +248,11 @@ def _count_columns(rows: Iterable[Row], columns: dict[str, int]) -> Iterator[Row
 
 
 def _up_to(
-    judged: Iterable[tuple[int, Problem | BadRow]], limit: int | None
+    checked: Iterable[tuple[int, Problem | BadRow]], limit: int | None
 ) -> Iterator[tuple[int, Problem | BadRow]]:
-    """Pass on all rows up to the last good one that the limit allows."""
+    """Yield all rows up to the last valid one within the limit."""
     good = 0
-    for row, problem in judged:
+    for row, problem in checked:
         yield row, problem
         good += isinstance(problem, Problem)
         if good == limit:
@@ -263,10 +260,10 @@ def _up_to(
 
 
 def _without_control(
-    judged: Iterable[tuple[int, Problem | BadRow]], tokenizer: PreTrainedTokenizerBase
+    checked: Iterable[tuple[int, Problem | BadRow]], tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[int, Problem | BadRow]]:
-    """Pass on all rows; one whose text would be control in a prompt is bad."""
-    for row, problem in judged:
+    """Yield all rows; a row whose text contains special tokens is bad."""
+    for row, problem in checked:
         found = isinstance(problem, Problem) and special_text_finder(
             tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer
         )
