@@ -95,7 +95,7 @@ def test_update_flops_match_hand_count() -> None:
     assert long["loss"] == pytest.approx(16_384 * 3.09 * 2 * 2048 * 151_936)
 
 
-def test_flops_are_those_of_a_real_model_with_adapters() -> None:
+def test_flops_match_real_model_with_adapters() -> None:
     shape = Shape(
         layers=3,
         hidden=16,

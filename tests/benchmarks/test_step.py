@@ -26,7 +26,7 @@ def figures(**contenders: tuple[list[float], int]) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_beside_ours_ratios_use_medians_and_verdict_uses_fastest() -> None:
+def test_compare_ratios_use_medians_and_verdict_uses_fastest() -> None:
     found = figures(
         paint=([1.0, 2.0, 1.0], 10), slow=([5.0, 6.0, 9.0], 90), fast=([2.0, 4.4, 2.2], 21)
     )
@@ -43,7 +43,7 @@ def test_beside_ours_ratios_use_medians_and_verdict_uses_fastest() -> None:
     assert verdict({}) == "no peer ran"
 
 
-def test_beside_ours_leaves_out_failed_contenders() -> None:
+def test_compare_leaves_out_failed_baselines() -> None:
     found = figures(paint=([1.0], 10), slow=([5.0], 90))
     found["broken"] = {"error": "no such package", "seconds": []}
     assert set(beside_ours(found)) == {"slow"}
@@ -59,7 +59,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", ["paint", "opsd, restated"])
-def test_contender_step_moves_only_adapter(
+def test_baseline_step_moves_only_adapter(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = random_qwen3(tmp_path, layers=1, hidden=32, heads=2, kv_heads=1, vocabulary=800)
@@ -80,7 +80,7 @@ def test_contender_step_moves_only_adapter(
     assert all(".lora_" in name for name in moved)
 
 
-def test_rows_of_gives_all_contenders_same_ids() -> None:
+def test_rows_of_gives_all_baselines_same_ids() -> None:
     sizes = Sizes(3, completion=5, prompt=4, teacher_prompt=6)
     rows = rows_of(100, sizes)
     assert rows == rows_of(100, sizes)

@@ -38,7 +38,7 @@ def expected(text: str) -> float:
     return min(int(short_grader.SHORT) / len(text), 1.0)
 
 
-def test_exact_compares_the_last_box_or_else_the_whole_text() -> None:
+def test_exact_grader_compares_last_box_or_complete_text() -> None:
     texts = [
         r"\boxed{1} then \boxed{ 0.5 }",
         "0.5\n",
@@ -51,7 +51,7 @@ def test_exact_compares_the_last_box_or_else_the_whole_text() -> None:
     assert [grade.reward for grade in grades] == [1, 1, 0, 0, 1]
 
 
-def test_without_a_grader_nothing_has_a_reward() -> None:
+def test_no_grader_gives_no_reward() -> None:
     with find_grader("none") as grader:
         assert [grade.reward for grade in grader.grade([Item("5", "5")] * 2)] == [None, None]
 
@@ -69,7 +69,7 @@ def returned(completion: str, row: Mapping[str, Any]) -> Any:
     return json.loads(completion)
 
 
-def test_a_function_that_fails_costs_its_completion_alone() -> None:
+def test_function_grader_failure_costs_only_its_completion() -> None:
     texts = ["true", "end", "false", "sleep", "0.25", "text", "nan", "-3", "{"]
     with find_grader(returned, deadline=0.05, workers=2) as grader:
         grades = grader.grade([Item(text, "") for text in texts])
@@ -86,19 +86,21 @@ def test_a_function_that_fails_costs_its_completion_alone() -> None:
 @pytest.mark.parametrize(
     "name", ["maths", "nowhere:grade", f"{SHORT}d", "extensions.short_grader:SHORT"]
 )
-def test_what_is_no_grader_is_refused_by_name(name: str) -> None:
+def test_find_grader_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"^grading\.grader "):
         find_grader(name)
 
 
 @pytest.mark.parametrize("use", [{"train": {"method": "grpo"}}, {"validation": {"path": "demo"}}])
-def test_what_needs_grades_refuses_no_grader(use: dict[str, dict[str, Any]]) -> None:
+def test_config_without_grader_refuses_settings_that_need_grades(
+    use: dict[str, dict[str, Any]],
+) -> None:
     with pytest.raises(ConfigError, match=r'grading\.grader must not be "none"'):
         changed("demo-paint", {"grading": {"grader": "none"}}, use)
 
 
 @pytest.mark.parametrize("recipe", ["demo-grpo", "demo-paint"])
-def test_rewards_and_accuracy_are_those_of_a_users_grader(recipe: str, tmp_path: Path) -> None:
+def test_train_custom_grader_gives_rewards_and_accuracy(recipe: str, tmp_path: Path) -> None:
     assert spec_of(short_grader.grade) == SHORT
     run = tmp_path / "run"
     train(changed(recipe, SMALL), run, display=Display(enabled=False))
@@ -118,7 +120,7 @@ def test_rewards_and_accuracy_are_those_of_a_users_grader(recipe: str, tmp_path:
     assert metrics["grader_failures"] == 8
 
 
-def test_an_ungraded_run_has_no_accuracy(tmp_path: Path) -> None:
+def test_train_without_grader_has_no_accuracy(tmp_path: Path) -> None:
     run = tmp_path / "run"
     config = changed("demo-paint", SMALL, {"grading": {"grader": "none"}})
     train(config, run, display=Display(enabled=False))
@@ -127,7 +129,7 @@ def test_an_ungraded_run_has_no_accuracy(tmp_path: Path) -> None:
     assert "correct" not in stored(run)[0]
 
 
-def test_an_evaluation_reports_the_mean_reward_of_a_users_grader(tmp_path: Path) -> None:
+def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
     flags = ["--benchmarks", "demo", "--limit", "3", "--samples", "2", "--no-thinking"]
     flags += ["--rollout.max-new-tokens", "96", "--folder", str(tmp_path)]
     assert main(["eval", "demo", *flags, "--grader", SHORT, "--deadline", "0.2"]) == 0

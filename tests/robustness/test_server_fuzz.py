@@ -98,7 +98,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 @pytest.mark.parametrize(
     ("route", "good"), [("/v1/completions", COMPLETION), ("/v1/models", MODELS)]
 )
-def test_a_response_with_any_field_wrong_is_refused_or_read_right(
+def test_response_with_invalid_field_is_refused_or_read_correctly(
     stand_in: StandIn, tmp_path: Path, route: str, good: Any
 ) -> None:
     assert talk(stand_in, tmp_path).ids == RIGHT
@@ -158,7 +158,7 @@ CARRIERS = {
 
 @pytest.mark.parametrize("carrier", CARRIERS.values(), ids=CARRIERS)
 @pytest.mark.parametrize("route", ["/v1/models", "/v1/completions"])
-def test_a_broken_response_is_a_failure_of_the_server(
+def test_broken_response_is_server_failure(
     stand_in: StandIn, tmp_path: Path, route: str, carrier: Callable[[Any, bytes], None]
 ) -> None:
     def send(handler: Any, path: str, _: int, content: Any) -> bool:
@@ -174,7 +174,7 @@ def test_a_broken_response_is_a_failure_of_the_server(
     assert len(str(error.value)) < 2000
 
 
-def test_a_compressed_response_is_read(stand_in: StandIn, tmp_path: Path) -> None:
+def test_compressed_response_is_read(stand_in: StandIn, tmp_path: Path) -> None:
     def send(handler: Any, path: str, _: int, content: Any) -> bool:
         if path == "/v1/completions":
             answer(200, gzip.compress, Content_Encoding="gzip")(

@@ -13,12 +13,12 @@ def check(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_reference_pages_equal_what_is_generated() -> None:
+def test_reference_pages_match_generated_ones() -> None:
     result = check()
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_check_of_changed_page_fails_with_its_name(tmp_path: Path) -> None:
+def test_main_check_changed_page_fails_with_its_name(tmp_path: Path) -> None:
     for page in (ROOT / "docs/reference").glob("*.md"):
         shutil.copy(page, tmp_path)
     changed = tmp_path / "config.md"
