@@ -44,7 +44,7 @@ from paint.core.errors import Interrupted, PaintError
 from paint.core.storage import lock_folder
 from paint.data.benchmarks import load_benchmark
 from paint.experiments.eval_protocols import EvalProtocol
-from paint.experiments.report import BASE, Report, Result, by_cell, publish, shares, side_by_side
+from paint.experiments.report import BASE, Report, Result, by_run, publish, shares, side_by_side
 from paint.experiments.runner import ExperimentRun, run_experiment, train_run
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained, merge, trained_in
@@ -170,7 +170,7 @@ def with_chosen_rates(
     title = f"{TITLE}: learning rates, on validation problems"
     publish(Report("rates", title, labels, pairs, "less the base"), results, folder, display)
 
-    found = by_cell(results)
+    found = by_run(results)
     scores = {cell.name: float(np.mean(shares(found[cell.name]))) for cell in every}
     chosen = {
         method: max(by_rate, key=lambda rate: (scores[by_rate[rate].name], -rate))

@@ -86,7 +86,7 @@ def test_eval_prints_gold_warnings_before_generation_and_in_summary(
     assert main(["eval", "demo", *flags]) == 0
     text = capsys.readouterr().out
     warning, generated = text.index("warning: mine: 2 of 5 gold answers"), text.index("tok/s")
-    assert warning < generated < text.index("Gold answers to look at")
+    assert warning < generated < text.index("Gold answers to check")
     assert "the [red] seventh" in text
     summary = json.loads((tmp_path / "evals/demo/summary.json").read_text())
     assert summary["doubts"] == {

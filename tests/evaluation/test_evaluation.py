@@ -310,7 +310,7 @@ def test_eval_full_tuning_checkpoints_share_base_with_adapters(
         (["nowhere/model", "--benchmarks", "demo"], "nowhere/model"),
         (["demo", "--benchmarks", "aime_2042"], "aime_2042"),
         (["demo", "--benchmarks", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["demo", "--benchmarks", "demo", "demo"], "the name demo stands for one thing"),
+        (["demo", "--benchmarks", "demo", "demo"], "two benchmarks are named demo"),
     ],
 )
 def test_eval_invalid_arguments_give_one_error_message(
@@ -566,7 +566,7 @@ def test_summary_counts_verdict_reasons(
         "no box": 2,
         "unparsable gold": 2,
     }
-    assert "Why samples count as they do" in said
+    assert "Reasons of the verdicts" in said
     assert "| base | mine | 2 | 2 | 1 | 1 |" in (tmp_path / "summary.md").read_text()
 
 

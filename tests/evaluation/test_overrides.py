@@ -1,4 +1,4 @@
-"""Verdicts by hand: each is applied and counted, or refused with its file, line and value."""
+"""Manual verdicts: each is applied and counted, or rejected with its file, line and value."""
 
 import json
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_overrides_replace_grades_and_are_counted(
     assert main(["grade", str(evals)]) == 0
     assert summary(evals)["figures"]["base"]["mine"]["avg_at_k"]["mean"] == 0.5
     assert summary(evals)["by_hand"] == {"base": {"mine": {}}}
-    assert "Verdicts by hand" not in capsys.readouterr().out
+    assert "Manual verdicts" not in capsys.readouterr().out
 
     other = {"problem": 8, "sample": 1, "verdict": "wrong", "reason": "guessed"}
     path = write(tmp_path, GIVEN, GIVEN, other, "", other | {"sample": 0})
@@ -67,7 +67,7 @@ def test_overrides_replace_grades_and_are_counted(
     }
     assert table["reasons"]["base"]["mine"] == {"right": 2, "wrong": 2}
     said = capsys.readouterr().out
-    for text in ("Verdicts by hand", "gold lacks its unit", "guessed"):
+    for text in ("Manual verdicts", "gold lacks its unit", "guessed"):
         assert text in said
         assert text in (evals / "summary.md").read_text()
     lines = [

@@ -104,7 +104,7 @@ def test_store_added_sample_is_read_back_and_rest_is_missing(tmp_path: Path) -> 
 
 @settings(max_examples=30)
 @given(cut=st.integers(1, 400))
-def test_a_store_cut_while_samples_are_missing_loses_only_the_lines_that_were_cut(
+def test_store_truncated_completions_lose_only_partial_lines(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
@@ -127,7 +127,7 @@ def test_a_store_cut_while_samples_are_missing_loses_only_the_lines_that_were_cu
 
 @settings(max_examples=100)
 @given(data=st.data())
-def test_a_bit_that_flips_in_a_finished_store_is_refused_by_the_name_of_its_file(
+def test_store_flipped_bit_in_finished_store_is_refused_by_file_name(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
@@ -153,7 +153,7 @@ def test_a_bit_that_flips_in_a_finished_store_is_refused_by_the_name_of_its_file
     assert not missing(fresh(folder))
 
 
-def test_the_checksums_are_those_of_sha256sum_and_belong_to_finished_samples(
+def test_store_checksums_match_sha256sum_once_finished(
     tmp_path: Path,
 ) -> None:
     sums = tmp_path / "SHA256SUMS"
@@ -176,7 +176,7 @@ def test_the_checksums_are_those_of_sha256sum_and_belong_to_finished_samples(
     assert checked() == list(STORED)
 
 
-def test_files_are_taken_as_they_are_without_their_checksums(tmp_path: Path) -> None:
+def test_store_without_checksums_is_read_unverified(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     path = tmp_path / "completions.jsonl"
     path.write_bytes(path.read_bytes().replace(b"It is", b"It iS"))
@@ -189,9 +189,7 @@ def test_files_are_taken_as_they_are_without_their_checksums(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "line", [b"not json\n", b'{"problem": "0"}\n', b"\n", b"\xff\xfe\n", b"[]\n"]
 )
-def test_a_line_that_is_no_sample_is_refused_by_its_number_and_nothing_is_lost(
-    tmp_path: Path, line: bytes
-) -> None:
+def test_store_invalid_line_is_refused_by_number_and_kept(tmp_path: Path, line: bytes) -> None:
     with fresh(tmp_path) as store:
         add_all(store)
     path = tmp_path / "completions.jsonl"
@@ -232,7 +230,7 @@ def test_store_samples_of_other_prompts_are_refused(tmp_path: Path) -> None:
     assert "completions.jsonl has samples of other prompts" in refusal(
         reopen_store(tmp_path / "mine")
     )
-    assert "problem 0: its prompt was another one" in refusal(fresh(tmp_path / "mine"))
+    assert "problem 0: its prompt has changed" in refusal(fresh(tmp_path / "mine"))
 
 
 def test_store_other_setting_is_refused_with_differences(tmp_path: Path) -> None:
@@ -243,7 +241,7 @@ def test_store_other_setting_is_refused_with_differences(tmp_path: Path) -> None
     assert "top_k: None -> 20" in message
     assert "--folder" in message
     message = refusal(open_store(tmp_path, ASKED, PROBLEMS, [PROMPTS[0], [9, 9], PROMPTS[2]]))
-    assert "problem 1: its prompt was another one" in message
+    assert "problem 1: its prompt has changed" in message
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.json*")} == before
     assert not missing(fresh(tmp_path))
 
@@ -253,7 +251,7 @@ def test_store_changed_prompt_is_detected_after_fewer_problems(
 ) -> None:
     fill(fresh(tmp_path))
     fill(open_store(tmp_path, ASKED, PROBLEMS[:1], PROMPTS[:1]))
-    assert "problem 2: its prompt was another one" in refusal(
+    assert "problem 2: its prompt has changed" in refusal(
         open_store(tmp_path, ASKED, PROBLEMS, [*PROMPTS[:2], [7, 7]])
     )
 

@@ -90,7 +90,7 @@ def test_step_sheets_checkpoint_has_score_cost_and_lead() -> None:
 
 def test_step_sheets_best_checkpoint_is_marked_as_no_result() -> None:
     _, best, _ = step_sheets(REPORT, RESULTS)
-    assert best.title.startswith("No result: Avg@4 of each seed's best checkpoint")
+    assert best.title.startswith("Not a result: Avg@4 of each seed's best checkpoint")
     assert best.columns == ["", "last", "best of 1 to 3", "its step, by seed"]
     assert best.rows == [
         ["Few", "75.0", "79.2", "1, 2"],  # 10 and 9 of 12
@@ -188,7 +188,7 @@ def require_line(drawn: Sequence[float], values: Sequence[float], sign: int) -> 
     assert slope * sign > 0
 
 
-def test_curves_are_drawn_where_their_figures_are_in_colours_of_their_own(tmp_path: Path) -> None:
+def test_save_curves_draws_each_run_in_its_colour_at_its_values(tmp_path: Path) -> None:
     save_curves(tmp_path / "plot", REPORT, RESULTS)
     save_curves(tmp_path / "again", REPORT, RESULTS)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
@@ -231,7 +231,7 @@ def test_save_curves_axis_abbreviates_large_costs(amount: float, tmp_path: Path)
     assert all(f">{word}</text>" in text for word in wanted)
 
 
-def test_a_plot_has_its_points_seeds_and_ends_of_intervals_where_the_figures_are(
+def test_save_plot_draws_means_seeds_and_intervals_at_their_values(
     tmp_path: Path,
 ) -> None:
     labels = {"few": "A", "many": "B"}

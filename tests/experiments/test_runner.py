@@ -30,7 +30,7 @@ from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import Store
 from paint.experiments.ablations import ABLATION_TABLES, ablate
 from paint.experiments.eval_protocols import demo_protocol, paper_protocol
-from paint.experiments.report import Result, by_cell, read_results, write_results
+from paint.experiments.report import Result, by_run, read_results, write_results
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.grading.math.grader import MathGrader
 from paint.training.run_log import new_run
@@ -156,7 +156,7 @@ def test_experiment_results_have_one_row_per_run_and_seed(
 
 def test_tables_match_results(finished: tuple[Path, list[str], str]) -> None:
     folder, _, said = finished
-    rows = by_cell(read_results(folder))
+    rows = by_run(read_results(folder))
     scores = {
         name: np.array([result.right for result in results]) / SAMPLES
         for name, results in rows.items()
@@ -319,8 +319,8 @@ def test_experiment_missing_checkpoint_is_named_and_retrained(
     shutil.rmtree(checkpoints / "step-000001")
     assert main(command) == 2
     error = capsys.readouterr().err
-    assert f"{checkpoints / 'step-000001'} is to be evaluated, and is gone" in error
-    assert "delete the later ones beside it, and the same command does these steps again" in error
+    assert f"{checkpoints / 'step-000001'} is missing, and its evaluation needs it" in error
+    assert "delete the later checkpoints, and the same command repeats these steps" in error
 
     shutil.rmtree(checkpoints / "step-000002")
     assert main(command) == 0
@@ -379,7 +379,7 @@ def test_experiment_repeated_command_changes_no_results(
     assert (folder / "results.svg").read_bytes() == plot
 
 
-def test_results_that_are_gone_are_made_again_without_training_and_broken_ones_are_refused(
+def test_experiment_deleted_results_are_rebuilt_and_corrupt_ones_refused(
     finished: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, command, _ = finished
@@ -607,12 +607,12 @@ def test_by_run_results_of_other_problems_are_refused(
     finished: tuple[Path, list[str], str],
 ) -> None:
     first, second, third, *_ = read_results(finished[0])
-    with pytest.raises(RunError, match="tight, seed 0 was asked other problems than base"):
-        by_cell([first, replace(second, problems=second.problems[::-1])])
+    with pytest.raises(RunError, match="tight, seed 0 was evaluated on other problems than base"):
+        by_run([first, replace(second, problems=second.problems[::-1])])
     assert first.trained_on == ""
     assert len(second.trained_on) == 16
     with pytest.raises(RunError, match="loose, seed 0 was trained on other problems than tight"):
-        by_cell([first, second, replace(third, trained_on="0" * 16)])
+        by_run([first, second, replace(third, trained_on="0" * 16)])
 
 
 KILLED = """
@@ -672,7 +672,7 @@ def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(
     first.send_signal(signal.SIGINT)
     _, error = first.communicate(timeout=60)
     assert first.returncode == 130
-    assert error == "stopped in tight, seed 0, all is saved; the same command goes on\n"
+    assert error == "stopped in tight, seed 0, and saved; the same command resumes\n"
 
     second = start_until(killed / "loose/seed-0/checkpoints/step-000003")
     second.kill()
@@ -874,7 +874,7 @@ def test_ablation_shows_every_checkpoint_and_best_per_seed(
     for text in (said.getvalue(), (folder / "mask-placement.md").read_text()):
         rows = [re.findall(r"[\w/.]+", line)[:2] for line in text.splitlines()]
         assert all([label, step] in rows for label in points for step in ("1", "2"))
-        assert "No result: Avg@2 of each seed's best checkpoint" in " ".join(text.split())
+        assert "Not a result: Avg@2 of each seed's best checkpoint" in " ".join(text.split())
         assert "What it takes to reach" not in text
     assert not (folder / "efficiency.svg").exists()
 

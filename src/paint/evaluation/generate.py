@@ -1,8 +1,8 @@
-"""One way to ask a policy: open its stores, open an engine, generate what is missing.
+"""Sample generation for evaluations: open the stores, open an engine, generate missing samples.
 
-`paint eval`, experiments and the probe list their tasks and call ``asked``. Validation asks the
-policy that is being trained, through the engine that training holds, on all ranks: it takes the
-parts.
+`paint eval`, experiments and the probe list their tasks and call ``collect_samples``. Validation
+samples the policy in training through the engine of the training, on all ranks. It calls
+``open_task``, ``sample_seeds`` and ``sample_of`` itself.
 """
 
 import json
@@ -32,17 +32,17 @@ from paint.models.weights import ADAPTER, load_trained, read_lora, weights_diges
 PAPER_SAMPLING = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=38_912)
 
 Prompts = Mapping[str, list[int]]
-"""The token ids that the policy reads, by problem."""
+"""Prompt token ids by problem id."""
 
 
 @dataclass(frozen=True)
 class SamplingProtocol:
-    """How samples are drawn; the defaults are the paper's (section 'Experimental Details').
+    """Sampling settings; the defaults are the paper's (section 'Experimental Details').
 
     Attributes:
-        samples: k, a problem.
-        shown: what the prompts show beside the problem, for the record; None is nothing, as in the
-            deployment prompt.
+        samples: k, the samples of each problem.
+        shown: description of the context that the prompts add to the problem, for the record;
+            None for the deployment prompt, which adds none.
     """
 
     samples: int = 12
@@ -57,10 +57,10 @@ class EvalTask:
     """One policy's samples of one problem set.
 
     Attributes:
-        folder: of the store; its name is the problem set's, its parent's name the policy's.
-        prompts: what is read of each problem.
-        trained: folder of an adapter or, where every weight was trained, of a model; None is the
-            base.
+        folder: the store's folder, POLICY/PROBLEM_SET.
+        prompts: the prompt of each problem.
+        trained: folder of the adapter, or of the model after full fine-tuning; None for the base
+            model.
     """
 
     folder: Path
@@ -75,7 +75,7 @@ class EvalTask:
 
 
 def base_as_rank1_adapter(model: cfg.ModelConfig) -> cfg.ModelConfig:
-    """The base model as a policy: under the smallest adapter, which changes nothing untrained."""
+    """Model settings for the base model: a rank-1 adapter, which is the identity untrained."""
     return replace(
         model, train_mode="lora", lora_rank=1, lora_alpha=1, gradient_checkpointing=False
     )
@@ -84,24 +84,24 @@ def base_as_rank1_adapter(model: cfg.ModelConfig) -> cfg.ModelConfig:
 def load_eval_policy(
     model: cfg.ModelConfig, rollout: cfg.RolloutConfig, *, seed: int = 0
 ) -> Policy:
-    """The policy that is asked, on the device that ``rollout.engine`` leaves to it."""
-    # With servers, this process only writes adapters and checks log-probs: the GPU is theirs.
+    """Load the policy to evaluate: on the CPU if servers generate, else on own_device()."""
+    # With servers, this process only writes adapters and checks log-probs; they use the GPU.
     device = "cpu" if engine_type(rollout.engine).is_remote else own_device()
     return load_policy(model, seed=seed, device=device)
 
 
 def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking: bool) -> Prompts:
-    """What the student reads: the problem alone.
+    """The deployment prompt of each problem: the problem alone.
 
     Raises:
-        DataError: a problem holds text that the model's chat format takes for control; none goes
-            unasked.
+        DataError: a problem contains text that the chat format reads as a special token. No
+            problem is skipped.
     """
     for problem in problems:
         if found := special_text_finder(policy.tokenizer, problem=problem.problem):
             raise DataError(
-                f"problem {problem.id} holds {REASON}{found} ({problem.problem[:60]!r} ...); the "
-                f"model would read another conversation. Spell it otherwise"
+                f"problem {problem.id} contains {REASON}{found} ({problem.problem[:60]!r} ...), "
+                f"which would change the conversation; spell it differently"
             )
     return {p.id: policy.student_prompt(p.problem, thinking=thinking) for p in problems}
 
@@ -115,20 +115,21 @@ def collect_samples(
     folder: Path,
     display: Display,
 ) -> Iterator[list[Store]]:
-    """The stores of all tasks, with every sample that was asked for.
+    """Generate the missing samples of all tasks and yield their complete stores.
 
     Args:
-        policy: the base model, as it was loaded from ``model``.
-        rollout: the engine that generates.
-        tasks: those of the base model first, and those of one policy side by side.
-        folder: where an engine keeps its log and its adapters.
+        policy: the base model, loaded from ``model``.
+        rollout: settings of the engine that generates.
+        tasks: the base model's first; the tasks of one policy must be adjacent.
+        folder: for the engine's log and adapters.
 
     Raises:
         ConfigError: a prompt and its completion do not fit in the model's positions.
-        StoreError: a folder holds an evaluation in another setting.
-        CorruptFileError: what is stored, or what was trained, was changed since it was written.
-        FolderInUse: another process is at work there.
-        EngineError, LogprobMismatchError, PolicyError: of the engine, and of what was trained.
+        StoreError: a folder holds an evaluation with other settings.
+        CorruptFileError: a stored file or trained weights changed since they were written.
+        FolderInUse: another process uses the folder.
+        EngineError, LogprobMismatchError: the engine fails or disagrees with the policy.
+        PolicyError: the trained weights cannot be loaded.
     """
     max_tokens = max(require_room(policy, task) for task in tasks)
     with wrap_errors(folder, StoreError, "choose another place (--folder)"):
@@ -141,7 +142,7 @@ def collect_samples(
         ]
         for store in stores:
             if store.dropped:
-                display.note(f"{store.folder}: the last sample was cut short, and is asked again")
+                display.note(f"{store.folder}: the last sample is cut and is generated again")
 
         if any(store.missing for store in stores):
             problems = [problem for task in tasks for problem in task.problems]
@@ -154,11 +155,11 @@ def collect_samples(
 def generate(
     policy: Policy, engine: Engine, task: EvalTask, store: Store, display: Display
 ) -> None:
-    """Ask for every sample that is missing, and store each as soon as it is there."""
+    """Generate every missing sample and store each as soon as it is complete."""
     missing, total = store.missing, len(store.rows)
     with display.counting(task.title, total, total - len(missing)) as count:
 
-        def keep(index: int, completion: Completion) -> None:
+        def add(index: int, completion: Completion) -> None:
             store.add(sample_of(policy, task, *missing[index], completion))
             count.add(len(completion.ids))
 
@@ -166,20 +167,20 @@ def generate(
             [task.prompts[problem.id] for problem, _ in missing],
             task.protocol.sampling,
             sample_seeds(task.protocol, missing),
-            keep,
+            add,
         )
     store.write_sums()
 
 
 def sample_seeds(protocol: SamplingProtocol, rows: Sequence[tuple[Problem, int]]) -> list[int]:
-    """The seed of every (problem, sample): the same for all policies, engines and orders."""
+    """The seed of every (problem, sample); it does not depend on policy, engine or order."""
     return [derive_seed(protocol.seed, sample, problem.id) for problem, sample in rows]
 
 
 def sample_of(
     policy: Policy, task: EvalTask, problem: Problem, number: int, completion: Completion
 ) -> Sample:
-    """What is stored of a completion."""
+    """Convert a completion to the record that is stored."""
     prompt = task.prompts[problem.id]
     return Sample(
         problem.id,
@@ -195,23 +196,23 @@ def sample_of(
 def open_task(
     policy: Policy, task: EvalTask, *, model: str, engine: str
 ) -> AbstractContextManager[Store]:
-    """The store of a task, with the samples that an earlier, interrupted call left in it.
+    """Open the store of a task, with the samples of earlier, interrupted calls.
 
     Args:
-        model: name of the base model, for the record; models are known by their weights.
-        engine: local, vllm or merged, whose completions for one seed may differ.
+        model: name of the base model, for the record; models are identified by their weights.
+        engine: local, vllm or merged; their completions for one seed may differ.
 
     Raises:
-        StoreError: the folder holds an evaluation in another setting.
+        StoreError: the folder holds an evaluation with other settings.
     """
     protocol, trained = task.protocol, task.trained
-    is_whole_model = trained is not None and policy.tuning == "full"
+    is_full_model = trained is not None and policy.tuning == "full"
     identity = _trained_digest(trained) if trained else None
-    setting = {
+    settings = {
         "model": model,
-        "weights": identity if is_whole_model else weights_digest(policy),
+        "weights": identity if is_full_model else weights_digest(policy),
         "dtype": str(policy.model.dtype).removeprefix("torch."),
-        "adapter": None if is_whole_model else identity,
+        "adapter": None if is_full_model else identity,
         "end_ids": policy.end_ids,
         "thinking": protocol.thinking,
         "shown": protocol.shown,
@@ -224,14 +225,14 @@ def open_task(
         },
     }
     prompts = [task.prompts[problem.id] for problem in task.problems]
-    return open_store(task.folder, setting, task.problems, prompts)
+    return open_store(task.folder, settings, task.problems, prompts)
 
 
 def require_room(policy: Policy, task: EvalTask) -> int:
-    """The tokens of the longest prompt and the longest completion together.
+    """The maximum tokens of a prompt and its completion.
 
     Raises:
-        ConfigError: they do not fit in the model's positions; nothing is ever cut.
+        ConfigError: they do not fit in the model's positions. Prompts are never truncated.
     """
     longest = max(map(len, task.prompts.values()))
     new = task.protocol.sampling.max_new_tokens
@@ -261,17 +262,15 @@ def _generate_all(
             load_trained(policy, trained)
             is_base = False
         elif not is_base:
-            raise ValueError("the base model is asked before what was trained from it")
+            raise ValueError("tasks of the base model must come before those of trained policies")
         engine.sync_weights()
         for task, store in unfinished:
             generate(policy, engine, task, store, display)
 
 
 def _trained_digest(trained: Path) -> str:
-    """The identity of an adapter or a model: of its weights, and of an adapter's shape.
-
-    What lies in a checkpoint must be what was written there.
-    """
+    """Digest of the weights of an adapter or a model, and of an adapter's shape."""
+    # Files in a checkpoint are verified against its checksums.
     checkpoint = trained.parent
     if (checkpoint / SUMS).exists() or (checkpoint / "state.json").exists():
         found = require_checkpoint(checkpoint, trained.name)

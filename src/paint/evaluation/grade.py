@@ -1,10 +1,10 @@
-"""The stages after generation: grade the stored samples, then summarise the grades.
+"""Grading of stored samples, and the summary of the grades.
 
-Generation (paint.evaluation.generate) is slow, and stores every sample as soon as it is there.
+Generation (paint.evaluation.generate) is slow and stores every sample as soon as it is complete.
 Grading reads the stored samples, so it can be repeated when a gold answer or the grader changes.
 
-Left out on purpose: figures of half-finished evaluations. Short completions come first, and are
-more often right.
+Metrics of unfinished evaluations are not supported: short completions finish first and are more
+often correct, so such metrics would be biased.
 """
 
 from collections import Counter
@@ -39,18 +39,18 @@ from paint.grading.registry import NoGrader, find_grader
 from paint.objective.anchors import normalize
 
 GRADED_AT_ONCE = 256
-"""Samples whose texts are in memory at once."""
+"""Samples per call of the grader; their texts are in memory together."""
 
 MOST_LABELS = 30
-"""Levels or subjects that get a table; a column with more of them sorts nothing."""
+"""Maximum number of levels or subjects in a table; columns with more get none."""
 
 REPETITION_TAIL, REPETITION_WINDOW = 4_000, 40
-"""Characters at the end of a text that are searched for repetition; characters of a run."""
+"""Characters at the end of a text that are checked for repetition; length of an n-gram."""
 
 
 @dataclass(frozen=True)
 class GradedSample:
-    """What the figures need of a sample; its text stays on disk."""
+    """The fields of a sample that metrics need; its text stays on disk."""
 
     grade: Grade
     tokens: int
@@ -61,10 +61,10 @@ class GradedSample:
 def grade(
     store: Store, grader: Grader, display: Display, *, by_hand: ManualLabels | None = None
 ) -> GradedSamples:
-    """Verdicts and votes of all samples, which are also written to grades.jsonl.
+    """Grade all samples of a store and write the verdicts and votes to grades.jsonl.
 
     Args:
-        by_hand: verdicts of a person, which take the grader's place.
+        by_hand: manual verdicts, which override the grader's.
 
     Raises:
         ConfigError: the grader is "none".
@@ -76,7 +76,7 @@ def grade(
     if store.missing:
         raise StoreError(
             f"{store.folder}: {len(store.missing)} of {len(rows)} samples are missing; "
-            f"the same `paint eval` command goes on where it stopped"
+            f"the same `paint eval` command generates them"
         )
 
     problems = {problem.id: problem for problem in store.problems}
@@ -94,7 +94,7 @@ def grade(
                 graded[row] = GradedSample(verdicts, s.tokens, s.truncated, is_repetitive(s.text))
             count.to(len(graded))
 
-    ordered, k = [graded[row] for row in rows], store.asked["samples"]
+    ordered, k = [graded[row] for row in rows], store.settings["samples"]
     failed = [(p.id, graded[p.id, n].grade) for p, n in store.rows if graded[p.id, n].grade.failed]
     if failed:
         display.note(
@@ -103,8 +103,8 @@ def grade(
         )
     votes: Sequence[int | None] = [None] * len(rows)
     if isinstance(grader, MathGrader):
-        of_math = [sample.grade for sample in ordered if isinstance(sample.grade, MathGrade)]
-        votes = cast_votes(of_math, k, grader)
+        math_grades = [sample.grade for sample in ordered if isinstance(sample.grade, MathGrade)]
+        votes = cast_votes(math_grades, k, grader)
     lines = [
         {
             "problem": problem,
@@ -124,7 +124,7 @@ def grade(
 
 
 def _verdict_columns(grade: Grade, vote: int | None) -> dict[str, Any]:
-    """What grades.jsonl has of a grade; a reward, and no lenient verdict, of other graders."""
+    """The columns of grades.jsonl; other graders have a reward and no lenient verdict."""
     if isinstance(grade, MathGrade):
         return {"strict": asdict(grade.strict), "lenient": asdict(grade.lenient), "vote": vote}
     verdict = {"correct": grade.correct, "answer": None, "reason": grade.reason}
@@ -132,14 +132,14 @@ def _verdict_columns(grade: Grade, vote: int | None) -> dict[str, Any]:
 
 
 def to_graded_samples(
-    store: Store, grades: Sequence[Mapping[str, Any]], written: Sequence[tuple[int, bool]]
+    store: Store, grades: Sequence[Mapping[str, Any]], lengths: Sequence[tuple[int, bool]]
 ) -> GradedSamples:
-    """The graded samples of a store, from the rows of its grades.jsonl.
+    """Convert the rows of a store's grades.jsonl to arrays.
 
     Args:
-        written: of each row, the tokens of its sample, and whether it was cut.
+        lengths: for each row, the tokens of its sample and whether it was truncated.
     """
-    k = store.asked["samples"]
+    k = store.settings["samples"]
     by_hand = Counter(
         (row["by_hand"], row["strict"]["correct"]) for row in grades if "by_hand" in row
     )
@@ -153,8 +153,8 @@ def to_graded_samples(
         correct=table([row["strict"]["correct"] for row in grades]),
         lenient=None if has_rewards else table([row["lenient"]["correct"] for row in grades]),
         votes=None if has_rewards else table([row["vote"] for row in grades]),
-        tokens=table([tokens for tokens, _ in written]),
-        truncated=table([is_cut for _, is_cut in written]),
+        tokens=table([tokens for tokens, _ in lengths]),
+        truncated=table([is_truncated for _, is_truncated in lengths]),
         unboxed=None if has_rewards else table([row["strict"]["answer"] is None for row in grades]),
         repetitive=table([row["looping"] for row in grades]),
         rewards=table([float(row["reward"]) for row in grades]) if has_rewards else None,
@@ -177,16 +177,16 @@ def summarise(
     """Grade all stores, write summary.json and summary.md to ``folder``, and print the tables.
 
     Args:
-        stores: the others are compared with the policy of the first one.
+        stores: the first one's policy is the baseline of the comparisons.
         grader: a name (paint.grading.registry).
         deadline: processor seconds that a comparison of two answers, or a call of a user's
             function, may take.
-        verdicts: a file of verdicts by hand (paint.evaluation.overrides).
+        verdicts: a file of manual verdicts (paint.evaluation.overrides).
 
     Raises:
         StoreError: samples are missing, two policies got different problems under one name, or a
             file cannot be written.
-        DataError: a verdict by hand that is none, or on no sample, or contradicts another one.
+        DataError: a manual verdict is malformed, names no sample, or contradicts another one.
     """
     policies = list(dict.fromkeys(store.folder.parent for store in stores))
     names = [path.name for path in policies]
@@ -195,8 +195,8 @@ def summarise(
         for store in stores
         for path in [store.folder.parent]
     }
-    asked = {place: (store.problems, store.asked["samples"]) for place, store in places.items()}
-    by_hand = manual_labels(verdicts, asked)
+    texts = {place: (store.problems, store.settings["samples"]) for place, store in places.items()}
+    by_hand = manual_labels(verdicts, texts)
 
     by_policy: dict[str, dict[str, GradedSamples]] = {}
     with find_grader(grader, deadline=deadline) as opened:
@@ -219,11 +219,12 @@ def summarise_folders(
     deadline: float = 5.0,
     verdicts: Path | None = None,
 ) -> None:
-    """``summarise`` for all the stores in some folders.
+    """Call ``summarise`` on all stores below some folders.
 
     Raises:
-        StoreError: a folder without an evaluation. FolderInUse: another process is at work there.
-        DataError: of the verdicts by hand.
+        StoreError: a folder contains no evaluation.
+        FolderInUse: another process uses a store.
+        DataError: as `summarise`.
     """
     with ExitStack() as stack:
         stores = [stack.enter_context(reopen_store(path)) for path in stored_in(folders)]
@@ -231,10 +232,10 @@ def summarise_folders(
 
 
 def stored_in(folders: Sequence[Path]) -> list[Path]:
-    """The evaluations in some folders, at any depth, the base model's first.
+    """Find the evaluations below some folders, at any depth, the base model's first.
 
     Raises:
-        StoreError: a folder without one.
+        StoreError: a folder contains none.
     """
     paths = []
     for folder in folders:
@@ -246,24 +247,26 @@ def stored_in(folders: Sequence[Path]) -> list[Path]:
 
 
 def cast_votes(grades: Sequence[MathGrade], k: int, grader: MathGrader) -> list[int]:
-    """The vote of each sample: within a problem's k, the same number for answers verified equal.
+    """The vote of each sample: equal answers to one problem share a number.
 
-    Right answers vote 0: each is equal to the gold answer, hence to all others. A wrong answer
-    votes with the first wrong one that it is verified equal to. No answer is -1.
+    Correct answers are 0, since each equals the gold answer. A wrong answer gets the number of the
+    first wrong answer that it is verified equal to, or else a new one. No answer is -1.
     """
     votes: list[int] = []
     for start in range(0, len(grades), k):
-        posed = grades[start : start + k]
-        given = [
+        group = grades[start : start + k]
+        wrong_answers = [
             grade.strict.answer
-            for grade in posed
+            for grade in group
             if grade.strict.answer is not None and not grade.strict.correct
         ]
-        pairs = sorted({(a, b) for a, b in combinations(given, 2) if normalize(a) != normalize(b)})
+        pairs = sorted(
+            {(a, b) for a, b in combinations(wrong_answers, 2) if normalize(a) != normalize(b)}
+        )
         equal = {pair for pair, same in zip(pairs, grader.equal(pairs), strict=True) if same}
 
-        wrong: list[tuple[int, str]] = []  # each wrong answer that is new, with its vote
-        for vote, grade in enumerate(posed, start=1):
+        wrong: list[tuple[int, str]] = []  # vote and text of each distinct wrong answer
+        for vote, grade in enumerate(group, start=1):
             answer = grade.strict.answer
             if answer is None:
                 votes.append(-1)
@@ -284,11 +287,11 @@ def cast_votes(grades: Sequence[MathGrade], k: int, grader: MathGrader) -> list[
 
 
 def is_repetitive(text: str) -> bool:
-    """Whether a text repeats itself at its end.
+    """Whether a text ends in repetition.
 
-    It does where fewer than half of the 40-character runs in its last 4,000 characters are
-    distinct. In mathematics of real models that share is 0.9 and more; a paragraph written three
-    times over has 0.33. The measure is ours.
+    True if fewer than half of the 40-character n-grams of its last 4,000 characters are distinct.
+    In mathematics of real models that share is at least 0.9; a paragraph repeated three times has
+    0.33. The paper has no such measure.
     """
     tail = text[-REPETITION_TAIL:]
     runs = [tail[i : i + REPETITION_WINDOW] for i in range(len(tail) - REPETITION_WINDOW + 1)]
@@ -296,11 +299,11 @@ def is_repetitive(text: str) -> bool:
 
 
 def _identity(problem: Problem) -> str:
-    """The identity of a problem in an evaluation: its id, its text and its gold answers."""
+    """Digest of a problem's id, text and gold answers."""
     return storage.digest(problem.id, problem.problem, *problem.answers)
 
 
 def _labels(problems: Sequence[Problem]) -> dict[str, list[str]]:
-    """The levels and the subjects of these problems, where they have 2 to 30 of them."""
+    """The levels and subjects of the problems; columns without 2 to 30 values are omitted."""
     labels = {name: [dict(problem.labels).get(name, "") for problem in problems] for name in LABELS}
     return {name: values for name, values in labels.items() if 1 < len(set(values)) <= MOST_LABELS}

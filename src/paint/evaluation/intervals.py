@@ -1,15 +1,13 @@
-"""How sure is a figure? Intervals over problems and over seeds, and paired differences.
+"""Confidence intervals over problems and seeds, and paired differences.
 
-The samples of one problem resemble each other, so problems are resampled, not samples: every
-interval is clustered by problem, and two policies are compared on the same problems. Over several
-benchmarks, each benchmark's problems are resampled by themselves, and every benchmark counts the
-same (the paper's macro average). Where a method was trained with several seeds, the interval of its
-figure is widened by how much the seeds differ.
+Samples of one problem are correlated, so problems are resampled, not samples: every interval is
+clustered by problem, and two policies are compared on the same problems. With several benchmarks,
+the problems of each are resampled separately and every benchmark has the same weight (the paper's
+macro average). For a method trained with several seeds, the variance between seeds widens the
+interval.
 
-An interval says how much the figure would move on other problems like these and, over seeds, in
-other trainings like these.
-
-Left out on purpose: intervals for problems that were not drawn at random.
+An interval covers the variation over other problems from the same distribution and, with several
+seeds, over other training runs. It assumes that the problems were drawn at random.
 """
 
 import math
@@ -24,13 +22,13 @@ RESAMPLES = 10_000
 CONFIDENCE = 0.95
 POWER = 0.80
 FEW = 10
-"""Problems that are too few to tell how far an unseen one may lie from them."""
+"""With fewer problems, an unseen problem is assumed to lie at the bound of its range."""
 
 ROUNDING = 1e-12
 """Differences up to this size are rounding errors."""
 
 SHARE = (0.0, 1.0)
-"""The bounds of a share."""
+"""Bounds of a fraction."""
 
 _TAILS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 
@@ -44,13 +42,13 @@ class Interval:
     high: float
 
     def points(self, *, sign: bool = False) -> str:
-        """In percentage points: ``83.1 [78.9, 87.0]``."""
+        """Format in percentage points: ``83.1 [78.9, 87.0]``."""
         form = "{:+.1f}" if sign else "{:.1f}"
         mean, low, high = (form.format(100 * x) for x in (self.mean, self.low, self.high))
         return f"{mean} [{low}, {high}]"
 
     def table(self) -> dict[str, float | None]:
-        """As JSON takes it: null where the interval has no end."""
+        """Convert to JSON values; an infinite end is null."""
         return {
             name: value if math.isfinite(value) else None for name, value in asdict(self).items()
         }
@@ -58,14 +56,14 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One policy less another, on the same problems.
+    """Paired difference of two policies on the same problems.
 
     Attributes:
-        difference: of Avg@k, in [-1, 1].
-        p_value: share of sign flips with a difference at least as large; two-sided.
-        detectable: the difference that as many problems like these, with as many samples each,
-            show with 80 % power at the 5 % level, two-sided; None for one problem, and where all
-            differ alike.
+        difference: difference of Avg@k, in [-1, 1].
+        p_value: two-sided; share of sign flips with a difference at least as large.
+        detectable: minimum detectable effect for this number of problems and samples, with 80 %
+            power at the two-sided 5 % level; None for one problem and where all problems have the
+            same difference.
     """
 
     difference: Interval
@@ -78,40 +76,39 @@ def bootstrap(
 ) -> Interval:
     """The mean of the groups' means, with its 95 % interval over resampled problems; deterministic.
 
-    Each resample weighs the problems at random, uniformly over all weights that add up to 1 (Rubin
-    1981, "The Bayesian Bootstrap"). For the lower end one problem more takes part, which nobody has
-    seen and whose value is the lower bound; for the upper end, one at the upper bound. So the ends
-    reckon with the rare problems that these may have missed. Of values that are 0 or 1 this is the
-    interval of Clopper and Pearson; of n equal ones, it holds the means of which a share q of other
-    problems stays unseen with a chance (1 − q)^n of 2.5 % or more.
+    Each resample draws the weights of the problems uniformly from the simplex (Rubin 1981, "The
+    Bayesian Bootstrap"). For the lower end, one unseen problem with the value of the lower bound is
+    added; for the upper end, one with the value of the upper bound. The ends thus cover rare
+    problems that this sample lacks. For values that are 0 or 1 this is the interval of Clopper and
+    Pearson. For n equal values, it covers every mean in which the share q of other problems stays
+    unseen with probability (1 − q)^n of at least 2.5 %.
 
     Source: Learned-Miller & Thomas 2019, "A New Confidence Interval for the Mean of a Bounded
-    Random Variable" (arXiv:1905.06208); Gaffke 2005. That it holds the truth 95 times in 100 for
-    any distribution is their conjecture; docs/concepts/statistics.md has what we measured.
+    Random Variable" (arXiv:1905.06208); Gaffke 2005. Coverage of 95 % for any distribution is
+    their conjecture; docs/concepts/statistics.md has the measured coverage.
 
     Args:
-        groups: one value a problem, by benchmark.
-        reached: whether values at finite bounds occur. Differences are far from −1 and 1: an unseen
-            problem then lies as far from 0 as the farthest one, to the other side or to the same,
-            and counts half (ours). Fewer than ten problems, or equal ones, do not tell how far
-            that is, and the bounds stand.
+        groups: one value for each problem, by benchmark.
+        reached: whether values at finite bounds occur. Differences rarely reach −1 and 1: if False,
+            the unseen problem has plus or minus the largest absolute value and weight one half
+            (ours). The bounds are still used for fewer than ten problems and for equal values.
 
     Raises:
         ValueError: a group is empty.
     """
     smallest = min(map(len, groups))
     if smallest == 0:
-        raise ValueError("a figure needs at least one problem")
+        raise ValueError("an interval needs at least one problem")
 
     mean = float(np.mean([group.mean() for group in groups]))
-    is_alike = all(np.ptp(group) < ROUNDING for group in groups)
+    is_constant = all(np.ptp(group) < ROUNDING for group in groups)
     farthest = max(float(np.abs(group).max()) for group in groups)
 
     draws = [_draws(len(group), seed) for seed, group in enumerate(groups)]
     sums = [draw.weights @ group for draw, group in zip(draws, groups, strict=True)]
     ends = []
     for bound, side, share in zip(bounds, (-1, 1), _TAILS, strict=True):
-        is_known = smallest < FEW or is_alike or (reached and math.isfinite(bound))
+        is_known = smallest < FEW or is_constant or (reached and math.isfinite(bound))
         unseen = bound if is_known else side * farthest
         if not math.isfinite(unseen):
             ends.append(unseen)
@@ -129,26 +126,26 @@ def bootstrap(
 def over_seeds(
     values: Float[np.ndarray, "s p"], *, bounds: tuple[float, float] = SHARE, reached: bool = True
 ) -> Interval:
-    """The mean over s trainings with different seeds and over p problems, with its 95 % interval.
+    """The mean over s training seeds and p problems, with its 95 % interval.
 
-    An end of ``bootstrap``'s interval lies about t(p − 1) √V_p from the mean, or farther. It is
-    moved out to t(ν) √(V_p + V_s), where V_p is the variance of the problems' means divided by p,
+    An end of ``bootstrap``'s interval is about t(p − 1) √V_p from the mean, or farther. It is
+    widened to t(ν) √(V_p + V_s), where V_p is the variance of the problems' means divided by p,
     V_s that of the seeds' means divided by s, and
     ν = (V_p + V_s)² / (V_p² / (p − 1) + V_s² / (s − 1)).
 
     Source: Welch 1947, "The Generalization of 'Student's' Problem when Several Different Population
     Variances are Involved".
 
-    The noise of single samples is in both variances, so the interval is too wide where seeds do not
-    differ; without the noise, it would be too narrow where they do (docs/dev/log.md). With one seed
-    the interval is ``bootstrap``'s, which knows nothing of other seeds.
+    Sampling noise is in both variances, so the interval is too wide if seeds do not differ. Without
+    the noise it would be too narrow if they do (docs/dev/log.md). With one seed the interval is
+    ``bootstrap``'s and covers no variation between seeds.
 
     Raises:
         ValueError: no seed, or no problem.
     """
     seeds, problems = values.shape
     if seeds == 0:
-        raise ValueError("a figure over seeds needs at least one seed")
+        raise ValueError("an interval over seeds needs at least one seed")
 
     interval = bootstrap([values.mean(axis=0)], bounds=bounds, reached=reached)
     by_seed = values.mean(axis=1)
@@ -169,12 +166,12 @@ def over_seeds(
 
 
 def compare_seeds(before: Float[np.ndarray, "s p"], after: Float[np.ndarray, "_ _"]) -> Interval:
-    """One method's share of right samples less another's, of the same seeds and problems in order.
+    """Paired difference ``after - before`` of two methods, with the same seeds and problems.
 
-    What a seed or a problem does to both methods cancels.
+    Effects of a seed or a problem on both methods cancel.
 
     Raises:
-        ValueError: not the same numbers of seeds and problems, or none.
+        ValueError: the numbers of seeds or problems differ or are 0.
     """
     if before.shape != after.shape:
         raise ValueError(
@@ -188,12 +185,13 @@ def compare(
     before: Sequence[Bool[np.ndarray, "_ _"] | Float[np.ndarray, "_ _"]],
     after: Sequence[Bool[np.ndarray, "_ _"] | Float[np.ndarray, "_ _"]],
 ) -> Comparison:
-    """Avg@k after less Avg@k before, by benchmark on the same problems in the same order.
+    """Paired difference of Avg@k, ``after - before``, on the same problems in the same order.
 
-    Scores in [0, 1] take the place of verdicts where there are rewards.
+    Args:
+        before, after: verdicts or rewards in [0, 1], by benchmark.
 
     Raises:
-        ValueError: not the same numbers of benchmarks and problems.
+        ValueError: the numbers of benchmarks or problems differ.
     """
     sizes = [len(x) for x in before], [len(x) for x in after]
     if sizes[0] != sizes[1]:
@@ -211,10 +209,10 @@ def compare(
 
 
 def sign_flip(groups: Sequence[Float[np.ndarray, " _"]]) -> float:
-    """Two-sided p-value of paired differences: how often random signs give a mean as far from zero.
+    """Two-sided p-value of a sign-flip permutation test on paired differences.
 
-    (1 + hits) / (1 + flips) over 10,000 random flips, so never 0; exact under the hypothesis that
-    the two policies are exchangeable on every problem.
+    (1 + hits) / (1 + flips) over 10,000 random flips, hence never 0. Exact under the hypothesis
+    that the two policies are exchangeable on every problem.
     """
     scaled = np.concatenate([group / (len(group) * len(groups)) for group in groups])
     rng = np.random.default_rng(0)
@@ -225,20 +223,20 @@ def sign_flip(groups: Sequence[Float[np.ndarray, " _"]]) -> float:
 
 @dataclass(frozen=True)
 class _Draws:
-    """What each problem weighs in each resample, in all, and what an unseen one weighs.
+    """Weights of r resamples: of p problems, their sum, and of an unseen problem.
 
-    Exponential weights are uniform once they are divided by their sum.
+    Exponential weights divided by their sum are uniform on the simplex.
     """
 
     weights: Float[np.ndarray, "r p"]
     total: Float[np.ndarray, " r"]
     one: Float[np.ndarray, " r"]
-    half: Float[np.ndarray, " r"]  # of an unseen problem that counts half
+    half: Float[np.ndarray, " r"]  # of an unseen problem with weight one half
 
 
 @lru_cache(maxsize=4)
 def _draws(problems: int, seed: int) -> _Draws:
-    """The resamples; benchmarks of one size need different seeds, or would move together."""
+    """Draw the resamples; each benchmark needs its own seed, else equal sizes are correlated."""
     rng = np.random.default_rng(seed)
     one, half = (rng.standard_gamma(shape, RESAMPLES) for shape in (1.0, 0.5))
     weights = rng.standard_exponential((RESAMPLES, problems))
@@ -247,7 +245,7 @@ def _draws(problems: int, seed: int) -> _Draws:
 
 @lru_cache(maxsize=256)
 def students_t(freedom: float, confidence: float = CONFIDENCE) -> float:
-    """How far Student's t reaches to either side with this confidence, for any freedom ν >= 1.
+    """Two-sided quantile of Student's t at this confidence, for any degrees of freedom ν >= 1.
 
     t = √ν tan θ, where the angle θ has a density in proportion to cos^(ν − 1) θ.
     """
@@ -258,7 +256,7 @@ def students_t(freedom: float, confidence: float = CONFIDENCE) -> float:
 
 
 def _detectable(variances: Sequence[float], sizes: Sequence[int]) -> float:
-    """The difference that a paired t-test shows with 80 % power, from the variances of means.
+    """Minimum detectable effect of a paired t-test with 80 % power, from variances of means.
 
     (t(ν; 0.975) + t(ν; 0.8)) √(Σ V) over the number of benchmarks, with Welch's ν. Source: Bloom
     1995, "Minimum Detectable Effects: A Simple Way to Report the Statistical Power of Experimental

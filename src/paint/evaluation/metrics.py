@@ -1,6 +1,6 @@
-"""How good is a policy? The figures of k graded samples a problem, each with its interval.
+"""Evaluation metrics of k graded samples per problem, each with its interval.
 
-Left out on purpose: a figure without an interval (paint.evaluation.intervals).
+The intervals are those of paint.evaluation.intervals.
 """
 
 import math
@@ -20,20 +20,20 @@ class GradedSamples:
     """The graded samples of one policy on one benchmark: p problems in order, k samples each.
 
     Attributes:
-        problems: the identity of each.
-        correct: whether the reward is 1; of the mathematics grader, the strict verdict.
-        lenient: its lenient verdict; None with another grader.
-        votes: the same number for samples of a problem whose answers are verified equal; -1 where
-            a sample has no answer; None with another grader.
+        problems: digest of each problem.
+        correct: whether the reward is 1; for the mathematics grader, the strict verdict.
+        lenient: the lenient verdict; None with another grader.
+        votes: samples of a problem with answers verified equal share a number; -1 without an
+            answer; None with another grader.
         tokens: length of the completion.
-        truncated: whether the completion was cut.
+        truncated: whether the completion reached the token limit.
         unboxed: whether it has no strict answer; None with another grader.
-        looping: whether it repeats itself at its end.
-        rewards: of another grader; None where ``correct`` says all.
-        reasons: how many strict verdicts have each reason.
-        by_hand: how many verdicts were given by hand, by the person's reason and verdict.
-        labels: the level or the subject of each problem, by that name; "" where it has none.
-        doubts: the gold answers that a person should look at.
+        repetitive: whether it ends in repetition.
+        rewards: rewards of another grader; None with the mathematics grader.
+        reasons: count of strict verdicts by reason.
+        overridden: count of manual verdicts by reason and verdict.
+        labels: level and subject of each problem, by label name; "" if missing.
+        gold_warnings: gold answers that may be wrong or unparsable.
     """
 
     problems: list[str]
@@ -52,24 +52,24 @@ class GradedSamples:
 
     @property
     def scores(self) -> Bool[np.ndarray, "p k"] | Float[np.ndarray, "p k"]:
-        """The rewards; of the mathematics grader, whether each is right."""
+        """The rewards; for the mathematics grader, the strict verdicts."""
         return self.correct if self.rewards is None else self.rewards
 
     @property
     def are_shares(self) -> bool:
-        """Whether all scores are in [0, 1], so that intervals and comparisons have bounds."""
+        """Whether all scores are in [0, 1], which bounds intervals and comparisons."""
         return bool((self.scores >= 0).all() and (self.scores <= 1).all())
 
 
 def avg_at_k(correct: Bool[np.ndarray, "p k"]) -> Interval:
-    """Mean share of right samples of a problem, over problems, in [0, 1] (paper: 'Avg@12')."""
+    """Mean over problems of the share of correct samples, in [0, 1] (paper: 'Avg@12')."""
     return bootstrap([correct.mean(axis=1)], bounds=SHARE)
 
 
 def pass_at_k(correct: Bool[np.ndarray, "p n"], k: int) -> Float[np.ndarray, " p"]:
-    """Chance that at least one of k samples is right, for each problem.
+    """Probability that at least one of k samples is correct, for each problem.
 
-    The unbiased estimate from n >= k samples of which c are right, 1 − C(n − c, k) / C(n, k).
+    The unbiased estimate from n >= k samples, c of them correct: 1 − C(n − c, k) / C(n, k).
     Source: Chen et al. 2021, "Evaluating Large Language Models Trained on Code", equation 1.
 
     Raises:
@@ -86,9 +86,9 @@ def pass_at_k(correct: Bool[np.ndarray, "p n"], k: int) -> Float[np.ndarray, " p
 def maj_at_k(
     votes: Int[np.ndarray, "p k"], correct: Bool[np.ndarray, "p k"]
 ) -> Float[np.ndarray, " p"]:
-    """Chance that a majority vote is right, for each problem, when ties are drawn by lot.
+    """Probability that the majority vote is correct, for each problem; ties break at random.
 
-    Samples with the same number vote together; one without an answer (-1) does not vote.
+    Samples with the same number form one vote; -1 (no answer) does not vote.
     """
 
     def chance(row: Int[np.ndarray, " k"], is_right: Bool[np.ndarray, " k"]) -> float:
@@ -103,7 +103,7 @@ def maj_at_k(
 
 
 def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
-    """The metrics problem by problem; a metric is the mean (names: docs/reference/metrics.md)."""
+    """Metrics of each problem; their means are reported (names: docs/reference/metrics.md)."""
     k = graded.correct.shape[1]
     passes = {
         f"pass_at_{j}": pass_at_k(graded.correct, j) for j in sorted({2, 4, 8, k}) if 1 < j <= k
@@ -126,19 +126,19 @@ def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
 def compute_metrics(
     benchmarks: Mapping[str, GradedSamples], shared: Sequence[str] | None = None
 ) -> dict[str, dict[str, Interval]]:
-    """The interval of every figure, by benchmark and figure; macro averages under "macro".
+    """Interval of every metric, by benchmark and metric; macro averages under "macro".
 
     Args:
-        shared: the benchmarks that the macro average is over, where there are several; None is all.
-            A figure that one of them lacks (pass@8 of 4 samples) has no macro average.
+        shared: benchmarks in the macro average, if several; None for all. A metric that one of
+            them lacks (pass@8 of 4 samples) has no macro average.
     """
     values = {name: per_problem(graded) for name, graded in benchmarks.items()}
     intervals = {
         name: {
-            figure: bootstrap([x], bounds=_bounds(figure, [benchmarks[name]]))
-            for figure, x in by_figure.items()
+            metric: bootstrap([x], bounds=_bounds(metric, [benchmarks[name]]))
+            for metric, x in by_metric.items()
         }
-        for name, by_figure in values.items()
+        for name, by_metric in values.items()
     }
 
     names = list(values if shared is None else shared)
@@ -146,15 +146,15 @@ def compute_metrics(
     parts = [benchmarks[name] for name in names]
     if len(averaged) > 1:
         intervals["macro"] = {
-            figure: bootstrap([part[figure] for part in averaged], bounds=_bounds(figure, parts))
-            for figure in averaged[0]
-            if all(figure in part for part in averaged)
+            metric: bootstrap([part[metric] for part in averaged], bounds=_bounds(metric, parts))
+            for metric in averaged[0]
+            if all(metric in part for part in averaged)
         }
     return intervals
 
 
 def by_label(graded: GradedSamples, label: str) -> dict[str, tuple[int, Interval]]:
-    """The number of problems and Avg@k of each level or subject, in order."""
+    """Number of problems and Avg@k of each level or subject, in natural order."""
     values = np.array(graded.labels.get(label, []))
     return {
         value: (int((values == value).sum()), avg_at_k(graded.correct[values == value]))
@@ -163,12 +163,12 @@ def by_label(graded: GradedSamples, label: str) -> dict[str, tuple[int, Interval
 
 
 def _natural(text: str) -> list[tuple[bool, int, str]]:
-    """The key of an order in which 9 comes before 10, and what is empty last."""
+    """Natural sort key: 9 comes before 10, and an empty text last."""
     parts = re.split("([0-9]+)", text) if text else ["\U0010ffff"]
     return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
-def _bounds(figure: str, parts: Sequence[GradedSamples]) -> tuple[float, float]:
-    if figure == "reward" and not all(part.are_shares for part in parts):
+def _bounds(metric: str, parts: Sequence[GradedSamples]) -> tuple[float, float]:
+    if metric == "reward" and not all(part.are_shares for part in parts):
         return (-math.inf, math.inf)
-    return (0.0, math.inf) if figure == "completion_tokens" else SHARE
+    return (0.0, math.inf) if metric == "completion_tokens" else SHARE

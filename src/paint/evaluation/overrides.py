@@ -1,11 +1,11 @@
-"""Verdicts that a person gives by hand, for samples that the grader judges wrongly.
+"""Manual verdicts that override the grader's.
 
     {"problem": "7", "sample": 3, "verdict": "right", "reason": "gold answer lacks its unit"}
 
-A line also has "policy" and "benchmark" (the names of the folders) where the sample could be one of
-several evaluations: a verdict is on one text. Every line is applied and counted, or refused.
+A line also has "policy" and "benchmark" (the folder names) if several evaluations contain the
+sample: a verdict applies to one text. Every line is applied and counted, or rejected.
 
-Left out on purpose: verdicts on a whole problem. Mend its gold answer, or add another one.
+Verdicts on all samples of a problem are not supported: correct its gold answer, or add another.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ManualLabel:
-    """A verdict by hand; ``where`` is its file and line, for messages."""
+    """A manual verdict; ``where`` is its file and line, for messages."""
 
     where: str
     policy: str
@@ -39,39 +39,40 @@ class ManualLabel:
 
 
 SampleTexts = Mapping[Place, tuple[Sequence[Problem], int]]
-"""What verdicts may be on: the problems and k of each evaluation."""
+"""Problems and k of each evaluation."""
 
 ManualLabels = Mapping[tuple[str, int], ManualLabel]
-"""The verdicts by hand of one policy on one benchmark, by problem and sample."""
+"""Manual verdicts of one policy on one benchmark, by problem and sample."""
 
 
 def read_overrides(path: Path) -> list[ManualLabel]:
-    """The verdicts of a JSONL (or CSV) file.
+    """Read the verdicts of a JSONL or CSV file.
 
     Raises:
-        DataError: a file that cannot be read, or a line that is no verdict.
+        DataError: the file cannot be read, or a line is not a verdict.
     """
     if not path.is_file():
-        raise DataError(f"{path} does not exist or is no file; --overrides names a JSONL file")
-    given = []
+        raise DataError(f"{path} does not exist or is not a file; --overrides names a JSONL file")
+    labels = []
     for line, fields in read_rows(path):
         where = f"{path} line {line}"
         if isinstance(fields, BadRow):
-            raise DataError(f"{where}: {fields}; mend the line")
-        given.append(_given(where, fields))
-    return given
+            raise DataError(f"{where}: {fields}; fix the line")
+        labels.append(_parse_label(where, fields))
+    return labels
 
 
-def manual_labels(path: Path | None, asked: SampleTexts) -> dict[Place, ManualLabels]:
-    """The verdicts of a file for each evaluation; none without a file.
+def manual_labels(path: Path | None, evaluations: SampleTexts) -> dict[Place, ManualLabels]:
+    """Assign the verdicts of a file to the evaluations; none without a file.
 
     Raises:
-        DataError: of `read_verdicts`; a verdict on a sample that is in no evaluation or in several;
-            two that differ on one sample. The message names file, line and value.
+        DataError: as `read_overrides`; a verdict on a sample that is in no evaluation or in
+            several; two verdicts that contradict each other. The message names file, line and
+            value.
     """
-    assigned: dict[Place, dict[tuple[str, int], ManualLabel]] = {place: {} for place in asked}
-    problems = {place: {p.id for p in posed} for place, (posed, _) in asked.items()}
-    samples = {place: k for place, (_, k) in asked.items()}
+    assigned: dict[Place, dict[tuple[str, int], ManualLabel]] = {place: {} for place in evaluations}
+    problems = {place: {p.id for p in listed} for place, (listed, _) in evaluations.items()}
+    samples = {place: k for place, (_, k) in evaluations.items()}
     for verdict in read_overrides(path) if path else []:
         place = _place(verdict, problems, samples)
         key = (verdict.problem, verdict.sample)
@@ -84,30 +85,30 @@ def manual_labels(path: Path | None, asked: SampleTexts) -> dict[Place, ManualLa
     return {**assigned}
 
 
-def apply_override(grade: Grade, given: ManualLabel) -> Grade:
-    """The grade with the person's verdict, in both readings of a mathematics grade."""
-    reason: Reason = "right" if given.correct else "wrong"
+def apply_override(grade: Grade, label: ManualLabel) -> Grade:
+    """Replace the verdict of a grade; of a mathematics grade, both verdicts."""
+    reason: Reason = "right" if label.correct else "wrong"
     if not isinstance(grade, MathGrade):
-        return Grade(float(given.correct), reason)
+        return Grade(float(label.correct), reason)
     strict, lenient = (
-        replace(verdict, correct=given.correct, reason=reason)
+        replace(verdict, correct=label.correct, reason=reason)
         for verdict in (grade.strict, grade.lenient)
     )
     return MathGrade(strict, lenient)
 
 
-def counted(given: Mapping[tuple[str, bool], int]) -> dict[str, dict[str, int]]:
-    """How many verdicts of each reason say right, and how many wrong, from counts of both."""
+def counted(counts: Mapping[tuple[str, bool], int]) -> dict[str, dict[str, int]]:
+    """Group counts by (reason, correct) into counts of right and wrong by reason."""
     return {
-        reason: {"right": given.get((reason, True), 0), "wrong": given.get((reason, False), 0)}
-        for reason in sorted({reason for reason, _ in given})
+        reason: {"right": counts.get((reason, True), 0), "wrong": counts.get((reason, False), 0)}
+        for reason in sorted({reason for reason, _ in counts})
     }
 
 
-def _given(where: str, fields: Mapping[str, object]) -> ManualLabel:
+def _parse_label(where: str, fields: Mapping[str, object]) -> ManualLabel:
     def refuse(name: str, must: str) -> DataError:
-        there = shorten(fields[name]) if name in fields else "nothing"
-        return DataError(f'{where}: "{name}" must be {must}, got {there}')
+        found = shorten(fields[name]) if name in fields else "nothing"
+        return DataError(f'{where}: "{name}" must be {must}, got {found}')
 
     if unknown := sorted(fields.keys() - {*REQUIRED, *OPTIONAL}):
         names = ", ".join((*REQUIRED, *OPTIONAL))
@@ -140,7 +141,7 @@ def _given(where: str, fields: Mapping[str, object]) -> ManualLabel:
 def _place(
     verdict: ManualLabel, problems: Mapping[Place, set[str]], samples: Mapping[Place, int]
 ) -> Place:
-    """The one evaluation that has the sample."""
+    """Find the one evaluation that contains the sample."""
     named = [
         (policy, benchmark)
         for policy, benchmark in problems
@@ -152,14 +153,14 @@ def _place(
             f"{verdict.benchmark or 'any'!r}; there are {_names(problems)}"
         )
 
-    posed = [place for place in named if verdict.problem in problems[place]]
-    if not posed:
+    having = [place for place in named if verdict.problem in problems[place]]
+    if not having:
         raise DataError(
             f"{verdict.where}: no problem has the id {verdict.problem!r} in {_names(named)}"
         )
-    places = [place for place in posed if verdict.sample < samples[place]]
+    places = [place for place in having if verdict.sample < samples[place]]
     if not places:
-        most = max(samples[place] for place in posed) - 1
+        most = max(samples[place] for place in having) - 1
         raise DataError(
             f"{verdict.where}: problem {verdict.problem!r} has samples 0 to {most}, got "
             f"{verdict.sample}"
@@ -167,7 +168,7 @@ def _place(
     if len(places) > 1:
         raise DataError(
             f"{verdict.where}: problem {verdict.problem!r}, sample {verdict.sample} is in "
-            f'{_names(places)}; add "policy" and "benchmark" to say which is meant'
+            f'{_names(places)}; add "policy" and "benchmark" to choose one'
         )
     return places[0]
 

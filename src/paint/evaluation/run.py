@@ -1,10 +1,8 @@
-"""``paint eval``: ask, grade and compare the policies that the targets name, on all benchmarks.
+"""``paint eval``: sample, grade and compare policies on benchmarks.
 
-The base model and the policies that were trained from it get the same problems and the same seeds,
-and are compared problem by problem. An evaluation is a folder; the same command goes on with it
-wherever it was stopped.
-
-Left out on purpose: choosing among checkpoints. All that were evaluated are shown.
+The base model and the policies trained from it get the same problems and seeds, and are compared
+problem by problem. An evaluation is a folder; the same command resumes it after an interruption.
+No checkpoint is selected; the tables have all that were evaluated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,11 +36,11 @@ ADAPTER_SHAPE = ("lora_rank", "lora_alpha", "lora_targets")
 
 @dataclass(frozen=True)
 class EvalTarget:
-    """A policy that takes part.
+    """A policy to evaluate.
 
     Attributes:
-        name: in tables and folders.
-        trained: folder of an adapter or of a trained model; None is the base model.
+        name: its name in tables and folders.
+        checkpoint: folder of an adapter or of a trained model; None for the base model.
     """
 
     name: str
@@ -53,17 +51,17 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
     """Evaluate base and trained policies on all benchmarks, print the tables, return their folder.
 
     Args:
-        targets: runs (all their checkpoints), checkpoints, adapters, or a model; all of one base
+        targets: runs (all their checkpoints), checkpoints, adapters, or a model; all with one base
             model.
 
     Raises:
-        ConfigError, DataError, EngineError, PolicyError, RunError, StoreError: the message says
-            what is wrong and the way out.
-        FolderInUse: another process works on the evaluation.
+        ConfigError, DataError, EngineError, PolicyError, RunError, StoreError: the message has the
+            cause and a hint.
+        FolderInUse: another process uses the evaluation.
     """
     display = Display()
     require_one_process("paint eval")
-    model, contestants = resolve(evaluation, targets)
+    model, policies = resolve(evaluation, targets)
     benchmarks = [load_benchmark(name, limit=evaluation.limit) for name in evaluation.benchmarks]
     _require_names([benchmark.name for benchmark in benchmarks])
     grader, deadline = evaluation.grader, evaluation.deadline
@@ -73,19 +71,19 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
     if model.train_mode == "full" and not engine_type(evaluation.rollout.engine).takes_full_weights:
         raise ConfigError(
             f'rollout.engine must be "local" for runs of model.train_mode "full", got '
-            f'"{evaluation.rollout.engine}": servers are given adapters. A checkpoint\'s model/ '
-            f"folder is a model of its own: `paint eval RUN/checkpoints/step-.../model`"
+            f'"{evaluation.rollout.engine}": servers load adapters only. A checkpoint\'s model/ '
+            f"folder is a complete model: `paint eval RUN/checkpoints/step-.../model`"
         )
 
     verdicts = Path(evaluation.overrides) if evaluation.overrides else None
-    asked_of_all = {
-        (contestant.name, benchmark.name): (benchmark.problems, evaluation.samples)
-        for contestant in contestants
+    evaluations = {
+        (target_policy.name, benchmark.name): (benchmark.problems, evaluation.samples)
+        for target_policy in policies
         for benchmark in benchmarks
     }
-    manual_labels(verdicts, asked_of_all)  # refuses what is wrong before anything is generated
+    manual_labels(verdicts, evaluations)  # report errors before anything is generated
 
-    # A model named .. or a/.. has the name of its folder; a lone dot has none.
+    # A model named .. or a/.. is named after its folder; a lone dot has no name.
     path = Path(model.path)
     model_name = (path.resolve().name if path.name == ".." else path.name) or "model"
     folder = Path(evaluation.folder) / folder_name(model_name, f"the model {model.path}")
@@ -99,13 +97,13 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
     }
     tasks = [
         EvalTask(
-            folder / contestant.name / benchmark.name,
+            folder / target_policy.name / benchmark.name,
             benchmark.problems,
             prompts[benchmark.name],
             protocol,
-            contestant.checkpoint,
+            target_policy.checkpoint,
         )
-        for contestant in contestants
+        for target_policy in policies
         for benchmark in benchmarks
     ]
 
@@ -117,32 +115,33 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
 def resolve(
     evaluation: EvaluationConfig, targets: Sequence[str]
 ) -> tuple[ModelConfig, list[EvalTarget]]:
-    """The model and the contestants that the targets name: a run is all its checkpoints.
+    """Resolve the targets to a model and the policies to evaluate; a run is all its checkpoints.
 
     Raises:
-        ConfigError: nothing there, or more than one model, shape of adapter or kind of tuning.
-        RunError: a run without a checkpoint or with a damaged run.json.
+        ConfigError: no targets, a run without a checkpoint, or more than one model, adapter shape
+            or train mode.
+        RunError: a run.json cannot be read.
     """
     models: dict[str, ModelConfig] = {}
-    contestants: list[EvalTarget] = []
+    policies: list[EvalTarget] = []
     for target in targets:
         models[target], trained = resolve_target(target)
-        contestants += trained
+        policies += trained
     if not models:
         raise ConfigError(
             "nothing to evaluate; name a run, a checkpoint, an adapter folder or a model"
         )
     _require_same_model(models)
 
-    names = [contestant.name for contestant in contestants]
+    names = [target_policy.name for target_policy in policies]
     if evaluation.base:
         names.append("base")
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(
             f"two targets are called {min(twice)}; rename a folder, or evaluate them in two calls"
         )
-    if evaluation.base or not contestants:
-        contestants = [EvalTarget("base", None), *contestants]
+    if evaluation.base or not policies:
+        policies = [EvalTarget("base", None), *policies]
 
     shaped = [model for target, model in models.items() if _has_shape(model, target)]
     if shaped:
@@ -152,11 +151,11 @@ def resolve(
         dtype = evaluation.dtype or own_dtype(model.path)
     thinking = evaluation.thinking
     model = replace(model, dtype=dtype, student_thinking=thinking, gradient_checkpointing=False)
-    return model, contestants
+    return model, policies
 
 
 def resolve_target(target: str) -> tuple[ModelConfig, list[EvalTarget]]:
-    """The base model of one target, and the policies trained from it; none where it is a model."""
+    """The base model of a target, and its trained policies; none if the target is a model."""
     path = Path(target)
     if (path / "run.json").exists():
         model, run = read_run(path).model, path.resolve().name
@@ -181,12 +180,12 @@ def _require_names(names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1 or name == "macro":
             raise ConfigError(
-                f"the name {name} stands for one thing: evaluate each set once, and rename the file"
+                f"two benchmarks are named {name}, or the name is reserved (macro); rename the file"
             )
 
 
 def _require_same_model(models: Mapping[str, ModelConfig]) -> None:
-    """Refuse targets of more than one model, shape of adapter or kind of tuning."""
+    """Reject targets of more than one model, adapter shape or train mode."""
     first = next(
         (model for target, model in models.items() if _has_shape(model, target)),
         next(iter(models.values())),
@@ -198,14 +197,14 @@ def _require_same_model(models: Mapping[str, ModelConfig]) -> None:
             names += ADAPTER_SHAPE if model.train_mode == first.train_mode == "lora" else []
 
         for name in names:
-            theirs, wanted = getattr(model, name), getattr(first, name)
-            if theirs != wanted and (name != "lora_targets" or set(theirs) != set(wanted)):
+            value, expected = getattr(model, name), getattr(first, name)
+            if value != expected and (name != "lora_targets" or set(value) != set(expected)):
                 raise ConfigError(
-                    f"{target}: its {name} is {theirs!r}, another target's is {wanted!r}; "
+                    f"{target}: its {name} is {value!r}, another target's is {expected!r}; "
                     f"evaluate them in two calls, then compare with `paint grade`"
                 )
 
 
 def _has_shape(model: ModelConfig, target: str) -> bool:
-    """Whether something was trained from the model, so that its adapter has a shape."""
+    """Whether the target is a trained policy, whose adapter has a shape."""
     return model != ModelConfig(path=target)

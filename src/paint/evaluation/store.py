@@ -1,17 +1,17 @@
-"""What an evaluation leaves on disk: every sample at once, and all that grading them again needs.
+"""The folder of an evaluation: samples, stored one by one, and everything that regrading needs.
 
     evals/Qwen3-1.7B/base/aime_2024/
-      asked.json          who was asked, and how: model, adapter, sampling, seed, k
+      asked.json          the settings: model, adapter, sampling, seed, k
       problems.jsonl      the problems, with their gold answers
-      completions.jsonl   one line a sample, in the order in which they came
-      grades.jsonl        one line a sample: both verdicts with their reasons, and its vote
-      SHA256SUMS          of these files, once no sample is missing
+      completions.jsonl   one line per sample, in order of completion
+      grades.jsonl        one line per sample: both verdicts with their reasons, and its vote
+      SHA256SUMS          checksums of these files, once no sample is missing
 
-A store belongs to one setting. Opened in another, it refuses and says what differs; only the
-numbers of problems and of samples a problem may change. A file that is not the one of SHA256SUMS is
-refused, whoever reads it. While samples are missing, there is no SHA256SUMS: a last line that a
-kill cut short is dropped and asked for again. One process at a time works on a store, and it never
-holds all texts in memory.
+A store belongs to one set of settings. Opening it with others is an error that lists the
+differences; only the numbers of problems and of samples per problem may change. Every read compares
+a file with SHA256SUMS. While samples are missing, there is no SHA256SUMS: a partial last line, left
+by a kill, is dropped and its sample is generated again. One process at a time uses a store, and
+texts are streamed from disk.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from paint.core.errors import PaintError, wrap_errors
 from paint.data.problems import Problem, from_row, to_row
 
 CHANGEABLE_SETTINGS = {"samples", "versions"}
-"""What may differ between two calls that fill one store."""
+"""Settings that may differ between two calls that fill one store."""
 
 COMPLETIONS = "completions.jsonl"
 GRADES = "grades.jsonl"
@@ -36,11 +36,11 @@ HINTS = {
     COMPLETIONS: PUT_BACK,
     GRADES: "`paint grade {folder}` writes it again",
 }
-"""What to do about a file that was changed."""
+"""Hints for a changed file, by name."""
 
 
 class StoreError(PaintError, RuntimeError):
-    """A store cannot be read, written or continued; the message names the file and the way out."""
+    """A store cannot be read, written or continued; the message has the file and a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ class Sample:
 
     Attributes:
         problem: id of the problem.
-        sample: which of the problem's k samples, from 0.
-        prompt: digest of the prompt that the policy read (`prompt_digest`).
-        text: as written, think tags included.
+        sample: number among the problem's k samples, from 0.
+        prompt: digest of the prompt's token ids (`prompt_digest`).
+        text: the completion, think tags included.
         tokens: length of the completion.
-        truncated: whether it was cut there, at the limit.
-        source: who wrote it: a server's address, or "local".
+        truncated: whether it reached the token limit.
+        source: the generator: a server's address, or "local".
     """
 
     problem: str
@@ -68,27 +68,27 @@ class Sample:
 
 @dataclass(frozen=True)
 class Store:
-    """A folder with the samples of one policy on one benchmark, open for this process alone.
+    """The samples of one policy on one benchmark, in a folder locked by this process.
 
     Attributes:
-        asked: the setting, as in asked.json; its ``samples`` is k.
-        written: problem and number of every stored sample, also of those not asked for now.
-        dropped: whether a last line, which a kill cut short, was taken off completions.jsonl.
+        settings: the content of asked.json; its ``samples`` is k.
+        written: problem and number of every stored sample, including those outside of ``rows``.
+        dropped: whether a partial last line was removed from completions.jsonl.
     """
 
     folder: Path
-    asked: dict[str, Any]
+    settings: dict[str, Any]
     problems: list[Problem]
     written: set[tuple[str, int]]
     dropped: bool = False
 
     @property
     def rows(self) -> list[tuple[Problem, int]]:
-        """Every (problem, sample) that is asked for, problem by problem."""
+        """Every (problem, sample) of the evaluation, ordered by problem."""
         return [
             (problem, sample)
             for problem in self.problems
-            for sample in range(self.asked["samples"])
+            for sample in range(self.settings["samples"])
         ]
 
     @property
@@ -101,60 +101,60 @@ class Store:
         ]
 
     def add(self, sample: Sample) -> None:
-        """Write a sample; a kill after this call keeps it. Raises StoreError where that fails."""
+        """Append a sample, which then survives a kill. Raises StoreError if that fails."""
         path = self.folder / COMPLETIONS
         with _or_store_error(path):
             storage.append_jsonl(path, [asdict(sample)])
         self.written.add((sample.problem, sample.sample))
 
     def write_sums(self) -> None:
-        """Write SHA256SUMS, unless a sample is missing. Raises StoreError where that fails."""
+        """Write SHA256SUMS, unless a sample is missing. Raises StoreError if that fails."""
         if not self.missing:
             with _or_store_error(self.folder):
                 names = [name for name in HINTS if (self.folder / name).exists()]
                 storage.write_sums(self.folder, names)
 
     def samples(self) -> Iterator[Sample]:
-        """The stored samples of all rows, in the order in which they came."""
-        wanted = {(problem.id, sample) for problem, sample in self.rows}
+        """Iterate over the stored samples of ``rows``, in order of completion."""
+        requested = {(problem.id, sample) for problem, sample in self.rows}
         for sample in _samples(self.folder):
-            if (sample.problem, sample.sample) in wanted:
+            if (sample.problem, sample.sample) in requested:
                 yield sample
 
 
 @contextmanager
 def open_store(
     folder: Path,
-    asked: Mapping[str, Any],
+    settings: Mapping[str, Any],
     problems: Sequence[Problem],
     prompts: Sequence[Sequence[int]],
 ) -> Iterator[Store]:
-    """The store of these problems in this setting: a new one, or the one in the folder.
+    """Open the store in a folder, or create it.
 
     Raises:
-        StoreError: the folder's is of another setting (the message has every difference), or cannot
-            be written.
+        StoreError: the store has other settings (the message lists the differences), or cannot be
+            written.
         CorruptFileError: a file cannot be read, or was changed since the samples were complete.
-        FolderInUse: another process works on it.
+        FolderInUse: another process uses it.
     """
     with _or_store_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
     with storage.lock_folder(folder):
-        if _holds_asked(folder):
+        if _has_settings(folder):
             _require_unchanged(folder, "asked.json", COMPLETIONS)
         if (folder / GRADES).exists():
             _require_unchanged(folder, GRADES)
-        versions = _require_same(folder, asked, problems, prompts)
-        versions += [asked["versions"]] if asked["versions"] not in versions else []
+        versions = _require_same(folder, settings, problems, prompts)
+        versions += [settings["versions"]] if settings["versions"] not in versions else []
         rows = [
             to_row(problem) | {"prompt": prompt_digest(prompt)}
             for problem, prompt in zip(problems, prompts, strict=True)
         ]
         with _or_store_error(folder):
-            (folder / storage.SUMS).unlink(missing_ok=True)  # until all of them are written
+            (folder / storage.SUMS).unlink(missing_ok=True)  # absent until all files are written
             storage.write_jsonl(folder / "problems.jsonl", rows)
-            storage.write_json(folder / "asked.json", {**asked, "versions": versions})
+            storage.write_json(folder / "asked.json", {**settings, "versions": versions})
             (folder / COMPLETIONS).touch()
             dropped = storage.trim_partial_line(folder / COMPLETIONS)
         store = _opened(folder, dropped=dropped)
@@ -164,30 +164,28 @@ def open_store(
 
 @contextmanager
 def reopen_store(folder: Path) -> Iterator[Store]:
-    """A store as it is, in its own setting, to be read: no file of it is written.
+    """Open an existing store for reading; no file is written.
 
     Raises:
-        StoreError: no store there.
+        StoreError: the folder contains no store.
         CorruptFileError: a file cannot be read, or was changed since the samples were complete.
-        FolderInUse: another process works on it.
+        FolderInUse: another process uses it.
     """
-    _read_asked(folder)
+    _read_settings(folder)
     with storage.lock_folder(folder):
         _require_unchanged(folder, "asked.json", "problems.jsonl", COMPLETIONS)
         yield _opened(folder)
 
 
 def find_stores(folder: Path) -> list[Path]:
-    """The stores in a folder, at any depth, sorted; the folder itself if it is one.
-
-    One that has lost its asked.json is one, too: it must not be left out without a word.
-    """
+    """Find the stores below a folder, itself included, at any depth; sorted."""
+    # A store without its asked.json counts, so that reading it raises instead of skipping it.
     names = ("asked.json", COMPLETIONS)
     return sorted({path.parent for name in names for path in folder.resolve().rglob(name)})
 
 
 def write_grades(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write grades.jsonl, a row a sample. Raises StoreError where that fails."""
+    """Write grades.jsonl, one row per sample. Raises StoreError if that fails."""
     with _or_store_error(store.folder):
         (store.folder / storage.SUMS).unlink(missing_ok=True)
         storage.write_jsonl(store.folder / GRADES, rows)
@@ -195,30 +193,30 @@ def write_grades(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_grades(folder: Path) -> list[dict[str, Any]]:
-    """The rows of grades.jsonl.
+    """Read the rows of grades.jsonl.
 
     Raises:
-        CorruptFileError: it cannot be read, or was changed since it was written.
+        CorruptFileError: the file cannot be read, or was changed since it was written.
     """
     _require_unchanged(folder, GRADES)
     return list(storage.read_jsonl(folder / GRADES, HINTS[GRADES].format(folder=folder)))
 
 
-def write_summary(folder: Path, figures: Mapping[str, Any], text: str) -> None:
-    """Write summary.json and summary.md. Raises StoreError where that fails."""
+def write_summary(folder: Path, metrics: Mapping[str, Any], text: str) -> None:
+    """Write summary.json and summary.md. Raises StoreError if that fails."""
     with _or_store_error(folder):
-        storage.write_json(folder / "summary.json", figures)
+        storage.write_json(folder / "summary.json", metrics)
         storage.write_atomic(folder / "summary.md", text)
 
 
 def prompt_digest(prompt: Sequence[int]) -> str:
-    """The digest of a prompt's token ids, as samples store it."""
+    """Digest of a prompt's token ids, as stored with samples."""
     return storage.digest(" ".join(map(str, prompt)))[:16]
 
 
 def _opened(folder: Path, *, dropped: bool = False) -> Store:
-    """The store as it is on disk, all of which is read."""
-    asked = _read_asked(folder)
+    """Read and check all files of a store."""
+    settings = _read_settings(folder)
     path, hint = folder / "problems.jsonl", HINTS["problems.jsonl"]
     rows = list(storage.read_jsonl(path, hint))
     with wrap_errors(path, storage.CorruptFileError, hint):
@@ -232,11 +230,11 @@ def _opened(folder: Path, *, dropped: bool = False) -> Store:
                 f"{folder / 'problems.jsonl'}; {PUT_BACK.format(folder=folder)}"
             )
         written.add((sample.problem, sample.sample))
-    return Store(folder, asked, problems, written, dropped)
+    return Store(folder, settings, problems, written, dropped)
 
 
 def _samples(folder: Path) -> Iterator[Sample]:
-    """All stored samples, in the order in which they came."""
+    """Iterate over all stored samples, in order of completion."""
     path, hint = folder / COMPLETIONS, PUT_BACK.format(folder=folder)
     for number, row in enumerate(storage.read_growing_jsonl(path, hint), start=1):
         with wrap_errors(f"{path} line {number}", storage.CorruptFileError, hint):
@@ -245,7 +243,7 @@ def _samples(folder: Path) -> Iterator[Sample]:
 
 
 def _require_unchanged(folder: Path, *names: str) -> None:
-    """Check files against SHA256SUMS, if it is there. Raises CorruptFileError."""
+    """Verify files against SHA256SUMS, if it exists. Raises CorruptFileError."""
     if (folder / storage.SUMS).exists():
         for name in names:
             storage.verify_checksums(folder, HINTS[name].format(folder=folder), name)
@@ -253,66 +251,68 @@ def _require_unchanged(folder: Path, *names: str) -> None:
 
 def _require_same(
     folder: Path,
-    asked: Mapping[str, Any],
+    settings: Mapping[str, Any],
     problems: Sequence[Problem],
     prompts: Sequence[Sequence[int]],
 ) -> list[Any]:
-    """Refuse a store of another setting, or with samples of other prompts.
+    """Reject a store with other settings or samples of other prompts.
 
-    Returns the versions that worked on the store before.
+    Returns:
+        The versions that the store records.
     """
-    if not _holds_asked(folder):
+    if not _has_settings(folder):
         return []
 
-    before = _read_asked(folder)
+    before = _read_settings(folder)
     lines = [
-        f"{name}: {before.get(name)!r} -> {asked.get(name)!r}"
-        for name in {**before, **asked}
-        if name not in CHANGEABLE_SETTINGS and before.get(name) != asked.get(name)
+        f"{name}: {before.get(name)!r} -> {settings.get(name)!r}"
+        for name in {**before, **settings}
+        if name not in CHANGEABLE_SETTINGS and before.get(name) != settings.get(name)
     ]
     if not lines:
-        wanted = {p.id: prompt_digest(prompt) for p, prompt in zip(problems, prompts, strict=True)}
+        expected = {
+            p.id: prompt_digest(prompt) for p, prompt in zip(problems, prompts, strict=True)
+        }
         changed = {
             sample.problem
             for sample in _samples(folder)
-            if wanted.get(sample.problem, sample.prompt) != sample.prompt
+            if expected.get(sample.problem, sample.prompt) != sample.prompt
         }
         lines = [
-            f"problem {name}: its prompt was another one (the problem's text or the model's chat "
-            f"template has changed)"
+            f"problem {name}: its prompt has changed (the problem's text or the model's chat "
+            f"template is different)"
             for name in sorted(changed)
         ]
 
     if lines:
         raise StoreError(
-            f"{folder} holds an evaluation in another setting:\n  "
+            f"{folder} holds an evaluation with other settings:\n  "
             + "\n  ".join(lines[:10])
-            + "\nRepeat that setting to go on with it, or choose another place (--folder)"
+            + "\nUse the same settings to continue it, or choose another place (--folder)"
         )
     versions: list[Any] = before["versions"]
     return versions
 
 
-def _read_asked(folder: Path) -> dict[str, Any]:
-    if not _holds_asked(folder):
+def _read_settings(folder: Path) -> dict[str, Any]:
+    if not _has_settings(folder):
         raise StoreError(f"{folder} holds no evaluation (no asked.json)")
     path, hint = folder / "asked.json", PUT_BACK.format(folder=folder)
-    asked = storage.read_json(path, hint)
-    if not isinstance(asked.get("samples"), int) or not isinstance(asked.get("versions"), list):
-        raise storage.CorruptFileError(
-            f"{path} does not say how many samples, and by which versions; {hint}"
-        )
-    return asked
+    settings = storage.read_json(path, hint)
+    samples, versions = settings.get("samples"), settings.get("versions")
+    if not isinstance(samples, int) or not isinstance(versions, list):
+        raise storage.CorruptFileError(f'{path} lacks "samples" or "versions"; {hint}')
+    return settings
 
 
-def _holds_asked(folder: Path) -> bool:
-    """Whether there is a setting. Raises StoreError where there are samples, and none."""
+def _has_settings(folder: Path) -> bool:
+    """Whether the folder has settings. Raises StoreError if it has samples without them."""
     path = folder / COMPLETIONS
     if (folder / "asked.json").exists():
         return True
     if path.exists() and path.stat().st_size:
         raise StoreError(
-            f"{path} holds samples, and nothing says in which setting (no asked.json); put that "
+            f"{path} holds samples, and their settings are missing (no asked.json); put that file "
             f"back, or move {folder} away"
         )
     return False
@@ -320,5 +320,5 @@ def _holds_asked(folder: Path) -> bool:
 
 @contextmanager
 def _or_store_error(path: Path) -> Iterator[None]:
-    with wrap_errors(path, StoreError, "nothing that was stored before is lost"):
+    with wrap_errors(path, StoreError, "samples stored before are kept"):
         yield

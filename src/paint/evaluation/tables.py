@@ -1,7 +1,7 @@
-"""The tables of an evaluation: for the terminal, as Markdown and as JSON, from the same figures.
+"""Tables of an evaluation, for the terminal, as Markdown and as JSON.
 
-The others are compared with the first policy, problem by problem. Nothing is ranked, and no row is
-left out.
+All policies are compared with the first one, problem by problem. Rows are not ranked and none is
+omitted.
 """
 
 import math
@@ -21,7 +21,7 @@ from paint.evaluation.metrics import GradedSamples, by_label, compute_metrics
 from paint.evaluation.store import StoreError
 
 MOST_REASONS = 12
-"""Columns of reasons; a grader of one's own may give each sample another one."""
+"""Maximum columns of reasons; a user's grader may give each sample a different one."""
 
 ByPolicy = Mapping[str, Mapping[str, GradedSamples]]
 """Graded samples by policy and benchmark."""
@@ -29,7 +29,7 @@ ByPolicy = Mapping[str, Mapping[str, GradedSamples]]
 
 @dataclass(frozen=True)
 class Sheet:
-    """One table: a title, the names of the columns, and the cells row by row."""
+    """A table: title, column names, and the cells of each row."""
 
     title: str
     columns: list[str]
@@ -37,7 +37,7 @@ class Sheet:
 
 
 def sheets(graded: ByPolicy) -> list[Sheet]:
-    """Avg@k of every policy, the other figures, and the paired differences to the first policy."""
+    """Tables of Avg@k, the other metrics, and the paired differences to the first policy."""
     tables = tables_of(graded)
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
     columns = [name for name in names if name != "macro"] + ["macro"] * ("macro" in names)
@@ -47,11 +47,11 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
 
     parts = [part for _, _, part in _parts(graded)]
     has_rewards = all(part.rewards is not None for part in parts)
-    measure, figure = ("Mean reward", "reward") if has_rewards else (f"Avg@{k}", "avg_at_k")
+    measure, metric = ("Mean reward", "reward") if has_rewards else (f"Avg@{k}", "avg_at_k")
     unit = "hundredths" if has_rewards else "%"
 
     averages = [
-        [policy, *(table[name][figure].points() if name in table else "" for name in columns)]
+        [policy, *(table[name][metric].points() if name in table else "" for name in columns)]
         for policy, table in tables.items()
     ]
     rows = [
@@ -61,47 +61,46 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
         if name in table
     ]
     tries = sorted(set.intersection(*(_tries(row) for _, _, row in rows)) - {1}) or [1]
-    kept = [row for _, _, row in rows]
-    counted = {
+    metric_rows = [row for _, _, row in rows]
+    scores = {
         **({f"Avg@{k}": "avg_at_k"} if has_rewards else {}),
         f"maj@{k}": "maj_at_k",
         **{f"pass@{j}": f"pass_at_{j}" if j > 1 else "avg_at_k" for j in tries},
         f"lenient Avg@{k}": "lenient_avg_at_k",
     }
-    written = {
+    texts = {
         "truncated": "truncated_frac",
         "no answer": "unboxed_frac",
         "looping": "repetitive_frac",
     }
-    counted, written = (
-        {head: f for head, f in heads.items() if all(f in row for row in kept)}
-        for heads in (counted, written)
+    scores, texts = (
+        {head: f for head, f in heads.items() if all(f in row for row in metric_rows)}
+        for heads in (scores, texts)
     )
-    counts = [[p, name, *(row[f].points() for f in counted.values())] for p, name, row in rows]
-    texts = [
-        [p, name, _tokens(row), *(row[f].points() for f in written.values())]
-        for p, name, row in rows
+    score_rows = [[p, name, *(row[f].points() for f in scores.values())] for p, name, row in rows]
+    text_rows = [
+        [p, name, _tokens(row), *(row[f].points() for f in texts.values())] for p, name, row in rows
     ]
-    made = [
+    tables_made = [
         Sheet(f"{measure}, in {unit} with 95 % interval", ["", *columns], averages),
-        Sheet("The same answers, counted in other ways", ["", "", *counted], counts),
-        Sheet("What was written", ["", "", "tokens an answer", *written], texts),
+        Sheet("Other scores of the same samples", ["", "", *scores], score_rows),
+        Sheet("Completions", ["", "", "tokens an answer", *texts], text_rows),
         *_reasons(graded),
         *_by_hand(graded),
-        *_doubts(graded),
+        *_gold_warnings(graded),
         *(sheet for label in LABELS for sheet in _labelled(graded, label, k)),
     ]
 
     pairs = [[policy, name, *_pair(comparison)] for policy, name, comparison in comparisons(graded)]
     if pairs:
         title = f"{measure} less that of {next(iter(graded))}, on the same problems"
-        heads = ["", "", "difference", "p", "these problems can show"]
-        made.append(Sheet(title, heads, pairs))
-    return made
+        heads = ["", "", "difference", "p", "detectable difference"]
+        tables_made.append(Sheet(title, heads, pairs))
+    return tables_made
 
 
 def tables_of(graded: ByPolicy) -> dict[str, dict[str, dict[str, Interval]]]:
-    """The figures of every policy; macro averages are over the benchmarks that all have."""
+    """Metrics of every policy; macro averages are over the benchmarks that all have."""
     shared = [
         name
         for name in next(iter(graded.values()))
@@ -111,12 +110,12 @@ def tables_of(graded: ByPolicy) -> dict[str, dict[str, dict[str, Interval]]]:
 
 
 def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
-    """Policy, benchmark (or "macro") and the paired difference to the first policy.
+    """Yield policy, benchmark (or "macro") and the paired difference to the first policy.
 
     Rewards outside of [0, 1] are not compared.
 
     Raises:
-        StoreError: the same benchmark with other problems.
+        StoreError: two policies have different problems in one benchmark.
     """
     (first, base), *others = graded.items()
     if not all(part.are_shares for _, _, part in _parts(graded)):
@@ -127,7 +126,7 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
             if base[name].problems != benchmarks[name].problems:
                 raise StoreError(
                     f"{name} has other problems or gold answers for {policy} than for {first}; "
-                    f"evaluate both alike"
+                    f"evaluate both on the same problems"
                 )
             yield policy, name, compare([base[name].scores], [benchmarks[name].scores])
         if len(shared) > 1:
@@ -135,9 +134,9 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
             yield policy, "macro", compare(before, after)
 
 
-def print_sheets(console: Console, made: Sequence[Sheet]) -> None:
-    """The tables on a terminal that reads no markup (paint.core.display.Terminal)."""
-    for sheet in made:
+def print_sheets(console: Console, tables: Sequence[Sheet]) -> None:
+    """Print tables on a terminal that interprets no markup (paint.core.display.Terminal)."""
+    for sheet in tables:
         table = Table(title=sheet.title)
         for column in sheet.columns:
             justify: JustifyMethod = "right" if column else "left"
@@ -147,10 +146,10 @@ def print_sheets(console: Console, made: Sequence[Sheet]) -> None:
         console.print(table)
 
 
-def markdown(made: Sequence[Sheet]) -> str:
-    """The tables as Markdown."""
+def markdown(tables: Sequence[Sheet]) -> str:
+    """Format tables as Markdown."""
     parts = []
-    for sheet in made:
+    for sheet in tables:
         lines = [
             f"**{escape_markdown_cell(sheet.title)}**",
             "",
@@ -162,9 +161,9 @@ def markdown(made: Sequence[Sheet]) -> str:
 
 
 def summary_json(graded: ByPolicy) -> dict[str, Any]:
-    """Every figure and every comparison, unrounded.
+    """All metrics and comparisons, unrounded.
 
-    null stands where an interval has no end, or no detectable difference is known.
+    Infinite ends of intervals and unknown detectable differences are null.
     """
 
     def of_each(value: Callable[[GradedSamples], Any]) -> dict[str, dict[str, Any]]:
@@ -181,11 +180,11 @@ def summary_json(graded: ByPolicy) -> dict[str, Any]:
         "labels": of_each(_labels_table),
         "doubts": {
             name: [{"problem": d.problem.id, "answer": d.answer, "why": d.why} for d in found]
-            for name, found in _doubted(graded).items()
+            for name, found in _warnings_by_benchmark(graded).items()
         },
         "figures": {
             policy: {
-                name: {figure: interval.table() for figure, interval in row.items()}
+                name: {metric: interval.table() for metric, interval in row.items()}
                 for name, row in table.items()
             }
             for policy, table in tables_of(graded).items()
@@ -220,7 +219,7 @@ def _tries(row: Mapping[str, Interval]) -> set[int]:
 
 
 def _reasons(graded: ByPolicy) -> list[Sheet]:
-    """How many verdicts have each of the commonest reasons."""
+    """Counts of the most common reasons of verdicts."""
     parts = _parts(graded)
     counts = sum((Counter(part.reasons) for _, _, part in parts), Counter[str]())
     reasons = [reason for reason, _ in counts.most_common(MOST_REASONS)]
@@ -228,32 +227,32 @@ def _reasons(graded: ByPolicy) -> list[Sheet]:
         [policy, name, *(f"{part.reasons.get(reason, 0):,}" for reason in reasons)]
         for policy, name, part in parts
     ]
-    return [Sheet("Why samples count as they do", ["", "", *reasons], rows)] if reasons else []
+    return [Sheet("Reasons of the verdicts", ["", "", *reasons], rows)] if reasons else []
 
 
 def _by_hand(graded: ByPolicy) -> list[Sheet]:
-    """The verdicts that were given by hand, by reason."""
+    """Counts of manual verdicts, by reason."""
     rows = [
         [policy, name, reason, *(f"{counts[verdict]:,}" for verdict in ("right", "wrong"))]
         for policy, name, part in _parts(graded)
         for reason, counts in part.overridden.items()
     ]
-    return [Sheet("Verdicts by hand", ["", "", "reason", "right", "wrong"], rows)] if rows else []
+    return [Sheet("Manual verdicts", ["", "", "reason", "right", "wrong"], rows)] if rows else []
 
 
-def _doubts(graded: ByPolicy) -> list[Sheet]:
-    """The first of the gold answers to look at."""
+def _gold_warnings(graded: ByPolicy) -> list[Sheet]:
+    """The first gold answers with warnings."""
     rows = [
-        [name, doubt.problem.id, doubt.answer, doubt.why]
-        for name, found in _doubted(graded).items()
-        for doubt in found
+        [name, warning.problem.id, warning.answer, warning.why]
+        for name, found in _warnings_by_benchmark(graded).items()
+        for warning in found
     ]
     left_out = [["", "", "", f"and {len(rows) - SHOWN} more: summary.json"]] * (len(rows) > SHOWN)
     columns = ["", "problem", "gold answer", "why"]
-    return [Sheet("Gold answers to look at", columns, rows[:SHOWN] + left_out)] if rows else []
+    return [Sheet("Gold answers to check", columns, rows[:SHOWN] + left_out)] if rows else []
 
 
-def _doubted(graded: ByPolicy) -> dict[str, Sequence[GoldWarning]]:
+def _warnings_by_benchmark(graded: ByPolicy) -> dict[str, Sequence[GoldWarning]]:
     return {name: part.gold_warnings for _, name, part in _parts(graded) if part.gold_warnings}
 
 
@@ -264,8 +263,8 @@ def _labelled(graded: ByPolicy, label: str, k: str) -> list[Sheet]:
     rows = []
     for (name, value), n in kinds.items():
         of_all = [groups.get((policy, name), {}).get(value) for policy in graded]
-        figures = [found[1].points() if found else "" for found in of_all]
-        rows.append([name, value or "none", f"{n:,}", *figures])
+        scores = [found[1].points() if found else "" for found in of_all]
+        rows.append([name, value or "none", f"{n:,}", *scores])
     return [Sheet(f"Avg@{k} by {label}", ["", label, "problems", *graded], rows)] if rows else []
 
 
@@ -279,15 +278,15 @@ def _parts(graded: ByPolicy) -> list[tuple[str, str, GradedSamples]]:
 
 def _tokens(row: Mapping[str, Interval]) -> str:
     tokens = row["completion_tokens"]
-    return f"{tokens.mean:,.0f} [{_whole(tokens.low)}, {_whole(tokens.high)}]"
+    return f"{tokens.mean:,.0f} [{_rounded(tokens.low)}, {_rounded(tokens.high)}]"
 
 
 def _pair(comparison: Comparison) -> list[str]:
-    shown = "" if comparison.detectable is None else f"{100 * comparison.detectable:.1f}"
-    return [comparison.difference.points(sign=True), f"{comparison.p_value:.4f}", shown]
+    detectable = "" if comparison.detectable is None else f"{100 * comparison.detectable:.1f}"
+    return [comparison.difference.points(sign=True), f"{comparison.p_value:.4f}", detectable]
 
 
-def _whole(value: float) -> str:
+def _rounded(value: float) -> str:
     return f"{value:,.0f}" if math.isfinite(value) else str(value)
 
 

@@ -1,10 +1,8 @@
-"""Evaluate every checkpoint on the user's own problems, as the paper evaluates every 20 steps.
+"""Validation during training: evaluation of every checkpoint on the user's problems.
 
-RUN/validation is an evaluation like any other, with a folder for each checkpoint: `paint grade RUN`
-makes its table again. The student before the first step is evaluated too; checkpoints are compared
-with it.
-
-Left out on purpose: keeping the best checkpoint. The table shows them all.
+The paper evaluates every 20 steps. RUN/validation is an ordinary evaluation with one folder per
+checkpoint, and `paint grade RUN` prints its table. The student before the first step is evaluated
+too, as the baseline of the checkpoints. No best checkpoint is selected; the table has all.
 """
 
 from collections.abc import Callable
@@ -44,12 +42,12 @@ from paint.models.weights import trained_in
 
 @dataclass(frozen=True)
 class Validation:
-    """What the checkpoints of a run are evaluated on, and how.
+    """Problems and settings of a run's validation.
 
     Attributes:
-        prompts: what the student reads of each problem.
-        model, engine: as in the config, for the record.
-        at_once: samples that are generated together on all ranks.
+        prompts: the deployment prompt of each problem.
+        model, engine: names from the config, for the record.
+        at_once: samples in a batch over all ranks.
     """
 
     benchmark: Benchmark
@@ -61,7 +59,7 @@ class Validation:
     at_once: int
 
     def task(self, policy: Policy, step: int) -> EvalTask:
-        """The samples of the checkpoint of a step; step 0 is the student before training."""
+        """The evaluation of a step's checkpoint; step 0 is the student before training."""
         name = step_folder(Path(), step).name
         trained = trained_in(self.run / "checkpoints" / name, policy.tuning) if step else None
         folder = self.run / "validation" / name / self.benchmark.name
@@ -69,11 +67,11 @@ class Validation:
 
 
 def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Validation | None:
-    """What ``config.validation`` asks for; None where it names no problems.
+    """Load the validation of ``config.validation``; None if it names no problems.
 
     Raises:
         ConfigError: the longest completion does not fit in the model's positions.
-        DataError: no such problems.
+        DataError: the problems cannot be read.
         StoreError: earlier checkpoints were evaluated on other problems.
     """
     options = config.validation
@@ -111,21 +109,21 @@ def validate(
     step: int,
     stop: Callable[[], None],
 ) -> dict[str, float]:
-    """Evaluate the policy as it is after ``step``; samples that are stored are not asked for again.
+    """Evaluate the policy after ``step``; stored samples are not generated again.
 
     Args:
         step: optimizer steps done; 0 is the student before training.
-        stop: called between batches of samples; raises when the run is asked to stop.
+        stop: called between batches of samples; raises to interrupt the run.
 
     Returns:
-        The figures for trackers, on the first rank; nothing where the checkpoint was evaluated
+        Metrics for the trackers, on rank 0; {} on other ranks and if the checkpoint was evaluated
         before.
     """
     task = validation.task(policy, step)
     total = len(task.problems) * task.protocol.samples
 
     with ExitStack() as stack:
-        stores: list[Store] = []  # on the first rank, one
+        stores: list[Store] = []  # one on rank 0, none on others
 
         def open_store() -> list[tuple[Problem, int]]:
             opened = open_task(policy, task, model=validation.model, engine=validation.engine)
@@ -178,14 +176,14 @@ def validate(
 
 
 def _require_same_problems(run: Path, benchmark: Benchmark) -> None:
-    wanted = [(p.id, p.problem, p.answers) for p in benchmark.problems]
+    expected = [(p.id, p.problem, p.answers) for p in benchmark.problems]
     steps = step_paths(run / "validation")
     for folder in [folder for step in steps for folder in find_stores(step)]:
         with reopen_store(folder) as store:
             stored = [(p.id, p.problem, p.answers) for p in store.problems]
-        if folder.name != benchmark.name or wanted != stored:
+        if folder.name != benchmark.name or expected != stored:
             raise StoreError(
                 f"{folder} has other problems or gold answers than validation.path has now, so "
-                f"checkpoints would not compare; put the file back as it was, or move "
+                f"checkpoints could not be compared; put the file back as it was, or move "
                 f"{run / 'validation'} away"
             )

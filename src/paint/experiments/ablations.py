@@ -1,11 +1,10 @@
-"""The paper's three ablation tables for any model, and controls: the setting of each row.
+"""The paper's three ablation tables and a table of controls, for any model.
 
-The grids are the paper's (section 'Ablation Studies'), row by row, and one of ours: what is shown
-in place of the problem's own solution. A setting that stands in several tables is trained once.
-Each row is shown with its interval, and with its paired difference to the row without what is
-ablated.
+Three grids are the paper's (section 'Ablation Studies'), row by row. The fourth is ours and varies
+the context that replaces the problem's own solution. A setting in several tables is trained once.
+Each row has its interval and its paired difference to the baseline row.
 
-Left out on purpose: the paper's own figures, which are of another model's single run.
+The paper's own results are not shown: they come from a single run of another model.
 """
 
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from paint.experiments.runner import ExperimentRun, run_experiment
 
 @dataclass(frozen=True)
 class AblationRow:
-    """One row of a table: the settings that the tables vary; others keep their defaults."""
+    """One row of a table: the settings that the tables vary."""
 
     correct: float = 0.40
     wrong: float = 0.30
@@ -34,13 +33,13 @@ class AblationRow:
 
     @property
     def name(self) -> str:
-        """The setting's name in every table, such as suffix-0.40-0.30-mix-0.03-0.01."""
+        """The name of the row's run, such as suffix-0.40-0.30-mix-0.03-0.01."""
         masking = f"{self.placement}-{self.correct:.2f}-{self.wrong:.2f}"
         control = "" if self.shown == "own" else f"-{self.shown.replace('_', '-')}"
         return f"{masking}-mix-{self.mix:.2f}-{self.top_fraction:.2f}{control}"
 
     def of(self, config: Config) -> Config:
-        """The config with this setting in it."""
+        """Return the config with the settings of this row."""
         context = replace(
             config.context,
             mask_ratio_correct=self.correct,
@@ -56,12 +55,12 @@ class AblationRow:
 
 @dataclass(frozen=True)
 class AblationTable:
-    """A table.
+    """An ablation table.
 
     Attributes:
-        points: by label, in the order of the rows.
+        points: the rows by label, in order.
         baseline: label of the row that the others are compared with.
-        is_papers: whether the paper has it.
+        is_papers: whether the table is in the paper.
     """
 
     title: str
@@ -117,9 +116,9 @@ ABLATION_TABLES = {
         ),
         "0.00/0.00",
     ),
-    # Ours: how much of a gain comes of what the solution says, and of nothing else?
+    # Ours: how much of a gain comes from the content of the solution?
     "controls": AblationTable(
-        "What the teacher is shown (context.source): ratios 0.40 and 0.30, interpolation 0.03/0.03",
+        "Context of the teacher (context.source): ratios 0.40 and 0.30, interpolation 0.03/0.03",
         {
             "none": AblationRow(mix=0.03, top_fraction=0.03, shown="none"),
             "another problem's solution": AblationRow(mix=0.03, top_fraction=0.03, shown="other"),
@@ -144,20 +143,20 @@ def ablate(
     samples: int,
     every_checkpoint: bool = False,
 ) -> list[Result]:
-    """Train and evaluate every row of a table, and print it.
+    """Train and evaluate every row of a table, and print the table.
 
     Args:
         table: mask-ratio, mask-placement, interpolation or controls.
-        config: what all rows have in common; what the table varies is replaced.
-        benchmark: a set as for `paint eval`; None is the demo's held-out problems for the demo's
-            model, and AIME 2024 for others.
-        problems: how many of its problems are asked, from the first; None is all.
-        samples: k, a problem.
-        every_checkpoint: evaluate all checkpoints of each run, not the last one alone.
+        config: the settings that all rows share; the table replaces those that it varies.
+        benchmark: a benchmark as for `paint eval`; None for the demo's held-out problems with the
+            demo's model, and AIME 2024 with others.
+        problems: number of its problems, from the first; None for all.
+        samples: k, the samples of each problem.
+        every_checkpoint: evaluate all checkpoints of each run instead of the last one only.
 
     Raises:
-        ConfigError: the config masks nothing.
-        PaintError: what `paint.experiments.runner.run_experiment` raises.
+        ConfigError: the config does not mask the problem's own solution.
+        PaintError: as `paint.experiments.runner.run_experiment`.
     """
     grid, display = ABLATION_TABLES[table], Display()
     if not config.algorithm.needs_context or config.context.source != "own":
@@ -167,12 +166,14 @@ def ablate(
             f"take one like paint-qwen3-1.7b"
         )
     if config.model.path == NAME:
-        exam = demo_protocol(problems, samples, benchmark or NAME)
+        protocol = demo_protocol(problems, samples, benchmark or NAME)
     else:
-        exam = paper_protocol(config, benchmark or "aime_2024", problems, samples)
+        protocol = paper_protocol(config, benchmark or "aime_2024", problems, samples)
 
-    cells = [ExperimentRun(point.name, point.of(config)) for point in grid.points.values()]
-    results = run_experiment(cells, seeds, folder, exam, display, every_checkpoint=every_checkpoint)
+    runs = [ExperimentRun(point.name, point.of(config)) for point in grid.points.values()]
+    results = run_experiment(
+        runs, seeds, folder, protocol, display, every_checkpoint=every_checkpoint
+    )
 
     labels = {point.name: label for label, point in grid.points.items()}
     baseline = grid.points[grid.baseline].name

@@ -1,10 +1,10 @@
-"""The embedded demo: a tiny model, a tiny family of problems, every method, one table.
+"""The embedded demo: several methods with a tiny model on arithmetic problems, in one table.
 
 The problems are chains of operations modulo 100. The model (made by ``tools/pretrain_demo.py``,
-shipped with the package) works them step by step and slips now and then. A reference helps it only
-with the steps that it states: a step that the model reads there hardly slips, and every other step
-slips as it does alone. So a gain can be traced to what the teacher was shown, on a scale where a
-whole experiment takes minutes.
+shipped with the package) solves them step by step with occasional arithmetic errors. It uses a
+reference only for the steps that it states: errors become rare in these steps and keep their rate
+in all others. Gains can therefore be attributed to the content of the teacher's context, in
+experiments that take minutes.
 """
 
 from collections.abc import Sequence
@@ -31,29 +31,31 @@ def run_demo(
 ) -> list[Result]:
     """Train each recipe with each seed, evaluate them and the base model, print the tables.
 
-    The last recipe is compared with each of the others; with every checkpoint, its last one with
-    all of theirs.
+    The last recipe is compared with each of the others. With ``every_checkpoint``, its last
+    checkpoint is compared with all of theirs.
 
     Args:
-        server_gpus: of the vLLM servers that generate; none: the training process does.
+        server_gpus: GPUs of vLLM servers that generate; if empty, the training process generates.
 
     Raises:
         ConfigError: a recipe trains another model than the demo's.
-        PaintError: what `paint.experiments.runner.run_experiment` raises.
+        PaintError: as `paint.experiments.runner.run_experiment`.
     """
     display = Display()
-    cells = [
+    runs = [
         ExperimentRun(recipe.stem, read_recipe(recipe)).served(server_gpus) for recipe in recipes
     ]
-    for cell in cells:
-        if cell.config.model.path != NAME:
+    for run in runs:
+        if run.config.model.path != NAME:
             raise ConfigError(
-                f"{cell.name} trains {cell.config.model.path!r}, and the demo's problems are for "
+                f"{run.name} trains {run.config.model.path!r}, and the demo's problems are for "
                 f'model.path "demo"; use `paint train` and `paint eval`, or `paint ablate`'
             )
 
-    exam = demo_protocol(problems, samples).served(server_gpus)
-    results = run_experiment(cells, seeds, folder, exam, display, every_checkpoint=every_checkpoint)
-    report = side_by_side("The demo", [cell.name for cell in cells])
+    protocol = demo_protocol(problems, samples).served(server_gpus)
+    results = run_experiment(
+        runs, seeds, folder, protocol, display, every_checkpoint=every_checkpoint
+    )
+    report = side_by_side("The demo", [run.name for run in runs])
     publish(report, results, folder, display)
     return results

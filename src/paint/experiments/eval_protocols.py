@@ -1,4 +1,4 @@
-"""What every policy of an experiment is asked: the demo's exam, and the paper's."""
+"""Evaluation protocols of experiments: the demo's and the paper's."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -13,11 +13,11 @@ from paint.inference.registry import server_engine
 
 @dataclass(frozen=True)
 class EvalProtocol:
-    """The evaluation of every policy in an experiment, whose seed is that of the policy's training.
+    """The evaluation of every policy in an experiment; its seed is the policy's training seed.
 
     Attributes:
-        samples: k, a problem.
-        rollout: the sampling, and the engine that generates.
+        samples: k, the samples of each problem.
+        rollout: sampling settings, and the engine that generates.
     """
 
     benchmark: Benchmark
@@ -30,7 +30,7 @@ class EvalProtocol:
         return sampling_from(self.rollout)
 
     def served(self, server_gpus: tuple[str, ...]) -> "EvalProtocol":
-        """Asked through vLLM servers on these GPUs; without any, as it is."""
+        """Return a copy that generates with vLLM servers on these GPUs; without GPUs, itself."""
         if not server_gpus:
             return self
         engine = server_engine(self.rollout.engine)
@@ -38,7 +38,7 @@ class EvalProtocol:
 
     @property
     def table(self) -> dict[str, Any]:
-        """What results must have in common to be compared, as JSON keeps it."""
+        """The settings that comparable results share, as JSON values."""
         problems = self.benchmark.problems
         facts = {
             "benchmark": self.benchmark.name,
@@ -50,10 +50,8 @@ class EvalProtocol:
 
 
 def demo_protocol(problems: int | None, samples: int, benchmark: str = NAME) -> EvalProtocol:
-    """Held-out problems at temperature 1, without thinking, of at most 96 tokens.
-
-    Top-p is 1 where the paper has 0.95: slips that are rarer than 5 % would never be sampled.
-    """
+    """The demo's protocol: held-out problems, temperature 1, no thinking, at most 96 tokens."""
+    # With the paper's top-p of 0.95, errors rarer than 5 % would never be sampled.
     rollout = RolloutConfig(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96, batch_size=400)
     return EvalProtocol(
         load_benchmark(benchmark, limit=problems), samples, thinking=False, rollout=rollout

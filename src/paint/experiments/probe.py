@@ -1,13 +1,13 @@
-"""``paint probe``: before any training, how much better does the teacher answer than the student?
+"""``paint probe``: comparison of teacher and student accuracy before training.
 
-Both are the same untrained model; the teacher also reads a part of the solution. They are asked the
-same problems with the same seeds: the problems that training takes first, with its prompts and its
-sampling. What training can gain follows the difference, so it is worth knowing first. Controls say
-what it comes of: another problem's solution, no reference, the right answer alone, a wrong one
-(``context.source``). Every sample is stored, and the same command goes on where it was stopped.
+Both are the same untrained model; the teacher's prompt also has a part of the solution. Both get
+the same problems and seeds: the first problems of the training, with its prompts and sampling. The
+difference limits what training can gain. Controls (``context.source``) separate its causes: another
+problem's solution, no reference, the right answer alone, a wrong answer. Every sample is stored,
+and the same command resumes an interrupted probe.
 
-Left out on purpose: the overlap schedule (the hidden part does not depend on a completion here), a
-teacher that writes a rationale first, and a choice of mask ratio: all ratios are shown.
+Not supported: the overlap schedule (mask ratios are fixed here), rationales of the teacher, and the
+choice of a mask ratio; all ratios are shown.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,20 +53,20 @@ LABELS: dict[ContextSource, str] = {
     "answer": "the right answer",
     "wrong_answer": "a wrong answer",
 }
-"""What is shown, in the words of `paint ablate controls`."""
+"""Labels of the contexts, as in `paint ablate controls`."""
 
 
 @dataclass(frozen=True)
 class ProbeRole:
-    """The untrained model in one role, student or teacher.
+    """The untrained model as student, teacher or control.
 
     Attributes:
-        name: of its row and of its folder.
-        shown: what it sees of the solutions, for the record; None is nothing.
-        visible: share of the problems whose answer it sees (`answer_is_visible`).
-        prompts: what it reads of each problem.
-        own: of a control, the teachers with whom it is compared: those that see the problem's own
-            solution, with as much hidden if it is masked, too.
+        name: name of its row and folder.
+        shown: description of its context, for the record; None for the student.
+        visible: share of the problems whose answer its context contains (`answer_is_visible`).
+        prompts: the prompt of each problem.
+        own: for a control, names of the teachers that it is compared with: those with the problem's
+            own solution and, if the control is masked, the same mask ratio.
     """
 
     name: str
@@ -86,22 +86,22 @@ def probe(
     ratios: Sequence[float],
     shown: Sequence[ContextSource] = ("own",),
 ) -> dict[str, GradedSamples]:
-    """Ask student and teacher, print and write one table, return the graded samples by reader.
+    """Sample student and teachers, print and write the table, return graded samples by role.
 
-    With controls beside "own", a second table says how much each falls short of it.
+    With controls in addition to "own", a second table has their differences to it.
 
     Args:
-        config: of the training in question; its rollout section also says how to sample here.
-        problems: how many, in the order in which training takes them; all where there are fewer.
-        samples: how many a problem, for the student and for each teacher.
+        config: config of the training; its rollout section is also the sampling of the probe.
+        problems: number of problems, in the order of training; all if there are fewer.
+        samples: samples per problem, for the student and each teacher.
         ratios: mask ratios rho of the teacher, each in [0, 1).
-        shown: what teachers see, in the order of the rows. A solution, "own" or "other", is seen by
-            a teacher at each ratio, the rest by one.
+        shown: context sources, in the order of the rows. The solutions "own" and "other" have one
+            teacher per ratio, the other sources one teacher.
 
     Raises:
-        ConfigError, DataError, EngineError, PolicyError, StoreError: the message says what is wrong
-            and the way out.
-        FolderInUse: another process works on the probe.
+        ConfigError, DataError, EngineError, PolicyError, StoreError: the message has the cause and
+            a hint.
+        FolderInUse: another process uses the probe's folder.
     """
     validate_probe(config, problems, samples, ratios, shown)
     require_one_process("paint probe")
@@ -112,19 +112,19 @@ def probe(
     longest: ContextSource = "other" if "other" in shown else "own"
     sized = replace(config, context=replace(config.context, source=longest))
     trained_on = filter_problems(policy, sized, read_problems(config.data), display)
-    asked_problems = first_problems(trained_on, problems, config.train.seed)
-    name_unparsed(config.data.path, asked_problems, display.note)
+    first = first_problems(trained_on, problems, config.train.seed)
+    name_unparsed(config.data.path, first, display.note)
 
     own = {ratio: name_of("own", ratio) for ratio in ratios if "own" in shown}
-    readers = [student(policy, asked_problems)]
+    roles = [student(policy, first)]
     for what in shown:
         for ratio in ratios if what in MASKED_SOURCES else [None]:
-            reader = teacher(policy, config, asked_problems, ratio, what, trained_on)
-            peers = [own[r] for r in own if what != "own" and ratio in (None, r)]
-            readers.append(replace(reader, own=tuple(peers)))
+            role = teacher(policy, config, first, ratio, what, trained_on)
+            own_teachers = [own[r] for r in own if what != "own" and ratio in (None, r)]
+            roles.append(replace(role, own=tuple(own_teachers)))
 
-    graded = sample_roles(policy, config, folder, asked_problems, samples, readers, display)
-    write_report(config, folder, readers, graded, display)
+    graded = sample_roles(policy, config, folder, first, samples, roles, display)
+    write_report(config, folder, roles, graded, display)
     return graded
 
 
@@ -135,7 +135,7 @@ def validate_probe(
     ratios: Sequence[float],
     shown: Sequence[ContextSource] = ("own",),
 ) -> None:
-    """Refuse what cannot be probed, before the model is loaded. Raises ConfigError."""
+    """Reject invalid arguments before the model is loaded. Raises ConfigError."""
     require_paths(config)
     for name, value in (("problems", problems), ("samples", samples)):
         if value < 1:
@@ -159,7 +159,7 @@ def validate_probe(
         )
     if config.context.source != "own":
         raise ConfigError(
-            f"what the probe shows is not the recipe's choice, and context.source is "
+            f"the probe takes its contexts from --context, and context.source is "
             f"{format_value(config.context.source)}; pass --context.source own, and name "
             "controls with "
             f"--context own {config.context.source}"
@@ -167,22 +167,22 @@ def validate_probe(
 
 
 def first_problems(problems: Sequence[Problem], count: int, seed: int) -> list[Problem]:
-    """The first ``count`` problems in training's order; all where there are fewer."""
+    """The first ``count`` problems in training order; all if there are fewer."""
     indices = batch_indices(len(problems), min(count, len(problems)), 0, seed)
     return [problems[i] for i in indices]
 
 
 def name_of(shown: ContextSource, ratio: float | None) -> str:
-    """The teacher's name: ``teacher@0.3`` is shown the solution with 30 % hidden.
+    """The teacher's name: ``teacher@0.3`` has the solution with 30 % masked.
 
-    A control says what it is shown: ``teacher-other@0.3``, ``teacher-answer``.
+    A control's name has its context: ``teacher-other@0.3``, ``teacher-answer``.
     """
     control = "" if shown == "own" else f"-{shown}"
     return f"teacher{control}" + ("" if ratio is None else f"@{ratio:g}")
 
 
 def student(policy: Policy, problems: Sequence[Problem]) -> ProbeRole:
-    """The deployment prompt, in the student's thinking mode."""
+    """The student: the deployment prompt, in the student's thinking mode."""
     thinking = policy.student_thinking
     prompts = deployment_prompts(policy, problems, thinking=thinking)
     return ProbeRole(STUDENT, thinking, shown=None, visible=0.0, prompts=prompts)
@@ -196,15 +196,15 @@ def teacher(
     shown: ContextSource = "own",
     candidates: Sequence[Problem] = (),
 ) -> ProbeRole:
-    """The teacher's prompt as training writes it (``paint.algorithms.paint``), in its mode.
+    """A teacher: the prompt of training (``paint.algorithms.paint``), in its thinking mode.
 
     Args:
-        ratio: hidden share of a solution; None for what is shown whole.
-        shown: what stands for the problem's solution.
-        candidates: problems whose solutions and answers a control may show.
+        ratio: mask ratio of a solution; None for a context that is not masked.
+        shown: the context source.
+        candidates: problems whose solutions and answers controls may use.
 
     Raises:
-        DataError: a control asks for another problem, or another answer, and there is none.
+        DataError: a control needs another problem, or another answer, and there is none.
     """
     options = replace(config.context, source=shown)
     views = {
@@ -213,7 +213,7 @@ def teacher(
         )
         for p in problems
     }
-    seen = [answer_is_visible(p, views[p.id].context or "") for p in problems]
+    visible = [answer_is_visible(p, views[p.id].context or "") for p in problems]
     prompts = {name: view.prompt for name, view in views.items()}
 
     what = "solution" if shown == "own" else LABELS[shown]
@@ -221,15 +221,15 @@ def teacher(
         what += f", {ratio:g} hidden ({options.placement})"
     if shown != "none" and options.wording != "as_shown":
         what += f", announced as {options.wording}"
-    visible = sum(seen) / len(problems)
-    return ProbeRole(name_of(shown, ratio), policy.teacher_thinking, what, visible, prompts)
+    share = sum(visible) / len(problems)
+    return ProbeRole(name_of(shown, ratio), policy.teacher_thinking, what, share, prompts)
 
 
 def answer_is_visible(problem: Problem, context: str) -> bool:
-    """Whether a context holds the solution's boxed answer, or the gold one where nothing is boxed.
+    """Whether a context contains the solution's boxed answer, or the gold answer without a box.
 
-    In any spelling, as a whole number or word (`latex.contains`), and wherever it stands: a small
-    number may be there by chance.
+    The search ignores spelling and matches complete numbers and words (`anchors.contains`) at any
+    position, so a small number may match by chance.
     """
     answer = normalize(boxed(problem.solution) or problem.answer)
     return answer != "" and contains(normalize(context), answer)
@@ -241,57 +241,57 @@ def sample_roles(
     folder: Path,
     problems: Sequence[Problem],
     samples: int,
-    readers: Sequence[ProbeRole],
+    roles: Sequence[ProbeRole],
     display: Display,
 ) -> dict[str, GradedSamples]:
-    """The graded samples of every reader; what is stored in ``folder`` is not asked again.
+    """Sample and grade every role; samples stored in ``folder`` are reused.
 
     Raises:
-        StoreError: the folder holds a probe of another setting.
+        StoreError: the folder holds a probe with other settings.
     """
     sampling, seed = sampling_from(config.rollout), config.train.seed
     tasks = [
         EvalTask(
-            folder / reader.name / PROBLEMS,
+            folder / role.name / PROBLEMS,
             problems,
-            reader.prompts,
-            SamplingProtocol(samples, reader.thinking, sampling, seed, reader.shown),
+            role.prompts,
+            SamplingProtocol(samples, role.thinking, sampling, seed, role.shown),
         )
-        for reader in readers
+        for role in roles
     ]
     with (
         collect_samples(policy, config.model, config.rollout, tasks, folder, display) as stores,
         find_grader(config.grading.grader, deadline=config.grading.deadline) as grader,
     ):
         return {
-            reader.name: grade(store, grader, display)
-            for reader, store in zip(readers, stores, strict=True)
+            role.name: grade(store, grader, display)
+            for role, store in zip(roles, stores, strict=True)
         }
 
 
 def write_report(
     config: Config,
     folder: Path,
-    readers: Sequence[ProbeRole],
+    roles: Sequence[ProbeRole],
     graded: Mapping[str, GradedSamples],
     display: Display,
 ) -> None:
-    """Write summary.json and summary.md to ``folder``, and print the table with how to read it."""
-    pairs = list(control_differences(readers, graded))
-    sheets, reading = [table(readers, graded)], legend(config)
+    """Write summary.json and summary.md to ``folder``, and print the tables with a legend."""
+    pairs = list(control_differences(roles, graded))
+    sheets, text = [table(roles, graded)], legend(config)
     if pairs:
         sheets.append(control_difference_table(pairs))
-        reading += (
-            " What a control reaches, a teacher gains by other things than what the problem's "
-            "solution says; with no reference it reads the student's prompt in its own thinking "
-            "mode."
+        text += (
+            " The score of a control is what a teacher reaches without the content of the "
+            "problem's solution; without a reference it reads the student's prompt in its own "
+            "thinking mode."
         )
-    visible = {reader.name: reader.visible for reader in readers}
-    figures: dict[str, Any] = summary_json(
+    visible = {role.name: role.visible for role in roles}
+    summary: dict[str, Any] = summary_json(
         {name: {PROBLEMS: samples} for name, samples in graded.items()}
     )
-    figures["answer_visible_frac"] = visible
-    figures["beside_own"] = [
+    summary["answer_visible_frac"] = visible
+    summary["beside_own"] = [
         {
             "policy": name,
             "less": own,
@@ -302,26 +302,26 @@ def write_report(
         for name, own, found in pairs
     ]
 
-    write_summary(folder, figures, f"{markdown(sheets)}\n{reading}\n")
+    write_summary(folder, summary, f"{markdown(sheets)}\n{text}\n")
     print_sheets(display.console, sheets)
-    display.note(f"{reading}\nwritten to {folder}: summary.json, summary.md")
+    display.note(f"{text}\nwritten to {folder}: summary.json, summary.md")
 
 
-def table(readers: Sequence[ProbeRole], graded: Mapping[str, GradedSamples]) -> Sheet:
-    """A row for each reader: score, paired difference, length, truncated share, visible answers."""
+def table(roles: Sequence[ProbeRole], graded: Mapping[str, GradedSamples]) -> Sheet:
+    """One row per role: score, paired difference, length, truncated share, visible answers."""
     base = graded[STUDENT]
     rows = []
-    for reader in readers:
-        samples, is_teacher = graded[reader.name], reader.name != STUDENT
+    for role in roles:
+        samples, is_teacher = graded[role.name], role.name != STUDENT
         difference = compare([base.correct], [samples.correct]).difference
         rows.append(
             [
-                reader.name,
+                role.name,
                 avg_at_k(samples.correct).points(),
                 difference.points(sign=True) if is_teacher else "",
                 f"{samples.tokens.mean():,.0f}",
                 f"{100 * samples.truncated.mean():.1f}",
-                f"{100 * reader.visible:.1f}" if is_teacher else "",
+                f"{100 * role.visible:.1f}" if is_teacher else "",
             ]
         )
 
@@ -330,23 +330,20 @@ def table(readers: Sequence[ProbeRole], graded: Mapping[str, GradedSamples]) -> 
 
 
 def control_differences(
-    readers: Sequence[ProbeRole], graded: Mapping[str, GradedSamples]
+    roles: Sequence[ProbeRole], graded: Mapping[str, GradedSamples]
 ) -> Iterator[tuple[str, str, Comparison]]:
-    """Each control, each teacher that it is held against, and the control's score less that one's.
-
-    Problem by problem.
-    """
-    for reader in readers:
-        for own in reader.own:
+    """Yield each control, each teacher it is compared with, and the paired difference."""
+    for role in roles:
+        for own in role.own:
             yield (
-                reader.name,
+                role.name,
                 own,
-                compare([graded[own].correct], [graded[reader.name].correct]),
+                compare([graded[own].correct], [graded[role.name].correct]),
             )
 
 
 def control_difference_table(pairs: Sequence[tuple[str, str, Comparison]]) -> Sheet:
-    """A row for each control and teacher that sees the own solution."""
+    """One row per control and teacher with the own solution."""
     rows = [
         [name, own, found.difference.points(sign=True), f"{found.p_value:.4f}"]
         for name, own, found in pairs
@@ -356,14 +353,14 @@ def control_difference_table(pairs: Sequence[tuple[str, str, Comparison]]) -> Sh
 
 
 def legend(config: Config) -> str:
-    """What the table says, and what would mislead."""
+    """Explanation of the table, with its caveats."""
     options, thinking = config.rollout, {True: "on", False: "off"}
     return (
-        "Training moves the student towards the teacher: where the teacher answers no better, "
-        "there is little to gain. Where the answer is visible, it may be copied; that difference "
-        "is no measure of what can be learnt. Answers are drawn as rollouts are (temperature "
+        "Training moves the student towards the teacher: if the teacher answers no better, "
+        "there is little to gain. A visible answer may be copied; that difference does not "
+        "measure what can be learnt. Samples are drawn as rollouts are (temperature "
         f"{options.temperature:g}, top-p {options.top_p:g}, top-k {options.top_k}); one that is "
-        f"cut, at {options.max_new_tokens:,} tokens, is wrong: where many are cut, raise "
+        f"truncated, at {options.max_new_tokens:,} tokens, is wrong: if many are truncated, raise "
         "--rollout.max-new-tokens first. Thinking is "
         f"{thinking[config.model.student_thinking]} in the student's prompt and "
         f"{thinking[config.model.teacher_thinking]} in the teacher's."

@@ -1,17 +1,16 @@
-"""Results of an experiment, and the tables and plots that are made from them.
+"""Results of an experiment, with their tables and plots.
 
-    results.jsonl           a line for each evaluated checkpoint
-    NAME.md                 tables of the last checkpoints, and of earlier ones where they were
-                            evaluated
-    NAME.svg, .png          score and paired difference of each cell's last checkpoint
+    results.jsonl           one line per evaluated checkpoint
+    NAME.md                 tables of the last checkpoints, and of earlier ones if evaluated
+    NAME.svg, .png          score and paired difference of each run's last checkpoint
     efficiency.svg, .png    score of every checkpoint against rollout tokens and training seconds
 
-The headline figures are those of last checkpoints. Two tables of earlier checkpoints are biased,
-and say so: the best checkpoint is chosen by the answers that measure it, and the first checkpoint
-that reaches another cell's score has had several chances.
+The main results are those of the last checkpoints. Two tables of earlier checkpoints are biased and
+labelled so: the best checkpoint is selected by the samples that measure it, and the first
+checkpoint to reach another run's score is the first of several tries.
 
-Marks of curves differ in shape and in colours that colour-blind people can distinguish. The SVG
-contains text as text, and equal results give equal files.
+Markers of curves differ in shape and in colour-blind safe colours. The SVG keeps text as text, and
+equal results give equal files.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,29 +36,31 @@ from paint.evaluation.intervals import ROUNDING, SHARE, Interval, compare_seeds,
 from paint.evaluation.tables import Sheet, markdown, print_sheets
 
 BASE = "base"
-"""The cell of the model that is not trained."""
+"""Name of the untrained model's run."""
 
 INK, FAINT, GRID = "#1a1a1a", "#8c8c8c", "#dddddd"
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Of curves. Source: Okabe & Ito 2008, "Color Universal Design"."""
+"""Colours of curves. Source: Okabe & Ito 2008, "Color Universal Design"."""
 
 SHAPES = "osD^vPX"
-"""Marks of curves. Their number differs from that of the colours, so that pairs repeat late."""
+"""Markers of curves. 7 markers and 6 colours give 42 distinct pairs."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """One line of results.jsonl: a checkpoint of a cell that was trained with one seed.
+    """One line of results.jsonl: an evaluated checkpoint of one run and seed.
 
     Attributes:
-        config, exam: the settings, as nested plain values.
+        cell: name of the experiment run.
+        config, exam: the run's config and the evaluation protocol, as nested plain values.
         trained_on: digest of the training problems; empty for the base model.
-        steps: optimizer steps up to this checkpoint; 0 for the base model, as the next two.
-        rollout_tokens: tokens that were sampled for these steps.
-        seconds: wall time of these steps, without start-up, evaluation and work that a kill undid.
-        problems: identity of each evaluation problem.
-        right: number of right samples of each problem.
+        steps: optimizer steps up to this checkpoint; 0 for the base model.
+        rollout_tokens: tokens sampled in these steps; 0 for the base model.
+        seconds: wall time of these steps, without start-up, evaluation and work lost to a kill; 0
+            for the base model.
+        problems: digest of each evaluation problem.
+        right: number of correct samples of each problem.
         answer_tokens: mean length of a sample in tokens.
     """
 
@@ -77,7 +78,7 @@ class Result:
 
     @property
     def is_last(self) -> bool:
-        """Whether it is the last checkpoint of its run, or the base model."""
+        """Whether this is the last checkpoint of its run, or the base model."""
         return self.cell == BASE or self.steps == self.config["train"]["steps"]
 
 
@@ -86,16 +87,16 @@ Results = Sequence[Result]
 
 @dataclass(frozen=True)
 class Report:
-    """What the tables and the plots show.
+    """Layout of the tables and plots.
 
     Attributes:
-        name: of the files, without ending.
-        title: of the tables and the plot.
-        labels: the name of each cell's row, in the order of the rows; the base model comes first.
-        pairs: the difference in each cell's row: a cell, and the cell that it is compared with.
+        name: name of the files, without extension.
+        title: title of the tables and the plot.
+        labels: label of each run's row, in order; the base model's row is added in front.
+        pairs: the difference in each run's row: a run, and the run that it is compared with.
         pairing: the plot's axis title for these differences.
-        goal: the cell whose last checkpoint is compared with all earlier checkpoints, in the tables
-            and in efficiency.svg; None for neither.
+        reference_run: the run whose last checkpoint is compared with all earlier checkpoints, in
+            the tables and in efficiency.svg; None for neither.
     """
 
     name: str
@@ -107,12 +108,12 @@ class Report:
 
     @property
     def rows(self) -> dict[str, str]:
-        """The labels with the base model's."""
+        """The labels, with the base model's first."""
         return {BASE: BASE} | dict(self.labels)
 
 
 def side_by_side(title: str, names: Sequence[str]) -> Report:
-    """The report on cells of these names, of which the last is compared with each of the others."""
+    """The report on these runs; the last one is compared with each of the others."""
     *others, last = names
     pairs = {other: (last, other) for other in others or [BASE]}
     labels = {name: name for name in names}
@@ -123,31 +124,29 @@ def side_by_side(title: str, names: Sequence[str]) -> Report:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """The lines of results.jsonl; none where there is no such file.
+    """Read results.jsonl; [] if it does not exist.
 
     Raises:
         CorruptFileError: a line cannot be read, or lacks a field.
     """
     path = folder / "results.jsonl"
-    advice = "delete it, and the same command makes it again from the runs and their samples"
+    hint = "delete it; the same command writes it again from the runs and their samples"
     results = []
-    for number, row in enumerate(
-        storage.read_jsonl(path, advice) if path.exists() else [], start=1
-    ):
-        with wrap_errors(f"{path} line {number}", storage.CorruptFileError, advice):
+    for number, row in enumerate(storage.read_jsonl(path, hint) if path.exists() else [], start=1):
+        with wrap_errors(f"{path} line {number}", storage.CorruptFileError, hint):
             results.append(Result(**row))
     return results
 
 
 def write_results(folder: Path, results: Results) -> None:
-    """Write results.jsonl anew. Raises RunError where that fails."""
+    """Write results.jsonl. Raises RunError if that fails."""
     path = folder / "results.jsonl"
-    with wrap_errors(path, RunError, "free some space; the same command goes on"):
+    with wrap_errors(path, RunError, "free some space; the same command resumes"):
         storage.write_jsonl(path, [asdict(result) for result in results])
 
 
-def by_cell(results: Results) -> dict[str, list[Result]]:
-    """The last checkpoints of each cell, by seed. Raises RunError of ``by_step``."""
+def by_run(results: Results) -> dict[str, list[Result]]:
+    """Group the last checkpoints' results by run, ordered by seed. Raises RunError."""
     return {
         name: [result for group in steps.values() for result in group if result.is_last]
         for name, steps in by_step(results).items()
@@ -155,13 +154,16 @@ def by_cell(results: Results) -> dict[str, list[Result]]:
 
 
 def by_step(results: Results) -> dict[str, dict[int, list[Result]]]:
-    """The results of each cell by step, those of a step by seed.
+    """Group results by run and step, ordered by seed.
 
     Raises:
-        RunError: they cannot be compared, since the problems of training or of evaluation differ.
+        RunError: the problems of training or of evaluation differ between results.
     """
     trained = [result for result in results if result.trained_on]
-    for name, verb, same in (("trained_on", "trained on", trained), ("problems", "asked", results)):
+    for name, verb, same in (
+        ("trained_on", "trained on", trained),
+        ("problems", "evaluated on", results),
+    ):
         for result in same:
             if getattr(result, name) != getattr(same[0], name):
                 raise RunError(
@@ -177,7 +179,7 @@ def by_step(results: Results) -> dict[str, dict[int, list[Result]]]:
 
 
 def shares(results: Results) -> Float[np.ndarray, "s p"]:
-    """Share of right samples by seed and problem."""
+    """Share of correct samples by seed and problem."""
     samples: int = results[0].exam["samples"]
     return np.array([result.right for result in results]) / samples
 
@@ -186,31 +188,31 @@ def shares(results: Results) -> Float[np.ndarray, "s p"]:
 
 
 def publish(report: Report, results: Results, folder: Path, display: Display) -> None:
-    """Print the tables; write them to NAME.md, and draw them to NAME.svg and NAME.png.
+    """Print the tables, write them to NAME.md, and plot them to NAME.svg and NAME.png.
 
-    With a goal and results of earlier checkpoints, also draw efficiency.svg and .png.
+    With a reference run and results of earlier checkpoints, also plot efficiency.svg and .png.
 
     Raises:
-        RunError: results of different problems, or files that cannot be written.
+        RunError: results of different problems, or a file cannot be written.
     """
     has_steps = not all(result.is_last for result in results)
     tables = result_sheets(report, results)
     tables += step_sheets(report, results) if has_steps else []
     print_sheets(display.console, tables)
 
-    with wrap_errors(folder / report.name, RunError, "results.jsonl is whole"):
+    with wrap_errors(folder / report.name, RunError, "results.jsonl is complete"):
         storage.write_atomic(folder / f"{report.name}.md", markdown(tables))
         save_plot(folder / report.name, report, results)
         written = [f"{report.name}.{ending}" for ending in ("md", "svg", "png")]
         if has_steps and report.reference_run:
             save_curves(folder / "efficiency", report, results)
             written += ["efficiency.svg", "efficiency.png"]
-    display.note(f"in {folder}: {', '.join(written)}, made of results.jsonl")
+    display.note(f"in {folder}: {', '.join(written)}, made from results.jsonl")
 
 
 def result_sheets(report: Report, results: Results) -> list[Sheet]:
-    """Score, gain and cost of every cell; paired differences; each seed by itself, if several."""
-    last, labels, score = by_cell(results), report.rows, _score(results)
+    """Tables of score, gain and cost of every run, paired differences, and scores by seed."""
+    last, labels, score = by_run(results), report.rows, _score(results)
     scores = {name: shares(last[name]) for name in labels}
 
     columns = ["", score, "gain over base", "rollout tokens", "training time", "tokens an answer"]
@@ -218,7 +220,7 @@ def result_sheets(report: Report, results: Results) -> list[Sheet]:
     for name, label in labels.items():
         length = np.mean([result.answer_tokens for result in last[name]])
         rows.append([label, *_score_and_cost(last[name], last[BASE]), f"{length:,.0f}"])
-    title = f"{report.title}: {score} on {_asked(results)}, in % with 95 % interval"
+    title = f"{report.title}: {score} on {_evaluation(results)}, in % with 95 % interval"
     tables = [Sheet(title, columns, rows)]
 
     if any(other != BASE for _, other in report.pairs.values()):
@@ -242,7 +244,7 @@ def result_sheets(report: Report, results: Results) -> list[Sheet]:
 
 
 def step_sheets(report: Report, results: Results) -> list[Sheet]:
-    """Score and cost by step; the best checkpoints; what the others need to reach the goal."""
+    """Tables of score and cost by step, best checkpoints, and cost to reach the reference run."""
     groups, labels, score = by_step(results), report.rows, _score(results)
     end = _last(groups[report.reference_run]) if report.reference_run else []
     [base] = groups[BASE].values()
@@ -266,8 +268,8 @@ def step_sheets(report: Report, results: Results) -> list[Sheet]:
         rows.append([label, last, best, ", ".join(map(str, chosen))])
         counts.add(len(means))
     title = (
-        f"No result: {score} of each seed's best checkpoint, which the same answers choose, so "
-        f"that it is too high (the paper's rule)"
+        f"Not a result: {score} of each seed's best checkpoint, biased upwards, since the same "
+        f"samples select it (the paper's rule)"
     )
     several = " to ".join(map(str, sorted({min(counts), max(counts)})))
     best_sheet = Sheet(title, ["", "last", f"best of {several}", "its step, by seed"], rows)
@@ -305,7 +307,7 @@ def _reached(report: Report, groups: Mapping[str, Mapping[int, list[Result]]], s
 
 
 def _score_and_cost(group: Results, base: Results) -> list[str]:
-    """Score, gain over the base, rollout tokens and training time; of the base the score alone."""
+    """Cells for score, gain over the base, rollout tokens and time; the base has a score only."""
     score = over_seeds(shares(group), bounds=SHARE).points()
     if group[0].cell == BASE:
         return [score, "", "", ""]
@@ -314,13 +316,13 @@ def _score_and_cost(group: Results, base: Results) -> list[str]:
 
 
 def _cost(group: Results) -> tuple[float, float]:
-    """Rollout tokens and training seconds, means over the seeds."""
+    """Mean rollout tokens and training seconds over the seeds."""
     tokens = float(np.mean([result.rollout_tokens for result in group]))
     return tokens, float(np.mean([result.seconds for result in group]))
 
 
 def _lead(before: Results, after: Results) -> str:
-    """How far ``after`` scores above ``before``, with its interval."""
+    """Format the difference of scores, ``after - before``, with its interval."""
     return compare_seeds(shares(before), shares(after)).points(sign=True)
 
 
@@ -336,7 +338,7 @@ def _score(results: Results) -> str:
     return f"Avg@{results[0].exam['samples']}"
 
 
-def _asked(results: Results) -> str:
+def _evaluation(results: Results) -> str:
     exam, seeds = results[0].exam, sorted({result.seed for result in results})
     trained = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     return f"{exam['problems']} problems of {exam['benchmark']}, {trained}"
@@ -346,17 +348,17 @@ def _asked(results: Results) -> str:
 
 
 def save_plot(path: Path, report: Report, results: Results) -> None:
-    """Draw the score of every cell's last checkpoint, and its paired difference.
+    """Plot the score of every run's last checkpoint, and its paired difference.
 
     Writes PATH.svg and PATH.png, in percentage points, with the first row at the top.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: a file cannot be written.
     """
-    last, labels, score = by_cell(results), list(report.rows.values()), _score(results)
+    last, labels, score = by_run(results), list(report.rows.values()), _score(results)
     scores = {name: shares(last[name]) for name in report.rows}
     marks = "; ticks: single seeds" if len(last[BASE]) > 1 else ""
-    title = f"{report.title}\n{_asked(results)}; bars: 95 % intervals{marks}"
+    title = f"{report.title}\n{_evaluation(results)}; bars: 95 % intervals{marks}"
 
     with _figure(path, title, (9.9, 0.36 * len(labels) + 1.6)) as figure:
         levels, gaps = figure.subplots(1, 2, sharey=True)
@@ -380,17 +382,17 @@ def save_plot(path: Path, report: Report, results: Results) -> None:
 
 
 def save_curves(path: Path, report: Report, results: Results) -> None:
-    """Draw the score of every checkpoint against what it cost, on logarithmic axes.
+    """Plot the score of every checkpoint against its cost, on logarithmic axes.
 
-    Writes PATH.svg and PATH.png. The base model is a horizontal line; a cell is missing from an
-    axis on which it costs nothing.
+    Writes PATH.svg and PATH.png. The base model is a horizontal line. A run without cost on an axis
+    is omitted there.
 
     Raises:
-        OSError: they cannot be written.
+        OSError: a file cannot be written.
     """
     groups = by_step(results)
     [base] = groups[BASE].values()
-    title = f"{report.title}: accuracy and its price\n{_asked(results)}; bands: 95 % intervals"
+    title = f"{report.title}: accuracy against cost\n{_evaluation(results)}; bands: 95 % intervals"
     with _figure(path, title, (11.0, 4.2)) as figure:
         axes = figure.subplots(1, 2, sharey=True)
         mean, low, high = _percent(over_seeds(shares(base), bounds=SHARE))
@@ -427,7 +429,7 @@ def save_curves(path: Path, report: Report, results: Results) -> None:
 
 @contextmanager
 def _figure(path: Path, title: str, size: tuple[float, float]) -> Iterator[Figure]:
-    """A figure to draw on, which is then written to PATH.svg and PATH.png."""
+    """Yield an empty figure, then write it to PATH.svg and PATH.png."""
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paint", "font.size": 9}):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
@@ -437,7 +439,7 @@ def _figure(path: Path, title: str, size: tuple[float, float]) -> Iterator[Figur
 
 
 def _add_row(axis: Axes, row: int, interval: Interval, values: Float[np.ndarray, "s p"]) -> None:
-    """A point with its interval, and a tick for each seed's mean if there are several."""
+    """Plot a point with its interval, and a tick for each seed's mean if there are several."""
     ticks = 100 * values.mean(axis=1) if len(values) > 1 else []
     axis.plot(ticks, [row + 0.22] * len(ticks), "|", color=FAINT, markersize=6)
     mean, low, high = _percent(interval)
@@ -457,7 +459,7 @@ def _percent(interval: Interval) -> tuple[float, float, float]:
 
 
 def _short(amount: float, _: int | None = None) -> str:
-    """500, 20k, 5M."""
+    """Abbreviate a number: 500, 20k, 5M."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if amount >= size:
             return f"{amount / size:g}{unit}"

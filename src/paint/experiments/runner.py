@@ -1,21 +1,20 @@
-"""An experiment: several settings, several seeds, and one file of results for its tables and plots.
+"""Experiments: runs of several settings and seeds, with one file of results for tables and plots.
 
     runs/demo/
-      results.jsonl                       a line for every policy that is trained and evaluated
-      results.md, results.svg, .png       the tables and the plot, made of these lines alone
-      demo-paint/seed-0/                  a run like any other, and its log.txt
-      evaluation/seed-0/demo-paint/demo/  its samples (paint.evaluation.store); other ways to count
+      results.jsonl                       one line per evaluated checkpoint
+      results.md, results.svg, .png       the tables and the plot, made from these lines
+      demo-paint/seed-0/                  an ordinary run folder, with a log.txt
+      evaluation/seed-0/demo-paint/demo/  its samples (paint.evaluation.store); more metrics of
                                           them: `paint grade runs/demo/evaluation/seed-0`
-      evaluation/seed-0/demo-paint-step-000005/demo/    those of an earlier checkpoint
+      evaluation/seed-0/demo-paint-step-000005/demo/    samples of an earlier checkpoint
 
-Every cell is trained with every seed from the same base. The last checkpoints of all cells, or
-every checkpoint, are asked the same problems with the same seed, so cells are compared seed by seed
-and problem by problem. The work goes seed by seed, so that an interrupted experiment has whole
-seeds. Killed at any moment, the same command goes on where it was. Given in a second terminal, or
-on another machine that sees the folder, it works on other cells.
+Every experiment run is trained with every seed from the same base model. The last checkpoints, or
+all checkpoints, get the same problems and sampling seed, so runs are compared seed by seed and
+problem by problem. Runs are ordered by seed, so that an interrupted experiment has complete seeds.
+The same command resumes after a kill. Started in a second terminal, or on another machine with the
+same file system, it works on other runs.
 
-Left out on purpose: reporting a checkpoint that was chosen by its result; figures of a part of the
-cells or seeds.
+Results are reported for all runs and seeds together, and no checkpoint is selected by its result.
 """
 
 import io
@@ -62,18 +61,18 @@ from paint.models.weights import trained_in
 from paint.training.trainer import train
 
 CHANGEABLE_SETTINGS = {"rollout.urls", "rollout.server_gpus", "rollout.max_logprob_mismatch"}
-"""Keys of a config that may differ between two calls that work on one experiment."""
+"""Config keys that may differ between two calls that work on one experiment."""
 
-FREE_SPACE = "free some space, or choose another place (--folder); the same command goes on"
+FREE_SPACE = "free some space, or choose another place (--folder); the same command resumes"
 
 
 @dataclass(frozen=True)
 class ExperimentRun:
-    """One row of a table.
+    """A named config to train and evaluate: one row of a table.
 
     Attributes:
-        name: in tables, and of its folder.
-        config: what is trained.
+        name: its name in tables, and of its folder.
+        config: the config of the training.
     """
 
     name: str
@@ -88,10 +87,8 @@ class ExperimentRun:
         return f"{self.name}, seed {self.seed}"
 
     def steps(self, *, every_checkpoint: bool) -> list[int]:
-        """The steps whose checkpoints are evaluated, the last one last; 0 is the base model.
-
-        They follow from the config: a run that was interrupted has checkpoints at others, too.
-        """
+        """The steps whose checkpoints are evaluated, in order; 0 is the base model."""
+        # From the config, since an interrupted run has checkpoints at other steps, too.
         if self.name == BASE:
             return [0]
         train = self.config.train
@@ -114,82 +111,82 @@ class ExperimentRun:
 
 
 def run_experiment(
-    cells: Sequence[ExperimentRun],
+    runs: Sequence[ExperimentRun],
     seeds: Sequence[int],
     folder: Path,
-    exam: EvalProtocol,
+    protocol: EvalProtocol,
     display: Display,
     *,
     every_checkpoint: bool = False,
 ) -> list[Result]:
-    """Train and evaluate every cell with every seed, and the base model; return a result for each.
+    """Train and evaluate every run with every seed, and the base model; return their results.
 
-    What results.jsonl holds is not done again, and an unfinished run or evaluation goes on.
+    Results in results.jsonl are reused, and unfinished runs and evaluations are resumed.
 
     Args:
-        every_checkpoint: evaluate all of a run's checkpoints, and return a result for each, the
-            last one last; otherwise the last one alone.
+        every_checkpoint: evaluate all checkpoints of each run, in order, instead of the last one
+            only.
 
     Raises:
-        ConfigError: the cells cannot be compared, or have no checkpoints but the last.
+        ConfigError: the runs cannot be compared, or ``every_checkpoint`` finds no earlier ones.
         RunError: the folder holds another experiment, or cannot be written.
         Interrupted: a signal ended a training, which is saved.
-        PaintError: what else ends a training or an evaluation.
+        PaintError: any other error of a training or an evaluation.
     """
-    base = _require_comparable(cells)
-    steps = {cell.name: cell.steps(every_checkpoint=every_checkpoint) for cell in [base, *cells]}
-    if every_checkpoint and all(len(asked) == 1 for asked in steps.values()):
+    base = _require_comparable(runs)
+    steps = {run.name: run.steps(every_checkpoint=every_checkpoint) for run in [base, *runs]}
+    if every_checkpoint and all(len(evaluated) == 1 for evaluated in steps.values()):
         raise ConfigError(
-            "no run has a checkpoint before its last one, and every checkpoint was asked for; set "
+            "every checkpoint is to be evaluated, and no run has one before its last; set "
             "train.checkpoint_every below train.steps"
         )
-    name_unparsed(exam.benchmark.name, exam.benchmark.problems, display.note)
-    seeded = [cell.with_seed(seed) for seed in seeds for cell in [base, *cells]]
+    name_unparsed(protocol.benchmark.name, protocol.benchmark.problems, display.note)
+    seeded = [run.with_seed(seed) for seed in seeds for run in [base, *runs]]
     with wrap_errors(folder, RunError, "choose another place (--folder)"):
         folder.mkdir(parents=True, exist_ok=True)
 
     path = folder / "results.jsonl"
     with lock_folder(folder, waiting=display.note):
         results = _stored(folder)
-        missing = [cell for cell in seeded if _missing_steps(cell, steps[cell.name], results)]
-        _require_same(folder, seeded, missing, list(results.values()), exam)
+        missing = [run for run in seeded if _missing_steps(run, steps[run.name], results)]
+        _require_same(folder, seeded, missing, list(results.values()), protocol)
     if not missing:
         display.note(
-            f"{path} holds all of this already, and nothing was trained or evaluated; "
-            f"to do so anew, name another --folder"
+            f"{path} has all of these results; nothing was trained or evaluated. "
+            f"To repeat the experiment, name another --folder"
         )
     elif len(missing) < len(seeded):
-        display.note(f"{len(seeded) - len(missing)} of {len(seeded)} are in {path} already")
+        display.note(f"{len(seeded) - len(missing)} of {len(seeded)} runs are already in {path}")
 
-    places = {(cell.name, cell.seed): number for number, cell in enumerate(seeded)}
+    order = {(run.name, run.seed): number for number, run in enumerate(seeded)}
 
-    def place(result: Result) -> int:
-        return places.get((result.cell, result.seed), -1)
+    def position(result: Result) -> int:
+        return order.get((result.cell, result.seed), -1)
 
     spent: dict[str, list[float]] = {}
     while missing:
-        with _claimed_run(missing, folder, display) as cell:
-            if lacking := _missing_steps(cell, steps[cell.name], _stored(folder)):
-                processes = 1 + missing.index(cell)  # others work on those before it
+        with _claimed_run(missing, folder, display) as run:
+            if steps_left := _missing_steps(run, steps[run.name], _stored(folder)):
+                processes = 1 + missing.index(run)  # other processes work on the runs before it
                 time_left = _time_left(spent, [other.name for other in missing], processes)
-                number = seeded.index(cell) + 1
-                display.note(f"{number} of {len(seeded)}: {cell.label}{time_left}")
+                number = seeded.index(run) + 1
+                display.note(f"{number} of {len(seeded)}: {run.label}{time_left}")
 
                 began = monotonic()
-                found = _run(cell, lacking, folder, exam, display)
+                found = _run(run, steps_left, folder, protocol, display)
                 with lock_folder(folder, waiting=display.note):
-                    together = sorted([*read_results(folder), *found], key=place)
-                    by_step(together)  # Refuses what cannot be compared before it is written.
-                    write_results(folder, together)
-                spent.setdefault(cell.name, []).append(monotonic() - began)
+                    merged = sorted([*read_results(folder), *found], key=position)
+                    by_step(merged)  # Rejects incomparable results before writing.
+                    write_results(folder, merged)
+                spent.setdefault(run.name, []).append(monotonic() - began)
 
         results = _stored(folder)
-        missing = [cell for cell in seeded if _missing_steps(cell, steps[cell.name], results)]
-    return [results[cell.name, cell.seed, step] for cell in seeded for step in steps[cell.name]]
+        missing = [run for run in seeded if _missing_steps(run, steps[run.name], results)]
+    return [results[run.name, run.seed, step] for run in seeded for step in steps[run.name]]
 
 
 class LogFile(io.TextIOBase):
-    """A text file that grows; a disk that does not take it is said as such."""
+    """An append-only text file; write failures raise RunError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -204,7 +201,7 @@ class LogFile(io.TextIOBase):
 
 
 class RunDisplay(Display):
-    """Writes a run's messages to a file, and shows its progress on a counter."""
+    """A display that writes messages to a file and progress to a counter."""
 
     def __init__(self, file: LogFile, counter: Counter) -> None:
         super().__init__()
@@ -217,23 +214,23 @@ class RunDisplay(Display):
 
 
 def _run(
-    cell: ExperimentRun, steps: Sequence[int], folder: Path, exam: EvalProtocol, display: Display
+    run: ExperimentRun, steps: Sequence[int], folder: Path, protocol: EvalProtocol, display: Display
 ) -> list[Result]:
-    """Train the cell unless it is the base, evaluate it after these steps, and sum up the cost."""
-    run, is_base = folder / cell.name / f"seed-{cell.seed}", cell.name == BASE
+    """Train the run unless it is the base, and return its results after these steps."""
+    run_folder, is_base = folder / run.name / f"seed-{run.seed}", run.name == BASE
     if not is_base:
-        train_run(cell, run, display)
-    checkpoints = {step: None if is_base else _checkpoint(run, step) for step in steps}
-    graded = _evaluate(cell, checkpoints, folder, exam, display)
+        train_run(run, run_folder, display)
+    checkpoints = {step: None if is_base else _checkpoint(run_folder, step) for step in steps}
+    graded = _evaluate(run, checkpoints, folder, protocol, display)
 
-    history = [] if is_base else read_history(run, max(steps))
-    trained_on = "" if is_base else str(read_run_json(run)["problems"])
+    history = [] if is_base else read_history(run_folder, max(steps))
+    trained_on = "" if is_base else str(read_run_json(run_folder)["problems"])
     return [
         Result(
-            cell=cell.name,
-            seed=cell.seed,
-            config=to_table(cell.config),
-            exam=exam.table,
+            cell=run.name,
+            seed=run.seed,
+            config=to_table(run.config),
+            exam=protocol.table,
             trained_on=trained_on,
             steps=step,
             rollout_tokens=round(sum(row["rollout_tokens"] for row in history[:step])),
@@ -251,65 +248,69 @@ def _run(
     ]
 
 
-def train_run(cell: ExperimentRun, run: Path, display: Display) -> None:
-    """Train in the run's folder, or go on there, to the last checkpoint."""
-    checkpoint, steps = latest_checkpoint(run), cell.config.train.steps
+def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
+    """Train in the run's folder up to the last checkpoint, resuming if the folder has a run."""
+    checkpoint, steps = latest_checkpoint(run_folder), run.config.train.steps
     done = step_of(checkpoint) if checkpoint else 0
     if done == steps:
         return
 
-    log = LogFile(run / "log.txt")
+    log = LogFile(run_folder / "log.txt")
     try:
-        with display.counting(f"training {cell.label}", steps, done) as counter:
+        with display.counting(f"training {run.label}", steps, done) as counter:
             train(
-                cell.config,
-                run,
-                resume=(run / "run.json").exists(),
+                run.config,
+                run_folder,
+                resume=(run_folder / "run.json").exists(),
                 display=RunDisplay(log, counter),
             )
     except Interrupted as stopped:
-        message = f"stopped in {cell.label}, all is saved; the same command goes on"
+        message = f"stopped in {run.label}, and saved; the same command resumes"
         raise Interrupted(message, stopped.signal_number) from None
 
 
-def _checkpoint(run: Path, step: int) -> Path:
-    """The run's checkpoint of the step. Raises RunError where it is gone."""
-    checkpoint = step_folder(run / "checkpoints", step)
+def _checkpoint(run_folder: Path, step: int) -> Path:
+    """The run's checkpoint of the step. Raises RunError if it is missing."""
+    checkpoint = step_folder(run_folder / "checkpoints", step)
     if not checkpoint.is_dir():
         raise RunError(
-            f"{checkpoint} is to be evaluated, and is gone; put it back, or delete the later ones "
-            f"beside it, and the same command does these steps again"
+            f"{checkpoint} is missing, and its evaluation needs it; put it back, or delete the "
+            f"later checkpoints, and the same command repeats these steps"
         )
     return checkpoint
 
 
 def _evaluate(
-    cell: ExperimentRun,
+    run: ExperimentRun,
     checkpoints: Mapping[int, Path | None],
     folder: Path,
-    exam: EvalProtocol,
+    protocol: EvalProtocol,
     display: Display,
 ) -> dict[int, GradedSamples]:
-    """The graded samples after each step; missing ones are generated. None is the base model."""
-    model = replace(cell.config.model, student_thinking=exam.thinking, gradient_checkpointing=False)
-    protocol = SamplingProtocol(exam.samples, exam.thinking, exam.sampling, cell.seed)
-    place = folder / "evaluation" / f"seed-{cell.seed}"
-    problems = exam.benchmark.problems
+    """Generate missing samples, and grade them by step; a checkpoint of None is the base model."""
+    model = replace(
+        run.config.model, student_thinking=protocol.thinking, gradient_checkpointing=False
+    )
+    sampling = SamplingProtocol(protocol.samples, protocol.thinking, protocol.sampling, run.seed)
+    place = folder / "evaluation" / f"seed-{run.seed}"
+    problems = protocol.benchmark.problems
 
-    policy = load_eval_policy(model, exam.rollout, seed=cell.seed)
-    prompts = deployment_prompts(policy, problems, thinking=exam.thinking)
+    policy = load_eval_policy(model, protocol.rollout, seed=run.seed)
+    prompts = deployment_prompts(policy, problems, thinking=protocol.thinking)
     tasks = []
     for step, checkpoint in checkpoints.items():
-        is_last = [step] == cell.steps(every_checkpoint=False)
-        name = cell.name if is_last else f"{cell.name}-step-{step:06d}"
+        is_last = [step] == run.steps(every_checkpoint=False)
+        name = run.name if is_last else f"{run.name}-step-{step:06d}"
         trained = trained_in(checkpoint, model.train_mode) if checkpoint else None
         tasks.append(
-            EvalTask(place / name / exam.benchmark.name, problems, prompts, protocol, trained)
+            EvalTask(place / name / protocol.benchmark.name, problems, prompts, sampling, trained)
         )
 
     with (
-        collect_samples(policy, model, exam.rollout, tasks, place / cell.name, display) as stores,
-        find_grader(cell.config.grading.grader, deadline=cell.config.grading.deadline) as grader,
+        collect_samples(
+            policy, model, protocol.rollout, tasks, place / run.name, display
+        ) as stores,
+        find_grader(run.config.grading.grader, deadline=run.config.grading.deadline) as grader,
     ):
         return {
             step: grade(store, grader, display)
@@ -317,30 +318,30 @@ def _evaluate(
         }
 
 
-def _require_comparable(cells: Sequence[ExperimentRun]) -> ExperimentRun:
-    """The cell of the base model, from which all others must be trained."""
+def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
+    """Check that all runs start from one base model, and return the run of that model."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
             "an experiment is one process; for many GPUs, start vLLM servers and name them: "
             "rollout.urls"
         )
 
-    names = [cell.name for cell in cells]
-    for cell in cells:
-        require_trainable(cell.config)
-        if names.count(cell.name) > 1 or cell.name in (BASE, "evaluation"):
+    names = [run.name for run in runs]
+    for run in runs:
+        require_trainable(run.config)
+        if names.count(run.name) > 1 or run.name in (BASE, "evaluation"):
             raise ConfigError(
-                f"{cell.name} is the name of one thing in an experiment; rename the recipe"
+                f"{run.name} names two recipes, or is reserved (base, evaluation); rename one"
             )
         for key in ("path", "dtype"):
-            mine, first = getattr(cell.config.model, key), getattr(cells[0].config.model, key)
+            mine, first = getattr(run.config.model, key), getattr(runs[0].config.model, key)
             if mine != first:
                 raise ConfigError(
-                    f"model.{key} of {cell.name} is {mine!r}, and that of {names[0]} {first!r}; "
-                    f"what is compared starts from the same model"
+                    f"model.{key} of {run.name} is {mine!r}, and that of {names[0]} {first!r}; "
+                    f"runs of an experiment start from the same model"
                 )
 
-    model = cells[0].config.model
+    model = runs[0].config.model
     return ExperimentRun(
         BASE, Config(model=base_as_rank1_adapter(ModelConfig(path=model.path, dtype=model.dtype)))
     )
@@ -351,33 +352,33 @@ def _require_same(
     seeded: Sequence[ExperimentRun],
     missing: Sequence[ExperimentRun],
     results: Sequence[Result],
-    exam: EvalProtocol,
+    protocol: EvalProtocol,
 ) -> None:
-    """Refuse to mix results, or the runs of what is missing, with those of other settings."""
+    """Reject stored results and unfinished runs with other settings."""
     path = folder / "results.jsonl"
-    for cell in seeded:
+    for run in seeded:
         found = [
             (path, from_table(result.config, source=str(path)), result.exam)
             for result in results
-            if (result.cell, result.seed) == (cell.name, cell.seed)
+            if (result.cell, result.seed) == (run.name, run.seed)
         ]
-        run = folder / cell.name / f"seed-{cell.seed}"
-        if cell in missing and (run / "run.json").exists():
-            found.append((run / "run.json", read_run(run), exam.table))
+        run_folder = folder / run.name / f"seed-{run.seed}"
+        if run in missing and (run_folder / "run.json").exists():
+            found.append((run_folder / "run.json", read_run(run_folder), protocol.table))
 
-        for source, config, asked_before in found:
+        for source, config, stored_protocol in found:
             lines = [
-                f"{name}: {asked_before.get(name)!r} -> {value!r}"
-                for name, value in exam.table.items()
-                if asked_before.get(name) != value
+                f"{name}: {stored_protocol.get(name)!r} -> {value!r}"
+                for name, value in protocol.table.items()
+                if stored_protocol.get(name) != value
             ]
-            changes = differences(config, cell.config)
+            changes = differences(config, run.config)
             lines += [line for line in changes if line.split(":")[0] not in CHANGEABLE_SETTINGS]
             if lines:
                 raise RunError(
-                    f"{folder} holds {cell.label}, in another setting:\n  "
+                    f"{folder} holds {run.label}, in another setting:\n  "
                     + "\n  ".join(lines)
-                    + f"\nRepeat that setting (it is in {source}) to go on with it, or choose "
+                    + f"\nRepeat that setting (it is in {source}) to resume it, or choose "
                     f"another place (--folder)"
                 )
 
@@ -391,41 +392,39 @@ def _key(result: Result) -> tuple[str, int, int]:
 
 
 def _missing_steps(
-    cell: ExperimentRun, steps: Sequence[int], results: Mapping[tuple[str, int, int], Result]
+    run: ExperimentRun, steps: Sequence[int], results: Mapping[tuple[str, int, int], Result]
 ) -> list[int]:
-    """Those of a cell's steps that have no result yet."""
-    return [step for step in steps if (cell.name, cell.seed, step) not in results]
+    """The steps of a run without a result."""
+    return [step for step in steps if (run.name, run.seed, step) not in results]
 
 
 @contextmanager
 def _claimed_run(
     missing: Sequence[ExperimentRun], folder: Path, display: Display
 ) -> Iterator[ExperimentRun]:
-    """Lock the first cell that no other process works on; if there is none, wait for the first.
-
-    The lock's file is removed with the cell's results in place; after an error it stays, so that a
-    process which waits for it and one that comes later lock the same file.
-    """
+    """Lock the first run that no other process works on; if there is none, wait for the first."""
+    # The lock file is removed once the results are written. After an error it stays, so that a
+    # waiting process and a later one lock the same file.
     with ExitStack() as stack:
-        for cell in missing:
+        for run in missing:
             with suppress(FolderInUse):
-                stack.enter_context(lock_folder(folder, _lock_name(cell)))
+                stack.enter_context(lock_folder(folder, _lock_name(run)))
                 break
         else:
-            cell = missing[0]
-            stack.enter_context(lock_folder(folder, _lock_name(cell), waiting=display.note))
-        yield cell
-        (folder / _lock_name(cell)).unlink(missing_ok=True)
+            run = missing[0]
+            stack.enter_context(lock_folder(folder, _lock_name(run), waiting=display.note))
+        yield run
+        (folder / _lock_name(run)).unlink(missing_ok=True)
 
 
-def _lock_name(cell: ExperimentRun) -> str:
-    return f".lock-{cell.name}-seed-{cell.seed}"
+def _lock_name(run: ExperimentRun) -> str:
+    return f".lock-{run.name}-seed-{run.seed}"
 
 
 def _time_left(spent: Mapping[str, Sequence[float]], names: Sequence[str], processes: int) -> str:
-    """How long the cells of these names will take, in words; nothing before the first training.
+    """Estimated time for the runs of these names, as text; "" before the first training.
 
-    A cell takes what it took with other seeds, or else what trained cells took on average.
+    A run is estimated by its mean time with other seeds, or else by the mean of all trained runs.
     """
     trained = [seconds for name in spent if name != BASE for seconds in spent[name]]
     if not trained:

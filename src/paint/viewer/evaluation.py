@@ -122,7 +122,7 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
         ],
         "benchmarks": [benchmark_data(name, by_policy, room) for name in benchmarks],
         "asked": {
-            policy: {benchmark: part.store.asked for benchmark, part in parts.items()}
+            policy: {benchmark: part.store.settings for benchmark, part in parts.items()}
             for policy, parts in by_policy.items()
         },
     }

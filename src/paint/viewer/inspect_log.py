@@ -46,7 +46,7 @@ def write_logs(targets: Sequence[Path], out: Path, display: Display) -> Path:
 
 def log_of(policy: str, benchmark: str, graded: Graded, when: str) -> dict[str, Any]:
     """One log, as inspect-ai's EvalLog reads it."""
-    asked, problems = graded.store.asked, graded.store.problems
+    settings, problems = graded.store.settings, graded.store.problems
     by_id = {problem.id: problem for problem in problems}
     samples = []
     for row, sample in zip(graded.rows, graded.samples, strict=True):
@@ -100,9 +100,9 @@ def log_of(policy: str, benchmark: str, graded: Graded, when: str) -> dict[str, 
                 "sample_ids": [problem.id for problem in problems],
             },
             "model": policy,
-            "config": {"epochs": asked["samples"]},
+            "config": {"epochs": settings["samples"]},
             "packages": {"paint": version("paint")},
-            "metadata": {name: asked[name] for name in asked if name != "versions"},
+            "metadata": {name: settings[name] for name in settings if name != "versions"},
         },
         "plan": {"name": "paint eval", "steps": []},
         "results": {
