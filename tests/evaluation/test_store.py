@@ -260,7 +260,7 @@ def test_store_samples_without_settings_are_refused(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     (tmp_path / "asked.json").unlink()
     for opened in (fresh, reopen_store):
-        assert "nothing says in which setting" in refusal(opened(tmp_path))
+        assert "(no asked.json)" in refusal(opened(tmp_path))
     assert find_stores(tmp_path) == [tmp_path]  # so that it is not left out of a comparison
 
 
@@ -354,7 +354,7 @@ def test_store_full_disk_is_reported_and_keeps_samples(tmp_path: Path) -> None:
     [
         ("asked.json", "{", "asked.json: Expecting property name"),
         ("asked.json", "[]", "asked.json: it is not a JSON object"),
-        ("asked.json", "{}", "asked.json does not say how many samples"),
+        ("asked.json", "{}", 'asked.json lacks "samples"'),
         ("problems.jsonl", '{"id": "0"}\n', "problems.jsonl: KeyError"),
         ("problems.jsonl", "", "problems.jsonl: it is empty"),
     ],

@@ -130,7 +130,7 @@ def read_results(folder: Path) -> list[Result]:
         CorruptFileError: a line cannot be read, or lacks a field.
     """
     path = folder / "results.jsonl"
-    hint = "delete it; the same command writes it again from the runs and their samples"
+    hint = "delete it, and the same command writes it again from the runs and their samples"
     results = []
     for number, row in enumerate(storage.read_jsonl(path, hint) if path.exists() else [], start=1):
         with wrap_errors(f"{path} line {number}", storage.CorruptFileError, hint):

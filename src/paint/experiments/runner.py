@@ -156,7 +156,7 @@ def run_experiment(
             f"To repeat the experiment, name another --folder"
         )
     elif len(missing) < len(seeded):
-        display.note(f"{len(seeded) - len(missing)} of {len(seeded)} runs are already in {path}")
+        display.note(f"{len(seeded) - len(missing)} of {len(seeded)} are in {path} already")
 
     order = {(run.name, run.seed): number for number, run in enumerate(seeded)}
 
