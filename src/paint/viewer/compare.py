@@ -1,4 +1,4 @@
-"""What the page of several runs holds: their curves over each other, and what differs."""
+"""Page of several runs: overlaid curves, differing settings and paired differences."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,14 +11,15 @@ from paint.core.display import Display
 from paint.evaluation.intervals import compare
 from paint.evaluation.metrics import GradedSamples
 from paint.viewer.evaluation import graded_validation
-from paint.viewer.run import columns_of, validation_figures
+from paint.viewer.run import columns_of, validation_metrics
 
 
 def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
-    """The page's data.
+    """The data of the page.
 
     Raises:
-        RunError: no such run. CorruptFileError: a file was changed since it was written.
+        RunError: a folder holds no run.
+        CorruptFileError: a file was changed since it was written.
     """
     names = names_of(runs)
     configs = [read_run(run) for run in runs]
@@ -29,7 +30,7 @@ def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
             {
                 "name": name,
                 "metrics": columns_of(read_metrics(run)),
-                "validation": validation_figures(graded),
+                "validation": validation_metrics(graded),
             }
             for name, run, graded in zip(names, runs, validated, strict=True)
         ],
@@ -39,13 +40,13 @@ def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
 
 
 def names_of(runs: Sequence[Path]) -> list[str]:
-    """The runs' folders, or whole paths where two folders share a name."""
+    """The names of the runs' folders, or the complete paths if two names are equal."""
     short = [run.resolve().name for run in runs]
     return short if len(set(short)) == len(short) else [str(run) for run in runs]
 
 
 def differing(configs: Sequence[Config]) -> list[list[str]]:
-    """Every setting that is not the same in all runs: its name and its values."""
+    """Name and values of every setting that differs between runs."""
     tables = [to_table(config) for config in configs]
     return [
         [f"{section}.{key}", *(str(table[section][key]) for table in tables)]
@@ -58,20 +59,20 @@ def differing(configs: Sequence[Config]) -> list[list[str]]:
 def paired(
     names: Sequence[str], validated: Sequence[Mapping[tuple[int, str], GradedSamples]]
 ) -> list[dict[str, Any]]:
-    """Each run's validation less the first run's, where step, set and problems are the same.
+    """Paired differences of validations to the first run, at equal steps, sets and problems.
 
     Args:
-        validated: of each run, by step and problem set.
+        validated: graded validations of each run, by step and problem set.
     """
     first = validated[0]
-    made = []
+    differences = []
     for name, other in zip(names[1:], validated[1:], strict=True):
         for (step, benchmark), base in first.items():
             after = other.get((step, benchmark))
             if after is None or after.problems != base.problems:
                 continue
             found = compare([base.correct], [after.correct])
-            made.append(
+            differences.append(
                 {
                     "run": name,
                     "less": names[0],
@@ -81,4 +82,4 @@ def paired(
                     **found.difference.table(),
                 }
             )
-    return made
+    return differences

@@ -1,4 +1,4 @@
-"""What the page of evaluations holds: every answer with its verdict, policies beside each other."""
+"""Page of evaluations: every sample with its verdict, and the policies side by side."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from paint.evaluation.store import Sample, Store, StoreError, find_stores, read_
 from paint.evaluation.tables import comparisons, tables_of
 
 TEXT_CHARACTERS = 6_000_000
-"""Of all answers of a page; of longer ones the middle is left out."""
+"""Maximum characters of all samples on a page; longer samples lose their middle."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Graded:
     """A store with its grades.
 
     Attributes:
-        rows: of grades.jsonl, in the order of the store's rows.
-        samples: in the same order.
+        rows: rows of grades.jsonl, in the order of the store's rows.
+        samples: the samples, in the same order.
     """
 
     store: Store
@@ -35,24 +35,22 @@ class Graded:
 
 
 def read_graded(folder: Path) -> Graded:
-    """An evaluation as it was graded; nothing is graded again, and nothing is written.
+    """Read an evaluation with its stored grades; nothing is regraded or written.
 
     Raises:
-        StoreError: it is not graded, or not all of it.
+        StoreError: not all samples are graded.
         CorruptFileError: a file cannot be read, or was changed since it was written.
     """
     path = folder / "grades.jsonl"
     with reopen_store(folder) as store:
         if not path.exists():
-            raise StoreError(f"{folder} is not graded; `paint grade {folder}` does it")
+            raise StoreError(f"{folder} is not graded; run `paint grade {folder}`")
         rows = read_grades(folder)
-        wanted = [(problem.id, sample) for problem, sample in store.rows]
-        if store.missing or [(row["problem"], row["sample"]) for row in rows] != wanted:
-            raise StoreError(
-                f"{path} is not of all samples that are stored; `paint grade {folder}` grades them"
-            )
+        expected = [(problem.id, sample) for problem, sample in store.rows]
+        if store.missing or [(row["problem"], row["sample"]) for row in rows] != expected:
+            raise StoreError(f"{path} does not have all stored samples; run `paint grade {folder}`")
         by_row = {(sample.problem, sample.sample): sample for sample in store.samples()}
-        samples = [by_row[row] for row in wanted]
+        samples = [by_row[row] for row in expected]
     return Graded(
         store,
         to_graded_samples(store, rows, [(s.tokens, s.truncated) for s in samples]),
@@ -62,9 +60,9 @@ def read_graded(folder: Path) -> Graded:
 
 
 def graded_validation(run: Path, display: Display) -> dict[tuple[int, str], GradedSamples]:
-    """What a run was validated on, graded, by step and problem set.
+    """Graded validations of a run, by step and problem set.
 
-    What a training is at work on is left out, with a note.
+    A validation that a training process is writing is skipped with a note.
     """
     found = {}
     for place in step_paths(run / "validation"):
@@ -72,17 +70,18 @@ def graded_validation(run: Path, display: Display) -> dict[tuple[int, str], Grad
             try:
                 found[step_of(place), folder.name] = read_graded(folder).graded
             except FolderInUse as error:
-                display.note(f"validation of step {step_of(place)} is left out: {reason(error)}")
+                display.note(f"validation of step {step_of(place)} is skipped: {reason(error)}")
     return found
 
 
 def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
-    """The page's data, of all evaluations in some folders, as they were graded.
+    """The data of the page: all evaluations below some folders, with their stored grades.
 
     Raises:
-        StoreError: a folder without an evaluation, or one that is not graded; other problems under
-            one name. CorruptFileError: a file was changed since it was written. FolderInUse:
-            another process is at work there.
+        StoreError: a folder contains no evaluation, an evaluation is not graded, or two policies
+            have different problems in one benchmark.
+        CorruptFileError: a file was changed since it was written.
+        FolderInUse: another process uses a store.
     """
     paths = stored_in(targets)
     names = policy_names([path.parent for path in paths])
@@ -95,7 +94,7 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
     }
     tables = tables_of(samples)
     count = sum(len(g.samples) for parts in by_policy.values() for g in parts.values())
-    room = max(TEXT_CHARACTERS // max(count, 1), 400)
+    max_characters = max(TEXT_CHARACTERS // max(count, 1), 400)
     benchmarks = list(dict.fromkeys(name for parts in by_policy.values() for name in parts))
     return {
         "name": targets[0].resolve().name,
@@ -120,7 +119,7 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
             }
             for policy, benchmark, comparison in comparisons(samples)
         ],
-        "benchmarks": [benchmark_data(name, by_policy, room) for name in benchmarks],
+        "benchmarks": [benchmark_data(name, by_policy, max_characters) for name in benchmarks],
         "asked": {
             policy: {benchmark: part.store.settings for benchmark, part in parts.items()}
             for policy, parts in by_policy.items()
@@ -129,7 +128,7 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
 
 
 def policy_names(folders: Sequence[Path]) -> dict[Path, str]:
-    """A name for every policy: its folder's, or its whole path where two share that."""
+    """The name of every policy: its folder's, or its complete path if two names are equal."""
     names = [folder.name for folder in dict.fromkeys(folders)]
     return {
         folder: folder.name if names.count(folder.name) == 1 else str(folder) for folder in folders
@@ -145,17 +144,17 @@ def pass_curve(graded: GradedSamples) -> list[dict[str, float | None]]:
 
 
 def benchmark_data(
-    name: str, by_policy: Mapping[str, Mapping[str, Graded]], room: int
+    name: str, by_policy: Mapping[str, Mapping[str, Graded]], max_characters: int
 ) -> dict[str, Any]:
-    """The problems of a benchmark, with the answers of every policy that has it.
+    """The problems of a benchmark, with the samples of every policy that has it.
 
     Args:
-        room: characters of an answer's text; the middle of a longer one is left out.
+        max_characters: maximum length of a sample's text; longer texts lose their middle.
     """
     having = {policy: parts[name] for policy, parts in by_policy.items() if name in parts}
     first = next(iter(having.values()))
-    doubtful = {doubt.problem.id: str(doubt) for doubt in first.graded.gold_warnings}
-    unparsed = {doubt.problem.id for doubt in first.graded.gold_warnings if not doubt.parses}
+    warnings = {warning.problem.id: str(warning) for warning in first.graded.gold_warnings}
+    unparsed = {w.problem.id for w in first.graded.gold_warnings if not w.parses}
     answers: dict[str, dict[str, list[dict[str, Any]]]] = {p.id: {} for p in first.store.problems}
     for policy, part in having.items():
         for row, sample in zip(part.rows, part.samples, strict=True):
@@ -171,7 +170,7 @@ def benchmark_data(
                         "by_hand": row.get("by_hand"),
                         "tokens": sample.tokens,
                         "truncated": sample.truncated,
-                        "text": shortened(sample.text, room),
+                        "text": shortened(sample.text, max_characters),
                     }
                 )
     return {
@@ -184,7 +183,7 @@ def benchmark_data(
                 "solution": problem.solution,
                 "golds": list(problem.answers),
                 "labels": dict(problem.labels),
-                "doubt": doubtful.get(problem.id),
+                "doubt": warnings.get(problem.id),
                 "never_parses": problem.id in unparsed,
                 "answers": answers[problem.id],
             }
@@ -193,9 +192,9 @@ def benchmark_data(
     }
 
 
-def shortened(text: str, room: int) -> str:
-    """A text, or its beginning and its end with what lies between counted."""
-    if len(text) <= room:
+def shortened(text: str, max_characters: int) -> str:
+    """Shorten a text to its beginning and end, with a count of the characters between."""
+    if len(text) <= max_characters:
         return text
-    half = room // 2
+    half = max_characters // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters ...]\n{text[-half:]}"

@@ -1,7 +1,7 @@
-"""Evaluations in the log format of inspect-ai, so that ``inspect view`` shows them.
+"""Export of evaluations to the log format of inspect-ai, for ``inspect view``.
 
-One JSON log for each policy and problem set, version 2 of the format. A sample's epoch is its
-number, and its score the strict verdict, with the reason as the explanation.
+Each policy and problem set has one JSON log, in version 2 of the format. A sample's epoch is its
+number from 1. Its score is the strict verdict, with the reason as the explanation.
 """
 
 import json
@@ -23,11 +23,11 @@ SCORER = "strict"
 
 
 def write_logs(targets: Sequence[Path], out: Path, display: Display) -> Path:
-    """Write a log for every evaluation in some folders, and return the folder of the logs.
+    """Write a log for every evaluation below some folders, and return the folder of the logs.
 
     Raises:
-        StoreError: a folder without an evaluation, one that is not graded, or logs that cannot be
-            written. CorruptFileError, FolderInUse: of what is read.
+        StoreError: a folder contains no evaluation, one is not graded, or a log cannot be written.
+        CorruptFileError, FolderInUse: a store cannot be read.
     """
     paths = stored_in(targets)
     names = policy_names([path.parent for path in paths])
@@ -45,14 +45,14 @@ def write_logs(targets: Sequence[Path], out: Path, display: Display) -> Path:
 
 
 def log_of(policy: str, benchmark: str, graded: Graded, when: str) -> dict[str, Any]:
-    """One log, as inspect-ai's EvalLog reads it."""
+    """Build one log, as inspect-ai's EvalLog reads it."""
     settings, problems = graded.store.settings, graded.store.problems
     by_id = {problem.id: problem for problem in problems}
     samples = []
     for row, sample in zip(graded.rows, graded.samples, strict=True):
         problem, strict = by_id[sample.problem], row["strict"]
         stop = "max_tokens" if sample.truncated else "stop"
-        written = {"role": "assistant", "content": sample.text, "source": "generate"}
+        message = {"role": "assistant", "content": sample.text, "source": "generate"}
         samples.append(
             {
                 "id": problem.id,
@@ -61,11 +61,11 @@ def log_of(policy: str, benchmark: str, graded: Graded, when: str) -> dict[str, 
                 "target": list(problem.answers),
                 "messages": [
                     {"role": "user", "content": problem.problem, "source": "input"},
-                    {**written, "model": policy},
+                    {**message, "model": policy},
                 ],
                 "output": {
                     "model": policy,
-                    "choices": [{"message": written, "stop_reason": stop}],
+                    "choices": [{"message": message, "stop_reason": stop}],
                     "usage": _usage(sample.tokens),
                 },
                 "scores": {
@@ -137,5 +137,5 @@ def _usage(tokens: int) -> dict[str, int]:
 
 
 def _plain(name: str) -> str:
-    """A name as log files have it: without underscores, which part them."""
+    """Replace all but letters and digits by hyphens; underscores separate parts of file names."""
     return "".join(letter if letter.isalnum() else "-" for letter in name)

@@ -1,8 +1,8 @@
-"""One HTML file that opens anywhere: the data as JSON, the assets in it, nothing from elsewhere.
+"""Self-contained HTML pages: data as JSON, with inlined style and scripts.
 
-Whatever a model or a file says is data. It is written as JSON that holds no ``<``, and the scripts
-put it on the page as text; a policy in the page's head lets a browser run these scripts alone and
-fetch nothing.
+Text from models and files is untrusted. It is embedded as JSON without ``<``, and the scripts
+insert it as text nodes only. A content security policy allows only these scripts and no network
+access.
 """
 
 import base64
@@ -30,13 +30,13 @@ PAGES = {
 
 
 class TokenTable:
-    """The tokens that a page shows, each once."""
+    """The distinct tokens of a page, with an index for each."""
 
     def __init__(self) -> None:
         self.places: dict[int, int] = {}
 
     def add(self, ids: Sequence[int]) -> np.ndarray:
-        """The tokens' places on the page."""
+        """Add tokens and return their indices."""
         places = self.places
         return np.array([places.setdefault(int(i), len(places)) for i in ids], np.uint32)
 
@@ -46,12 +46,12 @@ class TokenTable:
 
 
 def text_of(piece: bytes) -> str:
-    """The text of a token; a byte that is no letter is half a surrogate pair, which no text has."""
+    """The text of a token; undecodable bytes become surrogate escapes (never valid text)."""
     return piece.decode("utf-8", "surrogateescape")
 
 
 def packed(values: Any) -> dict[str, str]:
-    """Numbers as base64 of their bytes in little endian, in as few as hold them."""
+    """Encode numbers as base64 of little-endian bytes, in the smallest type that holds them."""
     array = np.asarray(values)
     if array.dtype == bool:
         array = array.astype(np.uint8)
@@ -68,7 +68,7 @@ def write_page(path: Path, kind: str, title: str, data: Mapping[str, Any]) -> in
     """Write a page and return its size in bytes.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     page = render(kind, title, data).encode("utf-8", "replace")
     storage.write_atomic(path, page)
@@ -76,7 +76,7 @@ def write_page(path: Path, kind: str, title: str, data: Mapping[str, Any]) -> in
 
 
 def render(kind: str, title: str, data: Mapping[str, Any]) -> str:
-    """The page as text."""
+    """Render a page to text."""
     style = (ASSETS / "style.css").read_text("utf-8")
     script = "\n".join((ASSETS / name).read_text("utf-8") for name in PAGES[kind])
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
@@ -93,13 +93,13 @@ def render(kind: str, title: str, data: Mapping[str, Any]) -> str:
 
 
 def as_json(value: Any) -> str:
-    """JSON that may stand in a script element: whatever it says, it ends nothing."""
+    """Encode to JSON that is safe in a script element: ``<``, ``>`` and ``&`` are escaped."""
     text = json.dumps(_finite(value), ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _finite(value: Any) -> Any:
-    """The same without infinities and NaN, which JSON cannot say."""
+    """Replace infinities and NaN by None, since JSON has neither."""
     if isinstance(value, float):
         return value if np.isfinite(value) else None
     if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
-"""What the page of a run holds: its figures, and its rollouts token by token.
+"""Page of a run: its metrics, and its rollouts token by token.
 
-Values that were kept while training are those of the step itself (paint.training.token_log). The
-likeliest tokens, other contexts and rows without kept values come from scoring the stored rollouts
-again (paint.viewer.score); every row says which it is.
+Values logged during training are those of the step itself (paint.training.token_log). The most
+likely tokens, other contexts and rows without logged values come from rescoring the stored rollouts
+(paint.viewer.score). Every row has its origin.
 """
 
 import json
@@ -40,21 +40,21 @@ from paint.viewer.score import Detail, Scorer
 from paint.viewer.solution import KINDS, anchors_of, hidden_part, kinds_of_tokens, written
 
 MOST_TOKENS = 32 * 1024
-"""Tokens of a page whose steps nobody named: a file of some megabytes."""
+"""Maximum tokens of a page without --step: a file of some megabytes."""
 
 FEW_ROWS = 4
-"""Rows of a step without kept values, where nobody named the step."""
+"""Rows per step without logged values, on a page without --step."""
 
 
 @dataclass(frozen=True)
 class PageSpec:
-    """What a page is asked to hold.
+    """Content of a page.
 
     Attributes:
-        steps: their numbers; none: all that fit.
-        row: of each of these steps; None: all.
-        contexts: other views of the teacher.
-        again: whether rollouts are scored again.
+        steps: steps to show; empty for all that fit.
+        row: row of each step; None for all.
+        contexts: other contexts of the teacher to score.
+        again: whether rollouts are rescored.
     """
 
     steps: Sequence[int] = ()
@@ -65,48 +65,48 @@ class PageSpec:
 
 @dataclass(frozen=True)
 class RenderContext:
-    """What the rows of a page are made with.
+    """State shared by the rows of a page.
 
     Attributes:
-        scorer: None where nothing is scored again.
-        problems: what the run was trained on, by id; none where nothing is scored again.
-        vocabulary: grows with every row.
+        scorer: None without rescoring.
+        problems: training problems by id; empty without rescoring.
+        vocabulary: the tokens so far; every row adds its own.
     """
 
     config: Config
-    wanted: PageSpec
+    spec: PageSpec
     scorer: Scorer | None
     tokenizer: Any
     problems: Mapping[str, Problem]
     vocabulary: TokenTable
 
 
-def run_data(run: Path, wanted: PageSpec, display: Display) -> dict[str, Any]:
-    """The page's data.
+def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
+    """The data of the page.
 
     Raises:
-        RunError: no such run, step or row, or what belongs to a checkpoint is gone.
+        RunError: no such run, step or row, or files of a checkpoint are missing.
         CorruptFileError: a file cannot be read, or was changed since it was written.
-        ConfigError, PolicyError: its model cannot be loaded to score again.
+        ConfigError, PolicyError: the model cannot be loaded for rescoring.
     """
     config, facts = read_run(run), read_run_json(run)
     saved = latest_checkpoint(run)
     done = step_of(saved) if saved else 0
     read_history(run, done)
-    if config.log.keep_rollouts and not wanted.steps:
+    if config.log.keep_rollouts and not spec.steps:
         require_rollouts(run, done)
-    chosen = choose(run, config, wanted)
-    is_scored = wanted.again and config.algorithm.needs_context and bool(chosen)
+    chosen = choose(run, config, spec)
+    is_scored = spec.again and config.algorithm.needs_context and bool(chosen)
     scorer = Scorer(run, config, display) if is_scored else None
     tokenizer = scorer.policy.tokenizer if scorer else load_tokenizer(config.model.path)
 
     vocabulary = TokenTable()
     problems = {problem.id: problem for problem in scorer.problems} if scorer else {}
-    making = RenderContext(config, wanted, scorer, tokenizer, problems, vocabulary)
+    shared = RenderContext(config, spec, scorer, tokenizer, problems, vocabulary)
     steps = []
     with display.counting("tokens", sum(map(len, chosen.values()))) as count:
         for step, rollouts in chosen.items():
-            steps.append(step_data(making, run, step, rollouts, count))
+            steps.append(step_data(shared, run, step, rollouts, count))
 
     pieces = token_bytes(tokenizer, vocabulary.ids)
     return {
@@ -122,7 +122,7 @@ def run_data(run: Path, wanted: PageSpec, display: Display) -> dict[str, Any]:
         "settings": settings_of(config),
         "objective": objective_of(config),
         "metrics": columns_of(read_metrics(run)),
-        "validation": validation_figures(graded_validation(run, display)),
+        "validation": validation_metrics(graded_validation(run, display)),
         "stored_steps": [step_of(path) for path in step_paths(run / "rollouts", ".jsonl")],
         "steps": steps,
         "kinds": list(KINDS),
@@ -131,55 +131,55 @@ def run_data(run: Path, wanted: PageSpec, display: Display) -> dict[str, Any]:
     }
 
 
-def choose(run: Path, config: Config, wanted: PageSpec) -> dict[int, list[dict[str, Any]]]:
-    """The rollouts of the page, by step; each gets its number as ``row``.
+def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str, Any]]]:
+    """Select the rollouts of the page, by step; each gets its number as ``row``.
 
     Raises:
-        RunError: a step or a row that is not there.
+        RunError: a step or a row does not exist.
     """
-    there = {step_of(path): path for path in step_paths(run / "rollouts", ".jsonl")}
-    if not there:
-        if wanted.steps:
+    paths = {step_of(path): path for path in step_paths(run / "rollouts", ".jsonl")}
+    if not paths:
+        if spec.steps:
             raise RunError(f"{run} holds no rollouts (log.keep_rollouts, or no step yet)")
         return {}
-    for step in wanted.steps:
-        if step not in there:
+    for step in spec.steps:
+        if step not in paths:
             raise RunError(
                 f"{run} holds no rollouts of step {step}; there are steps "
-                f"{min(there)} to {max(there)}"
+                f"{min(paths)} to {max(paths)}"
             )
 
-    advice = "put it back as it was, or start a new run"
+    hint = "put it back as it was, or start a new run"
 
     def rollouts(step: int) -> list[dict[str, Any]]:
-        rows = list(read_jsonl(there[step], advice))
+        rows = list(read_jsonl(paths[step], hint))
         return [{"row": number, **row} for number, row in enumerate(rows)]
 
-    if wanted.steps:
-        chosen = {step: rollouts(step) for step in sorted(set(wanted.steps))}
-        if wanted.row is not None:
-            chosen = {step: rows[wanted.row : wanted.row + 1] for step, rows in chosen.items()}
+    if spec.steps:
+        chosen = {step: rollouts(step) for step in sorted(set(spec.steps))}
+        if spec.row is not None:
+            chosen = {step: rows[spec.row : spec.row + 1] for step, rows in chosen.items()}
             if not all(chosen.values()):
-                raise RunError(f"a step of {run} has no row {wanted.row}; rows count from 0")
+                raise RunError(f"a step of {run} has no row {spec.row}; rows count from 0")
         return chosen
 
-    # All steps where they fit, else as many as do, evenly spread, the first and the last included.
-    kept = {step: rows_kept(config, rollouts(step)) for step in there}
-    if wanted.row is not None:
-        kept = {step: [r for r in rows if r["row"] == wanted.row] for step, rows in kept.items()}
+    # All steps if they fit, else as many as fit, evenly spaced, with the first and the last.
+    kept = {step: rows_kept(config, rollouts(step)) for step in paths}
+    if spec.row is not None:
+        kept = {step: [r for r in rows if r["row"] == spec.row] for step, rows in kept.items()}
     sizes = {step: sum(len(r["completion_ids"]) for r in rows) for step, rows in kept.items()}
     steps = spread(sorted(kept), sizes)
     return {step: kept[step] for step in steps}
 
 
 def rows_kept(config: Config, rollouts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a step that a page shows where nobody named it: those with kept values."""
+    """The rows of a step on a page without --step: those with logged values."""
     most = config.log.token_rows
     return list(rollouts if most == "all" else rollouts[: most or FEW_ROWS])
 
 
 def spread(steps: Sequence[int], sizes: Mapping[int, int]) -> list[int]:
-    """As many steps as fit into MOST_TOKENS, evenly spread."""
+    """Select as many evenly spaced steps as fit into MOST_TOKENS."""
     for count in range(len(steps), 1, -1):
         places = {round(i * (len(steps) - 1) / (count - 1)) for i in range(count)}
         chosen = [steps[i] for i in sorted(places)]
@@ -189,29 +189,29 @@ def spread(steps: Sequence[int], sizes: Mapping[int, int]) -> list[int]:
 
 
 def step_data(
-    making: RenderContext,
+    shared: RenderContext,
     run: Path,
     step: int,
     rollouts: Sequence[Mapping[str, Any]],
     count: Counter,
 ) -> dict[str, Any]:
-    """A step of the page, with its rows."""
+    """The data of a step, with its rows."""
     path = tokens_path(run, step)
-    kept = read_tokens(path) if path.exists() else {}
-    student = making.scorer.become_student(step) if making.scorer else None
+    logged = read_tokens(path) if path.exists() else {}
+    student = shared.scorer.become_student(step) if shared.scorer else None
     rows = []
     for rollout in rollouts:
-        rows.append(row_data(making, step, rollout, kept.get(rollout["row"])))
+        rows.append(row_data(shared, step, rollout, logged.get(rollout["row"])))
         count.add(len(rollout["completion_ids"]))
     return {"step": step, "student": student, "is_exact": student == step - 1, "rows": rows}
 
 
 def row_data(
-    making: RenderContext, step: int, rollout: Mapping[str, Any], kept: Mapping[str, Any] | None
+    shared: RenderContext, step: int, rollout: Mapping[str, Any], logged: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """One rollout of the page."""
-    scorer, vocabulary, tokenizer = making.scorer, making.vocabulary, making.tokenizer
-    problem = making.problems.get(rollout["problem_id"])
+    """The data of one rollout."""
+    scorer, vocabulary, tokenizer = shared.scorer, shared.vocabulary, shared.tokenizer
+    problem = shared.problems.get(rollout["problem_id"])
     ids = rollout["completion_ids"]
     pieces = token_bytes(tokenizer, ids)
     values: dict[str, Any] = {}
@@ -233,12 +233,12 @@ def row_data(
         "context": rollout.get("context"),
     }
 
-    if kept is not None:
-        values = {name: array for name, array in kept.items() if name not in ABOUT}
+    if logged is not None:
+        values = {name: array for name, array in logged.items() if name not in ABOUT}
     if scorer is not None:
         found = scorer.score(rollout, rollout["teacher_prompt_ids"])
         scored = dict(found.values)
-        if kept is None:
+        if logged is None:
             values = scored | engine_values(rollout)
         else:
             data["moved"] = float(
@@ -246,11 +246,11 @@ def row_data(
             )
             values["slope"] = scored["slope"]
         data["entries"] = entries_of(found, vocabulary)
-        data["contexts"] = dict(other_contexts(making.wanted, step, rollout, problem, scorer))
-    data["is_kept"] = kept is not None
+        data["contexts"] = dict(other_contexts(shared.spec, step, rollout, problem, scorer))
+    data["is_kept"] = logged is not None
     data["values"] = {name: packed(array) for name, array in values.items()}
     if problem is not None:
-        data["solution"] = solution_of(problem, rollout, making.config, pieces)
+        data["solution"] = solution_of(problem, rollout, shared.config, pieces)
     return data
 
 
@@ -258,13 +258,13 @@ METRICS = ("overlap", "overlap_without_answer", "mask_ratio", "reward", "advanta
 
 
 def engine_values(rollout: Mapping[str, Any]) -> dict[str, Any]:
-    """What the engine said of each token, where an engine drew it."""
-    said = rollout["engine_log_probs"]
-    return {"engine_log_prob": np.array(said, np.float32)} if said else {}
+    """The engine's log-prob of each token; {} for tokens that no engine sampled."""
+    log_probs = rollout["engine_log_probs"]
+    return {"engine_log_prob": np.array(log_probs, np.float32)} if log_probs else {}
 
 
 def entries_of(found: Detail, vocabulary: TokenTable) -> dict[str, Any]:
-    """The likeliest tokens at every position."""
+    """The most likely tokens at every position."""
     return {
         "edges": packed(found.edges),
         "ids": packed(vocabulary.add(found.entries.tolist())),
@@ -274,16 +274,16 @@ def entries_of(found: Detail, vocabulary: TokenTable) -> dict[str, Any]:
 
 
 def other_contexts(
-    wanted: PageSpec,
+    spec: PageSpec,
     step: int,
     rollout: Mapping[str, Any],
     problem: Problem | None,
     scorer: Scorer,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The same completion under other views of the teacher; the values that differ."""
+    """Yield the values of a completion that change with other contexts of the teacher."""
     if problem is None:
         return
-    for shown in wanted.contexts:
+    for shown in spec.contexts:
         view = scorer.view(problem, rollout["mask_ratio"], shown, step, rollout["row"])
         if view is None:
             continue
@@ -300,7 +300,7 @@ def other_contexts(
 
 
 def prompts_of(rollout: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:
-    """Both prompts as they were read, special tokens included."""
+    """Both prompts as text, special tokens included."""
     ids = {"student": rollout["prompt_ids"], "teacher": rollout.get("teacher_prompt_ids")}
     return {
         name: tokenizer.decode(list(prompt), skip_special_tokens=False)
@@ -312,7 +312,7 @@ def prompts_of(rollout: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:
 def solution_of(
     problem: Problem, rollout: Mapping[str, Any], config: Config, pieces: Sequence[bytes]
 ) -> dict[str, Any]:
-    """The solution, what of it was hidden, and its anchors with the tokens that hold them."""
+    """The solution, its masked part, and its anchors with their tokens."""
     text, owners = written(pieces)
     is_own = config.context.source == "own"
     anchors = [
@@ -331,7 +331,7 @@ def solution_of(
 
 
 def settings_of(config: Config) -> list[list[Any]]:
-    """Every setting: its name, its value, and whether it is another than the default."""
+    """Name and value of every setting, and whether it differs from the default."""
     defaults = to_table(Config())
     return [
         [f"{section}.{key}", json.dumps(value, ensure_ascii=False), value != defaults[section][key]]
@@ -341,7 +341,7 @@ def settings_of(config: Config) -> list[list[Any]]:
 
 
 def objective_of(config: Config) -> dict[str, Any]:
-    """What the page needs to say which entries are clipped."""
+    """The objective's settings that determine clipped entries."""
     options = config.objective.resolve(config.rollout.temperature)
     names = (
         "clip",
@@ -355,15 +355,15 @@ def objective_of(config: Config) -> dict[str, Any]:
 
 
 def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:
-    """The figures of all steps, by name; None where a step has none."""
+    """The metrics of all steps by name; None if a step has no value."""
     names = list(dict.fromkeys(name for row in metrics for name in row))
     return {name: [row.get(name) for row in metrics] for name in names}
 
 
-def validation_figures(
+def validation_metrics(
     graded: Mapping[tuple[int, str], GradedSamples],
 ) -> list[dict[str, Any]]:
-    """The figures of every checkpoint that was evaluated while training."""
+    """The metrics of every checkpoint that was evaluated during training."""
     return [
         {
             "step": step,

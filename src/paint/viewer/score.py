@@ -1,11 +1,10 @@
-"""Stored rollouts scored again: the likeliest tokens, the push on each token, other contexts.
+"""Rescoring of stored rollouts: most likely tokens, gradient of each token, other contexts.
 
-A run keeps numbers, not distributions: those of one rollout of a real model would take a gigabyte.
-What they were is found by scoring the stored token ids once more, with the student as it stood
-before the step. A checkpoint of just that moment is there for some steps alone; for the others the
-last one before it takes its place, and ``Scorer.student`` says so.
+A run logs values, not distributions, which would take a gigabyte per rollout of a real model. They
+are recomputed from the stored token ids with the student before the step. If that step has no
+checkpoint, the last earlier one is used, and ``Scorer.become_student`` returns its step.
 
-Every value is that of paint.objective.loss, the reference, on the logits of a few tokens at a time.
+Values are those of paint.objective.loss, the reference, on the logits of a few tokens at a time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,23 +46,24 @@ from paint.training.prompt_filter import filter_problems
 from paint.training.rollouts import TeacherPrompt
 
 LIKELIEST = 5
-"""Tokens of each distribution that are kept at a position, beside the sampled one."""
+"""Most likely tokens of each distribution per position, in addition to the sampled one."""
 
 CHUNK_LOGITS = 2**25
-"""Logits of one view in memory at once, as numbers."""
+"""Maximum number of logits of one view in a chunk."""
 
 
 @dataclass(frozen=True)
 class Detail:
-    """What the loss makes of one completion (n tokens).
+    """Loss terms of one completion (n tokens, m entries).
 
     Attributes:
-        values: by name (docs/reference/metrics.md), and ``slope``, dD/dz of the sampled token:
-            where it is negative, a step of the optimizer makes that token likelier.
+        values: per-token values by name (docs/reference/metrics.md), and ``slope``, dD/dz of the
+            sampled token; if negative, an optimizer step makes that token more likely (n).
         edges: entries of token i are those from edges[i] to edges[i + 1] (n + 1).
-        entries: token ids: the sampled one first, then the others from likely to unlikely.
-        log_probs: of the entries, by student, teacher and target, at the loss's temperature (m).
-        terms: what each entry adds to the divergence, before the clip (m).
+        entries: token ids: the sampled one first, then the others by falling probability (m).
+        log_probs: log-probs of the entries under student, teacher and target, at the loss's
+            temperature (m).
+        terms: contribution of each entry to the divergence, before clipping (m).
     """
 
     values: dict[str, np.ndarray]
@@ -74,13 +74,13 @@ class Detail:
 
 
 class Scorer:
-    """A run's model, which becomes the student of one step after the other."""
+    """A run's model, loaded with the student of one step at a time."""
 
     def __init__(self, run: Path, config: Config, display: Display) -> None:
         """Load the model of a run.
 
         Raises:
-            ConfigError, PolicyError, RunError: it is not there, or not the one that was trained.
+            ConfigError, PolicyError, RunError: the model cannot be loaded, or is another one.
         """
         self.run, self.config = run, config
         model = replace(config.model, gradient_checkpointing=False)
@@ -88,7 +88,7 @@ class Scorer:
         if model_digests(self.policy) != read_run_json(run)["model"]:
             raise RunError(
                 f"{config.model.path} holds another model than {run} was trained from, so its "
-                f"rollouts cannot be scored again; put it back, or pass --no-rescore"
+                f"rollouts cannot be rescored; put it back, or pass --no-rescore"
             )
         self.teacher: Teacher = open_teacher(self.policy, config.teacher)
         self._fresh = [parameter.detach().clone() for parameter in self.policy.trainable]
@@ -96,10 +96,10 @@ class Scorer:
         self.problems = read_training_problems(run, config, self.policy, display)
 
     def become_student(self, step: int) -> int:
-        """Take the student that stood before a step, or the last one before it that is kept.
+        """Load the student before a step, or that of the last earlier checkpoint.
 
         Returns:
-            After how many steps that was: ``step - 1`` where it is the very student.
+            The steps of the loaded student; ``step - 1`` if it is exact.
         """
         before = [path for path in checkpoints(self.run) if step_of(path) < step]
         done = step_of(before[-1]) if before else 0
@@ -118,7 +118,7 @@ class Scorer:
         return done
 
     def score(self, rollout: Mapping[str, Any], teacher_prompt: Sequence[int]) -> Detail:
-        """A stored rollout under the student of now and a teacher that reads this prompt."""
+        """Score a stored rollout under the loaded student and a teacher with this prompt."""
         options = self.config.objective.resolve(self.config.rollout.temperature)
         completion = rollout["completion_ids"]
         with torch.no_grad():
@@ -132,7 +132,7 @@ class Scorer:
     def view(
         self, problem: Problem, ratio: float, shown: str, step: int, row: int
     ) -> TeacherPrompt | None:
-        """What the teacher would have read with another context; None where there is no such."""
+        """The teacher's prompt with another context; None if there is none."""
         context = replace(self.config.context, source=cast(ContextSource, shown))
         seed = derive_seed(self.config.train.seed, step - 1, row)
         try:
@@ -144,7 +144,7 @@ class Scorer:
 def read_training_problems(
     run: Path, config: Config, policy: Policy, display: Display
 ) -> list[Problem]:
-    """What the run was trained on; none, with a note, where its file is gone or has changed."""
+    """Read the run's training problems; [] with a note if the file is missing or changed."""
     try:
         quiet = Display(enabled=False)
         problems = filter_problems(policy, config, read_problems(config.data), quiet)
@@ -167,16 +167,16 @@ def detail(
     tokens: Tensor,
     options: ObjectiveConfig,
 ) -> Detail:
-    """The loss of one completion, and what stands behind it, from both views' hidden states."""
+    """Compute the loss terms of one completion from both views' hidden states."""
     n, vocabulary = len(tokens), heads[0].out_features
     rows = max(1, CHUNK_LOGITS // vocabulary)
     chunks = [slice(i, i + rows) for i in range(0, n, rows)]
 
     def logits(hidden: Tensor, head: nn.Linear, chunk: slice) -> Tensor:
-        made: Tensor = head(hidden[chunk])
-        return made.to(torch.promote_types(hidden.dtype, torch.float32))
+        scores: Tensor = head(hidden[chunk])
+        return scores.to(torch.promote_types(hidden.dtype, torch.float32))
 
-    # The selection is a rank within the completion, so all entropies come first.
+    # Selection ranks the entropy ratios of the complete completion, so they are computed first.
     with torch.no_grad():
         ratios = []
         for chunk in chunks:
@@ -228,14 +228,14 @@ def positions(
     selected: Tensor,
     options: ObjectiveConfig,
 ) -> list[Position]:
-    """The tokens of some rows of logits, whose selection is known."""
+    """Compute the loss terms of some rows of logits with a known selection."""
     made: dict[int, Position] = {}
     for is_selected in (False, True):
         places = (selected == is_selected).nonzero()[:, 0]
         if not len(places):
             continue
 
-        # Rows that are all selected, or none: the reference then does what it did in the step.
+        # All rows selected, or none, so that the reference loss has the values of the step.
         share = 1.0 if is_selected else 0.0
         of_rows = replace(options, top_fraction=share, skip_tokens=0, reduction="token")
         student = student_logits[places].detach().requires_grad_()
@@ -254,13 +254,15 @@ def positions(
             k = min(LIKELIEST, student.shape[-1])
             likeliest = [view.topk(k, dim=-1).indices for view in log_probs.values()]
             candidates = torch.cat([sampled[:, None], *likeliest], dim=-1)
-            given = {name: view.gather(-1, candidates).tolist() for name, view in log_probs.items()}
+            gathered = {
+                name: view.gather(-1, candidates).tolist() for name, view in log_probs.items()
+            }
             terms = added.gather(-1, candidates).tolist()
             ids = candidates.tolist()
 
         for i, place in enumerate(places.tolist()):
             kept = {candidate: n for n, candidate in reversed([*enumerate(ids[i])])}
-            target = given["target"][i]
+            target = gathered["target"][i]
             order = [
                 0,
                 *sorted((n for n in kept.values() if n), key=[-x for x in target].__getitem__),
@@ -268,14 +270,17 @@ def positions(
             made[place] = Position(
                 {name: column[i] for name, column in columns.items()},
                 [ids[i][n] for n in order],
-                {name: [rows[i][n] for n in order] for name, rows in given.items()},
+                {name: [rows[i][n] for n in order] for name, rows in gathered.items()},
                 [terms[i][n] for n in order],
             )
     return [made[place] for place in range(len(tokens))]
 
 
 def distributions(student: Tensor, teacher: Tensor, options: ObjectiveConfig) -> dict[str, Tensor]:
-    """Log-probabilities of the three, at the loss's temperature, where all or none is selected."""
+    """Log-probs of student, teacher and target at the loss's temperature.
+
+    The target assumes that all tokens are selected (``top_fraction`` > 0) or none.
+    """
     log_p = (teacher / options.loss_temperature).log_softmax(-1)
     log_q = (student.detach() / options.loss_temperature).log_softmax(-1)
     target = (

@@ -1,7 +1,7 @@
-"""The solution beside the completion: what was hidden, and where each anchor is found.
+"""Solutions on the page: the masked part, and the positions of anchors.
 
-Anchors live in normalised texts. Where one stands in the text as it was written is searched for:
-the shortest piece of it whose normalised form holds the anchor.
+Anchors are compared in normalized texts. The position of an anchor in the original text is the
+shortest span whose normalized form contains the anchor.
 """
 
 import re
@@ -12,7 +12,7 @@ from paint.objective.anchors import boxed_anchors, contains, normalize
 from paint.objective.masking import MARKER
 
 KINDS = ("other", "answer", "number", "formula", "style")
-"""What a token belongs to."""
+"""Kinds of tokens."""
 
 _STYLE = """
 so therefore thus hence then now first second next finally lastly let we wait hmm okay ok
@@ -20,7 +20,7 @@ alternatively but however since because note check actually maybe perhaps indeed
 suppose consider given also the is get and of to that this which
 """
 STYLE = frozenset(_STYLE.split())
-"""Words that carry a style and no mathematics; the list is ours."""
+"""Words of style without mathematics; the list is ours."""
 
 _WORD = re.compile(r"(?<!\\)\b[A-Za-z]+\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -30,15 +30,14 @@ _FORMULA = re.compile(r"\\[A-Za-z]+|[-+*/^_=<>{}\\]")
 
 @dataclass(frozen=True)
 class Anchor:
-    """A piece of the solution.
+    """An anchor of the solution.
 
     Attributes:
-        text: as it is compared, normalised.
-        boxed: whether a box holds it.
-        found: whether the completion has it.
-        place: first and last character, and one beyond, in the solution; None where it has no
-            place of its own.
-        met: the same in the completion.
+        text: normalized text, as compared.
+        boxed: whether it is inside a box.
+        found: whether the completion contains it.
+        place: span [start, end) in the solution; None if no span is found.
+        met: span [start, end) in the completion; None if no span is found.
     """
 
     text: str
@@ -49,7 +48,7 @@ class Anchor:
 
 
 def anchors_of(solution: str, completion: str) -> list[Anchor]:
-    """Every anchor of a solution, in order; ``found`` is what the overlap counts."""
+    """Every anchor of a solution, in order; the overlap counts those with ``found``."""
     written = normalize(completion)
     return [
         Anchor(
@@ -64,11 +63,11 @@ def anchors_of(solution: str, completion: str) -> list[Anchor]:
 
 
 def locate(anchor: str, text: str) -> tuple[int, int] | None:
-    """Where a text holds an anchor: the piece of it, or None where none is found."""
+    """The span [start, end) of an anchor in a text, or None."""
     start = text.find(anchor)
     while start >= 0:
         end = start + len(anchor)
-        # With what stands beside it: 12 is not in 312.
+        # With the neighbouring characters, so that 12 is not found in 312.
         if contains(normalize(text[max(start - 8, 0) : end + 8]), anchor):
             return start, end
         start = text.find(anchor, start + 1)
@@ -82,9 +81,9 @@ def locate(anchor: str, text: str) -> tuple[int, int] | None:
 
 
 def hidden_part(solution: str, context: str | None) -> tuple[int, int] | None:
-    """First character of the hidden part, and one beyond; None where it cannot be told.
+    """The span [start, end) of the masked part of a solution; None if it cannot be determined.
 
-    All is hidden where nothing is shown, and nothing where the context is the solution.
+    Without a context everything is masked. If the context is the solution, nothing is.
     """
     if context is None:
         return 0, len(solution)
@@ -101,7 +100,7 @@ def hidden_part(solution: str, context: str | None) -> tuple[int, int] | None:
 
 
 def kinds_of(text: str) -> list[int]:
-    """What each character belongs to, as an index into KINDS."""
+    """The kind of each character, as an index into KINDS."""
     kinds = [0] * len(text)
 
     def mark(kind: str, start: int, end: int) -> None:
@@ -126,7 +125,7 @@ def kinds_of(text: str) -> list[int]:
 
 
 def kinds_of_tokens(pieces: Sequence[bytes]) -> list[int]:
-    """What each token belongs to: what most of its characters that are no blanks do."""
+    """The kind of each token: the most frequent one of its characters, without blanks."""
     text, owners = written(pieces)
     kinds = kinds_of(text)
     counts = [[0] * len(KINDS) for _ in pieces]
@@ -140,9 +139,9 @@ def kinds_of_tokens(pieces: Sequence[bytes]) -> list[int]:
 
 
 def written(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
-    """The text of some tokens, and which token each character begins in.
+    """The text of some tokens, and the index of the token in which each character begins.
 
-    A byte that is no letter is one replacement character.
+    Each undecodable byte becomes one replacement character.
     """
     starts = [i for i, piece in enumerate(pieces) for _ in piece]
     text = b"".join(pieces).decode("utf-8", "surrogateescape")
@@ -155,7 +154,7 @@ def written(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
 
 
 def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The first number in [low, high] for which something holds; ``high`` where none does."""
+    """Binary search for the first number in [low, high] for which ``holds``; else ``high``."""
     while low < high:
         middle = (low + high) // 2
         if holds(middle):

@@ -1,4 +1,4 @@
-"""The page of a run as HTML where wandb or trackio track it."""
+"""Logging of a run's page to wandb or trackio as HTML."""
 
 import importlib
 from pathlib import Path
@@ -15,7 +15,7 @@ TAKE_HTML = ("wandb", "trackio")
 
 
 def log_page(run: Path, accelerator: Accelerator, display: Display) -> None:
-    """Log the page of what a run kept; where that fails, the run says so and ends all the same."""
+    """Log the run's page, without rescoring; a failure is only noted."""
     trackers = [tracker for tracker in accelerator.trackers if tracker.name in TAKE_HTML]
     if not trackers:
         return
@@ -25,5 +25,5 @@ def log_page(run: Path, accelerator: Accelerator, display: Display) -> None:
         for tracker in trackers:
             html = importlib.import_module(tracker.name).Html(page)
             tracker.log({NAME: html})
-    except Exception as error:  # whatever a tracker raises: the training is done, and is kept
+    except Exception as error:  # any tracker error: the training is finished and saved
         display.note(f"the run's page was not logged: {reason(error)}")

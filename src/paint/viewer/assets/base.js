@@ -1,5 +1,5 @@
 "use strict";
-// What all pages share: the data, making elements, text as text, the address, the theme.
+// Shared by all pages: data, elements, untrusted text, address, theme.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
@@ -41,8 +41,8 @@ function unpack(packed) {
   return unpacked.get(packed);
 }
 
-// Text from outside is text: what would steer a terminal, turn the reading direction, or cannot be
-// seen stands on the page under its name.
+// Untrusted text becomes text nodes. Control characters, direction marks and invisible characters
+// are shown by name.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00a0\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufe00-\ufe0f\ufeff\ufff9-\ufffb\ud800-\udfff]|\udb40[\udc00-\udfff]/;
 function visible(text, { breaks = true } = {}) {
   const nodes = [];
@@ -63,7 +63,7 @@ function visible(text, { breaks = true } = {}) {
   flush();
   return nodes;
 }
-// The same for longer texts, where blanks need no mark.
+// The same for longer texts, without marks for blanks.
 function readable(text) {
   const nodes = [];
   for (const part of text.split(/([^\S\n\t]?[ \n\t]+)/)) {
@@ -85,7 +85,7 @@ function number(value, digits = 3) {
 const percent = (value, digits = 1) => (value === null || value === undefined ? "\u2013" : `${(100 * value).toFixed(digits)} %`);
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / (values.length || 1);
 
-// The address: what is looked at, so that a link leads a colleague to it.
+// The address holds the current selection, so that links open it.
 const address = {
   get() { return Object.fromEntries(new URLSearchParams(location.hash.slice(1))); },
   set(changes, { replace = true } = {}) {
@@ -98,7 +98,7 @@ const address = {
   },
 };
 
-// Light, dark, or as the system has it.
+// Theme: light, dark, or the system's.
 function isDark() {
   const asked = document.documentElement.dataset.theme;
   return asked ? asked === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -114,7 +114,7 @@ function themeButton() {
   return button;
 }
 
-// Tabs over the page: a view is built when it is first looked at.
+// Tabs of the page; a view is built when it is first opened.
 function tabs(title, subtitle, views) {
   const top = document.getElementById("top"), main = document.getElementById("main");
   const built = new Map(), buttons = new Map();

@@ -1,4 +1,4 @@
-// Plots as SVG: lines over steps, bars, points; hover and arrow keys read the values.
+// Plots as SVG: lines over steps, bars, points; hover and arrow keys show values.
 
 const charts = [];  // of one page: the same step is read in all of them
 
@@ -97,7 +97,7 @@ function keys(series) {
   return el("div", {}, series.map((s, n) => el(`span.key.s${n % 6}`, {}, el("i"), s.name)));
 }
 
-// Bars beside each other for every label; series: {name, y}.
+// Grouped bars for every label; series: {name, y}.
 function barChart({ title, note, labels, series, format = number, stacked = false }) {
   const width = 380, height = 190, margin = [46, 8, 8, 24];
   const sums = stacked ? labels.map((_, i) => series.reduce((sum, s) => sum + s.y[i], 0)) : series.flatMap((s) => s.y);

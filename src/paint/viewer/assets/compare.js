@@ -1,4 +1,4 @@
-// Several runs over each other.
+// The page of several runs: overlaid curves.
 
 const NAMES = DATA.runs.map((run) => run.name);
 const allSteps = [...new Set(DATA.runs.flatMap((run) => run.metrics.step ?? []))].sort((a, b) => a - b);

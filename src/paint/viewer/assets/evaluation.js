@@ -1,4 +1,4 @@
-// The page of evaluations: who is how good, problem by problem, and why an answer failed.
+// The page of evaluations: scores of policies, samples by problem, and reasons of failures.
 
 const POLICIES = DATA.policies, SETS = DATA.benchmarks;
 const setNamed = (name) => SETS.find((set) => set.name === name) ?? SETS[0];
@@ -41,7 +41,7 @@ const KINDS_OF_PROBLEMS = {
   never: ["never right", (p) => Object.values(p.answers).every((a) => shareOf(a) === 0)],
   always: ["always right", (p) => Object.values(p.answers).every((a) => shareOf(a) === a.length)],
   cut: ["with truncated answers", (p) => Object.values(p.answers).flat().some((a) => a.truncated)],
-  doubt: ["gold answer in doubt", (p) => p.doubt !== null],
+  doubt: ["gold answer with a warning", (p) => p.doubt !== null],
   unparsed: ["gold answer never parses", (p) => p.never_parses],
 };
 
@@ -75,7 +75,7 @@ function choose(problem, { move = true } = {}) {
   answersBox.replaceChildren(
     el("h2", {}, "Problem ", readable(problem.id)), el("div.text", {}, readable(problem.problem)),
     el("div.facts", {}, el("span", {}, "gold ", problem.golds.map((gold) => el("b.mono", {}, visible(gold), " "))), Object.entries(problem.labels).map(([name, value]) => el("span", {}, `${name} ${value}`))),
-    ...[problem.doubt ? el("div.note", {}, problem.never_parses ? "This gold answer never parses; it is met by the same text alone. " : "This gold answer may be misread. ", readable(problem.doubt)) : null].filter(Boolean),
+    ...[problem.doubt ? el("div.note", {}, problem.never_parses ? "This gold answer never parses; only the same text matches it. " : "This gold answer may be misread. ", readable(problem.doubt)) : null].filter(Boolean),
     ...[problem.solution ? el("details.panel", {}, el("summary", {}, "Reference solution"), el("pre", {}, readable(problem.solution))) : null].filter(Boolean),
     POLICIES.length > 1 ? el("div.bar-row", {}, "side by side ", select(0), select(1)) : "",
     el("div.grid2", {}, shown.map((p) => el("div", { "data-policy": p }, el("h3", {}, p), (problem.answers[p] ?? []).map((answer, i) => answerPanel(answer, i))))));
@@ -84,7 +84,7 @@ function choose(problem, { move = true } = {}) {
 const WHY = { right: "right", wrong: "another answer than the gold one", "no box": "no answer in a box", "unclosed thought": "the thought was never closed, so nothing after it counts", truncated: "cut at the token limit before an answer", "unparsable gold": "the gold answer does not parse", "timed out": "the comparison took too long" };
 function answerPanel(answer, i) {
   const verdict = answer.correct ? el("b.good", {}, "\u2713 right") : el("b.bad", {}, `\u2717 ${answer.reason}`);
-  const extra = [answer.by_hand ? `judged by hand: ${answer.by_hand}` : null, answer.lenient !== answer.correct ? "right by the lenient reading" : null, answer.truncated ? "truncated" : null, answer.looping ? "repeating" : null].filter(Boolean);
+  const extra = [answer.by_hand ? `manual verdict: ${answer.by_hand}` : null, answer.lenient !== answer.correct ? "right by the lenient reading" : null, answer.truncated ? "truncated" : null, answer.looping ? "repeating" : null].filter(Boolean);
   return el("details.panel", { open: i === 0, "data-sample": i }, el("summary", {}, `#${i} `, verdict, " ", answer.answer === null ? "" : el("span.mono", {}, visible(answer.answer, { breaks: false })), el("span.soft", {}, `  ${number(answer.tokens)} tokens${extra.length ? ` \u00b7 ${extra.join(" \u00b7 ")}` : ""}`)),
     el("p.soft", {}, answer.correct ? null : `Why: ${WHY[answer.reason] ?? answer.reason}.`), el("pre", {}, readable(answer.text)));
 }
@@ -102,7 +102,7 @@ function buildProblems(section) {
 
 function buildAsked(section) {
   const rows = POLICIES.flatMap((p) => Object.entries(DATA.asked[p]).flatMap(([name, asked]) => Object.entries(asked).map(([key, value]) => [`${p}, ${name}: ${key}`, JSON.stringify(value)])));
-  section.append(el("h2", {}, "How they were asked"), settingsTable(rows, ["value"]));
+  section.append(el("h2", {}, "Evaluation settings"), settingsTable(rows, ["value"]));
 }
 
 addEventListener("keydown", (event) => {

@@ -16,7 +16,7 @@ const CURVES = [
   ["Length", ["completion_tokens", "rationale_tokens"], "tokens a completion", number],
   ["Selected tokens", ["selected_kl"], "KL of the tokens that are interpolated, nats", number],
   ["Engine gap", ["logprob_mismatch_mean", "logprob_mismatch_p99"], "nats between engine and trainer, mean and 99th percentile", number],
-  ["Gradient norm", ["gradient_norm"], "before it is scaled down", number],
+  ["Gradient norm", ["gradient_norm"], "before clipping", number],
 ];
 
 function openStep(step) {
@@ -168,9 +168,9 @@ function drawRollout() {
 
 function origin(row) {
   const step = row.at, said = [];
-  if (row.is_kept) said.push("Values: those of the step itself, kept while training.");
-  else if (row.entries) said.push("Values: scored again; none were kept for this row.");
-  if (row.entries && step.is_exact) said.push(`Likeliest tokens: scored again with the student before this step${row.moved !== undefined ? ` (its log-probs ${row.moved === 0 ? "are the kept ones" : `differ from the kept ones by at most ${number(row.moved, 2)} nats`})` : ""}.`);
+  if (row.is_kept) said.push("Values: those of the step itself, logged during training.");
+  else if (row.entries) said.push("Values: rescored; none were logged for this row.");
+  if (row.entries && step.is_exact) said.push(`Most likely tokens: rescored with the student before this step${row.moved !== undefined ? ` (its log-probs ${row.moved === 0 ? "are the kept ones" : `differ from the kept ones by at most ${number(row.moved, 2)} nats`})` : ""}.`);
   else if (row.entries) said.push(`Likeliest tokens and pushes are not those of the step's own student: they are scored with the checkpoint after step ${step.student}, and the step's student stood after step ${row.step - 1}${row.moved !== undefined ? ` (its log-probs differ by at most ${number(row.moved, 2)} nats)` : ""}.`);
   return el(row.entries && !step.is_exact ? "div.note" : "p.soft", { id: "origin" }, said.join(" "));
 }
@@ -231,7 +231,7 @@ function solutionPanel(row) {
   }
   const chips = anchors.map((a) => el(a.found ? "button.chip.found" : "span.chip.missing", { type: a.found ? "button" : null, "data-anchor": a.text, title: `${a.boxed ? "boxed answer, " : ""}${a.found ? (a.tokens ? `found at token ${a.tokens[0]}` : "found") : "missing in the completion"}`, onclick: () => { if (a.tokens) showAnchor(a); } }, a.found ? "\u2713 " : "\u2717 ", visible(a.text, { breaks: false }), a.boxed ? " \u25a1" : ""));
   const found = anchors.filter((a) => a.found).length;
-  const hidden = solution.hidden ? `the hatched part, ${percent((solution.hidden[1] - solution.hidden[0]) / (solution.text.length || 1))}, was hidden from the teacher` : "which part was hidden cannot be told (docs/how-to/inspect-rollouts.md)";
+  const hidden = solution.hidden ? `the hatched part, ${percent((solution.hidden[1] - solution.hidden[0]) / (solution.text.length || 1))}, was hidden from the teacher` : "the hidden part cannot be determined (docs/how-to/inspect-rollouts.md)";
   return el("details.panel", { open: true }, el("summary", {}, `The solution: ${found} of ${anchors.length} anchors found, ${hidden}`), text,
     el("div.chips", {}, chips), el("p.soft", {}, "\u2713 found in the completion (click: where), \u2717 missing, \u25a1 what a box holds"));
 }
@@ -276,7 +276,7 @@ function contextsPanel(row) {
   return el("details.panel", { open: true, id: "contexts" }, el("summary", {}, "What the solution does: the same completion under other contexts"),
     el("div.bar-row", {}, el("label", {}, "colour by ", choice), el("span", { id: "legend-contexts" })),
     el("div.contexts", {}, columns.map((column) => column.node)),
-    el("p.soft", {}, "What is there with another problem's solution, too, is there because some reference stands in the prompt; what is there with its own alone is what the teacher knows from it."));
+    el("p.soft", {}, "KL that also appears with another problem's solution is caused by having any reference, not by its content; what appears only with its own is what the teacher knows from it."));
 }
 
 function recolourContexts() {

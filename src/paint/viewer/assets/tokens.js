@@ -1,4 +1,4 @@
-// The tokens of a rollout: coloured by a quantity, each with what stands behind it.
+// The tokens of a rollout: coloured by a quantity, with details of each.
 
 const RAMPS = {
   light: { up: ["#ffffff", "#d9f0c2", "#7fcdbb", "#2c8fb8", "#24459b", "#081d58"], both: ["#7f3b08", "#e08214", "#fee0b6", "#ffffff", "#c6dbef", "#4393c3", "#08306b"] },
@@ -17,7 +17,7 @@ function luminance(colour) {
 // Black or white, whichever is read better: the contrast is 4.5 or more on every colour.
 const inkOn = (colour) => (luminance(colour) > .179 ? "#000000" : "#ffffff");
 
-// What tokens can be coloured by. `of` takes the unpacked values of a row and a place.
+// Quantities that colour tokens. `of` takes the unpacked values of a row and a place.
 const QUANTITIES = [
   { key: "kl", name: "KL without clip", unit: "nats", needs: ["kl"], of: (v, i) => v.kl[i] },
   { key: "loss", name: "loss (with clip)", unit: "nats", needs: ["loss"], both: true, of: (v, i) => v.loss[i] },
