@@ -801,9 +801,9 @@ def test_adapter_sync_check_passes_matching_engine_and_restores_adapter(
 @pytest.mark.parametrize(
     ("keeps", "message", "bound"),
     [
-        (1, "does not serve the adapter that it is given", 1e-3),
-        (1, "does not serve the adapter that it is given", 0.05),
-        (1, "does not serve the adapter that it is given", float("inf")),
+        (1, "does not serve the adapter that it was sent", 1e-3),
+        (1, "does not serve the adapter that it was sent", 0.05),
+        (1, "does not serve the adapter that it was sent", float("inf")),
         (2, "answers from an older version", 1e-3),
         (2, "answers from an older version", 0.05),
     ],
