@@ -41,11 +41,11 @@ demo: setup  ## train and evaluate on the embedded model
 
 # Two processes of one thread share the work: on two cores that is faster than one of two threads.
 REAL = OMP_NUM_THREADS=1 $(BIN)/python examples/smollm2/run.py
-real: setup  ## the same on a small real model (docs/results/smollm2.md): 1.5 to 3 hours; stopped, it goes on
+real: setup  ## the same on a small real model (docs/results/smollm2.md): 1.5 to 3 hours; resumes when run again
 	@mkdir -p runs
 	$(REAL) > runs/real-beside.txt 2>&1 & $(REAL); status=$$?; wait; exit $$status
 
-results: setup  ## the paper's tables on the demo (docs/results/demo.md); stopped, it goes on where it was
+results: setup  ## the paper's tables on the demo (docs/results/demo.md); resumes when run again
 	$(BIN)/paint demo --methods sft grpo opsd paint --seeds 5
 	$(BIN)/paint demo --methods grpo-long opsd paint --seeds 5 --every-checkpoint --folder runs/demo-budget
 	$(BIN)/paint ablate controls demo-paint --seeds 5

@@ -164,7 +164,7 @@ def test_off_policy_reverse_kl_warns(tmp_path: Path, capsys: pytest.CaptureFixtu
         tmp_path / "run",
         display=Display(),
     )
-    assert "reverse KL suffers from them (arXiv 2606.24143)" in capsys.readouterr().out
+    assert "(arXiv 2606.24143), and objective.divergence is reverse_kl" in capsys.readouterr().out
 
 
 @pytest.mark.slow

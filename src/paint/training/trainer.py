@@ -47,6 +47,7 @@ from paint.inference.vllm.process import training_tokens
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
+from paint.objective.divergences import FORWARD_KL, find_divergence
 from paint.objective.fused import triton_row_work
 from paint.training import checkpoint, run_log
 from paint.training.async_rollouts import AsyncRollouts
@@ -291,25 +292,26 @@ def log_step(
 def _open_async_rollouts(setup: Setup, folder: Path, display: Display, done: int) -> AsyncRollouts:
     """Asynchronous rollouts, with those that were in flight after ``done`` steps."""
     config = setup.config
-    if config.objective.divergence != "forward_kl":
+    if find_divergence(config.objective.divergence) is not FORWARD_KL:
         display.note(
-            "rollout.off_policy_steps: forward KL bears old completions, reverse KL suffers "
-            "from them "
-            f"(arXiv 2606.24143), and objective.divergence is {config.objective.divergence}; "
-            "look at off_policy_kl"
+            "rollout.off_policy_steps: forward KL tolerates off-policy completions, reverse KL "
+            f"does not (arXiv 2606.24143), and objective.divergence is "
+            f"{config.objective.divergence}; watch off_policy_kl"
         )
 
-    def begin(engine: Engine, step_index: int) -> PendingCompletions:
+    def submit(engine: Engine, step_index: int) -> PendingCompletions:
         rows = minibatch(setup, step_index)
         with setup.accelerator.split_between_processes(rows) as batch:
             return engine.submit(*generation_request(setup, batch, step_index))
 
     engines = [setup.engine.fork() for _ in range(config.rollout.off_policy_steps)]
     measured = config.train.micro_batch_size
-    ahead = AsyncRollouts(setup.policy, engines, begin, steps=config.train.steps, measured=measured)
+    pending = AsyncRollouts(
+        setup.policy, engines, submit, steps=config.train.steps, measured=measured
+    )
     if done and (last := latest_checkpoint(folder)):
-        ahead.restore(last)
-    return ahead
+        pending.restore(last)
+    return pending
 
 
 def grades_of(setup: Setup, scored: Sequence[ScoredRollout]) -> list[Grade]:
