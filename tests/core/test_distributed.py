@@ -47,19 +47,19 @@ from datetime import timedelta
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 from paint.core.distributed import (
-    agreed_signal, gathered, gathered_on_first, is_same_everywhere, meet, on_first_rank
+    all_gather_objects, any_rank_signal, barrier, equal_on_all_ranks, gather_on_rank0, run_on_rank0
 )
 
 limit = InitProcessGroupKwargs(timeout=timedelta(seconds=2))
 rank = Accelerator(kwargs_handlers=[limit]).process_index
-waves = on_first_rank(lambda: time.sleep(5) or "waves")
+waves = run_on_rank0(lambda: time.sleep(5) or "waves")
 if rank == 1:
     time.sleep(5)
-meet()
+barrier()
 mine = [10 * rank, 10 * rank + 1]
 setting = [
-    waves, gathered(mine), gathered_on_first(mine), agreed_signal([15] * rank),
-    is_same_everywhere("same"), is_same_everywhere(rank),
+    waves, all_gather_objects(mine), gather_on_rank0(mine), any_rank_signal([15] * rank),
+    equal_on_all_ranks("same"), equal_on_all_ranks(rank),
 ]
 print(f"rank {rank}: {setting}\\n", end="", flush=True)
 """
@@ -81,17 +81,17 @@ LOST = """
 import os
 from pathlib import Path
 from accelerate import Accelerator
-from paint import ranks
+from paint.core import distributed
 
 rank = Accelerator().process_index
-ranks.AGENT_SECONDS = 1
+distributed.AGENT_SECONDS = 1
 try:
-    with ranks.report_once(Path("runs/a")):
-        ranks.meet()
+    with distributed.report_once(Path("runs/a")):
+        distributed.barrier()
         if rank == 1:
             os._exit(3)
-        ranks.meet()
-except ranks.RankLost as lost:
+        distributed.barrier()
+except distributed.RankLost as lost:
     print(lost)
 """
 

@@ -760,7 +760,7 @@ COMPILE = """
 import itertools, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from paint import kernels
+from paint.objective import triton_kernels as kernels
 
 def build(kernel, capability, types, constants):
     names = [p.name for p in kernel.params]

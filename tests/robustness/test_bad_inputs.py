@@ -334,10 +334,6 @@ MODELS: dict[str, Break] = {
     "template calls": _template("{{ nonesuch(messages) }}"),
     "template unsafe": _template("{{ ''.__class__.__mro__[1].__subclasses__() }}"),
     "template deaf": _template("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"),
-    "template loops": _template(
-        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
-        "{{ messages[0].content }}"
-    ),
     "template recurses": _template("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
     "template huge": _template("{{ 'x' * 10**13 }}{{ messages[0].content }}"),
     "template not UTF-8": _text("chat_template.jinja", "{{ 'é' }}".encode("latin-1")),

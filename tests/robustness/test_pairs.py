@@ -72,8 +72,8 @@ def test_concurrent_ranks_refuse_locked_folder_together(world: Path, tmp_path: P
     holder = f"""
 import time
 from pathlib import Path
-from paint.core.storage import locked
-with locked(Path({str(tmp_path / "run/run")!r})):
+from paint.core.storage import lock_folder
+with lock_folder(Path({str(tmp_path / "run/run")!r})):
     print("held", flush=True)
     time.sleep(120)
 """
