@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if failure.exitcode < 0:
             name = signal.Signals(-failure.exitcode).name
             print(
-                f"paint: rank {rank} was ended by {name}; go on from the last checkpoint with "
+                f"paint: rank {rank} was ended by {name}; resume from the last checkpoint with "
                 f"`paint resume RUN`",
                 file=sys.stderr,
                 flush=True,

@@ -294,8 +294,8 @@ def test_eval_full_tuning_checkpoints_share_base_with_adapters(
     # What does not go together is refused before anything is loaded or stored.
     nothing = ["--folder", str(tmp_path / "nothing")]
     for more, message in (
-        ([str(adapted)], "its tuning is 'lora', another target's is 'full'"),
-        (["--rollout.engine", "vllm"], "A checkpoint's model/ folder is a model of its own"),
+        ([str(adapted)], "its train_mode is 'lora', another target's is 'full'"),
+        (["--rollout.engine", "vllm"], "A checkpoint's model/ folder is a complete model"),
     ):
         assert main(["eval", str(run), *more, *flags, *nothing]) == 2
         assert message in capsys.readouterr().err

@@ -439,7 +439,7 @@ def test_train_two_ranks_and_two_vllm_servers_killed_resumes(
     assert process.returncode == 128 + signal.SIGKILL, output
     assert "is left out" in output
     assert "frame #" not in output  # of torch's C++
-    said = "rank 0 was ended by SIGKILL; what it saved is whole, resume with `paint resume RUN`"
+    said = "rank 0 was ended by SIGKILL; resume from the last checkpoint with `paint resume RUN`"
     assert output.splitlines()[-1] == f"paint: {said}"
     until(lambda: all_gone([*processes, *later]), 30)
 

@@ -380,7 +380,7 @@ def _as_begun(config: Config, folder: Path) -> Config:
         raise RunError(
             f"{folder} holds a run in another setting:\n  "
             + "\n  ".join(changes)
-            + f"\ngo on with it in its own (`paint resume {folder}`), or set --log.name"
+            + f"\nresume it in its own folder (`paint resume {folder}`), or set --log.name"
         )
     steps = max(config.train.steps, begun.train.steps)
     rollout = config.rollout
