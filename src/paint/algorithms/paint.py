@@ -75,8 +75,8 @@ def add_teacher_prompt(setup: Setup, rollout: Rollout, step_index: int) -> Rollo
     )
 
     seed = derive_seed(setup.config.train.seed, step_index, rollout.row)
-    view = build_teacher_prompt(setup.policy, options, setup.problems, problem, ratio, seed)
-    return replace(rollout, teacher_prompt=view, metrics={**scores, "mask_ratio": ratio})
+    prompt = build_teacher_prompt(setup.policy, options, setup.problems, problem, ratio, seed)
+    return replace(rollout, teacher_prompt=prompt, metrics={**scores, "mask_ratio": ratio})
 
 
 def build_teacher_prompt(
@@ -162,9 +162,9 @@ def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int)
         prompt = policy.teacher_prompt(
             rollout.problem.problem, context, complete=complete, rationale=rationale
         )
-        view = TeacherPrompt(context, complete, prompt, rationale)
-        figures = {**rollout.metrics, "rationale_tokens": len(written.ids)}
-        with_rationales.append(replace(rollout, teacher_prompt=view, metrics=figures))
+        teacher_prompt = TeacherPrompt(context, complete, prompt, rationale)
+        metrics = {**rollout.metrics, "rationale_tokens": len(written.ids)}
+        with_rationales.append(replace(rollout, teacher_prompt=teacher_prompt, metrics=metrics))
     return with_rationales
 
 
