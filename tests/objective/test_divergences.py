@@ -13,7 +13,7 @@ from paint.config.run_folder import read_metrics, read_run
 from paint.core.errors import ConfigError
 from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name, find_divergence
 from paint.objective.fused import fused_paint_loss
-from paint.objective.loss import paint_loss
+from paint.objective.loss import paint_loss, require_slope
 from paint.objective.options import ObjectiveConfig
 from paint.training.trainer import train
 
@@ -86,6 +86,26 @@ def test_triton_kernel_outside_divergence_is_refused(monkeypatch: pytest.MonkeyP
     options = ObjectiveConfig(divergence=SPEC, temperature=1.0)
     with pytest.raises(ValueError, match="chi_squared"):
         kernels.differentiate(rows, rows, {}, {}, rows[:, 0] > 0, None, None, options)
+
+
+def test_require_slope_wrong_derivative_is_refused() -> None:
+    require_slope(chi_squared)
+    wrong = replace(chi_squared, slope=lambda p, log_p, q, log_q: q - p**2 / q + 1e-4)
+    with pytest.raises(ConfigError, match="chi_squared"):
+        require_slope(wrong)
+
+
+def test_train_divergence_object_equals_named_one(tmp_path: Path) -> None:
+    recipe = read_recipe(find_recipe("demo-paint"))
+    train_config = replace(recipe.train, steps=1, batch_size=4)
+    losses = []
+    # Of another name, and in no module: another record than the one that the name finds.
+    for divergence in (chi_squared, replace(chi_squared, name="object")):
+        objective = replace(recipe.objective, divergence=divergence_name(divergence))
+        run = tmp_path / divergence.name
+        train(replace(recipe, objective=objective, train=train_config), run)
+        losses.append([row["loss"] for row in read_metrics(run)])
+    assert losses[0] == losses[1]
 
 
 def test_train_outside_divergence_in_recipe_trains(tmp_path: Path) -> None:

@@ -417,6 +417,26 @@ def divergence_terms(
     return weight + weight * (log_q - log_q.detach())
 
 
+def require_slope(divergence: Divergence) -> None:
+    """Refuse a divergence whose slope is not ∂ term / ∂ log q, by float64 autograd at a few points.
+
+    Raises:
+        ConfigError: the fused loss would train by another gradient than the reference.
+    """
+    points = torch.linspace(-3, 3, 14, dtype=torch.float64).view(2, 7)
+    log_p, log_q = points.cos().log_softmax(-1), points.sin().log_softmax(-1)
+    p, q = log_p.exp(), log_q.exp()
+    with torch.enable_grad():
+        variable = log_q.clone().requires_grad_()
+        term = divergence.term(p, log_p, variable.exp(), variable)
+        (expected,) = torch.autograd.grad(term.sum(), variable)
+    if not torch.allclose(divergence.slope(p, log_p, q, log_q), expected, rtol=1e-6, atol=1e-9):
+        raise ConfigError(
+            f"the slope of the divergence {divergence.name!r} is not the derivative of its term "
+            f"with respect to log q"
+        )
+
+
 def finite(log_probs: Float[Tensor, "*n v"]) -> Float[Tensor, "*n v"]:
     """Replace log 0 by the lowest finite number: its exp is still 0, and 0 log 0 is 0, not NaN.
 

@@ -47,8 +47,9 @@ from paint.inference.vllm.process import training_tokens
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
-from paint.objective.divergences import FORWARD_KL, find_divergence
+from paint.objective.divergences import DIVERGENCES, FORWARD_KL, find_divergence
 from paint.objective.fused import triton_row_work
+from paint.objective.loss import require_slope
 from paint.training import checkpoint, run_log
 from paint.training.async_rollouts import AsyncRollouts
 from paint.training.optim import learning_rate, open_optimizer
@@ -121,6 +122,9 @@ def _train(
     grading = config.grading
     find_grader(grading.grader)  # refused now, not after the model is loaded
     candidates = read_problems(config.data)
+    divergence = find_divergence(config.objective.divergence)
+    if divergence not in DIVERGENCES.values():
+        require_slope(divergence)
     if config.objective.impl == "triton":
         triton_row_work(accelerator.device)  # refused now, not after the first rollouts
     policy = load_policy(config.model, seed=config.train.seed, device=accelerator.device)
