@@ -37,7 +37,7 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
-LAB = cfg.ModelConfig(
+DEMO = cfg.ModelConfig(
     path="demo", dtype="float32", lora_rank=8, lora_alpha=16, teacher_thinking=False
 )
 
@@ -60,7 +60,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
 @pytest.fixture
 def policy() -> Policy:
     """The demo's model with a fresh adapter: the student equals the base."""
-    return load_policy(LAB, seed=0)
+    return load_policy(DEMO, seed=0)
 
 
 def move(policy: Policy, seed: int = 1, by: float = 0.05) -> None:
@@ -85,7 +85,7 @@ def problems() -> list[Problem]:
 
 
 @pytest.fixture
-def lab_copy(tmp_path: Path) -> Path:
+def demo_copy(tmp_path: Path) -> Path:
     """A copy of the demo's model that a test may damage."""
     folder = tmp_path / "model"
     folder.mkdir()

@@ -15,7 +15,7 @@ from typing import Any
 END = 2
 
 
-class StandIn:
+class FakeVllmServer:
     """One server. ``calls`` holds (path, body) in order of arrival.
 
     Attributes:
@@ -159,7 +159,7 @@ def _error(message: str) -> dict[str, Any]:
     return {"error": {"message": message}}
 
 
-def _handler(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
+def _handler(fake_server: FakeVllmServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True  # or the content waits 40 ms for the headers' receipt
@@ -167,15 +167,15 @@ def _handler(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
             body = json.loads(self.rfile.read(length)) if length else None
-            stand_in.calls.append((self.path, body))
-            status, content = stand_in.respond(self.path, body)
-            while stand_in.silent:
+            fake_server.calls.append((self.path, body))
+            status, content = fake_server.respond(self.path, body)
+            while fake_server.silent:
                 time.sleep(0.01)
-            if not stand_in.alive:
+            if not fake_server.alive:
                 self.close_connection = True
                 self.connection.close()
                 return
-            if stand_in.send is not None and stand_in.send(self, self.path, status, content):
+            if fake_server.send is not None and fake_server.send(self, self.path, status, content):
                 return
             text = (content if isinstance(content, str) else json.dumps(content)).encode()
             self.send_response(status)

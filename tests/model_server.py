@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fake_vllm_server import StandIn
+from fake_vllm_server import FakeVllmServer
 from paint.config.schema import ModelConfig
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
@@ -19,7 +19,7 @@ from paint.models.policy import load_policy
 from paint.models.weights import load_trained, read_adapter_shape
 
 
-class ModelServer(StandIn):
+class ModelServer(FakeVllmServer):
     """One server; its adapters answer."""
 
     def __init__(self, port: int, **settings: Any) -> None:

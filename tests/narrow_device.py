@@ -19,7 +19,7 @@ from torch.utils.backend_registration import (
 
 
 class _Unseen(_DummyBackendModule):
-    """Nobody finds the stand-in by looking what devices there are: other tests run beside it."""
+    """Nobody finds the fake server by looking what devices there are: other tests run beside it."""
 
     def is_available(self) -> bool:
         return False
@@ -102,7 +102,7 @@ class NarrowDevice(TorchDispatchMode):
 
 
 def on_narrow_device(module: nn.Module) -> nn.Module:
-    """The module, with its parameters and buffers on the stand-in."""
+    """The module, with its parameters and buffers on the fake server."""
     moved: dict[int, nn.Parameter] = {}
     for part in module.modules():
         for name, value in part._parameters.items():

@@ -471,7 +471,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("lab_model"), help="folder that the model is written to"
+        "--out", type=Path, default=Path("demo_model"), help="folder that the model is written to"
     )
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

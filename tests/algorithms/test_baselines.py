@@ -21,7 +21,7 @@ from datasets import Dataset
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from conftest import LAB, move
+from conftest import DEMO, move
 from paint.algorithms import grpo
 from paint.algorithms.grpo import advantages, grpo_terms, reward, score_group
 from paint.algorithms.sft import reference, score_reference, sft_loss
@@ -237,7 +237,7 @@ def test_sft_loss_and_gradient_match_trl(
 ) -> None:
     from trl import SFTConfig, SFTTrainer
 
-    ours, theirs = load_policy(LAB, seed=0), load_policy(LAB, seed=0)
+    ours, theirs = load_policy(DEMO, seed=0), load_policy(DEMO, seed=0)
     for policy in (ours, theirs):
         move(policy)
     chosen = problems[:12]
@@ -360,7 +360,7 @@ def test_grpo_loss_gradient_and_advantages_match_trl(
     kl: float,
 ) -> None:
     """A second update on the same completions: the adapter is no longer that which wrote them."""
-    ours, theirs = load_policy(LAB, seed=0), load_policy(LAB, seed=0)
+    ours, theirs = load_policy(DEMO, seed=0), load_policy(DEMO, seed=0)
     rollouts = answered(ours, problems)
     trainer = grpo_trainer(theirs, rollouts, tmp_path, loss_type=loss_type, beta=kl, epsilon=0.2)
     trainer.model.train()

@@ -16,7 +16,7 @@ from paint.cli.main import parse
 from paint.config.recipe import find_recipe, flags, from_table, read_recipe
 from paint.config.schema import Config
 
-LAB = read_recipe(find_recipe("demo-paint"))
+DEMO = read_recipe(find_recipe("demo-paint"))
 
 
 def config_of(*arguments: str) -> Config:
@@ -73,15 +73,15 @@ def test_train_unknown_recipe_key_is_refused_with_file_and_nearest_key(tmp_path:
 
 
 def test_train_flags_override_only_named_settings() -> None:
-    assert config_of() == LAB
+    assert config_of() == DEMO
     changed = config_of(
         "--train.steps", "3", "--model.student-thinking", "--context.mask-ratio-wrong=0.1"
     )
     assert changed == replace(
-        LAB,
-        train=replace(LAB.train, steps=3),
-        model=replace(LAB.model, student_thinking=True),
-        context=replace(LAB.context, mask_ratio_wrong=0.1),
+        DEMO,
+        train=replace(DEMO.train, steps=3),
+        model=replace(DEMO.model, student_thinking=True),
+        context=replace(DEMO.context, mask_ratio_wrong=0.1),
     )
 
 
@@ -90,4 +90,4 @@ def test_train_flags_override_only_named_settings() -> None:
 @example({"log": {"name": "-a", "token_rows": "all"}, "model": {"lora_targets": ["q_proj"]}})
 def test_flags_round_trip_config(table: dict[str, dict[str, Any]]) -> None:
     config = from_table(table)
-    assert config_of(*flags(config, LAB)) == config
+    assert config_of(*flags(config, DEMO)) == config

@@ -219,7 +219,7 @@ def test_baseline_steps_match_epochs_of_scripts(method: str, model: str) -> None
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_only_grpo_thinks_and_writes_long_completions(model: str) -> None:
+def test_shipped_recipes_only_grpo_thinks_and_samples_long(model: str) -> None:
     for method in METHODS:
         config = shipped(method, model)
         is_long = config.rollout.max_new_tokens > 1024

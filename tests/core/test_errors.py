@@ -56,7 +56,7 @@ def test_escape_markdown_cell_is_one_reversible_line(text: str) -> None:
 
 
 def test_escape_markdown_cell_keeps_metrics_and_names() -> None:
-    for text in ("59.0 [55.1, 62.3]", "lab_paint", "step-000020", "1,024 [900, inf]", "p < 0.05"):
+    for text in ("59.0 [55.1, 62.3]", "demo_paint", "step-000020", "1,024 [900, inf]", "p < 0.05"):
         assert escape_markdown_cell(text) == text.replace("<", "\\<")
 
 

@@ -186,13 +186,13 @@ def test_check_file_without_good_row_is_reported(tmp_path: Path) -> None:
         check_of(write(tmp_path))
 
 
-def test_check_file_unusable_tokenizer_is_refused(tmp_path: Path, lab_copy: Path) -> None:
+def test_check_file_unusable_tokenizer_is_refused(tmp_path: Path, demo_copy: Path) -> None:
     path = write(tmp_path, row(0))
     with pytest.raises(PolicyError, match=r'model\.path "nowhere/at-all" cannot be loaded'):
         check_file(DataConfig(path=path), "nowhere/at-all", display=Display(enabled=False))
-    (lab_copy / "chat_template.jinja").unlink()
+    (demo_copy / "chat_template.jinja").unlink()
     with pytest.raises(PolicyError, match="has no chat template"):
-        check_file(DataConfig(path=path), str(lab_copy), display=Display(enabled=False))
+        check_file(DataConfig(path=path), str(demo_copy), display=Display(enabled=False))
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=60))

@@ -56,7 +56,7 @@ def grader() -> Any:
         yield grader
 
 
-def train_lab(run: Path, *flags: str) -> None:
+def train_demo(run: Path, *flags: str) -> None:
     """Two steps of the demo's recipe, with a checkpoint after each."""
     options = ["--train.steps", "2", "--train.batch-size", "4", "--train.checkpoint-every", "1"]
     place = ["--log.folder", str(run.parent), "--log.name", run.name]
@@ -67,7 +67,7 @@ def train_lab(run: Path, *flags: str) -> None:
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that trained adapters."""
     run = tmp_path_factory.mktemp("runs") / "mine"
-    train_lab(run, "--train.learning-rate", "0.01")
+    train_demo(run, "--train.learning-rate", "0.01")
     return run
 
 
@@ -264,7 +264,7 @@ def test_eval_full_tuning_checkpoints_share_base_with_adapters(
     adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, evals = tmp_path / "runs/whole", tmp_path / "evals"
-    train_lab(run, "--train.learning-rate", "0.003", "--model.train-mode", "full")
+    train_demo(run, "--train.learning-rate", "0.003", "--model.train-mode", "full")
     flags = [*FEW, "--folder", str(evals)]
     assert main(["eval", str(run), *flags]) == 0
     summary = json.loads((evals / "demo/summary.json").read_text())

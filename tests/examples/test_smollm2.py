@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import LAB
+from conftest import DEMO
 from conversion import WHEEL, FetchError, cut_as_trained, fetched
 from paint.config.recipe import differences, find_recipe, read_recipe, to_table
 from paint.config.run_folder import read_metrics
@@ -133,7 +133,7 @@ def test_views_show_teacher_prompt_in_three_of_four() -> None:
 
 
 def test_cut_as_trained_splits_digits_and_keeps_blanks() -> None:
-    tokenizer = load_tokenizer(LAB.path)
+    tokenizer = load_tokenizer(DEMO.path)
     cut_as_trained(tokenizer)
     pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("the  12 is\n\n3.4")
     assert [piece for piece, _ in pieces] == ["the", "ĠĠ", "1", "2", "Ġis", "ĊĊ", "3", ".", "4"]
@@ -211,34 +211,40 @@ def test_best_rate_is_chosen_on_validation_and_shared_with_controls(
 
 
 @pytest.fixture(scope="module")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache whose base is the embedded model, given as a folder."""
     cache = tmp_path_factory.mktemp("cache")
     prepare(cache, Display(enabled=False), str(MODEL))
     return cache
 
 
-def test_prepare_trains_both_warm_ups_into_model(stand_in: Path) -> None:
+def test_prepare_trains_both_warm_ups_into_model(prepared_cache: Path) -> None:
     base, first, last = (
-        load_file(stand_in / name / "model.safetensors") for name in ("base", "warmed-1", "model")
+        load_file(prepared_cache / name / "model.safetensors")
+        for name in ("base", "warmed-1", "model")
     )
     layer = "model.layers.0.mlp.up_proj.weight"
     assert not torch.equal(base[layer], first[layer])
     assert not torch.equal(first[layer], last[layer])
     assert base.keys() == last.keys()
     [losses, others] = (
-        [row["loss"] for row in read_metrics(stand_in / f"warm-up-{number}")] for number in (1, 2)
+        [row["loss"] for row in read_metrics(prepared_cache / f"warm-up-{number}")]
+        for number in (1, 2)
     )
     assert len(losses) == len(others) == 8
     assert losses[-1] < losses[0]
 
 
-def test_prepare_is_cached_and_changed_model_is_refused(stand_in: Path, tmp_path: Path) -> None:
-    times = {path: path.stat().st_mtime_ns for path in stand_in.rglob("*.safetensors")}
-    assert prepare(stand_in, Display(enabled=False)) == stand_in / "model"
-    assert {path: path.stat().st_mtime_ns for path in stand_in.rglob("*.safetensors")} == times
+def test_prepare_is_cached_and_changed_model_is_refused(
+    prepared_cache: Path, tmp_path: Path
+) -> None:
+    times = {path: path.stat().st_mtime_ns for path in prepared_cache.rglob("*.safetensors")}
+    assert prepare(prepared_cache, Display(enabled=False)) == prepared_cache / "model"
+    assert {
+        path: path.stat().st_mtime_ns for path in prepared_cache.rglob("*.safetensors")
+    } == times
 
-    shutil.copytree(stand_in, tmp_path / "copy")
+    shutil.copytree(prepared_cache, tmp_path / "copy")
     (tmp_path / "copy/model/config.json").write_text("{}")
     with pytest.raises(
         CorruptFileError, match=r"config\.json .* delete .*model, and it is made again"
@@ -248,7 +254,7 @@ def test_prepare_is_cached_and_changed_model_is_refused(stand_in: Path, tmp_path
 
 @pytest.mark.slow
 def test_run_smollm2_from_rates_to_tables_repeats_without_work(
-    stand_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("run.RATES", (1 / 3, 1))
     recipes = []
@@ -257,7 +263,9 @@ def test_run_smollm2_from_rates_to_tables_repeats_without_work(
         recipes.append(tmp_path / recipe_of(method).name)
         recipes[-1].write_text(text.replace("batch_size = 8", "batch_size = 2"))
 
-    options = Options(seeds=1, problems=4, samples=1, cache=stand_in, folder=tmp_path / "demo")
+    options = Options(
+        seeds=1, problems=4, samples=1, cache=prepared_cache, folder=tmp_path / "demo"
+    )
 
     def run() -> list[Result]:
         return run_smollm2(recipes, options)

@@ -36,7 +36,7 @@ from paint.objective.masking import mask_solution
 from processes import until
 from runs import changed
 
-LAB = changed("demo-paint", {"train": {"seed": 3}})
+DEMO = changed("demo-paint", {"train": {"seed": 3}})
 RATIOS = (0.0, 0.5)
 READERS = ["student", "teacher@0", "teacher@0.5"]
 PROBE = [
@@ -58,10 +58,10 @@ PROBE = [
 def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished probe of 24 problems, two samples each, which was begun with fewer of both."""
     folder = tmp_path_factory.mktemp("probe")
-    probe(LAB, folder, problems=5, samples=1, ratios=(0.5,))
+    probe(DEMO, folder, problems=5, samples=1, ratios=(0.5,))
     path = folder / "teacher@0.5/problems/completions.jsonl"
     path.with_name("begun.jsonl").write_bytes(path.read_bytes())
-    probe(LAB, folder, problems=24, samples=2, ratios=RATIOS)
+    probe(DEMO, folder, problems=24, samples=2, ratios=RATIOS)
     return folder
 
 
@@ -85,7 +85,7 @@ def test_probe_summary_matches_stored_samples(probed: Path) -> None:
     asked = [
         json.loads((probed / reader / "problems/asked.json").read_text()) for reader in READERS
     ]
-    assert {setting["seed"] for setting in asked} == {LAB.train.seed}
+    assert {setting["seed"] for setting in asked} == {DEMO.train.seed}
     table = {
         cells[1]: cells[2:-1]
         for line in (probed / "summary.md").read_text().splitlines()
@@ -128,7 +128,7 @@ def test_probe_teacher_with_full_solution_beats_student(
 def test_probe_prompts_match_training(
     probed: Path, policy: Policy, problems: list[Problem]
 ) -> None:
-    first = [problems[i] for i in batch_indices(len(problems), 24, 0, LAB.train.seed)]
+    first = [problems[i] for i in batch_indices(len(problems), 24, 0, DEMO.train.seed)]
 
     def half(solution: str) -> str:
         return solution[: len(solution) - len(solution) // 2].rstrip() + " ...(omitted)..."
@@ -166,7 +166,7 @@ def controlled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished probe of 12 problems with every control."""
     folder = tmp_path_factory.mktemp("controls")
     shown: tuple[ContextSource, ...] = ("own", "other", "none", "answer", "wrong_answer")
-    probe(LAB, folder, problems=12, samples=2, ratios=RATIOS, shown=shown)
+    probe(DEMO, folder, problems=12, samples=2, ratios=RATIOS, shown=shown)
     return folder
 
 
@@ -207,7 +207,7 @@ def test_probe_control_labels_match_ablation() -> None:
 def test_probe_controls_show_what_training_shows(
     controlled: Path, policy: Policy, problems: list[Problem]
 ) -> None:
-    first = {p.id: p for p in first_problems(problems, 12, LAB.train.seed)}
+    first = {p.id: p for p in first_problems(problems, 12, DEMO.train.seed)}
 
     def shown(reader: str) -> dict[str, str]:
         config = changed("demo-paint", {"train": {"seed": 3}})
@@ -252,15 +252,15 @@ def test_probe_repeated_reuses_results_and_other_setting_is_refused(
     probed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (probed / "summary.json").read_text()
-    probe(LAB, probed, problems=24, samples=2, ratios=RATIOS)
+    probe(DEMO, probed, problems=24, samples=2, ratios=RATIOS)
     out = capsys.readouterr().out
     assert "tok/s" not in out
     assert "Training moves the student towards the teacher" in out
     assert (probed / "summary.json").read_text() == before
-    cooler = dataclasses.replace(LAB, rollout=dataclasses.replace(LAB.rollout, temperature=0.7))
+    cooler = dataclasses.replace(DEMO, rollout=dataclasses.replace(DEMO.rollout, temperature=0.7))
     with pytest.raises(StoreError, match=r"temperature: 1.1 -> 0.7"):
         probe(cooler, probed, problems=24, samples=2, ratios=RATIOS)
-    elsewhere = dataclasses.replace(LAB, context=ContextConfig(placement="prefix"))
+    elsewhere = dataclasses.replace(DEMO, context=ContextConfig(placement="prefix"))
     with pytest.raises(
         StoreError, match=r"0.5 hidden \(suffix\)' -> 'solution, 0.5 hidden \(prefix\)"
     ):
@@ -278,7 +278,7 @@ def test_probe_killed_and_resumed_gives_same_summary(tmp_path: Path) -> None:
     assert 32 <= len(stored.read_bytes().splitlines()) < 96
     assert not (tmp_path / "killed/summary.json").exists()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    probe(LAB, tmp_path / "undisturbed", problems=48, samples=2, ratios=RATIOS)
+    probe(DEMO, tmp_path / "undisturbed", problems=48, samples=2, ratios=RATIOS)
     for reader in READERS:
         assert lines_of(tmp_path / "killed", reader) == lines_of(tmp_path / "undisturbed", reader)
     for name in ("summary.json", "summary.md"):
@@ -314,7 +314,7 @@ def test_probe_problems_without_answers_are_refused_with_hint(tmp_path: Path) ->
 def test_probe_random_mask_is_stable_across_problem_counts(
     policy: Policy, problems: list[Problem]
 ) -> None:
-    config = dataclasses.replace(LAB, context=ContextConfig(placement="random"))
+    config = dataclasses.replace(DEMO, context=ContextConfig(placement="random"))
     one, again = (
         teacher(policy, config, first_problems(problems, count, 0), 0.5) for count in (40, 20)
     )
@@ -368,6 +368,6 @@ def test_answer_is_visible_in_any_spelling_as_whole_number() -> None:
 def test_probe_invalid_settings_are_refused(
     changes: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
-    config: Config = dataclasses.replace(LAB, **changes)
+    config: Config = dataclasses.replace(DEMO, **changes)
     with pytest.raises(ConfigError, match=message):
         validate_probe(config, **{"problems": 100, "samples": 4, "ratios": (0.3,), **options})

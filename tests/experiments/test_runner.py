@@ -334,7 +334,7 @@ def test_experiment_missing_checkpoint_is_named_and_retrained(
 def test_experiment_checkpoint_steps_follow_settings_and_need_earlier_ones(
     tmp_path: Path,
 ) -> None:
-    config = replace(LAB, train=replace(LAB.train, steps=25, checkpoint_every=10))
+    config = replace(DEMO, train=replace(DEMO.train, steps=25, checkpoint_every=10))
     cell = ExperimentRun("one", config)
     assert cell.steps(every_checkpoint=True) == [10, 20, 25]
     assert cell.steps(every_checkpoint=False) == [25]
@@ -524,22 +524,22 @@ def test_experiment_idle_process_waits_for_others_and_leaves_no_lock(
     assert not list(folder.glob(".lock-*"))
 
 
-LAB, LARGE = (read_recipe(find_recipe(name)) for name in ("demo-paint", "paint-qwen3-1.7b"))
+DEMO, LARGE = (read_recipe(find_recipe(name)) for name in ("demo-paint", "paint-qwen3-1.7b"))
 
 
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        ([ExperimentRun("one", LAB), ExperimentRun("one", LAB)], "^one names two recipes"),
-        ([ExperimentRun("base", LAB)], "^base names two recipes, or is reserved"),
+        ([ExperimentRun("one", DEMO), ExperimentRun("one", DEMO)], "^one names two recipes"),
+        ([ExperimentRun("base", DEMO)], "^base names two recipes, or is reserved"),
         (
-            [ExperimentRun("one", LAB), ExperimentRun("two", LARGE)],
+            [ExperimentRun("one", DEMO), ExperimentRun("two", LARGE)],
             r"^model\.path of two is 'Qwen/Qwen3-1\.7B', and that of one 'demo'",
         ),
         (
             [
-                ExperimentRun("one", LAB),
-                ExperimentRun("two", replace(LAB, model=replace(LAB.model, dtype="bfloat16"))),
+                ExperimentRun("one", DEMO),
+                ExperimentRun("two", replace(DEMO, model=replace(DEMO.model, dtype="bfloat16"))),
             ],
             r"^model\.dtype of two is 'bfloat16', and that of one 'float32'",
         ),
@@ -557,7 +557,7 @@ def test_experiment_folder_that_cannot_be_created_is_named(tmp_path: Path) -> No
     (tmp_path / "demo").write_text("")
     with pytest.raises(RunError, match=r"demo: File exists; choose another place"):
         run_experiment(
-            [ExperimentRun("one", LAB)], [0], tmp_path / "demo", demo_protocol(2, 2), Display()
+            [ExperimentRun("one", DEMO)], [0], tmp_path / "demo", demo_protocol(2, 2), Display()
         )
 
 
@@ -567,16 +567,16 @@ def test_experiment_several_ranks_are_refused(
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"^an experiment is one process"):
         run_experiment(
-            [ExperimentRun("one", LAB)], [0], tmp_path / "demo", demo_protocol(2, 2), Display()
+            [ExperimentRun("one", DEMO)], [0], tmp_path / "demo", demo_protocol(2, 2), Display()
         )
 
 
 def test_experiment_server_urls_do_not_count_as_other_setting(tmp_path: Path) -> None:
-    before = replace(LAB, rollout=replace(LAB.rollout, engine="vllm", urls=("http://one:1",)))
+    before = replace(DEMO, rollout=replace(DEMO.rollout, engine="vllm", urls=("http://one:1",)))
     after = replace(
         before,
         rollout=replace(before.rollout, urls=("http://two:1",)),
-        train=replace(LAB.train, steps=7),
+        train=replace(DEMO.train, steps=7),
     )
     new_run(before, tmp_path / "cell/seed-0", "", {})
     with pytest.raises(RunError, match=r"in another setting:\n  train\.steps: \d+ -> 7\nRepeat"):

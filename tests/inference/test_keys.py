@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import LAB
+from conftest import DEMO
 from paint.config.recipe import from_table
 from paint.config.schema import ConfigError, RolloutConfig
 from paint.core.display import Display
@@ -180,7 +180,7 @@ def test_owned_server_gets_fresh_secret_key(
         found = tmp_path / run / "found.json"
         command = f"{sys.executable} {tmp_path / 'spy.py'} {found}"
         rollout = RolloutConfig(engine="vllm", server=command, server_timeout=20.0)
-        setup = EngineSetup(policy, LAB, rollout, tmp_path / run, Display(), 64)
+        setup = EngineSetup(policy, DEMO, rollout, tmp_path / run, Display(), 64)
         opened = open_remote(VllmEngine.from_setup, setup, [[1]], SHORT)
         with pytest.raises(EngineError) as error, opened:
             pytest.fail("a spy is no server")

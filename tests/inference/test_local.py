@@ -28,7 +28,7 @@ from transformers import (
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from conftest import LAB
+from conftest import DEMO
 from paint.core import display
 from paint.core.display import Clock, Display, Terminal
 from paint.data.problems import Problem
@@ -105,12 +105,12 @@ def test_generate_ends_with_end_token_or_is_truncated(
 
 
 def test_generate_ignores_generation_config_of_model(
-    policy: Policy, lab_copy: Path, problems: list[Problem]
+    policy: Policy, demo_copy: Path, problems: list[Problem]
 ) -> None:
-    own = GenerationConfig.from_pretrained(lab_copy)
+    own = GenerationConfig.from_pretrained(demo_copy)
     own.update(repetition_penalty=5.0, do_sample=True, temperature=0.1)
-    own.save_pretrained(lab_copy)
-    bent = load_policy(dataclasses.replace(LAB, path=str(lab_copy)), seed=0)
+    own.save_pretrained(demo_copy)
+    bent = load_policy(dataclasses.replace(DEMO, path=str(demo_copy)), seed=0)
     prompts = prompts_of(policy, problems, 4)
     expected = LocalEngine(policy, batch_size=4).generate(prompts, SHORT, range(4))
     assert LocalEngine(bent, batch_size=4).generate(prompts, SHORT, range(4)) == expected

@@ -18,8 +18,8 @@ import pytest
 import torch
 from peft.utils import load_peft_weights
 
-from conftest import LAB, move
-from fake_vllm_server import END, StandIn
+from conftest import DEMO, move
+from fake_vllm_server import END, FakeVllmServer
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config
 from paint.core.display import Display
@@ -59,17 +59,17 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def stand_ins() -> Iterator[Callable[..., StandIn]]:
-    made: list[StandIn] = []
+def fake_servers() -> Iterator[Callable[..., FakeVllmServer]]:
+    made: list[FakeVllmServer] = []
 
-    def make(**settings: Any) -> StandIn:
-        made.append(StandIn(**settings))
+    def make(**settings: Any) -> FakeVllmServer:
+        made.append(FakeVllmServer(**settings))
         return made[-1]
 
     yield make
-    for stand_in in made:
-        stand_in.silent = False
-        stand_in.stop()
+    for fake_server in made:
+        fake_server.silent = False
+        fake_server.stop()
 
 
 @pytest.fixture
@@ -79,11 +79,11 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
 
 @pytest.fixture
 def opened(policy: Policy, tmp_path: Path) -> Iterator[Open]:
-    """Opens engines on stand-ins, and closes them."""
+    """Opens engines on fake servers, and closes them."""
     engines: list[VllmEngine] = []
 
     def open_on(
-        *servers: StandIn, timeout: float = 30.0, run: str = "run", **options: Any
+        *servers: FakeVllmServer, timeout: float = 30.0, run: str = "run", **options: Any
     ) -> VllmEngine:
         options = {"in_flight": 4, "patience": 20.0} | options
         folder = tmp_path / run / "engine"
@@ -114,13 +114,13 @@ def generate(engine: VllmEngine) -> list[tuple[int, ...]]:
     return [c.ids for c in engine.generate(PROMPTS, SHORT, range(len(PROMPTS)))]
 
 
-def test_vllm_request_contains_all_sampling_parameters(stand_ins: Any, opened: Open) -> None:
-    stand_in = stand_ins()
-    engine = opened(stand_in)
+def test_vllm_request_contains_all_sampling_parameters(fake_servers: Any, opened: Open) -> None:
+    fake_server = fake_servers()
+    engine = opened(fake_server)
     assert generate(engine) == EXPECTED
-    [name] = stand_in.adapters
+    [name] = fake_server.adapters
     bodies = sorted(
-        (body for path, body in stand_in.calls if path == "/v1/completions"),
+        (body for path, body in fake_server.calls if path == "/v1/completions"),
         key=lambda b: b["seed"],
     )
     for i, body in enumerate(bodies):
@@ -146,83 +146,85 @@ def test_vllm_request_contains_all_sampling_parameters(stand_ins: Any, opened: O
 
 
 def test_sync_weights_names_are_unique_across_versions_and_runs(
-    stand_ins: Any, opened: Open, tmp_path: Path
+    fake_servers: Any, opened: Open, tmp_path: Path
 ) -> None:
-    stand_in = stand_ins(max_loras=9)
+    fake_server = fake_servers(max_loras=9)
     seen = []
-    for engine in (opened(stand_in, run="a"), opened(stand_in, run="b")):
+    for engine in (opened(fake_server, run="a"), opened(fake_server, run="b")):
         for _ in range(3):
             engine.sync_weights()
             assert engine.adapter is not None
-            assert stand_in.adapters[engine.adapter.name] == str(engine.adapter)
+            assert fake_server.adapters[engine.adapter.name] == str(engine.adapter)
             assert sorted(
                 p.name for p in engine.adapters.folder.glob(f"*{engine.adapters.run}*")
             ) == [engine.adapter.name]
             seen.append(engine.adapter.name)
     assert len(set(seen)) == 6
-    assert list(stand_in.adapters) == [
+    assert list(fake_server.adapters) == [
         seen[2],
         seen[5],
     ]  # each replaced the one before, and nobody else's
 
 
 def test_sync_weights_shared_adapter_folder_keeps_runs_apart(
-    stand_ins: Any, policy: Policy, tmp_path: Path
+    fake_servers: Any, policy: Policy, tmp_path: Path
 ) -> None:
     shared = tmp_path / "shared"
     rollout = replace(
-        Config().rollout, engine="vllm", urls=(stand_ins().url,), adapter_folder=str(shared)
+        Config().rollout, engine="vllm", urls=(fake_servers().url,), adapter_folder=str(shared)
     )
     contents = []
     for run in ("a/seed-0", "b/seed-0", "a/seed-0"):
-        setup = EngineSetup(policy, LAB, rollout, tmp_path / run, Display(), 1024)
+        setup = EngineSetup(policy, DEMO, rollout, tmp_path / run, Display(), 1024)
         engine = open_remote(VllmEngine.from_setup, setup, PROMPTS[:2], SHORT)
         with (
             pytest.raises(LogprobMismatchError),
             engine,
-        ):  # a stand-in has no model, but the folder is made
+        ):  # a fake server has no model, but the folder is made
             pytest.fail("the adapter sync check passed")
         contents.append(sorted(path.name for path in shared.iterdir()))
     assert [len(names) for names in contents] == [1, 2, 2]
     assert all(name.startswith("seed-0-") for name in contents[2])
 
 
-def test_sync_weights_loads_trained_adapter(stand_ins: Any, opened: Open, trained: Policy) -> None:
-    stand_in = stand_ins()
-    engine = opened(stand_in)
+def test_sync_weights_loads_trained_adapter(
+    fake_servers: Any, opened: Open, trained: Policy
+) -> None:
+    fake_server = fake_servers()
+    engine = opened(fake_server)
     engine.policy = trained
     engine.sync_weights()
-    [path] = stand_in.adapters.values()
+    [path] = fake_server.adapters.values()
     stored = load_peft_weights(path, device="cpu")
     for name, parameter in trained.model.named_parameters():
         if parameter.requires_grad:
             assert torch.equal(stored[name.replace(".default", "")], parameter)
 
 
-def test_vllm_engine_close_unloads_its_adapters(stand_ins: Any, opened: Open) -> None:
-    stand_in = stand_ins()
-    engine = opened(stand_in)
+def test_vllm_engine_close_unloads_its_adapters(fake_servers: Any, opened: Open) -> None:
+    fake_server = fake_servers()
+    engine = opened(fake_server)
     generate(engine)
     engine.close()
-    assert stand_in.adapters == {}
+    assert fake_server.adapters == {}
     assert not list(engine.adapters.folder.glob("*paint-*"))
 
 
-def test_vllm_engine_resume_drops_adapters_of_killed_run(stand_ins: Any, opened: Open) -> None:
-    stand_in = stand_ins()
-    killed, other = opened(stand_in), opened(stand_in, run="another")
+def test_vllm_engine_resume_drops_adapters_of_killed_run(fake_servers: Any, opened: Open) -> None:
+    fake_server = fake_servers()
+    killed, other = opened(fake_server), opened(fake_server, run="another")
     killed.sync_weights()
     other.sync_weights()
     assert other.adapter is not None
-    resumed = opened(stand_in)
-    assert list(stand_in.adapters) == [other.adapter.name]
+    resumed = opened(fake_server)
+    assert list(fake_server.adapters) == [other.adapter.name]
     other.close()
     resumed.sync_weights()
     resumed.require_slots()
 
 
-def test_pool_sends_rows_to_least_busy_server(stand_ins: Any, opened: Open) -> None:
-    slow, fast = stand_ins(seconds=0.3), stand_ins(seconds=0.01)
+def test_pool_sends_rows_to_least_busy_server(fake_servers: Any, opened: Open) -> None:
+    slow, fast = fake_servers(seconds=0.3), fake_servers(seconds=0.01)
     assert generate(opened(slow, fast)) == EXPECTED
     counts = [s.paths().count("/v1/completions") for s in (slow, fast)]
     assert sum(counts) == 24
@@ -230,32 +232,32 @@ def test_pool_sends_rows_to_least_busy_server(stand_ins: Any, opened: Open) -> N
 
 
 def test_pool_retries_transient_failure_without_eviction(
-    stand_ins: Any, opened: Open, said: Any
+    fake_servers: Any, opened: Open, said: Any
 ) -> None:
-    stand_in = stand_ins(hiccups=2)  # a row that meets both still has its third attempt
-    assert generate(opened(stand_in)) == EXPECTED
-    assert stand_in.hiccups == 0
+    fake_server = fake_servers(hiccups=2)  # a row that meets both still has its third attempt
+    assert generate(opened(fake_server)) == EXPECTED
+    assert fake_server.hiccups == 0
     assert "left out" not in said()
 
 
 def test_sync_weights_retries_before_eviction(
-    stand_ins: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
+    fake_servers: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.25)
-    stand_in = stand_ins()
-    engine = opened(stand_in)
-    stand_in.stop()
-    later(0.2, stand_in.start)
+    fake_server = fake_servers()
+    engine = opened(fake_server)
+    fake_server.stop()
+    later(0.2, fake_server.start)
     engine.sync_weights()
     assert engine.adapter is not None
-    assert list(stand_in.adapters) == [engine.adapter.name]
+    assert list(fake_server.adapters) == [engine.adapter.name]
     assert "left out" not in said()
 
 
 def test_pool_evicts_dead_server_and_completes_step(
-    stand_ins: Any, opened: Open, said: Any
+    fake_servers: Any, opened: Open, said: Any
 ) -> None:
-    dies, lives = stand_ins(seconds=0.2), stand_ins(seconds=0.02)
+    dies, lives = fake_servers(seconds=0.2), fake_servers(seconds=0.02)
     engine = opened(dies, lives)
     later(0.1, dies.stop)
     assert generate(engine) == EXPECTED
@@ -265,9 +267,9 @@ def test_pool_evicts_dead_server_and_completes_step(
 
 
 def test_pool_readmits_recovered_server_with_current_adapter(
-    stand_ins: Any, opened: Open, said: Any
+    fake_servers: Any, opened: Open, said: Any
 ) -> None:
-    dies, lives = stand_ins(), stand_ins()
+    dies, lives = fake_servers(), fake_servers()
     engine = opened(dies, lives)
     engine.sync_weights()
     dies.stop()
@@ -281,21 +283,21 @@ def test_pool_readmits_recovered_server_with_current_adapter(
     assert list(dies.adapters) == [engine.adapter.name]
 
 
-def test_pool_waits_for_its_only_server(stand_ins: Any, opened: Open, said: Any) -> None:
-    stand_in = stand_ins(seconds=0.05)
-    engine = opened(stand_in)
-    later(0.1, stand_in.stop)
-    later(0.5, stand_in.start)
+def test_pool_waits_for_its_only_server(fake_servers: Any, opened: Open, said: Any) -> None:
+    fake_server = fake_servers(seconds=0.05)
+    engine = opened(fake_server)
+    later(0.1, fake_server.stop)
+    later(0.5, fake_server.start)
     assert generate(engine) == EXPECTED
     assert "waiting for it" in said()
 
 
 def test_pool_evicts_hanging_server_by_health_check(
-    stand_ins: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
+    fake_servers: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "HEARTBEAT_SECONDS", 0.1)
     monkeypatch.setattr(client, "HEALTH_SECONDS", 0.2)
-    hangs, lives = stand_ins(seconds=0.05), stand_ins(seconds=0.05)
+    hangs, lives = fake_servers(seconds=0.05), fake_servers(seconds=0.05)
     engine = opened(hangs, lives)
     engine.sync_weights()
     later(0.05, lambda: setattr(hangs, "silent", True))
@@ -303,42 +305,44 @@ def test_pool_evicts_hanging_server_by_health_check(
     assert f"{hangs.url} is left out (no answer to /health)" in said()
 
 
-def test_pool_reloads_adapter_on_restarted_server(stand_ins: Any, opened: Open, said: Any) -> None:
-    stand_in = stand_ins(forgetful=7)
-    assert generate(opened(stand_in)) == EXPECTED
-    assert stand_in.paths().count("/v1/load_lora_adapter") >= 2
+def test_pool_reloads_adapter_on_restarted_server(
+    fake_servers: Any, opened: Open, said: Any
+) -> None:
+    fake_server = fake_servers(forgetful=7)
+    assert generate(opened(fake_server)) == EXPECTED
+    assert fake_server.paths().count("/v1/load_lora_adapter") >= 2
     assert "left out" not in said()
 
 
-def test_pool_without_servers_fails_after_server_timeout(stand_ins: Any, opened: Open) -> None:
-    stand_in = stand_ins()
-    engine = opened(stand_in, patience=0.6)
+def test_pool_without_servers_fails_after_server_timeout(fake_servers: Any, opened: Open) -> None:
+    fake_server = fake_servers()
+    engine = opened(fake_server, patience=0.6)
     engine.sync_weights()
-    stand_in.stop()
+    fake_server.stop()
     began = time.monotonic()
     with pytest.raises(
         EngineError,
-        match=rf"no answer for [1-9] s \({stand_in.url}.*paint resume RUN.*server_timeout",
+        match=rf"no answer for [1-9] s \({fake_server.url}.*paint resume RUN.*server_timeout",
     ):
         generate(engine)
     assert time.monotonic() - began < 10
 
 
 def test_pool_server_that_always_fails_ends_run_without_waiting(
-    stand_ins: Any, opened: Open
+    fake_servers: Any, opened: Open
 ) -> None:
-    stand_in = stand_ins(broken=True)
+    fake_server = fake_servers(broken=True)
     with pytest.raises(
         EngineError, match=r"failed 4 times without completing anything .*EngineCore encountered"
     ):
-        generate(opened(stand_in, patience=1000.0))
+        generate(opened(fake_server, patience=1000.0))
 
 
-def test_pool_completion_that_always_times_out_ends_run(stand_ins: Any, opened: Open) -> None:
+def test_pool_completion_that_always_times_out_ends_run(fake_servers: Any, opened: Open) -> None:
     with pytest.raises(
         EngineError, match=r"asked for 3 times without an answer in time .*raise rollout\.timeout"
     ):
-        generate(opened(stand_ins(seconds=1.0), timeout=0.1))
+        generate(opened(fake_servers(seconds=1.0), timeout=0.1))
 
 
 @pytest.mark.parametrize(
@@ -354,16 +358,16 @@ def test_pool_completion_that_always_times_out_ends_run(stand_ins: Any, opened: 
     ids=["rank", "no runtime loading", "no adapters"],
 )
 def test_sync_weights_rejected_adapter_names_flag_to_set(
-    stand_ins: Any, opened: Open, settings: dict[str, Any], message: str
+    fake_servers: Any, opened: Open, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(EngineError, match=message):
-        opened(stand_ins(**settings)).sync_weights()
+        opened(fake_servers(**settings)).sync_weights()
 
 
 def test_sync_weights_folder_unreadable_by_server_is_named(
-    stand_ins: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
+    fake_servers: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = opened(stand_ins())
+    engine = opened(fake_servers())
     monkeypatch.setattr(vllm_engine, "save_adapter", lambda *_: None)
     with pytest.raises(
         EngineError,
@@ -372,19 +376,19 @@ def test_sync_weights_folder_unreadable_by_server_is_named(
         engine.sync_weights()
 
 
-def test_require_slots_more_adapters_than_slots_is_refused(stand_ins: Any, opened: Open) -> None:
-    stand_in = stand_ins(max_loras=1)
-    first = opened(stand_in)
+def test_require_slots_more_adapters_than_slots_is_refused(fake_servers: Any, opened: Open) -> None:
+    fake_server = fake_servers(max_loras=1)
+    first = opened(fake_server)
     first.sync_weights()
     first.require_slots()
-    second = opened(stand_in, run="another")
+    second = opened(fake_server, run="another")
     second.sync_weights()
     with pytest.raises(EngineError, match=r"serves 2 adapters and holds 1 at once.*--max-loras 2"):
         second.require_slots()
 
 
-def test_require_slots_counts_off_policy_steps(stand_ins: Any, opened: Open) -> None:
-    ahead = opened(stand_ins(max_loras=2), ahead=2)
+def test_require_slots_counts_off_policy_steps(fake_servers: Any, opened: Open) -> None:
+    ahead = opened(fake_servers(max_loras=2), ahead=2)
     ahead.sync_weights()
     wanted = r"serves 3 adapters and holds 2 .* --max-loras 3.* or lower rollout\.off_policy_steps"
     with pytest.raises(EngineError, match=wanted):
@@ -392,82 +396,82 @@ def test_require_slots_counts_off_policy_steps(stand_ins: Any, opened: Open) -> 
 
 
 def test_submit_runs_steps_concurrently_each_with_its_adapter(
-    stand_ins: Any, opened: Open, policy: Policy, tmp_path: Path
+    fake_servers: Any, opened: Open, policy: Policy, tmp_path: Path
 ) -> None:
     """While the caller goes on, and while what was asked for first is not there yet."""
-    stand_in = stand_ins(max_loras=3)
-    engine = opened(stand_in, ahead=2, in_flight=2)
+    fake_server = fake_servers(max_loras=3)
+    engine = opened(fake_server, ahead=2, in_flight=2)
     engine.sync_weights()
     others = [engine.fork(), engine.fork()]
     for step, other in enumerate(others):
         move(policy, step)
         other.sync_weights()
-    stand_in.silent = True
+    fake_server.silent = True
     waiting = [other.submit(PROMPTS, SHORT, range(24)) for other in others]
-    until(lambda: stand_in.paths().count("/v1/completions") == 2 * 2)
-    stand_in.silent = False
+    until(lambda: fake_server.paths().count("/v1/completions") == 2 * 2)
+    fake_server.silent = False
 
     assert [[c.ids for c in wait()] for wait in waiting] == [EXPECTED, EXPECTED]
     assert generate(engine) == EXPECTED
-    asked = [body["model"] for path, body in stand_in.calls if path == "/v1/completions"]
+    asked = [body["model"] for path, body in fake_server.calls if path == "/v1/completions"]
     assert sorted(Counter(asked).values()) == [24, 24, 24]
-    assert set(asked) == set(stand_in.adapters)
+    assert set(asked) == set(fake_server.adapters)
     weights = {
-        digest_of_file(Path(p) / "adapter_model.safetensors") for p in stand_in.adapters.values()
+        digest_of_file(Path(p) / "adapter_model.safetensors") for p in fake_server.adapters.values()
     }
     assert len(weights) == 3
     engine.close()
-    assert not stand_in.adapters
+    assert not fake_server.adapters
     assert not list((tmp_path / "run/engine").iterdir())
 
 
 def test_pool_readmits_server_that_died_while_nobody_waited(
-    stand_ins: Any, opened: Open, said: Any
+    fake_servers: Any, opened: Open, said: Any
 ) -> None:
-    stand_in = stand_ins(max_loras=2, seconds=0.1)
-    engine = opened(stand_in, ahead=1)
+    fake_server = fake_servers(max_loras=2, seconds=0.1)
+    engine = opened(fake_server, ahead=1)
     engine.sync_weights()
     beside = engine.fork()
     beside.sync_weights()
     wait = beside.submit(PROMPTS, SHORT, range(24))
-    until(lambda: stand_in.paths().count("/v1/completions") > 8)
-    stand_in.stop()
+    until(lambda: fake_server.paths().count("/v1/completions") > 8)
+    fake_server.stop()
     until(lambda: "is left out" in said())
-    stand_in.start()
+    fake_server.start()
     assert [c.ids for c in wait()] == EXPECTED
 
 
-def test_vllm_engine_close_cancels_pending_completions(stand_ins: Any, opened: Open) -> None:
-    stand_in = stand_ins(max_loras=2, seconds=0.2)
-    engine = opened(stand_in, ahead=1, in_flight=1)
+def test_vllm_engine_close_cancels_pending_completions(fake_servers: Any, opened: Open) -> None:
+    fake_server = fake_servers(max_loras=2, seconds=0.2)
+    engine = opened(fake_server, ahead=1, in_flight=1)
     engine.sync_weights()
     beside = engine.fork()
     beside.sync_weights()
     wait = beside.submit(PROMPTS, SHORT, range(24))
-    until(lambda: "/v1/completions" in stand_in.paths())
+    until(lambda: "/v1/completions" in fake_server.paths())
     started = time.monotonic()
     engine.close()
     assert time.monotonic() - started < 2
-    assert not stand_in.adapters
-    assert stand_in.paths().count("/v1/completions") < 4
+    assert not fake_server.adapters
+    assert fake_server.paths().count("/v1/completions") < 4
     with pytest.raises(CancelledError):
         wait()
 
 
-def test_submit_error_is_raised_to_waiter(stand_ins: Any, opened: Open) -> None:
-    engine = opened(stand_ins(max_tokens=20), ahead=1)
+def test_submit_error_is_raised_to_waiter(fake_servers: Any, opened: Open) -> None:
+    engine = opened(fake_servers(max_tokens=20), ahead=1)
     engine.sync_weights()
     with pytest.raises(EngineError, match="a server has 20"):
         engine.submit([[5] * 30], SHORT, [0])()
 
 
-def test_generate_completion_over_server_length_is_refused(stand_ins: Any, opened: Open) -> None:
-    stand_in = stand_ins(max_tokens=10)
+def test_generate_completion_over_server_length_is_refused(fake_servers: Any, opened: Open) -> None:
+    fake_server = fake_servers(max_tokens=10)
     with pytest.raises(
         EngineError, match=r"a prompt of 3 tokens and 8 new ones need --max-model-len 11.* has 10"
     ):
-        generate(opened(stand_in))
-    assert "/v1/completions" not in stand_in.paths()
+        generate(opened(fake_server))
+    assert "/v1/completions" not in fake_server.paths()
 
 
 @pytest.mark.parametrize(
@@ -484,10 +488,10 @@ def test_generate_completion_over_server_length_is_refused(stand_ins: Any, opene
     ids=["prompt", "length", "log-probs", "nan"],
 )
 def test_generate_completion_that_mismatches_request_is_refused(
-    stand_ins: Any, opened: Open, spoil: Callable[[dict[str, Any]], object], message: str
+    fake_servers: Any, opened: Open, spoil: Callable[[dict[str, Any]], object], message: str
 ) -> None:
     with pytest.raises(EngineError, match=message):
-        generate(opened(stand_ins(spoil=spoil)))
+        generate(opened(fake_servers(spoil=spoil)))
 
 
 @pytest.mark.parametrize(
@@ -500,9 +504,9 @@ def test_generate_completion_that_mismatches_request_is_refused(
     ids=["no token", "too many", "nothing"],
 )
 def test_pool_evicts_server_with_invalid_response_and_completes_step(
-    stand_ins: Any, opened: Open, said: Any, lie: Callable[[dict[str, Any]], object]
+    fake_servers: Any, opened: Open, said: Any, lie: Callable[[dict[str, Any]], object]
 ) -> None:
-    liar, honest = stand_ins(spoil=lie), stand_ins(seconds=0.02)
+    liar, honest = fake_servers(spoil=lie), fake_servers(seconds=0.02)
     engine = opened(liar, honest)
     completions = engine.generate(PROMPTS, SHORT, range(len(PROMPTS)))
     assert [c.ids for c in completions] == EXPECTED
@@ -510,7 +514,7 @@ def test_pool_evicts_server_with_invalid_response_and_completes_step(
     assert re.search(rf"{liar.url} is left out \(.*not as a vLLM server does", said())
 
 
-def test_client_slow_dripping_response_times_out(stand_ins: Any, opened: Open) -> None:
+def test_client_slow_dripping_response_times_out(fake_servers: Any, opened: Open) -> None:
     def drip(handler: Any, path: str, *good: object) -> bool:
         if path != "/v1/completions":
             return False
@@ -524,48 +528,49 @@ def test_client_slow_dripping_response_times_out(stand_ins: Any, opened: Open) -
 
     began = time.monotonic()
     with pytest.raises(EngineError, match=r"asked for 3 times .*no whole answer within 0\.3 s"):
-        generate(opened(stand_ins(send=drip), timeout=0.3))
+        generate(opened(fake_servers(send=drip), timeout=0.3))
     assert time.monotonic() - began < 4
 
 
 def test_vllm_engine_connect_to_other_server_is_refused(
-    stand_ins: Any, opened: Open, policy: Policy
+    fake_servers: Any, opened: Open, policy: Policy
 ) -> None:
-    stand_in = stand_ins()
-    stand_in.respond = lambda *_: (200, {"hello": "world"})
+    fake_server = fake_servers()
+    fake_server.respond = lambda *_: (200, {"hello": "world"})
     with pytest.raises(EngineError, match="answers, but not as a vLLM server does"):
-        opened(stand_in)
-    stand_in.stop()
+        opened(fake_server)
+    fake_server.stop()
     with pytest.raises(
-        EngineError, match=rf"{stand_in.url} did not answer within 1 s \(rollout\.server_timeout\)"
+        EngineError,
+        match=rf"{fake_server.url} did not answer within 1 s \(rollout\.server_timeout\)",
     ):
-        opened(stand_in, patience=0.6)
+        opened(fake_server, patience=0.6)
 
 
-def test_colocated_server_is_awake_only_to_generate(stand_ins: Any, opened: Open) -> None:
-    stand_in = stand_ins()
-    engine = opened(stand_in, sleeps=True)
+def test_colocated_server_is_awake_only_to_generate(fake_servers: Any, opened: Open) -> None:
+    fake_server = fake_servers()
+    engine = opened(fake_server, sleeps=True)
     engine.sync_weights()
-    assert "/v1/load_lora_adapter" not in stand_in.paths()  # it may be asleep
-    stand_in.calls.clear()
+    assert "/v1/load_lora_adapter" not in fake_server.paths()  # it may be asleep
+    fake_server.calls.clear()
     for _ in range(2):
         assert generate(engine) == EXPECTED
         engine.sync_weights()
-        assert stand_in.asleep
+        assert fake_server.asleep
     engine.close()
-    assert not stand_in.asleep  # as it was found
+    assert not fake_server.asleep  # as it was found
     once = ["/wake_up", "/v1/load_lora_adapter", *["/v1/completions"] * 24, "/sleep?level=1"]
-    asked = [path for path in stand_in.paths() if path != "/v1/unload_lora_adapter"]
+    asked = [path for path in fake_server.paths() if path != "/v1/unload_lora_adapter"]
     assert asked == [*once, *once, "/wake_up"]
 
 
 def test_sync_weights_full_disk_is_reported(
-    stand_ins: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
+    fake_servers: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    engine = opened(stand_ins())
+    engine = opened(fake_servers())
     monkeypatch.setattr(vllm_engine, "save_adapter", full)
     with pytest.raises(
         EngineError, match=r"could not be written to .*no space left; free some space"
@@ -721,9 +726,9 @@ def test_server_environment_sets_dev_mode_and_drops_launcher_variables(
 
 
 def test_adapter_sync_check_covers_every_server_without_averaging(
-    trained: Policy, problems: list[Problem], stand_ins: Any, opened: Open
+    trained: Policy, problems: list[Problem], fake_servers: Any, opened: Open
 ) -> None:
-    servers = [stand_ins(seconds=0.05) for _ in range(5)]
+    servers = [fake_servers(seconds=0.05) for _ in range(5)]
     engine = opened(*servers)
     engine.generate(PROMPTS[:20], SHORT, range(20))
     counts = [s.paths().count("/v1/completions") for s in servers]
@@ -739,26 +744,26 @@ def test_adapter_sync_check_covers_every_server_without_averaging(
         check_adapter_sync(
             trained,
             OneOfTwo(trained, batch_size=8),
-            lab_prompts(trained, problems) * 2,
+            demo_prompts(trained, problems) * 2,
             SAMPLING,
             0.02,
         )
 
 
 def test_colocate_server_without_sleep_mode_is_refused_with_flag(
-    stand_ins: Any, opened: Open
+    fake_servers: Any, opened: Open
 ) -> None:
     with pytest.raises(
         EngineError, match=r"cannot sleep .*--enable-sleep-mode .*VLLM_SERVER_DEV_MODE=1"
     ):
-        generate(opened(stand_ins(sleeps=False), sleeps=True))
+        generate(opened(fake_servers(sleeps=False), sleeps=True))
 
 
-LAB_PROMPTS = 4
+DEMO_PROMPTS = 4
 
 
-def lab_prompts(policy: Policy, problems: Sequence[Problem]) -> list[list[int]]:
-    return [policy.student_prompt(p.problem) for p in problems[:LAB_PROMPTS]]
+def demo_prompts(policy: Policy, problems: Sequence[Problem]) -> list[list[int]]:
+    return [policy.student_prompt(p.problem) for p in problems[:DEMO_PROMPTS]]
 
 
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=12)
@@ -792,7 +797,7 @@ def test_adapter_sync_check_passes_matching_engine_and_restores_adapter(
 ) -> None:
     before = [p.detach().clone() for p in trained.trainable]
     engine = LocalEngine(trained, batch_size=4)
-    gaps = check_adapter_sync(trained, engine, lab_prompts(trained, problems), SAMPLING, 1e-3)
+    gaps = check_adapter_sync(trained, engine, demo_prompts(trained, problems), SAMPLING, 1e-3)
     assert max(gaps["before"], gaps["perturbed"], gaps["restored"]) < 1e-4
     assert gaps["moved"] > 0.1
     assert all(torch.equal(a, b) for a, b in zip(before, trained.trainable, strict=True))
@@ -816,7 +821,7 @@ def test_adapter_sync_check_finds_engine_with_stale_adapter(
         check_adapter_sync(
             trained,
             Stale(trained, tmp_path, keeps),
-            lab_prompts(trained, problems),
+            demo_prompts(trained, problems),
             SAMPLING,
             bound,
         )
@@ -827,7 +832,7 @@ def test_adapter_sync_check_finds_engine_with_other_initial_policy(
     trained: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
     engine = Stale(trained, tmp_path, keeps=1)
-    prompts = lab_prompts(trained, problems)
+    prompts = demo_prompts(trained, problems)
     engine.sync_weights()
     with torch.no_grad():
         for parameter in trained.trainable:
@@ -857,7 +862,7 @@ def test_require_agreement_mismatch_is_refused_with_hint() -> None:
 def test_merged_engine_in_float32_samples_same_as_local(
     trained: Policy, problems: list[Problem]
 ) -> None:
-    prompts = lab_prompts(trained, problems)
+    prompts = demo_prompts(trained, problems)
     merged = MergedEngine(trained, batch_size=4).generate(prompts, SAMPLING, range(4))
     swapped = LocalEngine(trained, batch_size=4).generate(prompts, SAMPLING, range(4))
     assert [c.ids for c in merged] == [c.ids for c in swapped]

@@ -30,7 +30,7 @@ def comparisons(path: Path) -> list[str]:
     return found
 
 
-def test_only_the_registry_compares_names_of_engines(tmp_path: Path) -> None:
+def test_source_compares_engine_names_only_in_registry(tmp_path: Path) -> None:
     paths = [p for p in SOURCE.rglob("*.py") if p.name != "engine_registry.py"]
     assert [place for path in paths for place in comparisons(path)] == []
 
@@ -43,7 +43,7 @@ def test_only_the_registry_compares_names_of_engines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_the_registry_says_of_an_engine_what_its_class_says(name: str) -> None:
+def test_engine_type_properties_equal_those_of_class(name: str) -> None:
     kind = engine_type(name)
     engine = kind.load()
     assert Engine in engine.__mro__
@@ -61,12 +61,12 @@ def test_the_registry_says_of_an_engine_what_its_class_says(name: str) -> None:
         ("pathlib:Path", r"has no is_remote and no takes_adapters and no from_setup; see "),
     ],
 )
-def test_a_name_of_no_engine_is_refused(name: str, message: str) -> None:
+def test_engine_type_unknown_name_is_refused(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^rollout.engine .*{message}"):
         RolloutConfig(engine=name)
 
 
-def test_an_unknown_engine_is_refused_with_its_recipe(tmp_path: Path) -> None:
+def test_read_recipe_unknown_engine_names_recipe(tmp_path: Path) -> None:
     recipe = tmp_path / "x.toml"
     recipe.write_text('[rollout]\nengine = "sglang"\n')
     with pytest.raises(ConfigError, match=r"x\.toml: rollout\.engine must be one of local, vllm, "):
@@ -78,7 +78,7 @@ def configured(**sections: Any) -> Config:
     return from_table({"model": model, "data": {"path": "demo"}} | sections)
 
 
-def test_an_engine_of_the_users_own_stays_where_gpus_are_given() -> None:
+def test_server_engine_of_outside_engine_is_itself() -> None:
     config = configured(rollout={"engine": SHOUT})
     assert with_servers_enabled(config) == config
     with pytest.raises(ConfigError, match=r"generates in the training process .*--split"):
@@ -86,7 +86,7 @@ def test_an_engine_of_the_users_own_stays_where_gpus_are_given() -> None:
     assert [server_engine(name) for name in ("local", "vllm")] == ["vllm", "vllm"]
 
 
-def test_full_fine_tuning_takes_an_engine_of_this_process() -> None:
+def test_require_trainable_full_tuning_needs_in_process_engine() -> None:
     full = {"train_mode": "full", "dtype": "float32"}
     require_trainable(configured(model=full, rollout={"engine": SHOUT}))
     for name in ("vllm", "merged"):
@@ -96,7 +96,7 @@ def test_full_fine_tuning_takes_an_engine_of_this_process() -> None:
             require_trainable(configured(model=full, rollout={"engine": name}))
 
 
-def test_an_engine_outside_of_the_package_trains_as_the_one_that_it_wraps(tmp_path: Path) -> None:
+def test_train_outside_engine_equals_wrapped_engine(tmp_path: Path) -> None:
     adapters: dict[str, bytes] = {}
     for engine in ("local", SHOUT):
         recipe = tmp_path / f"{len(adapters)}.toml"

@@ -23,7 +23,7 @@ import psutil
 import pytest
 import torch
 
-from conftest import LAB, move
+from conftest import DEMO, move
 from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.run_folder import latest_checkpoint, read_metrics
 from paint.config.schema import Config
@@ -152,7 +152,7 @@ def test_vllm_greedy_rollouts_match_local_engine(
     )
     torch.testing.assert_close(of_remote, of_local, rtol=0, atol=1e-4)
     assert len({c.ids for c in local}) > 10
-    base = load_policy(LAB, seed=0)
+    base = load_policy(DEMO, seed=0)
     plain = LocalEngine(base, batch_size=48).generate(prompts, GREEDY, range(48))
     assert (
         sum(a.ids != b.ids for a, b in zip(plain, remote, strict=True)) > 12
@@ -215,7 +215,7 @@ def test_vllm_prefix_cache_is_not_reused_across_adapters(
 def test_sync_weights_rank_above_server_limit_is_refused_with_flag(
     url: str, tmp_path: Path
 ) -> None:
-    policy = load_policy(dataclasses.replace(LAB, lora_rank=12), seed=0)
+    policy = load_policy(dataclasses.replace(DEMO, lora_rank=12), seed=0)
     engine = VllmEngine(
         policy, [VllmServer(url, timeout=60.0)], tmp_path, Display(), in_flight=4, patience=30.0
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from conftest import LAB
+from conftest import DEMO
 from paint.config.schema import Dtype
 from paint.core.device import multiplies
 from paint.models import cpu_float32 as wides
@@ -200,7 +200,7 @@ def test_multiplies_checks_cpu_instructions_only(cpu: dict[str, bool]) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_widen_replaces_layers_where_cpu_lacks_dtype(dtype: Dtype, cpu: dict[str, bool]) -> None:
     def loaded() -> Policy:
-        return load_policy(dataclasses.replace(LAB, dtype=dtype), seed=0)
+        return load_policy(dataclasses.replace(DEMO, dtype=dtype), seed=0)
 
     def linears(policy: Policy) -> list[bool]:
         frozen = [m for m in policy.base.modules() if type(m) in (nn.Linear, WideLinear)]
@@ -225,7 +225,7 @@ def test_widen_replaces_layers_where_cpu_lacks_dtype(dtype: Dtype, cpu: dict[str
 
 def test_widen_leaves_non_cpu_model(cpu: dict[str, bool]) -> None:
     assert not cpu
-    config = load_policy(LAB, seed=0).base.config
+    config = load_policy(DEMO, seed=0).base.config
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     wides.widen(model)
@@ -235,7 +235,7 @@ def test_widen_leaves_non_cpu_model(cpu: dict[str, bool]) -> None:
 
 def test_widen_leaves_other_attention_implementation(cpu: dict[str, bool]) -> None:
     assert not cpu
-    eager = dataclasses.replace(LAB, dtype="bfloat16", attention="eager")
+    eager = dataclasses.replace(DEMO, dtype="bfloat16", attention="eager")
     assert load_policy(eager, seed=0).base.config._attn_implementation == "eager"
 
 
@@ -243,7 +243,7 @@ def test_cpu_float32_checkpointed_layers_give_same_gradients(cpu: dict[str, bool
     assert not cpu
 
     def gradients(*, again: bool) -> list[Tensor]:
-        config = dataclasses.replace(LAB, dtype="bfloat16", gradient_checkpointing=again)
+        config = dataclasses.replace(DEMO, dtype="bfloat16", gradient_checkpointing=again)
         policy = load_policy(config, seed=0)
         rows = [[5, 6, 7], [8, 9]], [[10, 11, 12, 13, 14, 15], [16, 17]]
         (policy.hidden_states(*rows).float() ** 2).sum().backward()

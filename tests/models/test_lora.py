@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conftest import LAB, move
+from conftest import DEMO, move
 from paint.config.schema import Dtype
 from paint.models import policy as policies
 from paint.models.policy import Policy, load_policy
@@ -16,7 +16,7 @@ PROMPTS, COMPLETIONS = [[5, 6, 7], [8, 9]], [[10, 11, 12, 13], [14, 15, 16]]
 
 
 def loaded(dtype: Dtype) -> Policy:
-    policy = load_policy(dataclasses.replace(LAB, dtype=dtype), seed=0)
+    policy = load_policy(dataclasses.replace(DEMO, dtype=dtype), seed=0)
     move(policy)
     return policy
 
@@ -58,7 +58,7 @@ def test_memory_efficient_lora_disabled_or_merged_matches_peft() -> None:
     states = policy.hidden_states(PROMPTS, COMPLETIONS)
     with policy.model.disable_adapter():
         off = policy.hidden_states(PROMPTS, COMPLETIONS)
-    untrained = load_policy(dataclasses.replace(LAB, dtype="bfloat16"), seed=0)
+    untrained = load_policy(dataclasses.replace(DEMO, dtype="bfloat16"), seed=0)
     assert torch.equal(off, untrained.hidden_states(PROMPTS, COMPLETIONS))
     assert not torch.equal(off, states)
 

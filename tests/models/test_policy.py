@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
-from conftest import LAB, move
+from conftest import DEMO, move
 from paint.config import schema as cfg
 from paint.data.problems import Problem
 from paint.inference.engine import Sampling
@@ -28,7 +28,7 @@ COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
 @pytest.fixture
 def full() -> Policy:
     """The demo's model, all of whose weights are trained, a step away from where it was."""
-    policy = load_policy(replace(LAB, train_mode="full"), seed=0)
+    policy = load_policy(replace(DEMO, train_mode="full"), seed=0)
     move(policy, by=0.02)
     return policy
 
@@ -52,9 +52,9 @@ def test_hidden_states_do_not_depend_on_padding_or_batch(
     "ignore:Model has `tie_word_embeddings=True`:UserWarning"
 )  # peft's, before our error
 def test_load_policy_adapter_on_lm_head_is_refused() -> None:
-    targets = (*LAB.lora_targets, "lm_head")
+    targets = (*DEMO.lora_targets, "lm_head")
     with pytest.raises(PolicyError, match=r"lm_head.*model\.lora_targets"):
-        load_policy(replace(LAB, lora_targets=targets), seed=0)
+        load_policy(replace(DEMO, lora_targets=targets), seed=0)
 
 
 def test_load_policy_trains_only_adapters_of_seven_projections(policy: Policy) -> None:
@@ -64,21 +64,21 @@ def test_load_policy_trains_only_adapters_of_seven_projections(policy: Policy) -
     assert len(trained) == 2 * 7 * layers == len(policy.trainable)
     assert all("lora_A" in name or "lora_B" in name for name in trained)
 
-    for target in LAB.lora_targets:
+    for target in DEMO.lora_targets:
         assert sum(f".{target}." in name for name in trained) == 2 * layers
-    assert {p.shape[0] for name, p in trained.items() if "lora_A" in name} == {LAB.lora_rank}
+    assert {p.shape[0] for name, p in trained.items() if "lora_A" in name} == {DEMO.lora_rank}
 
 
 def test_lora_update_is_scaled_by_alpha_over_rank(trained: Policy) -> None:
     layer = trained.model.get_base_model().model.layers[0].self_attn.q_proj
     x = torch.randn(3, layer.in_features)
     a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
-    expected = layer.base_layer(x) + LAB.lora_alpha / LAB.lora_rank * (x @ a.T @ b.T)
+    expected = layer.base_layer(x) + DEMO.lora_alpha / DEMO.lora_rank * (x @ a.T @ b.T)
     torch.testing.assert_close(layer(x), expected)
 
 
 def test_adapters_are_float32_without_dropout_on_bfloat16_weights() -> None:
-    policy = load_policy(replace(LAB, dtype="bfloat16"), seed=0)
+    policy = load_policy(replace(DEMO, dtype="bfloat16"), seed=0)
     assert {p.dtype for p in policy.trainable} == {torch.float32}
     frozen = {p.dtype for p in policy.model.parameters() if not p.requires_grad}
     assert frozen == {torch.bfloat16}
@@ -96,7 +96,7 @@ def test_gradient_checkpointing_does_not_change_gradients(tuning: Literal["lora"
         policy.lm_head(policy.hidden_states(PROMPTS, COMPLETIONS)).square().mean().backward()
         return [p.grad.clone() for p in policy.trainable if p.grad is not None]
 
-    config = replace(LAB, train_mode=tuning)
+    config = replace(DEMO, train_mode=tuning)
     plain, other = (
         load_policy(config, seed=0),
         load_policy(replace(config, gradient_checkpointing=True), seed=0),
@@ -153,7 +153,7 @@ def test_prompt_over_model_length_is_measured_without_warning(
 
 def test_save_adapter_round_trip_is_bitwise(trained: Policy, tmp_path: Path) -> None:
     save_adapter(trained, tmp_path / "adapter")
-    fresh = load_policy(LAB, seed=5)
+    fresh = load_policy(DEMO, seed=5)
     load_adapter(fresh, tmp_path / "adapter")
     for x, y in zip(fresh.trainable, trained.trainable, strict=True):
         assert torch.equal(x, y)
@@ -162,7 +162,7 @@ def test_save_adapter_round_trip_is_bitwise(trained: Policy, tmp_path: Path) -> 
 
 def test_load_adapter_of_other_rank_is_refused(trained: Policy, tmp_path: Path) -> None:
     save_adapter(trained, tmp_path / "adapter")
-    other = load_policy(replace(LAB, lora_rank=4), seed=0)
+    other = load_policy(replace(DEMO, lora_rank=4), seed=0)
     with pytest.raises(PolicyError, match="adapter"):
         load_adapter(other, tmp_path / "adapter")
     with pytest.raises(PolicyError, match="nowhere"):
@@ -186,7 +186,7 @@ def test_merge_preserves_student_outputs_and_student(trained: Policy, tmp_path: 
 def test_merged_context_restores_weights_exactly(
     dtype: Literal["float32", "bfloat16"], tmp_path: Path
 ) -> None:
-    policy = load_policy(replace(LAB, dtype=dtype), seed=0)
+    policy = load_policy(replace(DEMO, dtype=dtype), seed=0)
     with torch.no_grad():
         for parameter in policy.trainable:
             parameter.add_(0.05)
@@ -231,7 +231,7 @@ def test_full_tuning_trains_every_weight_in_float32(full: Policy) -> None:
 
 def test_save_trained_full_model_round_trip_is_bitwise(full: Policy, tmp_path: Path) -> None:
     save_trained(full, tmp_path / "model")
-    fresh = load_policy(replace(LAB, train_mode="full"), seed=5)
+    fresh = load_policy(replace(DEMO, train_mode="full"), seed=5)
     places = [p.data_ptr() for p in fresh.trainable]
     load_trained(fresh, tmp_path / "model")
     for x, y in zip(fresh.trainable, full.trainable, strict=True):
@@ -246,7 +246,7 @@ def test_save_trained_full_model_round_trip_is_bitwise(full: Policy, tmp_path: P
     assert tokenizer.chat_template == full.tokenizer.chat_template
 
     # Served elsewhere or evaluated as a model of its own, it is the same.
-    alone = load_policy(replace(LAB, path=str(tmp_path / "model")), seed=0)
+    alone = load_policy(replace(DEMO, path=str(tmp_path / "model")), seed=0)
     torch.testing.assert_close(
         alone.hidden_states(PROMPTS, COMPLETIONS),
         full.hidden_states(PROMPTS, COMPLETIONS),
@@ -297,37 +297,37 @@ def test_load_trained_missing_weights_are_refused(full: Policy, tmp_path: Path) 
 
 def test_load_policy_path_without_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="nothing-here"):
-        load_policy(replace(LAB, path=str(tmp_path / "nothing-here")), seed=0)
+        load_policy(replace(DEMO, path=str(tmp_path / "nothing-here")), seed=0)
 
 
-def test_load_policy_without_chat_template_is_refused(lab_copy: Path) -> None:
-    (lab_copy / "chat_template.jinja").unlink()
+def test_load_policy_without_chat_template_is_refused(demo_copy: Path) -> None:
+    (demo_copy / "chat_template.jinja").unlink()
     with pytest.raises(PolicyError, match="no chat template"):
-        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
 
 
-def test_load_policy_tokenizer_larger_than_head_is_refused(lab_copy: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(lab_copy)
+def test_load_policy_tokenizer_larger_than_head_is_refused(demo_copy: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(demo_copy)
     tokenizer.add_tokens([f"<new-{i}>" for i in range(3)])
-    tokenizer.save_pretrained(lab_copy)
+    tokenizer.save_pretrained(demo_copy)
     with pytest.raises(PolicyError, match="vocabulary mismatch"):
-        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
 
 
 def test_load_policy_unknown_lora_target_is_refused() -> None:
     with pytest.raises(PolicyError, match="no_such_layer"):
-        load_policy(replace(LAB, lora_targets=("no_such_layer",)), seed=0)
+        load_policy(replace(DEMO, lora_targets=("no_such_layer",)), seed=0)
 
 
-def test_load_policy_model_without_lm_head_is_refused(lab_copy: Path) -> None:
-    config = json.loads((lab_copy / "config.json").read_text())
+def test_load_policy_model_without_lm_head_is_refused(demo_copy: Path) -> None:
+    config = json.loads((demo_copy / "config.json").read_text())
     config |= {"model_type": "vit", "architectures": ["ViTModel"]}
-    (lab_copy / "config.json").write_text(json.dumps(config))
+    (demo_copy / "config.json").write_text(json.dumps(config))
     with pytest.raises(PolicyError, match="causal language model"):
-        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
 
 
-def test_load_policy_logit_softcapping_is_refused(lab_copy: Path) -> None:
+def test_load_policy_logit_softcapping_is_refused(demo_copy: Path) -> None:
     config = Gemma2Config(
         vocab_size=1024,
         hidden_size=32,
@@ -338,28 +338,28 @@ def test_load_policy_logit_softcapping_is_refused(lab_copy: Path) -> None:
         head_dim=16,
         final_logit_softcapping=0.01,
     )
-    Gemma2ForCausalLM(config).save_pretrained(lab_copy)
+    Gemma2ForCausalLM(config).save_pretrained(demo_copy)
     with pytest.raises(PolicyError, match="after lm_head"):
-        load_policy(replace(LAB, path=str(lab_copy), attention="eager"), seed=0)
+        load_policy(replace(DEMO, path=str(demo_copy), attention="eager"), seed=0)
 
 
-def test_load_policy_missing_weights_are_refused(lab_copy: Path) -> None:
-    path = lab_copy / "model.safetensors"
+def test_load_policy_missing_weights_are_refused(demo_copy: Path) -> None:
+    path = demo_copy / "model.safetensors"
     weights = load_file(path)
     name = "model.layers.1.mlp.up_proj.weight"
     save_file({n: w for n, w in weights.items() if n != name}, path, {"format": "pt"})
     with pytest.raises(PolicyError, match=rf"lacks {re.escape(name)}"):
-        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
 
     # Weights of a layer that the config leaves out are those of another model.
     above = [n for n in weights if "layers.1." in n]
     more = {n.replace("layers.1.", "layers.3."): weights[n].clone() for n in above}
     save_file(weights | more, path, {"format": "pt"})
     with pytest.raises(PolicyError, match=r"model\.layers\.3"):
-        load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
 
     save_file(weights | {"value_head.weight": torch.zeros(3)}, path, {"format": "pt"})
-    whole = load_policy(replace(LAB, path=str(lab_copy)), seed=0)
+    whole = load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
     assert whole.lm_head.weight is whole.base.get_input_embeddings().weight  # tied, not missing
 
 
@@ -375,7 +375,7 @@ def states_and_gradients(config: cfg.ModelConfig) -> list[Tensor]:
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_packed_rows_match_padded_states_and_gradients(attention: str, checkpointing: bool) -> None:
-    config = replace(LAB, attention=attention, gradient_checkpointing=checkpointing)
+    config = replace(DEMO, attention=attention, gradient_checkpointing=checkpointing)
     padded = states_and_gradients(config)
     packed = states_and_gradients(replace(config, packed=True))
     assert len(padded) == len(packed) > 1
@@ -389,4 +389,4 @@ def test_load_policy_model_that_mixes_packed_rows_is_refused(
     """As one whose code makes its own mask, and does not look at positions."""
     monkeypatch.setattr("transformers.masking_utils.find_packed_sequence_indices", lambda _: None)
     with pytest.raises(PolicyError, match=r"model\.packed"):
-        load_policy(replace(LAB, packed=True), seed=0)
+        load_policy(replace(DEMO, packed=True), seed=0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import LAB, move
+from conftest import DEMO, move
 from paint.config import schema as cfg
 from paint.config.recipe import require_trainable
 from paint.config.schema import ConfigError
@@ -20,7 +20,7 @@ from paint.training.trainer import train
 from runs import Sections, adapter, assert_same, assert_same_history, changed
 
 PROMPTS, COMPLETIONS = [[5, 20, 31, 7], [9, 9, 12]], [[50, 60, 70], [80]]
-NF4 = replace(LAB, quantization="nf4")
+NF4 = replace(DEMO, quantization="nf4")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_nf4_incompatible_settings_are_refused(change: Sections) -> None:
 def test_nf4_server_command_quantizes_same_weights() -> None:
     command = server_command(NF4, cfg.RolloutConfig(), 8000, max_tokens=100, positions=None)
     assert command[command.index("--quantization") + 1] == "bitsandbytes"
-    command = server_command(LAB, cfg.RolloutConfig(), 8000, max_tokens=100, positions=None)
+    command = server_command(DEMO, cfg.RolloutConfig(), 8000, max_tokens=100, positions=None)
     assert "--quantization" not in command
 
 
@@ -65,7 +65,7 @@ def same(rounded: Policy) -> Policy:
     """The same policy with the rounded weights in float32."""
     from bitsandbytes.functional import dequantize_4bit
 
-    policy = load_policy(LAB, seed=0)
+    policy = load_policy(DEMO, seed=0)
     move(policy)
     with torch.no_grad():
         for name, layer in policy.adapted.items():
@@ -111,7 +111,7 @@ def test_nf4_quantizes_only_layers_and_digest_covers_scales(rounded: Policy) -> 
 
     before = weights_digest(rounded)
     assert before == weights_digest(load_policy(NF4, seed=1))
-    assert before != weights_digest(load_policy(LAB, seed=0))
+    assert before != weights_digest(load_policy(DEMO, seed=0))
     layer = next(iter(rounded.adapted.values())).get_base_layer()
     layer.weight.quant_state.absmax[0] += 1
     assert weights_digest(rounded) != before

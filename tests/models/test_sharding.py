@@ -17,7 +17,7 @@ from torch import distributed, nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
 
-from conftest import LAB, move
+from conftest import DEMO, move
 from paint.config import schema as cfg
 from paint.config.recipe import require_trainable
 from paint.config.run_folder import read_metrics
@@ -46,7 +46,7 @@ SMALL: Sections = {
 
 
 def test_shard_in_one_process_keeps_layers() -> None:
-    policy = load_policy(replace(LAB, shard=True), seed=0)
+    policy = load_policy(replace(DEMO, shard=True), seed=0)
     assert not is_sharded(policy.base)
     assert policy.digest is None
     assert passes_missing(Accelerator(cpu=True), policy.base, 3) == 0
@@ -83,7 +83,7 @@ def test_shard_gathered_layers_compute_same_bits(
     group: None, tmp_path: Path, checkpointing: bool
 ) -> None:
     one, other = (
-        load_policy(replace(LAB, gradient_checkpointing=checkpointing), seed=0) for _ in range(2)
+        load_policy(replace(DEMO, gradient_checkpointing=checkpointing), seed=0) for _ in range(2)
     )
     shard(other.base, "cpu")
     for policy in (one, other):
@@ -103,7 +103,7 @@ def test_shard_gathered_layers_compute_same_bits(
 
 
 def test_shard_layers_are_complete_only_within_gather(group: None) -> None:
-    policy = load_policy(LAB, seed=0)
+    policy = load_policy(DEMO, seed=0)
     shard(policy.base, "cpu")
     layer = policy.base.get_decoder().layers[0].mlp.up_proj.get_base_layer()
 
@@ -144,7 +144,7 @@ def test_adapter_sync_check_involves_all_ranks_when_sharded(
     monkeypatch.setattr("paint.inference.factory.check_adapter_sync", spied)
     server = OwnServer(policy, batch_size=4)
     options, sampling = cfg.RolloutConfig(engine="vllm"), Sampling(1.0, 1.0, -1, 8)
-    setup = EngineSetup(policy, LAB, options, tmp_path, Display(enabled=False), 64)
+    setup = EngineSetup(policy, DEMO, options, tmp_path, Display(enabled=False), 64)
     with open_remote(lambda _: server, setup, PROMPTS, sampling) as engine:
         assert [len(c.ids) > 0 for c in engine.generate(PROMPTS, sampling, [1, 2])] == [True, True]
     assert asked == ["SharedEngine" if is_shared else "OwnServer"]
@@ -169,7 +169,7 @@ def test_shard_weights_needing_conversion_are_refused(
 ) -> None:
     monkeypatch.setattr("paint.models.policy.ranks_here", lambda: 2)
     with pytest.raises(PolicyError, match="stored in float32"):
-        load_policy(replace(LAB, shard=True, dtype="bfloat16"), seed=0)
+        load_policy(replace(DEMO, shard=True, dtype="bfloat16"), seed=0)
 
 
 def in_two(config: Config, folder: Path) -> list[str]:
@@ -203,10 +203,10 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied, checkpointing"])
-def test_shard_two_ranks_train_bitwise_equal(tmp_path: Path, lab_copy: Path, tied: bool) -> None:
+def test_shard_two_ranks_train_bitwise_equal(tmp_path: Path, demo_copy: Path, tied: bool) -> None:
     if not tied:
-        untie(lab_copy)
-    model = {"path": str(lab_copy), "gradient_checkpointing": not tied}
+        untie(demo_copy)
+    model = {"path": str(demo_copy), "gradient_checkpointing": not tied}
     config = changed("demo-paint", SMALL, {"model": model})
     finish(in_two(config, tmp_path / "shared"))
     finish(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from conftest import LAB
+from conftest import DEMO
 from paint.config import schema as cfg
 from paint.config.schema import Config
 from paint.core.display import Display
@@ -25,7 +25,7 @@ from paint.objective.prompts import student_messages
 from paint.training.prompt_filter import filter_problems
 
 TURN = "<|im_end|>\n<|im_start|>assistant\n"
-LAB_TOKENIZER = AutoTokenizer.from_pretrained(MODEL)
+DEMO_TOKENIZER = AutoTokenizer.from_pretrained(MODEL)
 
 TEMPLATES = {  # of Zephyr, Llama 2, Vicuna: marks that are no tokens of these tokenizers
     "zephyr": "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}</s>\n{% endfor %}",
@@ -64,30 +64,30 @@ PIECES += [" ", "<think>", "</think>", "assistant", "x = 5!", "é", "user"]
 
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
 def test_control_text_is_refused_or_rendered_as_text(text: str) -> None:
-    control = {LAB_TOKENIZER.convert_tokens_to_ids(t) for t in LAB_TOKENIZER.all_special_tokens}
+    control = {DEMO_TOKENIZER.convert_tokens_to_ids(t) for t in DEMO_TOKENIZER.all_special_tokens}
 
     def controls(ids: Sequence[int]) -> list[int]:
         return [i for i in ids if i in control]
 
     messages = student_messages(text)
-    rendered = LAB_TOKENIZER.apply_chat_template(
+    rendered = DEMO_TOKENIZER.apply_chat_template(
         messages, add_generation_prompt=True, enable_thinking=True, return_dict=False
     )
-    neutral = encode(LAB_TOKENIZER, student_messages("x"), thinking=True)
-    if piece := special_text(LAB_TOKENIZER, text):
+    neutral = encode(DEMO_TOKENIZER, student_messages("x"), thinking=True)
+    if piece := special_text(DEMO_TOKENIZER, text):
         assert piece in text
         assert controls(rendered) != controls(neutral)
         with pytest.raises(PolicyError, match="takes for control"):
-            encode(LAB_TOKENIZER, messages, thinking=True)
+            encode(DEMO_TOKENIZER, messages, thinking=True)
     else:
-        prompt = encode(LAB_TOKENIZER, messages, thinking=True)
+        prompt = encode(DEMO_TOKENIZER, messages, thinking=True)
         assert prompt == rendered
         assert controls(prompt) == controls(neutral)
 
-    rest = drop_special_text(LAB_TOKENIZER, text)
-    assert special_text(LAB_TOKENIZER, rest) is None
+    rest = drop_special_text(DEMO_TOKENIZER, text)
+    assert special_text(DEMO_TOKENIZER, rest) is None
     assert (rest == text) == (piece is None)
-    assert controls(LAB_TOKENIZER.encode(rest)) == []
+    assert controls(DEMO_TOKENIZER.encode(rest)) == []
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -101,7 +101,7 @@ def test_control_text_finds_template_marks_that_are_no_tokens(name: str) -> None
 
 def test_control_text_accepts_ordinary_text() -> None:
     for text in MATHEMATICS:
-        assert special_text(LAB_TOKENIZER, text) is None, text
+        assert special_text(DEMO_TOKENIZER, text) is None, text
 
 
 def test_control_text_ignores_padding_token_that_is_a_word() -> None:
@@ -192,5 +192,5 @@ def test_solution_ids_allow_thinking_but_no_end_of_turn(policy: Policy) -> None:
 
 def test_shipped_problems_have_no_control_text() -> None:
     problems = read_problems(cfg.DataConfig(path="demo", limit=500)).problems
-    tokenizer = load_policy(LAB, seed=0).tokenizer
+    tokenizer = load_policy(DEMO, seed=0).tokenizer
     assert not any(special_text(tokenizer, p.problem + p.solution) for p in problems)

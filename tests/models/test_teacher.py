@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from conftest import LAB, move
+from conftest import DEMO, move
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, TeacherConfig
 from paint.core.storage import CorruptFileError
@@ -33,7 +33,7 @@ from runs import assert_same_history, changed, kill_and_resume
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
 COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
 LENGTHS = [len(ids) for ids in COMPLETIONS]
-FULL = replace(LAB, train_mode="full")
+FULL = replace(DEMO, train_mode="full")
 EMA = TeacherConfig(weights="ema", decay=0.75)
 
 
@@ -91,13 +91,13 @@ def full() -> Policy:
 
 
 @pytest.fixture
-def untied(lab_copy: Path) -> Policy:
+def untied(demo_copy: Path) -> Policy:
     """The same with a head of its own, which is not the embedding."""
-    model = AutoModelForCausalLM.from_pretrained(lab_copy, dtype="float32")
+    model = AutoModelForCausalLM.from_pretrained(demo_copy, dtype="float32")
     model.config.tie_word_embeddings = False
     model.lm_head.weight = torch.nn.Parameter(1.1 * model.lm_head.weight.detach())
-    model.save_pretrained(lab_copy)
-    return load_policy(replace(FULL, path=str(lab_copy)), seed=0)
+    model.save_pretrained(demo_copy)
+    return load_policy(replace(FULL, path=str(demo_copy)), seed=0)
 
 
 def test_frozen_teacher_is_base_model(
@@ -129,7 +129,7 @@ def test_ema_teacher_averages_updates_not_factors(
         teacher.follow()
         path.append(factors(policy))
 
-    scale = LAB.lora_alpha / LAB.lora_rank
+    scale = DEMO.lora_alpha / DEMO.lora_rank
     updates = {
         name: averaged([scale * step[name][1] @ step[name][0] for step in path], 0.75)
         for name in path[0]
@@ -156,7 +156,7 @@ def test_ema_teacher_starts_at_loaded_adapter(
     policy: Policy, trained: Policy, tmp_path: Path
 ) -> None:
     save_adapter(trained, tmp_path)
-    fresh = load_policy(LAB, seed=5)
+    fresh = load_policy(DEMO, seed=5)
     load_adapter(fresh, tmp_path)
     teacher = open_teacher(fresh, EMA)
     student = hidden(fresh)
@@ -165,7 +165,7 @@ def test_ema_teacher_starts_at_loaded_adapter(
         torch.testing.assert_close(hidden(fresh), student, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("config", [LAB, FULL])
+@pytest.mark.parametrize("config", [DEMO, FULL])
 def test_ema_teacher_with_zero_decay_follows_student(config: Any) -> None:
     policy = load_policy(config, seed=0)
     teacher = open_teacher(policy, replace(EMA, decay=0.0))
@@ -180,7 +180,7 @@ def test_ema_teacher_with_zero_decay_follows_student(config: Any) -> None:
         teacher.follow()
 
 
-@pytest.mark.parametrize("config", [LAB, FULL])
+@pytest.mark.parametrize("config", [DEMO, FULL])
 def test_live_teacher_is_student_without_gradient(config: Any) -> None:
     policy = load_policy(config, seed=0)
     teacher = open_teacher(policy, TeacherConfig(weights="live"))
@@ -195,7 +195,7 @@ def test_live_teacher_is_student_without_gradient(config: Any) -> None:
 
 
 def test_ema_teacher_is_applied_beside_rounded_weights() -> None:
-    policy = load_policy(replace(LAB, dtype="bfloat16"), seed=0)
+    policy = load_policy(replace(DEMO, dtype="bfloat16"), seed=0)
     teacher = open_teacher(policy, EMA)
     move(policy, 1, by=1e-4)
     teacher.follow()
@@ -224,7 +224,7 @@ def test_ema_teacher_is_applied_beside_rounded_weights() -> None:
     "ignore:Model has `tie_word_embeddings=True`:UserWarning"
 )  # peft's, before our error
 def test_ema_teacher_over_embedding_is_refused() -> None:
-    policy = load_policy(replace(LAB, lora_targets=("q_proj", "embed_tokens")), seed=0)
+    policy = load_policy(replace(DEMO, lora_targets=("q_proj", "embed_tokens")), seed=0)
     open_teacher(policy, TeacherConfig())
     with pytest.raises(
         PolicyError,
@@ -234,7 +234,7 @@ def test_ema_teacher_over_embedding_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["frozen", "ema", "live"])
-@pytest.mark.parametrize("config", [LAB, FULL])
+@pytest.mark.parametrize("config", [DEMO, FULL])
 def test_teacher_view_restores_student_after_error(
     config: Any, kind: Literal["frozen", "ema", "live"]
 ) -> None:
@@ -263,7 +263,7 @@ def test_teacher_view_restores_student_after_error(
     )
 
 
-@pytest.mark.parametrize("config", [LAB, FULL, replace(FULL, gradient_checkpointing=True)])
+@pytest.mark.parametrize("config", [DEMO, FULL, replace(FULL, gradient_checkpointing=True)])
 def test_teacher_view_between_forward_and_backward_keeps_gradients(config: Any) -> None:
     policy = load_policy(config, seed=0)
     teacher = open_teacher(policy, EMA)
@@ -285,7 +285,7 @@ def test_teacher_view_between_forward_and_backward_keeps_gradients(config: Any) 
         assert torch.equal(x, y)
 
 
-@pytest.mark.parametrize("config", [LAB, FULL])
+@pytest.mark.parametrize("config", [DEMO, FULL])
 def test_teacher_view_generates_with_teacher_weights(config: Any) -> None:
     policy = load_policy(config, seed=0)
     teacher = open_teacher(policy, TeacherConfig())
@@ -378,7 +378,7 @@ def test_full_tuning_ema_teacher_averages_every_weight(
     assert (policy.lm_head(hidden(policy)) - logits).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("config", [LAB, FULL])
+@pytest.mark.parametrize("config", [DEMO, FULL])
 def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Path) -> None:
     policy = load_policy(config, seed=0)
     optimizer = torch.optim.AdamW(policy.trainable)
@@ -421,12 +421,12 @@ def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Pat
 
 def test_ema_teacher_checkpoint_of_other_model_is_refused(policy: Policy, tmp_path: Path) -> None:
     open_teacher(policy, EMA).save(tmp_path)
-    other = load_policy(replace(LAB, lora_targets=("q_proj",)), seed=0)
+    other = load_policy(replace(DEMO, lora_targets=("q_proj",)), seed=0)
     with pytest.raises(PolicyError, match=r"model\.lora_targets"):
         open_teacher(other, EMA).load(tmp_path)
 
 
-@pytest.mark.parametrize("config", [LAB, FULL])
+@pytest.mark.parametrize("config", [DEMO, FULL])
 @pytest.mark.parametrize("kind", ["frozen", "live"])
 def test_frozen_and_live_teacher_save_nothing(
     config: Any, kind: Literal["frozen", "live"], tmp_path: Path

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from conftest import LAB
+from conftest import DEMO
 from paint.config.schema import ModelConfig
 from paint.core.display import Display, Terminal
 from paint.models.policy import Policy, load_policy
@@ -80,7 +80,7 @@ def qwen3_tokenizer(chat_template: str) -> PreTrainedTokenizerFast:
 def qwen3() -> Policy:
     """A policy that reads as Qwen3 does; no test asks its model."""
     tokenizer = qwen3_tokenizer(template("qwen3.jinja"))
-    return replace(load_policy(LAB, seed=0), tokenizer=tokenizer)
+    return replace(load_policy(DEMO, seed=0), tokenizer=tokenizer)
 
 
 def in_modes(policy: Policy, modes: tuple[bool, bool], chat_template: str | None = None) -> Policy:

@@ -24,7 +24,7 @@ from paint.models.weights import (
     weights_digest,
 )
 
-LAB = ModelConfig(path="demo", dtype="float32")
+DEMO = ModelConfig(path="demo", dtype="float32")
 
 SAVE = """
 import sys
@@ -151,7 +151,7 @@ def test_model_digests_ignore_path_and_include_chat_template(
 def test_save_trained_non_finite_weights_are_refused(
     tuning: Literal["lora", "full"], tmp_path: Path
 ) -> None:
-    policy = load_policy(replace(LAB, train_mode=tuning), seed=0)
+    policy = load_policy(replace(DEMO, train_mode=tuning), seed=0)
     before = [parameter.clone() for parameter in policy.trainable]
     with torch.no_grad():
         policy.trainable[0].view(-1)[3] = torch.inf

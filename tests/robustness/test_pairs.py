@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from worlds import (
-    LAB,
+    DEMO,
     TRAIN,
     VERBS,
     Verb,
@@ -23,7 +23,7 @@ from processes import in_two_processes
 
 pytestmark = pytest.mark.slow
 
-ABLATE = ["ablate", "mask-placement", "{home}/tight.toml", "--seeds", "1", *LAB[3:]]
+ABLATE = ["ablate", "mask-placement", "{home}/tight.toml", "--seeds", "1", *DEMO[3:]]
 FIRST = [
     Verb("train", [], TRAIN, lambda at: run_figures(at, 2), []),
     Verb("ablate", [], ABLATE, lambda at: untimed(rows_of(at / "demo/results.jsonl")), []),

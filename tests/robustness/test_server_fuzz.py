@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fake_vllm_server import END, StandIn
+from fake_vllm_server import END, FakeVllmServer
 from paint.core.errors import sanitize_for_terminal
 from paint.inference.engine import Completion, EngineError, Sampling
 from paint.inference.vllm import client
@@ -69,7 +69,7 @@ def wrong(good: Any) -> list[Any]:
     return [body for body in bodies if body is not DROP and body != good]
 
 
-def talk(stand_in: StandIn, tmp_path: Path) -> Completion:
+def talk(fake_server: FakeVllmServer, tmp_path: Path) -> Completion:
     """Connect to a server, and ask it for a completion."""
     adapter = tmp_path / "adapter"
     adapter.mkdir(exist_ok=True)
@@ -77,7 +77,7 @@ def talk(stand_in: StandIn, tmp_path: Path) -> Completion:
     (adapter / "adapter_config.json").write_text('{"r": 8}')
 
     async def connect_and_complete() -> Completion:
-        client = VllmServer(stand_in.url, timeout=0.5)
+        client = VllmServer(fake_server.url, timeout=0.5)
         try:
             await client.connect(tmp_path)
             return await client.complete(adapter, PROMPT, SAMPLING, 0, VOCABULARY)
@@ -88,9 +88,9 @@ def talk(stand_in: StandIn, tmp_path: Path) -> Completion:
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+def fake_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVllmServer]:
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.001)
-    made = StandIn()
+    made = FakeVllmServer()
     yield made
     made.stop()
 
@@ -99,16 +99,16 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     ("route", "good"), [("/v1/completions", COMPLETION), ("/v1/models", MODELS)]
 )
 def test_response_with_invalid_field_is_refused_or_read_correctly(
-    stand_in: StandIn, tmp_path: Path, route: str, good: Any
+    fake_server: FakeVllmServer, tmp_path: Path, route: str, good: Any
 ) -> None:
-    assert talk(stand_in, tmp_path).ids == RIGHT
-    respond, messages = stand_in.respond, []
+    assert talk(fake_server, tmp_path).ids == RIGHT
+    respond, messages = fake_server.respond, []
     for body in wrong(good):
-        stand_in.respond = lambda path, asked, body=body: (  # type: ignore[assignment,misc]
+        fake_server.respond = lambda path, asked, body=body: (  # type: ignore[assignment,misc]
             (200, body) if path == route else respond(path, asked)
         )
         try:
-            completion = talk(stand_in, tmp_path)
+            completion = talk(fake_server, tmp_path)
         except (Unreachable, EngineError) as error:
             messages.append(str(error))
         else:
@@ -159,7 +159,7 @@ CARRIERS = {
 @pytest.mark.parametrize("carrier", CARRIERS.values(), ids=CARRIERS)
 @pytest.mark.parametrize("route", ["/v1/models", "/v1/completions"])
 def test_broken_response_is_server_failure(
-    stand_in: StandIn, tmp_path: Path, route: str, carrier: Callable[[Any, bytes], None]
+    fake_server: FakeVllmServer, tmp_path: Path, route: str, carrier: Callable[[Any, bytes], None]
 ) -> None:
     def send(handler: Any, path: str, _: int, content: Any) -> bool:
         if path == route:
@@ -167,14 +167,14 @@ def test_broken_response_is_server_failure(
             carrier(handler, json.dumps(content).encode())
         return path == route
 
-    stand_in.send = send
+    fake_server.send = send
     with pytest.raises((Unreachable, EngineError)) as error:
-        talk(stand_in, tmp_path)
+        talk(fake_server, tmp_path)
     assert str(error.value) == sanitize_for_terminal(str(error.value))
     assert len(str(error.value)) < 2000
 
 
-def test_compressed_response_is_read(stand_in: StandIn, tmp_path: Path) -> None:
+def test_compressed_response_is_read(fake_server: FakeVllmServer, tmp_path: Path) -> None:
     def send(handler: Any, path: str, _: int, content: Any) -> bool:
         if path == "/v1/completions":
             answer(200, gzip.compress, Content_Encoding="gzip")(
@@ -182,5 +182,5 @@ def test_compressed_response_is_read(stand_in: StandIn, tmp_path: Path) -> None:
             )
         return path == "/v1/completions"
 
-    stand_in.send = send
-    assert talk(stand_in, tmp_path).ids == RIGHT
+    fake_server.send = send
+    assert talk(fake_server, tmp_path).ids == RIGHT

@@ -108,7 +108,7 @@ def make_world(at: Path) -> Path:
     for command in (
         TRAIN,
         ["eval", *(f"{{at}}/run/run/checkpoints/step-00000{n}" for n in (1, 2)), *EVAL],
-        LAB,
+        DEMO,
         PROBE,
         [*DATA, "12"],
     ):
@@ -123,7 +123,7 @@ EVAL = [
     *("--rollout.max-new-tokens", "40", "--folder", "{at}/evals"),
 ]
 # The recipes are not part of what is damaged, and lie where the world was made.
-LAB = [
+DEMO = [
     *("demo", "{home}/tight.toml", "{home}/loose.toml"),
     *("--problems", "3", "--samples", "2", "--folder", "{at}/demo"),
 ]
@@ -174,7 +174,7 @@ def run_figures(at: Path, step: int) -> Any:
     }
 
 
-def _lab_figures(at: Path) -> Any:
+def _demo_metrics(at: Path) -> Any:
     return untimed(rows_of(at / "demo/results.jsonl"))
 
 
@@ -220,8 +220,10 @@ VERBS = [
         lambda at: (at / "page.html").read_text("utf-8"),
         ["evals"],
     ),
-    Verb("demo", ["demo"], LAB, _lab_figures, ["demo"]),
-    Verb("demo without its results", ["demo"], LAB, _lab_figures, ["demo"], ["demo/results.jsonl"]),
+    Verb("demo", ["demo"], DEMO, _demo_metrics, ["demo"]),
+    Verb(
+        "demo without its results", ["demo"], DEMO, _demo_metrics, ["demo"], ["demo/results.jsonl"]
+    ),
     Verb("probe", ["probe"], PROBE, lambda at: read(at / "probe/summary.json"), ["probe"]),
     Verb("data openthoughts", ["data"], [*DATA, "6"], _data_figures, ["data"]),
     Verb(

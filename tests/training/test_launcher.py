@@ -26,7 +26,7 @@ from processes import alive, until
 from real_vllm import LEAN, SERVER, SMALL, needs_vllm
 
 ROOT = Path(__file__).parents[2]
-LAB = read_recipe(find_recipe("demo-paint"))
+DEMO = read_recipe(find_recipe("demo-paint"))
 Machine = Callable[[int], None]
 
 
@@ -43,11 +43,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def vllm(**rollout: Any) -> Config:
-    return replace(LAB, rollout=replace(LAB.rollout, engine="vllm", **rollout))
+    return replace(DEMO, rollout=replace(DEMO.rollout, engine="vllm", **rollout))
 
 
 @pytest.mark.parametrize("split", ["two", "4", "+4", "4+", "4+4+4", "\u0664+4", ""])
-def test_a_split_that_is_none_is_refused(split: str) -> None:
+def test_split_invalid_text_is_refused(split: str) -> None:
     with pytest.raises(ConfigError, match=r"--split must be .*, got"):
         Request(8, split, False)
 
@@ -57,7 +57,7 @@ def test_place_trainers_get_first_gpus_and_servers_last(machine: Machine) -> Non
     placed = place_ranks(Request(8, "3+5"), vllm(), (1, 8))
     assert (placed.trainers, placed.servers) == (("0", "1", "2"), ("3", "4", "5", "6", "7"))
     assert placed.environment == {"CUDA_VISIBLE_DEVICES": "0,1,2"}
-    config = with_servers(LAB, placed)
+    config = with_servers(DEMO, placed)
     assert (config.rollout.engine, config.rollout.server_gpus) == ("vllm", placed.servers)
     assert not config.rollout.colocate
 
@@ -66,7 +66,7 @@ def test_place_shared_gpus_train_and_serve(machine: Machine) -> None:
     machine(2)
     placed = place_ranks(Request(2, "shared"), vllm(), (1, 2))
     assert placed.trainers == placed.servers == ("0", "1")
-    assert with_servers(LAB, placed).rollout.colocate
+    assert with_servers(DEMO, placed).rollout.colocate
 
 
 def test_place_uses_visible_devices(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_place_large_model_uses_enough_gpus_per_server(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine(8)
-    llama = replace(LAB.model, path="meta-llama/Llama-3.3-70B-Instruct", dtype="bfloat16")
+    llama = replace(DEMO.model, path="meta-llama/Llama-3.3-70B-Instruct", dtype="bfloat16")
     large = replace(vllm(), model=llama)
     asked = place_ranks(Request(8), large, (0, 0))
     assert asked.servers == ("0,1,2,3", "4,5,6,7")
@@ -106,7 +106,7 @@ def test_place_large_model_uses_enough_gpus_per_server(
         "CUDA_VISIBLE_DEVICES=4,5,6,7",
     ]
     assert all("--tensor-parallel-size 4 " in line for line in lines)
-    launcher.serve(Request(1, dry_run=True), LAB, host="127.0.0.1", port=8000)
+    launcher.serve(Request(1, dry_run=True), DEMO, host="127.0.0.1", port=8000)
     assert "--tensor-parallel-size" not in capsys.readouterr().out
 
 
@@ -133,19 +133,19 @@ def test_place_without_gpu_uses_cpu_processes(machine: Machine) -> None:
     assert not shared.shared  # vLLM sleeps on GPUs alone
 
 
-@pytest.mark.parametrize("path", [LAB.model.path, "owner/none"])
-def test_half_of_the_gpus_serve_where_no_split_is_given(machine: Machine, path: str) -> None:
+@pytest.mark.parametrize("path", [DEMO.model.path, "owner/none"])
+def test_choose_split_default_serves_on_half_of_gpus(machine: Machine, path: str) -> None:
     machine(8)
-    config = replace(vllm(), model=replace(LAB.model, path=path))
+    config = replace(vllm(), model=replace(DEMO.model, path=path))
     placed = place_ranks(Request(8), config, (1, 8))
     assert (placed.trainers, placed.servers) == (("0", "1", "2", "3"), ("4", "5", "6", "7"))
     assert not placed.shared
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_all_gpus_train_where_no_servers_could_be_used(machine: Machine, count: int) -> None:
+def test_choose_split_without_server_use_trains_on_all_gpus(machine: Machine, count: int) -> None:
     machine(count)
-    sft = replace(LAB, train=replace(LAB.train, method="sft"))
+    sft = replace(DEMO, train=replace(DEMO.train, method="sft"))
     placed = place_ranks(Request(count, None, False), sft, (1, count))
     assert (len(placed.trainers), placed.servers) == (count, ())
     assert with_servers(sft, placed) == sft
@@ -182,16 +182,16 @@ def test_place_impossible_split_is_refused(
 @pytest.mark.parametrize(
     "config",
     [
-        replace(LAB, train=replace(LAB.train, method="sft")),
-        replace(LAB, model=replace(LAB.model, train_mode="full")),
-        replace(LAB, rollout=replace(LAB.rollout, engine="merged")),
+        replace(DEMO, train=replace(DEMO.train, method="sft")),
+        replace(DEMO, model=replace(DEMO.model, train_mode="full")),
+        replace(DEMO, rollout=replace(DEMO.rollout, engine="merged")),
         vllm(urls=("http://a:1",)),
     ],
     ids=["sft", "full", "merged", "urls"],
 )
 def test_with_servers_enabled_config_that_cannot_use_them_is_unchanged(config: Config) -> None:
     assert launcher.with_servers_enabled(config) == config
-    assert launcher.with_servers_enabled(LAB).rollout.engine == "vllm"
+    assert launcher.with_servers_enabled(DEMO).rollout.engine == "vllm"
 
 
 def test_dry_run_prints_commands_and_starts_nothing(
@@ -223,7 +223,7 @@ def test_server_gpus_without_owned_server_or_name_are_refused(
     rollout: dict[str, Any],
 ) -> None:
     with pytest.raises(ConfigError, match=r"rollout.server_gpus must be"):
-        replace(LAB.rollout, **({"engine": "vllm"} | rollout))
+        replace(DEMO.rollout, **({"engine": "vllm"} | rollout))
 
 
 def test_resume_hint_includes_gpus_flag(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_serve_on_public_host_requires_key(
     machine(1)
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="set VLLM_API_KEY"):
-        launcher.serve(Request(1), LAB, host="127.0.0.1", port=8000)
+        launcher.serve(Request(1), DEMO, host="127.0.0.1", port=8000)
 
 
 # A launcher whose worker is in a session of its own, as a rank of torchrun is.

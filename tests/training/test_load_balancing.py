@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from conftest import LAB
+from conftest import DEMO
 from paint.config import schema as cfg
 from paint.config.schema import Config, TrainConfig
 from paint.data.problems import Problem
@@ -145,7 +145,7 @@ def test_balance_rows_gives_rank_its_share_of_all_rows(
 
 def test_flops_match_flop_counter() -> None:
     """Eager attention is what the counter sees; it takes all pairs, and a causal pass half."""
-    policy = load_policy(replace(LAB, attention="eager"), seed=0)
+    policy = load_policy(replace(DEMO, attention="eager"), seed=0)
     model = cost_model(policy, Config())
     counted = {}
     for name, grad in (("forward", False), ("both", True)):

@@ -103,7 +103,7 @@ def kill_the_second(process: subprocess.Popen[str], folder: Path, steps: int) ->
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_all_and_the_resumed_run_ends_in_the_same_adapter(
+def test_ranks_one_killed_ends_all_and_resume_gives_same_adapter(
     tmp_path: Path,
 ) -> None:
     folder, whole = tmp_path / "run", tmp_path / "whole"
@@ -160,7 +160,7 @@ def test_ranks_diverging_weights_are_refused_and_not_saved(tmp_path: Path) -> No
     assert not list((folder / "checkpoints").iterdir())
 
 
-def test_a_second_signal_has_its_usual_effect() -> None:
+def test_stop_signals_second_signal_ends_at_once() -> None:
     signals: list[int] = []
     with run_log.stop_signals(signals):
         signal.raise_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""launch/slurm.sbatch on stand-ins for srun and scontrol: stopped, submitted again, the same bits.
+"""launch/slurm.sbatch with fakes of srun and scontrol: stop, resubmission, the same adapter.
 
 A node is a name of this machine. What serves is the demo's model, which answers as vLLM does.
 """

@@ -96,7 +96,7 @@ def test_token_log_resume_replaces_repeated_steps(tmp_path: Path) -> None:
     assert (tokens_path(tmp_path, 1).read_bytes(), later.read_bytes()) == (kept, again)
 
 
-def test_a_changed_file_and_another_schema_are_refused(run: Path, tmp_path: Path) -> None:
+def test_read_tokens_changed_file_or_schema_is_refused(run: Path, tmp_path: Path) -> None:
     path = tmp_path / "step-000001.parquet"
     whole, table = tokens_path(run, 1).read_bytes(), pq.read_table(tokens_path(run, 1))
     # A bit of each column's last page.

@@ -444,22 +444,22 @@ def go_on(folder: Path) -> None:
 
 
 def test_resume_with_other_model_or_chat_template_is_refused(
-    lab_copy: Path, tmp_path: Path
+    demo_copy: Path, tmp_path: Path
 ) -> None:
-    config = small(model={"path": str(lab_copy)}, train={"steps": 1, "batch_size": 2})
+    config = small(model={"path": str(demo_copy)}, train={"steps": 1, "batch_size": 2})
     train(config, tmp_path / "run")
     longer = replace(config, train=replace(config.train, steps=2))
 
-    weights = load_file(lab_copy / "model.safetensors")
+    weights = load_file(demo_copy / "model.safetensors")
     name = sorted(weights)[3]
     noisy = {key: value.clone() for key, value in weights.items()}
     noisy[name].view(-1)[7] += 1e-3  # one number of one matrix
-    save_file(noisy, lab_copy / "model.safetensors", {"format": "pt"})
-    with pytest.raises(RunError, match=rf"weights.*{lab_copy}"):
+    save_file(noisy, demo_copy / "model.safetensors", {"format": "pt"})
+    with pytest.raises(RunError, match=rf"weights.*{demo_copy}"):
         train(longer, tmp_path / "run", resume=True)
 
-    save_file(weights, lab_copy / "model.safetensors", {"format": "pt"})
-    [template] = lab_copy.glob("chat_template*")
+    save_file(weights, demo_copy / "model.safetensors", {"format": "pt"})
+    [template] = demo_copy.glob("chat_template*")
     text = template.read_text("utf-8")
     template.write_text(text.replace("assistant", "Assistant"), "utf-8")
     with pytest.raises(RunError, match="chat template"):
