@@ -533,10 +533,9 @@ class Config:
         if divergence.is_sampled and (rollout.top_p < 1 or rollout.top_k > 0):
             raise ConfigError(
                 "rollout.top_p must be 1 and rollout.top_k -1 with objective.divergence "
-                f"{format_value(divergence.name)}, got {rollout.top_p:g} and {rollout.top_k} "
-                "(its gradient "
-                "is that of the reverse "
-                "KL only for tokens drawn from the whole distribution)"
+                f"{format_value(divergence.name)}, got {rollout.top_p:g} and {rollout.top_k} (its "
+                "gradient is that of the reverse KL only for tokens drawn from the whole "
+                "distribution)"
             )
 
         if rollout.off_policy_steps and (not algorithm.needs_rollouts or tokens_carry_gradient):

@@ -133,9 +133,8 @@ def shape_of(path: str) -> Shape:
             if path in SHAPES:
                 return SHAPES[path]
             raise ConfigError(
-                f"model.path {format_value(path)} has no config.json here; name a folder that "
-                "has one, a "
-                f"hub name whose config.json is cached, or one of {', '.join(SHAPES)}"
+                f"model.path {format_value(path)} has no config.json here; name a folder that has "
+                f"one, a hub name whose config.json is cached, or one of {', '.join(SHAPES)}"
             )
         file = Path(cached)
 

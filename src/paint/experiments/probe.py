@@ -159,10 +159,9 @@ def validate_probe(
         )
     if config.context.source != "own":
         raise ConfigError(
-            f"the probe takes its contexts from --context, and context.source is "
-            f"{format_value(config.context.source)}; pass --context.source own, and name "
-            "controls with "
-            f"--context own {config.context.source}"
+            "the probe takes its contexts from --context, and context.source is "
+            f"{format_value(config.context.source)}; pass --context.source own, and name controls "
+            f"with --context own {config.context.source}"
         )
 
 

@@ -90,7 +90,6 @@ def server_engine(name: str) -> str:
     if not (found := engine_type(name).server_engine):
         raise ConfigError(
             f"rollout.engine {format_short(name)} generates in the training process and uses no "
-            "servers; "
-            f"choose another engine, or no GPUs for servers (--split)"
+            "servers; choose another engine, or no GPUs for servers (--split)"
         )
     return found

@@ -340,10 +340,8 @@ def _packing(policy: Policy, config: cfg.ModelConfig) -> Policy:
     if not error <= PACKING_ERROR * padded.norm():
         raise PolicyError(
             f"model.path {format_value(config.path)} does not keep packed rows apart with "
-            "model.attention "
-            f"{format_value(config.attention)}: its states change by "
-            f"{float(error / padded.norm()):.2g} of "
-            f"their size; leave model.packed off"
+            f"model.attention {format_value(config.attention)}: its states change by "
+            f"{float(error / padded.norm()):.2g} of their size; leave model.packed off"
         )
     return packed
 
@@ -411,8 +409,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     if not has_template:
         raise PolicyError(
             f"model.path {format_value(path)} has no chat template; take an instruction-tuned "
-            "model or add "
-            f"chat_template.jinja to its folder"
+            "model or add chat_template.jinja to its folder"
         )
 
     # Prompt lengths are checked by paint, with its own message, so silence transformers' warning.
@@ -518,8 +515,7 @@ def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.M
     if not logits.isfinite().all():
         raise PolicyError(
             f"model.path {format_value(config.path)} computes numbers that are not finite; its "
-            "weights are "
-            f"damaged, or model.dtype {config.dtype} is too small for them"
+            f"weights are damaged, or model.dtype {config.dtype} is too small for them"
         )
     if not torch.allclose(logits.float(), head_logits.float(), rtol=1e-2, atol=1e-2):
         raise PolicyError(

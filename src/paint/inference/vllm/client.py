@@ -266,8 +266,7 @@ class VllmServer:
         except EngineError as error:
             raise EngineError(
                 f"{self.url} cannot sleep (rollout.colocate): start it with --enable-sleep-mode "
-                "and "
-                f"with VLLM_SERVER_DEV_MODE=1 in its environment ({error})"
+                f"and with VLLM_SERVER_DEV_MODE=1 in its environment ({error})"
             ) from error
 
     async def _models(self) -> list[ServedModel]:

@@ -240,9 +240,8 @@ class ServerPool:
         else:
             return
         raise EngineError(
-            f"every engine {why} ({server.url}: {server.reason}). Start it again, then "
-            "`paint resume RUN` (--urls where its address changed; rollout.server_timeout sets "
-            "how long "
+            f"every engine {why} ({server.url}: {server.reason}). Start it again, then `paint "
+            "resume RUN` (--urls where its address changed; rollout.server_timeout sets how long "
             f"is waited){_log_of(server)}"
         )
 
