@@ -1,4 +1,4 @@
-"""The client of one vLLM server: its HTTP calls, and checks of what it responds.
+"""HTTP client of one vLLM server, with checks of its responses.
 
 Token ids go in, token ids and log-probs come out. A completion is used only if it fits the request:
 ids of the model's vocabulary, as many finite log-probs, and an end where one is due. One that does
@@ -45,15 +45,15 @@ T = TypeVar("T")
 
 
 class Unreachable(Exception):
-    """No usable response now; the same request may succeed later, or elsewhere."""
+    """No usable response; the request may succeed later or on another server."""
 
 
 class TooSlow(Unreachable):
-    """No response within the time that a completion may take."""
+    """No response within the time limit of a completion."""
 
 
 class BadResponse(ValueError):
-    """A response that does not fit the request; the message says how."""
+    """A response that does not match the request; the message names the mismatch."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +79,16 @@ class ServedModel:
 
 
 class VllmServer:
-    """A server at ``url``; the adapter that it is known to have, and how it is doing.
+    """A server at ``url``, with its loaded adapter and its state.
 
     Args:
-        timeout: seconds that a whole response may take.
+        timeout: time limit of a response, in seconds.
 
     Attributes:
         adapter: folder of the adapter that is loaded, under the folder's name; None when unknown.
-        previous: the last one that was loaded, to be unloaded after the next.
-        left_out: set while it gets no requests.
-        requests: those under way.
+        previous: the adapter loaded before, unloaded after the next.
+        left_out: set while it is evicted.
+        requests: requests in flight.
         strikes: how often it was left out since it last completed something.
         reason: why it was left out the last time.
         max_tokens: the longest prompt and completion together; 0 before ``connect``.
@@ -128,25 +128,25 @@ class VllmServer:
             )
 
     def fork(self) -> "VllmServer":
-        """The same server for another client, which loads an adapter of its own."""
+        """The same server for another client, which loads a separate adapter."""
         server = VllmServer(self.url, timeout=self.timeout, process=self.process)
         server.max_tokens = self.max_tokens
         return server
 
     @property
     def live(self) -> bool:
-        """Requests may be sent to it."""
+        """Whether requests may be sent to it."""
         return not self.left_out.is_set()
 
     async def healthy(self) -> bool:
-        """It responds, and its engine lives."""
+        """Whether it responds and its engine runs."""
         try:
             return (await self._fetch("GET", "/health", None, HEALTH_SECONDS)).status_code == 200
         except Unreachable:
             return False
 
     async def connect(self, folder: Path) -> None:
-        """Learn the server's longest sequence, and unload what a killed run left of ``folder``.
+        """Read the server's longest sequence, and unload a killed run's adapters of ``folder``.
 
         Raises:
             Unreachable: no response, or one that no vLLM server gives.
@@ -165,7 +165,7 @@ class VllmServer:
         seed: int,
         vocabulary: TokenLimits,
     ) -> Completion:
-        """One completion by base + adapter, tried again after a pause where that may help.
+        """Sample one completion from base + adapter, with retries of transient failures.
 
         Raises:
             Unreachable: every attempt failed, or was answered with something else.
@@ -188,13 +188,13 @@ class VllmServer:
         return Completion(ids, log_probs, ids[-1] not in vocabulary.end_ids, self.url)
 
     async def load(self, adapter: Path) -> None:
-        """Load an adapter under its folder's name, and unload the one that it replaces.
+        """Load an adapter under its folder's name, and unload the previous one.
 
         The name must never have been used before: paint.inference.vllm.engine says why.
 
         Raises:
             Unreachable: no response.
-            EngineError: it cannot be loaded there; the message has the flag or folder to mend.
+            EngineError: it cannot be loaded; the message names the flag or folder to fix.
         """
         if self.adapter == adapter:
             return
@@ -217,18 +217,18 @@ class VllmServer:
             self.adapter = self.previous = adapter
 
     async def unload(self, name: str) -> None:
-        """Unload an adapter; a server that does not know it or does not respond has none."""
+        """Unload an adapter; an unknown adapter or an unreachable server is ignored."""
         with suppress(Unreachable, EngineError):
             await self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": name})
 
     async def require_slots(self, ahead: int) -> None:
-        """Refuse a server with more adapters than it holds at once: they would evict each other.
+        """Refuse a server with more adapters than slots: they would evict each other.
 
         Args:
-            ahead: adapters that will be loaded beside those that are.
+            ahead: adapters that will be loaded in addition.
 
         Raises:
-            EngineError: with the value that --max-loras needs.
+            EngineError: with the required value of --max-loras.
             Unreachable: no response.
         """
         loaded = sum(model.adapter is not None for model in await self._models()) + ahead
@@ -242,20 +242,20 @@ class VllmServer:
             )
 
     async def sleep(self) -> None:
-        """Give the GPU's memory back: weights to the CPU's memory, cached prefixes dropped.
+        """Free the GPU's memory: move the weights to CPU memory, drop cached prefixes.
 
         Raises:
             Unreachable: no response.
-            EngineError: it was not started for this; the message has the flag to set.
+            EngineError: it was not started with sleep mode; the message names the flag.
         """
         await self._ask_sleep_mode("/sleep?level=1")
 
     async def wake(self) -> None:
-        """Take the GPU's memory again. Raises as ``sleep``."""
+        """Load the weights on the GPU again. Raises as ``sleep``."""
         await self._ask_sleep_mode("/wake_up")
 
     async def close(self) -> None:
-        """Close the connections, and end the process where it is ours."""
+        """Close the connections, and end the process if it is owned."""
         await self.client.aclose()
         if self.process is not None:
             self.process.stop()
@@ -292,7 +292,7 @@ class VllmServer:
             ) from None
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
-        """The body of a response that says that all went well.
+        """The body of a successful response.
 
         Raises:
             Unreachable, TooSlow: it failed, and may not fail again.
@@ -315,7 +315,7 @@ class VllmServer:
     async def _fetch(
         self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float
     ) -> httpx2.Response:
-        """A whole response, whatever its status. Raises Unreachable, TooSlow: there is none."""
+        """A response of any status. Raises Unreachable, TooSlow: there is none."""
         try:
             async with asyncio.timeout(seconds):
                 return await self.client.request(method, path, json=body)
@@ -335,7 +335,7 @@ class VllmServer:
         return sanitize_for_terminal(" ".join(str(text).split())[:SHOWN_CHARACTERS])
 
     def _explain_refusal(self, error: Exception, adapter: Path) -> None:
-        """Raise an EngineError that says what to mend, where the reason for a refusal is known."""
+        """Raise an EngineError with the fix if the reason for a refusal is known."""
         text = str(error)
         if ranks := re.search(r"LoRA rank (\d+) is greater than max_lora_rank (\d+)", text):
             rank, limit = int(ranks[1]), ranks[2]
@@ -356,7 +356,7 @@ class VllmServer:
 
 
 def attempts() -> AsyncRetrying:
-    """Three tries with a pause in between, for failures that may pass; the last one is raised."""
+    """Three attempts with a pause in between; the last failure is raised."""
     return AsyncRetrying(
         retry=retry_if_exception_type(Unreachable) & retry_if_not_exception_type(TooSlow),
         stop=stop_after_attempt(ATTEMPTS),
@@ -368,9 +368,9 @@ def attempts() -> AsyncRetrying:
 def _request(
     adapter: Path, prompt: Sequence[int], sampling: Sampling, seed: int, end_ids: Sequence[int]
 ) -> dict[str, Any]:
-    """The body of a request, with every setting that shapes the distribution.
+    """The body of a request, with every sampling setting.
 
-    A server's or a model's defaults must not bend it.
+    Defaults of the server or the model must not change the distribution.
     """
     return {
         "model": adapter.name,
@@ -394,7 +394,7 @@ def _request(
 def read_completion(
     content: bytes, prompt: Sequence[int], longest: int, vocabulary: TokenLimits
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The token ids that a response holds, to the ids that were sent, and the log-prob of each.
+    """The sampled token ids of a response and their log-probs.
 
     Args:
         longest: tokens that the completion may have.
@@ -431,7 +431,7 @@ def read_completion(
 
 
 def read_models(content: bytes) -> list[ServedModel]:
-    """The base model and the adapters, as a list of models holds them.
+    """The base model and the adapters of a response that lists models.
 
     Raises:
         BadResponse, AttributeError, LookupError, TypeError, ValueError: it holds something else,
@@ -451,5 +451,5 @@ def read_models(content: bytes) -> list[ServedModel]:
 
 
 def _show(value: object) -> str:
-    """A value out of a response, short and as plain text."""
+    """A value of a response as short plain text."""
     return sanitize_for_terminal(json.dumps(value)[:80])

@@ -1,7 +1,7 @@
-"""The engine for real runs: base + adapter on one or more vLLM servers, over HTTP.
+"""The vLLM engine: base + adapter on one or more servers, over HTTP.
 
-The adapter is never merged: every version of it is written to a folder, loaded on the servers and
-asked for under that folder's name. vLLM keeps the cached prefixes of (name, path): a name or path
+The adapter is never merged: every version is written to a folder, loaded on the servers and
+requested by that folder's name. vLLM keeps the cached prefixes of (name, path): a name or path
 that is used twice answers with what it remembers of the first (vLLM issue 42125). So no version
 ever gets the name of another one, of this run or of any other, and no server can answer with an
 older version. A completion depends on its prompt, its seed and the adapter, up to the rounding of
@@ -47,16 +47,16 @@ T = TypeVar("T")
 
 
 class VllmEngine(RemoteEngine):
-    """Generates on vLLM servers what ``LocalEngine`` generates in the training process.
+    """Generates on vLLM servers.
 
     Args:
         servers: each with the trainer's model and number format.
-        folder: where adapters are written, of this run alone; servers must see it under the same
+        folder: where this run's adapters are written; servers must see it under the same
             path.
-        in_flight: requests that a server is given at once.
-        patience: seconds to wait for a server when there is no other.
+        in_flight: concurrent requests per server.
+        patience: seconds to wait for a server when none is available.
         sleeps: servers give their GPU back between rollouts.
-        ahead: so many steps will be under way at once, each on an engine ``fork`` of this one.
+        ahead: steps in flight at once, each on a ``fork`` of this engine.
 
     Attributes:
         adapter: folder of the adapter that the servers have, or get when they wake; None before
@@ -113,7 +113,7 @@ class VllmEngine(RemoteEngine):
         )
 
     def connect(self) -> None:
-        """Start our servers, wait until all respond, unload what a killed run of this folder left.
+        """Start owned servers, wait until all respond, unload adapters that a killed run left.
 
         Raises:
             EngineError: a server does not respond, or is no vLLM server, or ours ended (with the
@@ -128,7 +128,7 @@ class VllmEngine(RemoteEngine):
         self.fleet.display.note(f"engine: {urls} ready after {seconds:.0f} s")
 
     def sync_weights(self) -> None:
-        """Write the policy's adapter, load it on every server, drop the one before.
+        """Write the policy's adapter, load it on every server, drop the previous one.
 
         Raises:
             EngineError: a server cannot load it, or the disk cannot take it; the message says what
@@ -148,7 +148,7 @@ class VllmEngine(RemoteEngine):
         seeds: Sequence[int],
         finished: OnCompletion,
     ) -> None:
-        """One completion per prompt, each as soon as it is there, however many servers are lost.
+        """Sample one completion per prompt, each passed on as soon as it is complete.
 
         Raises:
             EngineError: no server is left for longer than ``patience``, ours cannot be started
@@ -161,8 +161,7 @@ class VllmEngine(RemoteEngine):
     def submit(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
     ) -> PendingCompletions:
-        """As ``generate``, while the caller goes on. Only after ``sync_weights``, and with "
-        "``ahead``."""
+        """Start ``generate`` in the background; only after ``sync_weights``, and with ``ahead``."""
         assert isinstance(self.loop, Background)
         completions: dict[int, Completion] = {}
         work = self._complete(prompts, sampling, seeds, completions.__setitem__)
@@ -175,7 +174,7 @@ class VllmEngine(RemoteEngine):
         return wait
 
     def fork(self) -> "VllmEngine":
-        """Another engine on the same servers, with an adapter of its own; it ends with this one."""
+        """Another engine on the same servers with a separate adapter; it closes with this one."""
         fleet = self.fleet
         other = VllmEngine(
             self.policy,
@@ -198,7 +197,7 @@ class VllmEngine(RemoteEngine):
         self.loop.run(self.fleet.each(lambda server: server.require_slots(self.ahead)))
 
     def close(self) -> None:
-        """Leave the servers as they were found, end ours, delete the adapters; once is enough."""
+        """Unload the adapters, end owned servers, delete the files; a second call does nothing."""
         if self.closed:
             return
 
@@ -217,7 +216,7 @@ class VllmEngine(RemoteEngine):
         seeds: Sequence[int],
         finished: OnCompletion,
     ) -> None:
-        """What ``stream`` promises, by the adapter as it is when this is called."""
+        """Sample as ``stream`` does, with the adapter at the time of the call."""
         adapter = self.adapter
         assert adapter is not None
         self._require_room(max(map(len, prompts), default=0), sampling.max_new_tokens)
@@ -253,7 +252,7 @@ class VllmEngine(RemoteEngine):
 
 
 def _own_server(setup: EngineSetup, log: Path, number: int, gpus: str) -> VllmServer:
-    """A server that the run starts, on a free port."""
+    """An owned server on a free port."""
     options, port = setup.rollout, free_port()
     command = server_command(
         setup.model,
@@ -270,7 +269,7 @@ def _own_server(setup: EngineSetup, log: Path, number: int, gpus: str) -> VllmSe
 
 
 class Adapters:
-    """Writes the versions of one run's adapter, each under a new name.
+    """Writes the versions of a run's adapter, each under a new name.
 
     Args:
         folder: of this run alone; servers must see it under the same path.
@@ -283,7 +282,7 @@ class Adapters:
         self.version = 0
 
     def write(self, policy: Policy) -> Path:
-        """Write the policy's adapter as the next version, whole or not at all.
+        """Write the policy's adapter as the next version, atomically.
 
         Raises:
             EngineError: the disk cannot take it; the message says what to change.
@@ -302,9 +301,9 @@ class Adapters:
 
 
 def adapter_folder(run_folder: Path, shared: str | None) -> Path:
-    """Make the folder for a run's adapters: in the run's own folder, or in ``shared``.
+    """Make the folder for a run's adapters: in the run folder, or in ``shared``.
 
-    What the same run left there before it was killed is deleted.
+    Adapters that the same run left there before a kill are deleted.
 
     Raises:
         EngineError: it cannot be made.
@@ -324,13 +323,13 @@ def adapter_folder(run_folder: Path, shared: str | None) -> Path:
 
 
 def delete_adapters(folder: Path) -> None:
-    """Delete every version in a run's folder, also one that was never finished."""
+    """Delete every version in a run's folder, unfinished ones included."""
     for path in folder.glob("*paint-*"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 class Background:
-    """An event loop in a thread of its own: what is begun there goes on while the caller computes.
+    """An event loop in a background thread: its work continues while the caller computes.
 
     Else as asyncio.Runner.
     """
@@ -341,11 +340,11 @@ class Background:
         self.thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Do it beside whatever else is under way."""
+        """Start a coroutine in the background."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it, and wait for what it returns; whatever ends the wait ends the work."""
+        """Run a coroutine and wait for its result; an interrupted wait cancels it."""
         future = self.submit(work)
         try:
             return future.result()
@@ -353,7 +352,7 @@ class Background:
             future.cancel()
 
     def cancel(self) -> None:
-        """End whatever is under way."""
+        """Cancel everything in flight."""
 
         async def end() -> None:
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -364,7 +363,7 @@ class Background:
         self.run(end())
 
     def close(self) -> None:
-        """End the loop and its thread."""
+        """Stop the loop and its thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()

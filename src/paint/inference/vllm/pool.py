@@ -1,8 +1,7 @@
-"""Several servers as one: rows go to the least busy server, and a server that fails is left out.
+"""A pool of vLLM servers: each row goes to the least busy server; failing servers are evicted.
 
-A server that was left out is taken back when it responds again. A row is never given up: it is
-asked for elsewhere, or waits. Only when no server is left, and none comes back in time, does the
-work end, with an error that says so.
+An evicted server is readmitted when it responds again. A failed row is retried on another server,
+or waits for one. Generation fails only if no server is left and none returns in time.
 """
 
 import asyncio
@@ -30,12 +29,12 @@ T = TypeVar("T")
 
 
 class ServerPool:
-    """The servers of an engine, and which of them can be used now.
+    """The servers of an engine, and which of them are available.
 
     Args:
-        in_flight: requests that a server is given at once.
-        patience: seconds to wait for a server when there is no other.
-        wakes: a server that comes back may be asleep.
+        in_flight: concurrent requests per server.
+        patience: seconds to wait for a server when none is available.
+        wakes: a server that returns may be asleep.
 
     Attributes:
         says_count: show how many completions are there, as what the step is doing.
@@ -58,7 +57,7 @@ class ServerPool:
         self.silent_since = time.monotonic()
 
     async def connect(self, folder: Path) -> None:
-        """Wait until every server responds, and unload what a killed run left there of ``folder``.
+        """Wait until every server responds, and unload a killed run's adapters of ``folder``.
 
         Raises:
             EngineError: a server does not respond, or is no vLLM server, or ours ended (with the
@@ -67,7 +66,7 @@ class ServerPool:
         await gather_or_raise(self._connect(server, folder) for server in self.servers)
 
     async def each(self, ask: Callable[[VllmServer], Coroutine[Any, Any, None]]) -> None:
-        """Ask all live servers at once; one that fails every attempt is left out."""
+        """Send a request to all live servers; one that fails every attempt is evicted."""
 
         async def ask_or_leave_out(server: VllmServer) -> None:
             try:
@@ -86,7 +85,7 @@ class ServerPool:
         ask: Callable[[VllmServer, int], Coroutine[Any, Any, Completion]],
         finished: OnCompletion,
     ) -> None:
-        """One completion by base + adapter for each row, handed over as soon as it is there.
+        """Sample one completion per row from base + adapter, each passed on when complete.
 
         Args:
             ask: asks a server for a row's completion.
@@ -125,7 +124,7 @@ class ServerPool:
     async def _complete(
         self, ask: Callable[[VllmServer], Coroutine[Any, Any, Completion]]
     ) -> Completion:
-        """One completion on the least busy server; on another one, or later, where that fails."""
+        """Sample one completion on the least busy server; retry elsewhere or later on failure."""
         late = 0
         while True:
             server = await self._free_server()
@@ -156,7 +155,7 @@ class ServerPool:
                     self.changed.notify_all()
 
     async def _free_server(self) -> VllmServer:
-        """The least busy server, as soon as one takes another request."""
+        """Wait for a server with a free slot, and return the least busy one."""
         async with self.changed:
             while True:
                 live = [server for server in self.servers if server.live]
@@ -165,7 +164,7 @@ class ServerPool:
                 await self.changed.wait()
 
     async def _monitor(self, server: VllmServer) -> None:
-        """Leave a server out when it stops responding, take it back when it responds again."""
+        """Evict a server that stops responding; readmit it when it responds again."""
         while True:
             if server.live:
                 with suppress(TimeoutError):
@@ -193,7 +192,7 @@ class ServerPool:
         self.display.note(f"engine: {server.url} is left out ({reason}); {what_now}")
 
     async def _readmit(self, server: VllmServer) -> bool:
-        """Whether a server that was left out works again, with the current adapter."""
+        """Whether an evicted server works again, with the current adapter."""
         if server.failures > MAX_FAILURES:
             return False
 
@@ -223,10 +222,10 @@ class ServerPool:
         return True
 
     def _raise_if_all_are_lost(self, server: VllmServer) -> None:
-        """Give up where no server is left, and none will come back.
+        """Fail if no server is left and none will return.
 
         Raises:
-            EngineError: with why, and how to go on.
+            EngineError: with the reason, and how to resume.
         """
         if any(s.live for s in self.servers):
             return
@@ -270,13 +269,13 @@ class ServerPool:
 
 
 def _log_of(server: VllmServer) -> str:
-    """How the log of a server that is ours ends."""
+    """The end of an owned server's log."""
     process = server.process
     return f"; {process.log} ends with\n{process.tail()}" if process is not None else ""
 
 
 async def gather_or_raise(work: Iterator[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all of it at once; the first PaintError cancels the rest and is raised."""
+    """Run coroutines concurrently; the first PaintError cancels the others and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(item) for item in work]

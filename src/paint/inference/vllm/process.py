@@ -1,8 +1,7 @@
-"""What a vLLM server of ours is started with, and that what we start ends with us.
+"""Owned vLLM servers: command line, environment, start and stop.
 
-The process that ends our servers even when the trainer is killed is paint.inference.vllm.watchdog,
-which runs by itself. Left out on purpose: servers of somebody else, which are never started or
-stopped.
+paint.inference.vllm.watchdog ends them even when the trainer is killed. Servers that the run only
+connects to are never started or stopped.
 """
 
 import os
@@ -78,10 +77,10 @@ def server_command(
     gpus: str = "",
     host: str = "127.0.0.1",
 ) -> list[str]:
-    """The command line of our server; ``rollout.server_args`` come last, so they win.
+    """The command line of an owned server; ``rollout.server_args`` come last and override it.
 
     Args:
-        gpus: that it sees, as an entry of ``rollout.server_gpus``: it spreads over all of them.
+        gpus: an entry of ``rollout.server_gpus``; the server spreads over all of them.
         max_tokens: the longest prompt and completion together.
         positions: the longest sequence that the model takes; None where it has no limit.
         host: the address on which it listens.
@@ -109,10 +108,10 @@ def server_command(
 
 
 def server_environment(options: cfg.RolloutConfig) -> dict[str, str]:
-    """The variables that our server needs beside those of this process.
+    """The environment variables of an owned server, in addition to this process's.
 
-    One is a new key: everybody on this machine can reach the server, and who has no key can load
-    no adapter. Command lines, unlike environments, are shown to all users.
+    One is a new API key: every user of this machine can reach the server, but only with the key can
+    an adapter be loaded. Command lines, unlike environments, are visible to all users.
     """
     variables = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1", API_KEY: secrets.token_urlsafe(32)}
     if options.colocate:
@@ -122,26 +121,26 @@ def server_environment(options: cfg.RolloutConfig) -> dict[str, str]:
 
 
 def gpu_environment(gpus: str) -> dict[str, str]:
-    """The variable by which a process sees these GPUs alone, as ``rollout.server_gpus`` has them.
+    """CUDA_VISIBLE_DEVICES for an entry of ``rollout.server_gpus``.
 
-    No variable for "": it sees what this process sees.
+    Empty for "": the server sees the GPUs of this process.
     """
     return {"CUDA_VISIBLE_DEVICES": "" if gpus == NO_GPU else gpus} if gpus else {}
 
 
 def training_tokens(config: cfg.Config) -> int:
-    """The longest prompt and completion together that a run asks its servers for."""
+    """The most tokens of prompt and completion together that a run requests."""
     validated = config.validation.max_new_tokens if config.validation.path else 0
     return config.data.max_prompt_tokens + max(config.rollout.max_new_tokens, validated)
 
 
 def max_rank_flag(rank: int) -> int:
-    """The smallest value of --max-lora-rank that takes adapters of this rank."""
+    """The smallest --max-lora-rank for adapters of this rank."""
     return next((allowed for allowed in RANKS if allowed >= rank), rank)
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -149,17 +148,17 @@ def free_port() -> int:
 
 
 class OwnedProcess:
-    """A process that this one owns: its command, its log, and that it does not outlive us.
+    """A child process with a log, which does not outlive this process.
 
     Args:
-        environment: all of it.
-        name: what each line of its output begins with, where several share a log; "-": nothing,
-            and nothing is said of its end.
-        grace: seconds that it may take when it is told to end.
-        is_shown: it prints where we do, and not to the log.
+        environment: the complete environment.
+        name: prefix of its output lines, for logs that several share; "-": no prefix, and no line
+            about its end.
+        grace: seconds between SIGTERM and SIGKILL.
+        is_shown: it prints to this process's output, not to the log.
 
     Attributes:
-        log: where its output goes, at its end.
+        log: the file to which its output is appended.
         status: its exit status, once it has ended.
     """
 
@@ -179,7 +178,7 @@ class OwnedProcess:
         self.status: int | None = None
 
     def start(self) -> None:
-        """Start it in a session of its own: Ctrl-C then reaches this process alone.
+        """Start it in a new session, so that Ctrl-C reaches this process only.
 
         Raises:
             PaintError: the log cannot be written, or no process be started.
@@ -203,20 +202,20 @@ class OwnedProcess:
 
     @property
     def dead(self) -> bool:
-        """It has ended, or was never started."""
+        """Whether it has ended, or was never started."""
         if self.process is None:
             return True
         self.status = self.process.poll()
         return self.status is not None
 
     def tell(self, number: int) -> None:
-        """Pass a signal on; a second one ends it at once."""
+        """Forward a signal; a second one ends the process at once."""
         if not self.dead:
             assert self.process is not None
             self.process.send_signal(number)
 
     def tail(self, lines: int = 15) -> str:
-        """The end of its log, without colours."""
+        """The last lines of its log, without colors."""
         try:
             with self.log.open("rb") as log:
                 log.seek(max(log.seek(0, os.SEEK_END) - TAIL_BYTES, 0))
@@ -228,7 +227,7 @@ class OwnedProcess:
         return sanitize_for_terminal("\n".join(_COLOUR.sub("", line) for line in own[-lines:]))
 
     def stop(self) -> None:
-        """End it and all its children; returns when they are gone."""
+        """Stop it and all its children, and wait for their end."""
         if self.process is None:
             return
 
@@ -249,10 +248,10 @@ class OwnedProcess:
 
 
 class ServerProcess(OwnedProcess):
-    """A vLLM server of ours; a restart adds to its log.
+    """An owned vLLM server; a restart appends to its log.
 
     Args:
-        environment: what it needs beside the variables of this process.
+        environment: variables in addition to this process's.
     """
 
     def __init__(
@@ -272,7 +271,7 @@ class ServerProcess(OwnedProcess):
 
 
 def _is_group_alive(group: int) -> bool:
-    """Whether a process of the group runs; one that has ended and waits to be reaped does not."""
+    """Whether a process of the group runs; zombies do not count."""
     for process in psutil.process_iter():
         with suppress(ProcessLookupError, PermissionError, psutil.Error):
             if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:

@@ -1,4 +1,4 @@
-"""Runs a command, and ends it with all its descendants when whoever started this is gone.
+"""Runs a command, and ends it with all its descendants when the parent process is gone.
 
     python -I -S watchdog.py PARENT GRACE NAME COMMAND ...
 
@@ -10,9 +10,8 @@ on, and the command has GRACE seconds to end by itself; a second signal ends it 
 status is the command's. With a NAME, every line of its output begins with it, so that several can
 share one log; with "-", nothing is added to what the command says.
 
-Left out on purpose: everything outside the standard library, so that the watchdog starts at once
-and imports nothing that a user, an environment variable or a working directory could put in its
-way.
+It imports only the standard library, so it starts fast, and no user module, environment variable or
+working directory can replace one of its imports.
 """
 
 import ctypes
@@ -94,14 +93,14 @@ def _pass_on(lines: IO[bytes] | None, prefix: str) -> None:
 
 
 def _signal_group(number: int) -> None:
-    """Tell the command, and what it has started in its group, but not ourselves again."""
+    """Signal the command and its process group, but not this process."""
     handler = signal.signal(number, signal.SIG_IGN)
     os.killpg(0, number)
     signal.signal(number, handler)
 
 
 def _kill_descendants() -> None:
-    """End all that is left, and return when it is gone; without /proc the group, with ourselves."""
+    """Kill all descendants and wait; without /proc, kill the process group, this one included."""
     if not PROCESSES.is_dir():
         os.killpg(0, signal.SIGKILL)
     deadline = time.monotonic() + KILL_SECONDS
@@ -113,7 +112,7 @@ def _kill_descendants() -> None:
 
 
 def _descendants() -> set[int]:
-    """Our children, theirs, and so on; those that have ended are none."""
+    """All descendants of this process, without zombies."""
     children: dict[int, list[tuple[int, str]]] = {}
     for folder in PROCESSES.iterdir():
         if folder.name.isdigit():
