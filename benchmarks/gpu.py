@@ -1,4 +1,4 @@
-"""All that only a GPU can show, in one command of less than nine minutes (docs/dev/benchmarks.md).
+"""GPU benchmarks and tests in one command of less than nine minutes (docs/dev/benchmarks.md).
 
     python benchmarks/gpu.py [--smollm2 FOLDER]        (make gpu)
 

@@ -1,4 +1,4 @@
-"""The loss beside its matrix products and its peers: one run, the same inputs, seconds and memory.
+"""Benchmark of the loss against its matrix products, Liger and TRL: seconds and memory.
 
     python benchmarks/loss.py           (make bench-loss installs the peers and runs it)
 

@@ -1,4 +1,4 @@
-"""A whole training step beside its peers', rollouts given: seconds, memory, tokens a second.
+"""Benchmark of a training step without rollouts against TRL's and OPSD's.
 
     python benchmarks/step.py           (make bench-step installs the peers and runs it)
 

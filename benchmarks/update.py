@@ -1,4 +1,4 @@
-"""A whole update without its rollouts: seconds by phase and peak memory.
+"""Benchmark of an update without rollouts: seconds by phase and peak memory.
 
     python benchmarks/update.py
 

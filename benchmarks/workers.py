@@ -1,4 +1,4 @@
-"""Contenders of a benchmark, each in a process of its own: nobody else has warmed its memory.
+"""Worker processes of a benchmark, one per implementation, so that none warms another's memory.
 
     first = {"peak_bytes": ...} or {"error": ...}; then one figure for each question
 

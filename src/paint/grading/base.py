@@ -1,6 +1,6 @@
-r"""The contract of a grader: what it receives and what it returns.
+r"""The grader contract: a completion and its row in, a grade out.
 
-A grader of your own is a function, named in the setting `grading.grader` as "module:name":
+A custom grader is a function, named in the setting `grading.grader` as "module:name":
 
     def grade(completion: str, row: Mapping[str, Any]) -> Grade | float | bool
 
@@ -8,7 +8,7 @@ A grader of your own is a function, named in the setting `grading.grader` as "mo
 fields: id, problem, solution ("" in an evaluation), answer, answers (a list of every right one)
 and, where the data have them, level and subject. A bool is the reward 1 or 0.
 
-The function runs in a process of its own for each completion. Where it raises, ends its process,
+The function runs in a separate process for each completion. If it raises, ends its process,
 takes longer than `grading.deadline` or returns anything else, the completion gets reward 0 and
 `failed` is set. The names are in paint.grading.registry.
 """
@@ -41,7 +41,7 @@ class Grade:
 
 
 GradeFunction = Callable[[str, Mapping[str, Any]], "Grade | float | bool"]
-"""A grader of a user's own."""
+"""A custom grader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Item:
 class Grader(Protocol):
     """Grades many completions at once; a context manager that may hold processes.
 
-    Majority votes and lenient figures of an evaluation need the grades of the mathematics grader
+    Majority votes and lenient metrics of an evaluation need the grades of the mathematics grader
     (paint.grading.math.grader.MathGrade). With other graders they are left out.
     """
 

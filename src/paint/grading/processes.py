@@ -1,4 +1,4 @@
-"""Calls of a function that may hang or crash, each in a process of its own.
+"""Calls of a function that may hang or crash, each in a separate process.
 
 A worker imports the function once. For each call it forks a child, which the kernel ends when its
 processor time is up. The result of a call depends neither on the number of workers, nor on other

@@ -1,9 +1,9 @@
-r"""The graders by name: the one place where a grader is made.
+r"""Registry of graders by name.
 
 math           the boxed answer equals the gold answer (paint.grading.math.grader)
-exact          the text equals the gold answer, letter by letter
+exact          the text equals the gold answer character by character
 none           no completion is graded
-module:name    a function of your own (paint.grading.base)
+module:name    a custom function (paint.grading.base)
 """
 
 import math
@@ -32,7 +32,7 @@ def find_grader(
         workers: processes that compare answers or call the function; None is the number of cores.
 
     Raises:
-        ConfigError: there is no such grader, or it is no function.
+        ConfigError: there is no such grader, or it is not callable.
     """
     match grader:
         case "math":
@@ -43,7 +43,7 @@ def find_grader(
             return NoGrader()
     name = grader if isinstance(grader, str) else spec_of(grader)
     if not callable(load_object(name, "grading.grader", GRADERS)):
-        raise ConfigError(f"grading.grader is {name}, which is no function")
+        raise ConfigError(f"grading.grader is {name}, which is not callable")
     return FunctionGrader(name, deadline=deadline, workers=workers)
 
 
@@ -84,7 +84,7 @@ class NoGrader(_InProcess):
 
 
 class FunctionGrader:
-    """Grades by a function of a user's own, each call in a process that can be ended.
+    """Grades by a custom function, each call in a process that can be ended.
 
     Args:
         name: of the function, as "module:name".
@@ -122,12 +122,12 @@ def _exact(item: Item) -> Grade:
 
 
 def _grade(value: Any) -> Grade:
-    """The grade that a function returned, after its way through JSON."""
+    """The grade of a function's return value, decoded from JSON."""
     reason = ""
     if isinstance(value, Mapping) and "reward" in value:
         value, reason = value["reward"], str(value.get("reason", ""))
     if not isinstance(value, bool | int | float) or not math.isfinite(value):
-        return Grade(0.0, f"returned {value!r}, which is no reward"[:200], failed=True)
+        return Grade(0.0, f"returned {value!r}, which is not a reward"[:200], failed=True)
     reward = float(value)
     return Grade(
         reward, reason or ("right" if reward == 1 else "wrong" if reward == 0 else "partial")

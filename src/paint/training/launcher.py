@@ -1,4 +1,4 @@
-"""``--gpus``: which GPUs of this machine train, which serve, what is started on them, and its end.
+"""Launcher of ``--gpus``: places ranks and servers on the GPUs, starts them and stops them.
 
 The ranks are torchrun's, and the servers vLLM's own. The first rank starts the servers as it does
 without ``--gpus``, one on each GPU that serves (``rollout.server_gpus``), so that they end with it

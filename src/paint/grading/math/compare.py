@@ -1,4 +1,4 @@
-r"""Are two answers the same? The content of a box, and its equality with the gold answer.
+r"""Equality of a boxed answer with the gold answer, by integers, text and algebra.
 
     answers -> integers -> without conditions, units and names -> text -> algebra
 

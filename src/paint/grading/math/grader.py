@@ -1,4 +1,4 @@
-r"""Is the final answer of a completion the gold answer, and if not, why?
+r"""The mathematics grader: compares the boxed answer with the gold answer, with a reason.
 
     completion -> box after the thought (strict), box anywhere (lenient)
     box, gold answer -> integers -> text -> algebra -> verdict

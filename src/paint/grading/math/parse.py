@@ -1,4 +1,4 @@
-r"""What an answer says: a number or formula, a statement, a list, a region, a set by its condition.
+r"""Parser of answers: numbers, formulas, statements, lists, regions and sets by a condition.
 
     text -> one spelling -> parts -> relations -> brackets -> formulas (latex2sympy) -> value
 

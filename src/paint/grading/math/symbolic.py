@@ -1,4 +1,4 @@
-r"""Do two values say the same? One rule for each kind; what cannot be decided is not the same.
+r"""Equality of two parsed answers, with one rule for each kind; undecided counts as different.
 
 - Numbers: exactly, as fractions or at rising precision. With a decimal point, to six places.
 - Formulas: at random points, where names are real, or complex, or, in exponents, whole numbers.
