@@ -29,7 +29,7 @@ from paint.inference.adapter_sync_check import LogprobMismatchError, check_adapt
 from paint.inference.engine import Completion, EngineError, Sampling
 from paint.inference.factory import EngineSetup, open_remote
 from paint.inference.local import LocalEngine, MergedEngine
-from paint.inference.vllm import client, pool
+from paint.inference.vllm import client
 from paint.inference.vllm import engine as vllm_engine
 from paint.inference.vllm.client import VllmServer
 from paint.inference.vllm.engine import VllmEngine
@@ -55,7 +55,7 @@ Open = Callable[..., VllmEngine]
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand-ins come back within milliseconds, so nobody waits longer for them."""
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.02)
-    monkeypatch.setattr(pool, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(vllm_engine, "RETRY_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -155,9 +155,9 @@ def test_sync_weights_names_are_unique_across_versions_and_runs(
             engine.sync_weights()
             assert engine.adapter is not None
             assert fake_server.adapters[engine.adapter.name] == str(engine.adapter)
-            assert sorted(
-                p.name for p in engine.adapters.folder.glob(f"*{engine.adapters.run}*")
-            ) == [engine.adapter.name]
+            assert sorted(p.name for p in engine.folder.glob(f"*{engine.run}*")) == [
+                engine.adapter.name
+            ]
             seen.append(engine.adapter.name)
     assert len(set(seen)) == 6
     assert list(fake_server.adapters) == [
@@ -207,7 +207,7 @@ def test_vllm_engine_close_unloads_its_adapters(fake_servers: Any, opened: Open)
     generate(engine)
     engine.close()
     assert fake_server.adapters == {}
-    assert not list(engine.adapters.folder.glob("*paint-*"))
+    assert not list(engine.folder.glob("*paint-*"))
 
 
 def test_vllm_engine_resume_drops_adapters_of_killed_run(fake_servers: Any, opened: Open) -> None:
@@ -295,7 +295,7 @@ def test_pool_waits_for_its_only_server(fake_servers: Any, opened: Open, said: A
 def test_pool_evicts_hanging_server_by_health_check(
     fake_servers: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr(vllm_engine, "HEARTBEAT_SECONDS", 0.1)
     monkeypatch.setattr(client, "HEALTH_SECONDS", 0.2)
     hangs, lives = fake_servers(seconds=0.05), fake_servers(seconds=0.05)
     engine = opened(hangs, lives)
@@ -371,7 +371,7 @@ def test_sync_weights_folder_unreadable_by_server_is_named(
     monkeypatch.setattr(vllm_engine, "save_adapter", lambda *_: None)
     with pytest.raises(
         EngineError,
-        match=rf"cannot read {engine.adapters.folder}/paint-.*--rollout\.adapter-folder",
+        match=rf"cannot read {engine.folder}/paint-.*--rollout\.adapter-folder",
     ):
         engine.sync_weights()
 

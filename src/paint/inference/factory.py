@@ -14,7 +14,7 @@ from paint.core.distributed import run_on_rank0
 from paint.data.problems import Problem
 from paint.inference.adapter_sync_check import check_adapter_sync
 from paint.inference.engine import Engine, RemoteEngine, Sampling, sampling_from
-from paint.inference.rank0 import Rank0Engine, SharedEngine
+from paint.inference.rank0 import Rank0Engine
 from paint.inference.registry import engine_type
 from paint.models.policy import Policy
 from paint.models.sharding import is_sharded
@@ -93,7 +93,8 @@ def open_remote(
             stack.callback(engine.close)
             engine.connect()
 
-        def check(checked: Engine) -> None:
+        def check(checked: Engine | None) -> None:
+            assert checked is not None
             gaps = check_adapter_sync(
                 policy, checked, prompts, sampling, rollout.max_logprob_mismatch
             )
@@ -105,8 +106,8 @@ def open_remote(
 
         run_on_rank0(start)
         if is_sharded(policy.base):  # no rank can score alone
-            check(SharedEngine(engine, frees_memory=rollout.colocate))
+            check(Rank0Engine(engine, frees_memory=rollout.colocate, same_rows=True))
         else:
-            run_on_rank0(lambda: check(engine) if engine else None)
+            run_on_rank0(lambda: check(engine))
         run_on_rank0(lambda: engine.require_slots() if engine else None)
         yield Rank0Engine(engine, frees_memory=rollout.colocate)

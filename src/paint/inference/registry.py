@@ -26,9 +26,9 @@ class EngineType:
     """
 
     class_name: str
-    is_remote: bool
-    takes_adapters: bool
-    server_engine: str
+    is_remote: bool = False
+    takes_adapters: bool = True
+    server_engine: str = ""
 
     @property
     def takes_full_weights(self) -> bool:
@@ -41,24 +41,11 @@ class EngineType:
 
 
 ENGINES = {
-    "local": EngineType(
-        "paint.inference.local:LocalEngine",
-        is_remote=False,
-        takes_adapters=True,
-        server_engine="vllm",
-    ),
+    "local": EngineType("paint.inference.local:LocalEngine", server_engine="vllm"),
     "vllm": EngineType(
-        "paint.inference.vllm.engine:VllmEngine",
-        is_remote=True,
-        takes_adapters=True,
-        server_engine="vllm",
+        "paint.inference.vllm.engine:VllmEngine", is_remote=True, server_engine="vllm"
     ),
-    "merged": EngineType(
-        "paint.inference.local:MergedEngine",
-        is_remote=False,
-        takes_adapters=False,
-        server_engine="",
-    ),
+    "merged": EngineType("paint.inference.local:MergedEngine", takes_adapters=False),
 }
 
 

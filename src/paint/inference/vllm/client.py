@@ -52,30 +52,12 @@ class TooSlow(Unreachable):
     """No response within the time limit of a completion."""
 
 
-class BadResponse(ValueError):
-    """A response that does not match the request; the message names the mismatch."""
-
-
 @dataclass(frozen=True)
 class TokenLimits:
     """The token ids that a completion may hold: from 0 to below ``size``; some end it."""
 
     size: int
     end_ids: Sequence[int]
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """A model that a server has.
-
-    Attributes:
-        adapter: folder of an adapter; None for the base model.
-        max_tokens: the base model's longest prompt and completion together; 0 for an adapter.
-    """
-
-    name: str
-    adapter: Path | None
-    max_tokens: int
 
 
 class VllmServer:
@@ -87,10 +69,10 @@ class VllmServer:
     Attributes:
         adapter: folder of the adapter that is loaded, under the folder's name; None when unknown.
         previous: the adapter loaded before, unloaded after the next.
-        left_out: set while it is evicted.
+        evicted: set while no requests are sent to it.
         requests: requests in flight.
-        strikes: how often it was left out since it last completed something.
-        reason: why it was left out the last time.
+        failures: how often it was evicted since it last completed something.
+        reason: why it was evicted the last time.
         max_tokens: the longest prompt and completion together; 0 before ``connect``.
 
     Raises:
@@ -103,7 +85,7 @@ class VllmServer:
         self.process = process
         self.adapter: Path | None = None
         self.previous: Path | None = None
-        self.left_out = asyncio.Event()
+        self.evicted = asyncio.Event()
         self.requests: set[asyncio.Task[Completion]] = set()
         self.failures = 0
         self.reason = ""
@@ -136,7 +118,7 @@ class VllmServer:
     @property
     def live(self) -> bool:
         """Whether requests may be sent to it."""
-        return not self.left_out.is_set()
+        return not self.evicted.is_set()
 
     async def healthy(self) -> bool:
         """Whether it responds and its engine runs."""
@@ -151,11 +133,10 @@ class VllmServer:
         Raises:
             Unreachable: no response, or one that no vLLM server gives.
         """
-        models = await self._models()
-        self.max_tokens = max(model.max_tokens for model in models)
-        for model in models:
-            if model.adapter is not None and model.adapter.is_relative_to(folder):
-                await self.unload(model.name)
+        self.max_tokens, adapters = await self._models()
+        for name, path in adapters.items():
+            if path.is_relative_to(folder):
+                await self.unload(name)
 
     async def complete(
         self,
@@ -179,8 +160,8 @@ class VllmServer:
                 await self.load(adapter)
                 try:
                     ids, log_probs = await self._read(
-                        ("POST", "/v1/completions", request),
                         lambda content: read_completion(content, prompt, longest, vocabulary),
+                        ("POST", "/v1/completions", request),
                     )
                 except Unreachable:
                     self.adapter = None  # the server may have been restarted, without the adapter
@@ -196,20 +177,20 @@ class VllmServer:
             Unreachable: no response.
             EngineError: it cannot be loaded; the message names the flag or folder to fix.
         """
-        if self.adapter == adapter:
-            return
         async with self.loading:
-            if self.adapter == adapter:  # another request has loaded it while this one waited
+            if self.adapter == adapter:
                 return
 
             body = {"lora_name": adapter.name, "lora_path": str(adapter)}
             try:
                 await self._ask("POST", "/v1/load_lora_adapter", body)
             except (Unreachable, EngineError) as error:
-                if "already been loaded" not in str(error):
-                    self._explain_refusal(error, adapter)
-                    if "answered" in str(error) and await self.healthy():
-                        raise EngineError(f"the adapter cannot be loaded: {error}") from error
+                if "already been loaded" not in (text := str(error)):
+                    message = self._explain_refusal(text, adapter)
+                    if not message and "answered" in text and await self.healthy():
+                        message = f"the adapter cannot be loaded: {text}"
+                    if message:
+                        raise EngineError(message) from error
                     raise
 
             if self.previous is not None and self.previous != adapter:
@@ -231,7 +212,7 @@ class VllmServer:
             EngineError: with the required value of --max-loras.
             Unreachable: no response.
         """
-        loaded = sum(model.adapter is not None for model in await self._models()) + ahead
+        loaded = len((await self._models())[1]) + ahead
         metrics = await self._ask("GET", "/metrics")
         slots = re.search(rb'max_lora="(\d{1,9})"', metrics)
         if slots and loaded > int(slots[1]):
@@ -269,19 +250,14 @@ class VllmServer:
                 f"and with VLLM_SERVER_DEV_MODE=1 in its environment ({error})"
             ) from error
 
-    async def _models(self) -> list[ServedModel]:
-        """The base model and the adapters that are loaded."""
-        return await self._read(("GET", "/v1/models", None), read_models)
+    async def _models(self) -> tuple[int, dict[str, Path]]:
+        """The base model's longest sequence, and the folders of the loaded adapters by name."""
+        return await self._read(read_models, ("GET", "/v1/models", None))
 
     async def _read(
-        self, request: tuple[str, str, Mapping[str, Any] | None], read: Callable[[bytes], T]
+        self, read: Callable[[bytes], T], request: tuple[str, str, Mapping[str, Any] | None]
     ) -> T:
-        """What ``read`` makes of the response.
-
-        Raises:
-            Unreachable, TooSlow, EngineError: as ``_ask``; a server that answers something else is
-                as good as none.
-        """
+        """What ``read`` makes of the response; one of another kind is as good as none."""
         content = await self._ask(*request)
         try:
             return read(content)
@@ -334,25 +310,25 @@ class VllmServer:
             text = content.decode("utf-8", "replace")
         return sanitize_for_terminal(" ".join(str(text).split())[:SHOWN_CHARACTERS])
 
-    def _explain_refusal(self, error: Exception, adapter: Path) -> None:
-        """Raise an EngineError with the fix if the reason for a refusal is known."""
-        text = str(error)
+    def _explain_refusal(self, text: str, adapter: Path) -> str:
+        """The fix for a refusal to load an adapter; "" where its reason is not known."""
         if ranks := re.search(r"LoRA rank (\d+) is greater than max_lora_rank (\d+)", text):
             rank, limit = int(ranks[1]), ranks[2]
-            raise EngineError(
+            return (
                 f"{self.url} takes adapters up to rank {limit}, this one has {rank} "
                 f"(model.lora_rank); start it with --max-lora-rank {max_rank_flag(rank)}"
-            ) from error
+            )
         if "No adapter found" in text:
-            raise EngineError(
+            return (
                 f"{self.url} cannot read {adapter}: the folder must be on a disk that trainer and "
                 f"server see under the same path; choose one with --rollout.adapter-folder"
-            ) from error
+            )
         if "answered 404" in text or "LoRA is not enabled" in text:
-            raise EngineError(
+            return (
                 f"{self.url} does not take adapters: start it with --enable-lora and with "
                 f"VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 in its environment ({text})"
-            ) from error
+            )
+        return ""
 
 
 def attempts() -> AsyncRetrying:
@@ -394,35 +370,32 @@ def _request(
 def read_completion(
     content: bytes, prompt: Sequence[int], longest: int, vocabulary: TokenLimits
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The sampled token ids of a response and their log-probs.
-
-    Args:
-        longest: tokens that the completion may have.
+    """The sampled token ids of a response, at most ``longest``, and their log-probs.
 
     Raises:
-        BadResponse, LookupError, TypeError, ValueError: the response holds something else.
+        LookupError, TypeError, ValueError: the response holds something else.
     """
     [choice] = json.loads(content)["choices"]
     if (read := choice["prompt_token_ids"]) != list(prompt):
-        raise BadResponse(f"it read other token ids than it was sent: {_show(read)}")
+        raise ValueError(f"it read other token ids than it was sent: {_show(read)}")
 
     ids, log_probs = tuple(choice["token_ids"]), tuple(choice["logprobs"]["token_logprobs"])
     if not 0 < len(ids) <= longest or len(ids) != len(log_probs):
-        raise BadResponse(f"{len(ids)} token ids and {len(log_probs)} log-probs")
+        raise ValueError(f"{len(ids)} token ids and {len(log_probs)} log-probs")
     for token in ids:
         if type(token) is not int or not 0 <= token < vocabulary.size:
-            raise BadResponse(f"a token id {_show(token)}; the model has {vocabulary.size}")
+            raise ValueError(f"a token id {_show(token)}; the model has {vocabulary.size}")
     for value in log_probs:
         if type(value) not in (float, int) or not -1e30 < value <= LARGEST_LOG_PROB:
-            raise BadResponse(f"log-probs that are not finite or above 0: {_show(value)}")
+            raise ValueError(f"log-probs that are not finite or above 0: {_show(value)}")
 
     # A completion ends with its first end token, or where it is as long as it may be.
     ended = [place for place, token in enumerate(ids, 1) if token in vocabulary.end_ids]
     if ended and ended[0] < len(ids):
-        raise BadResponse(f"{len(ids)} token ids, of which number {ended[0]} ends the completion")
+        raise ValueError(f"{len(ids)} token ids, of which number {ended[0]} ends the completion")
     finish, is_longest = choice["finish_reason"], len(ids) == longest
     if not ((ended and finish == "stop") or (is_longest and finish == "length")):
-        raise BadResponse(
+        raise ValueError(
             f"it stopped after {len(ids)} of {longest} tokens "
             f"{'with' if ended else 'without'} an end token ({_show(finish)}, "
             f"{_show(choice.get('stop_reason'))}); look at its --max-model-len and stop settings"
@@ -430,24 +403,23 @@ def read_completion(
     return ids, tuple(map(float, log_probs))
 
 
-def read_models(content: bytes) -> list[ServedModel]:
-    """The base model and the adapters of a response that lists models.
+def read_models(content: bytes) -> tuple[int, dict[str, Path]]:
+    """The base model's longest sequence, and the folders of adapters by name, of a response.
 
     Raises:
-        BadResponse, AttributeError, LookupError, TypeError, ValueError: it holds something else,
-            or no base model.
+        AttributeError, LookupError, TypeError, ValueError: it holds something else.
     """
-    models = []
+    max_tokens, adapters = 0, {}
     for model in json.loads(content)["data"]:
         if type(model["id"]) is not str:
-            raise BadResponse(f"a model {_show(model)}")
+            raise ValueError(f"a model {_show(model)}")
         if model.get("parent"):
-            models.append(ServedModel(model["id"], Path(model["root"]), 0))
+            adapters[model["id"]] = Path(model["root"])
         else:
-            models.append(ServedModel(model["id"], None, int(model["max_model_len"])))
-    if not any(model.max_tokens > 0 for model in models):
-        raise BadResponse("no base model with its max_model_len")
-    return models
+            max_tokens = max(max_tokens, int(model["max_model_len"]))
+    if max_tokens <= 0:
+        raise ValueError("no base model with its max_model_len")
+    return max_tokens, adapters
 
 
 def _show(value: object) -> str:

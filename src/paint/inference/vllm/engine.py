@@ -6,6 +6,10 @@ that is used twice answers with what it remembers of the first (vLLM issue 42125
 ever gets the name of another one, of this run or of any other, and no server can answer with an
 older version. A completion depends on its prompt, its seed and the adapter, up to the rounding of
 whatever else is in the batch.
+
+Each row goes to the least busy server. A failing server is evicted, and readmitted when it responds
+again; its rows are retried on another one, or wait for one. Generation fails only if no server is
+left and none returns in time.
 """
 
 import asyncio
@@ -13,13 +17,14 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from paint.core.display import Display
+from paint.core.errors import PaintError
 from paint.core.storage import atomic_dir, digest
 from paint.inference.engine import (
     Completion,
@@ -30,8 +35,14 @@ from paint.inference.engine import (
     Sampling,
 )
 from paint.inference.factory import EngineSetup
-from paint.inference.vllm.client import TokenLimits, Unreachable, VllmServer
-from paint.inference.vllm.pool import ServerPool, gather_or_raise
+from paint.inference.vllm.client import (
+    ATTEMPTS,
+    TokenLimits,
+    TooSlow,
+    Unreachable,
+    VllmServer,
+    attempts,
+)
 from paint.inference.vllm.process import (
     LOG,
     ServerProcess,
@@ -42,6 +53,15 @@ from paint.inference.vllm.process import (
 )
 from paint.models.policy import Policy
 from paint.models.weights import save_adapter
+
+HEARTBEAT_SECONDS = 5.0
+"""Time between two health checks of a server that works."""
+
+RETRY_SECONDS = 0.5
+"""Time between two attempts to take a server back."""
+
+SAY_SECONDS = 10.0
+MAX_FAILURES = 3
 
 T = TypeVar("T")
 
@@ -61,6 +81,7 @@ class VllmEngine(RemoteEngine):
     Attributes:
         adapter: folder of the adapter that the servers have, or get when they wake; None before
             the first ``sync_weights``.
+        says_count: show how many completions are there, as what the step is doing.
     """
 
     def __init__(
@@ -75,15 +96,17 @@ class VllmEngine(RemoteEngine):
         sleeps: bool = False,
         ahead: int = 0,
     ) -> None:
-        self.policy, self.sleeps, self.ahead = policy, sleeps, ahead
-        self.fleet = ServerPool(
-            servers, display, in_flight=in_flight, patience=patience, wakes=sleeps
-        )
-        self.adapters = Adapters(folder)
+        self.policy, self.servers, self.display = policy, list(servers), display
+        self.in_flight, self.patience, self.sleeps, self.ahead = in_flight, patience, sleeps, ahead
+        self.folder = folder.absolute()
+        # Servers outlive runs, and remember names: no other run may have used ours.
+        self.run, self.version = uuid.uuid4().hex[:12], 0
         self.adapter: Path | None = None
         self.loop: asyncio.Runner | Background = Background() if ahead else asyncio.Runner()
+        self.changed = asyncio.Condition()
+        self.silent_since = time.monotonic()
         self.others: list[VllmEngine] = []
-        self.closed = False
+        self.says_count, self.closed = True, False
 
     @classmethod
     def from_setup(cls, setup: EngineSetup) -> "VllmEngine":
@@ -119,13 +142,13 @@ class VllmEngine(RemoteEngine):
             EngineError: a server does not respond, or is no vLLM server, or ours ended (with the
                 end of its log).
         """
-        servers, start = self.fleet.servers, time.monotonic()
-        for server in servers:
+        start = time.monotonic()
+        for server in self.servers:
             if server.process is not None:
                 server.process.start()
-        self.loop.run(self.fleet.connect(self.adapters.folder))
-        urls, seconds = ", ".join(server.url for server in servers), time.monotonic() - start
-        self.fleet.display.note(f"engine: {urls} ready after {seconds:.0f} s")
+        self.loop.run(_gather(self._connect(server) for server in self.servers))
+        urls, seconds = ", ".join(s.url for s in self.servers), time.monotonic() - start
+        self.display.note(f"engine: {urls} ready after {seconds:.0f} s")
 
     def sync_weights(self) -> None:
         """Write the policy's adapter, load it on every server, drop the previous one.
@@ -134,10 +157,20 @@ class VllmEngine(RemoteEngine):
             EngineError: a server cannot load it, or the disk cannot take it; the message says what
                 to change.
         """
-        adapter = self.adapters.write(self.policy)
+        self.version += 1
+        adapter = self.folder / f"paint-{self.run}-{self.version:06d}"
+        try:
+            with atomic_dir(adapter) as partial:
+                save_adapter(self.policy, partial)
+        except OSError as error:
+            raise EngineError(
+                f"the adapter could not be written to {adapter}: {error}; free some space, or "
+                f"choose another folder with --rollout.adapter-folder"
+            ) from error
+
         before, self.adapter = self.adapter, adapter
         if not self.sleeps:  # a sleeping server loads it when it is woken
-            self.loop.run(self.fleet.each(lambda server: server.load(adapter)))
+            self.loop.run(self._each(lambda server: server.load(adapter)))
         if before is not None:
             shutil.rmtree(before, ignore_errors=True)
 
@@ -156,7 +189,7 @@ class VllmEngine(RemoteEngine):
         """
         if self.adapter is None:
             self.sync_weights()
-        self.loop.run(self._complete(prompts, sampling, seeds, finished))
+        self.loop.run(self._generate(prompts, sampling, seeds, finished))
 
     def submit(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
@@ -164,7 +197,7 @@ class VllmEngine(RemoteEngine):
         """Start ``generate`` in the background; only after ``sync_weights``, and with ``ahead``."""
         assert isinstance(self.loop, Background)
         completions: dict[int, Completion] = {}
-        work = self._complete(prompts, sampling, seeds, completions.__setitem__)
+        work = self._generate(prompts, sampling, seeds, completions.__setitem__)
         under_way = self.loop.submit(work)
 
         def wait() -> list[Completion]:
@@ -175,16 +208,15 @@ class VllmEngine(RemoteEngine):
 
     def fork(self) -> "VllmEngine":
         """Another engine on the same servers with a separate adapter; it closes with this one."""
-        fleet = self.fleet
         other = VllmEngine(
             self.policy,
-            [server.fork() for server in fleet.servers],
-            self.adapters.folder,
-            fleet.display,
-            in_flight=fleet.in_flight,
-            patience=fleet.patience,
+            [server.fork() for server in self.servers],
+            self.folder,
+            self.display,
+            in_flight=self.in_flight,
+            patience=self.patience,
         )
-        other.loop, other.fleet.says_count = self.loop, False
+        other.loop, other.says_count = self.loop, False
         self.others.append(other)
         return other
 
@@ -194,7 +226,7 @@ class VllmEngine(RemoteEngine):
         Raises:
             EngineError: with the flag to set.
         """
-        self.loop.run(self.fleet.each(lambda server: server.require_slots(self.ahead)))
+        self.loop.run(self._each(lambda server: server.require_slots(self.ahead)))
 
     def close(self) -> None:
         """Unload the adapters, end owned servers, delete the files; a second call does nothing."""
@@ -205,11 +237,47 @@ class VllmEngine(RemoteEngine):
         if isinstance(self.loop, Background):
             self.loop.cancel()
         for engine in (*self.others, self):
-            self.loop.run(gather_or_raise(engine._leave(server) for server in engine.fleet.servers))
+            self.loop.run(_gather(engine._leave(server) for server in engine.servers))
         self.loop.close()
-        delete_adapters(self.adapters.folder)
+        delete_adapters(self.folder)
 
-    async def _complete(
+    async def _connect(self, server: VllmServer) -> None:
+        await self._until_healthy(server)
+        try:
+            await server.connect(self.folder)
+        except Unreachable as error:
+            raise EngineError(f"{server.url} is healthy, but cannot be used: {error}") from error
+
+    async def _until_healthy(self, server: VllmServer) -> None:
+        start = last_note = time.monotonic()
+        while not await server.healthy():
+            now, process = time.monotonic(), server.process
+            if process is not None and process.dead:
+                raise EngineError(f"the vLLM server ended before it was ready{_log_of(server)}")
+            if now - start > self.patience:
+                waited = f"within {self.patience:.0f} s (rollout.server_timeout)"
+                raise EngineError(f"{server.url} did not answer {waited}{_log_of(server)}")
+
+            if now - last_note > SAY_SECONDS:
+                last_note = now
+                line = f": {process.tail(1)[:120]}" if process is not None else ""
+                self.display.note(f"engine: waiting for {server.url}, {now - start:.0f} s{line}")
+            await asyncio.sleep(0.2)
+
+    async def _each(self, ask: Callable[[VllmServer], Coroutine[Any, Any, None]]) -> None:
+        """Send a request to all live servers; one that fails every attempt is evicted."""
+
+        async def ask_or_evict(server: VllmServer) -> None:
+            try:
+                async for attempt in attempts():
+                    with attempt:
+                        await ask(server)
+            except Unreachable as error:
+                self._evict(server, str(error))
+
+        await _gather(ask_or_evict(server) for server in self.servers if server.live)
+
+    async def _generate(
         self,
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
@@ -217,24 +285,159 @@ class VllmEngine(RemoteEngine):
         finished: OnCompletion,
     ) -> None:
         """Sample as ``stream`` does, with the adapter at the time of the call."""
-        adapter = self.adapter
+        adapter, count = self.adapter, 0
         assert adapter is not None
         self._require_room(max(map(len, prompts), default=0), sampling.max_new_tokens)
-
-        if self.sleeps:
-            await self.fleet.each(VllmServer.wake)
         vocabulary = TokenLimits(self.policy.lm_head.out_features, self.policy.end_ids)
 
-        def ask(server: VllmServer, row: int) -> Coroutine[Any, Any, Completion]:
-            return server.complete(adapter, prompts[row], sampling, seeds[row], vocabulary)
+        async def complete(row: int) -> None:
+            nonlocal count
+            request = (adapter, prompts[row], sampling, seeds[row], vocabulary)
+            finished(row, await self._complete(lambda server: server.complete(*request)))
+            count += 1
+            if self.says_count:
+                self.display.phase(f"rollout {count}/{len(prompts)}")
 
-        await self.fleet.complete(adapter, len(prompts), ask, finished)
         if self.sleeps:
-            await self.fleet.each(VllmServer.sleep)
+            await self._each(VllmServer.wake)
+        self.silent_since = time.monotonic()
+        for server in self.servers:
+            server.failures = 0
+        monitors = [asyncio.ensure_future(self._monitor(s, adapter)) for s in self.servers]
+        work = asyncio.ensure_future(_gather(complete(row) for row in range(len(prompts))))
+        try:
+            # A monitor never ends by itself: what ends first is the work, or a failure.
+            await asyncio.wait([work, *monitors], return_when=asyncio.FIRST_COMPLETED)
+            for monitor in monitors:
+                if monitor.done():
+                    monitor.result()
+            await work
+        finally:
+            for task in (work, *monitors):
+                task.cancel()
+            await asyncio.gather(work, *monitors, return_exceptions=True)
+        if self.sleeps:
+            await self._each(VllmServer.sleep)
+
+    async def _complete(
+        self, ask: Callable[[VllmServer], Coroutine[Any, Any, Completion]]
+    ) -> Completion:
+        """Sample one completion on the least busy server; retry elsewhere or later on failure."""
+        late = 0
+        while True:
+            server = await self._free_server()
+            request = asyncio.create_task(ask(server))
+            server.requests.add(request)
+            try:
+                completion = await request
+                server.failures = 0
+                return completion
+            except TooSlow as error:
+                late += 1
+                if late == ATTEMPTS:
+                    raise EngineError(
+                        f"a completion was asked for {late} times without an answer in time "
+                        f"({error}); raise rollout.timeout, or look at that server's load"
+                    ) from error
+            except Unreachable as error:
+                self._evict(server, str(error))
+            except asyncio.CancelledError:
+                # Two cases look the same: the row is cancelled, or only its request is, because
+                # its server was evicted. The second one goes on elsewhere.
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+            finally:
+                server.requests.discard(request)
+                async with self.changed:
+                    self.changed.notify_all()
+
+    async def _free_server(self) -> VllmServer:
+        """Wait for a server with a free slot, and return the least busy one."""
+        async with self.changed:
+            while True:
+                live = [server for server in self.servers if server.live]
+                if free := [s for s in live if len(s.requests) < self.in_flight]:
+                    return min(free, key=lambda server: len(server.requests))
+                await self.changed.wait()
+
+    async def _monitor(self, server: VllmServer, adapter: Path) -> None:
+        """Evict a server that stops responding; readmit it when it responds again."""
+        while True:
+            if server.live:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(server.evicted.wait(), HEARTBEAT_SECONDS)
+                if server.live and not (await server.healthy() or await server.healthy()):
+                    self._evict(server, "no answer to /health")
+            elif not await self._readmit(server, adapter):
+                self._raise_if_all_are_lost(server)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _evict(self, server: VllmServer, reason: str) -> None:
+        if not server.live:
+            return
+
+        server.evicted.set()
+        server.adapter, server.reason = None, reason
+        server.failures += 1
+        for request in server.requests:
+            request.cancel()
+
+        left = sum(s.live for s in self.servers)
+        if not left:
+            self.silent_since = time.monotonic()
+        what_now = f"{left} of {len(self.servers)} servers go on" if left else "waiting for it"
+        self.display.note(f"engine: {server.url} is left out ({reason}); {what_now}")
+
+    async def _readmit(self, server: VllmServer, adapter: Path) -> bool:
+        """Whether an evicted server works again, with the adapter."""
+        if server.failures > MAX_FAILURES:
+            return False
+
+        if server.process is not None and server.process.dead:
+            self.display.note(f"engine: starting {server.url} again{_log_of(server)}")
+            server.process.start()
+            try:
+                await self._until_healthy(server)
+            except EngineError as error:
+                if not any(s.live for s in self.servers):
+                    raise
+                server.failures, server.reason = server.failures + 1, str(error)
+                return False
+        if not await server.healthy():
+            return False
+        try:
+            if self.sleeps:
+                await server.wake()
+            await server.load(adapter)
+        except Unreachable:
+            return False
+
+        server.evicted.clear()
+        self.display.note(f"engine: {server.url} answers again and has the current adapter")
+        async with self.changed:
+            self.changed.notify_all()
+        return True
+
+    def _raise_if_all_are_lost(self, server: VllmServer) -> None:
+        """Raise EngineError, with how to resume, if no server is left and none will return."""
+        waited = time.monotonic() - self.silent_since
+        if any(s.live for s in self.servers):
+            return
+        if all(s.failures > MAX_FAILURES for s in self.servers):
+            why = f"failed {MAX_FAILURES + 1} times without completing anything"
+        elif waited > self.patience:
+            why = f"gave no answer for {waited:.0f} s"
+        else:
+            return
+        raise EngineError(
+            f"every engine {why} ({server.url}: {server.reason}). Start it again, then `paint "
+            "resume RUN` (--urls where its address changed; rollout.server_timeout sets how long "
+            f"is waited){_log_of(server)}"
+        )
 
     async def _leave(self, server: VllmServer) -> None:
-        is_foreign = server.process is None
-        if is_foreign and server.live:
+        if server.process is None and server.live:
             with suppress(Unreachable, EngineError):
                 if self.sleeps:
                     await server.wake()
@@ -243,7 +446,7 @@ class VllmEngine(RemoteEngine):
         await server.close()
 
     def _require_room(self, prompt: int, new: int) -> None:
-        limit = min(server.max_tokens for server in self.fleet.servers)
+        limit = min(server.max_tokens for server in self.servers)
         if prompt + new > limit:  # vLLM would shorten the completion and not say so
             raise EngineError(
                 f"a prompt of {prompt} tokens and {new} new ones need --max-model-len "
@@ -266,38 +469,6 @@ def _own_server(setup: EngineSetup, log: Path, number: int, gpus: str) -> VllmSe
     name = f"server {number}" if options.server_gpus else ""
     process = ServerProcess(command, environment, log, name=name)
     return VllmServer(f"http://127.0.0.1:{port}", timeout=options.timeout, process=process)
-
-
-class Adapters:
-    """Writes the versions of a run's adapter, each under a new name.
-
-    Args:
-        folder: of this run alone; servers must see it under the same path.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()
-        # Servers outlive runs, and remember names: no other run may have used ours.
-        self.run = uuid.uuid4().hex[:12]
-        self.version = 0
-
-    def write(self, policy: Policy) -> Path:
-        """Write the policy's adapter as the next version, atomically.
-
-        Raises:
-            EngineError: the disk cannot take it; the message says what to change.
-        """
-        self.version += 1
-        folder = self.folder / f"paint-{self.run}-{self.version:06d}"
-        try:
-            with atomic_dir(folder) as partial:
-                save_adapter(policy, partial)
-        except OSError as error:
-            raise EngineError(
-                f"the adapter could not be written to {folder}: {error}; free some space, or "
-                f"choose another folder with --rollout.adapter-folder"
-            ) from error
-        return folder
 
 
 def adapter_folder(run_folder: Path, shared: str | None) -> Path:
@@ -326,6 +497,25 @@ def delete_adapters(folder: Path) -> None:
     """Delete every version in a run's folder, unfinished ones included."""
     for path in folder.glob("*paint-*"):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _log_of(server: VllmServer) -> str:
+    """The end of an owned server's log."""
+    process = server.process
+    return f"; {process.log} ends with\n{process.tail()}" if process is not None else ""
+
+
+async def _gather(work: Iterator[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines concurrently; the first PaintError cancels the others and is raised."""
+    failure: PaintError | ExceptionGroup[PaintError]
+    try:
+        async with asyncio.TaskGroup() as group:
+            for item in work:
+                group.create_task(item)
+        return
+    except* PaintError as errors:
+        failure = errors.exceptions[0]
+    raise failure
 
 
 class Background:
