@@ -35,7 +35,7 @@ from paint.config.schema import (
     TeacherConfig,
     TrainConfig,
 )
-from paint.core.errors import section_name
+from paint.core.settings import section_name
 
 
 def recipe(folder: Path, text: str) -> Path:
@@ -490,7 +490,7 @@ def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None
     settings = [(section, key) for section, keys in to_table(Config()).items() for key in keys]
     assert len(settings) > 40
     for section, key in settings:
-        body = source[source.index(f"class {section.title()}Config:") :]
+        body = source[source.index(f"class {section.title()}Config(") :]
         start = body.index('"""', body.index(f"    {key}: ")) + 3
         explanation = " ".join(body[start : body.index('"""', start)].split())
         assert explanation, f"{section}.{key} has no docstring"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from paint.config.schema import Config
-from paint.core.errors import ConfigError, format_value, section_name, wrap_errors
+from paint.core.errors import ConfigError, format_value, wrap_errors
 from paint.inference.registry import engine_type
 
 RECIPE_BYTES = 2**16
@@ -98,26 +98,8 @@ def from_table(table: Mapping[str, Any], *, source: str = "config") -> Config:
     Raises:
         ConfigError: an unknown name, a wrong type or a value out of range.
     """
-    sections = {}
-    for name, values in table.items():
-        if name not in _SECTIONS:
-            kind = "section" if isinstance(values, Mapping) else "key"
-            raise ConfigError(f"{source}: unknown {kind} {name}{_nearest(name)}")
-        if not isinstance(values, Mapping):
-            raise ConfigError(
-                f"{source}: {name} must be a section, got {format_value(values)}; write [{name}]"
-            )
-        for key in values:
-            if key not in _NAMES[name]:
-                raise ConfigError(f"{source}: unknown key {name}.{key}{_nearest(f'{name}.{key}')}")
-
-        try:
-            sections[name] = _build(_SECTIONS[name], values)
-        except ConfigError as error:
-            raise ConfigError(f"{source}: {error}") from None
-
     try:
-        return Config(**sections)
+        return Config(**{name: _section(name, values) for name, values in table.items()})
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
 
@@ -181,30 +163,27 @@ def require_trainable(config: Config) -> None:
                 f"pip install {tracker}, or remove it"
             )
 
-    if config.model.train_mode == "full" and config.model.dtype != "float32":
+    model, engine = config.model, engine_type(config.rollout.engine)
+    is_full = model.train_mode == "full"
+    if is_full and model.dtype != "float32":
         raise ConfigError(
             f'model.dtype must be "float32" with model.train_mode "full", '
-            f"got {format_value(config.model.dtype)} (16-bit weights lose steps of "
+            f"got {format_value(model.dtype)} (16-bit weights lose steps of "
             f"{config.train.learning_rate:g}: docs/fidelity.md, D4)"
         )
-    engine = engine_type(config.rollout.engine)
-    if config.model.shard and (config.model.train_mode == "full" or not engine.takes_adapters):
+    if model.shard and (is_full or not engine.takes_adapters):
         raise ConfigError(
             "model.shard splits frozen weights only: it needs model.train_mode lora, and "
             "rollout.engine local or vllm"
         )
-    if config.model.quantization == "nf4" and (
-        config.model.shard
-        or config.model.train_mode == "full"
-        or config.teacher.weights == "ema"
-        or not engine.takes_adapters
-    ):
+    is_updated = is_full or config.teacher.weights == "ema" or not engine.takes_adapters
+    if model.quantization == "nf4" and (model.shard or is_updated):
         raise ConfigError(
             "model.quantization nf4 stores weights that cannot be updated: it needs "
             "model.train_mode lora, teacher.weights frozen or live, rollout.engine local or "
             "vllm, and no model.shard"
         )
-    if config.model.train_mode == "full" and not engine.takes_full_weights:
+    if is_full and not engine.takes_full_weights:
         raise ConfigError(
             f'rollout.engine must be "local" with model.train_mode "full", '
             f"got {format_value(config.rollout.engine)} (servers receive adapters, and "
@@ -212,26 +191,32 @@ def require_trainable(config: Config) -> None:
         )
 
 
-def _build(section: Any, table: Mapping[str, Any]) -> Any:
-    """Build a section from its table; raise ConfigError for a key of a wrong type."""
+def _section(name: str, table: Any) -> Any:
+    """Build a section from its table; raise ConfigError for an unknown key or a wrong type."""
+    if name not in _SECTIONS:
+        kind = "section" if isinstance(table, Mapping) else "key"
+        raise ConfigError(f"unknown {kind} {name}{_nearest(name)}")
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{name} must be a section, got {format_value(table)}; write [{name}]")
+    for key in table:
+        if key not in _NAMES[name]:
+            raise ConfigError(f"unknown key {name}.{key}{_nearest(f'{name}.{key}')}")
+
     values = {}
-    for field in dataclasses.fields(section):
+    for field in dataclasses.fields(_SECTIONS[name]):
         if field.name not in table:
             continue
         value = table[field.name]
-
         # TOML has no tuples, and people write 1 for 1.0.
         if isinstance(value, list):
             value = tuple(value)
         elif type(value) is int and float in (field.type, *get_args(field.type)):
             value = float(value)
-
         if not _fits(value, field.type):
-            name = f"{section_name(section)}.{field.name}"
             got = format_value(table[field.name])
-            raise ConfigError(f"{name} must be {_words(field.type)}, got {got}")
+            raise ConfigError(f"{name}.{field.name} must be {_words(field.type)}, got {got}")
         values[field.name] = value
-    return section(**values)
+    return _SECTIONS[name](**values)
 
 
 def _nearest(name: str) -> str:

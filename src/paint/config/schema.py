@@ -6,12 +6,11 @@ says which. The docstring below a field is its help text on the command line. Th
 [objective] is paint.objective.options, which the loss takes, too. paint.config.recipe reads configs
 from TOML recipes.
 
-Ranges are checked whenever a section is built: from a recipe, flags, a run folder or Python. Types
-are checked when a table is read. model.path and data.path have no default, so that recipes may
-leave them to flags; `recipe.require_paths` requires them before a run starts.
+Ranges are checked whenever a section is built (paint.core.settings): from a recipe, flags, a run
+folder or Python. Types are checked when a table is read. model.path and data.path have no default,
+so that recipes may leave them to flags; `recipe.require_paths` requires them before a run starts.
 """
 
-import math
 import re
 import shlex
 from dataclasses import dataclass, field
@@ -20,7 +19,18 @@ from urllib.parse import urlsplit
 
 from paint.algorithms.base import Algorithm, find_algorithm
 from paint.core.errors import ConfigError as ConfigError
-from paint.core.errors import format_value, require, validate_common, validate_path
+from paint.core.errors import format_value
+from paint.core.settings import MAX_COUNT as MAX_COUNT
+from paint.core.settings import (
+    NOT_NEGATIVE,
+    Check,
+    Section,
+    at_least,
+    require,
+    setting,
+    validate_path,
+    within,
+)
 from paint.inference.registry import engine_type
 from paint.objective.divergences import find_divergence
 from paint.objective.options import ObjectiveConfig as ObjectiveConfig
@@ -28,18 +38,29 @@ from paint.objective.options import ObjectiveConfig as ObjectiveConfig
 Dtype = Literal["float32", "bfloat16", "float16"]
 ContextSource = Literal["own", "none", "other", "answer", "wrong_answer"]
 
-MAX_COUNT = 10_000_000
-"""Largest number of steps, rows, tokens or samples; more is a typo that would fill the memory."""
 
-MAX_OFF_POLICY_STEPS = 64
-"""Largest rollout.off_policy_steps; each step needs another adapter on the servers."""
+def _are_distinct(values: tuple[str, ...]) -> bool:
+    return len(set(values)) == len(values)
 
-MAX_SECONDS = 31_536_000
-"""Longest timeout: a year."""
+
+def _is_filled(text: str) -> bool:
+    return bool(text.strip())
+
+
+TEMPERATURE = within("[0.001, 1000]"), "sampling temperature"
+TOP_P = within("(0, 1]"), "1 is off; default: 0.95"
+TOP_K = [Check("at least 1, or -1", lambda top_k: top_k >= 1 or top_k == -1)], "-1 is off"
+LIMIT = [Check("at least 1 or None", lambda limit: limit is None or limit >= 1)]
+SECONDS = within("(0, 31536000]")  # at most a year
+NAME = [Check("a name", _is_filled)]
+FOLDER = [Check("a folder", _is_filled)]
+FIELD = [Check("the name of a field", bool)]
+GRADER = [Check("a grader", _is_filled)], 'default: "math"'
+DEADLINE = within("[0.01, 86400]"), "seconds; default: 5"
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConfig:
+class ModelConfig(Section):
     """Model, its number format and its adapters."""
 
     path: str = ""
@@ -50,19 +71,20 @@ class ModelConfig:
     train_mode: Literal["lora", "full"] = "lora"
     """What is trained: LoRA adapters, or every weight, with a frozen copy as the teacher (paper:
     LoRA)."""
-    lora_rank: int = 64
+    lora_rank: int = setting(64, at_least(1), "paper: 64")
     """Rank r of the LoRA adapters, at least 1 (paper: Experimental Details, r = 64)."""
-    lora_alpha: int = 128
+    lora_alpha: int = setting(128, at_least(1), "paper: 128")
     """LoRA scale: an adapter's update is multiplied by alpha / rank (paper: Experimental Details,
     128)."""
-    lora_targets: tuple[str, ...] = (
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "o_proj",
-        "gate_proj",
-        "up_proj",
-        "down_proj",
+    lora_targets: tuple[str, ...] = setting(
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        [
+            Check(
+                "a list of distinct layer names",
+                lambda names: bool(names) and all(names) and _are_distinct(names),
+            )
+        ],
+        "paper: seven",
     )
     """Names of the linear layers that get an adapter (paper: Experimental Details, these seven)."""
     gradient_checkpointing: bool = False
@@ -80,7 +102,7 @@ class ModelConfig:
     """Thinking mode of the teacher's prompt. If it differs from the student's, completions follow
     different text in the two prompts (OPSD's scripts: on; the paper is silent; docs/fidelity.md,
     D9)."""
-    attention: str = "sdpa"
+    attention: str = setting("sdpa", NAME, "such as sdpa")
     """Attention implementation as transformers names it: sdpa, eager, flash_attention_2 (ours)."""
     packed: bool = False
     """Concatenate the rows of a micro-batch instead of padding them; position ids separate them.
@@ -88,74 +110,65 @@ class ModelConfig:
     squared (ours)."""
 
     def __post_init__(self) -> None:
-        validate_common(self)
+        Section.__post_init__(self)
         validate_path(self, "path", "a folder or a hub name")
-        _at_least(1, self, lora_rank="paper: 64", lora_alpha="paper: 128")
-        targets = self.lora_targets
-        are_distinct_names = bool(targets) and all(targets) and len(set(targets)) == len(targets)
-        allowed = "a list of distinct layer names"
-        require(self, "lora_targets", are_distinct_names, allowed, "paper: seven")
-        require(self, "attention", bool(self.attention.strip()), "a name", "such as sdpa")
 
 
 @dataclass(frozen=True, slots=True)
-class DataConfig:
+class DataConfig(Section):
     """Training problems and how they are read."""
 
     path: str = ""
     """Problems: a JSONL, CSV or Parquet file, or a hub name such as owner/name or
     owner/name:config@split; "demo" is the embedded family. Required: no default."""
-    problem_field: str = "problem"
+    problem_field: str = setting("problem", FIELD, 'default: "problem"')
     """Field that holds the problem x."""
-    solution_field: str = "solution"
+    solution_field: str = setting("solution", FIELD, 'default: "solution"')
     """Field that holds the verified solution y*, part of which the teacher sees."""
-    answer_field: str = "answer"
+    answer_field: str = setting("answer", FIELD, 'default: "answer"')
     """Field that holds the final gold answer. GRPO's reward and the controls use it; PAINT uses it
     only to report accuracy."""
-    id_field: str = "id"
+    id_field: str = setting("id", FIELD, 'default: "id"')
     """Field that names a row. Rows without "id" are named by their number; a field of another name
     is required."""
-    max_prompt_tokens: int = 8192
+    max_prompt_tokens: int = setting(8192, at_least(1), "default: 8192")
     """Longest prompt of student and teacher (sft: prompt and solution), in tokens; longer ones are
     refused, never cut (ours)."""
     on_bad_row: Literal["error", "skip"] = "error"
     """On a row that fails a check: stop with its number and the reason, or skip and count it."""
-    limit: int | None = None
+    limit: int | None = setting(None, LIMIT, "None: all rows")
     """Number of valid rows to use, from the first; None is all (paper: up to 30K problems)."""
 
     def __post_init__(self) -> None:
-        validate_common(self)
+        Section.__post_init__(self)
         validate_path(self, "path", "problems: a file or a hub name")
-        for name in ("problem_field", "solution_field", "answer_field", "id_field"):
-            default = f'default: "{name.removesuffix("_field")}"'
-            require(self, name, bool(getattr(self, name)), "the name of a field", default)
-        _at_least(1, self, max_prompt_tokens="default: 8192")
-        _require_limit(self, "None: all rows")
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutConfig:
+class RolloutConfig(Section):
     """How completions are sampled, and where."""
 
     engine: str = "local"
     """Inference engine: local is the training process itself; vllm is vLLM servers with base +
     adapter (docs/how-to/vllm.md); merged is local with the adapter merged into the rounded weights,
     for comparison only; module:Class is your own engine."""
-    temperature: float = 1.1
+    temperature: float = setting(1.1, *TEMPERATURE)
     """Sampling temperature, in [0.001, 1000] (paper: Experimental Details, 1.1 in training, 1.0 in
     evaluation)."""
-    top_p: float = 0.95
+    top_p: float = setting(0.95, *TOP_P)
     """Nucleus sampling: share of probability kept, in (0, 1]; 1 is off (OPSD's scripts, 0.95;
     paper: 0.95 in evaluation)."""
-    top_k: int = 20
+    top_k: int = setting(20, *TOP_K)
     """Number of most likely tokens kept, at least 1; -1 is off (OPSD's scripts, 20; paper: off in
     evaluation)."""
-    max_new_tokens: int = 1024
+    max_new_tokens: int = setting(1024, at_least(1), "tokens")
     """Longest completion, in tokens (paper: Experimental Details, 1024 in training, 38,912 in
     evaluation)."""
-    batch_size: int = 32
+    batch_size: int = setting(32, at_least(1), "rows; default: 32")
     """Rows generated at once: by a rank, or by a vLLM server; changes speed and memory only."""
-    max_logprob_mismatch: float = 0.05
+    max_logprob_mismatch: float = setting(
+        0.05, [Check("above 0", lambda nats: nats > 0)], "nats; inf is off; default: 0.05"
+    )
     """Largest mean difference, in nats, between the engine's and the trainer's log-probs of a
     step's sampled tokens, above 0; if the mean exceeds it, the run stops before the update (ours;
     0.001 is enough in float32)."""
@@ -176,12 +189,12 @@ class RolloutConfig:
     adapter_folder: str | None = None
     """Folder through which adapters are sent to the servers, which must see it under the same path;
     the run creates a subfolder of its name. None is the run folder."""
-    server_timeout: float = 900.0
+    server_timeout: float = setting(900.0, SECONDS, "seconds; default: 900")
     """Seconds to wait for a starting server, or while no server responds, before the run stops with
     a checkpoint."""
-    timeout: float = 1800.0
+    timeout: float = setting(1800.0, SECONDS, "seconds; default: 1800")
     """Seconds that one completion may take before it is requested again."""
-    off_policy_steps: int = 0
+    off_policy_steps: int = setting(0, within("[0, 64]"), "steps; default: 0, on policy")
     """Steps between requesting completions and training on them, in [0, 64]: while step t trains,
     servers generate step t + off_policy_steps with the adapter from before update t; 0 is on policy
     (paper: Algorithm 1, on policy; ours). With local, it only simulates off-policy training
@@ -191,13 +204,8 @@ class RolloutConfig:
     level 1)."""
 
     def __post_init__(self) -> None:
-        validate_common(self)
+        Section.__post_init__(self)
         engine = engine_type(self.engine)
-        _require_sampling(self)
-        _at_least(1, self, batch_size="rows; default: 32")
-        note = "nats; inf is off; default: 0.05"
-        require(self, "max_logprob_mismatch", self.max_logprob_mismatch > 0, "above 0", note)
-
         _require_no_secrets(self)
         are_addresses = all(_is_address(url) for url in self.urls)
         allowed = "addresses that start with http:// or https:// and a host"
@@ -205,7 +213,7 @@ class RolloutConfig:
         are_used = not self.urls or engine.is_remote
         allowed = f'empty with rollout.engine "{self.engine}"'
         require(self, "urls", are_used, allowed, 'servers need engine "vllm"')
-        are_distinct = len(set(self.urls)) == len(self.urls)
+        are_distinct = _are_distinct(self.urls)
         require(self, "urls", are_distinct, "a list of distinct addresses", "one for each server")
 
         are_owned = not self.server_gpus or self.owns_servers
@@ -216,20 +224,7 @@ class RolloutConfig:
         require(self, "server_gpus", are_named, allowed, "cpu: none")
 
         require(self, "server", bool(self.server.split()), "a command", 'default: "vllm serve"')
-        in_range = 0 < self.server_timeout <= MAX_SECONDS
-        require(self, "server_timeout", in_range, f"in (0, {MAX_SECONDS}]", "seconds; default: 900")
-        in_range = 0 < self.timeout <= MAX_SECONDS
-        require(self, "timeout", in_range, f"in (0, {MAX_SECONDS}]", "seconds; default: 1800")
         validate_path(self, "adapter_folder", "None: the run directory")
-
-        in_range = 0 <= self.off_policy_steps <= MAX_OFF_POLICY_STEPS
-        require(
-            self,
-            "off_policy_steps",
-            in_range,
-            f"in [0, {MAX_OFF_POLICY_STEPS}]",
-            "steps; default: 0, on policy",
-        )
         are_apart = not self.off_policy_steps or (engine.takes_adapters and not self.colocate)
         allowed = "0 with rollout.colocate and with rollout.engine merged"
         require(self, "off_policy_steps", are_apart, allowed, "servers generate during training")
@@ -241,13 +236,15 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class ContextConfig:
+class ContextConfig(Section):
     """How much of the verified solution is hidden from the teacher, and where."""
 
-    mask_ratio_wrong: float = 0.30
+    mask_ratio_wrong: float = setting(0.30, within("[0, 1)"), "mask ratio rho_wrong; paper: 0.30")
     """Mask ratio rho_wrong of a completion that shares nothing with the solution, in [0, 1) (paper:
     0.30)."""
-    mask_ratio_correct: float = 0.40
+    mask_ratio_correct: float = setting(
+        0.40, within("[0, 1)"), "mask ratio rho_correct; paper: 0.40"
+    )
     """Mask ratio rho_correct of a completion with overlap 1, in [mask_ratio_wrong, 1) (paper:
     0.40)."""
     placement: Literal["suffix", "prefix", "middle", "random", "punctuation"] = "suffix"
@@ -263,89 +260,68 @@ class ContextConfig:
     part)."""
 
     def __post_init__(self) -> None:
-        validate_common(self)
-        note = "mask ratio rho_wrong; paper: 0.30"
-        require(self, "mask_ratio_wrong", 0 <= self.mask_ratio_wrong < 1, "in [0, 1)", note)
-        note = "mask ratio rho_correct; paper: 0.40"
-        require(self, "mask_ratio_correct", 0 <= self.mask_ratio_correct < 1, "in [0, 1)", note)
+        Section.__post_init__(self)
         allowed = f"at least context.mask_ratio_wrong = {self.mask_ratio_wrong}"
-        require(
-            self,
-            "mask_ratio_correct",
-            self.mask_ratio_correct >= self.mask_ratio_wrong,
-            allowed,
-            "equal: a fixed ratio",
-        )
+        is_ordered = self.mask_ratio_correct >= self.mask_ratio_wrong
+        require(self, "mask_ratio_correct", is_ordered, allowed, "equal: a fixed ratio")
 
 
 @dataclass(frozen=True, slots=True)
-class TeacherConfig:
+class TeacherConfig(Section):
     """The teacher: its weights, and whether it reasons before it scores."""
 
     weights: Literal["frozen", "ema", "live"] = "frozen"
     """frozen is the model as it was before training, live the student's own weights, ema a moving
     average of them that starts at the student (paper: frozen; Training Algorithm names ema as a
     variant)."""
-    decay: float = 0.99
+    decay: float = setting(0.99, within("[0, 1)"), "default: 0.99")
     """EMA decay: the average's share that is kept at each step, in [0, 1); for ema only (ours)."""
     reason_first: bool = False
     """The teacher first writes a rationale about the reference, and scores with it in its prompt
     (paper: Training Algorithm names it as a variant)."""
-    rationale_tokens: int = 512
+    rationale_tokens: int = setting(512, at_least(1), "tokens; default: 512")
     """Longest rationale, in tokens; for reason_first only (ours)."""
-
-    def __post_init__(self) -> None:
-        validate_common(self)
-        require(self, "decay", 0 <= self.decay < 1, "in [0, 1)", "default: 0.99")
-        _at_least(1, self, rationale_tokens="tokens; default: 512")
 
 
 @dataclass(frozen=True, slots=True)
-class GrpoConfig:
+class GrpoConfig(Section):
     """The GRPO baseline: several completions per problem, rewarded by the verified answer. For
     train.method grpo only."""
 
-    group_size: int = 8
+    group_size: int = setting(8, at_least(2), "completions a problem; paper: 8")
     """Completions per problem, at least 2; train.batch-size is a multiple of it (paper: Main
     Results, 8)."""
-    clip: float = 0.2
+    clip: float = setting(0.2, within("(0, 1)"), "default: 0.2")
     """Clip range of the ratio of new to old probability around 1, in (0, 1)
     (OPSD's scripts, 0.2)."""
-    kl: float = 0.0
+    kl: float = setting(0.0, within("[0, inf)"), "default: 0, off")
     """Weight of the KL to the model before training, at least 0 (OPSD's scripts: none)."""
-    iterations: int = 1
+    iterations: int = setting(1, at_least(1), "updates; default: 1")
     """Optimizer updates on the same completions; with 1 the ratio is 1 and nothing is clipped
     (OPSD's scripts, 1)."""
 
-    def __post_init__(self) -> None:
-        validate_common(self)
-        _at_least(2, self, group_size="completions a problem; paper: 8")
-        require(self, "clip", 0 < self.clip < 1, "in (0, 1)", "default: 0.2")
-        require(self, "kl", 0 <= self.kl < math.inf, "in [0, inf)", "default: 0, off")
-        _at_least(1, self, iterations="updates; default: 1")
-
 
 @dataclass(frozen=True, slots=True)
-class TrainConfig:
+class TrainConfig(Section):
     """Method, steps, batch sizes and optimizer."""
 
     method: str = "distillation"
     """Algorithm of a step: distillation is PAINT, and OPSD where nothing is masked or interpolated;
     grpo and sft are the baselines (paper: Compared post-training recipes); module:Class is one of
     your own (paint.algorithms.base)."""
-    steps: int = 100
+    steps: int = setting(100, at_least(1), "optimizer steps; paper: 100")
     """Optimizer steps (paper: Experimental Details, 100); grpo takes grpo.iterations in each. For a
     number of epochs, set ceil(epochs x problems / problems per step)."""
-    batch_size: int = 32
+    batch_size: int = setting(32, at_least(1), "completions a step; paper: 32")
     """Completions per optimizer step, over all ranks (paper: Experimental Details, 32)."""
-    micro_batch_size: int = 4
+    micro_batch_size: int = setting(4, at_least(1), "default: 4")
     """Most completions in one forward and backward pass of a rank; changes memory and speed, never
     the result."""
-    micro_batch_tokens: int = 4096
+    micro_batch_tokens: int = setting(4096, at_least(1), "default: 4096")
     """Most tokens in such a pass: its rows times the length of the longest (prompt, the teacher's
     if that is longer, and completion). A longer row is a pass by itself (ours: less padding than
     with more tokens, less memory for long rows)."""
-    learning_rate: float = 5e-6
+    learning_rate: float = setting(5e-6, within("(0, inf)"), "paper: 5e-6")
     """Learning rate of the adapters (paper: Experimental Details, 5e-6), constant after the warm-up
     (ours)."""
     warmup_steps: int = 0
@@ -354,53 +330,37 @@ class TrainConfig:
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate after the warm-up: constant, or falling to 0 at the last step, linearly or as a
     cosine (OPSD's scripts: constant; the paper is silent)."""
-    weight_decay: float = 0.0
+    weight_decay: float = setting(0.0, within("[0, inf)"), "default: 0.0")
     """AdamW's decay of the adapters, at least 0 (OPSD's scripts: none)."""
-    max_grad_norm: float = 0.1
+    max_grad_norm: float = setting(0.1, within("(0, inf)"), "default: 0.1")
     """Largest gradient norm; larger gradients are scaled down to it, above 0 (OPSD's scripts, 0.1;
     for grpo and sft 1.0)."""
-    seed: int = 0
+    seed: int = setting(0, NOT_NEGATIVE, "default: 0")
     """Seed of the order of problems, of sampling and of the adapters, at least 0."""
-    checkpoint_every: int = 20
+    checkpoint_every: int = setting(20, at_least(1), "steps; paper: 20")
     """Steps between checkpoints (paper: Experimental Details, evaluated every 20 steps)."""
 
     def __post_init__(self) -> None:
-        validate_common(self)
-        _at_least(1, self, steps="optimizer steps; paper: 100")
-        _at_least(1, self, batch_size="completions a step; paper: 32")
-        _at_least(1, self, micro_batch_size="default: 4", micro_batch_tokens="default: 4096")
-        _at_least(1, self, checkpoint_every="steps; paper: 20")
-        _at_least(0, self, seed="default: 0")
-
-        in_range = 0 < self.learning_rate < math.inf
-        require(self, "learning_rate", in_range, "in (0, inf)", "paper: 5e-6")
+        Section.__post_init__(self)
         in_range = 0 <= self.warmup_steps <= self.steps
         allowed = f"in [0, train.steps = {self.steps}]"
         require(self, "warmup_steps", in_range, allowed, "default: 0")
-        in_range = 0 <= self.weight_decay < math.inf
-        require(self, "weight_decay", in_range, "in [0, inf)", "default: 0.0")
-        in_range = 0 < self.max_grad_norm < math.inf
-        require(self, "max_grad_norm", in_range, "in (0, inf)", "default: 0.1")
 
 
 @dataclass(frozen=True, slots=True)
-class GradingConfig:
+class GradingConfig(Section):
     """How completions are graded: for GRPO's reward, and for the accuracy that runs report."""
 
-    grader: str = "math"
+    grader: str = setting("math", *GRADER)
     """Grader: math compares the boxed answer with the gold one, exact compares texts, none leaves
     completions ungraded, and module:name is your own function (paint.grading.base; ours)."""
-    deadline: float = 5.0
+    deadline: float = setting(5.0, *DEADLINE)
     """CPU seconds that a comparison of two answers, or a call of your function, may take, in
     [0.01, 86400] (ours)."""
 
-    def __post_init__(self) -> None:
-        validate_common(self)
-        _require_grader(self)
-
 
 @dataclass(frozen=True, slots=True)
-class ValidationConfig:
+class ValidationConfig(Section):
     """Your own problems on which every checkpoint is evaluated, in the paper's evaluation
     setting."""
 
@@ -408,58 +368,54 @@ class ValidationConfig:
     """Problems with their answers, named as for `paint eval --benchmarks`; empty: checkpoints are
     not evaluated. Use your own problems, not the test benchmarks: the test score of a checkpoint
     that was chosen by it is biased."""
-    limit: int | None = None
+    limit: int | None = setting(None, LIMIT, "None: all problems")
     """Number of problems to use, from the first; None is all."""
-    samples: int = 12
+    samples: int = setting(12, at_least(1), "samples a problem; paper: 12")
     """Samples per problem: the k of Avg@k (paper: Experimental Details, 12)."""
     thinking: bool = True
     """Thinking mode of the prompt (paper: Experimental Details, on)."""
-    temperature: float = 1.0
+    temperature: float = setting(1.0, *TEMPERATURE)
     """Sampling temperature, in [0.001, 1000] (paper: Experimental Details, 1.0)."""
-    top_p: float = 0.95
+    top_p: float = setting(0.95, *TOP_P)
     """Nucleus sampling: share of probability kept, in (0, 1] (paper: Experimental Details,
     0.95)."""
-    top_k: int = -1
+    top_k: int = setting(-1, *TOP_K)
     """Number of most likely tokens kept, at least 1; -1 is off (paper: Experimental Details,
     -1)."""
-    max_new_tokens: int = 38_912
+    max_new_tokens: int = setting(38_912, at_least(1), "tokens")
     """Longest answer, in tokens (paper: Experimental Details, 38,912)."""
 
     def __post_init__(self) -> None:
-        validate_common(self)
+        Section.__post_init__(self)
         validate_path(self, "path", "problems and their answers")
-        _require_limit(self, "None: all problems")
-        _at_least(1, self, samples="samples a problem; paper: 12")
-        _require_sampling(self)
 
 
 @dataclass(frozen=True, slots=True)
-class LogConfig:
+class LogConfig(Section):
     """Name, folder, trackers and stored rollouts of a run."""
 
-    folder: str = "runs"
+    folder: str = setting("runs", FOLDER, 'default: "runs"')
     """Folder in which run folders are created."""
     name: str | None = None
     """Name of the run folder; None makes one from the recipe's name and the time."""
-    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = ()
+    trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = setting(
+        (), [Check("a list of distinct trackers", _are_distinct)], "default: none"
+    )
     """Trackers that receive the metrics in addition to metrics.jsonl in the run folder."""
-    project: str = "paint"
+    project: str = setting("paint", NAME, 'default: "paint"')
     """Project that trackers file the run under."""
     keep_rollouts: bool = True
     """Store every completion with its overlap, mask ratio and verdict in the run folder."""
-    token_rows: int | Literal["all"] = 4
+    token_rows: int | Literal["all"] = setting(
+        4,
+        [Check(f'in [0, {MAX_COUNT}] or "all"', lambda n: n == "all" or 0 <= n <= MAX_COUNT)],
+        "rows a step; default: 4",
+    )
     """Rows per step, the first ones, whose values are stored token by token, for
     `paint show` and pandas (docs/how-to/inspect-rollouts.md); "all", or 0 for none (ours)."""
 
     def __post_init__(self) -> None:
-        validate_common(self)
-        is_count = self.token_rows == "all" or (
-            isinstance(self.token_rows, int) and 0 <= self.token_rows <= MAX_COUNT
-        )
-        require(
-            self, "token_rows", is_count, f'in [0, {MAX_COUNT}] or "all"', "rows a step; default: 4"
-        )
-        require(self, "folder", bool(self.folder.strip()), "a folder", 'default: "runs"')
+        Section.__post_init__(self)
         is_folder_name = self.name is None or (
             self.name not in ("", ".", "..") and not set(self.name) & set("/\\\0")
         )
@@ -467,9 +423,6 @@ class LogConfig:
         require(self, "name", is_folder_name, allowed, "the folder is log.folder")
         validate_path(self, "name", "it becomes a folder")
         validate_path(self, "folder", 'default: "runs"')
-        are_distinct = len(set(self.trackers)) == len(self.trackers)
-        require(self, "trackers", are_distinct, "a list of distinct trackers", "default: none")
-        require(self, "project", bool(self.project.strip()), "a name", 'default: "paint"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,29 +430,17 @@ class Config:
     """Every setting of a training run. The defaults are the paper's."""
 
     model: ModelConfig = field(default_factory=ModelConfig)
-    """Model, its number format and its adapters."""
     data: DataConfig = field(default_factory=DataConfig)
-    """Training problems and how they are read."""
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     """How the student samples its completions: one for every problem (grpo: a group), on policy."""
     context: ContextConfig = field(default_factory=ContextConfig)
-    """How much of the verified solution is hidden from the teacher, and where."""
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
-    """The teacher: its weights, and whether it reasons before it scores."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
-    """How the student is trained towards the teacher."""
     grpo: GrpoConfig = field(default_factory=GrpoConfig)
-    """The GRPO baseline: several completions per problem, rewarded by the verified answer. For
-    train.method grpo only."""
     train: TrainConfig = field(default_factory=TrainConfig)
-    """Method, steps, batch sizes and optimizer."""
     grading: GradingConfig = field(default_factory=GradingConfig)
-    """How completions are graded: for GRPO's reward, and for the accuracy that runs report."""
     validation: ValidationConfig = field(default_factory=ValidationConfig)
-    """Your own problems on which every checkpoint is evaluated, in the paper's evaluation
-    setting."""
     log: LogConfig = field(default_factory=LogConfig)
-    """Name, folder, trackers and stored rollouts of a run."""
 
     def __post_init__(self) -> None:
         algorithm, method = self.algorithm, format_value(self.train.method)
@@ -583,31 +524,31 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationConfig:
+class EvaluationConfig(Section):
     """Settings of `paint eval`. The defaults are the paper's (section 'Experimental Details')."""
 
     benchmarks: tuple[str, ...] = ("aime_2024", "aime_2025", "hmmt_feb_2025")
     """Problem sets: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026 or math_500 from
     the hub, NAME=PATH for a local copy of one of these, demo, or your own JSONL, CSV or Parquet
     file, FILE or FILE:problem_column,answer_column (paper: AIME 2024, AIME 2025, HMMT 2025)."""
-    samples: int = 12
+    samples: int = setting(12, at_least(1), "samples a problem; paper: 12")
     """Samples per problem: the k of Avg@k; it may be raised later (paper: 12)."""
     thinking: bool = True
     """Thinking mode of the prompt (paper: on)."""
     base: bool = True
     """Also evaluate the base model if adapters are named, and compare them with it problem by
     problem."""
-    limit: int | None = None
+    limit: int | None = setting(None, LIMIT, "None: all problems")
     """Number of problems to use of each benchmark, from the first; None is all."""
-    seed: int = 0
+    seed: int = setting(0, NOT_NEGATIVE, "default: 0")
     """Seed of sampling, at least 0."""
-    folder: str = "evals"
+    folder: str = setting("evals", FOLDER, 'default: "evals"')
     """Folder in which evaluations are stored, each in a folder of its model's name."""
     dtype: Dtype | None = None
     """Number format of the weights; None is that of the run, or else that of the model's files."""
-    grader: str = "math"
+    grader: str = setting("math", *GRADER)
     """Grader, as grading.grader of a recipe: math, exact, or module:name (ours)."""
-    deadline: float = 5.0
+    deadline: float = setting(5.0, *DEADLINE)
     """CPU seconds that a comparison of two answers, or a call of your function, may take, in
     [0.01, 86400] (ours)."""
     overrides: str = ""
@@ -621,44 +562,16 @@ class EvaluationConfig:
     """How answers are sampled, and where."""
 
     def __post_init__(self) -> None:
-        validate_common(self)
-        has_sets = bool(self.benchmarks)
-        require(self, "benchmarks", has_sets, "a list of problem sets", "paper: three")
-        _at_least(1, self, samples="samples a problem; paper: 12")
-        _require_limit(self, "None: all problems")
-        _at_least(0, self, seed="default: 0")
-        require(self, "folder", bool(self.folder.strip()), "a folder", 'default: "evals"')
+        Section.__post_init__(self)
+        require(self, "benchmarks", bool(self.benchmarks), "a list of problem sets", "paper: three")
         validate_path(self, "folder", 'default: "evals"')
         validate_path(self, "overrides", "a JSONL file")
-        require(
-            self.rollout,
-            "off_policy_steps",
+        is_on_policy, note = (
             not self.rollout.off_policy_steps,
-            "0",
             "an evaluation has no training steps",
         )
-        _require_grader(self)
+        require(self.rollout, "off_policy_steps", is_on_policy, "0", note)
         require(self, "grader", self.grader != "none", "a grader", "an evaluation needs grades")
-
-
-def _require_sampling(section: RolloutConfig | ValidationConfig) -> None:
-    in_range = 0.001 <= section.temperature <= 1000
-    require(section, "temperature", in_range, "in [0.001, 1000]", "sampling temperature")
-    require(section, "top_p", 0 < section.top_p <= 1, "in (0, 1]", "1 is off; default: 0.95")
-    in_range = section.top_k >= 1 or section.top_k == -1
-    require(section, "top_k", in_range, "at least 1, or -1", "-1 is off")
-    _at_least(1, section, max_new_tokens="tokens")
-
-
-def _require_limit(section: DataConfig | ValidationConfig | EvaluationConfig, note: str) -> None:
-    in_range = section.limit is None or section.limit >= 1
-    require(section, "limit", in_range, "at least 1 or None", note)
-
-
-def _require_grader(section: GradingConfig | EvaluationConfig) -> None:
-    require(section, "grader", bool(section.grader.strip()), "a grader", 'default: "math"')
-    in_range = 0.01 <= section.deadline <= 86_400
-    require(section, "deadline", in_range, "in [0.01, 86400]", "seconds; default: 5")
 
 
 def _is_address(url: str) -> bool:
@@ -706,12 +619,3 @@ def _require_no_secrets(rollout: RolloutConfig) -> None:
                 f"visible in run.json, logs and the process list; the run's own server gets its "
                 f"own key, and any other secret belongs in the environment of `paint` (HF_TOKEN)"
             )
-
-
-def _at_least(smallest: int, section: object, **notes: str) -> None:
-    """Require settings to be in [smallest, MAX_COUNT]; ``notes`` maps names to message notes."""
-    for key, note in notes.items():
-        in_range = getattr(section, key) >= smallest
-        require(section, key, in_range, f"at least {smallest}", note)
-        in_range = key == "seed" or getattr(section, key) <= MAX_COUNT
-        require(section, key, in_range, f"at most {MAX_COUNT}", note)

@@ -1,14 +1,11 @@
-"""Exception types, validation of settings, and sanitizing of untrusted text.
+"""Exception types, and sanitizing of untrusted text.
 
 wrap_errors                                    turns a library's exception into a PaintError
-require, validate_common, validate_path        refuse a setting that is out of range
 sanitize_for_terminal, escape_markdown_cell    make untrusted text safe to print
 crash_report                                   stores the traceback of an unexpected exception
 """
 
-import dataclasses
 import json
-import math
 import os
 import platform
 import re
@@ -27,9 +24,6 @@ MAX_REASON_CHARACTERS = 300
 
 SHOWN_CHARACTERS = 200
 """Longest part of a setting's value that a message shows."""
-
-MAX_FLOAT = 2.0**128 - 2.0**104
-"""The largest number of float32."""
 
 NAME_BYTES, PATH_BYTES = 255, 4095
 """Longest file name on Linux and macOS, and longest path on Linux, in bytes."""
@@ -65,53 +59,6 @@ class PeerExit(Exception):
     def __init__(self, status: int) -> None:
         super().__init__(f"another rank ended the run, with status {status}")
         self.status = status
-
-
-def require(section: object, key: str, is_allowed: bool, allowed: str, note: str) -> None:
-    """Raise ConfigError with section.key, its value and the allowed ones, unless allowed."""
-    if not is_allowed:
-        name, value = section_name(type(section)), format_short(getattr(section, key))
-        raise ConfigError(f"{name}.{key} must be {allowed}, got {value} ({note})")
-
-
-def section_name(section: type) -> str:
-    """Return the name of a config class in a recipe: "rollout" for RolloutConfig."""
-    return section.__name__.removesuffix("Config").lower()
-
-
-def validate_common(section: object) -> None:
-    """Validate what all settings of a section have in common.
-
-    Text has no control characters other than line ends and tabs. Integers fit in 64 bits. Floats
-    are at most MAX_FLOAT, or infinite.
-
-    Raises:
-        ConfigError: naming the setting.
-    """
-    assert dataclasses.is_dataclass(section)
-    for field in dataclasses.fields(section):
-        value = getattr(section, field.name)
-        texts = value if isinstance(value, tuple) else (value,)
-        are_plain = not any(
-            isinstance(text, str) and has_control_characters(text) for text in texts
-        )
-        allowed = "text without control characters"
-        require(section, field.name, are_plain, allowed, "line ends and tabs are allowed")
-        is_number = not isinstance(value, int) or abs(value) < 2**63
-        require(section, field.name, is_number, "below 2**63", "a number of 64 bits")
-        is_real = isinstance(value, float) and math.isfinite(value)
-        has_range = not is_real or abs(value) <= MAX_FLOAT
-        require(section, field.name, has_range, "a number of 32 bits", "at most 3.4e38")
-
-
-def validate_path(section: object, key: str, note: str) -> None:
-    """Raise ConfigError that names section.key unless it is empty or a valid path."""
-    path = getattr(section, key)
-    if path and (wrong := path_error(path)):
-        name = f"{section_name(type(section))}.{key}"
-        raise ConfigError(
-            f"{name} must be a path, got {format_short(path)}, which {wrong} ({note})"
-        )
 
 
 def path_error(path: str) -> str:

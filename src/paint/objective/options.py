@@ -10,7 +10,8 @@ are in paint.objective.loss.
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from paint.core.errors import ConfigError, require, validate_common
+from paint.core.errors import ConfigError
+from paint.core.settings import NOT_NEGATIVE, Section, require, setting, within
 from paint.objective.divergences import find_divergence
 
 ClipMode = Literal["pointwise", "token", "none"]
@@ -19,7 +20,7 @@ Impl = Literal["auto", "reference", "chunked", "triton"]
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectiveConfig:
+class ObjectiveConfig(Section):
     """How the student is trained towards the teacher."""
 
     divergence: str = "forward_kl"
@@ -33,10 +34,12 @@ class ObjectiveConfig:
     clip_mode: ClipMode = "pointwise"
     """What is clipped: each vocabulary entry's term, a position's sum, or nothing (paper:
     pointwise)."""
-    interpolation_weight: float = 0.03
+    interpolation_weight: float = setting(
+        0.03, within("[0, 1]"), "interpolation weight k_base; paper: 0.03"
+    )
     """Interpolation weight k_base, in [0, 1]; 0 leaves the teacher as it is (paper: Eq.
     sparse_energy_interp; Experimental Details, 0.03)."""
-    top_fraction: float = 0.03
+    top_fraction: float = setting(0.03, within("[0, 1]"), "f_top; paper: 0.03")
     """Share f_top of a completion's positions that are interpolated, in [0, 1] (paper: Eq.
     sparse_selector_objective; Experimental Details, 0.03)."""
     temperature: float | None = None
@@ -45,7 +48,7 @@ class ObjectiveConfig:
     reduction: Reduction = "completion"
     """What the loss is a mean over, of every method: each completion's tokens and then completions
     (paper: Eq. clipped_fkl), or all tokens of the optimizer step."""
-    skip_tokens: int = 0
+    skip_tokens: int = setting(0, NOT_NEGATIVE, "paper: none")
     """First tokens of every completion that are left out of the loss, of every method, at least 0.
     Where one view thinks and the other does not, the first token is where they differ most (ours;
     paper: none)."""
@@ -55,7 +58,7 @@ class ObjectiveConfig:
     the result."""
 
     def __post_init__(self) -> None:
-        validate_common(self)
+        Section.__post_init__(self)
         literals = {"clip_mode": ClipMode, "reduction": Reduction, "impl": Impl}
         for key, literal in literals.items():
             choices = get_args(literal)
@@ -70,18 +73,6 @@ class ObjectiveConfig:
         is_positive = self.clip > 0 or self.clip_mode == "none"
         off = 'tau; paper: 0.06; off: objective.clip_mode "none"'
         require(self, "clip", is_positive, "above 0", off)
-
-        in_range = 0 <= self.interpolation_weight <= 1
-        require(
-            self,
-            "interpolation_weight",
-            in_range,
-            "in [0, 1]",
-            "interpolation weight k_base; paper: 0.03",
-        )
-        in_range = 0 <= self.top_fraction <= 1
-        require(self, "top_fraction", in_range, "in [0, 1]", "f_top; paper: 0.03")
-        require(self, "skip_tokens", self.skip_tokens >= 0, "at least 0", "paper: none")
         in_range = self.temperature is None or 0.001 <= self.temperature <= 1000
         none = "None: the rollout temperature"
         require(self, "temperature", in_range, "in [0.001, 1000] or None", none)
