@@ -308,7 +308,7 @@ def test_training_memory_settings_have_expected_cost() -> None:
     assert kept - saved == pytest.approx(plain.layers - rounded.layers)
 
     local = training_memory(config, shape, rows, generating=32)
-    assert local.cache == 32 * (1274 * shape.cache + 12 * shape.vocabulary)
+    assert local.cache == 32 * (1274 * 2 * shape.cache + 12 * shape.vocabulary)
 
 
 def test_server_memory_cache_is_what_weights_leave() -> None:

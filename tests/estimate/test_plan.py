@@ -20,12 +20,11 @@ from paint.estimate.plan import (
     Split,
     choose_split,
     gb,
-    longest_rows,
     make_plan,
     require_fit,
     server_flag,
+    server_of,
     suggestions,
-    usual_rows,
 )
 from paint.estimate.report import lines, start_line
 from paint.training import trainer
@@ -101,16 +100,14 @@ def test_choose_split_trainers_are_at_most_batch_size() -> None:
 
 def test_server_of_large_model_takes_fewest_gpus() -> None:
     plan = make_plan(of_model(LLAMA), 8)
-    assert plan.server is not None
-    assert plan.server.gpus == 4
+    assert server_of(plan).gpus == 4
     assert (plan.split.trainers, plan.split.servers) == (4, 4)
     four = make_plan(of_model(LLAMA), 4)
     assert four.split.shared
     assert four.sleeps
     given = replace(SERVED.rollout, server_args="--tensor-parallel-size 8 -x")
     eight = make_plan(replace(of_model(LLAMA), rollout=given), 8)
-    assert eight.server is not None
-    assert eight.server.gpus == 8
+    assert server_of(eight).gpus == 8
     assert eight.split.shared
 
 
@@ -139,7 +136,7 @@ def test_longest_lengths_are_largest_that_fit() -> None:
     most = plan.longest_completion
     assert with_completion(most).fits
     assert not with_completion(most + 1).fits
-    rows = plan.longest
+    rows = plan.rows()
     most = plan.longest_prompt
     assert plan.peak(replace(rows, teacher_prompt=most)) <= plan.headroom
     longer = replace(rows, teacher_prompt=most + 1)
@@ -147,22 +144,22 @@ def test_longest_lengths_are_largest_that_fit() -> None:
 
 
 def test_longest_rows_are_bounded_by_model_positions() -> None:
-    rows = longest_rows(make_plan(read_recipe(find_recipe("demo-paint")), 0))
+    rows = make_plan(read_recipe(find_recipe("demo-paint")), 0).rows()
     assert rows.teacher_prompt + rows.completion == 1024
     assert make_plan(RECIPE, 8, 1, 900e9).longest_completion == 40_960 - 250
 
 
 def test_usual_rows_have_shorter_references() -> None:
     plan = make_plan(RECIPE)
-    assert usual_rows(plan) == replace(plan.longest, teacher_prompt=1250)
+    assert plan.rows(usual=True) == replace(plan.rows(), teacher_prompt=1250)
     sft = replace(plan, config=replace(RECIPE, train=TrainConfig(method="sft")))
-    assert usual_rows(sft).completion == 1000
-    assert longest_rows(sft).completion == 8192 - 250
+    assert sft.rows(usual=True).completion == 1000
+    assert sft.rows().completion == 8192 - 250
 
 
 def test_sharded_layers_need_less_memory() -> None:
     plan = make_plan(of_model("Qwen/Qwen3-32B", RECIPE), 8)
-    divided = replace(plan, sharded=True)
+    divided = replace(plan, config=of_model("Qwen/Qwen3-32B", RECIPE, shard=True))
     assert not plan.fits
     assert divided.fits
     assert divided.shards == 8
@@ -220,12 +217,12 @@ def test_suggestions_fit_when_applied(together: int) -> None:
         train=replace(RECIPE.train, micro_batch_tokens=together),
     )
     plan = make_plan(config, 1, 1, 24e9)
-    shorter = next(text for text in suggestions(plan, usual_rows) if "max-new-tokens" in text)
+    shorter = next(text for text in suggestions(plan, usual=True) if "max-new-tokens" in text)
     # Rows as long as these go alone by themselves, unless more tokens may go together.
     assert ("--train.micro-batch-size 1" in shorter) == (together == 65_536)
     flags = ["--train.micro-batch-tokens", str(together), *shorter.replace(" with ", " ").split()]
     changed = replace(plan, config=parse(["plan", "paint-qwen3-8b", *flags]).config)
-    assert changed.peak(usual_rows(changed)) <= changed.headroom
+    assert changed.peak(changed.rows(usual=True)) <= changed.headroom
 
 
 def test_start_prints_plan_and_refuses_only_on_gpu(

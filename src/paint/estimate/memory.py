@@ -6,7 +6,7 @@ within a few percent for working memory. Fragmentation of the allocator and the 
 GB) are not included.
 """
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 
 from paint.config.schema import Config, ModelConfig
@@ -20,7 +20,6 @@ WIDE = 4
 
 MESSAGE = 2**26
 """Most numbers in one message between ranks (paint.core.distributed); a message is copied twice."""
-
 
 NF4 = (4 + 8 / 64 + 32 / (64 * 256)) / 8
 """Bytes of a 4-bit weight: 64 weights share an 8-bit scale, 256 scales share a 32-bit one."""
@@ -118,14 +117,11 @@ def training_memory(
         generating: completions that this process samples at once; 0 if a server generates.
     """
     model, width = config.model, WIDTHS[config.model.dtype]
-    is_full = model.train_mode == "full"
-    targets = model.lora_targets
-    trained = shape.parameters if is_full else shape.adapters(model.lora_rank, targets)
-
-    read = rows.rows * (rows.prompt + rows.completion)
-    taught = rows.rows * (rows.teacher_prompt + rows.completion)
+    is_full, is_ema = model.train_mode == "full", config.teacher.weights == "ema"
+    trained = shape.parameters if is_full else shape.adapters(model.lora_rank, model.lora_targets)
     has_teacher = config.algorithm.needs_teacher(config)
 
+    read = rows.rows * (rows.prompt + rows.completion)
     layer = saved_by_layer(config, shape)
     if model.gradient_checkpointing:
         last_norm = WIDE * (shape.hidden + 1)
@@ -138,20 +134,25 @@ def training_memory(
     views = 2 if has_teacher else 1
     grad_width = width if width < WIDE else 0  # float32 gradients overwrite the logits
     logits = chunk * shape.vocabulary * (views * WIDE + grad_width)
-    states = rows.rows * rows.completion * shape.hidden * (views * width + WIDE)
     if is_full:
         logits += WIDE * shape.head  # the head's gradient, before it is added
 
+    # The teacher's separate weights, and with smaller dtypes their rounded copy in its forward pass
+    # (paint.models.teacher).
+    averaged = shape.layers * sum(
+        math.prod(shape.matrices[name]) for name in model.lora_targets if name in shape.matrices
+    )
+    if is_full:
+        copy, view = WIDE * shape.parameters * (config.teacher.weights != "live"), 0
+    else:
+        copy, view = WIDE * averaged * is_ema, grad_width * averaged * is_ema
     # At the widest point of a block: gate, up and their product, and the block's input and output.
     working = 3 * width * shape.intermediate + 4 * width * shape.hidden
-    teacher = taught * working
-    averaged = shape.layers * sum(inputs * outputs for inputs, outputs in _targeted(shape, targets))
-    view = width * averaged if config.teacher.weights == "ema" and not is_full and grad_width else 0
+    taught = rows.rows * (rows.teacher_prompt + rows.completion)
 
     a_layer = width * shape.weights / shape.layers
-    widest = max(inputs * outputs for inputs, outputs in shape.matrices.values())
+    widest = max(map(math.prod, shape.matrices.values()))
     unrounded = width * widest if model.quantization == "nf4" else 0.0
-    cache_of_a_token = shape.cache * width / WIDTHS["bfloat16"]
     return Memory(
         layers=frozen_bytes(model, shape) / shards,
         ends=width * (shape.parameters - shape.weights),
@@ -159,15 +160,15 @@ def training_memory(
         adapters=0.0 if is_full else WIDE * trained,
         gradients=WIDE * trained,
         optimizer=2 * WIDE * trained,
-        copy=_copy(config, shape, averaged) if has_teacher else 0.0,
-        teacher=teacher + view if has_teacher else 0.0,
+        copy=copy if has_teacher else 0.0,
+        teacher=taught * working + view if has_teacher else 0.0,
         saved=saved,
-        states=states,
+        states=rows.rows * rows.completion * shape.hidden * (views * width + WIDE),
         logits=logits,
         # Gradients of gate and up, and of an adapter's input in float32.
         backward=read * (WIDE + width) * shape.intermediate + read * WIDE * shape.hidden,
         update=2 * WIDE * (min(trained, MESSAGE) if ranks > 1 else 0) + 2 * WIDE * trained,
-        cache=generating * (rows.prompt + rows.completion) * cache_of_a_token
+        cache=generating * (rows.prompt + rows.completion) * width * shape.cache
         + generating * shape.vocabulary * 3 * WIDE,
     )
 
@@ -199,25 +200,14 @@ def saved_by_layer(config: Config, shape: Shape) -> float:
 
     attention = width * (2 * shape.queries + 2 * shape.keys) + WIDE * shape.heads
 
-    readers = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("down_proj",))
-    read = (shape.hidden, shape.hidden, shape.intermediate)
-    inputs = sum(
-        columns for names, columns in zip(readers, read, strict=True) if {*names} & targets
-    )
+    readers = {
+        ("q_proj", "k_proj", "v_proj"): shape.hidden,
+        ("gate_proj", "up_proj"): shape.hidden,
+        ("down_proj",): shape.intermediate,
+    }
+    inputs = sum(columns for names, columns in readers.items() if {*names} & targets)
     inner = 0 if is_full else WIDE * model.lora_rank * len(targets)
     return norms + attention + width * 3 * shape.intermediate + width * inputs + inner
-
-
-def _targeted(shape: Shape, targets: Sequence[str]) -> list[tuple[int, int]]:
-    return [shape.matrices[name] for name in targets if name in shape.matrices]
-
-
-def _copy(config: Config, shape: Shape, averaged: float) -> float:
-    """Bytes of the teacher's separate weights (paint.models.teacher)."""
-    weights = config.teacher.weights
-    if config.model.train_mode == "full":
-        return WIDE * shape.parameters if weights != "live" else 0.0
-    return WIDE * averaged if weights == "ema" else 0.0
 
 
 @dataclass(frozen=True)
@@ -259,6 +249,5 @@ def server_memory(
     slots = width * shape.adapters(model.lora_rank, model.lora_targets)
     ends = width * (shape.parameters - shape.weights)
     weights = frozen_bytes(model, shape) + ends + slots
-    cache = gpus * (share * memory - WORKING) - weights
-    tokens = int(max(cache, 0) / (shape.cache * width / WIDTHS["bfloat16"]))
-    return ServerMemory(gpus, weights, max(cache, 0.0), tokens, longest)
+    cache = max(gpus * (share * memory - WORKING) - weights, 0.0)
+    return ServerMemory(gpus, weights, cache, int(cache / (width * shape.cache)), longest)

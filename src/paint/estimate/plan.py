@@ -8,6 +8,7 @@ It needs a config and a model's config.json, but no weights and no GPU: a laptop
 
 import math
 import shlex
+from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -73,13 +74,11 @@ def choose_split(config: Config, gpus: int, nodes: int = 1, *, server: int = 1) 
     At most as many GPUs train as a step has rows.
 
     Args:
-        gpus: number of GPUs in each machine.
-        nodes: number of machines.
+        gpus, nodes: number of GPUs in each machine, and number of machines.
         server: number of GPUs of one server (``server_of``).
     """
     rollout, total = config.rollout, gpus * nodes
-    # Every rank needs a row.
-    most = min(total, config.train.batch_size)
+    most = min(total, config.train.batch_size)  # every rank needs a row
     if not config.generates:
         return Split(most, 0, False, f"{config.train.method} generates nothing")
     if rollout.urls:
@@ -106,7 +105,6 @@ class Plan:
     Attributes:
         capacity: memory of each GPU in bytes.
         gpus: number of GPUs in each machine; 0 for a laptop's CPU.
-        sharded: whether the frozen layers are sharded over the training GPUs of a machine.
     """
 
     config: Config
@@ -115,12 +113,11 @@ class Plan:
     gpus: int
     nodes: int
     split: Split
-    sharded: bool
 
     @property
     def shards(self) -> int:
         """Number of GPUs of one machine over which the frozen layers are sharded."""
-        return min(self.split.trainers, max(self.gpus, 1)) if self.sharded else 1
+        return min(self.split.trainers, max(self.gpus, 1)) if self.config.model.shard else 1
 
     @property
     def sleeps(self) -> bool:
@@ -139,20 +136,41 @@ class Plan:
             return (USABLE - server_share(self.config)) * self.capacity
         return USABLE * self.capacity - (SLEEPING if self.split.shared else 0.0)
 
-    @property
-    def longest(self) -> Rows:
-        """The longest micro-batch that the config allows."""
-        return longest_rows(self)
+    def rows(self, *, usual: bool = False) -> Rows:
+        """The longest micro-batch that the config allows, or one with references of usual length.
+
+        It has as many rows of this length as fit in it, at most those of a rank. The student's
+        prompt is a problem alone, whose length is assumed.
+        """
+        config, positions = self.config, self.shape.positions
+        prompt = min(PROBLEM, config.data.max_prompt_tokens, positions - 1)
+        if config.algorithm.needs_rollouts:
+            completion = min(config.rollout.max_new_tokens, positions - prompt)
+            teacher_prompt = min(config.data.max_prompt_tokens, positions - completion)
+            if usual:
+                teacher_prompt = min(teacher_prompt, PROBLEM + SOLUTION)
+        else:  # prompt and reference together have the limit of a prompt
+            teacher_prompt = prompt
+            completion = max(min(config.data.max_prompt_tokens, positions) - prompt, 1)
+            if usual:
+                reference = TRACE if config.data.solution_field == "trace" else SOLUTION
+                completion = min(completion, reference)
+
+        train = config.train
+        fit = train.micro_batch_tokens // (max(prompt, teacher_prompt) + completion)
+        mine = math.ceil(train.batch_size / self.split.trainers)
+        number = min(train.micro_batch_size, max(fit, 1), mine)
+        return Rows(number, prompt, teacher_prompt, completion)
 
     @property
     def fits(self) -> bool:
         """Whether the longest micro-batch fits."""
-        return self.peak(self.longest) <= self.headroom
+        return self.peak(self.rows()) <= self.headroom
 
     @cached_property
     def memory(self) -> Memory:
         """Memory of a training GPU at the longest micro-batch."""
-        return self.memory_of(self.longest)
+        return self.memory_of(self.rows())
 
     def memory_of(self, rows: Rows) -> Memory:
         """Estimate the memory of a training GPU for a micro-batch."""
@@ -173,11 +191,6 @@ class Plan:
         return self.memory_of(rows).peak
 
     @property
-    def server(self) -> ServerMemory | None:
-        """Memory of one server, on the fewest GPUs that hold it; None without servers."""
-        return server_of(self) if self.split.servers else None
-
-    @property
     def longest_completion(self) -> int:
         """Tokens of the longest completion that fits with the longest prompts; 0 for none."""
 
@@ -185,12 +198,12 @@ class Plan:
             rollout = replace(self.config.rollout, max_new_tokens=tokens)
             return replace(self, config=replace(self.config, rollout=rollout)).fits
 
-        return _most(fits, self.shape.positions - self.longest.prompt)
+        return _most(fits, self.shape.positions - self.rows().prompt)
 
     @property
     def longest_prompt(self) -> int:
         """Tokens of the longest teacher prompt that fits with the longest completions."""
-        rows = self.longest
+        rows = self.rows()
         most = self.shape.positions - rows.completion
         return _most(lambda n: self.peak(replace(rows, teacher_prompt=n)) <= self.headroom, most)
 
@@ -222,8 +235,7 @@ def make_plan(
             f"include; it knows {', '.join(shape.matrices)}"
         )
     capacity = memory or (80e9 if gpus else LAPTOP)
-    undivided = split or Split(1, 0, False, "")
-    plan = Plan(config, shape, capacity, gpus, nodes, undivided, config.model.shard)
+    plan = Plan(config, shape, capacity, gpus, nodes, split or Split(1, 0, False, ""))
     if split:
         return plan
     return replace(
@@ -279,69 +291,27 @@ def server_of(plan: Plan) -> ServerMemory:
     return next((server for server in servers if server.fits), servers[-1])
 
 
-def longest_rows(plan: Plan) -> Rows:
-    """The longest micro-batch that a config allows, by the limits on prompts and completions.
-
-    The student's prompt is a problem alone, whose length is assumed.
-    """
-    config, positions = plan.config, plan.shape.positions
-    prompt = min(PROBLEM, config.data.max_prompt_tokens, positions - 1)
-    if (
-        not config.algorithm.needs_rollouts
-    ):  # prompt and reference together have the limit of a prompt
-        completion = min(config.data.max_prompt_tokens, positions) - prompt
-        return _micro_batch(plan, prompt, prompt, max(completion, 1))
-
-    completion = min(config.rollout.max_new_tokens, positions - prompt)
-    teacher_prompt = min(config.data.max_prompt_tokens, positions - completion)
-    return _micro_batch(plan, prompt, teacher_prompt, completion)
-
-
-def usual_rows(plan: Plan) -> Rows:
-    """A micro-batch with typical references instead of the longest ones."""
-    longest, config = longest_rows(plan), plan.config
-    if not config.algorithm.needs_rollouts:
-        reference = TRACE if config.data.solution_field == "trace" else SOLUTION
-        usual = min(longest.completion, reference)
-        return _micro_batch(plan, longest.prompt, longest.teacher_prompt, usual)
-    usual = min(longest.teacher_prompt, PROBLEM + SOLUTION)
-    return _micro_batch(plan, longest.prompt, usual, longest.completion)
-
-
-def _micro_batch(plan: Plan, prompt: int, teacher_prompt: int, completion: int) -> Rows:
-    """A micro-batch of as many rows of this length as fit in one, at most those of a rank."""
-    train = plan.config.train
-    fit = train.micro_batch_tokens // (max(prompt, teacher_prompt) + completion)
-    mine = math.ceil(train.batch_size / plan.split.trainers)
-    return Rows(min(train.micro_batch_size, max(fit, 1), mine), prompt, teacher_prompt, completion)
-
-
 def _most(fits: Callable[[int], bool], most: int) -> int:
     """The largest number in [1, most] that fits, or 0; ``fits`` must be monotone."""
-    low, high = 0, max(most, 0)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
+    return bisect(range(1, most + 1), False, key=lambda number: not fits(number))
 
 
-def suggestions(plan: Plan, rows: Callable[[Plan], Rows]) -> list[str]:
+def suggestions(plan: Plan, *, usual: bool = False) -> list[str]:
     """Suggest at most three changes to a plan that does not fit, each of which makes it fit.
 
     Settings that do not change the result are the only suggestion if they suffice. Otherwise they
     are combined with shorter completions, sharded layers, or larger GPUs.
 
     Args:
-        rows: the micro-batch that must fit: ``longest_rows`` or ``usual_rows``.
+        usual: which micro-batch must fit, as for ``Plan.rows``.
     """
 
     def fits(plan: Plan) -> bool:
-        return plan.peak(rows(plan)) <= plan.headroom
+        return plan.peak(plan.rows(usual=usual)) <= plan.headroom
 
     def with_setting(plan: Plan, section: str, **values: Any) -> Plan:
-        config = plan.config
-        changed = replace(getattr(config, section), **values)
-        return replace(plan, config=replace(config, **{section: changed}))
+        changed = replace(getattr(plan.config, section), **values)
+        return replace(plan, config=replace(plan.config, **{section: changed}))
 
     rollout, split, flags = plan.config.rollout, plan.split, []
     settings: list[tuple[str, str, dict[str, Any]]] = [
@@ -353,23 +323,24 @@ def suggestions(plan: Plan, rows: Callable[[Plan], Rows]) -> list[str]:
         settings.append(("--rollout.colocate", "rollout", {"colocate": True}))
     for flag, section, values in settings:
         old, plan = plan, with_setting(plan, section, **values)
-        if (plan.memory_of(rows(plan)), plan.headroom) != (old.memory_of(rows(old)), old.headroom):
+        before, after = ((p.memory_of(p.rows(usual=usual)), p.headroom) for p in (old, plan))
+        if before != after:
             flags.append(flag)
         if fits(plan):
             return [" ".join(flags)]
 
-    found = []
-    if plan.config.algorithm.needs_rollouts and (
-        most := _most(
+    found, tokens = [], 0
+    if plan.config.algorithm.needs_rollouts:
+        tokens = _most(
             lambda n: fits(with_setting(plan, "rollout", max_new_tokens=n)), rollout.max_new_tokens
         )
-    ):
-        found.append(f"--rollout.max-new-tokens {most}")
-    if not plan.sharded and plan.config.model.train_mode == "lora":
-        for gpus in sorted({split.trainers, 2, 4, 8}):
-            more = replace(split, trainers=gpus)
-            sharded = replace(plan, sharded=True, split=more, gpus=max(gpus, plan.gpus))
-            if gpus >= max(split.trainers, 2) and fits(sharded):
+    if tokens:
+        found.append(f"--rollout.max-new-tokens {tokens}")
+    if not plan.config.model.shard and plan.config.model.train_mode == "lora":
+        sharded = with_setting(plan, "model", shard=True)
+        for gpus in sorted({split.trainers, 2, 4, 8} - {1}):
+            more = replace(sharded, split=replace(split, trainers=gpus), gpus=max(gpus, plan.gpus))
+            if gpus >= split.trainers and fits(more):
                 found.append("--model.shard" + f" on {gpus} GPUs" * (gpus > split.trainers))
                 break
     for capacity in CARDS:
@@ -385,13 +356,13 @@ def require_fit(plan: Plan) -> None:
     Raises:
         ConfigError: it does not fit; the message has the ``suggestions``.
     """
-    rows = usual_rows(plan)
+    rows = plan.rows(usual=True)
     needed, available = plan.peak(rows), plan.headroom + (1 - USABLE) * plan.capacity
     if needed <= available:
         return
 
     memory = plan.memory_of(rows)
-    changes = "; or ".join(suggestions(plan, usual_rows))
+    changes = "; or ".join(suggestions(plan, usual=True))
     raise ConfigError(
         f"model.path {format_value(plan.config.model.path)} needs about {gb(needed)} GB on each of "
         f"{plan.split.trainers} training GPUs, and {gb(available)} are available (base "

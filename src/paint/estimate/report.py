@@ -1,16 +1,6 @@
 """Text of a memory plan: the output of `paint plan` and the start line of a run."""
 
-from paint.estimate.memory import ServerMemory
-from paint.estimate.plan import (
-    USABLE,
-    Plan,
-    Split,
-    gb,
-    longest_rows,
-    peak_phase,
-    server_share,
-    suggestions,
-)
+from paint.estimate.plan import USABLE, Plan, gb, peak_phase, server_of, server_share, suggestions
 
 
 def start_line(plan: Plan) -> str:
@@ -32,7 +22,7 @@ def start_line(plan: Plan) -> str:
 def lines(plan: Plan) -> list[str]:
     """The memory plan as lines of text."""
     config, shape, split, memory = plan.config, plan.shape, plan.split, plan.memory
-    rows, is_on = plan.longest, config.model.gradient_checkpointing
+    rows, is_on = plan.rows(), config.model.gradient_checkpointing
     layers = f"layers, 1 of {plan.shards} parts" if plan.shards > 1 else "layers"
     resident = {
         f"base: {layers}": memory.layers,
@@ -50,14 +40,24 @@ def lines(plan: Plan) -> list[str]:
         "backward": "saved, and working memory of the backward pass",
         "update": "sums over ranks, and the optimizer step",
     }
+    trained = "all weights are trained"
+    if config.model.train_mode == "lora":
+        millions = shape.adapters(config.model.lora_rank, config.model.lora_targets) / 1e6
+        trained = f"adapters of rank {config.model.lora_rank}: {millions:,.3g} M"
     less_server = " less a server's" if split.shared else ""
     peak = max(memory.phases, key=memory.phases.__getitem__)
+    machine = f"{plan.gpus} x {plan.capacity / 1e9:.0f} GB" if plan.gpus else "a laptop's CPU"
+    machines = f"{plan.nodes} x {machine}" if plan.nodes > 1 else machine
+    if split.shared:
+        uses = "1 serves and trains" if split.trainers == 1 else f"{split.trainers} serve and train"
+    else:
+        uses = f"{split.trainers} to train" + f" + {split.servers} to serve" * bool(split.servers)
     text = [
-        f"{config.model.path} on {_machine_words(plan)}: an estimate, nothing was loaded",
+        f"{config.model.path} on {machines}: an estimate, nothing was loaded",
         "",
         f"model    {shape.layers} layers, {shape.hidden:,} wide, {shape.parameters / 1e9:,.3g} B "
-        f"weights in {config.model.dtype}; {trained_words(plan)}",
-        f"GPUs     {_split_words(split)}: {split.reason}",
+        f"weights in {config.model.dtype}; {trained}",
+        f"GPUs     {uses}: {split.reason}",
         f"rows     micro-batches of {rows.rows}; prompts of {rows.prompt:,} tokens (student, "
         f"assumed) and {rows.teacher_prompt:,} (teacher, at most), completions of at most "
         f"{rows.completion:,}",
@@ -75,20 +75,20 @@ def lines(plan: Plan) -> list[str]:
         f"  {'longest teacher prompt that fits, tokens':66}{plan.longest_prompt:>8,}",
         "",
     ]
-    if server := plan.server:
-        text += [server_words(plan, server), ""]
+    if split.servers:
+        text += [_server_words(plan), ""]
     text.append(f"fits     {_fit_words(plan)}")
     if not plan.fits:
-        changes = suggestions(plan, longest_rows)
+        changes = suggestions(plan)
         text += [f"         {'or' if i else 'use'} {change}" for i, change in enumerate(changes)]
     return text
 
 
-def server_words(plan: Plan, server: ServerMemory) -> str:
-    """The memory of a server in one line."""
-    at_once = server.tokens // max(server.longest, 1)
+def _server_words(plan: Plan) -> str:
+    server = server_of(plan)
     fits = (
-        f"cache {gb(server.cache)} = {server.tokens:,} tokens, {at_once:,} of the longest rows "
+        f"cache {gb(server.cache)} = {server.tokens:,} tokens, "
+        f"{server.tokens // max(server.longest, 1):,} of the longest rows "
         f"({server.longest:,} tokens) at once"
         if server.fits
         else f"no room for one row of {server.longest:,} tokens: use larger or more GPUs, or "
@@ -99,28 +99,6 @@ def server_words(plan: Plan, server: ServerMemory) -> str:
         f"server   {server_share(plan.config):.0%} of the memory"
         f"{together if server.gpus > 1 else ''}: weights and adapters {gb(server.weights)}, {fits}"
     )
-
-
-def trained_words(plan: Plan) -> str:
-    """Text that names the trained weights and their number."""
-    model = plan.config.model
-    if model.train_mode == "full":
-        return "all weights are trained"
-    millions = plan.shape.adapters(model.lora_rank, model.lora_targets) / 1e6
-    return f"adapters of rank {model.lora_rank}: {millions:,.3g} M"
-
-
-def _machine_words(plan: Plan) -> str:
-    gpus = f"{plan.gpus} x {plan.capacity / 1e9:.0f} GB" if plan.gpus else "a laptop's CPU"
-    return f"{plan.nodes} x {gpus}" if plan.nodes > 1 else gpus
-
-
-def _split_words(split: Split) -> str:
-    if split.shared:
-        return "1 serves and trains" if split.trainers == 1 else f"{split.trainers} serve and train"
-    if split.servers:
-        return f"{split.trainers} to train + {split.servers} to serve"
-    return f"{split.trainers} to train"
 
 
 def _fit_words(plan: Plan) -> str:

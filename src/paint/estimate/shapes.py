@@ -5,6 +5,7 @@ Not included: biases of attention (a ten-thousandth of the weights), experts, an
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,6 @@ from huggingface_hub.errors import HFValidationError
 from paint.config.schema import MAX_COUNT
 from paint.core.errors import ConfigError, format_value, wrap_errors
 from paint.demo.files import model_path
-
-BYTES = 2
-"""Bytes of a bfloat16."""
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a number by its dtype."""
@@ -63,12 +61,12 @@ class Shape:
 
     @property
     def queries(self) -> int:
-        """Width of all query heads together."""
+        """Width of all query heads."""
         return self.heads * self.head_size
 
     @property
     def keys(self) -> int:
-        """Width of all key heads together, and of all value heads."""
+        """Width of all key heads, and of all value heads."""
         return self.kv_heads * self.head_size
 
     @property
@@ -91,8 +89,8 @@ class Shape:
 
     @property
     def cache(self) -> int:
-        """Bytes of one token's keys and values in bfloat16."""
-        return 2 * self.layers * self.keys * BYTES
+        """Numbers of one token's keys and values in all layers."""
+        return 2 * self.layers * self.keys
 
     def adapters(self, rank: int, targets: Iterable[str]) -> int:
         """A: number of weights in the LoRA adapters, rank · (inputs + outputs) for each target."""
@@ -125,10 +123,8 @@ def shape_of(path: str) -> Shape:
     if not file.is_file():
         cached = None
         if not Path(path).is_dir():
-            try:
+            with suppress(HFValidationError):  # a path that cannot be a hub name
                 cached = try_to_load_from_cache(path, "config.json")
-            except HFValidationError:  # a path that cannot be a hub name
-                cached = None
         if not isinstance(cached, str):
             if path in SHAPES:
                 return SHAPES[path]
@@ -144,11 +140,7 @@ def shape_of(path: str) -> Shape:
 
 def _shape(config: Mapping[str, Any]) -> Shape:
     """Build the shape from the fields of config.json. Raises KeyError, ValueError."""
-    if (
-        config.get("num_experts")
-        or config.get("num_local_experts")
-        or config.get("n_routed_experts")
-    ):
+    if any(config.get(f"{name}_experts") for name in ("num", "num_local", "n_routed")):
         raise ValueError("it has experts, whose memory and time are not estimated")
 
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
