@@ -1,8 +1,11 @@
 """PAINT: Partial-solution Adaptive INterpolated Training for self-distilled reasoners.
 
-The method's functions can be imported from here by name. Each comes from its module
-(such as paint.objective.masking or paint.objective.loss) when it is first used, so that
-``import paint`` does not import torch.
+    run = paint.train("demo-paint", output_dir="runs/x", train={"steps": 4})
+    run.metrics
+
+The functions of paint.api and those of the method can be imported from here by name. Each comes
+from its module (such as paint.objective.masking or paint.objective.loss) when it is first used, so
+that ``import paint`` does not import torch.
 """
 
 import sys
@@ -18,6 +21,10 @@ if sys.platform == "win32":
 from paint.core.errors import ConfigError, Interrupted, NonFiniteError, PaintError
 
 if TYPE_CHECKING:
+    from paint.algorithms.base import Algorithm
+    from paint.api import Evaluation, Page, Run, evaluate, load_run, resume, show, train
+    from paint.config.schema import Config
+    from paint.grading.base import Grade
     from paint.objective.divergences import Divergence
     from paint.objective.fused import fused_paint_loss
     from paint.objective.loss import (
@@ -30,29 +37,42 @@ if TYPE_CHECKING:
     )
     from paint.objective.masking import anchors, mask_ratio, mask_solution, normalize, overlap
     from paint.objective.prompts import student_messages, teacher_messages
+    from paint.training.callbacks import Callback
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Algorithm",
+    "Callback",
+    "Config",
     "ConfigError",
     "Divergence",
+    "Evaluation",
+    "Grade",
     "Interrupted",
     "Loss",
     "NonFiniteError",
+    "Page",
     "PaintError",
+    "Run",
     "anchors",
     "clipped_divergence",
     "entropy",
+    "evaluate",
     "fused_paint_loss",
     "interpolate",
+    "load_run",
     "mask_ratio",
     "mask_solution",
     "normalize",
     "overlap",
     "paint_loss",
+    "resume",
     "select_positions",
+    "show",
     "student_messages",
     "teacher_messages",
+    "train",
 ]
 
 _EXPORTS = (
@@ -60,10 +80,15 @@ _EXPORTS = (
     "objective.masking",
     "objective.prompts",
     "objective.divergences",
+    "algorithms.base",
+    "grading.base",
+    "training.callbacks",
+    "config.schema",
+    "api",
     "objective.loss",
     "objective.fused",
 )
-# Modules whose names are exported. The first four need no torch.
+# Modules whose names are exported; the last two import torch.
 
 if not TYPE_CHECKING:  # a type checker would take any name for one that this function knows
 

@@ -161,7 +161,7 @@ def test_shipped_recipes_cover_every_method_and_model() -> None:
         f"demo-{method}" if model == "demo" else f"{method}-{model}"
         for method, model in product(METHODS, models)
     }
-    assert set(shipped_recipes()) == {*names, "demo-grpo-long"}
+    assert set(shipped_recipes()) == {*names, "demo-grpo-long", "paint", "opsd"}
 
 
 @pytest.mark.parametrize(("method", "model"), SHIPPED)
@@ -231,6 +231,7 @@ def test_shipped_recipes_only_grpo_thinks_and_samples_long(model: str) -> None:
     [
         *((f"paint-{model}", f"opsd-{model}") for model in MODELS),
         ("demo-paint", "demo-opsd"),
+        ("paint", "opsd"),
     ],
 )
 def test_opsd_recipe_is_paint_without_masking_and_interpolation(pair: tuple[str, str]) -> None:
@@ -275,7 +276,7 @@ def test_recipe_settings_have_provenance_comment(name: str) -> None:
     """On its own line, or on a line of comment directly above."""
     lines = ["", *find_recipe(name).read_text().splitlines()]
     settings = [i for i, line in enumerate(lines) if re.match(r"(?!path\b)\w+ = ", line)]
-    assert settings or name.startswith("paint-"), "no setting was recognised"
+    assert settings or name.startswith("paint"), "no setting was recognised"
     for i in settings:
         above = lines[i - 1] if lines[i - 1].startswith("#") else ""
         comment = above + lines[i].partition("#")[2]

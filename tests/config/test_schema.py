@@ -61,7 +61,7 @@ def test_import_config_and_recipe_need_only_standard_library() -> None:
     assert done.stdout.split("\n")[0] == "[] True"
 
 
-@pytest.mark.parametrize("name", shipped_recipes())
+@pytest.mark.parametrize("name", sorted({*shipped_recipes()} - {"paint", "opsd"}))
 def test_shipped_recipes_name_model_and_data(name: str) -> None:
     require_paths(read_recipe(find_recipe(name)))
 

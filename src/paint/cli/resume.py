@@ -5,8 +5,8 @@ from typing import Any
 
 from tyro.conf import Positional
 
+from paint.api import run_training
 from paint.cli.options import ONE_PROCESS, GpuOptions, OptionalCount, Place
-from paint.cli.train import train
 from paint.config.run_folder import read_run
 
 
@@ -43,4 +43,4 @@ class Resume:
         config = replace(config, rollout=replace(config.rollout, **changes))
         if self.steps is not None:
             config = replace(config, train=replace(config.train, steps=self.steps))
-        return train(config, self.run_folder, self.gpus)
+        return run_training(config, self.run_folder, self.gpus)

@@ -1,4 +1,8 @@
-"""Loading of user-defined objects that a setting names as "module:name"."""
+"""User-defined objects that a setting names as "module:name".
+
+An object that is passed in Python gets such a name from ``spec_of``. This process finds it by that
+name even where no module can be imported for it, as in a notebook.
+"""
 
 import importlib
 import re
@@ -10,6 +14,8 @@ from typing import Any
 from paint.core.errors import ConfigError, format_short
 
 _SPEC = re.compile(r"\w+(\.\w+)*:\w+")
+_passed: dict[str, Any] = {}
+# Objects that were passed in Python, by their names.
 
 
 def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
@@ -25,6 +31,8 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     Raises:
         ConfigError: the text has another form, or the object cannot be imported.
     """
+    if spec in _passed:
+        return _passed[spec]
     if not _SPEC.fullmatch(spec):
         raise ConfigError(
             f"{setting} must be one of {', '.join(known)}, or module:name, got {format_short(spec)}"
@@ -47,10 +55,15 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     return getattr(module, name)
 
 
-def spec_of(value: Any, name: str = "") -> str:
-    """Return the "module:name" from which an object can be imported.
+def spec_of(value: Any, name: str = "", module: str = "") -> str:
+    """Name an object as "module:name"; ``load_object`` finds it by this name.
 
     Args:
-        name: its name in its module; empty takes the __qualname__ of a function or class.
+        name: its name in its module; empty takes the last part of the __qualname__ of a function or
+            class.
+        module: its module; empty takes its __module__.
     """
-    return f"{value.__module__}:{name or value.__qualname__}"
+    name = name or re.sub(r"\W", "", value.__qualname__.rpartition(".")[2])
+    spec = f"{module or value.__module__}:{name}"
+    _passed[spec] = value
+    return spec

@@ -115,17 +115,13 @@ SAMPLED_TOKEN = Divergence(
 DIVERGENCES = {d.name: d for d in (FORWARD_KL, REVERSE_KL, JSD, SAMPLED_TOKEN)}
 
 
-_registered: dict[str, Divergence] = {}
-# Divergences that were passed as objects, by their "module:name" in the settings.
-
-
 def find_divergence(name: str) -> Divergence:
     """Look up a divergence by name; "module:name" imports one from outside of the package.
 
     Raises:
         ConfigError: no divergence has this name.
     """
-    if known := DIVERGENCES.get(name) or _registered.get(name):
+    if known := DIVERGENCES.get(name):
         return known
     found = load_object(name, "objective.divergence", DIVERGENCES)
     if not isinstance(found, Divergence):
@@ -142,6 +138,4 @@ def divergence_name(divergence: str | Divergence) -> str:
         return divergence
     if DIVERGENCES.get(divergence.name) is divergence:
         return divergence.name
-    name = spec_of(divergence.term, divergence.name)
-    _registered[name] = divergence
-    return name
+    return spec_of(divergence, divergence.name, module=divergence.term.__module__)

@@ -195,9 +195,15 @@ def write_rollouts(
 ) -> None:
     """Write a step's rollouts, one JSON object a line. Raises RunError if that fails."""
     path = step_folder(folder / "rollouts", step).with_suffix(".jsonl")
-    records = [_record(*row) for row in zip(scored, grades, strict=True)]
     with _or_run_error(path, folder):
-        storage.write_jsonl(path, records)
+        storage.write_jsonl(path, rollout_records(scored, grades))
+
+
+def rollout_records(
+    scored: Sequence[ScoredRollout], grades: Sequence[Grade]
+) -> list[dict[str, object]]:
+    """The rollouts of a step as they are stored (docs/reference/run-folder.md)."""
+    return [_record(*row) for row in zip(scored, grades, strict=True)]
 
 
 def truncate_to_step(config: Config, folder: Path, step: int) -> None:

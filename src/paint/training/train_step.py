@@ -25,6 +25,7 @@ from paint.models.teacher import Teacher
 from paint.objective.fused import LogProbs, fused_log_probs
 from paint.objective.options import ObjectiveConfig
 from paint.training.async_rollouts import AsyncRollouts
+from paint.training.callbacks import Callback
 from paint.training.load_balancing import balance_rows, micro_batches
 from paint.training.optim import learning_rate
 from paint.training.rollouts import Rollout, ScoredRollout
@@ -43,6 +44,7 @@ class Setup:
     accelerator: Accelerator
     grader: Grader
     async_rollouts: AsyncRollouts | None = None
+    callbacks: Sequence[Callback] = ()
 
     @property
     def algorithm(self) -> Algorithm:

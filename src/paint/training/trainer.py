@@ -52,6 +52,7 @@ from paint.objective.fused import triton_row_work
 from paint.objective.loss import require_slope
 from paint.training import checkpoint, run_log
 from paint.training.async_rollouts import AsyncRollouts
+from paint.training.callbacks import Callback
 from paint.training.optim import learning_rate, open_optimizer
 from paint.training.prompt_filter import (
     filter_problems,
@@ -80,11 +81,13 @@ def train(
     *,
     resume: bool = False,
     display: Display | None = None,
+    callbacks: Sequence[Callback] = (),
     at_end: AtEnd | None = None,
 ) -> Path:
     """Train in ``folder``, or resume there, and return the last checkpoint.
 
     Args:
+        callbacks: their methods are called on the first rank.
         at_end: called on the first rank, before trackers are closed.
 
     Raises:
@@ -95,7 +98,7 @@ def train(
     require_trainable(config)
     accelerator = _open_accelerator(config, folder)
     with report_once(folder) as signals:
-        return _train(config, folder, accelerator, signals, resume, display, at_end)
+        return _train(config, folder, accelerator, signals, resume, display, callbacks, at_end)
 
 
 def _train(
@@ -105,6 +108,7 @@ def _train(
     signals: list[int],
     resume: bool,
     display: Display | None,
+    callbacks: Sequence[Callback],
     at_end: AtEnd | None,
 ) -> Path:
     """Run the training on one rank."""
@@ -165,7 +169,17 @@ def _train(
         ):
             if config.log.trackers:
                 accelerator.init_trackers(config.log.project, config=_flat_table(config))
-            setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
+            setup = Setup(
+                config,
+                policy,
+                teacher,
+                problems,
+                engine,
+                optimizer,
+                accelerator,
+                grader,
+                callbacks=callbacks,
+            )
             if config.rollout.off_policy_steps:
                 setup = replace(
                     setup, async_rollouts=_open_async_rollouts(setup, folder, display, done)
@@ -215,17 +229,28 @@ def loop(
                 with accelerator.split_between_processes(minibatch(setup, done)) as batch:
                     scored, gradient_norm = setup.algorithm.step(setup, batch, done, clock)
 
+                is_stopped = False
                 if accelerator.is_main_process:
-                    log_step(setup, folder, display, scored, gradient_norm, clock, done + 1)
+                    is_stopped = log_step(
+                        setup, folder, display, scored, gradient_norm, clock, done + 1
+                    )
                 done += 1
+                if setup.callbacks:
+                    is_stopped = bool(any_rank_signal([int(is_stopped)]))
                 is_due, signal_number = _is_due(config, done), any_rank_signal(signals)
+                is_due = is_due or is_stopped
                 if is_due or signal_number:
                     checkpoint.require_same_weights(folder, setup, done)
                     if accelerator.is_main_process:
-                        checkpoint.save(folder, setup, done)
+                        saved = checkpoint.save(folder, setup, done)
+                        for callback in setup.callbacks:
+                            callback.on_checkpoint(saved)
                 _raise_stopped(signal_number, folder)
                 if is_due:
                     _validate(validation, setup, display, done, stop_if_signalled)
+                if is_stopped:
+                    display.note(f"a callback ended the training after step {done}")
+                    break
         except (Interrupted, checkpoint.RanksDiffer):
             raise
         except Exception:
@@ -256,8 +281,12 @@ def log_step(
     gradient_norm: float,
     clock: Clock,
     step_number: int,
-) -> None:
-    """Print and store the metrics and rollouts of a step, counted from 1."""
+) -> bool:
+    """Print and store the metrics and rollouts of a step, counted from 1.
+
+    Returns:
+        Whether a callback ends the training.
+    """
     if step_number == 1:
         print_first_prompts(display, setup.policy, scored[0].rollout)
 
@@ -291,6 +320,11 @@ def log_step(
     run_log.append_metrics(folder, metrics)
     setup.accelerator.log(metrics, step=step_number)
     display.step(metrics)
+    if not setup.callbacks:
+        return False
+    records = run_log.rollout_records(scored, grades)
+    answers = [callback.on_step(step_number, metrics, records) for callback in setup.callbacks]
+    return any(answers)
 
 
 def _open_async_rollouts(setup: Setup, folder: Path, display: Display, done: int) -> AsyncRollouts:

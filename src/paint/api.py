@@ -1,0 +1,525 @@
+"""The Python API: train, resume, evaluate and read runs from a script or a notebook.
+
+    import paint
+
+    run = paint.train("demo-paint", data=rows, output_dir="runs/x", train={"steps": 4})
+    run.metrics                                    # a DataFrame, one row per step
+    run.rollouts(4)                                # one row per rollout of step 4
+    results = paint.evaluate(run, benchmark=held_out, samples=4)
+    results.table
+
+Settings are those of a recipe, by section, and are checked in the same way. The command line calls
+these functions. This module imports torch only where a model is loaded.
+"""
+
+import html
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paint.config.recipe import differences, find_recipe, from_table, read_recipe, to_table
+from paint.config.run_folder import (
+    RunError,
+    latest_checkpoint,
+    read_metrics,
+    read_run,
+    read_run_json,
+    step_folder,
+    step_of,
+    step_paths,
+)
+from paint.config.run_folder import checkpoints as list_checkpoints
+from paint.config.schema import Config, EvaluationConfig
+from paint.core.errors import ConfigError, PaintError, format_value, wrap_errors
+from paint.core.plugins import spec_of
+from paint.core.storage import digest, read_growing_jsonl, read_json, read_jsonl, write_jsonl
+from paint.data.readers import DataError
+from paint.evaluation.store import COMPLETIONS, find_stores, read_grades
+from paint.objective.divergences import Divergence, divergence_name
+from paint.training.callbacks import Callback
+from paint.training.launcher import Request, train_on, visible_gpus
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paint.core.display import Display
+else:
+    Display = Any
+
+Rows = Any
+"""A list of dicts, a ``datasets.Dataset`` or a ``pandas.DataFrame``."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run on disk. Nothing is cached, so a run under way shows its latest steps.
+
+    Attributes:
+        path: its folder (docs/reference/run-folder.md).
+    """
+
+    path: Path
+
+    @property
+    def config(self) -> Config:
+        """The resolved settings. Raises RunError where the folder holds no run."""
+        return read_run(self.path)
+
+    @property
+    def metrics(self) -> "pd.DataFrame":
+        """One row per step, indexed by it; docs/reference/metrics.md has the columns."""
+        rows = read_metrics(self.path) if (self.path / "metrics.jsonl").exists() else []
+        return _frame(rows).set_index("step") if rows else _frame(rows)
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps whose rollouts are stored."""
+        return [step_of(path) for path in step_paths(self.path / "rollouts", ".jsonl")]
+
+    def rollouts(self, step: int | None = None) -> "pd.DataFrame":
+        """One row per rollout of a step: text, verdict, overlap, mask ratio, context and ids.
+
+        Args:
+            step: from 1; None is the last stored step.
+
+        Raises:
+            RunError: the run has no rollouts of this step.
+        """
+        path = step_folder(self.path / "rollouts", self._step(step)).with_suffix(".jsonl")
+        return _frame(list(read_jsonl(path, "restore it, or start a new run")))
+
+    def tokens(self, step: int | None = None) -> "pd.DataFrame":
+        """One row per token of the first ``log.token_rows`` rollouts of a step.
+
+        Columns: docs/reference/run-folder.md.
+
+        Raises:
+            RunError: the run has no rollouts of this step. CorruptFileError: the file was changed,
+                or ``log.token_rows`` was 0.
+        """
+        import pandas as pd
+
+        from paint.training.token_log import read_tokens, tokens_path
+
+        by_row = read_tokens(tokens_path(self.path, self._step(step)))
+        return pd.concat([pd.DataFrame(columns) for columns in by_row.values()], ignore_index=True)
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The complete checkpoints, by step."""
+        return list_checkpoints(self.path)
+
+    @property
+    def adapter(self) -> Path:
+        """What the last checkpoint trained: an adapter in peft's format, or a whole model.
+
+        Raises:
+            RunError: there is no checkpoint yet.
+        """
+        checkpoint = latest_checkpoint(self.path)
+        if checkpoint is None:
+            raise RunError(f"{self.path} has no checkpoint yet; `paint resume {self.path}` goes on")
+        return checkpoint / ("model" if self.config.model.train_mode == "full" else "adapter")
+
+    def differences(self, other: "Run") -> list[str]:
+        """The settings that differ in another run, such as "train.seed: 0 -> 1"."""
+        return differences(self.config, other.config)
+
+    def show(self, **options: Any) -> "Page":
+        """The run's page (docs/how-to/inspect-rollouts.md); options are those of ``show``."""
+        return show(self, **options)
+
+    def _step(self, step: int | None) -> int:
+        steps = self.steps
+        if step is None and steps:
+            return steps[-1]
+        if step not in steps:
+            stored = f"steps {steps[0]} to {steps[-1]}" if steps else "no rollouts"
+            raise RunError(f"{self.path} has no rollouts of step {step}; it has {stored}")
+        return int(step)
+
+    def _repr_html_(self) -> str:
+        """A notebook's view: the run's folder and the metrics of its last step."""
+        metrics = self.metrics.tail(1).T
+        return f"<b>{html.escape(str(self.path))}</b>{metrics.to_html()}"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """An evaluation on disk: graded samples, and tables with intervals.
+
+    Attributes:
+        path: its folder.
+    """
+
+    path: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json: all metrics, intervals and comparisons, unrounded."""
+        return read_json(self.path / "summary.json", f"`paint grade {self.path}` writes it again")
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """One row per policy, benchmark and metric: the mean and its 95 % interval."""
+        rows = [
+            {"policy": policy, "benchmark": benchmark, "metric": metric, **interval}
+            for policy, benchmarks in self.summary["figures"].items()
+            for benchmark, metrics in benchmarks.items()
+            for metric, interval in metrics.items()
+        ]
+        return _frame(rows)
+
+    @property
+    def comparisons(self) -> "pd.DataFrame":
+        """One row per policy and benchmark: its difference to the first policy, problem by problem.
+
+        The columns are the mean difference, its 95 % interval, the p-value and the smallest
+        difference that this many problems can detect.
+        """
+        rows = self.summary["comparisons"]
+        return _frame([{**row, **row["difference"]} for row in rows]).drop(
+            columns="difference", errors="ignore"
+        )
+
+    @property
+    def samples(self) -> "pd.DataFrame":
+        """One row per sample of every policy and benchmark: its text, verdict and reason."""
+        rows = []
+        for folder in find_stores(self.path):
+            verdicts = {(row["problem"], row["sample"]): row for row in read_grades(folder)}
+            for sample in read_growing_jsonl(folder / COMPLETIONS, "evaluate again"):
+                verdict = verdicts.get((sample["problem"], sample["sample"]))
+                if verdict is not None:
+                    rows.append(
+                        {"policy": folder.parent.name, "benchmark": folder.name}
+                        | sample
+                        | verdict["strict"]
+                        | {key: verdict[key] for key in ("reward",) if key in verdict}
+                    )
+        return _frame(rows)
+
+    def show(self, **options: Any) -> "Page":
+        """The evaluation's page; options are those of ``show``."""
+        return show(self, **options)
+
+    def _repr_html_(self) -> str:
+        table = self.table
+        main = table[table["metric"].isin(["avg_at_k", "reward"])]
+        return f"<b>{html.escape(str(self.path))}</b>{main.to_html(index=False)}"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as one HTML file. A notebook shows it in a frame."""
+
+    path: Path
+    height: int = field(default=720, repr=False)
+    """Height of the frame in pixels."""
+
+    def _repr_html_(self) -> str:
+        # srcdoc works in every notebook server, whatever folders it serves.
+        page = html.escape(self.path.read_text("utf-8"))
+        return f'<iframe srcdoc="{page}" width="100%" height="{self.height}"></iframe>'
+
+
+def train(
+    recipe: str | Path | Config = "paint",
+    *,
+    model: str | Path | Mapping[str, Any] | None = None,
+    data: str | Path | Mapping[str, Any] | Rows = None,
+    output_dir: str | Path | None = None,
+    callbacks: Sequence[Callback] = (),
+    gpus: int = 0,
+    split: str | None = None,
+    display: Display | None = None,
+    **sections: Mapping[str, Any],
+) -> Run:
+    """Train by a recipe, and return the run.
+
+    Args:
+        recipe: the name of a shipped recipe, the path of a TOML file, or a ``Config``.
+        model: a folder, a hub name or "demo"; or the settings of the section model.
+        data: a file, a hub data set, "demo", or rows; or the settings of the section data, whose
+            ``path`` may be rows. Rows are stored in ``output_dir``.
+        output_dir: folder of the run; by default runs/NAME-DATE-TIME.
+        callbacks: objects whose methods are called while training.
+        gpus: GPUs of this machine to train and serve on; 0 is this process alone.
+        split: with ``gpus``: how many train and how many serve, such as "4+4".
+        display: where progress is shown; None is the terminal or the notebook.
+        sections: settings by section, such as ``train={"steps": 4}``. An algorithm, engine,
+            grader or divergence may be an object instead of a name.
+
+    Raises:
+        PaintError: ConfigError, DataError, RunError and others, before the first step wherever that
+            is possible; the message has a hint.
+        Interrupted: after Ctrl-C, when the step under way is finished and saved; ``resume`` takes
+            the run up.
+    """
+    # The recipe named paint sets nothing, so a Config can be started from it.
+    path = find_recipe("paint" if isinstance(recipe, Config) else str(recipe))
+    config = recipe if isinstance(recipe, Config) else read_recipe(path)
+    name = f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = Path(output_dir) if output_dir is not None else Path(config.log.folder) / name
+    if (folder / "run.json").exists():
+        raise RunError(f"{folder} already holds a run; paint.resume goes on with it")
+
+    given = {name: dict(settings) for name, settings in sections.items()}
+    if model is not None:
+        given["model"] = dict(model) if isinstance(model, Mapping) else {"path": str(model)}
+    if data is not None:
+        given["data"] = dict(data) if isinstance(data, Mapping) else {"path": data}
+        given["data"]["path"] = _data_path(given["data"].get("path", ""), folder)
+    given["log"] = {"folder": str(folder.parent), "name": folder.name} | given.get("log", {})
+    config = _override(config, given)
+    _run(config, folder, Request(gpus, split), path, callbacks, display)
+    return Run(folder)
+
+
+def resume(
+    run: Run | str | Path,
+    *,
+    steps: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    gpus: int = 0,
+    split: str | None = None,
+    display: Display | None = None,
+) -> Run:
+    """Resume a run from its last checkpoint; the result is that of an unstopped run.
+
+    Args:
+        run: a run or its folder.
+        steps: optimizer steps in all, where they are more than the run was started with.
+        callbacks, gpus, split, display: as in ``train``.
+
+    Raises:
+        PaintError: as ``train``.
+    """
+    run = load_run(run)
+    config = run.config
+    if steps is not None:
+        config = replace(config, train=replace(config.train, steps=steps))
+    _run(config, run.path, Request(gpus, split), None, callbacks, display)
+    return run
+
+
+def load_run(run: Run | str | Path) -> Run:
+    """Load a run from its folder.
+
+    Raises:
+        RunError: the folder holds no run. CorruptFileError: run.json cannot be read.
+    """
+    loaded = run if isinstance(run, Run) else Run(Path(run))
+    read_run_json(loaded.path)
+    return loaded
+
+
+def evaluate(
+    target: Run | str | Path | Sequence[Run | str | Path],
+    *,
+    benchmark: str | Path | Rows | Sequence[str | Path],
+    output_dir: str | Path | None = None,
+    rollout: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Evaluation:
+    """Sample, grade and compare policies on problems, as `paint eval` does.
+
+    Args:
+        target: a run (all its checkpoints), a checkpoint, an adapter or a model; or several.
+        benchmark: rows with problem and answer, a file, or the name of a benchmark; or several
+            files and names.
+        output_dir: folder in which the evaluation gets one of its model's name; default "evals".
+        rollout: how answers are sampled, as the section rollout of a recipe.
+        settings: the other settings of `paint eval`, such as samples, thinking, limit, seed and
+            grader (a name or a function).
+
+    Raises:
+        PaintError: the message has the cause and a hint.
+    """
+    folder = Path(output_dir) if output_dir is not None else Path(EvaluationConfig().folder)
+    if isinstance(benchmark, str | Path):
+        names = [str(benchmark)]
+    elif isinstance(benchmark, list | tuple) and all(isinstance(b, str | Path) for b in benchmark):
+        names = [str(name) for name in benchmark]
+    else:
+        names = [_write_rows(benchmark, folder / "benchmarks")]
+    default = EvaluationConfig()
+    known = {f.name for f in fields(EvaluationConfig)} - {"benchmarks", "folder", "rollout"}
+    if unknown := [name for name in settings if name not in known]:
+        raise ConfigError(
+            f"evaluate has no setting {unknown[0]}; it has {', '.join(sorted(known))}"
+        )
+    table = to_table(Config(rollout=default.rollout))
+    table["rollout"] |= {key: _named(value) for key, value in (rollout or {}).items()}
+    config = replace(
+        default,
+        benchmarks=tuple(names),
+        folder=str(folder),
+        rollout=from_table(table, source="evaluate").rollout,
+        **{key: _named(value) for key, value in settings.items()},
+    )
+    targets: Sequence[Any] = target if isinstance(target, list | tuple) else [target]
+
+    from paint.evaluation import run
+
+    return Evaluation(run.evaluate(config, [_text(one) for one in targets]))
+
+
+def show(*targets: Run | Evaluation | str | Path, out: Path | None = None, **options: Any) -> Page:
+    """Write the page of a run, of several runs over each other, or of evaluations.
+
+    Args:
+        targets: runs or evaluations.
+        out: file to write; None is show.html in the first target.
+        options: of one run: ``steps``, ``row``, ``contexts``, and ``rescore=True``, which loads its
+            model and scores its rollouts again.
+
+    Raises:
+        PaintError: a target cannot be read; the message has the cause and a hint.
+    """
+    from paint.core.display import Display
+    from paint.viewer.show import ShowArgs, show_targets
+
+    paths = [Path(_text(target)) for target in targets]
+    if not paths:
+        raise ConfigError("nothing to show; pass a run or an evaluation")
+    is_run = len(paths) == 1 and (paths[0] / "run.json").exists()
+    again = options.pop("rescore", False) if is_run else True
+    arguments = ShowArgs(paths, out=out, again=again, **options)
+    return Page(show_targets(arguments, Display(enabled=False)))
+
+
+def run_training(
+    config: Config,
+    folder: Path,
+    request: Request,
+    recipe: Path | None = None,
+    *,
+    callbacks: Sequence[Callback] = (),
+    display: Display | None = None,
+) -> int:
+    """Train here, or on the GPUs of a request, and return the exit status.
+
+    Args:
+        recipe: the file that the run starts from; None resumes the run in the folder.
+    """
+    resumed = recipe is None
+    visible: AbstractContextManager[None] = nullcontext()
+    if request.gpus:
+        outcome = train_on(request, config, folder, recipe)
+        if isinstance(outcome, int):
+            return outcome
+        config, placement = outcome
+        resumed, visible = (folder / "run.json").exists(), visible_gpus(placement)
+    with visible:
+        from paint.training import trainer
+        from paint.viewer.trackers import log_page
+
+        trainer.train(
+            config,
+            folder,
+            resume=resumed,
+            callbacks=callbacks,
+            display=display,
+            at_end=log_page,
+        )
+    return 0
+
+
+def _run(
+    config: Config,
+    folder: Path,
+    request: Request,
+    recipe: Path | None,
+    callbacks: Sequence[Callback],
+    display: Display | None,
+) -> None:
+    """``run_training``, with an error for a status, and the callbacks' last call."""
+    if callbacks and request.gpus > 1:
+        raise ConfigError("callbacks are called in one process; leave gpus out, or pass none")
+    status = run_training(config, folder, request, recipe, callbacks=callbacks, display=display)
+    if status:
+        raise PaintError(f"training in {folder} ended with status {status}; what it said is above")
+    for callback in callbacks:
+        callback.on_end(Run(folder))
+
+
+def _override(config: Config, sections: Mapping[str, Mapping[str, Any]]) -> Config:
+    """The config with some settings replaced and checked, as those of a recipe are."""
+    table: dict[str, Any] = to_table(config)
+    for name, settings in sections.items():
+        named = {key: _named(value) for key, value in settings.items()}
+        table[name] = table.get(name, {}) | named
+    return from_table(table, source="settings")
+
+
+def _named(value: Any) -> Any:
+    """A setting as a recipe holds it: objects by their names, paths as text."""
+    if isinstance(value, Divergence):
+        return divergence_name(value)
+    if isinstance(value, Path):
+        return str(value)
+    return spec_of(value) if callable(value) else value
+
+
+def _text(target: Run | Evaluation | str | Path) -> str:
+    return str(target.path if isinstance(target, Run | Evaluation) else target)
+
+
+def _data_path(data: str | Path | Rows, folder: Path) -> str:
+    """The path of training data; rows are stored in the run's folder first."""
+    return str(data) if isinstance(data, str | Path) else _write_rows(data, folder, "data.jsonl")
+
+
+def _write_rows(rows: Rows, folder: Path, name: str = "") -> str:
+    """Write rows as JSONL and return the path; without a name, the file is named by its content.
+
+    Raises:
+        DataError: a row is no dict, or holds a value that JSON has not.
+    """
+    if hasattr(rows, "to_dict") and hasattr(rows, "columns"):  # a pandas.DataFrame
+        rows = rows.to_dict("records")
+    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
+        raise DataError(
+            f"rows must be a list of dicts, a Dataset or a DataFrame, got {format_value(rows)}"
+        )
+    lines = []
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            raise DataError(f"row {number} is {format_value(row)}; each row must be a dict")
+        lines.append({str(key): _plain(value, key, number) for key, value in row.items()})
+    if not lines:
+        raise DataError("there are no rows; pass at least one dict")
+
+    name = name or f"rows-{digest(*(json.dumps(line, sort_keys=True) for line in lines))[:8]}.jsonl"
+    with wrap_errors(folder / name, RunError, "choose another output_dir"):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_jsonl(folder / name, lines)
+    return str(folder / name)
+
+
+def _plain(value: Any, field_name: str, row: int) -> Any:
+    """A value as JSON takes it; missing numbers of pandas become null."""
+    if hasattr(value, "tolist"):  # numbers and arrays of NumPy
+        value = value.tolist()
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        raise DataError(
+            f'row {row}: field "{field_name}" is {format_value(value)}; convert it to text, '
+            f"numbers, lists or dicts"
+        ) from None
+    return value
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+    import pandas as pd
+
+    return pd.DataFrame(list(rows))

@@ -1,0 +1,36 @@
+"""The callback contract: methods that are called while a run trains.
+
+class StopWhenSolved(paint.Callback):
+    def on_step(self, step, metrics, rollouts):
+        return metrics["accuracy"] == 1
+
+paint.train("demo-paint", callbacks=[StopWhenSolved()])
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+class Callback:
+    """Methods that the trainer calls on the first rank; override those that are needed.
+
+    An exception ends the training as any other error does: what is complete is saved.
+    """
+
+    def on_step(
+        self, step: int, metrics: Mapping[str, float], rollouts: Sequence[Mapping[str, Any]]
+    ) -> bool | None:
+        """Called after a step is logged; True ends the training with a checkpoint.
+
+        Args:
+            step: from 1.
+            metrics: docs/reference/metrics.md has the names.
+            rollouts: one dict per rollout, as stored in rollouts/ (docs/reference/run-folder.md).
+        """
+
+    def on_checkpoint(self, path: Path) -> None:
+        """Called after a checkpoint is complete."""
+
+    def on_end(self, run: Any) -> None:
+        """Called after the last step, with the ``paint.api.Run``."""

@@ -1,0 +1,229 @@
+"""The Python API: training on rows, reading runs, evaluation, callbacks and resuming."""
+
+import json
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from datasets import Dataset
+
+import paint
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.run_folder import RunError
+from paint.core.storage import read_jsonl
+from paint.data.readers import DataError
+from paint.demo.files import problems_path
+from runs import adapter, assert_same
+
+ROWS = list(read_jsonl(Path(problems_path("demo")), ""))[:24]
+SMALL: dict[str, Any] = {"train": {"steps": 2, "batch_size": 4, "micro_batch_size": 4}}
+chi_squared = paint.Divergence(
+    name="chi_squared",
+    term=lambda p, log_p, q, log_q: (p - q) ** 2 / q,
+    slope=lambda p, log_p, q, log_q: q - p**2 / q,
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> paint.Run:
+    folder = tmp_path_factory.mktemp("api") / "first"
+    return paint.train("demo-paint", data=ROWS, output_dir=folder, **SMALL)
+
+
+def test_train_on_rows_equals_training_on_their_file(run: paint.Run, tmp_path: Path) -> None:
+    assert list(read_jsonl(run.path / "data.jsonl", "")) == ROWS
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    from_file = paint.train("demo-paint", data=file, output_dir=tmp_path / "file", **SMALL)
+    assert_same(adapter(run.path), adapter(from_file.path))
+    for number, rows in enumerate([Dataset.from_list(ROWS), pd.DataFrame(ROWS)]):
+        again = paint.train(
+            read_recipe(find_recipe("demo-paint")),
+            data={"path": rows, "problem_field": "problem"},
+            output_dir=tmp_path / str(number),
+            **SMALL,
+        )
+        assert_same(adapter(run.path), adapter(again.path))
+
+
+def test_run_frames_hold_metrics_rollouts_and_tokens(run: paint.Run) -> None:
+    assert list(run.metrics.index) == run.steps == [1, 2]
+    rollouts = run.rollouts()
+    assert rollouts.equals(run.rollouts(2))
+    assert run.metrics.loc[2, "mask_ratio"] == pytest.approx(rollouts["mask_ratio"].mean())
+    tokens = run.tokens(2)
+    first = tokens[tokens["row"] == 0]
+    assert list(first["token_id"]) == rollouts.loc[0, "completion_ids"]
+    assert first["loss"].mean() == pytest.approx(rollouts.loc[0, "loss"], rel=1e-5)
+    assert (run.adapter / "adapter_model.safetensors").exists()
+    assert "gradient_norm" in run._repr_html_()
+
+
+def test_run_without_rollouts_of_step_is_refused_by_name(run: paint.Run, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no rollouts of step 3; it has steps 1 to 2"):
+        run.rollouts(3)
+    with pytest.raises(RunError, match="no run"):
+        paint.load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"),
+    [
+        ([], "no rows"),
+        (7, "list of dicts"),
+        ([ROWS[0], "text"], "row 2"),
+        ([ROWS[0], ROWS[1] | {"seen": date(2026, 1, 1)}], 'row 2: field "seen"'),
+    ],
+)
+def test_train_rows_of_other_kind_are_refused(rows: Any, named: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=named):
+        paint.train("demo-paint", data=rows, output_dir=tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run").exists()
+
+
+def test_train_missing_values_of_frame_are_null(tmp_path: Path) -> None:
+    frame = pd.DataFrame([ROWS[0] | {"level": 1.0}, ROWS[1]])
+    run = paint.train("demo-paint", data=frame, output_dir=tmp_path / "run", **SMALL)
+    assert [row["level"] for row in read_jsonl(run.path / "data.jsonl", "")] == [1.0, None]
+
+
+@pytest.mark.parametrize(
+    ("sections", "named"),
+    [
+        ({"trains": {"steps": 1}}, "trains"),
+        ({"train": {"step": 1}}, "train.steps"),
+        ({"train": {"steps": 0}}, "steps"),
+    ],
+)
+def test_train_setting_that_is_none_is_refused_by_name(
+    sections: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(paint.ConfigError, match=named):
+        paint.train("demo-paint", output_dir=tmp_path / "run", **sections)
+
+
+def test_train_in_folder_of_run_is_refused_and_changes_nothing(run: paint.Run) -> None:
+    before = (run.path / "data.jsonl").read_bytes()
+    with pytest.raises(RunError, match=r"paint\.resume"):
+        paint.train("demo-paint", data=ROWS[:4], output_dir=run.path, **SMALL)
+    assert (run.path / "data.jsonl").read_bytes() == before
+
+
+def test_train_takes_objects_in_place_of_names(run: paint.Run, tmp_path: Path) -> None:
+    class Counting(paint.Algorithm):
+        needs_context = True
+
+        def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
+            from paint.algorithms.paint import paint_step
+
+            seen.append(step_index)
+            return paint_step(setup, batch, step_index, clock)
+
+    seen: list[int] = []
+    other = paint.train(
+        "demo-paint",
+        data=ROWS,
+        output_dir=tmp_path / "run",
+        train=SMALL["train"] | {"method": Counting},
+        objective={"divergence": chi_squared},
+    )
+    assert seen == [0, 1]
+    changed = {line.partition(":")[0] for line in run.differences(other)}
+    assert {"train.method", "objective.divergence"} <= changed
+    assert other.config.objective.divergence == "test_api:chi_squared"
+
+
+class Recorder(paint.Callback):
+    """Records what it is called with; stops after a step, or interrupts it."""
+
+    def __init__(self, stop: int = 0, interrupt: int = 0) -> None:
+        self.calls: list[Any] = []
+        self.stop, self.interrupt = stop, interrupt
+
+    def on_step(
+        self, step: int, metrics: Mapping[str, float], rollouts: Sequence[Mapping[str, Any]]
+    ) -> bool:
+        self.calls.append((step, metrics["loss"], [row["text"] for row in rollouts]))
+        if step == self.interrupt:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step == self.stop
+
+    def on_checkpoint(self, path: Path) -> None:
+        self.calls.append(path)
+
+    def on_end(self, run: Any) -> None:
+        self.calls.append(run)
+
+
+def test_callbacks_see_every_step_checkpoint_and_end(tmp_path: Path) -> None:
+    recorder = Recorder()
+    run = paint.train(
+        "demo-paint", data=ROWS, output_dir=tmp_path / "run", callbacks=[recorder], **SMALL
+    )
+    losses, texts = run.metrics["loss"], [list(run.rollouts(step)["text"]) for step in (1, 2)]
+    steps = [(1, losses[1], texts[0]), (2, losses[2], texts[1])]
+    assert recorder.calls == [*steps, run.checkpoints[-1], run]
+
+
+def test_callback_true_ends_run_that_resumes_to_the_same_weights(
+    run: paint.Run, tmp_path: Path
+) -> None:
+    stopped = paint.train(
+        "demo-paint", data=ROWS, output_dir=tmp_path / "run", callbacks=[Recorder(stop=1)], **SMALL
+    )
+    assert stopped.steps == [1]
+    assert_same(adapter(paint.resume(stopped).path), adapter(run.path))
+
+
+def test_interrupted_run_is_resumed_to_the_same_weights(run: paint.Run, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    callbacks = [Recorder(interrupt=1)]
+    with pytest.raises(paint.Interrupted):
+        paint.train("demo-paint", data=ROWS, output_dir=folder, callbacks=callbacks, **SMALL)
+    assert_same(adapter(paint.resume(folder).path), adapter(run.path))
+    longer = paint.resume(folder, steps=3)
+    assert longer.steps == [1, 2, 3]
+
+
+def test_evaluate_on_rows_compares_run_with_base(run: paint.Run, tmp_path: Path) -> None:
+    results = paint.evaluate(
+        run,
+        benchmark=ROWS[:4],
+        samples=2,
+        thinking=False,
+        output_dir=tmp_path,
+        rollout={"max_new_tokens": 64},
+    )
+    table, samples = results.table, results.samples
+    policies = ["base", f"{run.path.name}-step-000002"]
+    assert set(table["policy"]) == set(samples["policy"]) == set(policies)
+    assert len(samples) == 2 * 4 * 2
+    for policy in policies:
+        [row] = table[(table["policy"] == policy) & (table["metric"] == "avg_at_k")].to_dict(
+            "records"
+        )
+        assert row["mean"] == samples[samples["policy"] == policy]["correct"].mean()
+        assert row["low"] < row["mean"] <= row["high"]
+    assert list(results.comparisons["policy"]) == policies[1:]
+    assert "<iframe srcdoc=" in results.show()._repr_html_()
+
+
+def test_evaluate_unknown_setting_is_refused_by_name(run: paint.Run, tmp_path: Path) -> None:
+    with pytest.raises(paint.ConfigError, match="sample"):
+        paint.evaluate(run, benchmark="demo", output_dir=tmp_path, sample=2)
+    with pytest.raises(paint.ConfigError, match="temperatur"):
+        paint.evaluate(run, benchmark="demo", output_dir=tmp_path, rollout={"temperatur": 1.0})
+
+
+def test_show_draws_one_run_and_two(run: paint.Run, tmp_path: Path) -> None:
+    page = run.show(out=tmp_path / "one.html")
+    assert page.path.read_text().startswith("<!doctype html>")
+    both = paint.show(run, run, out=tmp_path / "two.html")
+    assert both.path.read_bytes() != page.path.read_bytes()
+    with pytest.raises(paint.ConfigError, match="nothing to show"):
+        paint.show()
