@@ -56,68 +56,41 @@ _COMMANDS = (
 _ESCAPES = {"{": "\\{", "}": "\\}", "|": "‖", "\\": CUT} | dict.fromkeys("$&~ ,;:/!>\n", " ")
 _NO_FORMULA = {"itemize", "enumerate", "center", "proof", "figure", "table", "tabular", "quote"}
 
-# The alternatives of _LATEX. The last group that takes part in a match identifies the alternative
-# (re.Match.lastgroup), so some groups are empty and placed at the end. Possessive and bounded
-# repetitions keep the search linear.
-
-# A command replaces both braces around its argument, so every brace is matched.
-_OPEN = r"\{(?P<open>)"
-_CLOSE = r"\}(?P<close>)"
-
-# Numbers of equations, invisible and coloured text: the argument is not mathematics either.
-_SILENT_WITH_ARGUMENT = r"\\(?:tag|label|[hv]?phantom|[hv]space|color)\*?\s*+\{[^{}]{0,40}\}"
-
-# \left. and \right. have no bracket, and their dot is not a full stop.
-_EMPTY_BRACKET = r"\\(?:left|right)(?![A-Za-z])\s*+\."
-
-_COLUMNS = r"(?:\s*+\{[lcr|\s]{0,20}\})?"  # of an array
-_ENVIRONMENT = rf"\\(?P<edge>begin|end)\s*+\{{(?P<environment>[A-Za-z]{{1,20}})\*?\}}{_COLUMNS}"
-
-_BOX_COMMAND = r"\\(?:boxed|fbox|framebox)(?![A-Za-z])"
-_OPTIONS = r"(?:\[[^\]{}$]{0,20}\])*+"  # \framebox[3em]{...}
-_BOX = rf"{_BOX_COMMAND}{_OPTIONS}\s*+(?:(?P<box>\{{)|(?P<boxed>[0-9]++|[A-Za-z]))"
-
 # Words within a formula separate two statements: $a=1\text{ or }b>2$.
 _CONNECTIVE_WORD = r"(?:and|or|if|for|where|so|then|with|when|since|all)(?![A-Za-z])"
-_CONNECTIVE = rf"(?P<connective>(?:\s*+{_CONNECTIVE_WORD})++)?"
 _WRAPPER_NAME = (
     r"text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|boldsymbol|bm|operatorname|[mh]box|emph"
     r"|underline|pmod"
 )
-_WRAPPER = rf"\\(?P<wrapper>{_WRAPPER_NAME})\*?\s*+\{{{_CONNECTIVE}"
-
-_MODULUS = r"\\pmod(?![A-Za-z])\s*+(?P<modulus>[0-9]++|[A-Za-z])"  # without braces
-_COMMAND = r"\\(?P<command>[A-Za-z]++)"
-
 _THREE_DIGITS = r"(?=[0-9]{3}(?![0-9]))"
-_TIGHT_COMMA = rf",(?<=[0-9],)\\!{_THREE_DIGITS}(?P<comma>)"  # 1,\!000, as MATH writes it
-_THIN_SPACE = rf"\\(?<=[0-9]\\),{_THREE_DIGITS}(?P<thin>)"  # 1\,000
 
-_ROW = r"\\\\\[[0-9.]{1,6}[a-z]{2}\](?P<row>)"  # \\[4pt]; without a distance it is an escape
-_BRACKET = r"\\(?P<bracket>[()\[\]])"
-_ESCAPE = r"\\(?P<escape>.?)"  # any other backslash
-_DOLLAR = r"\$(?P<dollar>\$?)"
-_CELL = r"&(?P<cell>)"
-
+# The last group that takes part in a match identifies the alternative (re.Match.lastgroup), so some
+# groups are empty and placed at the end. Possessive and bounded repetitions keep the search linear.
 _LATEX = re.compile(
     "|".join(
         (  # the first match wins
-            _OPEN,
-            _CLOSE,
-            _SILENT_WITH_ARGUMENT,
-            _EMPTY_BRACKET,
-            _ENVIRONMENT,
-            _BOX,
-            _WRAPPER,
-            _MODULUS,
-            _COMMAND,  # after every command with a special meaning
-            _TIGHT_COMMA,
-            _THIN_SPACE,
-            _ROW,
-            _BRACKET,
-            _ESCAPE,  # after everything else that begins with a backslash
-            _DOLLAR,
-            _CELL,
+            # A command replaces both braces around its argument, so every brace is matched.
+            r"\{(?P<open>)",
+            r"\}(?P<close>)",
+            # Numbers of equations, invisible and coloured text: no mathematics in the argument.
+            r"\\(?:tag|label|[hv]?phantom|[hv]space|color)\*?\s*+\{[^{}]{0,40}\}",
+            # \left. and \right. have no bracket, and their dot is not a full stop.
+            r"\\(?:left|right)(?![A-Za-z])\s*+\.",
+            # An environment, with the columns of an array.
+            r"\\(?P<edge>begin|end)\s*+\{(?P<environment>[A-Za-z]{1,20})\*?\}(?:\s*+\{[lcr|\s]{0,20}\})?",
+            # A box, with the options of \framebox[3em]{...}.
+            r"\\(?:boxed|fbox|framebox)(?![A-Za-z])(?:\[[^\]{}$]{0,20}\])*+"
+            r"\s*+(?:(?P<box>\{)|(?P<boxed>[0-9]++|[A-Za-z]))",
+            rf"\\(?P<wrapper>{_WRAPPER_NAME})\*?\s*+\{{(?P<connective>(?:\s*+{_CONNECTIVE_WORD})++)?",
+            r"\\pmod(?![A-Za-z])\s*+(?P<modulus>[0-9]++|[A-Za-z])",  # without braces
+            r"\\(?P<command>[A-Za-z]++)",  # after every command with a special meaning
+            rf",(?<=[0-9],)\\!{_THREE_DIGITS}(?P<comma>)",  # 1,\!000, as MATH writes it
+            rf"\\(?<=[0-9]\\),{_THREE_DIGITS}(?P<thin>)",  # 1\,000
+            r"\\\\\[[0-9.]{1,6}[a-z]{2}\](?P<row>)",  # \\[4pt]; without a distance it is an escape
+            r"\\(?P<bracket>[()\[\]])",
+            r"\\(?P<escape>.?)",  # after everything else that begins with a backslash
+            r"\$(?P<dollar>\$?)",
+            r"&(?P<cell>)",
         )
     ),
     re.DOTALL,
@@ -260,36 +233,26 @@ def _join_thousands(match: re.Match[str]) -> str:
     return match[0] if is_list else match[0].replace(",", "")
 
 
-# The look-behinds come after the first character, so that the search can skip to that character.
-_BRACED_COMMA = rf"\{{,\}}(?<=[0-9]\{{,\}}){_THREE_DIGITS}"
 _FIRST_DIGITS = r"[1-9](?<![0-9.^_].)(?<![0-9…],.)[0-9]{0,2}+"
-_THOUSANDS = rf"{_FIRST_DIGITS}(?:,[0-9]{{3}})++(?![0-9]|,[0-9…])"
-_COMMA_OF_LIST = r",(?<=[0-9],)(?=[0-9])"
-_DEGREES = r"\^(?:\{\\circ\}|\\circ(?![A-Za-z]))"
-_PRIMES_RAISED = r"\^(?<!\^\^)\^*+(?:\{('++)\}|('++))"
-_BARE_SCRIPT = rf"([\^_])(-?[0-9]++(?:\.[0-9]++)?|{_LETTER}|[∞*+])"
 _TWO_ARGUMENTS = r"\\(frac|binom)"
-_BOTH_BARE = rf"{_TWO_ARGUMENTS} ?{_DIGIT_OR_LETTER} ?{_DIGIT_OR_LETTER}"
-_FIRST_BARE = rf"{_TWO_ARGUMENTS} ?{_DIGIT_OR_LETTER}(?=\{{)"
 _BRACED = r"(\{(?:[^{}]++|\{[^{}]*+\})*+\})"
-_SECOND_BARE = rf"{_TWO_ARGUMENTS}{_BRACED}{_DIGIT_OR_LETTER}"
-_BARE_ROOT = rf"\\sqrt ?([0-9]++|{_LETTER})"
-_SLASH_FRACTION = r"([0-9](?<![0-9./].)[0-9]*+)/([0-9]++)(?![\^!]|\.[0-9])"
 
+# The look-behinds come after the first character, so that the search can skip to that character.
 _REWRITES = tuple(
     (sign, re.compile(pattern), replacement)
     for sign, pattern, replacement in (  # a text without the sign is skipped
-        ("{,}", _BRACED_COMMA, ""),
-        (",", _THOUSANDS, _join_thousands),
-        (",", _COMMA_OF_LIST, ", "),  # a comma that separates no thousands separates a list
-        (r"\circ", _DEGREES, "°"),
-        ("'", _PRIMES_RAISED, r"\1\2"),
-        ("", _BARE_SCRIPT, r"\1{\2}"),
-        ("\\", _BOTH_BARE, r"\\\1{\2}{\3}"),
-        ("\\", _FIRST_BARE, r"\\\1{\2}"),
-        ("\\", _SECOND_BARE, r"\\\1\2{\3}"),
-        (r"\sqrt", _BARE_ROOT, r"\\sqrt{\1}"),
-        ("/", _SLASH_FRACTION, r"\\frac{\1}{\2}"),
+        ("{,}", rf"\{{,\}}(?<=[0-9]\{{,\}}){_THREE_DIGITS}", ""),
+        (",", rf"{_FIRST_DIGITS}(?:,[0-9]{{3}})++(?![0-9]|,[0-9…])", _join_thousands),
+        (",", r",(?<=[0-9],)(?=[0-9])", ", "),  # a comma that separates no thousands: of a list
+        (r"\circ", r"\^(?:\{\\circ\}|\\circ(?![A-Za-z]))", "°"),
+        ("'", r"\^(?<!\^\^)\^*+(?:\{('++)\}|('++))", r"\1\2"),  # raised primes
+        # Arguments without braces: of scripts, fractions and roots.
+        ("", rf"([\^_])(-?[0-9]++(?:\.[0-9]++)?|{_LETTER}|[∞*+])", r"\1{\2}"),
+        ("\\", rf"{_TWO_ARGUMENTS} ?{_DIGIT_OR_LETTER} ?{_DIGIT_OR_LETTER}", r"\\\1{\2}{\3}"),
+        ("\\", rf"{_TWO_ARGUMENTS} ?{_DIGIT_OR_LETTER}(?=\{{)", r"\\\1{\2}"),
+        ("\\", rf"{_TWO_ARGUMENTS}{_BRACED}{_DIGIT_OR_LETTER}", r"\\\1\2{\3}"),
+        (r"\sqrt", rf"\\sqrt ?([0-9]++|{_LETTER})", r"\\sqrt{\1}"),
+        ("/", r"([0-9](?<![0-9./].)[0-9]*+)/([0-9]++)(?![\^!]|\.[0-9])", r"\\frac{\1}{\2}"),
     )
 )
 
@@ -320,16 +283,13 @@ MOST_ANCHORS = 1000  # the longest real solutions have 150; it keeps the search 
 _RUNS_IN = re.compile(rf"[0-9.][0-9]++|[0-9]\.|{_LETTER}{{2,}}+|\\.")
 _RUNS_ON = re.compile(rf"[0-9]\.?[0-9]|{_LETTER}{{2}}")
 
-_NUMERICAL_FRACTION = r"(?<=\\)frac\{[0-9]++\}\{[0-9]++\}"
-_DECIMAL_WITHOUT_ZERO = r"(?<=\.)[0-9]++"
-_DECIMAL_OR_INTEGER = r"(?<=[0-9])(?:[0-9]*+\.[0-9]++|[0-9]++)"
-# Matched as one, because no number in an index counts. Limits (`\sum_{k=10}`) are not indices.
+# An index is matched as one, because no number in it counts. Limits (`\sum_{k=10}`) are no indices.
 _NO_RELATION = r"[^{}=<>≤≥≠∈→]"
 _INDEX_BRACES = rf"\{{(?:{_NO_RELATION}++|\{{{_NO_RELATION}*+\}})*+\}}"
-_WHOLE_INDEX = rf"(?<=_)(?<!\\sum_)(?<!\\prod_)(?<!\\int_){_INDEX_BRACES}(?P<index>)"
 _NUMBER = re.compile(  # one set of first characters, so that the search can skip between them
-    rf"[0-9._\\](?:{_NUMERICAL_FRACTION}|{_DECIMAL_WITHOUT_ZERO}|{_DECIMAL_OR_INTEGER}"
-    rf"|{_WHOLE_INDEX})"
+    r"[0-9._\\](?:(?<=\\)frac\{[0-9]++\}\{[0-9]++\}|(?<=\.)[0-9]++"
+    r"|(?<=[0-9])(?:[0-9]*+\.[0-9]++|[0-9]++)"
+    rf"|(?<=_)(?<!\\sum_)(?<!\\prod_)(?<!\\int_){_INDEX_BRACES}(?P<index>))"
 )
 
 # A box without a closing brace extends to the next mark.
