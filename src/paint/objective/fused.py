@@ -171,52 +171,35 @@ def loss_from_hidden(
         )
         return loss.loss_from_logits(student_logits, teacher_logits, lengths, options, tokens)
 
-    has_kernel = find_divergence(options.divergence) in DIVERGENCES.values()
-    can_use_triton = student_hidden.is_cuda and find_spec("triton") and has_kernel
-    if options.impl == "triton" or (options.impl == "auto" and can_use_triton):
-        work = triton_row_work(student_hidden.device)
-    else:
-        work = RowWork(measure, differentiate)
-    weights = loss.token_weights(
-        lengths, reduction=options.reduction, skip_tokens=options.skip_tokens
-    )
-    return _visit_chunks(
-        student_hidden,
-        teacher_hidden,
-        head,
-        teacher_head,
-        lengths,
-        weights.to(dtype).to(student_hidden.device),
-        tokens,
-        chunk_tokens,
-        options,
-        work,
-    )
+    hidden, heads = (student_hidden, teacher_hidden), (head, teacher_head)
+    return _visit_chunks(hidden, heads, lengths, tokens, chunk_tokens, options)
 
 
 def _visit_chunks(
-    student_hidden: Tensor,
-    teacher_hidden: Tensor,
-    head: Head,
-    teacher_head: Head,
+    hidden: tuple[Tensor, Tensor],
+    heads: tuple[Head, Head],
     lengths: Sequence[int],
-    weights: Tensor,
     tokens: Tensor | None,
     chunk_tokens: int,
     options: ObjectiveConfig,
-    work: RowWork,
 ) -> Loss:
-    """Compute the loss and the gradients of the inputs that require one, chunk by chunk."""
-    weight, bias = head
-    candidates = {"hidden": student_hidden, "weight": weight, "bias": bias}
+    """Compute the loss and the gradients of the inputs that require one, chunk by chunk.
+
+    hidden and heads are the student's and the teacher's.
+    """
+    student_hidden, teacher_hidden = hidden
+    weight, bias = heads[0]
+    work = _row_work(options, student_hidden.device)
+    weights = loss.token_weights(
+        lengths, reduction=options.reduction, skip_tokens=options.skip_tokens
+    )
+    weights = weights.to(_wide(student_hidden)).to(student_hidden.device)
     inputs = {
         name: value
-        for name, value in candidates.items()
+        for name, value in {"hidden": student_hidden, "weight": weight, "bias": bias}.items()
         if value is not None and value.requires_grad and torch.is_grad_enabled()
     }
-    gradients = {
-        name: torch.zeros_like(value, dtype=weights.dtype) for name, value in inputs.items()
-    }
+    gradients = {n: torch.zeros_like(value, dtype=weights.dtype) for n, value in inputs.items()}
     head_is_trained = bool(inputs.keys() - {"hidden"})
     columns: Columns = {}
     buffer = weights.new_empty(2 * min(chunk_tokens, len(weights)), len(weight))
@@ -224,10 +207,9 @@ def _visit_chunks(
     def visit(where: slice | Tensor, select: Callable[[Tensor], Tensor], *, sign: int = 1) -> None:
         """Write these tokens' columns and gradients, and add sign × their head gradient."""
         student, teacher = _logits_of_both(
-            student_hidden[where], teacher_hidden[where], head, teacher_head, buffer
+            student_hidden[where], teacher_hidden[where], *heads, buffer
         )
         sampled = None if tokens is None else tokens[where]
-
         student_view = work.measure(student, sampled, options.loss_temperature)
         teacher_view = work.measure(teacher, sampled, options.loss_temperature)
         ratio = loss.entropy_ratio(teacher_view["entropy"], student_view["entropy"])
@@ -243,11 +225,9 @@ def _visit_chunks(
             metrics |= {f"{role}_{name}": view[name] for name in names}
         for name, values in metrics.items():
             columns.setdefault(name, torch.empty_like(weights))[where] = values
-
         if slope is not None:
-            _add_gradients(
-                gradients, where, slope, student_hidden[where], weight, weights[where], sign
-            )
+            states, scale = student_hidden[where], weights[where]
+            _add_gradients(gradients, where, slope, states, weight, scale, sign=sign)
 
     select_none = partial(torch.zeros_like, dtype=torch.bool)
     select_all = partial(torch.ones_like, dtype=torch.bool)
@@ -274,10 +254,7 @@ def _visit_chunks(
 
         per_token = columns.pop("per_token")
         value = (weights * per_token).sum()
-
-    value = _KnownGradients.apply(  # type: ignore[no-untyped-call]
-        value, tuple(gradients.values()), *inputs.values()
-    )
+    value = _KnownGradients.apply(value, tuple(gradients.values()), *inputs.values())  # type: ignore[no-untyped-call]
     return Loss(value, per_token, columns)
 
 
@@ -288,7 +265,8 @@ def _add_gradients(
     hidden: Tensor,
     weight: Tensor,
     weights: Tensor,
-    sign: int,
+    *,
+    sign: int = 1,
 ) -> None:
     """Write the gradient of these tokens' states, and add sign × their head gradient."""
     # Token weights are applied outside of the products: in half precision, the weight of one token
@@ -361,52 +339,42 @@ class _TokenLogProbs(torch.autograd.Function):
         temperature: float,
         chunk_tokens: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        hidden_needs, weight_needs, bias_needs = ctx.needs_input_grad[:3]
         log_prob = hidden.new_empty(len(hidden), dtype=_wide(hidden))
         entropy, untempered = torch.empty_like(log_prob), torch.empty_like(log_prob)
-        derivative = log_prob.new_empty(hidden.shape) if hidden_needs else None
+        derivative = log_prob.new_empty(hidden.shape) if ctx.needs_input_grad[0] else None
         for rows, logits in _chunk_logits(hidden, weight, bias, chunk_tokens):
             view = measure(logits, tokens[rows], temperature)
             entropy[rows], untempered[rows] = view["entropy"], view["log_prob"]
             log_prob[rows] = logits.gather(-1, tokens[rows, None])[:, 0]
-
             if derivative is not None:
                 slope = _token_slope(logits, tokens[rows], weight, temperature)
                 derivative[rows] = _times_weight(slope, weight, derivative.dtype)
 
-        inputs = (hidden, weight, bias, tokens) if weight_needs or bias_needs else ()
+        inputs = (hidden, weight, bias, tokens) if any(ctx.needs_input_grad[1:3]) else ()
         ctx.save_for_backward(derivative, *inputs)
-        ctx.options = temperature, chunk_tokens
-        ctx.dtype = hidden.dtype
+        ctx.options = temperature, chunk_tokens, hidden.dtype
         ctx.mark_non_differentiable(entropy, untempered)
         return log_prob, entropy, untempered
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, above: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_needs, weight_needs, bias_needs = ctx.needs_input_grad[:3]
         derivative, *inputs = ctx.saved_tensors
-        of_hidden = (derivative * above[:, None]).to(ctx.dtype) if hidden_needs else None
-        if not (weight_needs or bias_needs):
-            return of_hidden, None, None, None, None, None
-
-        # The derivative of the head is as large as the head for each token. So compute the logits
-        # again, and only the sum over tokens.
-        hidden, weight, bias, tokens = inputs
-        temperature, chunk_tokens = ctx.options
-        of_weight = torch.zeros_like(weight, dtype=above.dtype) if weight_needs else None
-        of_bias = torch.zeros_like(bias, dtype=above.dtype) if bias_needs else None
-        for rows, logits in _chunk_logits(hidden, weight, bias, chunk_tokens):
-            measure(logits, None, temperature)
-            slope = _token_slope(logits, tokens[rows], weight, temperature)
-            if of_weight is not None:
-                _add_outer(of_weight, slope, hidden[rows] * above[rows, None])
-            if of_bias is not None:
-                of_bias += slope.to(above.dtype).T @ above[rows]
-
-        of_weight = None if of_weight is None else of_weight.to(weight.dtype)
-        of_bias = None if of_bias is None else of_bias.to(bias.dtype)
-        return of_hidden, of_weight, of_bias, None, None, None
+        temperature, chunk_tokens, dtype = ctx.options
+        found = {} if derivative is None else {"hidden": (derivative * above[:, None]).to(dtype)}
+        if inputs:
+            # The derivative of the head is as large as the head for each token. So compute the
+            # logits again, and only the sum over tokens.
+            hidden, weight, bias, tokens = inputs
+            needed = zip(ctx.needs_input_grad[1:3], ("weight", "bias"), (weight, bias), strict=True)
+            head = {name: value for is_needed, name, value in needed if is_needed}
+            sums = {name: torch.zeros_like(v, dtype=above.dtype) for name, v in head.items()}
+            for rows, logits in _chunk_logits(hidden, weight, bias, chunk_tokens):
+                measure(logits, None, temperature)
+                slope = _token_slope(logits, tokens[rows], weight, temperature)
+                _add_gradients(sums, rows, slope, hidden[rows], weight, above[rows])
+            found |= {name: sums[name].to(value.dtype) for name, value in head.items()}
+        return found.get("hidden"), found.get("weight"), found.get("bias"), None, None, None
 
 
 def _chunk_logits(
@@ -490,10 +458,10 @@ def differentiate(
 ) -> dict[str, Float[Tensor, "r"]]:
     """Compute divergence and statistics of each row from log-probs, and dD/dz into slope.
 
-        dD/dz_i = (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T,     g = ∂summand / ∂log q,
+        dD/dz_i = (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T,     g = ∂term / ∂log q,
                                                            A the unclipped entries
 
-    dD/dz is with respect to the student's logits. With divergence sampled_token, g = summand, which
+    dD/dz is with respect to the student's logits. With divergence sampled_token, g = term, which
     is 0 except at the row's token; other divergences do not read tokens. slope may be the tensor
     student. Both views are overwritten.
     """
@@ -505,17 +473,15 @@ def differentiate(
         log_p, log_q = teacher[rows], student[rows]
         chosen = selected[rows]
         if chosen.any():
-            log_p[chosen] = loss.interpolate(
-                log_p[chosen], log_q[chosen], options.interpolation_weight
-            )
+            mix = options.interpolation_weight
+            log_p[chosen] = loss.interpolate(log_p[chosen], log_q[chosen], mix)
 
         sampled = None if tokens is None else tokens[rows]
-        summands, g, p, q = _summands_and_g(log_p, log_q, sampled, divergence)
-        kept = _kept(summands, options)
-        metrics["kl"][rows] = summands.sum(-1)
+        terms, g, p, q = _terms_and_g(log_p, log_q, sampled, divergence)
+        metrics["per_token"][rows], kept = loss.clipped_sum(terms, options.clip, options.clip_mode)
+        metrics["kl"][rows] = terms.sum(-1)
         metrics["clipped"][rows] = 1 - kept.amin(-1)
         metrics["unclipped_mass"][rows] = p.mul_(kept).sum(-1)
-        metrics["per_token"][rows] = loss.clipped_sum(summands, options.clip, options.clip_mode)
 
         if slope is not None:
             g.mul_(kept).div_(options.loss_temperature)
@@ -523,35 +489,31 @@ def differentiate(
     return metrics
 
 
-def _summands_and_g(
+def _terms_and_g(
     log_p: Tensor, log_q: Tensor, tokens: Tensor | None, divergence: Divergence
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute summands, g = ∂summand / ∂log q, p and q; for sampled_token, 0 but at the token.
-
-    log_p and log_q may be overwritten.
-    """
+    """Compute terms, g = ∂term / ∂log q, p and q; log_p and log_q may be overwritten."""
     if not divergence.is_sampled:
         return divergence.evaluate(log_p, log_q)
     assert tokens is not None
     token = tokens[:, None]
     p, q = log_p.exp(), log_q.exp()
     of_token = divergence.term(*(x.gather(-1, token) for x in (p, log_p, q, log_q)))
-    summands = torch.zeros_like(log_q).scatter_(-1, token, of_token)
-    return summands, summands.clone(), p, q
-
-
-def _kept(summands: Tensor, options: ObjectiveConfig) -> Tensor:
-    """unclipped_entries as numbers: 1 where the clip does not change the entry, 0 elsewhere."""
-    # Computing with Boolean tensors is several times slower.
-    if options.clip_mode == "pointwise":
-        return torch.le(summands, options.clip, out=torch.empty_like(summands))
-    unclipped = loss.unclipped_entries(summands, options.clip, options.clip_mode)
-    return unclipped.to(summands.dtype)
+    terms = torch.zeros_like(log_q).scatter_(-1, token, of_token)
+    return terms, terms.clone(), p, q
 
 
 def _blocks(logits: Tensor) -> Iterator[slice]:
     size = max(1, (GPU_BLOCK if logits.is_cuda else CPU_BLOCK) // logits.shape[1])
     return (slice(first, first + size) for first in range(0, len(logits), size))
+
+
+def _row_work(options: ObjectiveConfig, device: torch.device) -> RowWork:
+    has_kernel = find_divergence(options.divergence) in DIVERGENCES.values()
+    can_use_triton = device.type == "cuda" and find_spec("triton") and has_kernel
+    if options.impl == "triton" or (options.impl == "auto" and can_use_triton):
+        return triton_row_work(device)
+    return RowWork(measure, differentiate)
 
 
 def triton_row_work(device: torch.device) -> RowWork:

@@ -48,23 +48,6 @@ def entropy_ratio(
     return teacher_entropy / student_entropy.clamp(min=ENTROPY_FLOOR)
 
 
-def information_gain(
-    entropy_ratio: Float[Tensor, "*n"], interpolation_weight: float, *, gamma: float = 1.0
-) -> Float[Tensor, "*n"]:
-    """ΔI = ½ log(1 − k + k R^γ) in nats (paper: Eq. entropy_ratio_information_gain).
-
-    The entropy that the target would lose by interpolation if energies were Gaussian with variances
-    c H^γ. It ranks positions in the same order as the ratio, so the loss does not use it. For the
-    measured loss of entropy see docs/concepts/theory.md.
-
-    Args:
-        entropy_ratio: R, at least 0.
-        interpolation_weight: k in (0, 1).
-        gamma: the exponent γ > 0; the paper gives no value.
-    """
-    return 0.5 * (interpolation_weight * entropy_ratio**gamma - interpolation_weight).log1p()
-
-
 def select_positions(
     entropy_ratio: Float[Tensor, "n"], top_fraction: float, *, skip_tokens: int = 0
 ) -> Bool[Tensor, "n"]:
@@ -143,17 +126,16 @@ def clipped_divergence(
     Raises ValueError for an unknown divergence or clip_mode, and for a clip that is applied but not
     positive. The divergence sampled_token needs tokens, which only paint_loss takes.
     """
-    options = ObjectiveConfig(
-        divergence=divergence_name(divergence), clip=clip, clip_mode=clip_mode
-    )  # checks the options
-    found = find_divergence(options.divergence)
+    name = divergence_name(divergence)
+    ObjectiveConfig(divergence=name, clip=clip, clip_mode=clip_mode)  # checks the options
+    found = find_divergence(name)
     if found.is_sampled:
         raise ConfigError(
             f"divergence {found.name!r} needs sampled tokens, which only paint_loss takes"
         )
 
-    summands = divergence_terms(target_log_probs, student_log_probs, found)
-    return clipped_sum(summands, clip, clip_mode)
+    terms = divergence_terms(target_log_probs, student_log_probs, found)
+    return clipped_sum(terms, clip, clip_mode)[0]
 
 
 def token_weights(
@@ -279,36 +261,27 @@ def loss_from_logits(
     temperature = options.loss_temperature
     dtype = torch.promote_types(student_logits.dtype, torch.float32)
     student_log_probs = (student_logits.to(dtype) / temperature).log_softmax(-1)
-
     # The target is held fixed, and the selection is not differentiable.
     with torch.no_grad():
         teacher_log_probs = (teacher_logits.to(dtype) / temperature).log_softmax(-1)
-
-        student_entropy = entropy(student_log_probs)
-        teacher_entropy = entropy(teacher_log_probs)
+        student_entropy, teacher_entropy = entropy(student_log_probs), entropy(teacher_log_probs)
         ratio = entropy_ratio(teacher_entropy, student_entropy)
         selected = select(ratio, lengths, options)
-
-        interpolated = interpolate(
-            teacher_log_probs, student_log_probs, options.interpolation_weight
-        )
+        weight = options.interpolation_weight
+        interpolated = interpolate(teacher_log_probs, student_log_probs, weight)
         target_log_probs = torch.where(selected[:, None], interpolated, teacher_log_probs)
 
-    summands = divergence_terms(
-        target_log_probs, student_log_probs, find_divergence(options.divergence), tokens
-    )
-    per_token = clipped_sum(summands, options.clip, options.clip_mode)
-    weights = token_weights(
-        lengths, reduction=options.reduction, skip_tokens=options.skip_tokens
-    ).to(per_token.dtype)
-    value = (weights.to(per_token.device) * per_token).sum()
+    divergence = find_divergence(options.divergence)
+    terms = divergence_terms(target_log_probs, student_log_probs, divergence, tokens)
+    per_token, kept = clipped_sum(terms, options.clip, options.clip_mode)
+    weights = token_weights(lengths, reduction=options.reduction, skip_tokens=options.skip_tokens)
+    value = (weights.to(dtype).to(per_token.device) * per_token).sum()
 
     with torch.no_grad():
-        unclipped = unclipped_entries(summands, options.clip, options.clip_mode)
         stats = {
-            "kl": summands.sum(-1),
-            "clipped": (~unclipped).any(-1).to(dtype),
-            "unclipped_mass": (target_log_probs.exp() * unclipped).sum(-1),
+            "kl": terms.sum(-1),
+            "clipped": 1 - kept.amin(-1),
+            "unclipped_mass": (target_log_probs.exp() * kept).sum(-1),
             "student_entropy": student_entropy,
             "teacher_entropy": teacher_entropy,
             "entropy_ratio": ratio,
@@ -337,37 +310,30 @@ def select(
 ) -> Bool[Tensor, "n"]:
     """Apply select_positions to each completion separately."""
     selected = torch.zeros_like(entropy_ratio, dtype=torch.bool)
-    completions = zip(selected.split(lengths), entropy_ratio.split(lengths), strict=True)
-    for part, ratios in completions:
-        # A part is a view of selected.
-        part.copy_(select_positions(ratios, options.top_fraction, skip_tokens=options.skip_tokens))
+    share, skip = options.top_fraction, options.skip_tokens
+    for part, ratios in zip(selected.split(lengths), entropy_ratio.split(lengths), strict=True):
+        part.copy_(select_positions(ratios, share, skip_tokens=skip))  # a view of selected
     return selected
 
 
 def clipped_sum(
-    summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode
-) -> Float[Tensor, "*n"]:
-    """Sum a token's summands to its divergence, with the clip (paper: Eq. clipped_fkl)."""
+    terms: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode
+) -> tuple[Float[Tensor, "*n"], Float[Tensor, "*n v"]]:
+    """Sum each token's terms with the clip (paper: Eq. clipped_fkl), and mark the set A.
+
+    A are the entries that the clip does not change, and that keep their gradient: 1 there, else 0.
+    """
+    # Numbers, because computing with Boolean tensors is several times slower.
     match clip_mode:
         case "pointwise":
-            return summands.clamp(max=clip).sum(-1)
+            kept = torch.le(terms.detach(), clip, out=torch.empty_like(terms))
+            return terms.clamp(max=clip).sum(-1), kept
         case "token":
-            return summands.sum(-1).clamp(max=clip)
+            total = terms.sum(-1)
+            kept = (total <= clip).to(terms.dtype)[..., None]
+            return total.clamp(max=clip), kept.expand_as(terms)
         case "none":
-            return summands.sum(-1)
-
-
-def unclipped_entries(
-    summands: Float[Tensor, "*n v"], clip: float, clip_mode: ClipMode
-) -> Bool[Tensor, "*n v"]:
-    """Mask of the set A: entries that the clip does not change, and that keep their gradient."""
-    match clip_mode:
-        case "pointwise":
-            return summands <= clip
-        case "token":
-            return (summands.sum(-1, keepdim=True) <= clip).expand_as(summands)
-        case "none":
-            return torch.ones_like(summands, dtype=torch.bool)
+            return terms.sum(-1), torch.ones_like(terms)
 
 
 def check_inputs(
