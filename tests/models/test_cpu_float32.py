@@ -2,14 +2,10 @@
 
 import dataclasses
 from types import MappingProxyType
-from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from conftest import DEMO
 from paint.config.schema import Dtype
@@ -109,73 +105,6 @@ def test_cpu_float32_frozen_layer_saves_only_weight() -> None:
     assert wide.weight.grad is None
 
 
-Attended = tuple[Tensor, list[Tensor]]
-
-
-def attended(dtype: torch.dtype, mask: Tensor | None, *, is_wide: bool) -> Attended:
-    """What four heads of two groups find for five tokens, and the gradients of q, k and v."""
-    torch.manual_seed(0)
-    module: Any = nn.Module()
-    module.num_key_value_groups, module.is_causal = 2, True
-    shapes = (3, 4, 5, 8), (3, 2, 5, 8), (3, 2, 5, 8)
-    q, k, v = (torch.randn(shape).bfloat16().to(dtype).requires_grad_() for shape in shapes)
-    function = wides._attention if is_wide else sdpa_attention_forward
-    mixed, _ = function(module, q, k, v, mask, scaling=0.4)
-    (mixed.float() * torch.linspace(-1, 1, 8)).sum().backward()
-    return mixed.detach(), [vector.grad for vector in (q, k, v) if vector.grad is not None]
-
-
-def mask_of(kind: str, dtype: torch.dtype) -> Tensor | None:
-    shown = torch.ones(3, 1, 5, 5, dtype=torch.bool).tril()
-    shown[0, :, 1:, 0] = False
-    added = torch.zeros(shown.shape, dtype=dtype).masked_fill(~shown, -torch.inf)
-    return {"none": None, "of places": shown, "added": added}[kind]
-
-
-@pytest.mark.parametrize("mask", ["none", "of places", "added"])
-@pytest.mark.parametrize("dtype", HALVES)
-def test_cpu_float32_attention_matches_exact_and_saves_no_float32(
-    dtype: torch.dtype, mask: str
-) -> None:
-    kept: list[torch.dtype] = []
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept.append(tensor.dtype)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        mine, slopes = attended(dtype, mask_of(mask, dtype), is_wide=True)
-    exact, exacts = attended(torch.float64, mask_of(mask, torch.float64), is_wide=False)
-    assert kept.count(torch.float32) == 1  # the weights of the sum, a test's own
-    assert len(slopes) == len(exacts) == 3
-    scale = 2 * torch.finfo(dtype).eps
-    for m, e in zip([mine, *slopes], [exact, *exacts], strict=True):
-        assert (m.dtype, m.shape) == (dtype, e.shape)
-        assert (m.double() - e).abs().max() <= scale * e.abs().max()
-
-
-def test_cpu_float32_attention_of_one_token_uses_registered_function() -> None:
-    found = torch.randn(1, 1, 4, 8)
-    q, k, v = (torch.randn(1, 4, tokens, 8).bfloat16() for tokens in (1, 3, 3))
-    with patch.object(wides, "ALL_ATTENTION_FUNCTIONS", {"sdpa": lambda *_, **__: (found, None)}):
-        assert wides._attention(nn.Module(), q, k, v, None)[0] is found
-
-
-@pytest.mark.parametrize("has_instructions", [False, True])
-@pytest.mark.parametrize("tokens", [wides.SHORT, wides.SHORT + 1])
-def test_cpu_float32_attention_of_many_tokens_needs_cpu_without_instructions(
-    tokens: int, has_instructions: bool, cpu: dict[str, bool]
-) -> None:
-    cpu["avx512_bf16"] = has_instructions
-    found = torch.randn(1, tokens, 4, 8)
-    q, k, v = (torch.randn(1, 4, tokens, 8).bfloat16() for _ in range(3))
-    module: Any = nn.Module()
-    module.is_causal = True
-    with patch.object(wides, "ALL_ATTENTION_FUNCTIONS", {"sdpa": lambda *_, **__: (found, None)}):
-        is_tables = wides._attention(module, q, k, v, None)[0] is found
-    assert is_tables == (has_instructions and tokens > wides.SHORT)
-
-
 @pytest.fixture
 def cpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """What torch says that the CPU has."""
@@ -210,33 +139,13 @@ def test_widen_replaces_layers_where_cpu_lacks_dtype(dtype: Dtype, cpu: dict[str
     assert linears(slow) == [dtype != "float32"] * len(linears(slow))
     assert len(linears(slow)) > 1
     assert isinstance(slow.lm_head, WideLinear) == (dtype != "float32")
-    attention = "sdpa" if dtype == "float32" else wides.ATTENTION
-    assert slow.base.config._attn_implementation == attention
-    assert attention not in slow.base.config.to_json_string()
 
     cpu["avx512_bf16"] = cpu["avx512_fp16"] = True
     fast = loaded()
     assert not any(linears(fast))
-    assert fast.base.config._attn_implementation == attention
     row = [[5, 6, 7]], [[10, 11, 12, 13, 14, 15]]
     states, slow_states = fast.hidden_states(*row).float(), slow.hidden_states(*row).float()
     assert (states - slow_states).norm() <= 0.02 * states.norm()
-
-
-def test_widen_leaves_non_cpu_model(cpu: dict[str, bool]) -> None:
-    assert not cpu
-    config = load_policy(DEMO, seed=0).base.config
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    wides.widen(model)
-    assert model.config._attn_implementation == "sdpa"
-    assert not any(isinstance(module, WideLinear) for module in model.modules())
-
-
-def test_widen_leaves_other_attention_implementation(cpu: dict[str, bool]) -> None:
-    assert not cpu
-    eager = dataclasses.replace(DEMO, dtype="bfloat16", attention="eager")
-    assert load_policy(eager, seed=0).base.config._attn_implementation == "eager"
 
 
 def test_cpu_float32_checkpointed_layers_give_same_gradients(cpu: dict[str, bool]) -> None:
