@@ -41,7 +41,7 @@ from paint.grading.math.grader import MathGrade, MathGrader, Verdict
 from paint.inference.engine import Completion, OnCompletion, Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError
-from paint.models.weights import save_adapter
+from paint.models.weights import save_trained
 from processes import until
 
 PROTOCOL = SamplingProtocol(3, thinking=False, sampling=Sampling(1.0, 1.0, -1, 80))
@@ -337,7 +337,7 @@ def test_grade_without_evaluation_is_refused(
 def test_resolve_unsupported_adapter_kind_is_refused(
     policy: Policy, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    save_adapter(policy, tmp_path)
+    save_trained(policy, tmp_path)
     path = tmp_path / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     with pytest.raises(PolicyError, match="plain LoRA adapter"):
@@ -347,7 +347,7 @@ def test_resolve_unsupported_adapter_kind_is_refused(
 def test_resolve_targets_of_different_models_or_shapes_are_refused(
     policy: Policy, tmp_path: Path
 ) -> None:
-    save_adapter(policy, tmp_path / "one")
+    save_trained(policy, tmp_path / "one")
     config = json.loads((tmp_path / "one" / "adapter_config.json").read_text())
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "adapter_config.json").write_text(json.dumps(config | {"r": 4}))

@@ -40,7 +40,7 @@ from paint.inference.vllm.process import (
     server_environment,
 )
 from paint.models.policy import Policy
-from paint.models.weights import load_adapter
+from paint.models.weights import load_trained
 from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch
 from processes import alive, until
 
@@ -368,7 +368,7 @@ def test_sync_weights_folder_unreadable_by_server_is_named(
     fake_servers: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = opened(fake_servers())
-    monkeypatch.setattr(vllm_engine, "save_adapter", lambda *_: None)
+    monkeypatch.setattr(vllm_engine, "save_trained", lambda *_: None)
     with pytest.raises(
         EngineError,
         match=rf"cannot read {engine.folder}/paint-.*--rollout\.adapter-folder",
@@ -571,7 +571,7 @@ def test_sync_weights_full_disk_is_reported(
         raise OSError("no space left")
 
     engine = opened(fake_servers())
-    monkeypatch.setattr(vllm_engine, "save_adapter", full)
+    monkeypatch.setattr(vllm_engine, "save_trained", full)
     with pytest.raises(
         EngineError, match=r"could not be written to .*no space left; free some space"
     ):
@@ -783,7 +783,7 @@ class Stale(LocalEngine):
 
     def generate(self, prompts: Any, sampling: Sampling, seeds: Any) -> list[Completion]:
         current = [p.detach().clone() for p in self.policy.trainable]
-        load_adapter(self.policy, self.folder)
+        load_trained(self.policy, self.folder)
         try:
             return super().generate(prompts, sampling, seeds)
         finally:

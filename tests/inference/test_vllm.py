@@ -37,7 +37,7 @@ from paint.inference.vllm.client import VllmServer
 from paint.inference.vllm.engine import VllmEngine
 from paint.inference.vllm.process import ServerProcess, free_port
 from paint.models.policy import Policy, load_policy
-from paint.models.weights import save_adapter
+from paint.models.weights import save_trained
 from processes import alive, in_two_processes, train_command, until
 from real_vllm import LEAN, SERVER, SMALL, needs_vllm
 from runs import adapter, assert_same, kill_and_resume, stored
@@ -198,7 +198,7 @@ def test_vllm_prefix_cache_is_not_reused_across_adapters(
     for seed in (14, 15):
         move(trained, seed, by=0.1)
         shutil.rmtree(folder, ignore_errors=True)
-        save_adapter(trained, folder)
+        save_trained(trained, folder)
         httpx2.post(
             f"{url}/v1/load_lora_adapter", json={"lora_name": name, "lora_path": str(folder)}
         ).raise_for_status()
@@ -443,7 +443,7 @@ def test_rank0_failure_ends_all_ranks_with_message(tmp_path: Path) -> None:
 def test_eval_through_server_killed_and_resumed_gives_same_metrics(
     popen: Popen, url: str, trained: Policy, tmp_path: Path
 ) -> None:
-    save_adapter(trained, tmp_path / "mine")
+    save_trained(trained, tmp_path / "mine")
 
     def command(folder: str, *more: str) -> list[str]:
         flags = [

@@ -15,7 +15,7 @@ from paint.config.schema import ConfigError
 from paint.inference.vllm.process import server_command
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.teacher import open_teacher
-from paint.models.weights import load_adapter, merge, save_adapter, weights_digest
+from paint.models.weights import load_trained, merge, save_trained, weights_digest
 from paint.training.trainer import train
 from runs import Sections, adapter, assert_same, assert_same_history, changed
 
@@ -118,9 +118,9 @@ def test_nf4_quantizes_only_layers_and_digest_covers_scales(rounded: Policy) -> 
 
 
 def test_nf4_adapter_is_saved_and_merge_is_refused(rounded: Policy, tmp_path: Path) -> None:
-    save_adapter(rounded, tmp_path / "adapter")
+    save_trained(rounded, tmp_path / "adapter")
     fresh = load_policy(NF4, seed=3)
-    load_adapter(fresh, tmp_path / "adapter")
+    load_trained(fresh, tmp_path / "adapter")
     assert torch.equal(
         fresh.hidden_states(PROMPTS, COMPLETIONS), rounded.hidden_states(PROMPTS, COMPLETIONS)
     )

@@ -30,7 +30,7 @@ from paint.inference.local import LocalEngine
 from paint.inference.vllm.process import free_port
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.sharding import ShardError, gather_parameters, is_sharded, passes_missing, shard
-from paint.models.weights import save_adapter, weights_digest
+from paint.models.weights import save_trained, weights_digest
 from processes import in_two_processes, train_command
 from runs import Sections, adapter, assert_same, assert_same_history, changed, wait_for
 
@@ -97,7 +97,7 @@ def test_shard_gathered_layers_compute_same_bits(
     assert all(map(torch.equal, expected, found))
     assert len(frozen(one)) == len(frozen(other))
 
-    save_adapter(other, tmp_path / "adapter")  # peft reads all weights for it
+    save_trained(other, tmp_path / "adapter")  # peft reads all weights for it
     assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()
     assert all(map(torch.equal, gradients(one), gradients(other)))
 

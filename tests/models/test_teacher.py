@@ -21,7 +21,7 @@ from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.teacher import FILE, open_teacher
-from paint.models.weights import load_adapter, save_adapter
+from paint.models.weights import load_trained, save_trained
 from paint.objective.fused import fused_paint_loss
 from paint.objective.loss import paint_loss
 from paint.training import checkpoint
@@ -155,9 +155,9 @@ def test_ema_teacher_averages_updates_not_factors(
 def test_ema_teacher_starts_at_loaded_adapter(
     policy: Policy, trained: Policy, tmp_path: Path
 ) -> None:
-    save_adapter(trained, tmp_path)
+    save_trained(trained, tmp_path)
     fresh = load_policy(DEMO, seed=5)
-    load_adapter(fresh, tmp_path)
+    load_trained(fresh, tmp_path)
     teacher = open_teacher(fresh, EMA)
     student = hidden(fresh)
     move(fresh, 1)

@@ -18,8 +18,6 @@ from paint.models.weights import (
     load_trained,
     model_digests,
     read_adapter_shape,
-    save_adapter,
-    save_model,
     save_trained,
     weights_digest,
 )
@@ -31,8 +29,8 @@ import sys
 from pathlib import Path
 from paint.config.schema import ModelConfig
 from paint.models.policy import load_policy
-from paint.models.weights import save_adapter
-save_adapter(load_policy(ModelConfig(path="demo", dtype="float32"), seed=0), Path(sys.argv[1]))
+from paint.models.weights import save_trained
+save_trained(load_policy(ModelConfig(path="demo", dtype="float32"), seed=0), Path(sys.argv[1]))
 """
 
 
@@ -50,7 +48,7 @@ def test_save_adapter_is_equal_across_processes(tmp_path: Path) -> None:
 
 
 def test_adapter_digest_depends_on_weights_and_shape(trained: Policy, tmp_path: Path) -> None:
-    save_adapter(trained, tmp_path)
+    save_trained(trained, tmp_path)
     path, before = tmp_path / "adapter_config.json", _trained_digest(tmp_path)
     shape = json.loads(path.read_text())
     shape["target_modules"].reverse()
@@ -61,26 +59,8 @@ def test_adapter_digest_depends_on_weights_and_shape(trained: Policy, tmp_path: 
     path.write_text(json.dumps(shape))
     with torch.no_grad():
         trained.trainable[0].view(-1)[3] += 1e-4
-    save_adapter(trained, tmp_path)
+    save_trained(trained, tmp_path)
     assert _trained_digest(tmp_path) != before
-
-
-@pytest.mark.parametrize("part", ["nothing", "half of the rows", "no layer"])
-def test_save_adapter_sharded_part_is_refused(
-    trained: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
-) -> None:
-    """As a rank that holds its shard alone would: what is on disk is then what it holds."""
-    save_adapter(trained, tmp_path / "whole")
-    for name, layer in trained.adapted.items():
-        weight = layer.lora_B["default"].weight
-        if part == "nothing":
-            weight.data = weight.data[:0, 0]
-        elif part == "half of the rows" and name.endswith("layers.1.mlp.up_proj"):
-            weight.data = weight.data[: len(weight) // 2]
-    if part == "no layer":
-        monkeypatch.setattr("peft.get_peft_model_state_dict", lambda _: {})
-    with pytest.raises(PolicyError, match=r"lora_\w\.weight.*sharding"):
-        save_adapter(trained, tmp_path / "part")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +87,7 @@ def test_save_adapter_sharded_part_is_refused(
 def test_read_adapter_shape_invalid_config_is_refused_by_name(
     policy: Policy, tmp_path: Path, content: str | dict[str, Any], message: str
 ) -> None:
-    save_adapter(policy, tmp_path)
+    save_trained(policy, tmp_path)
     path = tmp_path / "adapter_config.json"
     if isinstance(content, dict):
         content = json.dumps(json.loads(path.read_text()) | content)
@@ -137,7 +117,7 @@ def test_model_digests_ignore_path_and_include_chat_template(
     policy: Policy, tmp_path: Path
 ) -> None:
     whole = load_policy(ModelConfig(path="demo", dtype="float32", train_mode="full"), seed=0)
-    save_model(whole, tmp_path)
+    save_trained(whole, tmp_path)
     moved = ModelConfig(path=str(tmp_path), dtype="float32")
     assert model_digests(load_policy(moved, seed=0)) == model_digests(policy)
     template = tmp_path / "chat_template.jinja"
@@ -155,7 +135,6 @@ def test_save_trained_non_finite_weights_are_refused(
     before = [parameter.clone() for parameter in policy.trainable]
     with torch.no_grad():
         policy.trainable[0].view(-1)[3] = torch.inf
-    # What it writes is read back at once, and is what it is.
     save_trained(policy, tmp_path / "saved")
     with torch.no_grad():
         policy.trainable[0].copy_(before[0])

@@ -18,7 +18,7 @@ from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.inference.engine import Completion, derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
-from paint.models.weights import load_adapter
+from paint.models.weights import load_trained
 from paint.training.rollouts import Rollout, ScoredRollout, logprob_mismatches, off_policy_metrics
 from paint.training.trainer import train
 from processes import in_two_processes, train_command
@@ -51,7 +51,7 @@ def test_off_policy_completions_use_adapter_of_two_updates_ago(
     for step in range(5):
         author = load_policy(config.model, seed=0)
         if step > 2:
-            load_adapter(author, run / f"checkpoints/step-{step - 2:06d}/adapter")
+            load_trained(author, run / f"checkpoints/step-{step - 2:06d}/adapter")
         rows = batch_indices(len(problems), 8, step, 0)
         prompts = [author.student_prompt(problems[i].problem) for i in rows]
         seeds = [derive_seed(0, step, row) for row in range(8)]

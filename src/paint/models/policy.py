@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -157,8 +158,8 @@ class Policy:
     def solution_ids(self, solution: str) -> list[int]:
         """Token ids of a solution as a completion, including the end token."""
         _require_no_control(self.tokenizer, solution)
-        ids = self.tokenizer.encode(solution, add_special_tokens=False)
         end = self.tokenizer.eos_token_id
+        ids = self.tokenizer.encode(solution, add_special_tokens=False)
         return [*ids, self.end_ids[0] if end is None else end]
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
@@ -194,16 +195,16 @@ class Policy:
             )
 
         with torch.no_grad():
-            layers = list(self.adapted.values())
-            originals = [layer.get_base_layer().weight.clone() for layer in layers]
+            weights = [layer.get_base_layer().weight for layer in self.adapted.values()]
+            originals = [weight.clone() for weight in weights]
             self.model.merge_adapter()
             try:
                 yield
             finally:
                 self.model.unmerge_adapter()
                 # Subtracting the adapter rounds again, so restore the weights from copies.
-                for layer, original in zip(layers, originals, strict=True):
-                    layer.get_base_layer().weight.copy_(original)
+                for weight, original in zip(weights, originals, strict=True):
+                    weight.copy_(original)
 
     def hidden_states(
         self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
@@ -270,9 +271,7 @@ def encode(
 
 def _shared(a: Sequence[int], b: Sequence[int]) -> int:
     """Length of the common prefix of two sequences of token ids."""
-    return next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
-    )
+    return len([*takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))])
 
 
 def _require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
@@ -288,13 +287,8 @@ def load_policy(
 ) -> Policy:
     """Load a model and its tokenizer, and add a new adapter with train_mode "lora".
 
-    A new adapter has B = 0, so that the student starts as the base.
-
-    Args:
-        config: path, dtype, tuning, LoRA rank and targets, thinking of the two views (paper:
-            section 'Experimental Details'). With train_mode "full" there is no adapter, and every
-            weight is trained.
-        seed: of the adapter's initial A.
+    A new adapter has B = 0, so that the student starts as the base; ``seed`` is that of its A. With
+    train_mode "full" there is no adapter, and every weight is trained.
 
     Raises:
         ConfigError: the device does not support the dtype.
@@ -313,21 +307,12 @@ def load_policy(
         base.to(device)
     widen(base)
     _require_usable(base, tokenizer, config)
-
-    lm_head = base.get_output_embeddings()
-    if not isinstance(lm_head, nn.Linear):
-        raise PolicyError(
-            f"model.path {config.path!r}: the loss needs a plain linear lm_head, and this one is a "
-            f"{type(lm_head).__module__}.{type(lm_head).__name__}; "
-            f"model.lora_targets must leave it out"
-        )
-
     model.eval()
     if config.gradient_checkpointing:
         _checkpoint_gradients(model)
     digest = digest_of_weights(base) if is_sharded(base) else None
     thinking = config.student_thinking, config.teacher_thinking
-    policy = Policy(model, tokenizer, lm_head, *thinking, digest=digest)
+    policy = Policy(model, tokenizer, base.get_output_embeddings(), *thinking, digest=digest)
     return _packing(policy, config) if config.packed else policy
 
 
@@ -351,7 +336,7 @@ def _load_base(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load the complete model, without generation settings that would change its sampling.
 
-    If the model is sharded, its weights stay in their file until they are read.
+    If the model is sharded, its weights stay in their file, and in its dtype, until they are read.
     """
     if not sys.stderr.isatty():
         disable_progress_bar()
@@ -370,8 +355,13 @@ def _load_base(
             GenerationConfig.from_pretrained(model_path(config.path))
 
     _require_whole(base, loading, config)
-    if is_shared:
-        _require_own_dtype(base, config)
+    own = str(base.dtype).removeprefix("torch.")
+    if is_shared and own != config.dtype:  # each rank would convert, and hold, all of them
+        raise PolicyError(
+            f"model.path {format_value(config.path)} is stored in {own}, and model.shard reads "
+            f"each layer from its file as it is: set model.dtype to {own}, or store it in "
+            f"{config.dtype}"
+        )
     for module in base.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             # bitsandbytes would repack 4-bit weights into a format without gradients.
@@ -464,23 +454,12 @@ def _require_whole(
     faults = (("lacks", missing), ("has, in addition to what its config describes,", unexpected))
     for fault, names in faults:
         if names:
+            some = ", ".join(sorted(names)[:3])
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             raise PolicyError(
-                f"model.path {format_value(config.path)} {fault} "
-                f"{', '.join(sorted(names)[:3])}{more}; "
-                f"its weights and its config.json belong to different models, or files are missing"
+                f"model.path {format_value(config.path)} {fault} {some}{more}; its weights and its "
+                f"config.json belong to different models, or files are missing"
             )
-
-
-def _require_own_dtype(base: PreTrainedModel, config: cfg.ModelConfig) -> None:
-    """Raise PolicyError if weights would be converted, because each rank would hold all of them."""
-    own = str(base.dtype).removeprefix("torch.")
-    if own != config.dtype:
-        raise PolicyError(
-            f"model.path {format_value(config.path)} is stored in {own}, and model.shard reads "
-            "each layer "
-            f"from its file as it is: set model.dtype to {own}, or store it in {config.dtype}"
-        )
 
 
 def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.ModelConfig) -> None:
@@ -489,6 +468,11 @@ def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.M
     if head is None:
         raise PolicyError(
             f"model.path {config.path!r} has no lm_head; a causal language model is needed"
+        )
+    if not isinstance(head, nn.Linear):
+        raise PolicyError(
+            f"model.path {config.path!r}: the loss needs a plain linear lm_head, and this one is a "
+            f"{type(head).__module__}.{type(head).__name__}; model.lora_targets must leave it out"
         )
     if len(tokenizer) > head.weight.shape[0]:
         raise PolicyError(
@@ -499,10 +483,9 @@ def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.M
     ends = _end_ids(base, tokenizer)
     if not ends or not all(isinstance(i, int) and 0 <= i < head.weight.shape[0] for i in ends):
         raise PolicyError(
-            f"model.path {format_value(config.path)} has {ends or 'no token'} to end a "
-            "completion with: "
-            f"each would be truncated; set eos_token_id in its generation_config.json to tokens of "
-            f"its vocabulary"
+            f"model.path {format_value(config.path)} has {ends or 'no token'} to end a completion "
+            "with: each would be truncated; set eos_token_id in its generation_config.json to "
+            "tokens of its vocabulary"
         )
 
     # Some model families scale or cap logits after the head. The loss must use the logits that the

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
@@ -73,7 +73,10 @@ def shard(base: PreTrainedModel, device: torch.device | str) -> None:
     # The norm is replicated, too: weights of the root module would stay gathered after a forward
     # pass, and state_dict, which rank 0 calls alone, would reshard them on that rank only.
     replicated = set(base.parameters()) - shared
-    mesh = _mesh(torch.device(device))
+    here = ranks_here()
+    shape = torch.distributed.get_world_size() // here, here
+    names = ("machine", "rank")
+    mesh = init_device_mesh(torch.device(device).type, shape, mesh_dim_names=names)["rank"]
     for layer in [*layers, decoder]:
         fully_shard(layer, mesh=mesh, ignored_params=replicated)
 
@@ -101,17 +104,11 @@ def gather_parameters(model: nn.Module) -> Iterator[None]:
             layer.reshard()
 
 
-def whole_parameters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield every parameter by name, gathered one at a time. Collective if sharded."""
-    for name, value in model.named_parameters():
-        yield name, value.full_tensor() if isinstance(value, DTensor) else value
-
-
 def digest_of_weights(base: nn.Module) -> str:
     """Digest of a model without its adapters, whether sharded or not. Collective if sharded."""
     return digest_of(
-        (name.replace(".base_layer", ""), value)
-        for name, value in whole_parameters(base)
+        (name.replace(".base_layer", ""), v.full_tensor() if isinstance(v, DTensor) else v)
+        for name, v in base.named_parameters()
         if "lora_" not in name
     )
 
@@ -146,12 +143,3 @@ def passes_missing(accelerator: Accelerator, model: nn.Module, passes: int) -> i
         return 0
     of_all = accelerator.gather(torch.tensor([passes], device=accelerator.device))
     return int(of_all.max()) - passes
-
-
-def _mesh(device: torch.device) -> DeviceMesh:
-    """The ranks of this machine."""
-    here = ranks_here()
-    machines = torch.distributed.get_world_size() // here
-    return init_device_mesh(device.type, (machines, here), mesh_dim_names=("machine", "rank"))[
-        "rank"
-    ]

@@ -1,17 +1,12 @@
-"""Saving, loading and merging of trained weights: a LoRA adapter or a full model.
-
-Saved weights are read back at once and compared with the trained ones.
-"""
+"""Saving, loading and merging of trained weights: a LoRA adapter or a full model."""
 
 import json
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import peft
 import torch
-from peft.tuners.lora import Linear
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import Tensor
@@ -107,104 +102,35 @@ def trained_digest(policy: Policy) -> str:
     return digest_of((name, value) for name, value in named if value.requires_grad)
 
 
-def save_adapter(policy: Policy, folder: Path) -> None:
-    """Save the adapter in peft's format, and check it by reading it back.
-
-    Raises:
-        PolicyError: the file does not contain the trained values, or their shapes differ from the
-            config's (both happen with sharded parameters).
-        OSError: the disk is full or not writable.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # _require_whole refuses that case below
-        trained = peft.get_peft_model_state_dict(policy.model)
-    _require_whole(policy, folder, trained)
-    try:
-        policy.model.save_pretrained(folder)
-    except SafetensorError as error:  # raised when the disk is full
-        raise OSError(f"{folder} could not be written: {reason(error)}") from error
-    _sort_targets(folder / ADAPTER_CONFIG)
-
-    stored = load_peft_weights(str(folder), device="cpu")
-    for name, value in trained.items():
-        if name not in stored or not torch.equal(stored[name], value.detach().cpu()):
-            raise PolicyError(
-                f"{folder}: {name} was not saved as it was trained; do not use this checkpoint"
-            )
-
-
-def load_adapter(policy: Policy, folder: Path) -> None:
-    """Load saved adapter weights into the policy, bit by bit.
-
-    Raises:
-        PolicyError: the folder has no adapter, one of another shape, or one that is not finite.
-    """
-    with wrap_errors(folder, PolicyError, "it must hold an adapter for this model"):
-        weights = load_peft_weights(str(folder), device=str(policy.device))
-    _require_finite(folder, weights)
-    with wrap_errors(folder, PolicyError, "it must hold an adapter for this model"):
-        result = set_peft_model_state_dict(policy.model, weights)
-
-    missing = set(peft.get_peft_model_state_dict(policy.model)) - set(weights)
-    if missing or result.unexpected_keys:
-        raise PolicyError(f"{folder}: adapter of another shape (missing {sorted(missing)[:3]} ...)")
-
-
-def save_model(policy: Policy, folder: Path) -> None:
-    """Save every weight and the tokenizer in transformers' format, and read the weights back.
-
-    Raises:
-        PolicyError: the folder does not contain the trained values.
-        OSError: the disk is full or not writable.
-    """
-    try:
-        merge(policy, folder)
-    except SafetensorError as error:
-        raise OSError(f"{folder} could not be written: {reason(error)}") from error
-
-    stored = _read_model(policy, folder)
-    for name, value in policy.model.named_parameters():
-        if not torch.equal(stored[name], value.detach().cpu()):
-            raise PolicyError(
-                f"{folder}: {name} was not saved as it was trained; do not use this checkpoint"
-            )
-
-
-def load_model(policy: Policy, folder: Path) -> None:
-    """Load a saved model into a policy with train mode "full", bit by bit.
-
-    Raises:
-        PolicyError: the folder has no model, one of another shape, or one that is not finite.
-    """
-    stored = _read_model(policy, folder)
-    _require_finite(folder, stored)
-    with torch.no_grad():
-        for name, value in policy.model.named_parameters():
-            value.copy_(stored[name])
-
-
 def trained_in(checkpoint: Path, tuning: Literal["lora", "full"]) -> Path:
     """Folder of the trained weights in a checkpoint."""
     return checkpoint / {"lora": "adapter", "full": "model"}[tuning]
 
 
 def save_trained(policy: Policy, folder: Path) -> None:
-    """Save the trained weights, an adapter or a model, and read them back.
+    """Save the trained weights: an adapter in peft's format, or a model in transformers'.
 
     Raises:
-        PolicyError, OSError: as save_adapter and save_model do.
+        OSError: the disk is full or not writable.
     """
-    save = {"lora": save_adapter, "full": save_model}[policy.tuning]
-    save(policy, folder)
+    try:
+        if policy.tuning == "full":
+            merge(policy, folder)
+        else:
+            policy.model.save_pretrained(folder)
+            _sort_targets(folder / ADAPTER_CONFIG)
+    except SafetensorError as error:  # how a full disk is reported
+        raise OSError(f"{folder} could not be written: {reason(error)}") from error
 
 
 def load_trained(policy: Policy, folder: Path) -> None:
     """Load weights saved by ``save_trained`` into the policy, bit by bit.
 
     Raises:
-        PolicyError: as load_adapter and load_model do.
+        PolicyError: the folder has no such weights, some of another shape, or some that are not
+            finite.
     """
-    load = {"lora": load_adapter, "full": load_model}[policy.tuning]
+    load = {"lora": _load_adapter, "full": _load_model}[policy.tuning]
     load(policy, folder)
 
 
@@ -224,29 +150,6 @@ def merge(policy: Policy, folder: Path) -> None:
         policy.tokenizer.save_pretrained(folder)
 
 
-def _require_whole(policy: Policy, folder: Path, trained: Mapping[str, Tensor]) -> None:
-    """Refuse an adapter of which this process has only a part, or nothing.
-
-    Expected shapes follow from the layers' sizes and the LoRA rank.
-    """
-    rank = policy.model.peft_config["default"].r
-    expected: dict[str, tuple[int, ...]] = {}
-    for name, layer in policy.adapted.items():
-        if isinstance(layer, Linear):
-            stem = f"base_model.model.{name}.lora_"
-            expected[f"{stem}A.weight"] = (rank, layer.in_features)
-            expected[f"{stem}B.weight"] = (layer.out_features, rank)
-
-    found = {name: tuple(value.shape) for name, value in trained.items()}
-    for name in sorted(expected.keys() | found.keys()):
-        shape = expected.get(name)
-        if name not in found or found[name] != (shape or found[name]) or 0 in found[name]:
-            raise PolicyError(
-                f"{folder}: {name} is {found.get(name)} here, and {shape or 'not empty'} in a "
-                f"complete adapter; do not use this checkpoint, and train without sharding"
-            )
-
-
 def _sort_targets(path: Path) -> None:
     """Sort the target modules in the file, which peft writes in the arbitrary order of a set."""
     shape = json.loads(path.read_bytes())
@@ -261,12 +164,19 @@ def _require_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
             raise PolicyError(f"{folder}: {name} has values that are not finite; train it again")
 
 
-def _read_model(policy: Policy, folder: Path) -> dict[str, Tensor]:
-    """Read every weight of a saved model, on the CPU, by the names of the policy's model.
+def _load_adapter(policy: Policy, folder: Path) -> None:
+    with wrap_errors(folder, PolicyError, "it must hold an adapter for this model"):
+        weights = load_peft_weights(str(folder), device=str(policy.device))
+    _require_finite(folder, weights)
+    with wrap_errors(folder, PolicyError, "it must hold an adapter for this model"):
+        result = set_peft_model_state_dict(policy.model, weights)
 
-    Raises:
-        PolicyError: the folder has no model, or not all weights of one of the policy's shape.
-    """
+    missing = set(peft.get_peft_model_state_dict(policy.model)) - set(weights)
+    if missing or result.unexpected_keys:
+        raise PolicyError(f"{folder}: adapter of another shape (missing {sorted(missing)[:3]} ...)")
+
+
+def _load_model(policy: Policy, folder: Path) -> None:
     with wrap_errors(folder, PolicyError, "it must hold a model that can be loaded"):
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder, dtype=policy.model.dtype, local_files_only=True, output_loading_info=True
@@ -281,4 +191,7 @@ def _read_model(policy: Policy, folder: Path) -> dict[str, Tensor]:
             f"{folder}: a model of another shape than the policy's, or without "
             f"{sorted(missing)[:3]}"
         )
-    return stored
+    _require_finite(folder, stored)
+    with torch.no_grad():
+        for name, value in policy.model.named_parameters():
+            value.copy_(stored[name])

@@ -52,7 +52,7 @@ from paint.inference.vllm.process import (
     server_environment,
 )
 from paint.models.policy import Policy
-from paint.models.weights import save_adapter
+from paint.models.weights import save_trained
 
 HEARTBEAT_SECONDS = 5.0
 """Time between two health checks of a server that works."""
@@ -161,7 +161,7 @@ class VllmEngine(RemoteEngine):
         adapter = self.folder / f"paint-{self.run}-{self.version:06d}"
         try:
             with atomic_dir(adapter) as partial:
-                save_adapter(self.policy, partial)
+                save_trained(self.policy, partial)
         except OSError as error:
             raise EngineError(
                 f"the adapter could not be written to {adapter}: {error}; free some space, or "
