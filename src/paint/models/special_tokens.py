@@ -14,8 +14,8 @@ Control text is not escaped by other tokens: a server would tokenise the same ro
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
@@ -53,8 +53,7 @@ def special_text_finder(tokenizer: PreTrainedTokenizerBase, **texts: str) -> str
     return f": {', '.join(pieces)}" if pieces else None
 
 
-@dataclass(frozen=True)
-class _Control:
+class _Control(NamedTuple):
     pattern: re.Pattern[str]
     normalize: Callable[[str], str]
 
@@ -67,30 +66,28 @@ def _control(tokenizer: PreTrainedTokenizerBase, template: str, size: int) -> _C
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     normalizer = getattr(backend, "normalizer", None)
-    normalize = normalizer.normalize_str if normalizer is not None else _identity
+    normalize = normalizer.normalize_str if normalizer is not None else str
 
     pieces = {*_special_tokens(tokenizer), *_turn_marks(tokenizer)}
     pieces |= {normalize(piece) for piece in pieces}
     longest_first = sorted((piece for piece in pieces if piece.strip()), key=len, reverse=True)
-    nothing = r"(?!)"
-    return _Control(re.compile("|".join(map(re.escape, longest_first)) or nothing), normalize)
+    matches_nothing = r"(?!)"
+    pattern = "|".join(map(re.escape, longest_first)) or matches_nothing
+    return _Control(re.compile(pattern), normalize)
 
 
 def _special_tokens(tokenizer: PreTrainedTokenizerBase) -> set[str]:
     """Special tokens that are not ordinary words of the vocabulary, such as a padding token "!"."""
     tokens = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
 
-    def ids(token: str, *, as_text: bool) -> list[int]:
-        found: list[int] = tokenizer.encode(
-            token, add_special_tokens=False, split_special_tokens=as_text
+    def is_control(token: str) -> bool:
+        ids, as_text = (
+            tokenizer.encode(token, add_special_tokens=False, split_special_tokens=split)
+            for split in (False, True)
         )
-        return found
+        return bool(ids != as_text)
 
-    return {
-        token
-        for token in tokens | set(tokenizer.all_special_tokens)
-        if ids(token, as_text=False) != ids(token, as_text=True)
-    }
+    return set(filter(is_control, tokens | set(tokenizer.all_special_tokens)))
 
 
 def _turn_marks(tokenizer: PreTrainedTokenizerBase) -> set[str]:
@@ -112,7 +109,3 @@ def _turn_marks(tokenizer: PreTrainedTokenizerBase) -> set[str]:
         between = text[places[i] + len(contents[i]) : places[i + 1]]
         marks |= set(_MARK.findall(between)) - within_turns or {between.rstrip()}
     return marks
-
-
-def _identity(text: str) -> str:
-    return text

@@ -58,7 +58,12 @@ class Teacher:
     @contextmanager
     def view(self) -> Iterator[None]:
         """Turn the policy's model into the teacher within the block, without gradients."""
-        with torch.no_grad(), self._weights():
+        weights: AbstractContextManager[None] = nullcontext()
+        if self.policy.tuning == "full" and self.own:
+            weights = _swapped(dict(self.policy.model.named_parameters()), self.own)
+        elif self.config.weights != "live":
+            weights = _replacing_adapters(self.policy, self.own)
+        with torch.no_grad(), weights:
             yield
 
     def follow(self) -> None:
@@ -101,13 +106,6 @@ class Teacher:
             )
         for name, value in self.own.items():
             value.copy_(stored[name])
-
-    def _weights(self) -> AbstractContextManager[Any]:
-        if self.config.weights == "live":
-            return nullcontext()
-        if self.policy.tuning == "full":
-            return _swapped(dict(self.policy.model.named_parameters()), self.own)
-        return _replacing_adapters(self.policy, self.own)
 
 
 def open_teacher(policy: Policy, config: cfg.TeacherConfig) -> Teacher:
