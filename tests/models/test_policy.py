@@ -151,7 +151,7 @@ def test_prompt_over_model_length_is_measured_without_warning(
     assert not caplog.records
 
 
-def test_save_adapter_round_trip_is_bitwise(trained: Policy, tmp_path: Path) -> None:
+def test_save_trained_round_trip_is_bitwise(trained: Policy, tmp_path: Path) -> None:
     save_trained(trained, tmp_path / "adapter")
     fresh = load_policy(DEMO, seed=5)
     load_trained(fresh, tmp_path / "adapter")

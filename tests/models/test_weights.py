@@ -34,7 +34,7 @@ save_trained(load_policy(ModelConfig(path="demo", dtype="float32"), seed=0), Pat
 """
 
 
-def test_save_adapter_is_equal_across_processes(tmp_path: Path) -> None:
+def test_save_trained_is_equal_across_processes(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         command = [sys.executable, "-c", SAVE, str(tmp_path / seed)]
         subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": seed})
