@@ -37,41 +37,24 @@ Prompts = Mapping[str, list[int]]
 
 @dataclass(frozen=True)
 class SamplingProtocol:
-    """Sampling settings; the defaults are the paper's (section 'Experimental Details').
+    """Sampling settings; the defaults are the paper's (section 'Experimental Details')."""
 
-    Attributes:
-        samples: k, the samples of each problem.
-        shown: description of the context that the prompts add to the problem, for the record;
-            None for the deployment prompt, which adds none.
-    """
-
-    samples: int = 12
+    samples: int = 12  # k, of each problem
     thinking: bool = True
     sampling: Sampling = PAPER_SAMPLING
     seed: int = 0
-    shown: str | None = None
+    shown: str | None = None  # the context that prompts add to the problem, for the record
 
 
 @dataclass(frozen=True)
 class EvalTask:
-    """One policy's samples of one problem set.
+    """One policy's samples of one problem set."""
 
-    Attributes:
-        folder: the store's folder, POLICY/PROBLEM_SET.
-        prompts: the prompt of each problem.
-        trained: folder of the adapter, or of the model after full fine-tuning; None for the base
-            model.
-    """
-
-    folder: Path
+    folder: Path  # the store's: POLICY/PROBLEM_SET
     problems: Sequence[Problem]
     prompts: Prompts
     protocol: SamplingProtocol
-    trained: Path | None = None
-
-    @property
-    def title(self) -> str:
-        return f"{self.folder.parent.name}, {self.folder.name}"
+    trained: Path | None = None  # folder of an adapter or a trained model; None for the base model
 
 
 def base_as_rank1_adapter(model: cfg.ModelConfig) -> cfg.ModelConfig:
@@ -125,9 +108,7 @@ def collect_samples(
 
     Raises:
         ConfigError: a prompt and its completion do not fit in the model's positions.
-        StoreError: a folder holds an evaluation with other settings.
-        CorruptFileError: a stored file or trained weights changed since they were written.
-        FolderInUse: another process uses the folder.
+        StoreError, CorruptFileError, FolderInUse: as `open_store`.
         EngineError, LogprobMismatchError: the engine fails or disagrees with the policy.
         PolicyError: the trained weights cannot be loaded.
     """
@@ -144,11 +125,12 @@ def collect_samples(
             if store.dropped:
                 display.note(f"{store.folder}: the last sample is cut and is generated again")
 
-        if any(store.missing for store in stores):
+        unfinished = [row for row in zip(tasks, stores, strict=True) if row[1].missing]
+        if unfinished:
             problems = [problem for task in tasks for problem in task.problems]
             setup = EngineSetup(policy, model, rollout, folder, display, max_tokens)
             with open_engine(setup, problems) as engine:
-                _generate_all(policy, engine, tasks, stores, display)
+                _generate_all(policy, engine, unfinished, display)
         yield stores
 
 
@@ -157,7 +139,8 @@ def generate(
 ) -> None:
     """Generate every missing sample and store each as soon as it is complete."""
     missing, total = store.missing, len(store.rows)
-    with display.counting(task.title, total, total - len(missing)) as count:
+    title = f"{task.folder.parent.name}, {task.folder.name}"
+    with display.counting(title, total, total - len(missing)) as count:
 
         def add(index: int, completion: Completion) -> None:
             store.add(sample_of(policy, task, *missing[index], completion))
@@ -201,13 +184,10 @@ def open_task(
     Args:
         model: name of the base model, for the record; models are identified by their weights.
         engine: local, vllm or merged; their completions for one seed may differ.
-
-    Raises:
-        StoreError: the folder holds an evaluation with other settings.
     """
-    protocol, trained = task.protocol, task.trained
-    is_full_model = trained is not None and policy.tuning == "full"
-    identity = _trained_digest(trained) if trained else None
+    protocol = task.protocol
+    identity = _trained_digest(task.trained) if task.trained else None
+    is_full_model = task.trained is not None and policy.tuning == "full"
     settings = {
         "model": model,
         "weights": identity if is_full_model else weights_digest(policy),
@@ -246,25 +226,15 @@ def require_room(policy: Policy, task: EvalTask) -> int:
 
 
 def _generate_all(
-    policy: Policy,
-    engine: Engine,
-    tasks: Sequence[EvalTask],
-    stores: Sequence[Store],
-    display: Display,
+    policy: Policy, engine: Engine, unfinished: Sequence[tuple[EvalTask, Store]], display: Display
 ) -> None:
-    is_base = True
-    for trained, group in groupby(zip(tasks, stores, strict=True), key=lambda row: row[0].trained):
-        unfinished = [(task, store) for task, store in group if store.missing]
-        if not unfinished:
-            continue
-
+    for i, (trained, group) in enumerate(groupby(unfinished, key=lambda row: row[0].trained)):
         if trained is not None:
             load_trained(policy, trained)
-            is_base = False
-        elif not is_base:
+        elif i:
             raise ValueError("tasks of the base model must come before those of trained policies")
         engine.sync_weights()
-        for task, store in unfinished:
+        for task, store in group:
             generate(policy, engine, task, store, display)
 
 

@@ -8,22 +8,22 @@ often correct, so such metrics would be biased.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from paint.core import storage
 from paint.core.display import Display
 from paint.core.errors import ConfigError
+from paint.core.storage import digest
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import LABELS, Problem, item_of
 from paint.evaluation.metrics import GradedSamples
-from paint.evaluation.overrides import ManualLabels, apply_override, counted, manual_labels
+from paint.evaluation.overrides import ManualLabels, apply_override, manual_labels
 from paint.evaluation.store import (
     Store,
     StoreError,
@@ -48,16 +48,6 @@ REPETITION_TAIL, REPETITION_WINDOW = 4_000, 40
 """Characters at the end of a text that are checked for repetition; length of an n-gram."""
 
 
-@dataclass(frozen=True)
-class GradedSample:
-    """The fields of a sample that metrics need; its text stays on disk."""
-
-    grade: Grade
-    tokens: int
-    truncated: bool
-    repetitive: bool
-
-
 def grade(
     store: Store, grader: Grader, display: Display, *, by_hand: ManualLabels | None = None
 ) -> GradedSamples:
@@ -68,7 +58,7 @@ def grade(
 
     Raises:
         ConfigError: the grader is "none".
-        StoreError: samples are missing, or grades.jsonl cannot be written.
+        StoreError: samples are missing.
     """
     if isinstance(grader, NoGrader):
         raise ConfigError('the grader must not be "none": an evaluation needs grades')
@@ -81,46 +71,42 @@ def grade(
 
     problems = {problem.id: problem for problem in store.problems}
     by_hand = by_hand or {}
-    graded: dict[tuple[str, int], GradedSample] = {}
+    grades: dict[tuple[str, int], Grade] = {}
+    lengths: dict[tuple[str, int], tuple[int, bool]] = {}
+    repetitive: dict[tuple[str, int], bool] = {}
     samples = store.samples()
     with display.counting(f"grading {store.folder.name}", len(rows), 0) as count:
         while chunk := list(islice(samples, GRADED_AT_ONCE)):
-            grades = grader.grade(
+            found = grader.grade(
                 [item_of(problems[s.problem], s.text, truncated=s.truncated) for s in chunk]
             )
-            for s, verdicts in zip(chunk, grades, strict=True):
+            for s, verdicts in zip(chunk, found, strict=True):
                 row = (s.problem, s.sample)
-                verdicts = apply_override(verdicts, by_hand[row]) if row in by_hand else verdicts
-                graded[row] = GradedSample(verdicts, s.tokens, s.truncated, is_repetitive(s.text))
-            count.to(len(graded))
+                grades[row] = apply_override(verdicts, by_hand[row]) if row in by_hand else verdicts
+                lengths[row], repetitive[row] = (s.tokens, s.truncated), is_repetitive(s.text)
+            count.to(len(grades))
 
-    ordered, k = [graded[row] for row in rows], store.settings["samples"]
-    failed = [(p.id, graded[p.id, n].grade) for p, n in store.rows if graded[p.id, n].grade.failed]
-    if failed:
+    if failed := [row for row in rows if grades[row].failed]:
         display.note(
             f"{store.folder.name}: the grader failed on {len(failed)} of {len(rows)} samples, "
-            f"which count 0; first on problem {failed[0][0]}: {failed[0][1].reason}"
+            f"which count 0; first on problem {failed[0][0]}: {grades[failed[0]].reason}"
         )
     votes: Sequence[int | None] = [None] * len(rows)
     if isinstance(grader, MathGrader):
-        math_grades = [sample.grade for sample in ordered if isinstance(sample.grade, MathGrade)]
-        votes = cast_votes(math_grades, k, grader)
+        math_grades = [g for g in map(grades.__getitem__, rows) if isinstance(g, MathGrade)]
+        votes = cast_votes(math_grades, store.settings["samples"], grader)
     lines = [
         {
-            "problem": problem,
-            "sample": number,
-            **_verdict_columns(sample.grade, vote),
-            "looping": sample.repetitive,
-            **(
-                {"by_hand": by_hand[problem, number].reason} if (problem, number) in by_hand else {}
-            ),
+            "problem": row[0],
+            "sample": row[1],
+            **_verdict_columns(grades[row], vote),
+            "looping": repetitive[row],
+            **({"by_hand": by_hand[row].reason} if row in by_hand else {}),
         }
-        for (problem, number), sample, vote in zip(rows, ordered, votes, strict=True)
+        for row, vote in zip(rows, votes, strict=True)
     ]
     write_grades(store, lines)
-    return to_graded_samples(
-        store, lines, [(sample.tokens, sample.truncated) for sample in ordered]
-    )
+    return to_graded_samples(store, lines, [lengths[row] for row in rows])
 
 
 def _verdict_columns(grade: Grade, vote: int | None) -> dict[str, Any]:
@@ -140,26 +126,31 @@ def to_graded_samples(
         lengths: for each row, the tokens of its sample and whether it was truncated.
     """
     k = store.settings["samples"]
-    by_hand = Counter(
-        (row["by_hand"], row["strict"]["correct"]) for row in grades if "by_hand" in row
-    )
-
-    def table(values: Sequence[Any]) -> Any:
-        return np.array(values).reshape(-1, k)
-
     has_rewards = any("reward" in row for row in grades)
+    by_hand: dict[str, dict[str, int]] = {}
+    for row in grades:
+        if "by_hand" in row:
+            counts = by_hand.setdefault(row["by_hand"], {"right": 0, "wrong": 0})
+            counts["right" if row["strict"]["correct"] else "wrong"] += 1
+
+    def table(values: Iterable[Any]) -> Any:
+        return np.array(list(values)).reshape(-1, k)
+
+    def math_only(values: Iterable[Any]) -> Any:
+        return None if has_rewards else table(values)
+
     return GradedSamples(
-        problems=[_identity(problem) for problem in store.problems],
-        correct=table([row["strict"]["correct"] for row in grades]),
-        lenient=None if has_rewards else table([row["lenient"]["correct"] for row in grades]),
-        votes=None if has_rewards else table([row["vote"] for row in grades]),
-        tokens=table([tokens for tokens, _ in lengths]),
-        truncated=table([is_truncated for _, is_truncated in lengths]),
-        unboxed=None if has_rewards else table([row["strict"]["answer"] is None for row in grades]),
-        repetitive=table([row["looping"] for row in grades]),
-        rewards=table([float(row["reward"]) for row in grades]) if has_rewards else None,
+        problems=[digest(p.id, p.problem, *p.answers) for p in store.problems],
+        correct=table(row["strict"]["correct"] for row in grades),
+        lenient=math_only(row["lenient"]["correct"] for row in grades),
+        votes=math_only(row["vote"] for row in grades),
+        tokens=table(tokens for tokens, _ in lengths),
+        truncated=table(is_truncated for _, is_truncated in lengths),
+        unboxed=math_only(row["strict"]["answer"] is None for row in grades),
+        repetitive=table(row["looping"] for row in grades),
+        rewards=table(float(row["reward"]) for row in grades) if has_rewards else None,
         reasons=Counter(row["strict"]["reason"] for row in grades),
-        overridden=counted(by_hand),
+        overridden=dict(sorted(by_hand.items())),
         labels=_labels(store.problems),
         gold_warnings=() if has_rewards else gold_warnings(store.problems),
     )
@@ -184,17 +175,11 @@ def summarise(
         verdicts: a file of manual verdicts (paint.evaluation.overrides).
 
     Raises:
-        StoreError: samples are missing, two policies got different problems under one name, or a
-            file cannot be written.
-        DataError: a manual verdict is malformed, names no sample, or contradicts another one.
+        StoreError: samples are missing, or two policies got different problems under one name.
+        DataError: as `manual_labels`.
     """
-    policies = list(dict.fromkeys(store.folder.parent for store in stores))
-    names = [path.name for path in policies]
-    places = {
-        (path.name if names.count(path.name) == 1 else str(path), store.folder.name): store
-        for store in stores
-        for path in [store.folder.parent]
-    }
+    names = policy_names([store.folder for store in stores])
+    places = {(names[store.folder], store.folder.name): store for store in stores}
     texts = {place: (store.problems, store.settings["samples"]) for place, store in places.items()}
     by_hand = manual_labels(verdicts, texts)
 
@@ -222,9 +207,7 @@ def summarise_folders(
     """Call ``summarise`` on all stores below some folders.
 
     Raises:
-        StoreError: a folder contains no evaluation.
-        FolderInUse: another process uses a store.
-        DataError: as `summarise`.
+        StoreError, DataError: as `stored_in` and `summarise`.
     """
     with ExitStack() as stack:
         stores = [stack.enter_context(reopen_store(path)) for path in stored_in(folders)]
@@ -232,7 +215,7 @@ def summarise_folders(
 
 
 def stored_in(folders: Sequence[Path]) -> list[Path]:
-    """Find the evaluations below some folders, at any depth, the base model's first.
+    """Find the evaluations below some folders, the base model's first.
 
     Raises:
         StoreError: a folder contains none.
@@ -246,6 +229,16 @@ def stored_in(folders: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(paths))
 
 
+def policy_names(stores: Sequence[Path]) -> dict[Path, str]:
+    """The policy of every store: its folder's name, or its complete path if two are equal."""
+    policies = [policy.name for policy in dict.fromkeys(store.parent for store in stores)]
+    return {
+        store: policy.name if policies.count(policy.name) == 1 else str(policy)
+        for store in stores
+        for policy in [store.parent]
+    }
+
+
 def cast_votes(grades: Sequence[MathGrade], k: int, grader: MathGrader) -> list[int]:
     """The vote of each sample: equal answers to one problem share a number.
 
@@ -254,35 +247,23 @@ def cast_votes(grades: Sequence[MathGrade], k: int, grader: MathGrader) -> list[
     """
     votes: list[int] = []
     for start in range(0, len(grades), k):
-        group = grades[start : start + k]
-        wrong_answers = [
-            grade.strict.answer
-            for grade in group
-            if grade.strict.answer is not None and not grade.strict.correct
-        ]
-        pairs = sorted(
-            {(a, b) for a, b in combinations(wrong_answers, 2) if normalize(a) != normalize(b)}
-        )
+        verdicts = [grade.strict for grade in grades[start : start + k]]
+        wrong = [v.answer for v in verdicts if v.answer is not None and not v.correct]
+        pairs = sorted({(a, b) for a, b in combinations(wrong, 2) if normalize(a) != normalize(b)})
         equal = {pair for pair, same in zip(pairs, grader.equal(pairs), strict=True) if same}
 
-        wrong: list[tuple[int, str]] = []  # vote and text of each distinct wrong answer
-        for vote, grade in enumerate(group, start=1):
-            answer = grade.strict.answer
-            if answer is None:
-                votes.append(-1)
+        distinct: dict[str, int] = {}  # the vote of each distinct wrong answer
+        for vote, verdict in enumerate(verdicts, start=1):
+            answer = verdict.answer
+            if answer is None or verdict.correct:
+                votes.append(-1 if answer is None else 0)
                 continue
-            if grade.strict.correct:
-                votes.append(0)
-                continue
-
             same = [
                 earlier
-                for earlier, other in wrong
+                for other, earlier in distinct.items()
                 if normalize(other) == normalize(answer) or (other, answer) in equal
             ]
-            votes.append(same[0] if same else vote)
-            if not same:
-                wrong.append((vote, answer))
+            votes.append(same[0] if same else distinct.setdefault(answer, vote))
     return votes
 
 
@@ -296,11 +277,6 @@ def is_repetitive(text: str) -> bool:
     tail = text[-REPETITION_TAIL:]
     runs = [tail[i : i + REPETITION_WINDOW] for i in range(len(tail) - REPETITION_WINDOW + 1)]
     return len(runs) >= 10 * REPETITION_WINDOW and 2 * len(set(runs)) < len(runs)
-
-
-def _identity(problem: Problem) -> str:
-    """Digest of a problem's id, text and gold answers."""
-    return storage.digest(problem.id, problem.problem, *problem.answers)
 
 
 def _labels(problems: Sequence[Problem]) -> dict[str, list[str]]:

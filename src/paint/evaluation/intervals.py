@@ -49,25 +49,19 @@ class Interval:
 
     def table(self) -> dict[str, float | None]:
         """Convert to JSON values; an infinite end is null."""
-        return {
-            name: value if math.isfinite(value) else None for name, value in asdict(self).items()
-        }
+        return {name: x if math.isfinite(x) else None for name, x in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Paired difference of two policies on the same problems.
 
-    Attributes:
-        difference: difference of Avg@k, in [-1, 1].
-        p_value: two-sided; share of sign flips with a difference at least as large.
-        detectable: minimum detectable effect for this number of problems and samples, with 80 %
-            power at the two-sided 5 % level; None for one problem and where all problems have the
-            same difference.
+    ``detectable`` is the minimum detectable effect of this many problems and samples, with 80 %
+    power at the two-sided 5 % level; None for one problem, or if all have the same difference.
     """
 
-    difference: Interval
-    p_value: float
+    difference: Interval  # of Avg@k, in [-1, 1]
+    p_value: float  # two-sided (``sign_flip``)
     detectable: float | None
 
 

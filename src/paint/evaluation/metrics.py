@@ -19,35 +19,21 @@ from paint.evaluation.intervals import SHARE, Interval, bootstrap
 class GradedSamples:
     """The graded samples of one policy on one benchmark: p problems in order, k samples each.
 
-    Attributes:
-        problems: digest of each problem.
-        correct: whether the reward is 1; for the mathematics grader, the strict verdict.
-        lenient: the lenient verdict; None with another grader.
-        votes: samples of a problem with answers verified equal share a number; -1 without an
-            answer; None with another grader.
-        tokens: length of the completion.
-        truncated: whether the completion reached the token limit.
-        unboxed: whether it has no strict answer; None with another grader.
-        repetitive: whether it ends in repetition.
-        rewards: rewards of another grader; None with the mathematics grader.
-        reasons: count of strict verdicts by reason.
-        overridden: count of manual verdicts by reason and verdict.
-        labels: level and subject of each problem, by label name; "" if missing.
-        gold_warnings: gold answers that may be wrong or unparsable.
+    The mathematics grader has no rewards; other graders have no lenient verdicts, votes and boxes.
     """
 
-    problems: list[str]
-    correct: Bool[np.ndarray, "p k"]
+    problems: list[str]  # digest of each
+    correct: Bool[np.ndarray, "p k"]  # the reward is 1; of the mathematics grader, strict verdicts
     lenient: Bool[np.ndarray, "p k"] | None
-    votes: Int[np.ndarray, "p k"] | None
-    tokens: Int[np.ndarray, "p k"]
-    truncated: Bool[np.ndarray, "p k"]
-    unboxed: Bool[np.ndarray, "p k"] | None
-    repetitive: Bool[np.ndarray, "p k"]
+    votes: Int[np.ndarray, "p k"] | None  # equal answers share a number; -1 without an answer
+    tokens: Int[np.ndarray, "p k"]  # length of the completion
+    truncated: Bool[np.ndarray, "p k"]  # the completion reached the token limit
+    unboxed: Bool[np.ndarray, "p k"] | None  # no strict answer
+    repetitive: Bool[np.ndarray, "p k"]  # the completion ends in repetition
     rewards: Float[np.ndarray, "p k"] | None = None
-    reasons: Mapping[str, int] = field(default_factory=dict)
-    overridden: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)  # counts of strict verdicts
+    overridden: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by reason
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of each problem; "" if none
     gold_warnings: Sequence[GoldWarning] = ()
 
     @property
@@ -105,21 +91,22 @@ def maj_at_k(
 def per_problem(graded: GradedSamples) -> dict[str, Float[np.ndarray, " p"]]:
     """Metrics of each problem; their means are reported (names: docs/reference/metrics.md)."""
     k = graded.correct.shape[1]
-    passes = {
-        f"pass_at_{j}": pass_at_k(graded.correct, j) for j in sorted({2, 4, 8, k}) if 1 < j <= k
-    }
-    votes, lenient = graded.votes, graded.lenient
-    unboxed, rewards = graded.unboxed, graded.rewards
+    correct, votes = graded.correct, graded.votes
+
+    def means(**columns: np.ndarray | None) -> dict[str, Float[np.ndarray, " p"]]:
+        return {name: x.mean(axis=1) for name, x in columns.items() if x is not None}
+
     return {
-        **({} if rewards is None else {"reward": rewards.mean(axis=1)}),
-        "avg_at_k": graded.correct.mean(axis=1),
-        **({} if votes is None else {"maj_at_k": maj_at_k(votes, graded.correct)}),
-        **passes,
-        **({} if lenient is None else {"lenient_avg_at_k": lenient.mean(axis=1)}),
-        "truncated_frac": graded.truncated.mean(axis=1),
-        **({} if unboxed is None else {"unboxed_frac": unboxed.mean(axis=1)}),
-        "repetitive_frac": graded.repetitive.mean(axis=1),
-        "completion_tokens": graded.tokens.mean(axis=1),
+        **means(reward=graded.rewards, avg_at_k=correct),
+        **({} if votes is None else {"maj_at_k": maj_at_k(votes, correct)}),
+        **{f"pass_at_{j}": pass_at_k(correct, j) for j in sorted({2, 4, 8, k}) if 1 < j <= k},
+        **means(
+            lenient_avg_at_k=graded.lenient,
+            truncated_frac=graded.truncated,
+            unboxed_frac=graded.unboxed,
+            repetitive_frac=graded.repetitive,
+            completion_tokens=graded.tokens,
+        ),
     }
 
 
@@ -133,22 +120,18 @@ def compute_metrics(
             them lacks (pass@8 of 4 samples) has no macro average.
     """
     values = {name: per_problem(graded) for name, graded in benchmarks.items()}
-    intervals = {
-        name: {
-            metric: bootstrap([x], bounds=_bounds(metric, [benchmarks[name]]))
-            for metric, x in by_metric.items()
-        }
-        for name, by_metric in values.items()
-    }
 
+    def interval(metric: str, names: Sequence[str]) -> Interval:
+        bounds = _bounds(metric, [benchmarks[name] for name in names])
+        return bootstrap([values[name][metric] for name in names], bounds=bounds)
+
+    intervals = {name: {m: interval(m, [name]) for m in row} for name, row in values.items()}
     names = list(values if shared is None else shared)
-    averaged = [values[name] for name in names]
-    parts = [benchmarks[name] for name in names]
-    if len(averaged) > 1:
+    if len(names) > 1:
         intervals["macro"] = {
-            metric: bootstrap([part[metric] for part in averaged], bounds=_bounds(metric, parts))
-            for metric in averaged[0]
-            if all(metric in part for part in averaged)
+            metric: interval(metric, names)
+            for metric in values[names[0]]
+            if all(metric in values[name] for name in names)
         }
     return intervals
 

@@ -27,15 +27,18 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ManualLabel:
-    """A manual verdict; ``where`` is its file and line, for messages."""
+    """A manual verdict."""
 
-    where: str
+    where: str  # file and line, for messages
     policy: str
     benchmark: str
     problem: str
     sample: int
     correct: bool
     reason: str
+
+    def __str__(self) -> str:
+        return f"{'right' if self.correct else 'wrong'} ({self.reason})"
 
 
 SampleTexts = Mapping[Place, tuple[Sequence[Problem], int]]
@@ -67,20 +70,17 @@ def manual_labels(path: Path | None, evaluations: SampleTexts) -> dict[Place, Ma
 
     Raises:
         DataError: as `read_overrides`; a verdict on a sample that is in no evaluation or in
-            several; two verdicts that contradict each other. The message names file, line and
-            value.
+            several; two verdicts that contradict each other.
     """
     assigned: dict[Place, dict[tuple[str, int], ManualLabel]] = {place: {} for place in evaluations}
-    problems = {place: {p.id for p in listed} for place, (listed, _) in evaluations.items()}
-    samples = {place: k for place, (_, k) in evaluations.items()}
+    samples = {place: {p.id: k for p in problems} for place, (problems, k) in evaluations.items()}
     for verdict in read_overrides(path) if path else []:
-        place = _place(verdict, problems, samples)
-        key = (verdict.problem, verdict.sample)
-        earlier = assigned[place].setdefault(key, verdict)
-        if (earlier.correct, earlier.reason) != (verdict.correct, verdict.reason):
+        labels = assigned[_place(verdict, samples)]
+        earlier = labels.setdefault((verdict.problem, verdict.sample), verdict)
+        if str(earlier) != str(verdict):
             raise DataError(
-                f"{verdict.where}: {_words(verdict)} on problem {verdict.problem!r}, sample "
-                f"{verdict.sample}, and {_words(earlier)} in {earlier.where}; keep one of them"
+                f"{verdict.where}: {verdict} on problem {verdict.problem!r}, sample "
+                f"{verdict.sample}, and {earlier} in {earlier.where}; keep one of them"
             )
     return {**assigned}
 
@@ -95,14 +95,6 @@ def apply_override(grade: Grade, label: ManualLabel) -> Grade:
         for verdict in (grade.strict, grade.lenient)
     )
     return MathGrade(strict, lenient)
-
-
-def counted(counts: Mapping[tuple[str, bool], int]) -> dict[str, dict[str, int]]:
-    """Group counts by (reason, correct) into counts of right and wrong by reason."""
-    return {
-        reason: {"right": counts.get((reason, True), 0), "wrong": counts.get((reason, False), 0)}
-        for reason in sorted({reason for reason, _ in counts})
-    }
 
 
 def _parse_label(where: str, fields: Mapping[str, object]) -> ManualLabel:
@@ -138,44 +130,33 @@ def _parse_label(where: str, fields: Mapping[str, object]) -> ManualLabel:
     )
 
 
-def _place(
-    verdict: ManualLabel, problems: Mapping[Place, set[str]], samples: Mapping[Place, int]
-) -> Place:
-    """Find the one evaluation that contains the sample."""
+def _place(verdict: ManualLabel, samples: Mapping[Place, Mapping[str, int]]) -> Place:
+    """Find the one evaluation that contains the sample, by the k of each problem."""
+    where, problem = verdict.where, f"problem {verdict.problem!r}"
     named = [
         (policy, benchmark)
-        for policy, benchmark in problems
+        for policy, benchmark in samples
         if verdict.policy in ("", policy) and verdict.benchmark in ("", benchmark)
     ]
     if not named:
         raise DataError(
-            f"{verdict.where}: no evaluation of policy {verdict.policy or 'any'!r} on benchmark "
-            f"{verdict.benchmark or 'any'!r}; there are {_names(problems)}"
+            f"{where}: no evaluation of policy {verdict.policy or 'any'!r} on benchmark "
+            f"{verdict.benchmark or 'any'!r}; there are {_names(samples)}"
         )
-
-    having = [place for place in named if verdict.problem in problems[place]]
+    having = [place for place in named if verdict.problem in samples[place]]
     if not having:
-        raise DataError(
-            f"{verdict.where}: no problem has the id {verdict.problem!r} in {_names(named)}"
-        )
-    places = [place for place in having if verdict.sample < samples[place]]
+        raise DataError(f"{where}: no problem has the id {verdict.problem!r} in {_names(named)}")
+    places = [place for place in having if verdict.sample < samples[place][verdict.problem]]
     if not places:
-        most = max(samples[place] for place in having) - 1
-        raise DataError(
-            f"{verdict.where}: problem {verdict.problem!r} has samples 0 to {most}, got "
-            f"{verdict.sample}"
-        )
+        most = max(samples[place][verdict.problem] for place in having) - 1
+        raise DataError(f"{where}: {problem} has samples 0 to {most}, got {verdict.sample}")
     if len(places) > 1:
         raise DataError(
-            f"{verdict.where}: problem {verdict.problem!r}, sample {verdict.sample} is in "
-            f'{_names(places)}; add "policy" and "benchmark" to choose one'
+            f"{where}: {problem}, sample {verdict.sample} is in {_names(places)}; add "
+            f'"policy" and "benchmark" to choose one'
         )
     return places[0]
 
 
 def _names(places: Iterable[Place]) -> str:
     return ", ".join("/".join(place) for place in places)
-
-
-def _words(verdict: ManualLabel) -> str:
-    return f"{'right' if verdict.correct else 'wrong'} ({verdict.reason})"

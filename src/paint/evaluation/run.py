@@ -5,7 +5,7 @@ problem by problem. An evaluation is a folder; the same command resumes it after
 No checkpoint is selected; the tables have all that were evaluated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,20 +31,15 @@ from paint.inference.engine import sampling_from
 from paint.inference.registry import engine_type
 from paint.models.weights import own_dtype, read_adapter_shape, trained_in
 
-ADAPTER_SHAPE = ("lora_rank", "lora_alpha", "lora_targets")
+ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets"]
 
 
 @dataclass(frozen=True)
 class EvalTarget:
-    """A policy to evaluate.
+    """A policy to evaluate."""
 
-    Attributes:
-        name: its name in tables and folders.
-        checkpoint: folder of an adapter or of a trained model; None for the base model.
-    """
-
-    name: str
-    checkpoint: Path | None
+    name: str  # in tables and folders
+    checkpoint: Path | None  # folder of an adapter or of a trained model; None for the base model
 
 
 def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
@@ -55,17 +50,19 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
             model.
 
     Raises:
-        ConfigError, DataError, EngineError, PolicyError, RunError, StoreError: the message has the
-            cause and a hint.
-        FolderInUse: another process uses the evaluation.
+        PaintError: the message has the cause and a hint.
     """
     display = Display()
     require_one_process("paint eval")
     model, policies = resolve(evaluation, targets)
     benchmarks = [load_benchmark(name, limit=evaluation.limit) for name in evaluation.benchmarks]
-    _require_names([benchmark.name for benchmark in benchmarks])
-    grader, deadline = evaluation.grader, evaluation.deadline
-    if isinstance(find_grader(grader), MathGrader):
+    names = [benchmark.name for benchmark in benchmarks]
+    for name in names:
+        if names.count(name) > 1 or name == "macro":
+            raise ConfigError(
+                f"two benchmarks are named {name}, or the name is reserved (macro); rename the file"
+            )
+    if isinstance(find_grader(evaluation.grader), MathGrader):
         for benchmark in benchmarks:
             name_unparsed(benchmark.name, benchmark.problems, display.note)
     if model.train_mode == "full" and not engine_type(evaluation.rollout.engine).takes_full_weights:
@@ -75,12 +72,9 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
             f"folder is a complete model: `paint eval RUN/checkpoints/step-.../model`"
         )
 
+    pairs = [(target, benchmark) for target in policies for benchmark in benchmarks]
     verdicts = Path(evaluation.overrides) if evaluation.overrides else None
-    evaluations = {
-        (target_policy.name, benchmark.name): (benchmark.problems, evaluation.samples)
-        for target_policy in policies
-        for benchmark in benchmarks
-    }
+    evaluations = {(t.name, b.name): (b.problems, evaluation.samples) for t, b in pairs}
     manual_labels(verdicts, evaluations)  # report errors before anything is generated
 
     # A model named .. or a/.. is named after its folder; a lone dot has no name.
@@ -96,19 +90,18 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
         for benchmark in benchmarks
     }
     tasks = [
-        EvalTask(
-            folder / target_policy.name / benchmark.name,
-            benchmark.problems,
-            prompts[benchmark.name],
-            protocol,
-            target_policy.checkpoint,
-        )
-        for target_policy in policies
-        for benchmark in benchmarks
+        EvalTask(folder / t.name / b.name, b.problems, prompts[b.name], protocol, t.checkpoint)
+        for t, b in pairs
     ]
-
     with collect_samples(policy, model, evaluation.rollout, tasks, folder, display) as stores:
-        summarise(stores, folder, display, grader=grader, deadline=deadline, verdicts=verdicts)
+        summarise(
+            stores,
+            folder,
+            display,
+            grader=evaluation.grader,
+            deadline=evaluation.deadline,
+            verdicts=verdicts,
+        )
     return folder
 
 
@@ -120,22 +113,32 @@ def resolve(
     Raises:
         ConfigError: no targets, a run without a checkpoint, or more than one model, adapter shape
             or train mode.
-        RunError: a run.json cannot be read.
     """
     models: dict[str, ModelConfig] = {}
     policies: list[EvalTarget] = []
     for target in targets:
-        models[target], trained = resolve_target(target)
-        policies += trained
+        models[target], checkpointed = resolve_target(target)
+        policies += checkpointed
     if not models:
         raise ConfigError(
             "nothing to evaluate; name a run, a checkpoint, an adapter folder or a model"
         )
-    _require_same_model(models)
+    trained = {target for target, model in models.items() if model != ModelConfig(path=target)}
+    first = models[min(models, key=lambda target: target not in trained)]
+    for target, model in models.items():
+        fields = ["path"]
+        if target in trained:
+            fields += ["train_mode", "quantization"]
+            fields += ADAPTER_SHAPE if model.train_mode == first.train_mode == "lora" else []
+        for name in fields:
+            value, expected = getattr(model, name), getattr(first, name)
+            if value != expected and (name != "lora_targets" or set(value) != set(expected)):
+                raise ConfigError(
+                    f"{target}: its {name} is {value!r}, another target's is {expected!r}; "
+                    f"evaluate them in two calls, then compare with `paint grade`"
+                )
 
-    names = [target_policy.name for target_policy in policies]
-    if evaluation.base:
-        names.append("base")
+    names = [policy.name for policy in policies] + ["base"] * evaluation.base
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(
             f"two targets are called {min(twice)}; rename a folder, or evaluate them in two calls"
@@ -143,12 +146,8 @@ def resolve(
     if evaluation.base or not policies:
         policies = [EvalTarget("base", None), *policies]
 
-    shaped = [model for target, model in models.items() if _has_shape(model, target)]
-    if shaped:
-        model, dtype = shaped[0], evaluation.dtype or shaped[0].dtype
-    else:
-        model = base_as_rank1_adapter(next(iter(models.values())))
-        dtype = evaluation.dtype or own_dtype(model.path)
+    dtype = evaluation.dtype or (first.dtype if trained else own_dtype(first.path))
+    model = first if trained else base_as_rank1_adapter(first)
     thinking = evaluation.thinking
     model = replace(model, dtype=dtype, student_thinking=thinking, gradient_checkpointing=False)
     return model, policies
@@ -174,37 +173,3 @@ def resolve_target(target: str) -> tuple[ModelConfig, list[EvalTarget]]:
     if (path / "adapter_config.json").exists():
         return read_adapter_shape(path), [EvalTarget(name, path)]
     return ModelConfig(path=target), []
-
-
-def _require_names(names: Sequence[str]) -> None:
-    for name in names:
-        if names.count(name) > 1 or name == "macro":
-            raise ConfigError(
-                f"two benchmarks are named {name}, or the name is reserved (macro); rename the file"
-            )
-
-
-def _require_same_model(models: Mapping[str, ModelConfig]) -> None:
-    """Reject targets of more than one model, adapter shape or train mode."""
-    first = next(
-        (model for target, model in models.items() if _has_shape(model, target)),
-        next(iter(models.values())),
-    )
-    for target, model in models.items():
-        names = ["path"]
-        if _has_shape(model, target):
-            names += ["train_mode", "quantization"]
-            names += ADAPTER_SHAPE if model.train_mode == first.train_mode == "lora" else []
-
-        for name in names:
-            value, expected = getattr(model, name), getattr(first, name)
-            if value != expected and (name != "lora_targets" or set(value) != set(expected)):
-                raise ConfigError(
-                    f"{target}: its {name} is {value!r}, another target's is {expected!r}; "
-                    f"evaluate them in two calls, then compare with `paint grade`"
-                )
-
-
-def _has_shape(model: ModelConfig, target: str) -> bool:
-    """Whether the target is a trained policy, whose adapter has a shape."""
-    return model != ModelConfig(path=target)

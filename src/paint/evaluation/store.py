@@ -15,7 +15,7 @@ texts are streamed from disk.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -45,66 +45,42 @@ class StoreError(PaintError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One stored completion of an evaluation.
-
-    Attributes:
-        problem: id of the problem.
-        sample: number among the problem's k samples, from 0.
-        prompt: digest of the prompt's token ids (`prompt_digest`).
-        text: the completion, think tags included.
-        tokens: length of the completion.
-        truncated: whether it reached the token limit.
-        source: the generator: a server's address, or "local".
-    """
+    """One stored completion of an evaluation."""
 
     problem: str
-    sample: int
-    prompt: str
-    text: str
+    sample: int  # number among the problem's k samples, from 0
+    prompt: str  # prompt_digest of the prompt
+    text: str  # think tags included
     tokens: int
-    truncated: bool
-    source: str
+    truncated: bool  # it reached the token limit
+    source: str  # a server's address, or "local"
 
 
 @dataclass(frozen=True)
 class Store:
-    """The samples of one policy on one benchmark, in a folder locked by this process.
-
-    Attributes:
-        settings: the content of asked.json; its ``samples`` is k.
-        written: problem and number of every stored sample, including those outside of ``rows``.
-        dropped: whether a partial last line was removed from completions.jsonl.
-    """
+    """The samples of one policy on one benchmark, in a folder locked by this process."""
 
     folder: Path
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # asked.json; its "samples" is k
     problems: list[Problem]
-    written: set[tuple[str, int]]
-    dropped: bool = False
+    written: set[tuple[str, int]]  # every stored sample, including those outside of ``rows``
+    dropped: bool = False  # whether a partial last line was removed from completions.jsonl
 
     @property
     def rows(self) -> list[tuple[Problem, int]]:
         """Every (problem, sample) of the evaluation, ordered by problem."""
-        return [
-            (problem, sample)
-            for problem in self.problems
-            for sample in range(self.settings["samples"])
-        ]
+        k = self.settings["samples"]
+        return [(problem, sample) for problem in self.problems for sample in range(k)]
 
     @property
     def missing(self) -> list[tuple[Problem, int]]:
         """The rows that are not stored yet."""
-        return [
-            (problem, sample)
-            for problem, sample in self.rows
-            if (problem.id, sample) not in self.written
-        ]
+        return [row for row in self.rows if (row[0].id, row[1]) not in self.written]
 
     def add(self, sample: Sample) -> None:
         """Append a sample, which then survives a kill. Raises StoreError if that fails."""
-        path = self.folder / COMPLETIONS
-        with _or_store_error(path):
-            storage.append_jsonl(path, [asdict(sample)])
+        with _or_store_error(self.folder / COMPLETIONS):
+            storage.append_jsonl(self.folder / COMPLETIONS, [asdict(sample)])
         self.written.add((sample.problem, sample.sample))
 
     def write_sums(self) -> None:
@@ -116,10 +92,8 @@ class Store:
 
     def samples(self) -> Iterator[Sample]:
         """Iterate over the stored samples of ``rows``, in order of completion."""
-        requested = {(problem.id, sample) for problem, sample in self.rows}
-        for sample in _samples(self.folder):
-            if (sample.problem, sample.sample) in requested:
-                yield sample
+        rows = {(problem.id, sample) for problem, sample in self.rows}
+        return (s for s in _samples(self.folder) if (s.problem, s.sample) in rows)
 
 
 @contextmanager
@@ -132,8 +106,7 @@ def open_store(
     """Open the store in a folder, or create it.
 
     Raises:
-        StoreError: the store has other settings (the message lists the differences), or cannot be
-            written.
+        StoreError: the store has other settings, or cannot be written.
         CorruptFileError: a file cannot be read, or was changed since the samples were complete.
         FolderInUse: another process uses it.
     """
@@ -141,11 +114,12 @@ def open_store(
         folder.mkdir(parents=True, exist_ok=True)
 
     with storage.lock_folder(folder):
+        versions = []
         if _has_settings(folder):
             _require_unchanged(folder, "asked.json", COMPLETIONS)
-        if (folder / GRADES).exists():
-            _require_unchanged(folder, GRADES)
-        versions = _require_same(folder, settings, problems, prompts)
+            if (folder / GRADES).exists():
+                _require_unchanged(folder, GRADES)
+            versions = _require_same(folder, settings, problems, prompts)
         versions += [settings["versions"]] if settings["versions"] not in versions else []
         rows = [
             to_row(problem) | {"prompt": prompt_digest(prompt)}
@@ -193,11 +167,7 @@ def write_grades(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_grades(folder: Path) -> list[dict[str, Any]]:
-    """Read the rows of grades.jsonl.
-
-    Raises:
-        CorruptFileError: the file cannot be read, or was changed since it was written.
-    """
+    """Read the rows of grades.jsonl. Raises CorruptFileError if it was changed since."""
     _require_unchanged(folder, GRADES)
     return list(storage.read_jsonl(folder / GRADES, HINTS[GRADES].format(folder=folder)))
 
@@ -255,14 +225,7 @@ def _require_same(
     problems: Sequence[Problem],
     prompts: Sequence[Sequence[int]],
 ) -> list[Any]:
-    """Reject a store with other settings or samples of other prompts.
-
-    Returns:
-        The versions that the store records.
-    """
-    if not _has_settings(folder):
-        return []
-
+    """Reject a store with other settings or samples of other prompts; return its versions."""
     before = _read_settings(folder)
     lines = [
         f"{name}: {before.get(name)!r} -> {settings.get(name)!r}"
@@ -283,12 +246,11 @@ def _require_same(
             f"template is different)"
             for name in sorted(changed)
         ]
-
     if lines:
+        listed = "\n  ".join(lines[:10])
         raise StoreError(
-            f"{folder} holds an evaluation with other settings:\n  "
-            + "\n  ".join(lines[:10])
-            + "\nUse the same settings to continue it, or choose another place (--folder)"
+            f"{folder} holds an evaluation with other settings:\n  {listed}\n"
+            f"Use the same settings to continue it, or choose another place (--folder)"
         )
     versions: list[Any] = before["versions"]
     return versions
@@ -307,9 +269,9 @@ def _read_settings(folder: Path) -> dict[str, Any]:
 
 def _has_settings(folder: Path) -> bool:
     """Whether the folder has settings. Raises StoreError if it has samples without them."""
-    path = folder / COMPLETIONS
     if (folder / "asked.json").exists():
         return True
+    path = folder / COMPLETIONS
     if path.exists() and path.stat().st_size:
         raise StoreError(
             f"{path} holds samples, and their settings are missing (no asked.json); put that file "
@@ -318,7 +280,5 @@ def _has_settings(folder: Path) -> bool:
     return False
 
 
-@contextmanager
-def _or_store_error(path: Path) -> Iterator[None]:
-    with wrap_errors(path, StoreError, "samples stored before are kept"):
-        yield
+def _or_store_error(path: Path) -> AbstractContextManager[None]:
+    return wrap_errors(path, StoreError, "samples stored before are kept")

@@ -4,7 +4,6 @@ All policies are compared with the first one, problem by problem. Rows are not r
 omitted.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,10 +41,9 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
     names = list(dict.fromkeys(name for table in tables.values() for name in table))
     columns = [name for name in names if name != "macro"] + ["macro"] * ("macro" in names)
 
-    ks = {part.correct.shape[1] for benchmarks in graded.values() for part in benchmarks.values()}
-    k = str(ks.pop()) if len(ks) == 1 else "k"
-
     parts = [part for _, _, part in _parts(graded)]
+    ks = {part.correct.shape[1] for part in parts}
+    k = str(ks.pop()) if len(ks) == 1 else "k"
     has_rewards = all(part.rewards is not None for part in parts)
     measure, metric = ("Mean reward", "reward") if has_rewards else (f"Avg@{k}", "avg_at_k")
     unit = "hundredths" if has_rewards else "%"
@@ -60,12 +58,12 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
         for name in columns
         if name in table
     ]
-    tries = sorted(set.intersection(*(_tries(row) for _, _, row in rows)) - {1}) or [1]
-    metric_rows = [row for _, _, row in rows]
+    shared = set.intersection(*(set(row) for _, _, row in rows))
+    tries = sorted(int(f.removeprefix("pass_at_")) for f in shared if f.startswith("pass_at_"))
     scores = {
         **({f"Avg@{k}": "avg_at_k"} if has_rewards else {}),
         f"maj@{k}": "maj_at_k",
-        **{f"pass@{j}": f"pass_at_{j}" if j > 1 else "avg_at_k" for j in tries},
+        **({f"pass@{j}": f"pass_at_{j}" for j in tries} or {"pass@1": "avg_at_k"}),
         f"lenient Avg@{k}": "lenient_avg_at_k",
     }
     texts = {
@@ -74,39 +72,40 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
         "looping": "repetitive_frac",
     }
     scores, texts = (
-        {head: f for head, f in heads.items() if all(f in row for row in metric_rows)}
-        for heads in (scores, texts)
+        {head: f for head, f in heads.items() if f in shared} for heads in (scores, texts)
     )
     score_rows = [[p, name, *(row[f].points() for f in scores.values())] for p, name, row in rows]
     text_rows = [
         [p, name, _tokens(row), *(row[f].points() for f in texts.values())] for p, name, row in rows
     ]
-    tables_made = [
+    made = [
         Sheet(f"{measure}, in {unit} with 95 % interval", ["", *columns], averages),
         Sheet("Other scores of the same samples", ["", "", *scores], score_rows),
         Sheet("Completions", ["", "", "tokens an answer", *texts], text_rows),
-        *_reasons(graded),
-        *_by_hand(graded),
-        *_gold_warnings(graded),
-        *(sheet for label in LABELS for sheet in _labelled(graded, label, k)),
+        _reasons(graded),
+        _by_hand(graded),
+        _gold_warnings(graded),
+        *(_labelled(graded, label, k) for label in LABELS),
+        _differences(graded, measure),
     ]
-
-    pairs = [[policy, name, *_pair(comparison)] for policy, name, comparison in comparisons(graded)]
-    if pairs:
-        title = f"{measure} less that of {next(iter(graded))}, on the same problems"
-        heads = ["", "", "difference", "p", "detectable difference"]
-        tables_made.append(Sheet(title, heads, pairs))
-    return tables_made
+    return [sheet for sheet in made if sheet.rows]
 
 
 def tables_of(graded: ByPolicy) -> dict[str, dict[str, dict[str, Interval]]]:
     """Metrics of every policy; macro averages are over the benchmarks that all have."""
-    shared = [
-        name
-        for name in next(iter(graded.values()))
-        if all(name in part for part in graded.values())
-    ]
+    shared = _shared(graded)
     return {policy: compute_metrics(benchmarks, shared) for policy, benchmarks in graded.items()}
+
+
+def intervals_json(tables: Mapping[str, Mapping[str, Mapping[str, Interval]]]) -> dict[str, Any]:
+    """Convert the intervals of ``tables_of`` to JSON values."""
+    return {
+        policy: {
+            name: {metric: interval.table() for metric, interval in row.items()}
+            for name, row in table.items()
+        }
+        for policy, table in tables.items()
+    }
 
 
 def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
@@ -120,7 +119,7 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
     (first, base), *others = graded.items()
     if not all(part.are_shares for _, _, part in _parts(graded)):
         return
-    shared = [name for name in base if all(name in benchmarks for _, benchmarks in others)]
+    shared = _shared(graded)
     for policy, benchmarks in others:
         for name in (name for name in base if name in benchmarks):
             if base[name].problems != benchmarks[name].problems:
@@ -148,23 +147,20 @@ def print_sheets(console: Console, tables: Sequence[Sheet]) -> None:
 
 def markdown(tables: Sequence[Sheet]) -> str:
     """Format tables as Markdown."""
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(map(escape_markdown_cell, cells))} |"
+
     parts = []
     for sheet in tables:
-        lines = [
-            f"**{escape_markdown_cell(sheet.title)}**",
-            "",
-            _line(sheet.columns),
-            _line(["---:" if c else "---" for c in sheet.columns]),
-        ]
-        parts.append("\n".join([*lines, *map(_line, sheet.rows)]))
+        rule = ["---:" if column else "---" for column in sheet.columns]
+        lines = map(line, [sheet.columns, rule, *sheet.rows])
+        parts.append("\n".join([f"**{escape_markdown_cell(sheet.title)}**", "", *lines]))
     return "\n\n".join(parts) + "\n"
 
 
 def summary_json(graded: ByPolicy) -> dict[str, Any]:
-    """All metrics and comparisons, unrounded.
-
-    Infinite ends of intervals and unknown detectable differences are null.
-    """
+    """All metrics and comparisons, unrounded; infinite ends of intervals are null."""
 
     def of_each(value: Callable[[GradedSamples], Any]) -> dict[str, dict[str, Any]]:
         return {
@@ -177,18 +173,20 @@ def summary_json(graded: ByPolicy) -> dict[str, Any]:
         "problems": of_each(lambda part: len(part.problems)),
         "reasons": of_each(lambda part: dict(part.reasons)),
         "by_hand": of_each(lambda part: dict(part.overridden)),
-        "labels": of_each(_labels_table),
+        "labels": of_each(
+            lambda part: {
+                label: {
+                    value: {"problems": n, "avg_at_k": interval.table()}
+                    for value, (n, interval) in by_label(part, label).items()
+                }
+                for label in part.labels
+            }
+        ),
         "doubts": {
             name: [{"problem": d.problem.id, "answer": d.answer, "why": d.why} for d in found]
             for name, found in _warnings_by_benchmark(graded).items()
         },
-        "figures": {
-            policy: {
-                name: {metric: interval.table() for metric, interval in row.items()}
-                for name, row in table.items()
-            }
-            for policy, table in tables_of(graded).items()
-        },
+        "figures": intervals_json(tables_of(graded)),
         "compared_with": next(iter(graded)),
         "comparisons": [
             {
@@ -203,22 +201,7 @@ def summary_json(graded: ByPolicy) -> dict[str, Any]:
     }
 
 
-def _labels_table(part: GradedSamples) -> dict[str, dict[str, dict[str, Any]]]:
-    return {
-        label: {
-            value: {"problems": n, "avg_at_k": interval.table()}
-            for value, (n, interval) in by_label(part, label).items()
-        }
-        for label in part.labels
-    }
-
-
-def _tries(row: Mapping[str, Interval]) -> set[int]:
-    """The j of every pass@j in a row; pass@1 is Avg@k."""
-    return {1} | {int(name.removeprefix("pass_at_")) for name in row if name.startswith("pass_at_")}
-
-
-def _reasons(graded: ByPolicy) -> list[Sheet]:
+def _reasons(graded: ByPolicy) -> Sheet:
     """Counts of the most common reasons of verdicts."""
     parts = _parts(graded)
     counts = sum((Counter(part.reasons) for _, _, part in parts), Counter[str]())
@@ -227,20 +210,20 @@ def _reasons(graded: ByPolicy) -> list[Sheet]:
         [policy, name, *(f"{part.reasons.get(reason, 0):,}" for reason in reasons)]
         for policy, name, part in parts
     ]
-    return [Sheet("Reasons of the verdicts", ["", "", *reasons], rows)] if reasons else []
+    return Sheet("Reasons of the verdicts", ["", "", *reasons], rows if reasons else [])
 
 
-def _by_hand(graded: ByPolicy) -> list[Sheet]:
+def _by_hand(graded: ByPolicy) -> Sheet:
     """Counts of manual verdicts, by reason."""
     rows = [
         [policy, name, reason, *(f"{counts[verdict]:,}" for verdict in ("right", "wrong"))]
         for policy, name, part in _parts(graded)
         for reason, counts in part.overridden.items()
     ]
-    return [Sheet("Manual verdicts", ["", "", "reason", "right", "wrong"], rows)] if rows else []
+    return Sheet("Manual verdicts", ["", "", "reason", "right", "wrong"], rows)
 
 
-def _gold_warnings(graded: ByPolicy) -> list[Sheet]:
+def _gold_warnings(graded: ByPolicy) -> Sheet:
     """The first gold answers with warnings."""
     rows = [
         [name, warning.problem.id, warning.answer, warning.why]
@@ -249,14 +232,14 @@ def _gold_warnings(graded: ByPolicy) -> list[Sheet]:
     ]
     left_out = [["", "", "", f"and {len(rows) - SHOWN} more: summary.json"]] * (len(rows) > SHOWN)
     columns = ["", "problem", "gold answer", "why"]
-    return [Sheet("Gold answers to check", columns, rows[:SHOWN] + left_out)] if rows else []
+    return Sheet("Gold answers to check", columns, rows[:SHOWN] + left_out)
 
 
 def _warnings_by_benchmark(graded: ByPolicy) -> dict[str, Sequence[GoldWarning]]:
     return {name: part.gold_warnings for _, name, part in _parts(graded) if part.gold_warnings}
 
 
-def _labelled(graded: ByPolicy, label: str, k: str) -> list[Sheet]:
+def _labelled(graded: ByPolicy, label: str, k: str) -> Sheet:
     """Avg@k of the problems of each level or subject."""
     groups = {(policy, name): by_label(part, label) for policy, name, part in _parts(graded)}
     kinds = {(name, value): n for (_, name), by in groups.items() for value, (n, _) in by.items()}
@@ -265,7 +248,24 @@ def _labelled(graded: ByPolicy, label: str, k: str) -> list[Sheet]:
         of_all = [groups.get((policy, name), {}).get(value) for policy in graded]
         scores = [found[1].points() if found else "" for found in of_all]
         rows.append([name, value or "none", f"{n:,}", *scores])
-    return [Sheet(f"Avg@{k} by {label}", ["", label, "problems", *graded], rows)] if rows else []
+    return Sheet(f"Avg@{k} by {label}", ["", label, "problems", *graded], rows)
+
+
+def _differences(graded: ByPolicy, measure: str) -> Sheet:
+    """The paired differences to the first policy."""
+    rows = []
+    for policy, name, found in comparisons(graded):
+        detectable = "" if found.detectable is None else f"{100 * found.detectable:.1f}"
+        difference, p_value = found.difference.points(sign=True), f"{found.p_value:.4f}"
+        rows.append([policy, name, difference, p_value, detectable])
+    title = f"{measure} less that of {next(iter(graded))}, on the same problems"
+    return Sheet(title, ["", "", "difference", "p", "detectable difference"], rows)
+
+
+def _shared(graded: ByPolicy) -> list[str]:
+    """The benchmarks that all policies have."""
+    first, *others = graded.values()
+    return [name for name in first if all(name in other for other in others)]
 
 
 def _parts(graded: ByPolicy) -> list[tuple[str, str, GradedSamples]]:
@@ -278,17 +278,4 @@ def _parts(graded: ByPolicy) -> list[tuple[str, str, GradedSamples]]:
 
 def _tokens(row: Mapping[str, Interval]) -> str:
     tokens = row["completion_tokens"]
-    return f"{tokens.mean:,.0f} [{_rounded(tokens.low)}, {_rounded(tokens.high)}]"
-
-
-def _pair(comparison: Comparison) -> list[str]:
-    detectable = "" if comparison.detectable is None else f"{100 * comparison.detectable:.1f}"
-    return [comparison.difference.points(sign=True), f"{comparison.p_value:.4f}", detectable]
-
-
-def _rounded(value: float) -> str:
-    return f"{value:,.0f}" if math.isfinite(value) else str(value)
-
-
-def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(map(escape_markdown_cell, cells)) + " |"
+    return f"{tokens.mean:,.0f} [{tokens.low:,.0f}, {tokens.high:,.0f}]"
