@@ -13,11 +13,13 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from paint.config.run_folder import read_metrics
+from paint.config.schema import ContextSource
 from paint.core.display import Display
-from paint.viewer.show import ShowArgs, show_targets
+from paint.viewer.run import PageSpec
+from paint.viewer.show import show_targets
 
 SIZE = {"width": 1400, "height": 900}
-CONTEXTS = ("own", "none", "other", "wrong_answer")
+CONTEXTS: tuple[ContextSource, ...] = ("own", "none", "other", "wrong_answer")
 MOST_BYTES = 300_000
 
 
@@ -33,12 +35,11 @@ def main() -> None:
     run = options.run or trained(options.work)
     evals = options.evals or evaluated(run, options.work)
     display = Display()
-    pages = {
-        "run": ShowArgs([run], contexts=CONTEXTS, out=options.work / "run.html"),
-        "evaluation": ShowArgs([evals], out=options.work / "evaluation.html"),
-    }
-    places = {name: show_targets(asked, display) for name, asked in pages.items()}
-    take(places["run"], places["evaluation"], options.docs, options.name)
+    run_page = show_targets(
+        [run], display, PageSpec(contexts=CONTEXTS), out=options.work / "run.html"
+    )
+    evaluation_page = show_targets([evals], display, out=options.work / "evaluation.html")
+    take(run_page, evaluation_page, options.docs, options.name)
 
 
 def trained(work: Path) -> Path:

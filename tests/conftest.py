@@ -136,8 +136,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run's page, with other contexts."""
     from paint.core.display import Display
-    from paint.viewer.show import ShowArgs, show_targets
+    from paint.viewer.run import PageSpec
+    from paint.viewer.show import show_targets
 
     out = tmp_path_factory.mktemp("pages") / "run.html"
-    contexts = ("own", "none", "other", "wrong_answer")
-    return show_targets(ShowArgs([run], contexts=contexts, out=out), Display(enabled=False))
+    spec = PageSpec(contexts=("own", "none", "other", "wrong_answer"))
+    return show_targets([run], Display(enabled=False), spec, out=out)

@@ -16,7 +16,8 @@ from paint.objective.anchors import contains, normalize
 from paint.objective.loss import paint_loss
 from paint.training.token_log import read_tokens, tokens_path
 from paint.training.trainer import train
-from paint.viewer.show import ShowArgs, show_targets
+from paint.viewer.run import PageSpec
+from paint.viewer.show import show_targets
 from runs import changed, stored
 
 MINUS = "\u2212"
@@ -255,7 +256,7 @@ def test_page_model_text_is_not_executed(browser: Any, run: Path, tmp_path: Path
         row.update(completion_ids=ids, engine_log_probs=[-1.0] * len(ids), text=HOSTILE)
         row.update(problem=HOSTILE, answer=HOSTILE, source=HOSTILE, context=HOSTILE)
     storage.write_jsonl(folder / "rollouts/step-000001.jsonl", rows)
-    page = show_targets(ShowArgs([folder], steps=[1]), Display(enabled=False))
+    page = show_targets([folder], Display(enabled=False), PageSpec(steps=[1]))
     assert page.read_text("utf-8").count("</script>") == 2
     with opened(browser, page, "view=rollouts&step=1&row=0&token=3") as shown:
         text = shown.page.inner_text("#tokens")
@@ -278,7 +279,7 @@ def test_page_of_baselines_shows_stored_values(browser: Any, tmp_path: Path, met
         "train": {"steps": 1, "batch_size": 8, "checkpoint_every": 1},
     }
     train(changed(f"demo-{method}", short, {"model": {"lora_rank": 4, "lora_alpha": 8}}), tmp_path)
-    page = show_targets(ShowArgs([tmp_path]), Display(enabled=False))
+    page = show_targets([tmp_path], Display(enabled=False))
     with opened(browser, page, "view=rollouts&step=1&row=1") as shown:
         at = shown.page
         ids = stored(tmp_path)[1]["completion_ids"]
@@ -294,9 +295,7 @@ def test_page_of_baselines_shows_stored_values(browser: Any, tmp_path: Path, met
 
 
 def test_page_of_evaluation_shows_failure_reason(browser: Any, run: Path, tmp_path: Path) -> None:
-    page = show_targets(
-        ShowArgs([run / "validation"], out=tmp_path / "e.html"), Display(enabled=False)
-    )
+    page = show_targets([run / "validation"], Display(enabled=False), out=tmp_path / "e.html")
     with opened(browser, page, "view=problems") as shown:
         at = shown.page
         assert at.locator("#problems tbody tr").count() == 4
@@ -318,7 +317,7 @@ def test_page_overlays_several_runs(browser: Any, run: Path, tmp_path: Path) -> 
 
     other = tmp_path / "other"
     shutil.copytree(run, other)
-    page = show_targets(ShowArgs([run, other], out=tmp_path / "c.html"), Display(enabled=False))
+    page = show_targets([run, other], Display(enabled=False), out=tmp_path / "c.html")
     with opened(browser, page) as shown:
         loss = shown.page.locator("figure[data-chart='loss']")
         assert loss.locator("path.line").count() == 2

@@ -21,10 +21,12 @@ from paint.evaluation.store import StoreError, find_stores
 from paint.training.trainer import train
 from paint.viewer.compare import compare_data
 from paint.viewer.evaluation import evaluation_data, graded_validation, read_graded, shortened
-from paint.viewer.show import ShowArgs, show_targets
+from paint.viewer.run import PageSpec
+from paint.viewer.show import show_targets
 from paint.viewer.trackers import log_page
 from runs import changed
 
+QUIET = Display(enabled=False)
 INSPECT = Path(__file__).parents[2] / ".venv-inspect/bin/python"
 
 
@@ -72,18 +74,18 @@ def test_show_opens_browser_only_on_a_screen(
 
 def test_show_targets_incompatible_arguments_are_refused(run: Path, tmp_path: Path) -> None:
     evals = run / "validation"
-    refused: list[tuple[str, ShowArgs]] = [
-        ("not both", ShowArgs([run, evals])),
-        ("neither a run", ShowArgs([tmp_path])),
-        ("for one run", ShowArgs([evals], steps=[1])),
-        ("for one run", ShowArgs([run, run], row=0)),
-        ("wrong", ShowArgs([run], contexts=["wrong"])),
-        ("drop one", ShowArgs([run], contexts=["none"], again=False)),
-        ("for evaluations", ShowArgs([run], format="inspect")),
+    refused: list[tuple[str, list[Path], PageSpec]] = [
+        ("not both", [run, evals], PageSpec()),
+        ("neither a run", [tmp_path], PageSpec()),
+        ("for one run", [evals], PageSpec(steps=[1])),
+        ("for one run", [run, run], PageSpec(row=0)),
+        ("drop one", [run], PageSpec(contexts=["none"], again=False)),
     ]
-    for words, asked in refused:
+    for words, targets, page in refused:
         with pytest.raises(ConfigError, match=words):
-            show_targets(asked, Display(enabled=False))
+            show_targets(targets, QUIET, page)
+    with pytest.raises(ConfigError, match="for evaluations"):
+        show_targets([run], QUIET, format="inspect")
 
 
 def test_evaluation_data_matches_grades(run: Path) -> None:
@@ -120,12 +122,12 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_compare_data_compares_runs_where_both_validated(run: Path, other: Path) -> None:
-    data = compare_data([run, other], Display(enabled=False))
+    data = compare_data([run, other], QUIET)
     assert data["settings"] == [
         ["train.steps", "3", "2"],
         ["train.learning_rate", "0.0006", "0.05"],
     ]
-    scores = [graded_validation(folder, Display(enabled=False)) for folder in (run, other)]
+    scores = [graded_validation(folder, QUIET) for folder in (run, other)]
     found = {d["step"]: d["mean"] for d in data["differences"]}
     assert list(found) == [0, 2]
     for step, mean in found.items():
@@ -149,7 +151,7 @@ def test_show_targets_missing_file_is_named(
     shutil.copytree(run, folder)
     (folder / name).unlink()
     with pytest.raises(RunError, match=words):
-        show_targets(ShowArgs([folder], again=False), Display(enabled=False))
+        show_targets([folder], QUIET, PageSpec(again=False))
 
 
 def test_shortened_omits_middle_of_long_answers() -> None:
@@ -164,8 +166,7 @@ def test_shortened_omits_middle_of_long_answers() -> None:
 @pytest.fixture(scope="module")
 def logs(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("inspect") / "logs"
-    asked = ShowArgs([run / "validation"], format="inspect", out=out)
-    return show_targets(asked, Display(enabled=False))
+    return show_targets([run / "validation"], QUIET, format="inspect", out=out)
 
 
 def test_inspect_logs_have_every_sample_and_verdict(run: Path, logs: Path) -> None:
@@ -236,7 +237,7 @@ def test_log_page_sends_html_to_supporting_trackers(
     """wandb and trackio both take the text of a page as ``Html``."""
     monkeypatch.setitem(sys.modules, "trackio", types.SimpleNamespace(Html=lambda page: page))
     trackers = [Tracked("trackio"), Tracked("tensorboard")]
-    log_page(run, accelerator_of(trackers), Display(enabled=False))
+    log_page(run, accelerator_of(trackers), QUIET)
     assert trackers[0].logged["paint_show"].startswith("<!doctype html>")
     assert not trackers[1].logged
 
@@ -246,7 +247,6 @@ def test_log_page_tracker_failure_does_not_fail_run(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace())
     said: list[str] = []
-    display = Display(enabled=False)
     monkeypatch.setattr(Display, "note", lambda _, text: said.append(text))
-    log_page(run, accelerator_of([Tracked("wandb")]), display)
+    log_page(run, accelerator_of([Tracked("wandb")]), QUIET)
     assert any("was not logged" in text for text in said)

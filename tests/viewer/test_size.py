@@ -11,7 +11,8 @@ import pytest
 from browser import opened
 from paint.core import storage
 from paint.core.display import Display
-from paint.viewer.show import ShowArgs, show_targets
+from paint.viewer.run import PageSpec
+from paint.viewer.show import show_targets
 from runs import stored
 
 ROWS, TOKENS = 32, 1024
@@ -34,7 +35,7 @@ def test_page_of_32_rows_of_1024_tokens_is_small_and_fast(
     storage.write_jsonl(folder / "rollouts/step-000001.jsonl", rows)
 
     began = time.perf_counter()
-    page = show_targets(ShowArgs([folder], steps=[1]), Display(enabled=False))
+    page = show_targets([folder], Display(enabled=False), PageSpec(steps=[1]))
     made = time.perf_counter() - began
     size = page.stat().st_size
     with opened(browser, page, "view=rollouts&step=1&row=7") as shown:

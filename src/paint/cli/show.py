@@ -45,17 +45,11 @@ class Show:
         if not self.targets:
             raise ConfigError("nothing to show; name a run, or a folder that `paint eval` made")
         from paint.core.display import Display
-        from paint.viewer.show import ShowArgs, show_targets
+        from paint.viewer.run import PageSpec
+        from paint.viewer.show import show_targets
 
-        arguments = ShowArgs(
-            self.targets,
-            steps=self.step,
-            row=self.row,
-            contexts=self.contexts,
-            again=self.rescore,
-            format=self.format,
-            out=self.out,
-            opens=self.open,
+        page = PageSpec(self.step, self.row, self.contexts, self.rescore)
+        show_targets(
+            self.targets, Display(), page, format=self.format, out=self.out, opens=self.open
         )
-        show_targets(arguments, Display())
         return 0

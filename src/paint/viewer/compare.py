@@ -21,7 +21,8 @@ def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
         RunError: a folder holds no run.
         CorruptFileError: a file was changed since it was written.
     """
-    names = names_of(runs)
+    short = [run.resolve().name for run in runs]
+    names = short if len(set(short)) == len(short) else [str(run) for run in runs]
     configs = [read_run(run) for run in runs]
     validated = [graded_validation(run, display) for run in runs]
     return {
@@ -39,12 +40,6 @@ def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
     }
 
 
-def names_of(runs: Sequence[Path]) -> list[str]:
-    """The names of the runs' folders, or the complete paths if two names are equal."""
-    short = [run.resolve().name for run in runs]
-    return short if len(set(short)) == len(short) else [str(run) for run in runs]
-
-
 def differing(configs: Sequence[Config]) -> list[list[str]]:
     """Name and values of every setting that differs between runs."""
     tables = [to_table(config) for config in configs]
@@ -59,11 +54,7 @@ def differing(configs: Sequence[Config]) -> list[list[str]]:
 def paired(
     names: Sequence[str], validated: Sequence[Mapping[tuple[int, str], GradedSamples]]
 ) -> list[dict[str, Any]]:
-    """Paired differences of validations to the first run, at equal steps, sets and problems.
-
-    Args:
-        validated: graded validations of each run, by step and problem set.
-    """
+    """Paired differences of validations to the first run, at equal steps, sets and problems."""
     first = validated[0]
     differences = []
     for name, other in zip(names[1:], validated[1:], strict=True):

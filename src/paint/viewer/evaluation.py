@@ -9,11 +9,11 @@ from paint.config.run_folder import step_of, step_paths
 from paint.core.display import Display
 from paint.core.errors import reason
 from paint.core.storage import FolderInUse
-from paint.evaluation.grade import stored_in, to_graded_samples
+from paint.evaluation.grade import policy_names, stored_in, to_graded_samples
 from paint.evaluation.intervals import SHARE, bootstrap
 from paint.evaluation.metrics import GradedSamples, pass_at_k
 from paint.evaluation.store import Sample, Store, StoreError, find_stores, read_grades, reopen_store
-from paint.evaluation.tables import comparisons, tables_of
+from paint.evaluation.tables import comparisons, intervals_json, tables_of
 
 TEXT_CHARACTERS = 6_000_000
 """Maximum characters of all samples on a page; longer samples lose their middle."""
@@ -21,17 +21,12 @@ TEXT_CHARACTERS = 6_000_000
 
 @dataclass(frozen=True)
 class Graded:
-    """A store with its grades.
-
-    Attributes:
-        rows: rows of grades.jsonl, in the order of the store's rows.
-        samples: the samples, in the same order.
-    """
+    """A store with its grades."""
 
     store: Store
     graded: GradedSamples
-    rows: list[dict[str, Any]]
-    samples: list[Sample]
+    rows: list[dict[str, Any]]  # of grades.jsonl, in the order of the store's rows
+    samples: list[Sample]  # in the same order
 
 
 def read_graded(folder: Path) -> Graded:
@@ -80,32 +75,23 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
     Raises:
         StoreError: a folder contains no evaluation, an evaluation is not graded, or two policies
             have different problems in one benchmark.
-        CorruptFileError: a file was changed since it was written.
-        FolderInUse: another process uses a store.
+        CorruptFileError, FolderInUse: as `reopen_store`.
     """
     paths = stored_in(targets)
-    names = policy_names([path.parent for path in paths])
     by_policy: dict[str, dict[str, Graded]] = {}
-    for path in paths:
-        by_policy.setdefault(names[path.parent], {})[path.name] = read_graded(path)
+    for path, policy in policy_names(paths).items():
+        by_policy.setdefault(policy, {})[path.name] = read_graded(path)
 
     samples = {
         policy: {b: g.graded for b, g in parts.items()} for policy, parts in by_policy.items()
     }
-    tables = tables_of(samples)
     count = sum(len(g.samples) for parts in by_policy.values() for g in parts.values())
     max_characters = max(TEXT_CHARACTERS // max(count, 1), 400)
     benchmarks = list(dict.fromkeys(name for parts in by_policy.values() for name in parts))
     return {
         "name": targets[0].resolve().name,
         "policies": list(by_policy),
-        "figures": {
-            policy: {
-                benchmark: {name: interval.table() for name, interval in figures.items()}
-                for benchmark, figures in table.items()
-            }
-            for policy, table in tables.items()
-        },
+        "figures": intervals_json(tables_of(samples)),
         "pass": {
             policy: {benchmark: pass_curve(part.graded) for benchmark, part in parts.items()}
             for policy, parts in by_policy.items()
@@ -124,14 +110,6 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
             policy: {benchmark: part.store.settings for benchmark, part in parts.items()}
             for policy, parts in by_policy.items()
         },
-    }
-
-
-def policy_names(folders: Sequence[Path]) -> dict[Path, str]:
-    """The name of every policy: its folder's, or its complete path if two names are equal."""
-    names = [folder.name for folder in dict.fromkeys(folders)]
-    return {
-        folder: folder.name if names.count(folder.name) == 1 else str(folder) for folder in folders
     }
 
 

@@ -14,10 +14,10 @@ from typing import Any
 from paint.core import storage
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
-from paint.evaluation.grade import stored_in
+from paint.evaluation.grade import policy_names, stored_in
 from paint.evaluation.metrics import avg_at_k
 from paint.evaluation.store import COMPLETIONS, StoreError
-from paint.viewer.evaluation import Graded, policy_names, read_graded
+from paint.viewer.evaluation import Graded, read_graded
 
 SCORER = "strict"
 
@@ -26,13 +26,11 @@ def write_logs(targets: Sequence[Path], out: Path, display: Display) -> Path:
     """Write a log for every evaluation below some folders, and return the folder of the logs.
 
     Raises:
-        StoreError: a folder contains no evaluation, one is not graded, or a log cannot be written.
-        CorruptFileError, FolderInUse: a store cannot be read.
+        StoreError, CorruptFileError, FolderInUse: as `read_graded`; a log cannot be written.
     """
     paths = stored_in(targets)
-    names = policy_names([path.parent for path in paths])
-    for path in paths:
-        policy, graded = names[path.parent], read_graded(path)
+    for path, policy in policy_names(paths).items():
+        graded = read_graded(path)
         when = datetime.fromtimestamp((path / COMPLETIONS).stat().st_mtime, UTC)
         log = log_of(policy, path.name, graded, when.isoformat(timespec="seconds"))
         stem = f"{when:%Y-%m-%dT%H-%M-%S}_{_plain(path.name)}_{_plain(policy)}"
@@ -84,6 +82,7 @@ def log_of(policy: str, benchmark: str, graded: Graded, when: str) -> dict[str, 
         )
 
     interval = avg_at_k(graded.graded.correct)
+    metrics = {"accuracy": interval.mean, "low_95": interval.low, "high_95": interval.high}
     identity = storage.digest(policy, benchmark, when)[:22]
     return {
         "version": 2,
@@ -112,14 +111,7 @@ def log_of(policy: str, benchmark: str, graded: Graded, when: str) -> dict[str, 
                 {
                     "name": SCORER,
                     "scorer": SCORER,
-                    "metrics": {
-                        name: {"name": name, "value": value}
-                        for name, value in (
-                            ("accuracy", interval.mean),
-                            ("low_95", interval.low),
-                            ("high_95", interval.high),
-                        )
-                    },
+                    "metrics": {name: {"name": name, "value": x} for name, x in metrics.items()},
                 }
             ],
         },

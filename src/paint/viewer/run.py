@@ -15,6 +15,7 @@ import numpy as np
 
 from paint.config.recipe import to_table
 from paint.config.run_folder import (
+    START_ANEW,
     RunError,
     latest_checkpoint,
     read_history,
@@ -25,7 +26,7 @@ from paint.config.run_folder import (
     step_of,
     step_paths,
 )
-from paint.config.schema import Config
+from paint.config.schema import Config, ContextSource
 from paint.core.display import Counter, Display
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
@@ -36,7 +37,7 @@ from paint.models.policy import load_tokenizer
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
 from paint.viewer.evaluation import graded_validation
 from paint.viewer.page import TokenTable, packed, text_of
-from paint.viewer.score import Detail, Scorer
+from paint.viewer.score import Scorer
 from paint.viewer.solution import KINDS, anchors_of, hidden_part, kinds_of_tokens, written
 
 MOST_TOKENS = 32 * 1024
@@ -48,37 +49,27 @@ FEW_ROWS = 4
 
 @dataclass(frozen=True)
 class PageSpec:
-    """Content of a page.
+    """Content of a page."""
 
-    Attributes:
-        steps: steps to show; empty for all that fit.
-        row: row of each step; None for all.
-        contexts: other contexts of the teacher to score.
-        again: whether rollouts are rescored.
-    """
+    steps: Sequence[int] = ()  # empty for all that fit
+    row: int | None = None  # of each step; None for all
+    contexts: Sequence[ContextSource] = ()  # of the teacher, scored in addition to the run's
+    again: bool = True  # whether rollouts are rescored
 
-    steps: Sequence[int] = ()
-    row: int | None = None
-    contexts: Sequence[str] = ()
-    again: bool = True
+
+EVERYTHING = PageSpec()
 
 
 @dataclass(frozen=True)
 class RenderContext:
-    """State shared by the rows of a page.
-
-    Attributes:
-        scorer: None without rescoring.
-        problems: training problems by id; empty without rescoring.
-        vocabulary: the tokens so far; every row adds its own.
-    """
+    """State shared by the rows of a page."""
 
     config: Config
     spec: PageSpec
-    scorer: Scorer | None
+    scorer: Scorer | None  # None without rescoring
     tokenizer: Any
-    problems: Mapping[str, Problem]
-    vocabulary: TokenTable
+    problems: Mapping[str, Problem]  # training problems by id; empty without rescoring
+    vocabulary: TokenTable  # the tokens so far; every row adds its own
 
 
 def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
@@ -103,10 +94,8 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
     vocabulary = TokenTable()
     problems = {problem.id: problem for problem in scorer.problems} if scorer else {}
     shared = RenderContext(config, spec, scorer, tokenizer, problems, vocabulary)
-    steps = []
     with display.counting("tokens", sum(map(len, chosen.values()))) as count:
-        for step, rollouts in chosen.items():
-            steps.append(step_data(shared, run, step, rollouts, count))
+        steps = [step_data(shared, run, step, rows, count) for step, rows in chosen.items()]
 
     pieces = token_bytes(tokenizer, vocabulary.ids)
     return {
@@ -117,7 +106,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
             "data": config.data.path,
             "steps": config.train.steps,
             "git": facts.get("git"),
-            **{f"{name}": version for name, version in facts["versions"].items()},
+            **facts["versions"],
         },
         "settings": settings_of(config),
         "objective": objective_of(config),
@@ -149,10 +138,8 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
                 f"{min(paths)} to {max(paths)}"
             )
 
-    hint = "put it back as it was, or start a new run"
-
     def rollouts(step: int) -> list[dict[str, Any]]:
-        rows = list(read_jsonl(paths[step], hint))
+        rows = read_jsonl(paths[step], START_ANEW)
         return [{"row": number, **row} for number, row in enumerate(rows)]
 
     if spec.steps:
@@ -164,18 +151,15 @@ def choose(run: Path, config: Config, spec: PageSpec) -> dict[int, list[dict[str
         return chosen
 
     # All steps if they fit, else as many as fit, evenly spaced, with the first and the last.
-    kept = {step: rows_kept(config, rollouts(step)) for step in paths}
+    # Rows with logged values; without any, the first few.
+    logged = config.log.token_rows
+    most = None if logged == "all" else logged or FEW_ROWS
+    kept = {step: rollouts(step)[:most] for step in paths}
     if spec.row is not None:
         kept = {step: [r for r in rows if r["row"] == spec.row] for step, rows in kept.items()}
     sizes = {step: sum(len(r["completion_ids"]) for r in rows) for step, rows in kept.items()}
     steps = spread(sorted(kept), sizes)
     return {step: kept[step] for step in steps}
-
-
-def rows_kept(config: Config, rollouts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of a step on a page without --step: those with logged values."""
-    most = config.log.token_rows
-    return list(rollouts if most == "all" else rollouts[: most or FEW_ROWS])
 
 
 def spread(steps: Sequence[int], sizes: Mapping[int, int]) -> list[int]:
@@ -214,7 +198,7 @@ def row_data(
     problem = shared.problems.get(rollout["problem_id"])
     ids = rollout["completion_ids"]
     pieces = token_bytes(tokenizer, ids)
-    values: dict[str, Any] = {}
+    values = {name: array for name, array in (logged or {}).items() if name not in ABOUT}
     data: dict[str, Any] = {
         "row": rollout["row"],
         "problem_id": rollout["problem_id"],
@@ -233,19 +217,24 @@ def row_data(
         "context": rollout.get("context"),
     }
 
-    if logged is not None:
-        values = {name: array for name, array in logged.items() if name not in ABOUT}
     if scorer is not None:
         found = scorer.score(rollout, rollout["teacher_prompt_ids"])
         scored = dict(found.values)
         if logged is None:
-            values = scored | engine_values(rollout)
+            values = scored
+            if log_probs := rollout["engine_log_probs"]:  # none for tokens that no engine sampled
+                values["engine_log_prob"] = np.array(log_probs, np.float32)
         else:
             data["moved"] = float(
                 np.abs(scored["student_log_prob"] - values["student_log_prob"]).max(initial=0)
             )
             values["slope"] = scored["slope"]
-        data["entries"] = entries_of(found, vocabulary)
+        data["entries"] = {
+            "edges": packed(found.edges),
+            "ids": packed(vocabulary.add(found.entries.tolist())),
+            **{view: packed(log_probs) for view, log_probs in found.log_probs.items()},
+            "term": packed(found.terms),
+        }
         data["contexts"] = dict(other_contexts(shared.spec, step, rollout, problem, scorer))
     data["is_kept"] = logged is not None
     data["values"] = {name: packed(array) for name, array in values.items()}
@@ -255,22 +244,6 @@ def row_data(
 
 
 METRICS = ("overlap", "overlap_without_answer", "mask_ratio", "reward", "advantage", "loss")
-
-
-def engine_values(rollout: Mapping[str, Any]) -> dict[str, Any]:
-    """The engine's log-prob of each token; {} for tokens that no engine sampled."""
-    log_probs = rollout["engine_log_probs"]
-    return {"engine_log_prob": np.array(log_probs, np.float32)} if log_probs else {}
-
-
-def entries_of(found: Detail, vocabulary: TokenTable) -> dict[str, Any]:
-    """The most likely tokens at every position."""
-    return {
-        "edges": packed(found.edges),
-        "ids": packed(vocabulary.add(found.entries.tolist())),
-        **{view: packed(values) for view, values in found.log_probs.items()},
-        "term": packed(found.terms),
-    }
 
 
 def other_contexts(
@@ -289,14 +262,12 @@ def other_contexts(
             continue
         found = scorer.score(rollout, view.prompt).values
         names = ("loss", "kl", "teacher_log_prob", "teacher_entropy")
-        yield (
-            shown,
-            {
-                "context": view.context,
-                "is_the_runs": view.prompt == rollout["teacher_prompt_ids"],
-                "values": {name: packed(found[name]) for name in names},
-            },
-        )
+        data = {
+            "context": view.context,
+            "is_the_runs": view.prompt == rollout["teacher_prompt_ids"],
+            "values": {name: packed(found[name]) for name in names},
+        }
+        yield shown, data
 
 
 def prompts_of(rollout: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:

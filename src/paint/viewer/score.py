@@ -10,7 +10,7 @@ Values are those of paint.objective.loss, the reference, on the logits of a few 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -98,8 +98,7 @@ class Scorer:
     def become_student(self, step: int) -> int:
         """Load the student before a step, or that of the last earlier checkpoint.
 
-        Returns:
-            The steps of the loaded student; ``step - 1`` if it is exact.
+        Returns the steps of the loaded student: ``step - 1`` if it is exact.
         """
         before = [path for path in checkpoints(self.run) if step_of(path) < step]
         done = step_of(before[-1]) if before else 0
@@ -130,10 +129,10 @@ class Scorer:
         return detail(student, teacher, heads, tokens, options)
 
     def view(
-        self, problem: Problem, ratio: float, shown: str, step: int, row: int
+        self, problem: Problem, ratio: float, shown: ContextSource, step: int, row: int
     ) -> TeacherPrompt | None:
         """The teacher's prompt with another context; None if there is none."""
-        context = replace(self.config.context, source=cast(ContextSource, shown))
+        context = replace(self.config.context, source=shown)
         seed = derive_seed(self.config.train.seed, step - 1, row)
         try:
             return build_teacher_prompt(self.policy, context, self.problems, problem, ratio, seed)
@@ -172,30 +171,24 @@ def detail(
     rows = max(1, CHUNK_LOGITS // vocabulary)
     chunks = [slice(i, i + rows) for i in range(0, n, rows)]
 
-    def logits(hidden: Tensor, head: nn.Linear, chunk: slice) -> Tensor:
-        scores: Tensor = head(hidden[chunk])
-        return scores.to(torch.promote_types(hidden.dtype, torch.float32))
+    def logits(chunk: slice) -> tuple[Tensor, Tensor]:
+        """Logits of the student and of the teacher."""
+        dtype = torch.promote_types(student_hidden.dtype, torch.float32)
+        with torch.no_grad():
+            student, teacher = heads[0](student_hidden[chunk]), heads[1](teacher_hidden[chunk])
+        return student.to(dtype), teacher.to(dtype)
 
     # Selection ranks the entropy ratios of the complete completion, so they are computed first.
-    with torch.no_grad():
-        ratios = []
-        for chunk in chunks:
-            entropies = [
-                entropy((logits(hidden, head, chunk) / options.loss_temperature).log_softmax(-1))
-                for hidden, head in zip((student_hidden, teacher_hidden), heads, strict=True)
-            ]
-            ratios.append(entropy_ratio(entropies[1], entropies[0]))
-        selected = select(torch.cat(ratios), [n], options)
-
-    found: list[list[Position]] = []
+    ratios = []
     for chunk in chunks:
-        with torch.no_grad():
-            views = [
-                logits(hidden, head, chunk)
-                for hidden, head in zip((student_hidden, teacher_hidden), heads, strict=True)
-            ]
-        found.append(positions(views[0], views[1], tokens[chunk], selected[chunk], options))
-    flat = [position for part in found for position in part]
+        log_probs = [(x / options.loss_temperature).log_softmax(-1) for x in logits(chunk)]
+        ratios.append(entropy_ratio(entropy(log_probs[1]), entropy(log_probs[0])))
+    selected = select(torch.cat(ratios), [n], options)
+    flat = [
+        position
+        for chunk in chunks
+        for position in positions(*logits(chunk), tokens[chunk], selected[chunk], options)
+    ]
 
     names = list(flat[0].values) if flat else []
     counts = [len(position.entries) for position in flat]
@@ -246,7 +239,12 @@ def positions(
         slope = student.grad.gather(-1, sampled[:, None])[:, 0] * len(places)
 
         with torch.no_grad():
-            log_probs = distributions(student, teacher, of_rows)
+            log_q, log_p = (
+                (x / options.loss_temperature).log_softmax(-1) for x in (student, teacher)
+            )
+            weight = options.interpolation_weight
+            target = interpolate(log_p, log_q, weight) if is_selected else log_p
+            log_probs = {"student": log_q, "teacher": log_p, "target": target}
             divergence = find_divergence(options.divergence)
             added = divergence_terms(log_probs["target"], log_probs["student"], divergence, sampled)
             values = {"loss": loss.per_token, **loss.stats, "slope": slope}
@@ -262,11 +260,8 @@ def positions(
 
         for i, place in enumerate(places.tolist()):
             kept = {candidate: n for n, candidate in reversed([*enumerate(ids[i])])}
-            target = gathered["target"][i]
-            order = [
-                0,
-                *sorted((n for n in kept.values() if n), key=[-x for x in target].__getitem__),
-            ]
+            likely = [-x for x in gathered["target"][i]]
+            order = [0, *sorted((n for n in kept.values() if n), key=likely.__getitem__)]
             made[place] = Position(
                 {name: column[i] for name, column in columns.items()},
                 [ids[i][n] for n in order],
@@ -274,16 +269,3 @@ def positions(
                 [terms[i][n] for n in order],
             )
     return [made[place] for place in range(len(tokens))]
-
-
-def distributions(student: Tensor, teacher: Tensor, options: ObjectiveConfig) -> dict[str, Tensor]:
-    """Log-probs of student, teacher and target at the loss's temperature.
-
-    The target assumes that all tokens are selected (``top_fraction`` > 0) or none.
-    """
-    log_p = (teacher / options.loss_temperature).log_softmax(-1)
-    log_q = (student.detach() / options.loss_temperature).log_softmax(-1)
-    target = (
-        interpolate(log_p, log_q, options.interpolation_weight) if options.top_fraction else log_p
-    )
-    return {"student": log_q, "teacher": log_p, "target": target}

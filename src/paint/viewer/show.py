@@ -4,96 +4,85 @@ import os
 import sys
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, Literal
 
 from paint.config.run_folder import RunError
-from paint.config.schema import ConfigError, ContextSource
+from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.evaluation.store import find_stores
 from paint.viewer.page import write_page
-from paint.viewer.run import PageSpec, run_data
-
-SOURCES = get_args(ContextSource)
+from paint.viewer.run import EVERYTHING, PageSpec, run_data
 
 
-@dataclass(frozen=True)
-class ShowArgs:
-    """Arguments of ``paint show`` (docs/how-to/inspect-rollouts.md)."""
+def show_targets(
+    targets: Sequence[Path],
+    display: Display,
+    page: PageSpec = EVERYTHING,
+    *,
+    format: Literal["html", "inspect"] = "html",
+    out: Path | None = None,
+    opens: bool = False,
+) -> Path:
+    """Write the page of some runs or evaluations, and return its path.
 
-    targets: Sequence[Path]
-    steps: Sequence[int] = ()
-    row: int | None = None
-    contexts: Sequence[str] = ()
-    again: bool = True
-    format: str = "html"
-    out: Path | None = None
-    opens: bool = False
-
-
-def show_targets(args: ShowArgs, display: Display) -> Path:
-    """Write the page of some runs or evaluations, and open it if there is a display.
+    Args:
+        page: what the page of one run shows.
+        format: a page, or logs of inspect-ai (of evaluations).
+        out: file or folder to write; None for one in the first target.
+        opens: whether to open the page in a browser, if there is a screen and a terminal.
 
     Raises:
-        ConfigError: incompatible targets or flags.
+        ConfigError: incompatible targets or arguments.
         PaintError: a target cannot be read; the message has the cause and a hint.
     """
-    are_runs = [(target / "run.json").exists() for target in args.targets]
+    are_runs = [(target / "run.json").exists() for target in targets]
     if any(are_runs) and not all(are_runs):
-        other = args.targets[are_runs.index(False)]
         raise ConfigError(
-            f"{other} is not a run, and others are; show runs or evaluations, not both"
+            f"{targets[are_runs.index(False)]} is not a run, and others are; show runs or "
+            f"evaluations, not both"
         )
-    if unknown := [name for name in args.contexts if name not in SOURCES]:
-        raise ConfigError(f"--contexts names {unknown[0]!r}; choose from {', '.join(SOURCES)}")
-    has_run_flags = bool(args.steps or args.row is not None or args.contexts or not args.again)
-    is_one_run = are_runs == [True]
-    if has_run_flags and not is_one_run:
+    if page != EVERYTHING and are_runs != [True]:
         raise ConfigError("--step, --row, --contexts and --no-rescore are for one run")
-    if args.contexts and not args.again:
+    if page.contexts and not page.again:
         raise ConfigError("--contexts needs the model, which --no-rescore does not load; drop one")
-    if args.format == "inspect" and any(are_runs):
-        raise ConfigError("--format inspect is for evaluations, such as RUN/validation")
-
-    first = args.targets[0]
-    if args.format == "inspect":
+    if format == "inspect":
+        if any(are_runs):
+            raise ConfigError("--format inspect is for evaluations, such as RUN/validation")
         from paint.viewer.inspect_log import write_logs
 
-        return write_logs(args.targets, args.out or first / "inspect", display)
-    for target in args.targets:
-        if not any(are_runs) and not find_stores(target):
-            raise ConfigError(
-                f"{target} holds neither a run (run.json) nor an evaluation (asked.json)"
-            )
+        return write_logs(targets, out or targets[0] / "inspect", display)
 
-    if is_one_run:
-        kind, data = (
-            "run",
-            run_data(first, PageSpec(args.steps, args.row, args.contexts, args.again), display),
-        )
-    elif all(are_runs):
-        from paint.viewer.compare import compare_data
-
-        kind, data = "compare", compare_data(args.targets, display)
-    else:
-        from paint.viewer.evaluation import evaluation_data
-
-        kind, data = "evaluation", evaluation_data(args.targets)
-
-    path = args.out or first / "show.html"
+    kind, data = _page_data(targets, page, display)
+    path = out or targets[0] / "show.html"
     with wrap_errors(path, RunError, "choose another place with --out"):
         size = write_page(path, kind, f"{data['name']} · paint show", data)
     display.note(f"written to {path} ({size / 1e6:.1f} MB)")
-    if args.opens and has_display():
+    has_screen = sys.platform == "darwin" or any(
+        map(os.environ.get, ("DISPLAY", "WAYLAND_DISPLAY"))
+    )
+    if opens and has_screen and sys.stdout.isatty():
         webbrowser.open(path.resolve().as_uri())
     return path
 
 
-def has_display() -> bool:
-    """Whether the process has a screen and an interactive terminal."""
-    has_screen = sys.platform == "darwin" or bool(
-        os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    )
-    return has_screen and sys.stdout.isatty()
+def _page_data(
+    targets: Sequence[Path], page: PageSpec, display: Display
+) -> tuple[str, dict[str, Any]]:
+    """The kind of the page, and its data."""
+    if (targets[0] / "run.json").exists():
+        if len(targets) == 1:
+            return "run", run_data(targets[0], page, display)
+        from paint.viewer.compare import compare_data
+
+        return "compare", compare_data(targets, display)
+
+    for target in targets:
+        if not find_stores(target):
+            raise ConfigError(
+                f"{target} holds neither a run (run.json) nor an evaluation (asked.json)"
+            )
+    from paint.viewer.evaluation import evaluation_data
+
+    return "evaluation", evaluation_data(targets)

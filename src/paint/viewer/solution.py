@@ -30,21 +30,13 @@ _FORMULA = re.compile(r"\\[A-Za-z]+|[-+*/^_=<>{}\\]")
 
 @dataclass(frozen=True)
 class Anchor:
-    """An anchor of the solution.
+    """An anchor of the solution; spans are [start, end), and None if none is found."""
 
-    Attributes:
-        text: normalized text, as compared.
-        boxed: whether it is inside a box.
-        found: whether the completion contains it.
-        place: span [start, end) in the solution; None if no span is found.
-        met: span [start, end) in the completion; None if no span is found.
-    """
-
-    text: str
-    boxed: bool
-    found: bool
-    place: tuple[int, int] | None
-    met: tuple[int, int] | None
+    text: str  # normalized, as compared
+    boxed: bool  # it is inside a box
+    found: bool  # the completion contains it
+    place: tuple[int, int] | None  # its span in the solution
+    met: tuple[int, int] | None  # its span in the completion
 
 
 def anchors_of(solution: str, completion: str) -> list[Anchor]:
