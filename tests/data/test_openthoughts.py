@@ -18,7 +18,6 @@ from paint.data import openthoughts
 from paint.data.benchmarks import Benchmark, load_benchmark
 from paint.data.openthoughts import (
     REASONS,
-    Candidate,
     Preparation,
     decide,
     make_training_data,
@@ -408,8 +407,7 @@ def test_openthoughts_unreadable_row_is_counted(
 
 
 def test_openthoughts_decide_depends_only_on_row() -> None:
-    assert decide(BadRow("invalid JSON")) == "row cannot be read"
-    assert decide({}) == "not mathematics"
-    candidate = decide(row(4))
-    assert isinstance(candidate, Candidate)
-    assert (candidate.answer, candidate.source) == ("5", "numina_math")
+    assert decide(BadRow("invalid JSON")) == {"dropped": "row cannot be read"}
+    assert decide({}) == {"dropped": "not mathematics"}
+    kept = decide(row(4))
+    assert (kept["answer"], kept["source"]) == ("5", "numina_math")

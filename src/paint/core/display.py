@@ -77,23 +77,18 @@ LOG_WIDTH = 200
 
 
 class Terminal(Console):
-    """A rich console that prints text verbatim, without markup, emoji or terminal codes."""
+    """A rich console that prints text verbatim, without markup, emoji or terminal codes.
+
+    Attributes:
+        farewell: notice on stderr once stdout is closed; empty for none.
+    """
 
     farewell = ""
-    """Notice on stderr once stdout is closed; empty for none."""
-
     is_unread = False
 
     def __init__(self, file: Any = None, *, width: int | None = None, quiet: bool = False) -> None:
-        super().__init__(
-            file=file,
-            width=width,
-            quiet=quiet,
-            markup=False,
-            emoji=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        options: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
+        super().__init__(file=file, width=width, quiet=quiet, soft_wrap=True, **options)
         if width is None and not self.is_terminal:
             self.width = LOG_WIDTH
 
@@ -121,7 +116,7 @@ class Display:
         self.console: Console = Terminal(quiet=not enabled)
         self.live: Live | None = None
         self.bar = Progress(*_columns(), console=self.console)
-        self.task: TaskID | None = None
+        self.task = TaskID(0)
         self.metrics: Mapping[str, float] = {}
         self.steps = self.first = 0
         self.began = self.phase_began = self.shown = time.monotonic()
@@ -137,9 +132,8 @@ class Display:
         """Show progress from step ``done`` to ``steps``."""
         self.steps, self.first, self.began = steps, done, time.monotonic()
         if isinstance(self.console, Terminal):
-            self.console.farewell = (
-                "stdout is closed, so no more output follows; training continues"
-            )
+            ended = "stdout is closed, so no more output follows; training continues"
+            self.console.farewell = ended
             self.console.closed_stdout_notice()  # also where the pipe broke before the first step
         if not self.console.is_terminal or self.console.quiet:
             yield
@@ -158,9 +152,8 @@ class Display:
         self.count = counter = Counter(self, title, total, done)
         if self.console.is_terminal and not self.console.quiet and self.live is None:
             with Progress(*_columns(), console=self.console, transient=True) as counter.bar:
-                counter.task = counter.bar.add_task(
-                    sanitize_for_terminal(title), total=total, completed=done, status=""
-                )
+                shown = sanitize_for_terminal(title)
+                counter.task = counter.bar.add_task(shown, total=total, completed=done, status="")
                 yield counter
         else:
             over = threading.Event()
@@ -207,16 +200,13 @@ class Display:
         """Show the metrics of a finished step."""
         self.metrics = metrics
         number = int(metrics["step"])
-        if self.live is not None and self.task is not None:
+        if self.live is not None:
             self.bar.update(self.task, completed=number)
             self.live.update(self._picture())
         else:
-            values = "  ".join(
-                form.format(metrics[name]) for name, form in LINE.items() if name in metrics
-            )
-            self.note(
-                f"step {number}/{self.steps}  {values}  {_duration(metrics['seconds_left'])} left"
-            )
+            shown = (form.format(metrics[name]) for name, form in LINE.items() if name in metrics)
+            left = _duration(metrics["seconds_left"])
+            self.note(f"step {number}/{self.steps}  {'  '.join(shown)}  {left} left")
 
     def seconds_left(self, done: int) -> float:
         """Estimate the remaining seconds from the steps so far."""
@@ -224,7 +214,7 @@ class Display:
 
     def _show(self, status: str) -> None:
         """Show a status next to the progress bar, if there is one."""
-        if self.live is not None and self.task is not None:
+        if self.live is not None:
             left = f"{_duration(self.metrics['seconds_left'])} left, " if self.metrics else ""
             self.bar.update(self.task, status=f"{left}{status}")
             self.live.update(self._picture())
@@ -244,17 +234,12 @@ class Counter:
     """Progress of a count: ``add`` counts one more, ``to`` sets the count."""
 
     def __init__(self, display: Display, title: str, total: int, done: int) -> None:
-        self.display, self.title, self.total, self.first, self.done = (
-            display,
-            title,
-            total,
-            done,
-            done,
-        )
+        self.display, self.title, self.total = display, title, total
+        self.first = self.done = done
         self.tokens = self.under_way = 0
         self.began = time.monotonic()
         self.bar: Progress | None = None
-        self.task: TaskID | None = None
+        self.task = TaskID(0)
 
     def add(self, tokens: int = 0) -> None:
         """Count one more item and its tokens."""
@@ -264,7 +249,7 @@ class Counter:
     def to(self, done: int) -> None:
         """Set the count."""
         self.done = done
-        if self.bar is not None and self.task is not None:
+        if self.bar is not None:
             self.bar.update(self.task, completed=done, status=self.status())
         elif self.display.live is not None:
             self.display._show(self.line())

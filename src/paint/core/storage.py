@@ -36,9 +36,6 @@ SUMS = "SHA256SUMS"
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
 """Error numbers of file systems without locks; there, folders are not locked."""
 
-READ_BYTES = 2**24
-"""Bytes of a file that are read at once."""
-
 
 class CorruptFileError(PaintError, RuntimeError):
     """A file cannot be read, or does not match its checksum; the message has a hint."""
@@ -158,7 +155,8 @@ def atomic_dir(path: Path) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
-        write_sums(partial, _names(partial))
+        files = (path.relative_to(partial) for path in partial.rglob("[!.]*") if path.is_file())
+        write_sums(partial, sorted(map(Path.as_posix, files)))
         for written in [*partial.rglob("*"), partial]:
             fsync_path(written)
         partial.rename(path)
@@ -264,9 +262,9 @@ def lock_folder(
 
 
 def digest_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file, read in blocks of READ_BYTES."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
-        return digest_of_bytes(iter(lambda: file.read(READ_BYTES), b""))
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fsync_path(path: Path) -> None:
@@ -288,12 +286,3 @@ def _object(text: bytes, place: object, hint: str) -> dict[str, Any]:
 
 def _line(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8", "replace")
-
-
-def _names(folder: Path) -> list[str]:
-    """List every file in a folder, at any depth, sorted, without hidden ones."""
-    return sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != SUMS and not path.name.startswith(".")
-    )

@@ -11,6 +11,7 @@ import difflib
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from paint.config.schema import DataConfig
 from paint.core.errors import format_short, path_error
@@ -27,8 +28,7 @@ class Benchmark:
     problems: list[Problem]
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(NamedTuple):
     """A known benchmark: source for paint.data.readers, id column, number of problems."""
 
     source: str

@@ -27,6 +27,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 from paint.data.benchmarks import Benchmark
@@ -157,8 +158,9 @@ def _long_match(normalized: str, pieces: Pieces, index: Index) -> Match | None:
         positions = covered[owner]
         share = min(len(positions) / min(pieces.lengths[owner], len(tokens)), 1.0)
         if share >= index.share:
-            longest = " ".join(tokens[i] for i in _longest_run(positions))
-            matches.append(Match(*index.problems[owner], share, longest, pieces.name))
+            runs = groupby(enumerate(sorted(positions)), key=lambda pair: pair[1] - pair[0])
+            longest = max(([tokens[i] for _, i in run] for _, run in runs), key=len)
+            matches.append(Match(*index.problems[owner], share, " ".join(longest), pieces.name))
 
     return max(matches, key=lambda match: match.share, default=None)
 
@@ -198,13 +200,3 @@ def _signs(normalized: str) -> tuple[list[str], set[int]]:
         elif sign != ",":
             signs.append(sign)
     return signs, stops
-
-
-def _longest_run(positions: set[int]) -> list[int]:
-    runs: list[list[int]] = []
-    for position in sorted(positions):
-        if runs and runs[-1][-1] == position - 1:
-            runs[-1].append(position)
-        else:
-            runs.append([position])
-    return max(runs, key=len)

@@ -21,7 +21,7 @@ import heapq
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import islice
@@ -74,18 +74,6 @@ REASONS = (
     *WRONG.values(),
     "duplicate problem",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A row that is kept if the text `checked` has the answer of the ground truth."""
-
-    problem: str
-    solution: str
-    answer: str
-    trace: str
-    source: str
-    checked: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,34 +185,33 @@ def print_preparation(preparation: Preparation, out: Path, display: Display) -> 
 
 def decide(
     fields: dict[str, object] | BadRow, solution: Solution = "deepseek_solution"
-) -> Candidate | str:
-    """Return the row as a candidate, or the reason to drop it, from the row alone."""
+) -> dict[str, str]:
+    """Decide a row from itself alone: {"dropped": reason}, or what is written of it if verified."""
     if isinstance(fields, BadRow):
-        return "row cannot be read"
+        return {"dropped": "row cannot be read"}
     if fields.get("domain") != "math":
-        return "not mathematics"
+        return {"dropped": "not mathematics"}
 
     texts = {}
     for name in FIELDS:
         value = fields.get(name)
         if not isinstance(value, str) or not value.strip() or _HALF_SURROGATE.search(value):
-            return f"no {name}"
+            return {"dropped": f"no {name}"}
         texts[name] = value
 
     if answer_text(texts["deepseek_solution"]) is None:
-        return "no final answer in the solution"
+        return {"dropped": "no final answer in the solution"}
     answer = boxed(texts["ground_truth_solution"])
     if answer is None:
-        return "no final answer in the ground truth"
+        return {"dropped": "no final answer in the ground truth"}
 
-    return Candidate(
-        problem=texts["problem"],
-        solution=texts[solution],
-        answer=answer,
-        trace=texts["deepseek_reasoning"],
-        source=str(fields.get("source") or ""),
-        checked=texts["deepseek_solution"],
-    )
+    return {
+        "problem": texts["problem"],
+        "solution": texts[solution],
+        "answer": answer,
+        "trace": texts["deepseek_reasoning"],
+        "source": str(fields.get("source") or ""),
+    }
 
 
 def _decide_rows(
@@ -237,14 +224,17 @@ def _decide_rows(
     display: Display,
 ) -> None:
     """Append the decisions on all rows after the first `rows`, then the total number of rows."""
-    undecided = islice(_fields(source), rows, None)
-    counting = display.counting("rows decided", _count(source), done=rows)
+    files = data_files(Path(source)) if Path(source).exists() else None
+    total = sum(map(count_rows, files)) if files else HUB_ROWS
+    parts: Sequence[str | Path] = files or [source]
+    fields = (fields for part in parts for _, fields in read_rows(part))
+    undecided = islice(fields, rows, None)
 
     def store(decisions: list[dict[str, Any]]) -> None:
         with wrap_errors(decided, DataError, FREE_SPACE):
             storage.append_jsonl(decided, decisions)
 
-    with counting as counter:
+    with display.counting("rows decided", total, done=rows) as counter:
         try:
             while chunk := list(islice(undecided, CHUNK)):
                 store(_decide_chunk(chunk, solution, index, grader))
@@ -266,29 +256,25 @@ def _decide_chunk(
     The fingerprint is the hash of the normalised problem.
     """
     decisions: list[dict[str, Any]] = []
-    candidates: dict[int, Candidate] = {}
+    items: dict[int, Item] = {}  # of the rows to verify, by their place in the chunk
     for number, fields in enumerate(chunk):
-        candidate = decide(fields, solution)
-        if isinstance(candidate, str):
-            decisions.append({"dropped": candidate})
-        elif match := contaminated(candidate.problem, index):
-            repeated = {"problem": candidate.problem, **dataclasses.asdict(match)}
-            decisions.append({"dropped": "contaminated", "contaminated": repeated})
+        row: dict[str, Any] = decide(fields, solution)
+        if "dropped" not in row and (match := contaminated(row["problem"], index)):
+            repeated = {"problem": row["problem"], **dataclasses.asdict(match)}
+            row = {"dropped": "contaminated", "contaminated": repeated}
+        elif "dropped" not in row:
+            assert isinstance(fields, dict)
+            items[number] = Item(str(fields["deepseek_solution"]), row["answer"])
+        decisions.append(row)
+
+    for number, grade in zip(items, grader.grade(list(items.values())), strict=True):
+        row = decisions[number]
+        if grade.correct:
+            fingerprint = storage.digest(normalize(row["problem"]))
+            kept = {"id": f"openthoughts-{fingerprint[:16]}", **row}
+            decisions[number] = {"kept": kept, "fingerprint": fingerprint}
         else:
-            decisions.append({})  # until it is verified
-            candidates[number] = candidate
-
-    items = [Item(candidate.checked, candidate.answer) for candidate in candidates.values()]
-    grades = grader.grade(items)
-    for (number, candidate), grade in zip(candidates.items(), grades, strict=True):
-        if not grade.correct:
             decisions[number] = {"dropped": WRONG[grade.reason]}
-            continue
-        fingerprint = storage.digest(normalize(candidate.problem))
-        row = {"id": f"openthoughts-{fingerprint[:16]}"} | dataclasses.asdict(candidate)
-        del row["checked"]
-        decisions[number] = {"kept": row, "fingerprint": fingerprint}
-
     return decisions
 
 
@@ -296,9 +282,7 @@ def _write_sample(
     out: Path, decided: Path, sample: int, seed: int, settings: dict[str, Any]
 ) -> Preparation:
     """Draw the sample from the decisions, and write it with its report."""
-    dropped: Counter[str] = Counter()
-    repeats: Counter[str] = Counter()
-    found_by: Counter[str] = Counter()
+    dropped, repeats, found_by = Counter[str](), Counter[str](), Counter[str]()
     repeated = []
     # Of several rows with the same problem, the one with the smallest hash is kept.
     best: dict[str, tuple[str, int]] = {}  # fingerprint -> hash of the row, offset of its line
@@ -318,20 +302,25 @@ def _write_sample(
             elif "dropped" in decision:
                 dropped[decision["dropped"]] += 1
 
-            if "contaminated" in decision:
-                repeats[decision["contaminated"]["benchmark"]] += 1
-                found_by[decision["contaminated"]["found_by"]] += 1
-                repeated.append(_line({"row": rows + 1, **decision["contaminated"]}))
+            if match := decision.get("contaminated"):
+                repeats[match["benchmark"]] += 1
+                found_by[match["found_by"]] += 1
+                repeated.append({"row": rows + 1, **match})
             offset += len(line)
 
         chosen = heapq.nsmallest(
             sample, best, key=lambda problem: storage.digest(str(seed), problem)
         )
-        lines = (_line(_decision_at(file, best[problem][1])["kept"]) for problem in chosen)
         report = report_of(out)
+
+        def kept(problem: str) -> dict[str, Any]:
+            file.seek(best[problem][1])
+            row: dict[str, Any] = json.loads(file.readline())["kept"]
+            return row
+
         with wrap_errors(out, DataError, FREE_SPACE):
             report.unlink(missing_ok=True)  # it describes the replaced file
-            storage.write_atomic(out, lines)
+            storage.write_jsonl(out, map(kept, chosen))
 
     preparation = Preparation(
         rows=rows,
@@ -349,7 +338,7 @@ def _write_sample(
         },
     )
     with wrap_errors(report, DataError, FREE_SPACE):
-        storage.write_atomic(out.with_suffix(".contaminated.jsonl"), repeated)
+        storage.write_jsonl(out.with_suffix(".contaminated.jsonl"), repeated)
         digest = {REPORTED: storage.digest_of_file(out)}
         storage.write_json(report, dataclasses.asdict(preparation) | digest)
     return preparation
@@ -377,23 +366,3 @@ def _resume(decided: Path, settings: dict[str, Any]) -> tuple[int, bool]:
             storage.write_jsonl(decided, [settings])
         storage.trim_partial_line(decided)
     return max(lines - 1, 0) - is_complete, is_complete
-
-
-def _fields(source: str) -> Iterator[dict[str, object] | BadRow]:
-    for part in data_files(Path(source)) if Path(source).exists() else [source]:
-        for _, fields in read_rows(part):
-            yield fields
-
-
-def _count(source: str) -> int:
-    return sum(map(count_rows, data_files(Path(source)))) if Path(source).exists() else HUB_ROWS
-
-
-def _line(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
-
-
-def _decision_at(file: Any, offset: int) -> dict[str, Any]:
-    file.seek(offset)
-    decision: dict[str, Any] = json.loads(file.readline())
-    return decision

@@ -17,23 +17,10 @@ from typing import Any
 
 from paint.config.schema import DataConfig
 from paint.core.storage import digest
-from paint.data.readers import BadRow, DataError, Number, Row, kind_of, read_rows, shorten
+from paint.data.readers import BadRow, Number, Row, kind_of, read_rows, shorten
+from paint.data.readers import DataError as DataError
 from paint.demo.files import problems_path
 from paint.grading.base import Item
-
-__all__ = [
-    "LABELS",
-    "DataError",
-    "Problem",
-    "ValidRows",
-    "batch_indices",
-    "from_row",
-    "item_of",
-    "problems_digest",
-    "read_problems",
-    "to_row",
-    "validate_rows",
-]
 
 LABELS = ("level", "subject")
 """Columns by which an evaluation groups problems, each in a separate table."""

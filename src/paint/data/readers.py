@@ -117,10 +117,9 @@ def _require_as_prepared(path: Path) -> None:
 
     A report without a digest is ignored.
     """
-    report = report_of(path) if path.suffix == ".jsonl" else None
-    if report is None or not report.exists() or not path.exists():
+    report = report_of(path)
+    if path.suffix != ".jsonl" or not report.exists() or not path.exists():
         return
-
     with wrap_errors(report, DataError, f"delete it to use {path} as it is"):
         stored = json.loads(report.read_bytes())
     if isinstance(stored, dict) and REPORTED in stored:
@@ -211,14 +210,14 @@ def _object(line: bytes) -> dict[str, object]:
     if len(line) > ROW_BYTES:
         raise _too_long()
     try:
-        text = line.decode("utf-8")
+        fields = json.loads(
+            line.decode("utf-8"),
+            parse_int=Number,
+            parse_float=Number,
+            parse_constant=_refuse_constant,
+        )
     except UnicodeDecodeError as error:
         raise BadRow("invalid UTF-8", f" at byte {error.start + 1}: {error.reason}") from None
-
-    try:
-        fields = json.loads(
-            text, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant
-        )
     except json.JSONDecodeError as error:
         raise BadRow("invalid JSON", f" at column {error.colno}: {error.msg}") from None
     except RecursionError:
@@ -284,7 +283,10 @@ def _arrow_rows(batches: Iterable[Any]) -> Iterator[Row]:
 
 
 def _cells(column: Any) -> list[object]:
-    """Convert the cells of an Arrow column to Python values, numbers to their digits."""
+    """Convert the cells of an Arrow column to Python values, numbers to their digits.
+
+    Text without digits, such as nan, becomes a float.
+    """
     import pyarrow
     from pyarrow.types import is_decimal, is_floating, is_integer
 
@@ -292,14 +294,8 @@ def _cells(column: Any) -> list[object]:
     if not (is_integer(kind) or is_floating(kind) or is_decimal(kind)):
         return list(column.to_pylist())
     # Arrow writes the fewest digits that round-trip, for 32-bit floats too.
-    return [_number(digits) for digits in column.cast(pyarrow.string()).to_pylist()]
-
-
-def _number(digits: str | None) -> Number | float | None:
-    """Convert digits to a Number, null to None, and text without digits such as nan to a float."""
-    if digits is None:
-        return None
-    return Number(digits) if digits[-1].isdigit() else float(digits)
+    texts = column.cast(pyarrow.string()).to_pylist()
+    return [text and (Number(text) if text[-1].isdigit() else float(text)) for text in texts]
 
 
 _READERS: dict[str, Callable[[IO[bytes], Path], Iterator[Row]]] = {
@@ -312,18 +308,13 @@ ENDINGS = frozenset(_READERS)
 """Suffixes of data files."""
 
 
+_KINDS: dict[Any, str] = {Number: "a number", dict: "an object", list: "a list", str: "text"}
+_KINDS |= {bool: "true or false", type(None): "null"}
+
+
 def kind_of(value: object) -> str:
     """Describe the type of a cell in words: a number, a list, null, ..."""
-    if isinstance(value, Number):
-        return "a number"
-    names = {
-        dict: "an object",
-        list: "a list",
-        str: "text",
-        bool: "true or false",
-        type(None): "null",
-    }
-    return names.get(type(value), f"a value of type {type(value).__name__}")
+    return _KINDS.get(type(value), f"a value of type {type(value).__name__}")
 
 
 def shorten(value: object) -> str:

@@ -6,7 +6,8 @@ written.
 """
 
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -54,12 +55,19 @@ class BadRows:
     count: int = 0
     first: list[tuple[int, str]] = field(default_factory=list)
 
+    def add(self, row: int, message: str) -> None:
+        """Count a row, and keep it if it is one of the first."""
+        self.count += 1
+        if len(self.first) < SHOWN_ROWS:
+            self.first.append((row, message))
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class FileCheck:
     """Result of the validation of a file.
 
     Attributes:
+        limit: most tokens of a teacher prompt.
         columns: number of rows that have each column.
         good: number of valid rows.
         bad: bad rows by reason.
@@ -74,16 +82,16 @@ class FileCheck:
     """
 
     path: str
-    columns: dict[str, int]
-    good: int
-    bad: dict[str, BadRows]
-    lengths: dict[str, LengthQuantiles]
     limit: int
-    too_long: BadRows
-    without_anchors: int
-    boxed: dict[str, int]
-    gold_warnings: BadRows
-    contaminated: dict[str, BadRows]
+    columns: Counter[str] = field(default_factory=Counter)
+    good: int = 0
+    bad: dict[str, BadRows] = field(default_factory=dict)
+    lengths: dict[str, LengthQuantiles] = field(default_factory=dict)
+    too_long: BadRows = field(default_factory=BadRows)
+    without_anchors: int = 0
+    boxed: Counter[str] = field(default_factory=Counter)
+    gold_warnings: BadRows = field(default_factory=BadRows)
+    contaminated: dict[str, BadRows] = field(default_factory=dict)
 
 
 def check_file(
@@ -109,64 +117,43 @@ def check_file(
     """
     display = display or Display()
     loaded = load_tokenizer(tokenizer)
-    source = problems_path(data.path)
-
-    columns: dict[str, int] = {}
-    bad: dict[str, BadRows] = {}
-    too_long = BadRows()
-    lengths: dict[str, list[int]] = {"problem": [], "solution": [], "teacher prompt": []}
-    without_anchors = 0
-    boxed: dict[str, int] = {}
-    warnings = BadRows()
+    check = FileCheck(problems_path(data.path), data.max_prompt_tokens)
+    lengths: dict[str, list[int]] = defaultdict(list)
     index = build_index(benchmarks, masked=True)
-    contaminations = {FOUND_BY[pieces.name]: BadRows() for pieces in index.passes if benchmarks}
+    check.contaminated = {FOUND_BY[pieces.name]: BadRows() for pieces in index.passes if benchmarks}
 
-    total = count_rows(Path(source)) if Path(source).is_file() else 0
-    checked = _up_to(validate_rows(_count_columns(read_rows(source), columns), data), data.limit)
-    checked = _without_control(checked, loaded)
+    total = count_rows(Path(check.path)) if Path(check.path).is_file() else 0
+    checked = _checked_rows(data, loaded, check)
     with find_grader(workers=workers) as grader, display.counting("rows", total) as counter:
         while chunk := list(islice(checked, CHUNK)):
-            good = []
             for row, problem in chunk:
                 if isinstance(problem, BadRow):
-                    _add(bad.setdefault(problem.reason, BadRows()), row, str(problem))
+                    check.bad.setdefault(problem.reason, BadRows()).add(row, str(problem))
                     continue
-                good.append(problem)
+                check.good += 1
+                check.without_anchors += not anchors(problem.solution)
                 if found := gold_warnings([problem]):
                     texts = (f"{shorten(warning.answer)}: {warning.why}" for warning in found)
-                    _add(warnings, row, ", ".join(texts))
+                    check.gold_warnings.add(row, ", ".join(texts))
                 if match := contaminated(problem.problem, index):
                     message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
-                    _add(contaminations[FOUND_BY[match.found_by]], row, message)
+                    check.contaminated[FOUND_BY[match.found_by]].add(row, message)
 
                 tokens = prompt_lengths(loaded, problem, teacher_thinking)
                 for name, length in tokens.items():
                     lengths[name].append(length)
-                if tokens["teacher prompt"] > data.max_prompt_tokens:
-                    message = f"a teacher prompt of {tokens['teacher prompt']} tokens"
-                    _add(too_long, row, message)
+                if (length := tokens["teacher prompt"]) > check.limit:
+                    check.too_long.add(row, f"a teacher prompt of {length} tokens")
 
-            without_anchors += sum(not anchors(problem.solution) for problem in good)
+            good = [problem for _, problem in chunk if isinstance(problem, Problem)]
             items = [Item(problem.solution, problem.answers) for problem in good]
-            for grade in grader.grade(items):
-                boxed[grade.reason] = boxed.get(grade.reason, 0) + 1
+            check.boxed.update(grade.reason for grade in grader.grade(items))
             counter.to(chunk[-1][0])
 
-    if not columns and not bad:
-        raise DataError(f"{source} is empty; it must hold one problem a row")
-    return FileCheck(
-        path=source,
-        columns=columns,
-        good=len(lengths["problem"]),
-        bad=bad,
-        lengths={name: length_quantiles(tokens) for name, tokens in lengths.items() if tokens},
-        limit=data.max_prompt_tokens,
-        too_long=too_long,
-        without_anchors=without_anchors,
-        boxed=boxed,
-        gold_warnings=warnings,
-        contaminated=contaminations,
-    )
+    if not check.columns and not check.bad:
+        raise DataError(f"{check.path} is empty; it must hold one problem a row")
+    check.lengths = {name: length_quantiles(tokens) for name, tokens in lengths.items()}
+    return check
 
 
 def prompt_lengths(
@@ -239,38 +226,25 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
     console.print(table)
 
 
-def _count_columns(rows: Iterable[Row], columns: dict[str, int]) -> Iterator[Row]:
-    """Yield the rows, and count in `columns` how many have each column."""
-    for row, fields in rows:
-        for name in () if isinstance(fields, BadRow) else fields:
-            columns[name] = columns.get(name, 0) + 1
-        yield row, fields
-
-
-def _up_to(
-    checked: Iterable[tuple[int, Problem | BadRow]], limit: int | None
+def _checked_rows(
+    data: DataConfig, tokenizer: PreTrainedTokenizerBase, check: FileCheck
 ) -> Iterator[tuple[int, Problem | BadRow]]:
-    """Yield all rows up to the last valid one within the limit."""
-    good = 0
-    for row, problem in checked:
-        yield row, problem
-        good += isinstance(problem, Problem)
-        if good == limit:
-            return
+    """Yield all rows up to the last valid one within the limit, and count their columns.
 
+    A row whose text contains special tokens is bad.
+    """
 
-def _without_control(
-    checked: Iterable[tuple[int, Problem | BadRow]], tokenizer: PreTrainedTokenizerBase
-) -> Iterator[tuple[int, Problem | BadRow]]:
-    """Yield all rows; a row whose text contains special tokens is bad."""
-    for row, problem in checked:
+    def rows() -> Iterator[Row]:
+        for row, fields in read_rows(check.path):
+            check.columns.update(() if isinstance(fields, BadRow) else fields.keys())
+            yield row, fields
+
+    valid = 0
+    for row, problem in validate_rows(rows(), data):
         found = isinstance(problem, Problem) and special_text_finder(
             tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer
         )
         yield row, BadRow(REASON, found) if found else problem
-
-
-def _add(rows: BadRows, row: int, message: str) -> None:
-    rows.count += 1
-    if len(rows.first) < SHOWN_ROWS:
-        rows.first.append((row, message))
+        valid += isinstance(problem, Problem)
+        if valid == data.limit:
+            return
