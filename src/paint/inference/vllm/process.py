@@ -12,19 +12,16 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from paint.config import schema as cfg
 from paint.core.errors import PaintError, reason, sanitize_for_terminal, wrap_errors
 from paint.demo.files import model_path
 
 STOP_SECONDS = 20.0
-"""How long to wait for the watchdog to end, and then again for what it has killed."""
+"""How long to wait for the watchdog, which ends what it runs first."""
 
 GRACE_SECONDS = 5.0
 """How long a server that is told to end may take."""
@@ -48,21 +45,10 @@ TAIL_BYTES = 20_000
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
-LAUNCHER_VARIABLES = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "ROLE_NAME",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    # With this one, a server's own processes wait for a store that nobody opens.
-    "TORCHELASTIC_USE_AGENT_STORE",
-    "TORCHELASTIC_RUN_ID",
+# With an agent's store, a server's own processes wait for one that nobody opens.
+LAUNCHER_VARIABLES = re.compile(
+    "((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)"
+    "|TORCHELASTIC_(USE_AGENT_STORE|RUN_ID))"
 )
 """Set by a launcher of several training processes; the server would take them for its own."""
 
@@ -240,10 +226,6 @@ class OwnedProcess:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.status = self.process.wait()
 
-        # A killed process stays until its memory is freed: the longer, the more it has.
-        deadline = time.monotonic() + STOP_SECONDS
-        while _is_group_alive(self.process.pid) and time.monotonic() < deadline:
-            time.sleep(0.02)
         self.process = None
 
 
@@ -255,25 +237,9 @@ class ServerProcess(OwnedProcess):
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        log: Path,
-        *,
-        name: str = "",
+        self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, name: str = ""
     ) -> None:
-        inherited = {
-            key: value for key, value in os.environ.items() if key not in LAUNCHER_VARIABLES
-        }
+        inherited = {k: v for k, v in os.environ.items() if not LAUNCHER_VARIABLES.fullmatch(k)}
         # ``python -m`` would import the server's modules from the working directory first.
         whole = inherited | {"PYTHONSAFEPATH": "1"} | dict(environment)
         super().__init__(command, whole, log, name=name)
-
-
-def _is_group_alive(group: int) -> bool:
-    """Whether a process of the group runs; zombies do not count."""
-    for process in psutil.process_iter():
-        with suppress(ProcessLookupError, PermissionError, psutil.Error):
-            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
-                return True
-    return False
