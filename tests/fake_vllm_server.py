@@ -83,12 +83,8 @@ class FakeVllmServer:
             return 200, ""
         if route == "/v1/models":
             base = {"id": "base", "parent": None, "max_model_len": self.max_tokens}
-            return 200, {
-                "data": [
-                    base,
-                    *({"id": n, "parent": "base", "root": p} for n, p in self.adapters.items()),
-                ]
-            }
+            loras = [{"id": n, "parent": "base", "root": p} for n, p in self.adapters.items()]
+            return 200, {"data": [base, *loras]}
         if route == "/metrics":
             return 200, f'vllm:lora_requests_info{{max_lora="{self.max_loras}"}} 1.0\n'
         if self.sleeps and route in ("/sleep", "/wake_up"):
@@ -104,25 +100,18 @@ class FakeVllmServer:
         return 404, {"detail": "Not Found"}
 
     def load(self, name: str, path: Path) -> tuple[int, Any]:
-        worker = (
-            "Call to add_lora method failed: Worker failed with error '{}', "
-            "please check the stack trace above"
-        )
+        worker = "Call to add_lora method failed: Worker failed with error '{}', please check ..."
         if not self.lora:
-            return 500, _error(
-                worker.format("LoRA is not enabled. Use --enable-lora to enable LoRA.")
-            )
+            disabled = "LoRA is not enabled. Use --enable-lora to enable LoRA."
+            return 500, _error(worker.format(disabled))
         if name in self.adapters:
-            return 400, _error(
-                f"The lora adapter '{name}' has already been loaded. If you want to ..."
-            )
+            return 400, _error(f"The lora adapter '{name}' has already been loaded. If you ...")
         if not (path / "adapter_model.safetensors").exists():
             return 404, _error(f"Loading lora {name} failed: No adapter found for <path>")
         rank = json.loads((path / "adapter_config.json").read_text())["r"]
         if rank > self.max_rank:
-            return 500, _error(
-                worker.format(f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}.")
-            )
+            above = f"LoRA rank {rank} is greater than max_lora_rank {self.max_rank}."
+            return 500, _error(worker.format(above))
         self.adapters[name] = str(path)
         return 200, "loaded"
 
@@ -138,9 +127,7 @@ class FakeVllmServer:
             has_hiccup = self.hiccups > 0
             self.hiccups -= has_hiccup
         if self.broken or has_hiccup:
-            return 500, _error(
-                "EngineCore encountered an issue. See stack trace (above) for the root cause."
-            )
+            return 500, _error("EngineCore encountered an issue. See stack trace (above) for ...")
         time.sleep(self.seconds)
         ids = [body["seed"] % 500 + 3, *body["prompt"][:2], END][: body["max_tokens"]]
         choice = {

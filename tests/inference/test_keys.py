@@ -2,22 +2,22 @@
 
 import json
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import DEMO
+from fake_vllm_server import FakeVllmServer
 from paint.config.recipe import from_table
 from paint.config.schema import ConfigError, RolloutConfig
 from paint.core.display import Display
-from paint.inference.engine import EngineError, Sampling
-from paint.inference.factory import EngineSetup, open_remote
+from paint.data.problems import Problem
+from paint.inference.engine import EngineError
+from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.vllm.client import VllmServer
 from paint.inference.vllm.engine import VllmEngine
 from paint.inference.vllm.process import API_KEY
@@ -25,7 +25,6 @@ from paint.models.policy import Policy
 from processes import until
 
 SECRET = "s3cr3t-0f-mine"
-SHORT = Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=4)
 
 
 @pytest.mark.parametrize(
@@ -72,23 +71,7 @@ def test_rollout_server_args_without_secret_are_accepted(text: str) -> None:
     assert RolloutConfig(server_args=text).server_args == text
 
 
-PARTS = [
-    "http://",
-    "https://",
-    "n",
-    ":",
-    "/",
-    "[",
-    "]",
-    "8",
-    "99999",
-    "-",
-    "é",
-    ".",
-    "%",
-    " ",
-    "\n",
-]
+PARTS = [*"n:/[]8-é.% \n", "http://", "https://", "99999"]
 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=6).map("".join))
@@ -107,42 +90,25 @@ def test_server_key_invalid_in_header_is_refused_and_hidden(
     assert key not in str(error.value)
 
 
-@contextmanager
-def guarded(key: str) -> Iterator[str]:
-    """A server that wants this key, and repeats in its message which one it got."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            header = self.headers.get("Authorization", "")
-            is_open = self.path == "/health" or header == f"Bearer {key}"
-            content = {"data": [{"id": "base", "max_model_len": 9}]}
-            if not is_open:
-                content = {"error": {"message": f"bad key {header}"}}  # type: ignore[dict-item]
-            text = json.dumps(content).encode()
-            self.send_response(200 if is_open else 401)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 def test_foreign_server_gets_key_from_environment(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def connect(url: str) -> int:
-        server = VllmServer(url, timeout=5.0)
+    """A server that wants a key, and repeats in its message which one it got."""
+    fake_server = FakeVllmServer()
+
+    def guard(handler: Any, path: str, *_: object) -> bool:
+        header = handler.headers.get("Authorization", "")
+        if path == "/health" or header == f"Bearer {SECRET}":
+            return False
+        text = json.dumps({"error": {"message": f"bad key {header}"}}).encode()
+        handler.send_response(401)
+        handler.send_header("Content-Length", str(len(text)))
+        handler.end_headers()
+        handler.wfile.write(text)
+        return True
+
+    def connect() -> int:
+        server = VllmServer(fake_server.url, timeout=5.0)
         engine = VllmEngine(policy, [server], tmp_path, Display(), in_flight=1, patience=1.0)
         try:
             engine.connect()
@@ -150,13 +116,16 @@ def test_foreign_server_gets_key_from_environment(
             engine.close()
         return server.max_tokens
 
-    with guarded(SECRET) as url:
+    fake_server.send = guard
+    try:
         monkeypatch.setenv(API_KEY, SECRET)
-        assert connect(url) == 9
+        assert connect() == fake_server.max_tokens
         monkeypatch.setenv(API_KEY, "another-" + SECRET)
         with pytest.raises(EngineError, match=rf"401: bad key Bearer \*\*\*; .*{API_KEY}") as error:
-            connect(url)
+            connect()
         assert SECRET not in str(error.value)
+    finally:
+        fake_server.stop()
 
 
 # A server that writes down the key that it is given, and the command lines of all processes.
@@ -170,7 +139,7 @@ json.dump([os.environ["VLLM_API_KEY"], lines], open(sys.argv[1], "w"))
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks at processes through /proc")
 def test_owned_server_gets_fresh_secret_key(
-    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: Policy, problems: list[Problem], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(API_KEY, SECRET)  # that of other servers
     (tmp_path / "spy.py").write_text(SPY)
@@ -181,8 +150,7 @@ def test_owned_server_gets_fresh_secret_key(
         command = f"{sys.executable} {tmp_path / 'spy.py'} {found}"
         rollout = RolloutConfig(engine="vllm", server=command, server_timeout=20.0)
         setup = EngineSetup(policy, DEMO, rollout, tmp_path / run, Display(), 64)
-        opened = open_remote(VllmEngine.from_setup, setup, [[1]], SHORT)
-        with pytest.raises(EngineError) as error, opened:
+        with pytest.raises(EngineError) as error, open_engine(setup, problems):
             pytest.fail("a spy is no server")
         key, lines = json.loads(until(found.exists) and found.read_text())
         log = (tmp_path / run / "engine/server.log").read_text()

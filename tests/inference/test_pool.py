@@ -27,7 +27,7 @@ from paint.core.storage import digest_of_file
 from paint.data.problems import Problem
 from paint.inference.adapter_sync_check import LogprobMismatchError, check_adapter_sync
 from paint.inference.engine import Completion, EngineError, Sampling
-from paint.inference.factory import EngineSetup, open_remote
+from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine, MergedEngine
 from paint.inference.vllm import client
 from paint.inference.vllm import engine as vllm_engine
@@ -88,16 +88,10 @@ def opened(policy: Policy, tmp_path: Path) -> Iterator[Open]:
         options = {"in_flight": 4, "patience": 20.0} | options
         folder = tmp_path / run / "engine"
         folder.mkdir(parents=True, exist_ok=True)
-        made = VllmEngine(
-            policy,
-            [VllmServer(s.url, timeout=timeout) for s in servers],
-            folder,
-            Display(),
-            **options,
-        )
-        engines.append(made)
-        made.connect()
-        return made
+        clients = [VllmServer(s.url, timeout=timeout) for s in servers]
+        engines.append(VllmEngine(policy, clients, folder, Display(), **options))
+        engines[-1].connect()
+        return engines[-1]
 
     yield open_on
     for engine in engines:
@@ -119,11 +113,8 @@ def test_vllm_request_contains_all_sampling_parameters(fake_servers: Any, opened
     engine = opened(fake_server)
     assert generate(engine) == EXPECTED
     [name] = fake_server.adapters
-    bodies = sorted(
-        (body for path, body in fake_server.calls if path == "/v1/completions"),
-        key=lambda b: b["seed"],
-    )
-    for i, body in enumerate(bodies):
+    bodies = [body for path, body in fake_server.calls if path == "/v1/completions"]
+    for i, body in enumerate(sorted(bodies, key=lambda body: body["seed"])):
         assert body == {
             "model": name,
             "prompt": PROMPTS[i],
@@ -155,19 +146,15 @@ def test_sync_weights_names_are_unique_across_versions_and_runs(
             engine.sync_weights()
             assert engine.adapter is not None
             assert fake_server.adapters[engine.adapter.name] == str(engine.adapter)
-            assert sorted(p.name for p in engine.folder.glob(f"*{engine.run}*")) == [
-                engine.adapter.name
-            ]
+            assert list(engine.folder.glob(f"*{engine.run}*")) == [engine.adapter]
             seen.append(engine.adapter.name)
     assert len(set(seen)) == 6
-    assert list(fake_server.adapters) == [
-        seen[2],
-        seen[5],
-    ]  # each replaced the one before, and nobody else's
+    # Each replaced the one before, and nobody else's.
+    assert list(fake_server.adapters) == [seen[2], seen[5]]
 
 
 def test_sync_weights_shared_adapter_folder_keeps_runs_apart(
-    fake_servers: Any, policy: Policy, tmp_path: Path
+    fake_servers: Any, policy: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
     shared = tmp_path / "shared"
     rollout = replace(
@@ -176,11 +163,8 @@ def test_sync_weights_shared_adapter_folder_keeps_runs_apart(
     contents = []
     for run in ("a/seed-0", "b/seed-0", "a/seed-0"):
         setup = EngineSetup(policy, DEMO, rollout, tmp_path / run, Display(), 1024)
-        engine = open_remote(VllmEngine.from_setup, setup, PROMPTS[:2], SHORT)
-        with (
-            pytest.raises(LogprobMismatchError),
-            engine,
-        ):  # a fake server has no model, but the folder is made
+        # A fake server has no model, but the folder is made.
+        with pytest.raises(LogprobMismatchError), open_engine(setup, problems):
             pytest.fail("the adapter sync check passed")
         contents.append(sorted(path.name for path in shared.iterdir()))
     assert [len(names) for names in contents] == [1, 2, 2]
@@ -199,15 +183,6 @@ def test_sync_weights_loads_trained_adapter(
     for name, parameter in trained.model.named_parameters():
         if parameter.requires_grad:
             assert torch.equal(stored[name.replace(".default", "")], parameter)
-
-
-def test_vllm_engine_close_unloads_its_adapters(fake_servers: Any, opened: Open) -> None:
-    fake_server = fake_servers()
-    engine = opened(fake_server)
-    generate(engine)
-    engine.close()
-    assert fake_server.adapters == {}
-    assert not list(engine.folder.glob("*paint-*"))
 
 
 def test_vllm_engine_resume_drops_adapters_of_killed_run(fake_servers: Any, opened: Open) -> None:
@@ -283,15 +258,6 @@ def test_pool_readmits_recovered_server_with_current_adapter(
     assert list(dies.adapters) == [engine.adapter.name]
 
 
-def test_pool_waits_for_its_only_server(fake_servers: Any, opened: Open, said: Any) -> None:
-    fake_server = fake_servers(seconds=0.05)
-    engine = opened(fake_server)
-    later(0.1, fake_server.stop)
-    later(0.5, fake_server.start)
-    assert generate(engine) == EXPECTED
-    assert "waiting for it" in said()
-
-
 def test_pool_evicts_hanging_server_by_health_check(
     fake_servers: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,14 +320,15 @@ def test_pool_completion_that_always_times_out_ends_run(fake_servers: Any, opene
         ),
         ({"runtime": False}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
         ({"lora": False}, "--enable-lora"),
+        ({"sleeps": False}, r"cannot sleep .*--enable-sleep-mode .*VLLM_SERVER_DEV_MODE=1"),
     ],
-    ids=["rank", "no runtime loading", "no adapters"],
+    ids=["rank", "no runtime loading", "no adapters", "no sleep mode"],
 )
-def test_sync_weights_rejected_adapter_names_flag_to_set(
+def test_generate_on_server_that_lacks_flag_names_it(
     fake_servers: Any, opened: Open, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(EngineError, match=message):
-        opened(fake_servers(**settings)).sync_weights()
+        generate(opened(fake_servers(**settings), sleeps="sleeps" in settings))
 
 
 def test_sync_weights_folder_unreadable_by_server_is_named(
@@ -436,7 +403,7 @@ def test_pool_readmits_server_that_died_while_nobody_waited(
     wait = beside.submit(PROMPTS, SHORT, range(24))
     until(lambda: fake_server.paths().count("/v1/completions") > 8)
     fake_server.stop()
-    until(lambda: "is left out" in said())
+    until(lambda: "waiting for it" in said())
     fake_server.start()
     assert [c.ids for c in wait()] == EXPECTED
 
@@ -458,60 +425,46 @@ def test_vllm_engine_close_cancels_pending_completions(fake_servers: Any, opened
         wait()
 
 
-def test_submit_error_is_raised_to_waiter(fake_servers: Any, opened: Open) -> None:
-    engine = opened(fake_servers(max_tokens=20), ahead=1)
-    engine.sync_weights()
-    with pytest.raises(EngineError, match="a server has 20"):
-        engine.submit([[5] * 30], SHORT, [0])()
-
-
 def test_generate_completion_over_server_length_is_refused(fake_servers: Any, opened: Open) -> None:
     fake_server = fake_servers(max_tokens=10)
-    with pytest.raises(
-        EngineError, match=r"a prompt of 3 tokens and 8 new ones need --max-model-len 11.* has 10"
-    ):
-        generate(opened(fake_server))
+    engine = opened(fake_server, ahead=1)
+    wanted = r"a prompt of 3 tokens and 8 new ones need --max-model-len 11.* has 10"
+    with pytest.raises(EngineError, match=wanted):
+        generate(engine)
+    with pytest.raises(EngineError, match=wanted):
+        engine.submit(PROMPTS, SHORT, range(24))()
     assert "/v1/completions" not in fake_server.paths()
+
+
+def spoiling(**changes: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda choice: choice.update(changes)
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda choice: choice.update(prompt_token_ids=[1, 2]), "read other token ids"),
+        (spoiling(prompt_token_ids=[1, 2]), "read other token ids"),
         (
-            lambda choice: choice.update(token_ids=[5, 6], logprobs={"token_logprobs": [-1, -1]}),
+            spoiling(token_ids=[5, 6], logprobs={"token_logprobs": [-1, -1]}),
             "stopped after 2 of 8",
         ),
-        (lambda choice: choice["logprobs"]["token_logprobs"].pop(), "4 token ids and 3 log-probs"),
-        (lambda choice: choice["logprobs"].update(token_logprobs=[float("nan")] * 4), "not finite"),
+        (spoiling(logprobs={"token_logprobs": [-1] * 3}), "4 token ids and 3 log-probs"),
+        (spoiling(logprobs={"token_logprobs": [float("nan")] * 4}), "not finite"),
+        (spoiling(token_ids=[10**9, 10, 40, END]), "a token id 1000000000"),
+        (spoiling(token_ids=[5] * 100_000), "100000 token ids and 4"),
+        (dict.clear, "KeyError"),
     ],
-    ids=["prompt", "length", "log-probs", "nan"],
-)
-def test_generate_completion_that_mismatches_request_is_refused(
-    fake_servers: Any, opened: Open, spoil: Callable[[dict[str, Any]], object], message: str
-) -> None:
-    with pytest.raises(EngineError, match=message):
-        generate(opened(fake_servers(spoil=spoil)))
-
-
-@pytest.mark.parametrize(
-    "lie",
-    [
-        lambda choice: choice["token_ids"].append(10**9),
-        lambda choice: choice.update(token_ids=[5] * 100_000),
-        lambda choice: choice.clear(),
-    ],
-    ids=["no token", "too many", "nothing"],
+    ids=["prompt", "length", "log-probs", "nan", "no token", "too many", "nothing"],
 )
 def test_pool_evicts_server_with_invalid_response_and_completes_step(
-    fake_servers: Any, opened: Open, said: Any, lie: Callable[[dict[str, Any]], object]
+    fake_servers: Any, opened: Open, said: Any, spoil: Any, message: str
 ) -> None:
-    liar, honest = fake_servers(spoil=lie), fake_servers(seconds=0.02)
-    engine = opened(liar, honest)
-    completions = engine.generate(PROMPTS, SHORT, range(len(PROMPTS)))
+    liar, honest = fake_servers(spoil=spoil), fake_servers(seconds=0.02)
+    completions = opened(liar, honest).generate(PROMPTS, SHORT, range(len(PROMPTS)))
     assert [c.ids for c in completions] == EXPECTED
     assert {c.source for c in completions} == {honest.url}
-    assert re.search(rf"{liar.url} is left out \(.*not as a vLLM server does", said())
+    out = rf"{liar.url} is left out \(.*not as a vLLM server does: .*{message}"
+    assert re.search(out, said())
 
 
 def test_client_slow_dripping_response_times_out(fake_servers: Any, opened: Open) -> None:
@@ -540,10 +493,8 @@ def test_vllm_engine_connect_to_other_server_is_refused(
     with pytest.raises(EngineError, match="answers, but not as a vLLM server does"):
         opened(fake_server)
     fake_server.stop()
-    with pytest.raises(
-        EngineError,
-        match=rf"{fake_server.url} did not answer within 1 s \(rollout\.server_timeout\)",
-    ):
+    silent = rf"{fake_server.url} did not answer within 1 s \(rollout\.server_timeout\)"
+    with pytest.raises(EngineError, match=silent):
         opened(fake_server, patience=0.6)
 
 
@@ -683,16 +634,12 @@ def test_server_process_tail_is_sanitized_and_bounded(tmp_path: Path) -> None:
 def test_server_command_has_model_adapter_and_user_arguments() -> None:
     """``vllm serve`` takes the model without a flag; the user's arguments come last and win."""
     config = read_recipe(find_recipe("paint-qwen3-1.7b"))
-    rollout = replace(
-        config.rollout,
-        server="env A=1 vllm serve",
-        server_args="--dtype half -x 'a b'",
-        colocate=True,
+    given = replace(
+        config.rollout, server="env A=1 vllm serve", server_args="--dtype half -x 'a b'"
     )
-    config = replace(config, rollout=rollout, model=replace(config.model, lora_rank=40))
-    line = server_command(
-        config.model, config.rollout, 8123, max_tokens=8192 + 1024, positions=1024
-    )
+    rollout = replace(given, colocate=True)
+    model = replace(config.model, lora_rank=40)
+    line = server_command(model, rollout, 8123, max_tokens=8192 + 1024, positions=1024)
     assert line[:5] == ["env", "A=1", "vllm", "serve", config.model.path]
     flags = dict(zip(line[5:17:2], line[6:17:2], strict=True))
     assert flags == {
@@ -703,10 +650,10 @@ def test_server_command_has_model_adapter_and_user_arguments() -> None:
         "--max-lora-rank": "64",
         "--max-loras": "1",
     }
-    ahead = replace(config.rollout, colocate=False, off_policy_steps=3)
-    line_ahead = server_command(config.model, ahead, 8123, max_tokens=9216, positions=None)
-    assert line_ahead[line_ahead.index("--max-loras") + 1] == "4"
     assert line[17:] == ["--enable-lora", "--enable-sleep-mode", "--dtype", "half", "-x", "a b"]
+    ahead = replace(rollout, colocate=False, off_policy_steps=3)
+    line = server_command(model, ahead, 8123, max_tokens=9216, positions=None)
+    assert line[line.index("--max-loras") + 1] == "4"
 
 
 def test_server_environment_sets_dev_mode_and_drops_launcher_variables(
@@ -726,7 +673,7 @@ def test_server_environment_sets_dev_mode_and_drops_launcher_variables(
 
 
 def test_adapter_sync_check_covers_every_server_without_averaging(
-    trained: Policy, problems: list[Problem], fake_servers: Any, opened: Open
+    trained: Policy, prompts: list[list[int]], fake_servers: Any, opened: Open
 ) -> None:
     servers = [fake_servers(seconds=0.05) for _ in range(5)]
     engine = opened(*servers)
@@ -740,30 +687,14 @@ def test_adapter_sync_check_covers_every_server_without_averaging(
             log_probs = tuple(log_prob - 0.04 for log_prob in first.log_probs)
             return [replace(first, source="http://b", log_probs=log_probs), *rest]
 
+    one_of_two = OneOfTwo(trained, batch_size=8)
     with pytest.raises(LogprobMismatchError, match=r"engine and trainer differ by 0\.04 nats"):
-        check_adapter_sync(
-            trained,
-            OneOfTwo(trained, batch_size=8),
-            demo_prompts(trained, problems) * 2,
-            SAMPLING,
-            0.02,
-        )
+        check_adapter_sync(trained, one_of_two, prompts * 2, SAMPLING, 0.02)
 
 
-def test_colocate_server_without_sleep_mode_is_refused_with_flag(
-    fake_servers: Any, opened: Open
-) -> None:
-    with pytest.raises(
-        EngineError, match=r"cannot sleep .*--enable-sleep-mode .*VLLM_SERVER_DEV_MODE=1"
-    ):
-        generate(opened(fake_servers(sleeps=False), sleeps=True))
-
-
-DEMO_PROMPTS = 4
-
-
-def demo_prompts(policy: Policy, problems: Sequence[Problem]) -> list[list[int]]:
-    return [policy.student_prompt(p.problem) for p in problems[:DEMO_PROMPTS]]
+@pytest.fixture
+def prompts(trained: Policy, problems: list[Problem]) -> list[list[int]]:
+    return [trained.student_prompt(p.problem) for p in problems[:4]]
 
 
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=12)
@@ -793,54 +724,39 @@ class Stale(LocalEngine):
 
 
 def test_adapter_sync_check_passes_matching_engine_and_restores_adapter(
-    trained: Policy, problems: list[Problem]
+    trained: Policy, prompts: list[list[int]]
 ) -> None:
     before = [p.detach().clone() for p in trained.trainable]
     engine = LocalEngine(trained, batch_size=4)
-    gaps = check_adapter_sync(trained, engine, demo_prompts(trained, problems), SAMPLING, 1e-3)
+    gaps = check_adapter_sync(trained, engine, prompts, SAMPLING, 1e-3)
     assert max(gaps["before"], gaps["perturbed"], gaps["restored"]) < 1e-4
     assert gaps["moved"] > 0.1
     assert all(torch.equal(a, b) for a, b in zip(before, trained.trainable, strict=True))
 
 
 @pytest.mark.parametrize(
-    ("keeps", "message", "bound"),
-    [
-        (1, "does not serve the adapter that it was sent", 1e-3),
-        (1, "does not serve the adapter that it was sent", 0.05),
-        (1, "does not serve the adapter that it was sent", float("inf")),
-        (2, "answers from an older version", 1e-3),
-        (2, "answers from an older version", 0.05),
-    ],
+    ("keeps", "bound"), [(1, 1e-3), (1, 0.05), (1, float("inf")), (2, 1e-3), (2, 0.05)]
 )
 def test_adapter_sync_check_finds_engine_with_stale_adapter(
-    trained: Policy, problems: list[Problem], tmp_path: Path, keeps: int, message: str, bound: float
+    trained: Policy, prompts: list[list[int]], tmp_path: Path, keeps: int, bound: float
 ) -> None:
     before = [p.detach().clone() for p in trained.trainable]
-    with pytest.raises(LogprobMismatchError, match=message):
-        check_adapter_sync(
-            trained,
-            Stale(trained, tmp_path, keeps),
-            demo_prompts(trained, problems),
-            SAMPLING,
-            bound,
-        )
+    message = ("does not serve the adapter that it was sent", "answers from an older version")
+    with pytest.raises(LogprobMismatchError, match=message[keeps - 1]):
+        check_adapter_sync(trained, Stale(trained, tmp_path, keeps), prompts, SAMPLING, bound)
     assert all(torch.equal(a, b) for a, b in zip(before, trained.trainable, strict=True))
 
 
 def test_adapter_sync_check_finds_engine_with_other_initial_policy(
-    trained: Policy, problems: list[Problem], tmp_path: Path
+    trained: Policy, prompts: list[list[int]], tmp_path: Path
 ) -> None:
     engine = Stale(trained, tmp_path, keeps=1)
-    prompts = demo_prompts(trained, problems)
     engine.sync_weights()
     with torch.no_grad():
         for parameter in trained.trainable:
             parameter.mul_(0.5)
-    with pytest.raises(
-        LogprobMismatchError,
-        match=r"before the first step, engine and trainer differ by .*model\.path",
-    ):
+    differs = r"before the first step, engine and trainer differ by .*model\.path"
+    with pytest.raises(LogprobMismatchError, match=differs):
         check_adapter_sync(trained, engine, prompts, SAMPLING, 1e-3)
 
 
@@ -860,9 +776,8 @@ def test_require_agreement_mismatch_is_refused_with_hint() -> None:
 
 
 def test_merged_engine_in_float32_samples_same_as_local(
-    trained: Policy, problems: list[Problem]
+    trained: Policy, prompts: list[list[int]]
 ) -> None:
-    prompts = demo_prompts(trained, problems)
     merged = MergedEngine(trained, batch_size=4).generate(prompts, SAMPLING, range(4))
     swapped = LocalEngine(trained, batch_size=4).generate(prompts, SAMPLING, range(4))
     assert [c.ids for c in merged] == [c.ids for c in swapped]

@@ -144,8 +144,7 @@ def test_vllm_greedy_rollouts_match_local_engine(
     prompts = [trained.student_prompt(p.problem) for p in problems[:48]]
     remote = engine.generate(prompts, GREEDY, range(48))
     local = LocalEngine(trained, batch_size=48).generate(prompts, GREEDY, range(48))
-    assert [c.ids for c in remote] == [c.ids for c in local]
-    assert [c.truncated for c in remote] == [c.truncated for c in local]
+    assert [(c.ids, c.truncated) for c in remote] == [(c.ids, c.truncated) for c in local]
     of_remote, of_local = (
         torch.tensor([x for c in completions for x in c.log_probs])
         for completions in (remote, local)
@@ -154,9 +153,8 @@ def test_vllm_greedy_rollouts_match_local_engine(
     assert len({c.ids for c in local}) > 10
     base = load_policy(DEMO, seed=0)
     plain = LocalEngine(base, batch_size=48).generate(prompts, GREEDY, range(48))
-    assert (
-        sum(a.ids != b.ids for a, b in zip(plain, remote, strict=True)) > 12
-    )  # the adapter was in it
+    # The adapter was in it.
+    assert sum(a.ids != b.ids for a, b in zip(plain, remote, strict=True)) > 12
 
 
 def test_vllm_log_probs_are_before_temperature_top_k_and_top_p(
@@ -241,15 +239,9 @@ def popen() -> Iterator[Popen]:
     started = []
 
     def start(line: list[str]) -> "subprocess.Popen[str]":
-        started.append(
-            subprocess.Popen(
-                line,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                env=os.environ | SMALL,
-            )
-        )
+        pipe, output = subprocess.PIPE, subprocess.STDOUT
+        env = os.environ | SMALL
+        started.append(subprocess.Popen(line, stdout=pipe, stderr=output, text=True, env=env))
         return started[-1]
 
     yield start
@@ -275,8 +267,16 @@ def of_server(folder: Path) -> list[int]:
     return [pid for group in of_port for pid in groups[group]]
 
 
-def rows(folder: Path, step: int) -> int:
-    return len((folder / f"rollouts/step-{step:06d}.jsonl").read_text().splitlines())
+def finish(line: list[str], **environment: str) -> None:
+    """Run a command that succeeds."""
+    whole = os.environ | SMALL | environment
+    result = subprocess.run(line, capture_output=True, text=True, env=whole)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def require_no_adapters(url: str) -> None:
+    models = httpx2.get(f"{url}/v1/models").json()["data"]
+    assert not [model["id"] for model in models if "paint-" in model["id"]]
 
 
 def test_train_demo_with_owned_server_killed_midway_completes(popen: Popen, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_train_demo_with_owned_server_killed_midway_completes(popen: Popen, tmp_
     [main] = [
         pid
         for pid in served
-        if "api_server" in command_line(pid) and "watchdog" not in command_line(pid)
+        if "api_server" in (line := command_line(pid)) and "watchdog" not in line
     ]
     words = command_line(main).split()
     url = f"http://127.0.0.1:{words[words.index('--port') + 1]}"
@@ -304,7 +304,7 @@ def test_train_demo_with_owned_server_killed_midway_completes(popen: Popen, tmp_
     assert "answers again and has the current adapter" in output
     metrics = read_metrics(folder)
     assert [row["step"] for row in metrics] == list(range(1, 21))
-    assert [rows(folder, step) for step in range(1, 21)] == [32] * 20
+    assert [len(stored(folder, step)) for step in range(1, 21)] == [32] * 20
     assert max(row["logprob_mismatch_mean"] for row in metrics) < 1e-4
     assert sorted(row["seconds_sync"] for row in metrics)[10] < 0.2
     assert metrics[-1]["loss"] < metrics[0]["loss"]
@@ -313,15 +313,12 @@ def test_train_demo_with_owned_server_killed_midway_completes(popen: Popen, tmp_
 
     # The training process alone trains the same, up to a rare token that rounding decides.
     local = dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, engine="local"))
-    subprocess.run(
-        train_command(local, tmp_path / "local"),
-        check=True,
-        capture_output=True,
-        env=os.environ | SMALL,
+    finish(train_command(local, tmp_path / "local"))
+    mine, served_mine = (
+        sum(row["accuracy"] for row in rows[10:]) / 10
+        for rows in (read_metrics(tmp_path / "local"), metrics)
     )
-    assert sum(
-        row["accuracy"] for row in read_metrics(tmp_path / "local")[10:]
-    ) / 10 == pytest.approx(sum(row["accuracy"] for row in metrics[10:]) / 10, abs=0.1)
+    assert mine == pytest.approx(served_mine, abs=0.1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -376,7 +373,7 @@ def test_train_survives_foreign_servers_killed_and_resumes_at_new_address(
     assert process.returncode == 0, output
     assert f"{third.url} is left out" in output
     assert "1 of 2 servers go on" in output
-    assert [rows(folder, step) for step in range(1, 13)] == [32] * 12
+    assert [len(stored(folder, step)) for step in range(1, 13)] == [32] * 12
     assert max(row["logprob_mismatch_mean"] for row in read_metrics(folder)) < 1e-4
 
 
@@ -386,25 +383,13 @@ def test_train_two_processes_through_server_matches_one(url: str, tmp_path: Path
         config, train=dataclasses.replace(config.train, steps=2, batch_size=8)
     )
     line = in_two_processes(train_command(config, tmp_path / "two"))
-    environment = os.environ | SMALL | {"MASTER_PORT": "29517"}
-    result = subprocess.run(line, capture_output=True, text=True, env=environment)
-    assert result.returncode == 0, result.stdout + result.stderr
-    subprocess.run(
-        train_command(config, tmp_path / "one"),
-        check=True,
-        capture_output=True,
-        env=os.environ | SMALL,
-    )
+    finish(line, MASTER_PORT="29517")
+    finish(train_command(config, tmp_path / "one"))
     one, two = (read_metrics(tmp_path / name) for name in ("one", "two"))
     assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], rel=1e-4)
-    stored = [
-        (tmp_path / name / "rollouts/step-000002.jsonl").read_text().splitlines()
-        for name in ("one", "two")
-    ]
-    ids = [[json.loads(line)["completion_ids"] for line in lines] for lines in stored]
+    ids = [[row["completion_ids"] for row in stored(tmp_path / n, 2)] for n in ("one", "two")]
     assert ids[0] == ids[1]
-    models = httpx2.get(f"{url}/v1/models").json()["data"]
-    assert not [model["id"] for model in models if "paint-" in model["id"]]
+    require_no_adapters(url)
 
 
 @pytest.mark.parametrize("ahead", [1, 2])
@@ -416,9 +401,7 @@ def test_train_off_policy_killed_and_resumed_is_bitwise_equal(
     train = dataclasses.replace(config.train, steps=5, batch_size=8, checkpoint_every=2)
     config = dataclasses.replace(config, train=train)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(
-        train_command(config, whole), check=True, capture_output=True, env=os.environ | SMALL
-    )
+    finish(train_command(config, whole))
     kill_and_resume(config, killed, lambda: len(read_metrics(killed)) >= 3)
 
     assert_same(adapter(whole), adapter(killed))
@@ -428,8 +411,7 @@ def test_train_off_policy_killed_and_resumed_is_bitwise_equal(
     metrics = read_metrics(whole)
     assert max(row["logprob_mismatch_mean"] for row in metrics) < 1e-4
     assert metrics[0]["off_policy_kl"] < 1e-7 < min(row["off_policy_kl"] for row in metrics[1:])
-    models = httpx2.get(f"{url}/v1/models").json()["data"]
-    assert not [model["id"] for model in models if "paint-" in model["id"]]
+    require_no_adapters(url)
 
 
 def test_rank0_failure_ends_all_ranks_with_message(tmp_path: Path) -> None:
@@ -446,17 +428,10 @@ def test_eval_through_server_killed_and_resumed_gives_same_metrics(
     save_trained(trained, tmp_path / "mine")
 
     def command(folder: str, *more: str) -> list[str]:
-        flags = [
-            "--benchmarks",
-            "demo",
-            "--limit",
-            "10",
-            "--no-thinking",
-            "--rollout.max-new-tokens",
-            "96",
-        ]
-        flags += ["--folder", str(tmp_path / folder), "--dtype", "float32", *more]
-        return [sys.executable, "-m", "paint.cli", "eval", "demo", str(tmp_path / "mine"), *flags]
+        flags = f"--folder {tmp_path / folder} --benchmarks demo --limit 10 --no-thinking"
+        flags += f" --dtype float32 --rollout.max-new-tokens 96 {' '.join(more)}"
+        line = ["eval", "demo", str(tmp_path / "mine"), *flags.split()]
+        return [sys.executable, "-m", "paint.cli", *line]
 
     def samples(folder: str, policy: str) -> list[dict[str, Any]]:
         path = tmp_path / folder / "demo" / policy / "demo" / "completions.jsonl"
@@ -470,9 +445,8 @@ def test_eval_through_server_killed_and_resumed_gives_same_metrics(
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert 20 < stored.read_bytes().count(b"\n") < 120
-    subprocess.run(command("killed", *served), check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(command("whole", *served), check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(command("local"), check=True, stdout=subprocess.DEVNULL)
+    for line in (command("killed", *served), command("whole", *served), command("local")):
+        finish(line)
     killed, whole, local = (
         json.loads((tmp_path / n / "demo/summary.json").read_text())
         for n in ("killed", "whole", "local")
@@ -482,11 +456,8 @@ def test_eval_through_server_killed_and_resumed_gives_same_metrics(
     assert {row["source"] for row in samples("whole", "base")} == {url}
     # The engines draw from one distribution with different random numbers: only noise differs.
     for policy in ("base", "mine"):
-        one, other = (
-            summary["figures"][policy]["demo"]["avg_at_k"]["mean"] for summary in (whole, local)
-        )
+        one, other = (s["figures"][policy]["demo"]["avg_at_k"]["mean"] for s in (whole, local))
         assert one == pytest.approx(other, abs=0.12), policy
     before = (tmp_path / "whole/demo/summary.json").read_text()
-    line = [sys.executable, "-m", "paint.cli", "grade", str(tmp_path / "whole/demo")]
-    subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
+    finish([sys.executable, "-m", "paint.cli", "grade", str(tmp_path / "whole/demo")])
     assert (tmp_path / "whole/demo/summary.json").read_text() == before

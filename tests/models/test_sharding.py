@@ -23,10 +23,12 @@ from paint.config.recipe import require_trainable
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
+from paint.data.problems import Problem
 from paint.inference.adapter_sync_check import check_adapter_sync
 from paint.inference.engine import Engine, RemoteEngine, Sampling
-from paint.inference.factory import EngineSetup, open_remote
+from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
+from paint.inference.vllm.engine import VllmEngine
 from paint.inference.vllm.process import free_port
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.sharding import ShardError, gather_parameters, is_sharded, passes_missing, shard
@@ -131,7 +133,12 @@ class OwnServer(LocalEngine, RemoteEngine):
 
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_adapter_sync_check_involves_all_ranks_when_sharded(
-    group: None, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+    group: None,
+    policy: Policy,
+    problems: list[Problem],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_shared: bool,
 ) -> None:
     if is_shared:
         shard(policy.base, "cpu")
@@ -145,9 +152,10 @@ def test_adapter_sync_check_involves_all_ranks_when_sharded(
     server = OwnServer(policy, batch_size=4)
     options, sampling = cfg.RolloutConfig(engine="vllm"), Sampling(1.0, 1.0, -1, 8)
     setup = EngineSetup(policy, DEMO, options, tmp_path, Display(enabled=False), 64)
-    with open_remote(lambda _: server, setup, PROMPTS, sampling) as engine:
+    monkeypatch.setattr(VllmEngine, "from_setup", lambda _: server)
+    with open_engine(setup, problems) as engine:
         assert [len(c.ids) > 0 for c in engine.generate(PROMPTS, sampling, [1, 2])] == [True, True]
-    assert asked == ["SharedEngine" if is_shared else "OwnServer"]
+    assert asked == ["Rank0Engine" if is_shared else "OwnServer"]
 
 
 def test_shard_model_without_layer_list_is_refused(policy: Policy) -> None:

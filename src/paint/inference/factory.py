@@ -3,7 +3,7 @@
 A remote engine belongs to rank 0 and is usable once it has passed the adapter sync check.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from paint.core.display import Display
 from paint.core.distributed import run_on_rank0
 from paint.data.problems import Problem
 from paint.inference.adapter_sync_check import check_adapter_sync
-from paint.inference.engine import Engine, RemoteEngine, Sampling, sampling_from
+from paint.inference.engine import Engine, RemoteEngine, sampling_from
 from paint.inference.rank0 import Rank0Engine
 from paint.inference.registry import engine_type
 from paint.models.policy import Policy
@@ -42,13 +42,14 @@ class EngineSetup:
 
 @contextmanager
 def open_engine(setup: EngineSetup, problems: Sequence[Problem]) -> Iterator[Engine]:
-    """Open the engine of ``rollout.engine``; one on servers passes the adapter sync check first.
+    """Open the engine of ``rollout.engine``, for all ranks; one on servers is checked first.
 
     Args:
         problems: problems of the run, for the adapter sync check.
 
     Raises:
-        EngineError, LogprobMismatchError: the engine cannot be used, or does not match the policy.
+        EngineError: a server cannot be reached or started, or lacks room for the adapter.
+        LogprobMismatchError: it does not serve the adapters that it was sent.
     """
     rollout, policy = setup.rollout, setup.policy
     kind = engine_type(rollout.engine)
@@ -62,28 +63,6 @@ def open_engine(setup: EngineSetup, problems: Sequence[Problem]) -> Iterator[Eng
     prompts = [policy.student_prompt(problems[i % len(problems)].problem) for i in range(count)]
     sampling = sampling_from(rollout)
     sampling = replace(sampling, max_new_tokens=min(SYNC_CHECK_TOKENS, sampling.max_new_tokens))
-    with open_remote(build, setup, prompts, sampling) as engine:
-        yield engine
-
-
-@contextmanager
-def open_remote(
-    build: Callable[[EngineSetup], RemoteEngine],
-    setup: EngineSetup,
-    prompts: Sequence[Sequence[int]],
-    sampling: Sampling,
-) -> Iterator[Engine]:
-    """Open an engine on servers, for all ranks. It is closed at the end of the block.
-
-    Args:
-        build: creates the engine of rank 0.
-        prompts, sampling: those of the adapter sync check.
-
-    Raises:
-        EngineError: a server cannot be reached or started, or lacks room for the adapter.
-        LogprobMismatchError: it does not serve the adapters that it was sent.
-    """
-    policy, rollout = setup.policy, setup.rollout
     with ExitStack() as stack:
         engine: RemoteEngine | None = None
 

@@ -63,6 +63,9 @@ class TokenLimits:
 class VllmServer:
     """A server at ``url``, with its loaded adapter and its state.
 
+    Methods raise Unreachable where there is no usable response, and EngineError, with the flag,
+    setting or folder to fix, where the server refuses a request or would fail for good.
+
     Args:
         timeout: time limit of a response, in seconds.
 
@@ -128,12 +131,8 @@ class VllmServer:
             return False
 
     async def connect(self, folder: Path) -> None:
-        """Read the server's longest sequence, and unload a killed run's adapters of ``folder``.
-
-        Raises:
-            Unreachable: no response, or one that no vLLM server gives.
-        """
-        self.max_tokens, adapters = await self._models()
+        """Read the server's longest sequence, and unload a killed run's adapters of ``folder``."""
+        self.max_tokens, adapters = await self._ask("GET", "/v1/models", None, read_models)
         for name, path in adapters.items():
             if path.is_relative_to(folder):
                 await self.unload(name)
@@ -149,33 +148,47 @@ class VllmServer:
         """Sample one completion from base + adapter, with retries of transient failures.
 
         Raises:
-            Unreachable: every attempt failed, or was answered with something else.
             TooSlow: the first attempt took too long.
-            EngineError: it would fail everywhere.
         """
-        request = _request(adapter, prompt, sampling, seed, vocabulary.end_ids)
-        longest = sampling.max_new_tokens
+        longest, end_ids = sampling.max_new_tokens, vocabulary.end_ids
+        # Every sampling setting: defaults of the server or the model must not change the
+        # distribution.
+        request = {
+            "model": adapter.name,
+            "prompt": list(prompt),
+            "add_special_tokens": False,
+            "max_tokens": longest,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": max(sampling.top_k, 0),
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "seed": seed,
+            "stop_token_ids": list(end_ids),
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
         async for attempt in attempts():
             with attempt:
                 await self.load(adapter)
                 try:
-                    ids, log_probs = await self._read(
+                    ids, log_probs = await self._ask(
+                        "POST",
+                        "/v1/completions",
+                        request,
                         lambda content: read_completion(content, prompt, longest, vocabulary),
-                        ("POST", "/v1/completions", request),
                     )
                 except Unreachable:
                     self.adapter = None  # the server may have been restarted, without the adapter
                     raise
-        return Completion(ids, log_probs, ids[-1] not in vocabulary.end_ids, self.url)
+        return Completion(ids, log_probs, ids[-1] not in end_ids, self.url)
 
     async def load(self, adapter: Path) -> None:
         """Load an adapter under its folder's name, and unload the previous one.
 
         The name must never have been used before: paint.inference.vllm.engine says why.
-
-        Raises:
-            Unreachable: no response.
-            EngineError: it cannot be loaded; the message names the flag or folder to fix.
         """
         async with self.loading:
             if self.adapter == adapter:
@@ -183,7 +196,7 @@ class VllmServer:
 
             body = {"lora_name": adapter.name, "lora_path": str(adapter)}
             try:
-                await self._ask("POST", "/v1/load_lora_adapter", body)
+                await self._ask("POST", "/v1/load_lora_adapter", body, bytes)
             except (Unreachable, EngineError) as error:
                 if "already been loaded" not in (text := str(error)):
                     message = self._explain_refusal(text, adapter)
@@ -200,20 +213,17 @@ class VllmServer:
     async def unload(self, name: str) -> None:
         """Unload an adapter; an unknown adapter or an unreachable server is ignored."""
         with suppress(Unreachable, EngineError):
-            await self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": name})
+            await self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": name}, bytes)
 
     async def require_slots(self, ahead: int) -> None:
         """Refuse a server with more adapters than slots: they would evict each other.
 
         Args:
             ahead: adapters that will be loaded in addition.
-
-        Raises:
-            EngineError: with the required value of --max-loras.
-            Unreachable: no response.
         """
-        loaded = len((await self._models())[1]) + ahead
-        metrics = await self._ask("GET", "/metrics")
+        _, adapters = await self._ask("GET", "/v1/models", None, read_models)
+        loaded = len(adapters) + ahead
+        metrics = await self._ask("GET", "/metrics", None, bytes)
         slots = re.search(rb'max_lora="(\d{1,9})"', metrics)
         if slots and loaded > int(slots[1]):
             raise EngineError(
@@ -223,16 +233,11 @@ class VllmServer:
             )
 
     async def sleep(self) -> None:
-        """Free the GPU's memory: move the weights to CPU memory, drop cached prefixes.
-
-        Raises:
-            Unreachable: no response.
-            EngineError: it was not started with sleep mode; the message names the flag.
-        """
+        """Free the GPU's memory: move the weights to CPU memory, drop cached prefixes."""
         await self._ask_sleep_mode("/sleep?level=1")
 
     async def wake(self) -> None:
-        """Load the weights on the GPU again. Raises as ``sleep``."""
+        """Load the weights on the GPU again."""
         await self._ask_sleep_mode("/wake_up")
 
     async def close(self) -> None:
@@ -243,40 +248,27 @@ class VllmServer:
 
     async def _ask_sleep_mode(self, path: str) -> None:
         try:
-            await self._ask("POST", path)
+            await self._ask("POST", path, None, bytes)
         except EngineError as error:
             raise EngineError(
                 f"{self.url} cannot sleep (rollout.colocate): start it with --enable-sleep-mode "
                 f"and with VLLM_SERVER_DEV_MODE=1 in its environment ({error})"
             ) from error
 
-    async def _models(self) -> tuple[int, dict[str, Path]]:
-        """The base model's longest sequence, and the folders of the loaded adapters by name."""
-        return await self._read(read_models, ("GET", "/v1/models", None))
-
-    async def _read(
-        self, read: Callable[[bytes], T], request: tuple[str, str, Mapping[str, Any] | None]
+    async def _ask(
+        self, method: str, path: str, body: Mapping[str, Any] | None, read: Callable[[bytes], T]
     ) -> T:
-        """What ``read`` makes of the response; one of another kind is as good as none."""
-        content = await self._ask(*request)
-        try:
-            return read(content)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as fault:
-            raise Unreachable(
-                f"{self.url}{request[1]} answers, but not as a vLLM server does: {reason(fault)} "
-                f"(it sent {self._said(content)}); look at what listens there, and at its version"
-            ) from None
-
-    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
-        """The body of a successful response.
-
-        Raises:
-            Unreachable, TooSlow: it failed, and may not fail again.
-            EngineError: the server refuses it.
-        """
+        """What ``read`` makes of a successful response; one of another kind is as good as none."""
         response = await self._fetch(method, path, body, self.timeout)
         if response.is_success:
-            return response.content
+            try:
+                return read(response.content)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as fault:
+                raise Unreachable(
+                    f"{self.url}{path} answers, but not as a vLLM server does: {reason(fault)} (it "
+                    f"sent {self._said(response.content)}); look at what listens there, and at its "
+                    f"version"
+                ) from None
 
         status = response.status_code
         text = f"{self.url}{path} answered {status}: {self._said(response.content)}"
@@ -339,32 +331,6 @@ def attempts() -> AsyncRetrying:
         wait=wait_exponential(multiplier=PAUSE_SECONDS, max=5),
         reraise=True,
     )
-
-
-def _request(
-    adapter: Path, prompt: Sequence[int], sampling: Sampling, seed: int, end_ids: Sequence[int]
-) -> dict[str, Any]:
-    """The body of a request, with every sampling setting.
-
-    Defaults of the server or the model must not change the distribution.
-    """
-    return {
-        "model": adapter.name,
-        "prompt": list(prompt),
-        "add_special_tokens": False,
-        "max_tokens": sampling.max_new_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k if sampling.top_k > 0 else 0,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "seed": seed,
-        "stop_token_ids": list(end_ids),
-        "logprobs": 0,
-        "return_token_ids": True,
-    }
 
 
 def read_completion(

@@ -67,7 +67,7 @@ T = TypeVar("T")
 
 
 class VllmEngine(RemoteEngine):
-    """Generates on vLLM servers.
+    """Generates on vLLM servers. Errors are EngineErrors, with the server and the fix.
 
     Args:
         servers: each with the trainer's model and number format.
@@ -136,12 +136,7 @@ class VllmEngine(RemoteEngine):
         )
 
     def connect(self) -> None:
-        """Start owned servers, wait until all respond, unload adapters that a killed run left.
-
-        Raises:
-            EngineError: a server does not respond, or is no vLLM server, or ours ended (with the
-                end of its log).
-        """
+        """Start owned servers, wait until all respond, unload adapters that a killed run left."""
         start = time.monotonic()
         for server in self.servers:
             if server.process is not None:
@@ -151,12 +146,7 @@ class VllmEngine(RemoteEngine):
         self.display.note(f"engine: {urls} ready after {seconds:.0f} s")
 
     def sync_weights(self) -> None:
-        """Write the policy's adapter, load it on every server, drop the previous one.
-
-        Raises:
-            EngineError: a server cannot load it, or the disk cannot take it; the message says what
-                to change.
-        """
+        """Write the policy's adapter, load it on every server, drop the previous one."""
         self.version += 1
         adapter = self.folder / f"paint-{self.run}-{self.version:06d}"
         try:
@@ -181,12 +171,7 @@ class VllmEngine(RemoteEngine):
         seeds: Sequence[int],
         finished: OnCompletion,
     ) -> None:
-        """Sample one completion per prompt, each passed on as soon as it is complete.
-
-        Raises:
-            EngineError: no server is left for longer than ``patience``, ours cannot be started
-                again, or a prompt leaves no room for ``sampling.max_new_tokens``.
-        """
+        """Sample one completion per prompt, each passed on as soon as it is complete."""
         if self.adapter is None:
             self.sync_weights()
         self.loop.run(self._generate(prompts, sampling, seeds, finished))
@@ -221,11 +206,7 @@ class VllmEngine(RemoteEngine):
         return other
 
     def require_slots(self) -> None:
-        """Refuse servers with more adapters than they hold at once.
-
-        Raises:
-            EngineError: with the flag to set.
-        """
+        """Refuse servers with more adapters than they hold at once."""
         self.loop.run(self._each(lambda server: server.require_slots(self.ahead)))
 
     def close(self) -> None:
