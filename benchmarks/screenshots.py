@@ -13,13 +13,12 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from paint.config.run_folder import read_metrics
-from paint.config.schema import ContextSource
 from paint.core.display import Display
 from paint.viewer.run import PageSpec
 from paint.viewer.show import show_targets
 
 SIZE = {"width": 1400, "height": 900}
-CONTEXTS: tuple[ContextSource, ...] = ("own", "none", "other", "wrong_answer")
+CONTEXTS = ("own", "none", "other", "wrong_answer")
 MOST_BYTES = 300_000
 
 

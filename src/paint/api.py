@@ -383,15 +383,16 @@ def show(*targets: Run | Evaluation | str | Path, out: Path | None = None, **opt
         PaintError: a target cannot be read; the message has the cause and a hint.
     """
     from paint.core.display import Display
-    from paint.viewer.show import ShowArgs, show_targets
+    from paint.viewer.run import PageSpec
+    from paint.viewer.show import show_targets
 
     paths = [Path(_text(target)) for target in targets]
     if not paths:
         raise ConfigError("nothing to show; pass a run or an evaluation")
     is_run = len(paths) == 1 and (paths[0] / "run.json").exists()
     again = options.pop("rescore", False) if is_run else True
-    arguments = ShowArgs(paths, out=out, again=again, **options)
-    return Page(show_targets(arguments, Display(enabled=False)))
+    spec = PageSpec(again=again, **options)
+    return Page(show_targets(paths, Display(enabled=False), spec, out=out))
 
 
 def run_training(

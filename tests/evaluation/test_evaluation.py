@@ -377,7 +377,7 @@ def test_sample_text_includes_opening_of_prompt(policy: Policy) -> None:
     opening = policy.tokenizer("<|im_start|>assistant\n<think>\n")["input_ids"]
     completion = Completion((*ids, policy.end_ids[0]), (0.0,) * (len(ids) + 1), truncated=False)
     problem = Problem("x", "", "7", "1")
-    task = task_of(policy, Path(), [problem], SamplingProtocol())
+    task = task_of(policy, Path(), [problem])
     plain = sample_of(policy, task, problem, 0, completion)
     assert plain.text == "The answer is $\\boxed{7}$."
     assert plain.tokens == len(ids) + 1

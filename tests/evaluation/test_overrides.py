@@ -12,6 +12,7 @@ from paint.data.readers import DataError
 from paint.evaluation.generate import EvalTask, SamplingProtocol, deployment_prompts, open_task
 from paint.evaluation.overrides import manual_labels
 from paint.evaluation.store import Sample, prompt_digest
+from paint.inference.engine import Sampling
 from paint.models.policy import Policy
 
 PROBLEMS = [Problem("p", "", "1", "7"), Problem("q", "", "2", "8")]
@@ -29,9 +30,8 @@ def evaluation(policy: Policy, folder: Path, *policies: str) -> Path:
     """Two problems, two samples each: the first of each is right."""
     for name in policies:
         prompts = deployment_prompts(policy, PROBLEMS, thinking=False)
-        task = EvalTask(
-            folder / name / "mine", PROBLEMS, prompts, SamplingProtocol(2, thinking=False)
-        )
+        protocol = SamplingProtocol(2, False, Sampling(1.0, 1.0, -1, 8))
+        task = EvalTask(folder / name / "mine", PROBLEMS, prompts, protocol)
         with open_task(policy, task, model="demo", engine="local") as store:
             for problem, k in store.missing:
                 text = rf"\boxed{{{problem.answer}{'0' * k}}}"

@@ -29,19 +29,17 @@ from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.models.weights import ADAPTER, load_trained, read_lora, weights_digest
 
-PAPER_SAMPLING = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=38_912)
-
 Prompts = Mapping[str, list[int]]
 """Prompt token ids by problem id."""
 
 
 @dataclass(frozen=True)
 class SamplingProtocol:
-    """Sampling settings; the defaults are the paper's (section 'Experimental Details')."""
+    """Sampling settings of an evaluation."""
 
-    samples: int = 12  # k, of each problem
-    thinking: bool = True
-    sampling: Sampling = PAPER_SAMPLING
+    samples: int  # k, of each problem
+    thinking: bool
+    sampling: Sampling
     seed: int = 0
     shown: str | None = None  # the context that prompts add to the problem, for the record
 

@@ -48,39 +48,26 @@ ManualLabels = Mapping[tuple[str, int], ManualLabel]
 """Manual verdicts of one policy on one benchmark, by problem and sample."""
 
 
-def read_overrides(path: Path) -> list[ManualLabel]:
-    """Read the verdicts of a JSONL or CSV file.
-
-    Raises:
-        DataError: the file cannot be read, or a line is not a verdict.
-    """
-    if not path.is_file():
-        raise DataError(f"{path} does not exist or is not a file; --overrides names a JSONL file")
-    labels = []
-    for line, fields in read_rows(path):
-        where = f"{path} line {line}"
-        if isinstance(fields, BadRow):
-            raise DataError(f"{where}: {fields}; fix the line")
-        labels.append(_parse_label(where, fields))
-    return labels
-
-
 def manual_labels(path: Path | None, evaluations: SampleTexts) -> dict[Place, ManualLabels]:
-    """Assign the verdicts of a file to the evaluations; none without a file.
+    """Assign the verdicts of a JSONL or CSV file to the evaluations; none without a file.
 
     Raises:
-        DataError: as `read_overrides`; a verdict on a sample that is in no evaluation or in
-            several; two verdicts that contradict each other.
+        DataError: the file cannot be read; a line is not a verdict; a verdict on a sample that is
+            in no evaluation or in several; two verdicts that contradict each other.
     """
     assigned: dict[Place, dict[tuple[str, int], ManualLabel]] = {place: {} for place in evaluations}
     samples = {place: {p.id: k for p in problems} for place, (problems, k) in evaluations.items()}
-    for verdict in read_overrides(path) if path else []:
-        labels = assigned[_place(verdict, samples)]
-        earlier = labels.setdefault((verdict.problem, verdict.sample), verdict)
-        if str(earlier) != str(verdict):
+    if path is None:
+        return {**assigned}
+    if not path.is_file():
+        raise DataError(f"{path} does not exist or is not a file; --overrides names a JSONL file")
+    labels = [_parse_label(f"{path} line {line}", fields) for line, fields in read_rows(path)]
+    for label in labels:
+        earlier = assigned[_place(label, samples)].setdefault((label.problem, label.sample), label)
+        if str(earlier) != str(label):
             raise DataError(
-                f"{verdict.where}: {verdict} on problem {verdict.problem!r}, sample "
-                f"{verdict.sample}, and {earlier} in {earlier.where}; keep one of them"
+                f"{label.where}: {label} on problem {label.problem!r}, sample {label.sample}, and "
+                f"{earlier} in {earlier.where}; keep one of them"
             )
     return {**assigned}
 
@@ -97,7 +84,10 @@ def apply_override(grade: Grade, label: ManualLabel) -> Grade:
     return MathGrade(strict, lenient)
 
 
-def _parse_label(where: str, fields: Mapping[str, object]) -> ManualLabel:
+def _parse_label(where: str, fields: Mapping[str, object] | BadRow) -> ManualLabel:
+    if isinstance(fields, BadRow):
+        raise DataError(f"{where}: {fields}; fix the line")
+
     def refuse(name: str, must: str) -> DataError:
         found = shorten(fields[name]) if name in fields else "nothing"
         return DataError(f'{where}: "{name}" must be {must}, got {found}')
@@ -119,15 +109,10 @@ def _parse_label(where: str, fields: Mapping[str, object]) -> ManualLabel:
         raise refuse("sample", "the sample's number, from 0")
     if texts["verdict"] not in ("right", "wrong") or isinstance(fields["verdict"], Number):
         raise refuse("verdict", '"right" or "wrong"')
-    return ManualLabel(
-        where=where,
-        policy=texts["policy"],
-        benchmark=texts["benchmark"],
-        problem=texts["problem"],
-        sample=int(texts["sample"]),
-        correct=texts["verdict"] == "right",
-        reason=" ".join(texts["reason"].split()),
-    )
+    policy, benchmark, problem = (texts[name] for name in ("policy", "benchmark", "problem"))
+    reason = " ".join(texts["reason"].split())
+    is_right = texts["verdict"] == "right"
+    return ManualLabel(where, policy, benchmark, problem, int(texts["sample"]), is_right, reason)
 
 
 def _place(verdict: ManualLabel, samples: Mapping[Place, Mapping[str, int]]) -> Place:

@@ -7,7 +7,7 @@ too, as the baseline of the checkpoints. No best checkpoint is selected; the tab
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from accelerate import Accelerator
@@ -21,7 +21,6 @@ from paint.data.gold_answer_checks import name_unparsed
 from paint.data.problems import Problem
 from paint.evaluation.generate import (
     EvalTask,
-    Prompts,
     SamplingProtocol,
     deployment_prompts,
     open_task,
@@ -42,28 +41,20 @@ from paint.models.weights import trained_in
 
 @dataclass(frozen=True)
 class Validation:
-    """Problems and settings of a run's validation.
+    """A run's validation."""
 
-    Attributes:
-        prompts: the deployment prompt of each problem.
-        model, engine: names from the config, for the record.
-        at_once: samples in a batch over all ranks.
-    """
-
-    benchmark: Benchmark
-    prompts: Prompts
-    protocol: SamplingProtocol
+    start: EvalTask  # of the student before training
     run: Path
-    model: str
+    model: str  # names from the config, for the record
     engine: str
-    at_once: int
+    at_once: int  # samples in a batch over all ranks
 
     def task(self, policy: Policy, step: int) -> EvalTask:
         """The evaluation of a step's checkpoint; step 0 is the student before training."""
         name = step_folder(Path(), step).name
         trained = trained_in(self.run / "checkpoints" / name, policy.tuning) if step else None
-        folder = self.run / "validation" / name / self.benchmark.name
-        return EvalTask(folder, self.benchmark.problems, self.prompts, self.protocol, trained)
+        folder = self.run / "validation" / name / self.start.folder.name
+        return replace(self.start, folder=folder, trained=trained)
 
 
 def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Validation | None:
@@ -74,29 +65,25 @@ def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Va
         DataError: the problems cannot be read.
         StoreError: earlier checkpoints were evaluated on other problems.
     """
-    options = config.validation
+    options, rollout = config.validation, config.rollout
     if not options.path:
         return None
 
     benchmark = load_benchmark(options.path, limit=options.limit)
-    protocol = SamplingProtocol(
-        options.samples, options.thinking, sampling_from(options), config.train.seed
-    )
-    validation = Validation(
-        benchmark,
+    start = EvalTask(
+        step_folder(run / "validation", 0) / benchmark.name,
+        benchmark.problems,
         deployment_prompts(policy, benchmark.problems, thinking=options.thinking),
-        protocol,
-        run,
-        config.model.path,
-        config.rollout.engine,
-        config.rollout.batch_size
-        * max(ranks, len(config.rollout.urls), len(config.rollout.server_gpus)),
+        SamplingProtocol(
+            options.samples, options.thinking, sampling_from(options), config.train.seed
+        ),
     )
-    require_room(policy, validation.task(policy, 0))
+    require_room(policy, start)
     run_on_rank0(lambda: _require_same_problems(run, benchmark))
     if isinstance(find_grader(config.grading.grader), MathGrader):
         run_on_rank0(lambda: name_unparsed(benchmark.name, benchmark.problems, Display().note))
-    return validation
+    engines = max(ranks, len(rollout.urls), len(rollout.server_gpus))
+    return Validation(start, run, config.model.path, rollout.engine, rollout.batch_size * engines)
 
 
 def validate(

@@ -26,7 +26,7 @@ from paint.config.run_folder import (
     step_of,
     step_paths,
 )
-from paint.config.schema import Config, ContextSource
+from paint.config.schema import Config
 from paint.core.display import Counter, Display
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
@@ -53,7 +53,7 @@ class PageSpec:
 
     steps: Sequence[int] = ()  # empty for all that fit
     row: int | None = None  # of each step; None for all
-    contexts: Sequence[ContextSource] = ()  # of the teacher, scored in addition to the run's
+    contexts: Sequence[str] = ()  # of the teacher, scored in addition to the run's
     again: bool = True  # whether rollouts are rescored
 
 

@@ -10,7 +10,7 @@ Values are those of paint.objective.loss, the reference, on the logits of a few 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -129,10 +129,10 @@ class Scorer:
         return detail(student, teacher, heads, tokens, options)
 
     def view(
-        self, problem: Problem, ratio: float, shown: ContextSource, step: int, row: int
+        self, problem: Problem, ratio: float, shown: str, step: int, row: int
     ) -> TeacherPrompt | None:
         """The teacher's prompt with another context; None if there is none."""
-        context = replace(self.config.context, source=shown)
+        context = replace(self.config.context, source=cast(ContextSource, shown))
         seed = derive_seed(self.config.train.seed, step - 1, row)
         try:
             return build_teacher_prompt(self.policy, context, self.problems, problem, ratio, seed)
