@@ -17,7 +17,6 @@ import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +41,7 @@ from paint.data.readers import DataError
 from paint.evaluation.store import COMPLETIONS, find_stores, read_grades
 from paint.objective.divergences import Divergence, divergence_name
 from paint.training.callbacks import Callback
-from paint.training.launcher import Request, train_on, visible_gpus
+from paint.training.launcher import Request, train_on
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -409,26 +408,23 @@ def run_training(
     Args:
         recipe: the file that the run starts from; None resumes the run in the folder.
     """
-    resumed = recipe is None
-    visible: AbstractContextManager[None] = nullcontext()
-    if request.gpus:
-        outcome = train_on(request, config, folder, recipe)
-        if isinstance(outcome, int):
-            return outcome
-        config, placement = outcome
-        resumed, visible = (folder / "run.json").exists(), visible_gpus(placement)
-    with visible:
+
+    def train_here(config: Config) -> None:
         from paint.training import trainer
         from paint.viewer.trackers import log_page
 
         trainer.train(
             config,
             folder,
-            resume=resumed,
+            resume=recipe is None or (bool(request.gpus) and (folder / "run.json").exists()),
             callbacks=callbacks,
             display=display,
             at_end=log_page,
         )
+
+    if request.gpus:
+        return train_on(request, config, folder, recipe, train_here)
+    train_here(config)
     return 0
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from paint.cli import main
-from paint.config.recipe import find_recipe, read_recipe
+from paint.config.recipe import find_recipe, read_recipe, to_table
 from paint.config.run_folder import RunError
 from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.display import Display
@@ -578,7 +578,7 @@ def test_experiment_server_urls_do_not_count_as_other_setting(tmp_path: Path) ->
         rollout=replace(before.rollout, urls=("http://two:1",)),
         train=replace(DEMO.train, steps=7),
     )
-    new_run(before, tmp_path / "cell/seed-0", "", {})
+    new_run(to_table(before), tmp_path / "cell/seed-0", "", {})
     with pytest.raises(RunError, match=r"in another setting:\n  train\.steps: \d+ -> 7\nRepeat"):
         run_experiment(
             [ExperimentRun("cell", after)], [0], tmp_path, demo_protocol(2, 2), Display()

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from conftest import DEMO, move
+from paint.config.recipe import to_table
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, TeacherConfig
 from paint.core.storage import CorruptFileError
@@ -390,7 +391,7 @@ def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Pat
     with MathGrader() as grader:
         engine, accelerator = LocalEngine(policy, batch_size=1), Accelerator()
         setup = Setup(small(), policy, teacher, [], engine, optimizer, accelerator, grader)
-        new_run(setup.config, tmp_path, "", {})
+        new_run(to_table(setup.config), tmp_path, "", {})
         append_metrics(tmp_path, {"step": 1})
         saved = checkpoint.save(tmp_path, setup, 2)
 

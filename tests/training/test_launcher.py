@@ -20,6 +20,7 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import latest_checkpoint, read_metrics
 from paint.config.schema import Config, ConfigError
 from paint.inference.vllm.process import OwnedProcess, gpu_environment
+from paint.launch import GPUS, resume_command
 from paint.training import launcher
 from paint.training.launcher import Request, place_ranks, with_gpus, with_servers
 from processes import alive, until
@@ -229,8 +230,32 @@ def test_server_gpus_without_owned_server_or_name_are_refused(
 def test_resume_hint_includes_gpus_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "all is saved; resume with `paint resume runs/a`"
     assert with_gpus(text) == text
-    monkeypatch.setenv(launcher.GPUS, "8")
+    monkeypatch.setenv(GPUS, "8")
     assert with_gpus(text) == "all is saved; resume with `paint resume runs/a --gpus 8`"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "line", "expected"),
+    [
+        ("", "train demo-paint --log.name a", "python -m paint.launch --nnodes 1 resume runs/a"),
+        (
+            "",
+            "train demo-paint --log.folder=/b --log.name=a",
+            "python -m paint.launch --nnodes 1 resume /b/a",
+        ),
+        ("", "train demo-paint", "python -m paint.launch --nnodes 1 resume runs/NAME"),
+        ("", "resume c --steps 9", "python -m paint.launch --nnodes 1 resume c --steps 9"),
+        ("4", "train demo-paint --log.name a", "paint resume runs/a --gpus 4"),
+        ("4", "resume c --steps 9", "paint resume c --gpus 4"),
+    ],
+)
+def test_resume_command_of_killed_rank_is_that_of_its_launch(
+    monkeypatch: pytest.MonkeyPatch, gpus: str, line: str, expected: str
+) -> None:
+    monkeypatch.setenv(GPUS, gpus)
+    if not gpus:
+        monkeypatch.delenv(GPUS)
+    assert resume_command(["--nnodes", "1"], line.split()) == expected
 
 
 def test_serve_on_public_host_requires_key(
@@ -439,8 +464,8 @@ def test_train_two_ranks_and_two_vllm_servers_killed_resumes(
     assert process.returncode == 128 + signal.SIGKILL, output
     assert "is left out" in output
     assert "frame #" not in output  # of torch's C++
-    said = "rank 0 was ended by SIGKILL; resume from the last checkpoint with `paint resume RUN`"
-    assert output.splitlines()[-1] == f"paint: {said}"
+    said = f"rank 0 was ended by SIGKILL; resume from the last checkpoint with `paint resume {run}"
+    assert output.splitlines()[-1] == f"paint: {said} --gpus 4`"
     until(lambda: all_gone([*processes, *later]), 30)
 
     process = start(line)

@@ -17,7 +17,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from paint.config.schema import Config
 from paint.core.errors import ConfigError, format_value, wrap_errors
-from paint.inference.registry import engine_type
 
 RECIPE_BYTES = 2**16
 """Largest recipe file, in bytes. Recipes have about a thousand; long TOML can take hours."""
@@ -163,7 +162,7 @@ def require_trainable(config: Config) -> None:
                 f"pip install {tracker}, or remove it"
             )
 
-    model, engine = config.model, engine_type(config.rollout.engine)
+    model, engine = config.model, config.rollout.engine_type
     is_full = model.train_mode == "full"
     if is_full and model.dtype != "float32":
         raise ConfigError(

@@ -15,11 +15,12 @@ folders are written by paint.training (run_log, checkpoint).
 
 import json
 import re
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from paint.config.recipe import from_table
+from paint.config.recipe import differences, from_table
 from paint.config.schema import Config
 from paint.core.errors import PaintError
 from paint.core.storage import (
@@ -76,7 +77,13 @@ def read_run(folder: Path) -> Config:
     return from_table(read_run_json(folder)["config"], source=str(folder / "run.json"))
 
 
-def run_id(config: dict[str, Any], *digests: str) -> str:
+def fixed_differences(before: Config, after: Config) -> list[str]:
+    """List the settings that differ and may not change when a run is resumed."""
+    changes = differences(before, after)
+    return [line for line in changes if line.split(":")[0] not in CHANGEABLE_ON_RESUME]
+
+
+def run_id(config: Mapping[str, Mapping[str, Any]], *digests: str) -> str:
     """Return the identity of a run: a digest of its config, its problems and its model."""
     fixed = {
         section: {

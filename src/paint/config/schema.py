@@ -31,8 +31,8 @@ from paint.core.settings import (
     validate_path,
     within,
 )
-from paint.inference.registry import engine_type
-from paint.objective.divergences import find_divergence
+from paint.inference.registry import EngineType, engine_type
+from paint.objective.divergences import Divergence, find_divergence
 from paint.objective.options import ObjectiveConfig as ObjectiveConfig
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -230,9 +230,14 @@ class RolloutConfig(Section):
         require(self, "off_policy_steps", are_apart, allowed, "servers generate during training")
 
     @property
+    def engine_type(self) -> EngineType:
+        """The properties of the engine."""
+        return engine_type(self.engine)
+
+    @property
     def owns_servers(self) -> bool:
         """Whether the run starts its own servers: a remote engine without rollout.urls."""
-        return engine_type(self.engine).is_remote and not self.urls
+        return self.engine_type.is_remote and not self.urls
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,8 +467,7 @@ class Config:
                     f'grading.grader must not be "none" with {what}, which needs grades'
                 )
 
-        rollout, objective = self.rollout, self.objective
-        divergence = find_divergence(objective.divergence)
+        rollout, objective, divergence = self.rollout, self.objective, self.divergence
         tokens_carry_gradient = algorithm.uses_policy_gradient or divergence.is_sampled
         if tokens_carry_gradient and objective.temperature not in (None, rollout.temperature):
             raise ConfigError(
@@ -499,6 +503,11 @@ class Config:
     def algorithm(self) -> Algorithm:
         """The algorithm that ``train.method`` names."""
         return find_algorithm(self.train.method)
+
+    @property
+    def divergence(self) -> Divergence:
+        """The divergence that ``objective.divergence`` names."""
+        return find_divergence(self.objective.divergence)
 
     @property
     def generates(self) -> bool:

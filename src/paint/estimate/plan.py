@@ -25,7 +25,6 @@ from paint.estimate.memory import (
     training_memory,
 )
 from paint.estimate.shapes import Shape, shape_of
-from paint.inference.registry import engine_type
 
 USABLE = 0.9
 """Share of a GPU's memory that a plan uses; the rest is for CUDA and the allocator."""
@@ -83,7 +82,7 @@ def choose_split(config: Config, gpus: int, nodes: int = 1, *, server: int = 1) 
         return Split(most, 0, False, f"{config.train.method} generates nothing")
     if rollout.urls:
         return Split(most, 0, False, "the servers at rollout.urls generate")
-    if not engine_type(rollout.engine).is_remote:
+    if not rollout.engine_type.is_remote:
         return Split(most, 0, False, f'rollout.engine is "{rollout.engine}"')
     if rollout.colocate:
         return Split(most, total, True, "rollout.colocate: each GPU serves and trains in turns")

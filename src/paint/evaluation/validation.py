@@ -33,7 +33,6 @@ from paint.evaluation.metrics import avg_at_k
 from paint.evaluation.store import Store, StoreError, find_stores, reopen_store
 from paint.grading.base import Grader
 from paint.grading.math.grader import MathGrader
-from paint.grading.registry import find_grader
 from paint.inference.engine import Engine, sampling_from
 from paint.models.policy import Policy
 from paint.models.weights import trained_in
@@ -57,7 +56,9 @@ class Validation:
         return replace(self.start, folder=folder, trained=trained)
 
 
-def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Validation | None:
+def load_validation(
+    policy: Policy, config: Config, run: Path, ranks: int, grader: Grader
+) -> Validation | None:
     """Load the validation of ``config.validation``; None if it names no problems.
 
     Raises:
@@ -79,9 +80,13 @@ def load_validation(policy: Policy, config: Config, run: Path, ranks: int) -> Va
         ),
     )
     require_room(policy, start)
-    run_on_rank0(lambda: _require_same_problems(run, benchmark))
-    if isinstance(find_grader(config.grading.grader), MathGrader):
-        run_on_rank0(lambda: name_unparsed(benchmark.name, benchmark.problems, Display().note))
+
+    def check_problems() -> None:
+        _require_same_problems(run, benchmark)
+        if isinstance(grader, MathGrader):
+            name_unparsed(benchmark.name, benchmark.problems, Display().note)
+
+    run_on_rank0(check_problems)
     engines = max(ranks, len(rollout.urls), len(rollout.server_gpus))
     return Validation(start, run, config.model.path, rollout.engine, rollout.batch_size * engines)
 

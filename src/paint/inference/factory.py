@@ -15,7 +15,6 @@ from paint.data.problems import Problem
 from paint.inference.adapter_sync_check import check_adapter_sync
 from paint.inference.engine import Engine, RemoteEngine, sampling_from
 from paint.inference.rank0 import Rank0Engine
-from paint.inference.registry import engine_type
 from paint.models.policy import Policy
 from paint.models.sharding import is_sharded
 
@@ -52,7 +51,7 @@ def open_engine(setup: EngineSetup, problems: Sequence[Problem]) -> Iterator[Eng
         LogprobMismatchError: it does not serve the adapters that it was sent.
     """
     rollout, policy = setup.rollout, setup.policy
-    kind = engine_type(rollout.engine)
+    kind = rollout.engine_type
     build = kind.load().from_setup
     if not kind.is_remote:
         yield build(setup)

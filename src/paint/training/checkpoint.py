@@ -4,7 +4,6 @@ A run that resumes from a checkpoint gives the same result, bit for bit.
 """
 
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -94,15 +93,12 @@ def restore(
 
     load_trained(policy, trained_in(checkpoint, policy.tuning))
     teacher.load(checkpoint)
-    state = _optimizer_state(checkpoint / "optimizer.pt", policy.device)
-    with wrap_errors(checkpoint / "optimizer.pt", RunError, "start a new run"):
-        optimizer.load_state_dict(state)
-    return step_of(checkpoint)
-
-
-def _optimizer_state(path: Path, device: torch.device) -> Any:
+    path = checkpoint / "optimizer.pt"
     try:
-        return torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location=policy.device, weights_only=True)
     except Exception:
         # The message of torch is dropped: it advises to execute code from the file.
         raise RunError(f"{path} holds no state that this version of torch reads") from None
+    with wrap_errors(path, RunError, "start a new run"):
+        optimizer.load_state_dict(state)
+    return step_of(checkpoint)

@@ -3,7 +3,7 @@
 The ranks are torchrun's, and the servers vLLM's own. The first rank starts the servers as it does
 without ``--gpus``, one on each GPU that serves (``rollout.server_gpus``), so that they end with it
 (paint.inference.vllm.watchdog). Here, the GPUs are divided, the ranks are started and watched, and
-what ends them is said in one line. One trainer, or none, is this very process.
+their signals are passed on. One trainer, or none, is this very process.
 
 Left out on purpose: other machines. Their servers are started there by `paint serve`, and the
 ranks on all of them by paint.launch (launch/slurm.sbatch, docs/how-to/several-gpus.md).
@@ -17,18 +17,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paint.config.recipe import differences, flags, read_recipe
-from paint.config.run_folder import CHANGEABLE_ON_RESUME, RunError, read_run
-from paint.config.schema import Config, ConfigError, ModelConfig
+from paint.config.recipe import flags, read_recipe
+from paint.config.run_folder import RunError, fixed_differences, read_run
+from paint.config.schema import Config, ConfigError
 from paint.core.errors import PaintError, format_short, wrap_errors
 from paint.demo.files import model_path
-from paint.inference.registry import engine_type, server_engine
+from paint.inference.registry import server_engine
 from paint.inference.vllm.process import (
     API_KEY,
     LOG,
@@ -39,13 +39,10 @@ from paint.inference.vllm.process import (
     server_environment,
     training_tokens,
 )
-from paint.launch import SHUTDOWN_SECONDS
+from paint.launch import GPUS, SHUTDOWN_SECONDS
 
 if TYPE_CHECKING:
     from paint.estimate.plan import Split
-
-GPUS = "PAINT_GPUS"
-"""The environment variable that tells ranks of --gpus, for their advice."""
 
 COUNT = """
 import torch
@@ -118,19 +115,14 @@ class Placement:
 
 
 def with_servers_enabled(config: Config) -> Config:
-    """The config with servers in place of the training process, wherever they can take its place.
+    """The config with an engine on servers, wherever servers can generate for it.
 
     They cannot where nothing is generated, where weights are merged or all trained, and where
     other servers are named.
     """
-    engine = engine_type(config.rollout.engine).server_engine
+    engine = config.rollout.engine_type.server_engine
     is_served = engine and config.model.train_mode == "lora" and config.generates
-    return with_rollout(config, engine=engine) if is_served else config
-
-
-def with_rollout(config: Config, **changes: object) -> Config:
-    """The config with other settings of its rollouts."""
-    return replace(config, rollout=replace(config.rollout, **changes))  # type: ignore[arg-type]
+    return _with_rollout(config, engine=engine) if is_served else config
 
 
 def place_ranks(request: Request, config: Config, ranks: tuple[int, int]) -> Placement:
@@ -145,7 +137,6 @@ def place_ranks(request: Request, config: Config, ranks: tuple[int, int]) -> Pla
     gpus, memory = _gpus_of_machine(request)
     size = _gpus_of_a_server(config, request.gpus, memory)
     split = _split(request, config, ranks, size)
-    trainers = gpus[: split.trainers]
     served = gpus[len(gpus) - split.servers :]
     if len(served) % size:
         raise ConfigError(
@@ -153,34 +144,23 @@ def place_ranks(request: Request, config: Config, ranks: tuple[int, int]) -> Pla
             f"or --tensor-parallel-size in rollout.server_args); choose a multiple with --split"
         )
     is_cpu = NO_GPU in gpus
-    servers = (
-        served if is_cpu else [",".join(served[i : i + size]) for i in range(0, len(served), size)]
+    size = 1 if is_cpu else size
+    servers = [",".join(served[i : i + size]) for i in range(0, len(served), size)]
+    return Placement(
+        tuple(gpus[: split.trainers]), tuple(servers), split.shared and not is_cpu, split.reason
     )
-    return Placement(tuple(trainers), tuple(servers), split.shared and not is_cpu, split.reason)
 
 
 def with_servers(config: Config, placement: Placement) -> Config:
     """The config with the servers of a placement; without any, the ranks generate."""
     if not placement.servers:
         return config
-    return with_rollout(
+    return _with_rollout(
         config,
         engine=server_engine(config.rollout.engine),
         server_gpus=placement.servers,
         colocate=placement.shared,
     )
-
-
-@contextmanager
-def visible_gpus(placement: Placement) -> Iterator[None]:
-    """This process and what it starts see the trainers' GPUs alone; call it before torch's CUDA."""
-    before = dict(os.environ)
-    os.environ.update(placement.environment)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 @contextmanager
@@ -190,7 +170,7 @@ def on_gpus(request: Request, config: Config, *, ranks: int) -> Iterator[Config 
     Without --gpus it is unchanged. None after a dry run, which prints the commands.
 
     Raises:
-        ConfigError: as ``place``.
+        ConfigError: as ``place_ranks``.
     """
     if not request.gpus:
         yield config
@@ -198,27 +178,31 @@ def on_gpus(request: Request, config: Config, *, ranks: int) -> Iterator[Config 
     placement = place_ranks(request, with_servers_enabled(config), (ranks, ranks))
     config = with_servers(config, placement)
     if request.dry_run:
-        print(f"# {placement}")
-        _print_servers(config, placement, None)
+        _print_plan(config, placement, None)
         yield None
         return
     print(f"gpus: {placement}", flush=True)
-    with visible_gpus(placement):
+    with _visible_gpus(placement):
         yield config
 
 
 def train_on(
-    request: Request, config: Config, folder: Path, recipe: Path | None
-) -> int | tuple[Config, Placement]:
-    """Train on the GPUs of a request: the exit status, or what this process itself should train.
+    request: Request,
+    config: Config,
+    folder: Path,
+    recipe: Path | None,
+    train: Callable[[Config], None],
+) -> int:
+    """Train on the GPUs of a request; return the exit status.
 
     A run that the folder holds already is resumed.
 
     Args:
         recipe: the file that a run starts from which has not begun; None where it has.
+        train: trains in this process, where only one rank trains.
 
     Raises:
-        ConfigError: as ``place``. RunError: the folder holds another run.
+        ConfigError: as ``place_ranks``. RunError: the folder holds another run.
     """
     is_begun = (folder / "run.json").exists()
     if is_begun:
@@ -236,23 +220,20 @@ def train_on(
         task += ["--server-gpus", *placement.servers] if placement.servers else []
         task += ["--max-logprob-mismatch", str(config.rollout.max_logprob_mismatch)]
         task += ["--urls", *config.rollout.urls] if config.rollout.urls else []
-    command = [sys.executable, "-m"]
-    if len(placement.trainers) > 1:
-        count = str(len(placement.trainers))
-        command += ["paint.launch", "--standalone", "--nproc-per-node", count, *task]
-    else:
-        command += ["paint.cli", *task]
+    count = len(placement.trainers)
+    several = ["paint.launch", "--standalone", "--nproc-per-node", str(count)]
+    command = [sys.executable, "-m", *(several if count > 1 else ["paint.cli"]), *task]
 
     if request.dry_run:
-        print(f"# {placement}")
-        print(_shown(placement.environment, command))
-        _print_servers(config, placement, training_tokens(config))
+        _print_plan(config, placement, training_tokens(config), command)
         return 0
     print(f"gpus: {placement}", flush=True)
     os.environ[GPUS] = str(request.gpus)
-    if len(placement.trainers) == 1:
-        return config, placement
-    return _run_ranks(command, placement.environment, folder)
+    if count > 1:
+        return _run_ranks(command, placement.environment, folder)
+    with _visible_gpus(placement):
+        train(config)
+    return 0
 
 
 def with_gpus(text: str) -> str:
@@ -267,21 +248,21 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
     A server that ends is started again. The key is VLLM_API_KEY, as on the trainers' side.
 
     Raises:
-        ConfigError: there is no key, or as ``place``.
+        ConfigError: there is no key, or as ``place_ranks``.
         PaintError: a server keeps ending.
     """
     if not request.gpus:
         raise ConfigError("no GPUs to serve on; add --gpus N, those of this machine")
     config = with_servers_enabled(config)
     placement = place_ranks(request, config, (0, 0))
-    config = with_servers(config, placement)
+    config, tokens = with_servers(config, placement), training_tokens(config)
     commands = [
-        _server_command(config, gpus, port + number, training_tokens(config), host)
+        (gpu_environment(gpus), _server_command(config, gpus, str(port + number), tokens, host))
         for number, gpus in enumerate(placement.servers)
     ]
     if request.dry_run:
-        for gpus, command in zip(placement.servers, commands, strict=True):
-            print(_shown(gpu_environment(gpus), command))
+        for variables, command in commands:
+            print(_shown(variables, command))
         return 0
     key = os.environ.get(API_KEY)
     if not key:
@@ -293,28 +274,24 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
     environment = dict(os.environ) | server_environment(config.rollout) | {API_KEY: key}
     servers = [
         OwnedProcess(
-            command,
-            environment | gpu_environment(gpus),
-            Path(os.devnull),
-            name=f"server {number}",
-            is_shown=True,
+            command, environment | gpus, Path(os.devnull), name=f"server {number}", is_shown=True
         )
-        for number, (gpus, command) in enumerate(zip(placement.servers, commands, strict=True))
+        for number, (gpus, command) in enumerate(commands)
     ]
+    ends = [-1] * len(servers)  # the first start counts as none
     with _signals() as signals:
         try:
-            ended = dict.fromkeys(range(len(servers)), -1)
             while not signals:
                 for number, server in enumerate(servers):
-                    if server.dead:
-                        ended[number] += 1
-                        if ended[number] > RESTARTS:
-                            raise PaintError(
-                                f"server {number} has ended {ended[number]} times; what it says is "
-                                f"above"
-                            )
-                        print(f"{server.name} | $ {shlex.join(server.command)}", flush=True)
-                        server.start()
+                    if not server.dead:
+                        continue
+                    ends[number] += 1
+                    if ends[number] > RESTARTS:
+                        raise PaintError(
+                            f"server {number} has ended {ends[number]} times; what it says is above"
+                        )
+                    print(f"{server.name} | $ {shlex.join(server.command)}", flush=True)
+                    server.start()
                 time.sleep(0.2)
         finally:
             for server in servers:
@@ -325,7 +302,7 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
 
 
 def _run_ranks(command: Sequence[str], pins: dict[str, str], folder: Path) -> int:
-    """Start the ranks and pass signals on; the exit status. The rank that ends first says why."""
+    """Start the ranks and pass signals on; return the exit status."""
     with wrap_errors(folder, RunError, "choose another with --log.folder"):
         folder.mkdir(parents=True, exist_ok=True)
     # ``python -m`` would import modules from the working directory first.
@@ -359,49 +336,48 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def _visible_gpus(placement: Placement) -> Iterator[None]:
+    """Show the trainers' GPUs alone within the block; enter it before torch's CUDA is asked."""
+    before = dict(os.environ)
+    os.environ.update(placement.environment)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _with_rollout(config: Config, **changes: object) -> Config:
+    return replace(config, rollout=replace(config.rollout, **changes))  # type: ignore[arg-type]
+
+
 def _as_begun(config: Config, folder: Path) -> Config:
     """The config of the run in the folder, with what may change. Raises RunError for another."""
-    begun = read_run(folder)
-
-    def without_places(one: Config) -> Config:
-        # What --gpus itself may have put there is no setting of the user's.
-        rollout = begun.rollout
-        return with_rollout(
-            one, engine=rollout.engine, colocate=rollout.colocate, urls=(), server_gpus=()
-        )
-
-    before, wanted = without_places(begun), without_places(config)
-    changes = [
-        line
-        for line in differences(before, wanted)
-        if line.split(":")[0] not in CHANGEABLE_ON_RESUME
-    ]
-    if changes:
+    begun, rollout = read_run(folder), config.rollout
+    # What --gpus itself may have put there is no setting of the user's.
+    places = {"engine": begun.rollout.engine, "colocate": begun.rollout.colocate}
+    before, wanted = (
+        _with_rollout(one, **places, urls=(), server_gpus=()) for one in (begun, config)
+    )
+    if changes := fixed_differences(before, wanted):
         raise RunError(
             f"{folder} holds a run in another setting:\n  "
             + "\n  ".join(changes)
             + f"\nresume it in its own folder (`paint resume {folder}`), or set --log.name"
         )
-    steps = max(config.train.steps, begun.train.steps)
-    rollout = config.rollout
-    config = with_rollout(
+    resumed = _with_rollout(
         before, urls=rollout.urls, max_logprob_mismatch=rollout.max_logprob_mismatch
     )
-    return replace(config, train=replace(config.train, steps=steps))
+    steps = max(config.train.steps, begun.train.steps)
+    return replace(resumed, train=replace(resumed.train, steps=steps))
 
 
 def _require_same_engine(config: Config, placement: Placement, folder: Path) -> None:
-    """Refuse to go on with servers where the run began without, or the other way round.
-
-    Raises:
-        RunError: with the split that goes on.
-    """
+    """Raise RunError where servers appear or are gone; the message names the split that goes on."""
     rollout = config.rollout
-    has_servers = rollout.owns_servers
-    if (bool(placement.servers), placement.shared) != (
-        has_servers,
-        has_servers and rollout.colocate,
-    ):
+    has_servers, is_shared = rollout.owns_servers, rollout.owns_servers and rollout.colocate
+    if (bool(placement.servers), placement.shared) != (has_servers, is_shared):
         kind = "shared" if rollout.colocate else "TRAINERS+SERVERS"
         raise RunError(
             f"{folder} was started {'with' if has_servers else 'without'} servers of its own "
@@ -422,9 +398,9 @@ def _split(request: Request, config: Config, ranks: tuple[int, int], size: int) 
         if whole := (gpus - most) // size * size:
             return Split(most, whole, False, "one process, and as many servers as the others hold")
         return Split(most, gpus, True, "one process, and its server beside it")
-
     if request.split == "shared":
         return Split(min(gpus, most), gpus, True, "--split")
+
     trainers, servers = map(int, request.split.split("+"))
     if trainers + servers != gpus:
         raise ConfigError(
@@ -439,22 +415,21 @@ def _split(request: Request, config: Config, ranks: tuple[int, int], size: int) 
 
 
 def _gpus_of_machine(request: Request) -> tuple[list[str], float]:
-    """The names of so many GPUs that this process may use, and the bytes of the smallest.
+    """The names of the GPUs that are asked for, and the bytes of the smallest.
 
     On a machine without any, NO_GPU and 0.
     """
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
     # In another process: one that has asked CUDA cannot be pinned any more.
     found = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True).stdout
     sizes = [float(size) for size in found.split()]
-    count = len(sizes)
-    if count == 0:
+    if not sizes:
         return [NO_GPU] * request.gpus, 0.0
-    if count < request.gpus:
+    if len(sizes) < request.gpus:
         raise ConfigError(
-            f"--gpus {request.gpus} asks for more GPUs than the {count} that are here"
+            f"--gpus {request.gpus} asks for more GPUs than the {len(sizes)} that are here"
         )
-    names = [name.strip() for name in named.split(",")] if named else list(map(str, range(count)))
+    named = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(len(sizes))))
+    names = [name.strip() for name in named.split(",")]
     return names[: request.gpus], min(sizes[: request.gpus])
 
 
@@ -462,46 +437,49 @@ def _gpus_of_a_server(config: Config, gpus: int, memory: float) -> int:
     """Over how many GPUs each server spreads: as it is told, or the fewest that hold it."""
     from paint.estimate.plan import make_plan, server_of, tensor_parallel_size
 
-    told = tensor_parallel_size(config)
-    if told or not memory:
-        return told or 1
-    with suppress(ConfigError):  # a model that is not planned
-        return server_of(make_plan(config, gpus, memory=memory)).gpus
-    return 1
+    if memory:
+        with suppress(ConfigError):  # a model that is not planned
+            return server_of(make_plan(config, gpus, memory=memory)).gpus
+    return tensor_parallel_size(config) or 1
 
 
-def _print_servers(config: Config, placement: Placement, tokens: int | None) -> None:
-    """What the servers will be started with, each on a free port, with a key in its environment."""
+def _print_plan(
+    config: Config, placement: Placement, tokens: int | None, ranks: Sequence[str] = ()
+) -> None:
+    """Print a placement, the command of its ranks, and those of its servers.
+
+    Args:
+        tokens: the longest sequence that is requested; None where it depends on the prompts.
+    """
+    print(f"# {placement}")
+    if ranks:
+        print(_shown(placement.environment, ranks))
     for number, gpus in enumerate(placement.servers):
-        command = _server_command(config, gpus, 0, tokens or 0)
-        command[command.index("--port") + 1] = "PORT"
-        if tokens is None:  # it depends on the prompts
+        command = _server_command(config, gpus, "PORT", tokens or 0)
+        if tokens is None:
             command[command.index("--max-model-len") + 1] = "LONGEST"
         print(f"# server {number}, started by the first of them")
         print(_shown(gpu_environment(gpus), command))
 
 
 def _server_command(
-    config: Config, gpus: str, port: int, tokens: int, host: str = "127.0.0.1"
+    config: Config, gpus: str, port: str, tokens: int, host: str = "127.0.0.1"
 ) -> list[str]:
-    return server_command(
+    positions = None  # of a model that is no folder, only its loading tells
+    with suppress(OSError, ValueError):
+        text = Path(model_path(config.model.path), "config.json").read_text()
+        positions = json.loads(text).get("max_position_embeddings")
+    command = server_command(
         config.model,
         config.rollout,
-        port,
+        0,
         max_tokens=tokens,
-        positions=_positions(config.model),
+        positions=positions if isinstance(positions, int) else None,
         gpus=gpus,
         host=host,
     )
-
-
-def _positions(model: ModelConfig) -> int | None:
-    """The longest sequence that a model in a folder takes; None where only its loading tells."""
-    path = Path(model_path(model.path)) / "config.json"
-    with suppress(OSError, ValueError):
-        positions = json.loads(path.read_text()).get("max_position_embeddings")
-        return positions if isinstance(positions, int) else None
-    return None
+    command[command.index("--port") + 1] = port
+    return command
 
 
 def _shown(variables: dict[str, str], command: Sequence[str]) -> str:

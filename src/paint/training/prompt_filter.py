@@ -3,8 +3,8 @@
 A prompt is never truncated: a solution without its end would be another experiment.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import compress
 from typing import TypeVar
@@ -17,7 +17,7 @@ from paint.models.special_tokens import REASON, special_text_finder
 from paint.objective.masking import MARKER, anchors
 from paint.training.rollouts import Rollout
 
-Value = TypeVar("Value")
+T = TypeVar("T")
 
 
 def filter_problems(
@@ -30,127 +30,104 @@ def filter_problems(
         DataError: a prompt over ``data.max_prompt_tokens``, or text that the chat format takes for
             control, unless data.on_bad_row is skip.
     """
-    limit, reserved = _prompt_limit(policy, config)
-    candidates = _without_control(policy, config, candidates)
-
-    def fits(problem: Problem, other_tokens: int = 0) -> bool:
-        length = longest_prompt(policy, config, problem, other_tokens)
-        if length > limit and config.data.on_bad_row == "error":
-            raise DataError(
-                f"{config.data.path}: problem {problem.id} makes a "
-                f"{_longest_text(config)} of {length} tokens, over the limit of "
-                f"{limit} (data.max_prompt_tokens, or the model's positions less {reserved}). "
-                f"Nothing is ever cut: shorten it, raise the limit, or skip such rows with "
-                f"--data.on-bad-row skip"
-            )
-        return length <= limit
-
-    def solution_tokens(problem: Problem) -> int:
-        return len(policy.solution_ids(problem.solution))
-
-    problems = candidates.problems
-    fit = _map_with_progress(display, "training problems measured", problems, fits)
-    problems = list(compress(problems, fit))
-    if config.context.source == "other" and problems:
-        # Another problem's solution must fit as well, and only those that fit themselves are shown.
-        longest = max(
-            _map_with_progress(display, "their solutions measured", problems, solution_tokens)
+    algorithm, data, teacher = config.algorithm, config.data, config.teacher
+    reserved = config.rollout.max_new_tokens if algorithm.needs_rollouts else 0
+    positions = getattr(policy.model.config, "max_position_embeddings", None)
+    limit = min(data.max_prompt_tokens, (positions or math.inf) - reserved)
+    if limit < 1:
+        raise ConfigError(
+            f"rollout.max_new_tokens {config.rollout.max_new_tokens} leaves no room for a prompt: "
+            f"the model has {positions} positions"
         )
-        fits_with_other = partial(fits, other_tokens=longest)
-        fit = _map_with_progress(
-            display, "measured with another's solution", problems, fits_with_other
-        )
-        problems = list(compress(problems, fit))
 
-    too_long = len(candidates.problems) - len(problems)
-    if not problems:
-        raise DataError(
-            f"{config.data.path}: no problem is left; all {too_long} are over {limit} tokens"
-        )
-    skipped = candidates.skipped | ({"over the token limit": too_long} if too_long else {})
-    for reason, count in skipped.items():
-        display.note(f"skipped {count} rows: {reason}")
-    if config.algorithm.needs_context:
-        found = _map_with_progress(
-            display, "solutions searched for anchors", problems, lambda p: anchors(p.solution)
-        )
-        if without_anchors := found.count(()):
-            display.note(
-                f"{without_anchors} of {len(problems)} solutions have no anchors; "
-                f"their overlap counts as 0"
-            )
-    return problems
+    def measure(title: str, problems: Sequence[Problem], of: Callable[[Problem], T]) -> list[T]:
+        values = []
+        with display.counting(title, len(problems)) as counter:
+            for problem in problems:
+                values.append(of(problem))
+                counter.add()
+        return values
 
-
-def _map_with_progress(
-    display: Display, title: str, problems: Sequence[Problem], of: Callable[[Problem], Value]
-) -> list[Value]:
-    """Apply a function to each problem with a progress bar."""
-    values = []
-    with display.counting(title, len(problems)) as counter:
-        for problem in problems:
-            values.append(of(problem))
-            counter.add()
-    return values
-
-
-def _without_control(policy: Policy, config: Config, candidates: ValidRows) -> ValidRows:
-    """The rows without text that the chat format would read as special tokens."""
-    problems, skipped = [], dict(candidates.skipped)
-    for problem in candidates.problems:
+    def has_no_control(problem: Problem) -> bool:
         found = special_text_finder(
             policy.tokenizer,
             problem=problem.problem,
             solution=problem.solution,
             answer=problem.answer,
         )
-        if found is None:
-            problems.append(problem)
-        elif config.data.on_bad_row == "skip":
-            skipped[REASON] = skipped.get(REASON, 0) + 1
-        else:
+        if found is not None and data.on_bad_row == "error":
             raise DataError(
-                f"{config.data.path}: problem {problem.id} holds {REASON}{found}; fix the row or "
+                f"{data.path}: problem {problem.id} holds {REASON}{found}; fix the row or "
                 f"pass --data.on-bad-row skip"
             )
+        return found is None
 
+    def longest_prompt(problem: Problem, other_tokens: int) -> int:
+        """Tokens of the longest prompt; without rollouts, with its solution.
+
+        ``other_tokens`` is the length of the longest solution of another problem that may be shown.
+        """
+        if not algorithm.needs_context:
+            solution = () if algorithm.needs_rollouts else policy.solution_ids(problem.solution)
+            return len(policy.student_prompt(problem.problem)) + len(solution)
+
+        def teacher_tokens(context: str) -> int:
+            rationale = "" if teacher.reason_first else None
+            prompt = policy.teacher_prompt(
+                problem.problem, context, complete=False, rationale=rationale
+            )
+            return len(prompt) + (teacher.rationale_tokens if teacher.reason_first else 0)
+
+        # The longest view hides next to nothing, and has the marker on top.
+        longest = teacher_tokens(f"{problem.solution} {MARKER}")
+        return max(longest, teacher_tokens(MARKER) + other_tokens) if other_tokens else longest
+
+    def fits(problem: Problem, other_tokens: int = 0) -> bool:
+        length = longest_prompt(problem, other_tokens)
+        if length > limit and data.on_bad_row == "error":
+            kind = "prompt" if algorithm.needs_rollouts else "prompt with its solution"
+            raise DataError(
+                f"{data.path}: problem {problem.id} makes a "
+                f"{'teacher prompt' if algorithm.needs_context else kind} of {length} tokens, over "
+                f"the limit of {limit} (data.max_prompt_tokens, or the model's positions less "
+                f"{reserved}). Nothing is ever cut: shorten it, raise the limit, or skip such rows "
+                f"with --data.on-bad-row skip"
+            )
+        return length <= limit
+
+    problems = [problem for problem in candidates.problems if has_no_control(problem)]
     if not problems:
-        raise DataError(f"{config.data.path}: no problem is left; all hold {REASON}")
-    return replace(candidates, problems=problems, skipped=skipped)
+        raise DataError(f"{data.path}: no problem is left; all hold {REASON}")
 
-
-def _longest_text(config: Config) -> str:
-    """The name of what ``longest_prompt`` measures."""
-    if config.algorithm.needs_context:
-        return "teacher prompt"
-    return "prompt" if config.algorithm.needs_rollouts else "prompt with its solution"
-
-
-def longest_prompt(policy: Policy, config: Config, problem: Problem, other_tokens: int) -> int:
-    """Tokens of the longest prompt of this problem; without rollouts, its solution included.
-
-    Args:
-        other_tokens: length of the longest solution of another problem that may be shown; 0: none.
-    """
-    if not config.algorithm.needs_context:
-        learns_solution = not config.algorithm.needs_rollouts
-        solution = policy.solution_ids(problem.solution) if learns_solution else ()
-        return len(policy.student_prompt(problem.problem)) + len(solution)
-
-    rationale = "" if config.teacher.reason_first else None
-    rationale_tokens = config.teacher.rationale_tokens if config.teacher.reason_first else 0
-
-    def teacher(context: str) -> int:
-        prompt = policy.teacher_prompt(
-            problem.problem, context, complete=False, rationale=rationale
+    count = len(problems)
+    fit = measure("training problems measured", problems, fits)
+    problems = list(compress(problems, fit))
+    if config.context.source == "other" and problems:
+        # Another problem's solution must fit as well, and only those that fit themselves are shown.
+        lengths = measure(
+            "their solutions measured", problems, lambda p: len(policy.solution_ids(p.solution))
         )
-        return len(prompt)
+        fits_with_other = partial(fits, other_tokens=max(lengths))
+        fit = measure("measured with another's solution", problems, fits_with_other)
+        problems = list(compress(problems, fit))
+    if not problems:
+        raise DataError(f"{data.path}: no problem is left; all {count} are over {limit} tokens")
 
-    # The longest view hides next to nothing, and has the marker on top.
-    longest = teacher(f"{problem.solution} {MARKER}")
-    if other_tokens:
-        longest = max(longest, teacher(MARKER) + other_tokens)
-    return longest + rationale_tokens
+    skipped = {
+        REASON: len(candidates.problems) - count,
+        "over the token limit": count - len(problems),
+    }
+    for reason, rows in (candidates.skipped | skipped).items():
+        if rows:
+            display.note(f"skipped {rows} rows: {reason}")
+    if algorithm.needs_context:
+        found = measure("solutions searched for anchors", problems, lambda p: anchors(p.solution))
+        if without_anchors := found.count(()):
+            display.note(
+                f"{without_anchors} of {len(problems)} solutions have no anchors; "
+                f"their overlap counts as 0"
+            )
+    return problems
 
 
 def warn_template_mismatch(display: Display, policy: Policy) -> None:
@@ -188,18 +165,3 @@ def print_first_prompts(display: Display, policy: Policy, rollout: Rollout) -> N
         display.note(f"--- first {role} prompt, {len(ids)} tokens ---\n{text}")
     display.note(f"--- completion, {len(rollout.completion.ids)} tokens ---")
     display.note(policy.decode(rollout.completion.ids, special=True) + "\n---")
-
-
-def _prompt_limit(policy: Policy, config: Config) -> tuple[int, int]:
-    """The most tokens of a prompt, and the tokens reserved for the completion."""
-    reserved = config.rollout.max_new_tokens if config.algorithm.needs_rollouts else 0
-    positions = getattr(policy.model.config, "max_position_embeddings", None)
-    limit = config.data.max_prompt_tokens
-    if positions is not None:
-        limit = min(limit, positions - reserved)
-    if limit < 1:
-        raise ConfigError(
-            f"rollout.max_new_tokens {config.rollout.max_new_tokens} leaves no room for a prompt: "
-            f"the model has {positions} positions"
-        )
-    return limit, reserved

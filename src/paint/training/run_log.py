@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from paint.config.recipe import differences, to_table
 from paint.config.run_folder import (
-    CHANGEABLE_ON_RESUME,
     RunError,
+    fixed_differences,
     read_history,
     read_run,
     read_run_json,
@@ -29,6 +29,7 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import Config
 from paint.core import storage
+from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.grading.base import Grade
 from paint.grading.math.grader import MathGrade
@@ -37,13 +38,17 @@ from paint.training.rollouts import ScoredRollout, logprob_mismatches, off_polic
 FRACTIONS = {"clipped": "clip_frac", "selected": "selected_frac"}
 UNAVERAGED = {"student_log_prob", "teacher_log_prob", "tempered_log_prob", "entropy_ratio"}
 
+Table = Mapping[str, Mapping[str, Any]]
+"""A config as run.json stores it, by section and key."""
+
 LIBRARIES = ("paint", "torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 
 
-def new_run(config: Config, folder: Path, problems: str, model: Mapping[str, str]) -> None:
+def new_run(table: Table, folder: Path, problems: str, model: Mapping[str, str]) -> None:
     """Create the run folder and write run.json.
 
     Args:
+        table: the config.
         problems: digest of the training problems.
         model: digests of the trained model (``paint.models.weights.model_digests``).
 
@@ -59,7 +64,6 @@ def new_run(config: Config, folder: Path, problems: str, model: Mapping[str, str
             f"{part} belongs to a run whose run.json is missing; restore it, or set --log.name"
         )
 
-    table = to_table(config)
     facts = {
         "id": run_id(table, problems, *model.values()),
         "config": table,
@@ -76,14 +80,11 @@ def new_run(config: Config, folder: Path, problems: str, model: Mapping[str, str
 
 
 def validate_resume(
-    config: Config, folder: Path, problems: str, model: Mapping[str, str]
-) -> list[str]:
+    config: Config, folder: Path, problems: str, model: Mapping[str, str], display: Display
+) -> None:
     """Check that a run resumes with the config, model and problems that it was started with.
 
-    Nothing is written.
-
-    Returns:
-        The libraries whose versions differ, which is not an error, as "name old -> new".
+    Nothing is written. Other versions of libraries are noted, and are not an error.
 
     Raises:
         RunError: a config value, the model or the problems differ; the number of steps is below
@@ -96,12 +97,7 @@ def validate_resume(
             f"{folder} was started with other problems than {config.data.path} holds now; "
             f"restore the file, or start a new run"
         )
-    changes = [
-        line
-        for line in differences(before, config)
-        if line.split(":")[0] not in CHANGEABLE_ON_RESUME
-    ]
-    if changes:
+    if changes := fixed_differences(before, config):
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(changes))
     for name, digest in model.items():
         if facts["model"][name] != digest:
@@ -121,11 +117,16 @@ def validate_resume(
         )
 
     now = _versions()
-    return [
+    changed = [
         f"{name} {version} -> {now.get(name)}"
         for name, version in facts["versions"].items()
         if now.get(name) != version
     ]
+    if changed:
+        display.note(
+            f"versions have changed since {folder} began, which may change its last digits: "
+            + ", ".join(changed)
+        )
 
 
 def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
@@ -206,24 +207,23 @@ def rollout_records(
     return [_record(*row) for row in zip(scored, grades, strict=True)]
 
 
-def truncate_to_step(config: Config, folder: Path, step: int) -> None:
-    """Delete the metrics, rollouts, tokens and validations after a step; update run.json.
+def truncate_to_step(table: Table, folder: Path, step: int) -> None:
+    """Delete what was written after a step; write the current config to run.json.
 
-    The deleted steps are repeated with the same result. run.json gets the current config, in which
-    only CHANGEABLE_ON_RESUME may differ.
+    The deleted steps are repeated with the same result.
 
     Args:
-        step: step of the last checkpoint.
+        table: the current config.
 
     Raises:
         RunError: files up to that step are missing, or the folder cannot be written.
         CorruptFileError: a line of metrics.jsonl cannot be read.
     """
     rows = read_history(folder, step)
-    if config.log.keep_rollouts:
+    if table["log"]["keep_rollouts"]:
         require_rollouts(folder, step)
 
-    facts, table = read_run_json(folder), to_table(config)
+    facts = read_run_json(folder)
     with _or_run_error(folder, folder):
         if facts["config"] != table:
             storage.write_json(folder / "run.json", facts | {"config": table})
@@ -259,11 +259,7 @@ def stop_signals(signals: list[int]) -> Iterator[None]:
 
 def _record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
     """Return the JSON record of a rollout."""
-    rollout, completion, view = (
-        scored.rollout,
-        scored.rollout.completion,
-        scored.rollout.teacher_prompt,
-    )
+    rollout, completion = scored.rollout, scored.rollout.completion
     record: dict[str, object] = {
         "problem_id": rollout.problem.id,
         "problem": rollout.problem.problem,
@@ -280,7 +276,7 @@ def _record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
     }
     if completion.source != "reference" and not isinstance(grade, MathGrade):
         record |= {"reward": grade.reward, "reason": grade.reason}
-    if view is not None:
+    if (view := rollout.teacher_prompt) is not None:
         record |= {
             "context": view.context,
             "rationale": view.rationale,

@@ -5,11 +5,10 @@ paint.algorithms.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from signal import Signals
 
@@ -18,10 +17,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 
-from paint.algorithms.base import find_algorithm
 from paint.config.recipe import require_trainable, to_table
-from paint.config.run_folder import RunError, latest_checkpoint, step_paths
-from paint.config.schema import Config, ConfigError, TeacherConfig, TrainConfig
+from paint.config.run_folder import RunError, latest_checkpoint, step_of, step_paths
+from paint.config.schema import Config, ConfigError, TeacherConfig
 from paint.core.display import Clock, Display
 from paint.core.distributed import (
     any_rank_signal,
@@ -44,10 +42,10 @@ from paint.inference.engine import Engine, PendingCompletions
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
 from paint.inference.vllm.process import training_tokens
-from paint.models.policy import Policy, load_policy
+from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
-from paint.objective.divergences import DIVERGENCES, FORWARD_KL, find_divergence
+from paint.objective.divergences import DIVERGENCES, FORWARD_KL
 from paint.objective.fused import triton_row_work
 from paint.objective.loss import require_slope
 from paint.training import checkpoint, run_log
@@ -96,113 +94,112 @@ def train(
         Interrupted: after SIGINT or SIGTERM, when the step under way is finished and saved.
     """
     require_trainable(config)
-    accelerator = _open_accelerator(config, folder)
-    with report_once(folder) as signals:
-        return _train(config, folder, accelerator, signals, resume, display, callbacks, at_end)
-
-
-def _train(
-    config: Config,
-    folder: Path,
-    accelerator: Accelerator,
-    signals: list[int],
-    resume: bool,
-    display: Display | None,
-    callbacks: Sequence[Callback],
-    at_end: AtEnd | None,
-) -> Path:
-    """Run the training on one rank."""
-    if config.train.batch_size < accelerator.num_processes:
-        raise ConfigError(
-            f"train.batch_size {config.train.batch_size} is smaller than the "
-            f"{accelerator.num_processes} ranks"
-        )
-    is_main = accelerator.is_main_process
-    display = (is_main and display) or Display(enabled=is_main)
-    if accelerator.num_processes > 1:
-        display.note(f"{accelerator.num_processes} ranks")
-
-    _plan(config, accelerator.num_processes, accelerator.device, display)
-    grading = config.grading
-    find_grader(grading.grader)  # refused now, not after the model is loaded
-    candidates = read_problems(config.data)
-    divergence = find_divergence(config.objective.divergence)
-    if divergence not in DIVERGENCES.values():
-        require_slope(divergence)
-    if config.objective.impl == "triton":
-        triton_row_work(accelerator.device)  # refused now, not after the first rollouts
-    policy = load_policy(config.model, seed=config.train.seed, device=accelerator.device)
-    # The teacher is the policy as it is before a checkpoint is loaded.
-    algorithm = find_algorithm(config.train.method)
-    needs_teacher = algorithm.needs_teacher(config)
-    # Live weights are the policy itself: no copy is kept.
-    teacher = open_teacher(
-        policy, config.teacher if needs_teacher else TeacherConfig(weights="live")
+    table = to_table(config)
+    require_torchrun()
+    # One rank's rows may take longer than another's.
+    seconds = START_SECONDS + config.rollout.server_timeout + config.rollout.timeout
+    accelerator = Accelerator(
+        log_with=list(config.log.trackers) or None,
+        project_dir=folder,
+        kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))],
     )
-    validation = load_validation(policy, config, folder, accelerator.num_processes)
-    problems = filter_problems(policy, config, candidates, display)
-    if algorithm.needs_context:
-        warn_template_mismatch(display, policy)
-    optimizer = open_optimizer(policy.trainable, config.train)
+    require_all_ranks(accelerator)
 
-    with _run_folder_lock(folder, is_new=not resume):
-        model = run_on_rank0(lambda: model_digests(policy))
-        trained_on = problems_digest(problems)
-        if resume:
-            run_on_rank0(lambda: _check_resumable(config, folder, trained_on, model, display))
-            done = checkpoint.restore(folder, policy, optimizer, teacher)
-        else:
-            run_on_rank0(lambda: run_log.new_run(config, folder, trained_on, model))
-            done = 0
-        if not equal_on_all_ranks(done):
-            raise RunError(
-                f"not every rank sees the same checkpoints in {folder}; put it on a disk that all "
-                f"share"
+    is_main, ranks = accelerator.is_main_process, accelerator.num_processes
+    display = (is_main and display) or Display(enabled=is_main)
+    grading = config.grading
+    with (
+        report_once(folder) as signals,
+        find_grader(grading.grader, deadline=grading.deadline) as grader,
+    ):
+        if config.train.batch_size < ranks:
+            raise ConfigError(
+                f"train.batch_size {config.train.batch_size} is smaller than the {ranks} ranks"
             )
-        if resume:
-            run_on_rank0(lambda: run_log.truncate_to_step(config, folder, done))
-            display.note(f"resuming after step {done} of {folder}")
+        if ranks > 1:
+            display.note(f"{ranks} ranks")
+        _plan(config, ranks, accelerator.device, display)
 
-        with (
-            _open_engine(policy, config, folder, display, problems) as engine,
-            find_grader(grading.grader, deadline=grading.deadline) as grader,
-        ):
-            if config.log.trackers:
-                accelerator.init_trackers(config.log.project, config=_flat_table(config))
-            setup = Setup(
-                config,
-                policy,
-                teacher,
-                problems,
-                engine,
-                optimizer,
-                accelerator,
-                grader,
-                callbacks=callbacks,
-            )
-            if config.rollout.off_policy_steps:
-                setup = replace(
-                    setup, async_rollouts=_open_async_rollouts(setup, folder, display, done)
+        # Refused now, not after the model is loaded or after the first rollouts.
+        candidates = read_problems(config.data)
+        if config.divergence not in DIVERGENCES.values():
+            require_slope(config.divergence)
+        if config.objective.impl == "triton":
+            triton_row_work(accelerator.device)
+
+        policy = load_policy(config.model, seed=config.train.seed, device=accelerator.device)
+        # The teacher is the policy as it is before a checkpoint is loaded. Live weights are the
+        # policy itself: no copy is kept.
+        needs_teacher = config.algorithm.needs_teacher(config)
+        teacher = open_teacher(
+            policy, config.teacher if needs_teacher else TeacherConfig(weights="live")
+        )
+        validation = load_validation(policy, config, folder, ranks, grader)
+        problems = filter_problems(policy, config, candidates, display)
+        if config.algorithm.needs_context:
+            warn_template_mismatch(display, policy)
+
+        with _run_folder_lock(folder, is_new=not resume):
+            last = latest_checkpoint(folder) if resume else None
+            done = step_of(last) if last else 0
+            if not equal_on_all_ranks(done):
+                raise RunError(
+                    f"not every rank sees the same checkpoints in {folder}; put it on a disk that "
+                    f"all share"
                 )
-            try:
-                loop(setup, validation, folder, display, done, signals)
-                if at_end is not None and is_main:
-                    at_end(folder, accelerator, display)
-            finally:
-                accelerator.end_training()
 
-        if validation is not None and is_main:
-            validated = folder / "validation"
-            summarise_folders(
-                step_paths(validated),
-                validated,
-                display,
-                grader=grading.grader,
-                deadline=grading.deadline,
-            )
-    last = latest_checkpoint(folder) or folder
-    display.note(f"done: {last}")
-    return last
+            def enter_run() -> None:
+                digests = problems_digest(problems), model_digests(policy)
+                if resume:
+                    run_log.validate_resume(config, folder, *digests, display)
+                else:
+                    run_log.new_run(table, folder, *digests)
+
+            def drop_later_steps() -> None:
+                run_log.truncate_to_step(table, folder, done)
+
+            run_on_rank0(enter_run)
+            optimizer = open_optimizer(policy.trainable, config.train)
+            if resume:
+                checkpoint.restore(folder, policy, optimizer, teacher)
+                run_on_rank0(drop_later_steps)
+                display.note(f"resuming after step {done} of {folder}")
+            if config.log.trackers:
+                flat = {f"{name}.{k}": str(v) for name in table for k, v in table[name].items()}
+                accelerator.init_trackers(config.log.project, config=flat)
+
+            # SFT without validation asks no engine, and starts no server.
+            opened: AbstractContextManager[Engine] = nullcontext(LocalEngine(policy, batch_size=1))
+            if config.generates:
+                engine_setup = EngineSetup(
+                    policy, config.model, config.rollout, folder, display, training_tokens(config)
+                )
+                opened = open_engine(engine_setup, problems)
+            with opened as engine:
+                parts = policy, teacher, problems, engine, optimizer, accelerator, grader
+                setup = Setup(config, *parts, callbacks=callbacks)
+                if config.rollout.off_policy_steps:
+                    setup = replace(
+                        setup, async_rollouts=_open_async_rollouts(setup, folder, display, done)
+                    )
+                try:
+                    loop(setup, validation, folder, display, done, signals)
+                    if at_end is not None and is_main:
+                        at_end(folder, accelerator, display)
+                finally:
+                    accelerator.end_training()
+
+            if validation is not None and is_main:
+                summarise_folders(
+                    step_paths(folder / "validation"),
+                    folder / "validation",
+                    display,
+                    grader=grading.grader,
+                    deadline=grading.deadline,
+                )
+        last = latest_checkpoint(folder) or folder
+        display.note(f"done: {last}")
+        return last
 
 
 def loop(
@@ -216,14 +213,32 @@ def loop(
     """Run the steps after ``done``, with their logs, checkpoints and validations."""
     config, accelerator = setup.config.train, setup.accelerator
 
-    with run_log.stop_signals(signals), display.running(config.steps, done):
-        stop_if_signalled = partial(_stop_if_signalled, signals, folder)
-        try:
-            if _is_due(
-                config, done
-            ):  # the initial student, or a validation that a kill interrupted
-                _validate(validation, setup, display, done, stop_if_signalled)
+    def raise_if_stopped(signal_number: int) -> None:
+        if signal_number:
+            raise Interrupted(
+                f"stopped by {Signals(signal_number).name}, all is saved; "
+                f"resume with `paint resume {folder}`",
+                signal_number,
+            )
 
+    def validate_checkpoint() -> None:
+        if validation is not None:
+            metrics = validate(
+                validation,
+                setup.policy,
+                setup.engine,
+                accelerator,
+                setup.grader,
+                display,
+                done,
+                lambda: raise_if_stopped(any_rank_signal(signals)),
+            )
+            accelerator.log(metrics, step=done)
+
+    with run_log.stop_signals(signals), display.running(config.steps, done):
+        try:
+            if done % config.checkpoint_every == 0 or done == config.steps:
+                validate_checkpoint()  # the initial student, or one that a kill interrupted
             while done < config.steps:
                 clock = Clock(display)
                 with accelerator.split_between_processes(minibatch(setup, done)) as batch:
@@ -237,17 +252,17 @@ def loop(
                 done += 1
                 if setup.callbacks:
                     is_stopped = bool(any_rank_signal([int(is_stopped)]))
-                is_due, signal_number = _is_due(config, done), any_rank_signal(signals)
-                is_due = is_due or is_stopped
+                signal_number = any_rank_signal(signals)
+                is_due = done % config.checkpoint_every == 0 or done == config.steps or is_stopped
                 if is_due or signal_number:
                     checkpoint.require_same_weights(folder, setup, done)
                     if accelerator.is_main_process:
                         saved = checkpoint.save(folder, setup, done)
                         for callback in setup.callbacks:
                             callback.on_checkpoint(saved)
-                _raise_stopped(signal_number, folder)
+                raise_if_stopped(signal_number)
                 if is_due:
-                    _validate(validation, setup, display, done, stop_if_signalled)
+                    validate_checkpoint()
                 if is_stopped:
                     display.note(f"a callback ended the training after step {done}")
                     break
@@ -302,9 +317,8 @@ def log_step(
     if metrics.get("off_policy_kl", 0.0) > OFF_POLICY_KL_WARNING:
         display.note(
             f"step {step_number}: the completions are off-policy: off_policy_kl is "
-            f"{metrics['off_policy_kl']:.2g} "
-            f"nats, over {OFF_POLICY_KL_WARNING:g}; lower rollout.off_policy_steps or "
-            "train.learning_rate"
+            f"{metrics['off_policy_kl']:.2g} nats, over {OFF_POLICY_KL_WARNING:g}; lower "
+            f"rollout.off_policy_steps or train.learning_rate"
         )
     if failed := [i for i, grade in enumerate(grades) if grade.failed]:
         first = failed[0]
@@ -330,7 +344,7 @@ def log_step(
 def _open_async_rollouts(setup: Setup, folder: Path, display: Display, done: int) -> AsyncRollouts:
     """Asynchronous rollouts, with those that were in flight after ``done`` steps."""
     config = setup.config
-    if find_divergence(config.objective.divergence) is not FORWARD_KL:
+    if config.divergence is not FORWARD_KL:
         display.note(
             "rollout.off_policy_steps: forward KL tolerates off-policy completions, reverse KL "
             f"does not (arXiv 2606.24143), and objective.divergence is "
@@ -361,44 +375,24 @@ def grades_of(setup: Setup, scored: Sequence[ScoredRollout]) -> list[Grade]:
     return graded or grade_rollouts(setup, rollouts)
 
 
-def _open_accelerator(config: Config, folder: Path) -> Accelerator:
-    require_torchrun()
-    # One rank's rows may take longer than another's.
-    seconds = START_SECONDS + config.rollout.server_timeout + config.rollout.timeout
-    waiting = InitProcessGroupKwargs(timeout=timedelta(seconds=seconds))
-    accelerator = Accelerator(
-        log_with=list(config.log.trackers) or None,
-        project_dir=folder,
-        kwargs_handlers=[waiting],
-    )
-
-    require_all_ranks(accelerator)
-    return accelerator
-
-
 def _plan(config: Config, ranks: int, device: torch.device, display: Display) -> None:
     """Say what lies where; on a GPU, refuse what cannot fit."""
-    on_gpu = device.type == "cuda"
-    properties = torch.cuda.get_device_properties(device) if on_gpu else None
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     # Without sleep, an own server may be on another GPU: its command says so, and nothing else.
     serves = config.rollout.owns_servers
     split = Split(ranks, int(serves), serves and config.rollout.colocate, "as it was started")
+    gpus, memory = 0, psutil.virtual_memory().total / local
+    if device.type == "cuda":
+        gpus, memory = local, torch.cuda.get_device_properties(device).total_memory
     try:
-        plan = make_plan(
-            config,
-            local if properties else 0,
-            max(ranks // local, 1),
-            properties.total_memory if properties else psutil.virtual_memory().total / local,
-            split=split,
-        )
+        plan = make_plan(config, gpus, max(ranks // local, 1), memory, split=split)
+        line = start_line(plan)
     except ConfigError as error:  # a model that the plan does not know may be trained all the same
         display.note(f"no plan: {error}")
         return
-
-    if properties:
+    if gpus:
         require_fit(plan)
-    display.note(start_line(plan))
+    display.note(line)
 
 
 @contextmanager
@@ -414,78 +408,3 @@ def _run_folder_lock(folder: Path, *, is_new: bool) -> Iterator[None]:
     with ExitStack() as stack:
         run_on_rank0(enter)
         yield
-
-
-def _check_resumable(
-    config: Config, folder: Path, problems: str, model: Mapping[str, str], display: Display
-) -> None:
-    changed = run_log.validate_resume(config, folder, problems, model)
-    if changed:
-        display.note(
-            f"versions have changed since {folder} began, which may change its last digits: "
-            + ", ".join(changed)
-        )
-
-
-@contextmanager
-def _open_engine(
-    policy: Policy, config: Config, folder: Path, display: Display, problems: Sequence[Problem]
-) -> Iterator[Engine]:
-    """The engine of a run; SFT without validation asks none, and starts no server."""
-    if not config.generates:
-        yield LocalEngine(policy, batch_size=config.rollout.batch_size)
-        return
-
-    max_tokens = training_tokens(config)
-    setup = EngineSetup(policy, config.model, config.rollout, folder, display, max_tokens)
-    with open_engine(setup, problems) as engine:
-        yield engine
-
-
-def _validate(
-    validation: Validation | None,
-    setup: Setup,
-    display: Display,
-    done: int,
-    stop: Callable[[], None],
-) -> None:
-    """Evaluate the checkpoint of this step, where problems were named for it."""
-    if validation is not None:
-        metrics = validate(
-            validation,
-            setup.policy,
-            setup.engine,
-            setup.accelerator,
-            setup.grader,
-            display,
-            done,
-            stop,
-        )
-        setup.accelerator.log(metrics, step=done)
-
-
-def _is_due(config: TrainConfig, done: int) -> bool:
-    """Whether a checkpoint is due after so many steps."""
-    return done % config.checkpoint_every == 0 or done == config.steps
-
-
-def _stop_if_signalled(signals: Sequence[int], folder: Path) -> None:
-    _raise_stopped(any_rank_signal(signals), folder)
-
-
-def _raise_stopped(signal_number: int, folder: Path) -> None:
-    if signal_number:
-        raise Interrupted(
-            f"stopped by {Signals(signal_number).name}, all is saved; "
-            f"resume with `paint resume {folder}`",
-            signal_number,
-        )
-
-
-def _flat_table(config: Config) -> dict[str, str]:
-    """The config as trackers take it: one level, text."""
-    return {
-        f"{section}.{key}": str(value)
-        for section, keys in to_table(config).items()
-        for key, value in keys.items()
-    }
