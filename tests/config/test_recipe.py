@@ -14,7 +14,8 @@ from paint.config.schema import Config
 METHODS = {"paint": "distillation", "opsd": "distillation", "grpo": "grpo", "sft": "sft"}
 MODELS = {"qwen3-1.7b": "Qwen/Qwen3-1.7B", "qwen3-4b": "Qwen/Qwen3-4B", "qwen3-8b": "Qwen/Qwen3-8B"}
 SHIPPED = list(product(METHODS, MODELS))
-DEMOS = [name for name in shipped_recipes() if name.startswith("demo-")]
+NAMED = [f"{method}-{model}" for method, model in SHIPPED] + ["demo-grpo-long"]
+NAMED += [f"demo-{method}" for method in METHODS]
 
 Sourced = dict[str, tuple[Any, str]]
 """Settings by name, each with its value and the place in the source that gives it."""
@@ -156,25 +157,16 @@ def differing(a: Config, b: Config) -> set[str]:
 
 
 def test_shipped_recipes_cover_every_method_and_model() -> None:
-    models = [*MODELS, "demo"]
-    names = {
-        f"demo-{method}" if model == "demo" else f"{method}-{model}"
-        for method, model in product(METHODS, models)
-    }
-    assert set(shipped_recipes()) == {*names, "demo-grpo-long", "paint", "opsd"}
+    assert set(shipped_recipes()) == {*NAMED, "paint", "opsd"}
 
 
-@pytest.mark.parametrize(("method", "model"), SHIPPED)
-def test_recipe_has_model_and_method_of_its_name(method: str, model: str) -> None:
-    config = shipped(method, model)
-    assert (config.train.method, config.model.path) == (METHODS[method], MODELS[model])
-
-
-@pytest.mark.parametrize("name", DEMOS)
-def test_demo_recipe_has_demo_model_and_method_of_its_name(name: str) -> None:
+@pytest.mark.parametrize("name", NAMED)
+def test_recipe_has_model_and_method_of_its_name(name: str) -> None:
     config = read_recipe(find_recipe(name))
-    method = METHODS[name.removeprefix("demo-").removesuffix("-long")]
-    assert (config.train.method, config.model.path) == (method, "demo")
+    method, model = name.removesuffix("-long").split("-", 1)
+    if method == "demo":
+        method, model = model, method
+    assert (config.train.method, config.model.path) == (METHODS[method], MODELS.get(model, model))
 
 
 def test_demo_grpo_long_is_grpo_with_eight_times_steps() -> None:
@@ -187,23 +179,13 @@ def test_demo_grpo_long_is_grpo_with_eight_times_steps() -> None:
     assert (short.train.steps, short.train.batch_size) == (paint.steps, paint.batch_size)
 
 
+@pytest.mark.parametrize("source", [PAPER, SCRIPTS], ids=["paper", "scripts"])
 @pytest.mark.parametrize(("method", "model"), SHIPPED)
-def test_recipe_values_match_paper(method: str, model: str) -> None:
+def test_recipe_values_match_source(method: str, model: str, source: dict[str, Sourced]) -> None:
     found = flat(shipped(method, model))
     wrong = [
-        f"{name} is {found[name]}, and the paper has {value} ({place})"
-        for name, (value, place) in PAPER[method].items()
-        if found[name] != value
-    ]
-    assert not wrong
-
-
-@pytest.mark.parametrize(("method", "model"), SHIPPED)
-def test_recipe_values_left_open_by_paper_match_opsd_scripts(method: str, model: str) -> None:
-    found = flat(shipped(method, model))
-    wrong = [
-        f"{name} is {found[name]}, and the scripts have {value} ({place})"
-        for name, (value, place) in SCRIPTS[method].items()
+        f"{name} is {found[name]}, and the source has {value} ({place})"
+        for name, (value, place) in source[method].items()
         if found[name] != value
     ]
     assert not wrong
@@ -249,9 +231,7 @@ def test_opsd_recipe_is_paint_without_masking_and_interpolation(pair: tuple[str,
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_baseline_recipes_differ_from_paint_only_in_method_settings(
-    model: str,
-) -> None:
+def test_baseline_recipes_differ_from_paint_only_in_method_settings(model: str) -> None:
     paint = shipped("paint", model)
     both = {"method", "steps", "learning_rate", "max_grad_norm", "checkpoint_every"}
     trained = {f"train.{name}" for name in both}

@@ -95,112 +95,82 @@ def test_read_recipe_overrides_named_settings_only(tmp_path: Path) -> None:
     assert type(config.objective.temperature) is float
 
 
+UNKNOWN = [
+    ("[objective]\ninterpolation_weigh = 0.1", "did you mean objective.interpolation_weight?"),
+    ("[context]\ninterpolation_weight = 0.1", "did you mean objective.interpolation_weight?"),
+    ("[context]\nreason_first = true", "did you mean teacher.reason_first?"),
+    ("[grpo]\ngroup_sise = 4", "did you mean grpo.group_size?"),
+    ("[log]\nbatch_size = 3", "did you mean rollout.batch_size or train.batch_size?"),
+    (
+        "[context]\nzzz = 1",
+        "there are mask_ratio_wrong, mask_ratio_correct, placement, source, wording",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "hint"), UNKNOWN)
+def test_read_recipe_unknown_key_gives_nearest(tmp_path: Path, text: str, hint: str) -> None:
+    section, key = text.removeprefix("[").partition(" = ")[0].split("]\n")
+    assert refusal(tmp_path, text) == f"x.toml: unknown key {section}.{key}; {hint}"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "[objective]\ninterpolation_weigh = 0.1",
-            "x.toml: unknown key objective.interpolation_weigh; did you mean "
-            "objective.interpolation_weight?",
-        ),
-        (
-            "[context]\ninterpolation_weight = 0.1",
-            "x.toml: unknown key context.interpolation_weight; did you mean "
-            "objective.interpolation_weight?",
-        ),
-        (
-            "[log]\nbatch_size = 3",
-            "x.toml: unknown key log.batch_size; did you mean rollout.batch_size or "
-            "train.batch_size?",
-        ),
-        ("steps = 3", "x.toml: unknown key steps; did you mean train.steps?"),
-        ("[objectiv]\nclip = 0.1", "x.toml: unknown section objectiv; did you mean objective?"),
-        (
-            "[context]\nzzz = 1",
-            "x.toml: unknown key context.zzz; there are mask_ratio_wrong, mask_ratio_correct, "
-            "placement, source, wording",
-        ),
+        ("steps = 3", "unknown key steps; did you mean train.steps?"),
+        ("[objectiv]\nclip = 0.1", "unknown section objectiv; did you mean objective?"),
         (
             "[zzz]",
-            "x.toml: unknown section zzz; "
-            "there are model, data, rollout, context, teacher, objective, grpo, train, grading, "
-            "validation, log",
+            "unknown section zzz; there are model, data, rollout, context, teacher, objective, "
+            "grpo, train, grading, validation, log",
         ),
-        ("train = 3", "x.toml: train must be a section, got 3; write [train]"),
-        ("[train]\nsteps = 'ten'", 'x.toml: train.steps must be an integer, got "ten"'),
-        ("[train]\nsteps = true", "x.toml: train.steps must be an integer, got True"),
-        ("[train]\nsteps = 10.0", "x.toml: train.steps must be an integer, got 10.0"),
-        (
-            "[objective]\ninterpolation_weight = false",
-            "x.toml: objective.interpolation_weight must be a number, got False",
-        ),
-        (
-            "[objective]\ntemperature = 'x'",
-            'x.toml: objective.temperature must be a number or None, got "x"',
-        ),
-        (
-            "[model]\nstudent_thinking = 1",
-            "x.toml: model.student_thinking must be true or false, got 1",
-        ),
-        ("[data]\npath = 3", "x.toml: data.path must be text, got 3"),
-        (
-            "[model]\nlora_targets = 'q'",
-            'x.toml: model.lora_targets must be a list of text, got "q"',
-        ),
-        (
-            "[objective]\ndivergence = 'kl'",
-            "x.toml: objective.divergence must be one of forward_kl, reverse_kl, jsd, "
-            "sampled_token, or "
-            'module:name, got "kl"',
-        ),
-        (
-            "[train]\nmethod = 'opsd'",
-            "x.toml: train.method must be one of distillation, grpo, sft, or module:name, got "
-            '"opsd"',
-        ),
-        (
-            "[model]\ntrain_mode = 'qlora'",
-            'x.toml: model.train_mode must be one of lora, full, got "qlora"',
-        ),
-        (
-            "[teacher]\nweights = 'live '",
-            'x.toml: teacher.weights must be one of frozen, ema, live, got "live "',
-        ),
-        ("[teacher]\ndecay = '0.9'", 'x.toml: teacher.decay must be a number, got "0.9"'),
-        (
-            "[context]\nsource = 'masked'",
-            "x.toml: context.source must be one of own, none, other, answer, wrong_answer, got "
-            '"masked"',
-        ),
-        (
-            "[context]\nreason_first = true",
-            "x.toml: unknown key context.reason_first; did you mean teacher.reason_first?",
-        ),
-        (
-            "[grpo]\ngroup_sise = 4",
-            "x.toml: unknown key grpo.group_sise; did you mean grpo.group_size?",
-        ),
-        (
-            "[grpo]\ngroup_size = 1",
-            "x.toml: grpo.group_size must be at least 2, got 1 (completions a problem; paper: 8)",
-        ),
-        (
-            "[log]\ntrackers = ['mlflow']",
-            "x.toml: log.trackers must be a list of values, each one of tensorboard, wandb, "
-            "trackio, got ['mlflow']",
-        ),
-        (
-            "[objective]\ninterpolation_weight = 1.3",
-            "x.toml: objective.interpolation_weight must be in [0, 1], got 1.3 (interpolation "
-            "weight k_base; paper: "
-            "0.03)",
-        ),
+        ("train = 3", "train must be a section, got 3; write [train]"),
     ],
 )
-def test_read_recipe_invalid_gives_place_and_suggestion(
-    tmp_path: Path, text: str, message: str
+def test_read_recipe_unknown_section_gives_nearest(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(tmp_path, text) == f"x.toml: {message}"
+
+
+REFUSED = [
+    ("train.steps", "'ten'", 'an integer, got "ten"'),
+    ("train.steps", "true", "an integer, got True"),
+    ("train.steps", "10.0", "an integer, got 10.0"),
+    ("objective.interpolation_weight", "false", "a number, got False"),
+    ("objective.temperature", "'x'", 'a number or None, got "x"'),
+    ("model.student_thinking", "1", "true or false, got 1"),
+    ("data.path", "3", "text, got 3"),
+    ("model.lora_targets", "'q'", 'a list of text, got "q"'),
+    (
+        "objective.divergence",
+        "'kl'",
+        'one of forward_kl, reverse_kl, jsd, sampled_token, or module:name, got "kl"',
+    ),
+    ("train.method", "'opsd'", 'one of distillation, grpo, sft, or module:name, got "opsd"'),
+    ("model.train_mode", "'qlora'", 'one of lora, full, got "qlora"'),
+    ("teacher.weights", "'live '", 'one of frozen, ema, live, got "live "'),
+    ("teacher.decay", "'0.9'", 'a number, got "0.9"'),
+    ("context.source", "'masked'", 'one of own, none, other, answer, wrong_answer, got "masked"'),
+    ("grpo.group_size", "1", "at least 2, got 1 (completions a problem; paper: 8)"),
+    (
+        "log.trackers",
+        "['mlflow']",
+        "a list of values, each one of tensorboard, wandb, trackio, got ['mlflow']",
+    ),
+    (
+        "objective.interpolation_weight",
+        "1.3",
+        "in [0, 1], got 1.3 (interpolation weight k_base; paper: 0.03)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("setting", "value", "message"), REFUSED)
+def test_read_recipe_invalid_value_is_refused_by_name(
+    tmp_path: Path, setting: str, value: str, message: str
 ) -> None:
-    assert refusal(tmp_path, text) == message
+    section, key = setting.split(".")
+    expected = f"x.toml: {setting} must be {message}"
+    assert refusal(tmp_path, f"[{section}]\n{key} = {value}") == expected
 
 
 def test_read_recipe_unreadable_file_is_named(tmp_path: Path) -> None:
@@ -383,9 +353,7 @@ def test_require_paths_names_missing_paths() -> None:
 
 
 @given(TABLES)
-def test_config_round_trips_through_json(
-    given_table: dict[str, dict[str, Any]],
-) -> None:
+def test_config_round_trips_through_json(given_table: dict[str, dict[str, Any]]) -> None:
     config = from_table(given_table)
     table = to_table(config)
     stored = json.loads(json.dumps(table))
@@ -409,8 +377,7 @@ def test_config_round_trips_through_json(
 
 def test_from_table_invalid_stored_config_names_source() -> None:
     with pytest.raises(
-        ConfigError,
-        match=r"^runs/a/run\.json: train\.batch_size\b.*grpo\.group_size",
+        ConfigError, match=r"^runs/a/run\.json: train\.batch_size\b.*grpo\.group_size"
     ):
         from_table(
             {"train": {"method": "grpo"}, "grpo": {"group_size": 5}}, source="runs/a/run.json"
@@ -466,9 +433,7 @@ def output_of(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[object, 
     return caught.value.code, " ".join(words.split())
 
 
-def test_flag_out_of_range_or_unknown_is_refused(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_flag_out_of_range_or_unknown_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     status, words = output_of(capsys, "--objective.interpolation-weight", "1.3")
     assert status == 2
     assert (

@@ -66,9 +66,7 @@ print(f"rank {rank}: {setting}\\n", end="", flush=True)
 
 
 @pytest.mark.slow
-def test_object_collectives_outlast_gradient_timeout(
-    tmp_path: Path,
-) -> None:
+def test_object_collectives_outlast_gradient_timeout(tmp_path: Path) -> None:
     result = two_ranks(WAITING, tmp_path)
     assert result.returncode == 0, result.stderr
     all_rows = [0, 1, 10, 11]

@@ -35,9 +35,7 @@ def test_write_atomic_interrupted_keeps_old_content(tmp_path: Path) -> None:
     assert path.read_text() == "half a pair: ?"
 
 
-def test_atomic_dir_appears_only_when_complete(
-    tmp_path: Path,
-) -> None:
+def test_atomic_dir_appears_only_when_complete(tmp_path: Path) -> None:
     def fill_half() -> None:
         with storage.atomic_dir(tmp_path / "made") as partial:
             (partial / "file").write_text("half")
@@ -110,9 +108,7 @@ def test_read_growing_jsonl_round_trips_and_drops_partial_line(tmp_path: Path) -
     assert path.read_bytes() == whole
 
 
-def test_read_jsonl_cut_or_empty_file_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_read_jsonl_cut_or_empty_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     storage.write_jsonl(path, ROWS)
     whole = path.read_bytes()

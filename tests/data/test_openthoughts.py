@@ -174,9 +174,7 @@ def test_openthoughts_sample_depends_only_on_seed_and_problems(tmp_path: Path) -
         assert (folder / "out.jsonl").read_bytes() == first
 
 
-def test_openthoughts_smaller_sample_is_prefix_and_uniform(
-    tmp_path: Path,
-) -> None:
+def test_openthoughts_smaller_sample_is_prefix_and_uniform(tmp_path: Path) -> None:
     run(tmp_path, FAST, sample=12)
     larger = read(tmp_path / "out.jsonl")
     run(tmp_path, FAST, sample=5)
@@ -254,9 +252,7 @@ def test_openthoughts_unreadable_decisions_are_refused(tmp_path: Path, place: st
     assert {path.name: path.read_bytes() for path in tmp_path.glob("out.*")} == before
 
 
-def test_openthoughts_changed_output_is_refused_while_report_exists(
-    tmp_path: Path,
-) -> None:
+def test_openthoughts_changed_output_is_refused_while_report_exists(tmp_path: Path) -> None:
     run(tmp_path, GOOD)
     out, report = tmp_path / "out.jsonl", tmp_path / "out.report.json"
     data, before = DataConfig(path=str(out)), out.read_bytes()
@@ -288,9 +284,7 @@ def test_openthoughts_changed_output_is_refused_while_report_exists(
     assert len(read_problems(data).problems) == 3
 
 
-def test_openthoughts_output_is_locked_by_one_process(
-    tmp_path: Path,
-) -> None:
+def test_openthoughts_output_is_locked_by_one_process(tmp_path: Path) -> None:
     run(tmp_path, GOOD)
     before = {path.name: path.read_bytes() for path in tmp_path.glob("out.*")}
     with lock_folder(tmp_path, ".out.jsonl.lock"):
@@ -331,10 +325,7 @@ def test_openthoughts_full_disk_is_reported_and_command_resumes(tmp_path: Path) 
 
 def test_openthoughts_decisions_with_other_settings_are_refused(tmp_path: Path) -> None:
     run(tmp_path, GOOD)
-    with pytest.raises(
-        DataError,
-        match=r"out\.decided\.jsonl.*\(ngram, benchmarks\)",
-    ):
+    with pytest.raises(DataError, match=r"out\.decided\.jsonl.*\(ngram, benchmarks\)"):
         run(tmp_path, GOOD, ngram=8, benchmarks=[load_benchmark("demo", limit=3)])
     with pytest.raises(DataError, match=r"nowhere\.jsonl"):
         make_training_data(
@@ -393,9 +384,7 @@ def test_openthoughts_parquet_shards_are_one_source(tmp_path: Path) -> None:
     assert (tmp_path / "parquet.jsonl").read_bytes() == lines
 
 
-def test_openthoughts_unreadable_row_is_counted(
-    tmp_path: Path,
-) -> None:
+def test_openthoughts_unreadable_row_is_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "bad.jsonl", GOOD[:3])
     path.write_text(path.read_text() + "{\n" + json.dumps(row(9, problem="\ud800")) + "\n")
     preparation = run(tmp_path, [], source=str(path))

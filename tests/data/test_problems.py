@@ -63,18 +63,14 @@ def test_read_problems_keeps_text_verbatim(tmp_path: Path) -> None:
     )
 
 
-def test_read_jsonl_bom_blank_lines_and_crlf_are_accepted(
-    tmp_path: Path,
-) -> None:
+def test_read_jsonl_bom_blank_lines_and_crlf_are_accepted(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     rows = [json.dumps(GOOD).encode(), b"", b"  ", json.dumps(OTHER).encode()]
     path.write_bytes(b"\xef\xbb\xbf" + b"\r\n".join(rows))
     assert [problem.id for problem in read(path).problems] == ["1", "4"]
 
 
-def test_read_problems_numeric_answer_or_id_keeps_its_digits(
-    tmp_path: Path,
-) -> None:
+def test_read_problems_numeric_answer_or_id_keeps_its_digits(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         b'{"problem": "a", "solution": "s", "answer": 0.10, "id": 7}',
@@ -154,9 +150,7 @@ def test_read_problems_bad_row_is_refused_or_skipped_and_counted(
     assert good_rows.skipped == {reason: 1}
 
 
-def test_read_problems_custom_id_field_is_required(
-    tmp_path: Path,
-) -> None:
+def test_read_problems_custom_id_field_is_required(tmp_path: Path) -> None:
     path = write(tmp_path, GOOD)
     assert read(path).problems[0].id == "1"
     assert (
@@ -309,12 +303,7 @@ def test_problems_digest_depends_on_every_answer_but_not_labels() -> None:
 
 
 def test_read_problems_long_solution_is_complete_in_every_format(tmp_path: Path) -> None:
-    row: dict[str, Any] = {
-        "problem": "p",
-        "solution": "x\n" * 500_000,
-        "answer": "1",
-        "id": "i",
-    }
+    row: dict[str, Any] = {"problem": "p", "solution": "x\n" * 500_000, "answer": "1", "id": "i"}
     for path in write_all_kinds(tmp_path, [row]):
         assert read(path).problems == [Problem(**row)]
 
@@ -332,9 +321,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30
         unique_by=lambda row: " ".join(row[0].split()),
     )
 )
-def test_read_problems_every_format_gives_same_problems(
-    rows: list[tuple[str, str, str]],
-) -> None:
+def test_read_problems_every_format_gives_same_problems(rows: list[tuple[str, str, str]]) -> None:
     named: list[dict[str, Any]] = [
         {"problem": p, "solution": s, "answer": a, "id": f"row {number}"}
         for number, (p, s, a) in enumerate(rows)

@@ -87,10 +87,7 @@ def test_read_csv_unreadable_rest_is_refused_with_row(
 
 def test_read_csv_without_header_is_refused_with_first_line(tmp_path: Path) -> None:
     path = write(tmp_path / "p.csv", b"What is 1 + 1?,We add.,2\nWhat is 2 + 2?,We add.,4\n")
-    with pytest.raises(
-        DataError,
-        match=r"row 2\b.*\bproblem\b.*What is 1 \+ 1\?",
-    ):
+    with pytest.raises(DataError, match=r"row 2\b.*\bproblem\b.*What is 1 \+ 1\?"):
         read_problems(DataConfig(path=str(path)))
 
 
@@ -146,10 +143,7 @@ def test_read_parquet_column_of_wrong_type_is_named(
 
 @pytest.mark.parametrize(
     "column",
-    [
-        pa.array([b"good", b"caf\xe9!"]).view(pa.string()),
-        pa.array([2**62], pa.timestamp("us")),
-    ],
+    [pa.array([b"good", b"caf\xe9!"]).view(pa.string()), pa.array([2**62], pa.timestamp("us"))],
 )
 def test_read_parquet_value_outside_python_range_is_refused(
     tmp_path: Path, column: pa.Array
@@ -217,18 +211,12 @@ def test_read_hub_streams_dataset_like_a_file(
         ("owner/some.name-1", None, {"split": "train", "streaming": True}),
         ("owner/name", "config", {"split": "test", "streaming": True}),
     ]
-    with pytest.raises(
-        HubError,
-        match=r"owner/name@nowhere\b.*split",
-    ):
+    with pytest.raises(HubError, match=r"owner/name@nowhere\b.*split"):
         read_problems(DataConfig(path="owner/name@nowhere"))
 
 
 def test_read_hub_unreachable_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        HubError,
-        match=r"nobody/nothing@train\b.*reach",
-    ):
+    with pytest.raises(HubError, match=r"nobody/nothing@train\b.*reach"):
         list(read_rows("nobody/nothing"))
 
     monkeypatch.chdir(tmp_path)
@@ -270,9 +258,7 @@ def test_count_rows_does_not_read_rows(tmp_path: Path) -> None:
     assert count_rows(write(tmp_path / "p.jsonl", b"{}\n{}\n")) == 2
 
 
-def test_read_rows_row_over_size_limit_is_bad_and_next_row_is_read(
-    tmp_path: Path,
-) -> None:
+def test_read_rows_row_over_size_limit_is_bad_and_next_row_is_read(tmp_path: Path) -> None:
     long = "x" * ROW_BYTES
     path = tmp_path / "p.jsonl"
     path.write_text(f'{{"a": "1"}}\n{{"a": "{long}"}}\n{{"a": "3"}}\n{long}y', "utf-8")

@@ -196,9 +196,7 @@ def test_check_file_unusable_tokenizer_is_refused(tmp_path: Path, demo_copy: Pat
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=60))
-def test_length_quantiles_p95_is_smallest_covering_length(
-    lengths: list[int],
-) -> None:
+def test_length_quantiles_p95_is_smallest_covering_length(lengths: list[int]) -> None:
     quantiles = length_quantiles(lengths)
 
     def within(limit: float) -> float:

@@ -43,25 +43,22 @@ def damages(world: Path, path: Path, others: Sequence[Path], rng: random.Random)
     for other in others:
         changed.append((f"overwritten with {other}", (world / other).read_bytes()))
 
-    found = [
-        Damage(name, path, lambda at, new=new: at.write_bytes(new))  # type: ignore[misc]
-        for name, new in changed
-        if new != content
+    def copied(at: Path) -> None:
+        shutil.copy(at, at.with_name(f"{path.stem} (copy){path.suffix}"))
+
+    def litter(at: Path) -> None:
+        at.with_name(".DS_Store").write_bytes(b"\0\0\0\1Bud1")
+
+    return [
+        *(
+            Damage(name, path, lambda at, new=new: at.write_bytes(new))  # type: ignore[misc]
+            for name, new in changed
+            if new != content
+        ),
+        Damage("gone", path, Path.unlink),
+        Damage("a copy beside it", path, copied, is_harmless=True),
+        Damage(".DS_Store beside it", path, litter, is_harmless=True),
     ]
-    found.append(Damage("gone", path, Path.unlink))
-    copy = path.with_name(f"{path.stem} (copy){path.suffix}")
-    found.append(
-        Damage("a copy beside it", path, lambda at: shutil.copy(at, at.with_name(copy.name)), True)
-    )
-    found.append(
-        Damage(
-            ".DS_Store beside it",
-            path,
-            lambda at: at.with_name(".DS_Store").write_bytes(b"\0\0\0\1Bud1"),
-            True,
-        )
-    )
-    return found
 
 
 def others_of(path: Path, files: Sequence[Path], rng: random.Random, count: int) -> list[Path]:

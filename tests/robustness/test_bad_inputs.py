@@ -40,9 +40,6 @@ SEEDS = [int(seed) for seed in os.environ.get("PAINT_TRIAL_SEEDS", "1").split(",
 WORK_SECONDS, CLOCK_SECONDS = 20, 120
 MEMORY = 16 * 2**30
 
-SMALL = ["--train.steps=1", "--train.batch-size=2", "--train.micro-batch-size=2"]
-SMALL += ["--rollout.max-new-tokens=4"]
-
 ASKED = ["--benchmarks", "demo", "--limit=1", "--samples=1", "--rollout.max-new-tokens=4"]
 
 Break = Callable[[Path, random.Random], object]
@@ -88,12 +85,19 @@ def told(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[
     return status, " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
-def refuses(arguments: Sequence[str], names: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command is refused, with a message that names what is wrong."""
+def refuses(arguments: Sequence[str], names: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The command is refused, with a message that names what is wrong; returns it."""
     status, said = told(arguments, capsys)
     assert status == 2, f"silent: status {status} from {list(arguments)!r}: {said[-500:]}"
-    assert "Traceback" not in said
+    is_plain(said)
     assert "".join(names.split()) in "".join(said.split()), said
+    return said
+
+
+def is_plain(said: str) -> None:
+    """A message is there, without a traceback and without characters that control a terminal."""
+    assert said
+    assert "Traceback" not in said
     assert not {c for c in said if ord(c) < 32 or c == "\x7f"}
 
 
@@ -137,18 +141,10 @@ def _gone(name: str) -> Break:
     return lambda folder, _: (folder / name).unlink()
 
 
-def _as_folder(name: str) -> Break:
+def _replaced(name: str, make: Callable[[Path], object]) -> Break:
     def broken(folder: Path, _: random.Random) -> None:
         (folder / name).unlink()
-        (folder / name).mkdir()
-
-    return broken
-
-
-def _as_link(name: str) -> Break:
-    def broken(folder: Path, _: random.Random) -> None:
-        (folder / name).unlink()
-        (folder / name).symlink_to("nowhere")
+        make(folder / name)
 
     return broken
 
@@ -179,24 +175,19 @@ def _one(tensors: dict[str, Any], rng: random.Random) -> str:
     return rng.choice(sorted(tensors))
 
 
+def _each(change: Callable[[Any, random.Random], Any]) -> Break:
+    """Change the values of one tensor."""
+
+    def changed(tensors: dict[str, Any], rng: random.Random) -> None:
+        name = _one(tensors, rng)
+        tensors[name] = change(tensors[name], rng)
+
+    return _tensors(changed)
+
+
 def _rename(tensors: dict[str, Any], rng: random.Random) -> None:
     name = _one(tensors, rng)
     tensors[f"{name}.old"] = tensors.pop(name)
-
-
-def _reshape(tensors: dict[str, Any], rng: random.Random) -> None:
-    name = _one(tensors, rng)
-    tensors[name] = np.concatenate([tensors[name], tensors[name]])
-
-
-def _flatten(tensors: dict[str, Any], rng: random.Random) -> None:
-    name = _one(tensors, rng)
-    tensors[name] = tensors[name].reshape(-1)[: rng.randrange(1, 9)]
-
-
-def _not_finite(tensors: dict[str, Any], rng: random.Random) -> None:
-    name = _one(tensors, rng)
-    tensors[name] = np.full_like(tensors[name], rng.choice([np.nan, np.inf]))
 
 
 def _header(folder: Path, rng: random.Random) -> None:
@@ -227,22 +218,16 @@ def _shards(folder: Path, rng: random.Random) -> None:
     (folder / "model.safetensors").unlink()
 
 
-def _emptied(folder: Path, _: random.Random) -> None:
-    shutil.rmtree(folder)
-    folder.mkdir()
+def _instead(make: Callable[[Path], object]) -> Break:
+    def broken(folder: Path, _: random.Random) -> None:
+        shutil.rmtree(folder)
+        make(folder)
 
-
-def _a_file(folder: Path, _: random.Random) -> None:
-    shutil.rmtree(folder)
-    folder.write_text("model")
-
-
-def _template(text: str) -> Break:
-    return _text("chat_template.jinja", text)
+    return broken
 
 
 CONFIG, TOKENIZER, SETTINGS = "config.json", "tokenizer.json", "tokenizer_config.json"
-WEIGHTS = "model.safetensors"
+WEIGHTS, TEMPLATE = "model.safetensors", "chat_template.jinja"
 JUNK: dict[str, Callable[[str], Break]] = {
     "gone": _gone,
     "empty": lambda name: _text(name, ""),
@@ -255,22 +240,78 @@ JUNK: dict[str, Callable[[str], Break]] = {
     "nested": lambda name: _text(name, '{"a":' * 100_000),
     "cut": _cut,
     "noise": _noise,
-    "folder": _as_folder,
-    "dangling": _as_link,
+    "folder": lambda name: _replaced(name, Path.mkdir),
+    "dangling": lambda name: _replaced(name, lambda path: path.symlink_to("nowhere")),
 }
 
 ENCODERS = ["bert", "vit", "t5", "clip", "whisper", "dpr", "wav2vec2", "llava", "timm_wrapper"]
+WRONG_CONFIGS: dict[str, dict[str, Any]] = {
+    "unknown kind": {"model_type": "paint9"},
+    "kind null": {"model_type": None},
+    "kind list": {"model_type": ["qwen3"]},
+    "remote code": {"model_type": "mine", "auto_map": {"AutoModelForCausalLM": "mine.Mine"}},
+    **{f"hidden {size}": {"hidden_size": size} for size in ("wide", None, -128, 0, 96, 10**12)},
+    **{f"heads {count}": {"num_attention_heads": count} for count in (3, 0)},
+    "groups": {"num_key_value_heads": 3},
+    **{
+        f"layers {count}": {"num_hidden_layers": count, "layer_types": ["full_attention"] * count}
+        for count in (4, 2)
+    },
+    "layers list": {"num_hidden_layers": [3]},
+    "layer types": {"layer_types": ["full", "none", 3]},
+    **{f"vocabulary {size}": {"vocab_size": size} for size in (100, 700, "all")},
+    "untied": {"tie_word_embeddings": False},
+    "activation": {"hidden_act": "nonesuch"},
+    "rope": {"rope_parameters": {"rope_type": "nonesuch", "rope_theta": 1e4}},
+    "rope list": {"rope_parameters": [1, 2]},
+    "rope text": {"rope_parameters": {"rope_type": "default", "rope_theta": "x"}},
+    "positions": {"max_position_embeddings": "long"},
+    "norm": {"rms_norm_eps": "small"},
+    "pad": {"pad_token_id": 10**6},
+    "quantised bitsandbytes": {
+        "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    },
+    **{
+        f"quantised {method}": {"quantization_config": {"quant_method": method, "bits": 4}}
+        for method in ("gptq", "awq")
+    },
+    "quantised list": {"quantization_config": [4]},
+}
+TEMPLATES: dict[str, str | bytes] = {
+    "empty": "",
+    "blank": "{# nothing #}",
+    "cut": "{% for m in messages %}{{ m.content }}",
+    "raises": "{{ raise_exception('I take no users') }}",
+    "undefined": "{{ messages[0].content.nonesuch.deeper }}",
+    "divides": "{{ messages[0].content }}{{ 1 // 0 }}",
+    "wrong call": "{{ messages[0].content.split(1, 2, 3) }}",
+    "calls": "{{ nonesuch(messages) }}",
+    "unsafe": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "deaf": "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n",
+    "recurses": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "huge": "{{ 'x' * 10**13 }}{{ messages[0].content }}",
+    "not UTF-8": "{{ 'é' }}".encode("latin-1"),
+}
+TENSORS: dict[str, Break] = {
+    "tensor gone": _tensors(lambda tensors, rng: tensors.pop(_one(tensors, rng))),
+    "all tensors gone": _tensors(lambda tensors, rng: tensors.clear()),
+    "tensor renamed": _tensors(_rename),
+    "tensor wider": _each(lambda tensor, _: np.concatenate([tensor, tensor])),
+    "tensor flat": _each(lambda tensor, rng: tensor.reshape(-1)[: rng.randrange(1, 9)]),
+    "tensor not finite": _each(
+        lambda tensor, rng: np.full_like(tensor, rng.choice([np.nan, np.inf]))
+    ),
+    "weights header": _header,
+    "weights torn header": _torn_header,
+}
+PARSED = ("null", "list", "number", "text", "object", "nested")
 MODELS: dict[str, Break] = {
     **{f"config {kind}": broken(CONFIG) for kind, broken in JUNK.items()},
     **{f"tokenizer {kind}": broken(TOKENIZER) for kind, broken in JUNK.items()},
-    **{
-        f"weights {kind}": broken(WEIGHTS)
-        for kind, broken in JUNK.items()
-        if kind not in ("null", "list", "number", "text", "object", "nested")
-    },
+    **{f"weights {kind}": make(WEIGHTS) for kind, make in JUNK.items() if kind not in PARSED},
     **{
         f"settings {kind}": JUNK[kind](SETTINGS)
-        for kind in ("null", "list", "number", "text", "cut", "noise", "nested", "latin-1", "empty")
+        for kind in JUNK.keys() - {"gone", "object", "folder", "dangling"}
     },
     **{
         f"generation {kind}": JUNK[kind]("generation_config.json")
@@ -278,82 +319,28 @@ MODELS: dict[str, Break] = {
     },
     **{f"config of {kind}": _set(CONFIG, model_type=kind) for kind in ENCODERS},
     **{f"only {kind}": _text(CONFIG, json.dumps({"model_type": kind})) for kind in ENCODERS},
-    "unknown kind": _set(CONFIG, model_type="paint9"),
-    "kind null": _set(CONFIG, model_type=None),
-    "kind list": _set(CONFIG, model_type=["qwen3"]),
-    "remote code": _set(CONFIG, model_type="mine", auto_map={"AutoModelForCausalLM": "mine.Mine"}),
-    "hidden text": _set(CONFIG, hidden_size="wide"),
-    "hidden null": _set(CONFIG, hidden_size=None),
-    "hidden negative": _set(CONFIG, hidden_size=-128),
-    "hidden zero": _set(CONFIG, hidden_size=0),
-    "hidden other": _set(CONFIG, hidden_size=96),
-    "hidden huge": _set(CONFIG, hidden_size=10**12),
-    "heads": _set(CONFIG, num_attention_heads=3),
-    "heads zero": _set(CONFIG, num_attention_heads=0),
-    "groups": _set(CONFIG, num_key_value_heads=3),
-    "layers more": _set(CONFIG, num_hidden_layers=4, layer_types=["full_attention"] * 4),
-    "layers fewer": _set(CONFIG, num_hidden_layers=2, layer_types=["full_attention"] * 2),
-    "layers list": _set(CONFIG, num_hidden_layers=[3]),
-    "layer types": _set(CONFIG, layer_types=["full", "none", 3]),
-    "vocabulary smaller": _set(CONFIG, vocab_size=100),
-    "vocabulary larger": _set(CONFIG, vocab_size=700),
-    "vocabulary text": _set(CONFIG, vocab_size="all"),
-    "untied": _set(CONFIG, tie_word_embeddings=False),
-    "activation": _set(CONFIG, hidden_act="nonesuch"),
-    "rope": _set(CONFIG, rope_parameters={"rope_type": "nonesuch", "rope_theta": 1e4}),
-    "rope list": _set(CONFIG, rope_parameters=[1, 2]),
-    "rope text": _set(CONFIG, rope_parameters={"rope_type": "default", "rope_theta": "x"}),
-    "positions": _set(CONFIG, max_position_embeddings="long"),
-    "norm": _set(CONFIG, rms_norm_eps="small"),
-    "pad": _set(CONFIG, pad_token_id=10**6),
-    "quantised bitsandbytes": _set(
-        CONFIG, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True}
-    ),
-    "quantised gptq": _set(CONFIG, quantization_config={"quant_method": "gptq", "bits": 4}),
-    "quantised awq": _set(CONFIG, quantization_config={"quant_method": "awq", "bits": 4}),
-    "quantised list": _set(CONFIG, quantization_config=[4]),
-    "tensor gone": _tensors(lambda tensors, rng: tensors.pop(_one(tensors, rng))),
+    **{kind: _set(CONFIG, **values) for kind, values in WRONG_CONFIGS.items()},
+    **TENSORS,
     "tensors gone": _tensors(lambda tensors, rng: [tensors.pop(_one(tensors, rng)) for _ in "abc"]),
-    "all tensors gone": _tensors(lambda tensors, rng: tensors.clear()),
-    "tensor renamed": _tensors(_rename),
-    "tensor wider": _tensors(_reshape),
-    "tensor flat": _tensors(_flatten),
-    "tensor not finite": _tensors(_not_finite),
-    "weights header": _header,
-    "weights torn header": _torn_header,
     "weights pickled": _pickled,
     "weights shards": _shards,
-    "template gone": _gone("chat_template.jinja"),
-    "template empty": _template(""),
-    "template blank": _template("{# nothing #}"),
-    "template cut": _template("{% for m in messages %}{{ m.content }}"),
-    "template raises": _template("{{ raise_exception('I take no users') }}"),
-    "template undefined": _template("{{ messages[0].content.nonesuch.deeper }}"),
-    "template divides": _template("{{ messages[0].content }}{{ 1 // 0 }}"),
-    "template wrong call": _template("{{ messages[0].content.split(1, 2, 3) }}"),
-    "template calls": _template("{{ nonesuch(messages) }}"),
-    "template unsafe": _template("{{ ''.__class__.__mro__[1].__subclasses__() }}"),
-    "template deaf": _template("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"),
-    "template recurses": _template("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
-    "template huge": _template("{{ 'x' * 10**13 }}{{ messages[0].content }}"),
-    "template not UTF-8": _text("chat_template.jinja", "{{ 'é' }}".encode("latin-1")),
-    "template folder": JUNK["folder"]("chat_template.jinja"),
+    "template gone": _gone(TEMPLATE),
+    **{f"template {kind}": _text(TEMPLATE, text) for kind, text in TEMPLATES.items()},
+    "template folder": JUNK["folder"](TEMPLATE),
     "no end": lambda folder, rng: [
         _set(CONFIG, eos_token_id=None)(folder, rng),
         _gone("generation_config.json")(folder, rng),
         _edit(SETTINGS, lambda table, _: [table.pop("eos_token"), None][1])(folder, rng),
     ],
-    "end out of range": lambda folder, rng: [
-        _set(CONFIG, eos_token_id=10**6)(folder, rng),
-        _set("generation_config.json", eos_token_id=10**6)(folder, rng),
-    ],
-    "end text": lambda folder, rng: [
-        _set(CONFIG, eos_token_id="end")(folder, rng),
-        _set("generation_config.json", eos_token_id="end")(folder, rng),
-    ],
-    "folder empty": _emptied,
+    **{
+        f"end {end}": lambda folder, rng, end=end: [  # type: ignore[misc]
+            _set(name, eos_token_id=end)(folder, rng) for name in (CONFIG, "generation_config.json")
+        ]
+        for end in (10**6, "end")
+    },
+    "folder empty": _instead(Path.mkdir),
     "folder gone": lambda folder, _: shutil.rmtree(folder),
-    "folder is file": _a_file,
+    "folder is file": _instead(lambda folder: folder.write_text("model")),
 }
 
 
@@ -367,8 +354,9 @@ def broken_model(kind: str, seed: int, folder: Path) -> Path:
 
 
 def train_on(model: Path | str, *more: str) -> list[str]:
-    where = ["--log.folder=runs", "--log.name=mine"]
-    return ["train", "demo-paint", f"--model.path={model}", *SMALL, *where, *more]
+    small = ["--train.steps=1", "--train.batch-size=2", "--train.micro-batch-size=2"]
+    small += ["--rollout.max-new-tokens=4", "--log.folder=runs", "--log.name=mine"]
+    return ["train", "demo-paint", f"--model.path={model}", *small, *more]
 
 
 @pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(MODELS), 8))
@@ -431,32 +419,17 @@ ADAPTERS: dict[str, Break] = {
         for kind in ("gone", "empty", "cut", "noise", "folder", "dangling")
     },
     "kind": _set(ADAPTER, peft_type="IA3"),
-    "rank text": _set(ADAPTER, r="many"),
-    "rank null": _set(ADAPTER, r=None),
-    "rank zero": _set(ADAPTER, r=0),
-    "rank huge": _set(ADAPTER, r=10**9),
-    "rank list": _set(ADAPTER, r=[8]),
-    "rank other": _set(ADAPTER, r=4),
-    "alpha text": _set(ADAPTER, lora_alpha="much"),
-    "alpha null": _set(ADAPTER, lora_alpha=None),
-    "targets null": _set(ADAPTER, target_modules=None),
-    "targets text": _set(ADAPTER, target_modules="all-linear"),
-    "targets numbers": _set(ADAPTER, target_modules=[1, 2]),
-    "targets others": _set(ADAPTER, target_modules=["nonesuch"]),
-    "targets nested": _set(ADAPTER, target_modules=[["q_proj"]]),
-    "base gone": _set(ADAPTER, base_model_name_or_path="/nowhere/at/all"),
-    "base null": _set(ADAPTER, base_model_name_or_path=None),
-    "base number": _set(ADAPTER, base_model_name_or_path=7),
-    "base of bytes": _set(ADAPTER, base_model_name_or_path="a\0b"),
-    "base long": _set(ADAPTER, base_model_name_or_path="x" * 5000),
-    "tensor gone": _tensors(lambda tensors, rng: tensors.pop(_one(tensors, rng))),
-    "tensor renamed": _tensors(_rename),
-    "tensor wider": _tensors(_reshape),
-    "tensor flat": _tensors(_flatten),
-    "tensor not finite": _tensors(_not_finite),
-    "all tensors gone": _tensors(lambda tensors, rng: tensors.clear()),
-    "header": _header,
-    "torn header": _torn_header,
+    **{f"rank {rank}": _set(ADAPTER, r=rank) for rank in ("many", None, 0, 10**9, [8], 4)},
+    **{f"alpha {alpha}": _set(ADAPTER, lora_alpha=alpha) for alpha in ("much", None)},
+    **{
+        f"targets {targets}": _set(ADAPTER, target_modules=targets)
+        for targets in (None, "all-linear", [1, 2], ["nonesuch"], [["q_proj"]])
+    },
+    **{
+        f"base {str(base)[:20]!r}": _set(ADAPTER, base_model_name_or_path=base)
+        for base in ("/nowhere/at/all", None, 7, "a\0b", "x" * 5000)
+    },
+    **TENSORS,
 }
 
 
@@ -476,7 +449,7 @@ def test_eval_corrupt_adapter_is_refused(
     folder = tmp_path / "its-adapter"
     shutil.copytree(run / "checkpoints/step-000001/adapter", folder)
     ADAPTERS[kind](folder, random.Random(f"{kind}/{seed}"))
-    names = "model.lora_targets" if kind == "targets others" else "its-adapter"
+    names = "model.lora_targets" if kind == "targets ['nonesuch']" else "its-adapter"
     refuses(["eval", str(folder), *ASKED], names, capsys)
 
 
@@ -515,11 +488,7 @@ RUNS: dict[str, Break] = {
     ),
 )
 def test_resume_corrupt_run_settings_are_refused(
-    case: tuple[str, str],
-    seed: int,
-    run: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    case: tuple[str, str], seed: int, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verb, kind = case
     folder = tmp_path / "its-run"
@@ -664,9 +633,7 @@ def test_corrupt_data_file_is_refused(
         return  # the other rows are good
     assert status == 2, f"silent: status {status} from {arguments!r}: {said[-500:]}"
     assert name in said
-    assert "Traceback" not in said
-    if use != "openthoughts":
-        assert not {c for c in said if ord(c) < 32 or c == "\x7f"}
+    is_plain(said)
 
 
 # --- recipes -------------------------------------------------------------------------------------
@@ -756,8 +723,7 @@ def test_train_setting_with_invalid_value_is_refused(
     setting, value = case
     more = ["--rollout.engine=vllm"] if setting.startswith("rollout.url") else []
     more += ["--data.path=nowhere.jsonl"] if setting != "data.path" else []
-    status, said = told([*train_on("demo"), *more, _flag(setting, value)], capsys)
-    assert status == 2, f"silent: status {status}"
+    said = refuses([*train_on("demo"), *more, _flag(setting, value)], "", capsys)
     _is_named(setting, value, said)
 
 
@@ -768,7 +734,6 @@ def _is_named(setting: str, value: str, said: str) -> None:
     told_so = ("control characters", "Unrecognized options")  # tyro does not say which
     is_named = any(part in said for part in (name, name.replace("_", "-"), *told_so))
     assert is_named or ("nowhere.jsonl" in said and may_stand), said
-    assert not {c for c in said if ord(c) < 32 or c == "\x7f"}
 
 
 @pytest.mark.parametrize(("case", "seed"), rows_of(OF_EVALUATION, 25))
@@ -778,8 +743,7 @@ def test_eval_setting_with_invalid_value_is_refused(
     setting, value = case
     more = ["--rollout.engine=vllm"] if setting == "rollout.urls" else []
     more += ["--benchmarks=nowhere.jsonl"] if setting != "benchmarks" else []
-    status, said = told(["eval", "demo", *more, _flag(setting, value)], capsys)
-    assert status == 2, f"silent: status {status}"
+    said = refuses(["eval", "demo", *more, _flag(setting, value)], "", capsys)
     if setting != "benchmarks":
         _is_named(setting, value, said)
 
@@ -837,11 +801,9 @@ def test_option_with_odd_value_is_refused_by_name(
 ) -> None:
     verb, option, value = case
     _small_recipe(tmp_path, "nowhere.jsonl")
-    status, said = told([*verb.split(), *FIRST[verb], f"{option}={value}"], capsys)
-    assert status == 2, f"silent: status {status}: {said}"
+    said = refuses([*verb.split(), *FIRST[verb], f"{option}={value}"], "", capsys)
     is_named = option.removeprefix("--") in said or value in said or "nowhere" in said
     assert is_named or option.rpartition(".")[2].replace("-", "_") in said, said
-    assert not {c for c in said if ord(c) < 32 or c == "\x7f"}
 
 
 @pytest.mark.parametrize(("case", "seed"), rows_of(POSITIONALS, 15))
@@ -851,10 +813,7 @@ def test_positional_argument_with_odd_value_is_refused_by_name(
     verb, word, value = case
     _small_recipe(tmp_path, "nowhere.jsonl")
     line = [value if part == word else part for part in FIRST[verb]]
-    status, said = told([*verb.split(), *line], capsys)
-    assert status == 2, f"silent: status {status}: {said}"
-    assert said
-    assert not {c for c in said if ord(c) < 32 or c == "\x7f"}
+    refuses([*verb.split(), *line], "", capsys)
 
 
 PLACES = {
@@ -878,17 +837,8 @@ PLACES = {
     "recipe": ["train", "{}"],
     "recipe file": ["train", "{}.toml"],
 }
-NO_PLACES = [
-    "a\0b",
-    "x" * 300,
-    "x/" * 3000,
-    "é" * 140,
-    "\x1b[31m",
-    "/dev/null/x",
-    "/proc/x",
-    "a\nb\x07",
-]
-NO_PLACES += ["\x1b]52;c;AAAA\x07", "x" * 300 + "/y", "\udcff\x01"]
+NO_PLACES = ["a\0b", "x" * 300, "x/" * 3000, "é" * 140, "\x1b[31m", "/dev/null/x", "/proc/x"]
+NO_PLACES += ["a\nb\x07", "\x1b]52;c;AAAA\x07", "x" * 300 + "/y", "\udcff\x01"]
 
 
 @pytest.mark.parametrize(("case", "seed"), rows_of([(p, n) for p in PLACES for n in NO_PLACES], 25))
@@ -897,16 +847,9 @@ def test_invalid_path_name_is_refused(
 ) -> None:
     place, name = case
     _small_recipe(tmp_path, "demo")
-    status, said = told([part.format(name) for part in PLACES[place]], capsys)
-    assert status == 2, f"silent: status {status}: {said}"
-    assert said
-    assert "nothing that was stored" not in said or place in (
-        "demo",
-        "probe",
-        "eval",
-        "openthoughts",
-    )
-    assert not {c for c in said if ord(c) < 32 or c == "\x7f"}
+    said = refuses([part.format(name) for part in PLACES[place]], "", capsys)
+    stored = ("demo", "probe", "eval", "openthoughts")
+    assert "nothing that was stored" not in said or place in stored
 
 
 VERBS = ["", "trian", "\x1b[31m", "a\0b", "--nonesuch", "-", "--", "train\n", "x" * 9999, "\udcff"]
@@ -914,7 +857,5 @@ VERBS = ["", "trian", "\x1b[31m", "a\0b", "--nonesuch", "-", "--", "train\n", "x
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_unknown_command_is_refused(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    status, said = told([verb], capsys)
-    assert status == 2
+    said = refuses([verb], "", capsys)
     assert "train" in said or "control characters" in said
-    assert not {c for c in said if ord(c) < 32 or c == "\x7f"}

@@ -21,8 +21,6 @@ COUNT = int(os.environ.get("PAINT_TRIAL_COUNT", "20"))
 QUICK = 4
 """Damages of each verb in the quick tier."""
 
-by_verb = pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name.replace(" ", "-"))
-
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -75,8 +73,12 @@ def outcome(world: Path, at: Path, verb: Verb, damage: Damage, expected: Any) ->
     return "refused" if after == before else "refused, and changed the file"
 
 
-def run_trial(world: Path, at: Path, verb: Verb, count: int) -> None:
-    """Try so many damages of a verb, at random where there are more."""
+@pytest.mark.parametrize("count", [QUICK, pytest.param(COUNT, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name.replace(" ", "-"))
+def test_fault_injection_gives_same_result_or_error(
+    world: Path, tmp_path: Path, verb: Verb, count: int
+) -> None:
+    at = tmp_path / "at"
     restore(world, at, verb.needs, verb.forget)
     status, said = run_paint(verb.command, world, at)
     assert status == 0, said
@@ -90,18 +92,3 @@ def run_trial(world: Path, at: Path, verb: Verb, count: int) -> None:
     print(f"{verb.name}: {len(outcomes)} damages, {dict(counts)}")
     wrong = [f"{d}: {ended}" for d, ended in outcomes.items() if ended not in ("same", "refused")]
     assert not wrong, f"{dict(counts)}\n" + "\n".join(wrong)
-
-
-@pytest.mark.slow
-@by_verb
-def test_fault_injection_all_gives_same_result_or_error(
-    world: Path, tmp_path: Path, verb: Verb
-) -> None:
-    run_trial(world, tmp_path / "at", verb, COUNT)
-
-
-@by_verb
-def test_fault_injection_sample_gives_same_result_or_error(
-    world: Path, tmp_path: Path, verb: Verb
-) -> None:
-    run_trial(world, tmp_path / "at", verb, QUICK)

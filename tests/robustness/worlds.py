@@ -90,7 +90,6 @@ def make_world(at: Path) -> Path:
     validated = RECIPE.format(clip=0.1) + VALIDATED.format(problems=at / "mine.jsonl")
     (at / "validated.toml").write_text(validated, "utf-8")
 
-    numbers = range(40)
     table = [
         {
             "problem": f"What is ${n}+1$?",
@@ -100,7 +99,7 @@ def make_world(at: Path) -> Path:
             "domain": "math" if n % 5 else "code",
             "source": "numina_math",
         }
-        for n in numbers
+        for n in range(40)
     ]
     (at / "rows").mkdir()
     pq.write_table(pa.Table.from_pylist(table), at / "rows/rows.parquet")

@@ -258,9 +258,7 @@ def sum_gradients(accelerator: Accelerator, parameters: Sequence[torch.nn.Parame
             parameter.grad = part.view_as(parameter)
 
 
-def _message_groups(
-    parameters: Sequence[torch.nn.Parameter],
-) -> Iterator[list[torch.nn.Parameter]]:
+def _message_groups(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:
     """Group neighbors up to MESSAGE_NUMBERS elements; a larger parameter is a group by itself.
 
     A message is copied twice, so its size is limited.
