@@ -15,36 +15,71 @@ import paint
 from paint.cli import main
 from paint.cli.grade import Grade
 
+USER_ERRORS = [
+    ("trian", "trian"),
+    ("data chek", "openthoughts, validate"),
+    ("resume nowhere", "nowhere holds no run"),
+    ("grade nowhere", "nowhere"),
+    ("grade", "name a folder"),
+    ("show", "name a run"),
+    ("eval --samples 1", "before the flags"),
+    ("grade x --deadlin 1", "--deadline"),
+    ("grade x --dead 1", "--dead"),
+    ("grade x --deadline 0", "--deadline: must be in [0.01, 86400], got 0"),
+    ("eval demo --samples 0", "samples must be at least 1, got 0"),
+    ("eval demo --benchmark demo", "--benchmarks"),
+    ("serve demo-paint", "--gpus N"),
+    ("resume runs/a --gpus=-1", "--gpus must be in [0, 9999], got -1"),
+    ("resume runs/a --gpus 2 --split two", "--split must be"),
+    ("resume runs/a --split 1+1", "add --gpus N"),
+    ("grade a\x1b[31m", "control characters"),
+    ("data openthoughts x.jsonl --share 2", "--share: must be in [0, 1], got 2"),
+    ("data openthoughts x.jsonl --sample 0", "--sample: must be in [1, 10000000], got 0"),
+    ("data openthoughts x.jsonl --sample ten", "--sample"),
+    ("data openthoughts x.jsonl --solution mine", "deepseek_reasoning"),
+    ("data validate x.jsonl", "--model.path"),
+    ("demo --problems 201", "--problems: must be in [1, 200], got 201"),
+    ("demo opsd-qwen3-1.7b", "opsd-qwen3-1.7b trains 'Qwen/Qwen3-1.7B'"),
+    ("ablate mask-ratios demo-paint", "mask-ratio"),
+    ("ablate mask-ratio", "RECIPE"),
+    ("ablate mask-ratio demo-paint --train.seed 7", "--folder, --seed and --seeds"),
+    ("ablate mask-ratio demo-paint --log.name x", "--folder, --seed and --seeds"),
+    ("probe demo-paint --context theirs", "wrong_answer"),
+    ("train demo-pain", "did you mean demo-paint"),
+    ("train nowhere.toml", "nowhere.toml does not exist"),
+    ("train", "RECIPE"),
+    ("train --train.steps 2 demo-paint", "write `paint train demo-paint` first"),
+    ("train demo-paint other", "other"),
+    ("train demo-paint --data.path nowhere.jsonl", "nowhere.jsonl"),
+    ("train demo-paint --model.path nowhere/model", "nowhere/model"),
+    ("train demo-paint --rollout.max-new-tokens 2000", "leaves no room for a prompt"),
+    (
+        "train demo-paint --objective.interpolation-weigh 0.1",
+        "Perhaps you meant: --objective.interpolation-weight",
+    ),
+    (
+        "train demo-paint --objective.interpolation-weight 1.5",
+        "objective.interpolation_weight must be in [0, 1], got 1.5",
+    ),
+    ("train demo-paint --train.steps ten", "--train.steps"),
+    ("train demo-paint --train.step 1", "--train.steps"),
+]
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["trian"], "trian"),
-        (["data", "chek"], "openthoughts, validate"),
-        (["resume", "nowhere"], "nowhere holds no run"),
-        (["grade", "nowhere"], "nowhere"),
-        (["grade"], "name a folder"),
-        (["show"], "name a run"),
-        (["eval", "--samples", "1"], "before the flags"),
-        (["grade", "x", "--deadlin", "1"], "--deadline"),
-        (["grade", "x", "--dead", "1"], "--dead"),
-        (["grade", "x", "--deadline", "0"], "--deadline: must be in [0.01, 86400], got 0"),
-        (["eval", "demo", "--samples", "0"], "samples must be at least 1, got 0"),
-        (["eval", "demo", "--benchmark", "demo"], "--benchmarks"),
-        (["serve", "demo-paint"], "--gpus N"),
-        (["resume", "runs/a", "--gpus=-1"], "--gpus must be in [0, 9999], got -1"),
-        (["resume", "runs/a", "--gpus", "2", "--split", "two"], "--split must be"),
-        (["resume", "runs/a", "--split", "1+1"], "add --gpus N"),
-        (["grade", "a\x1b[31m"], "control characters"),
-    ],
-)
-def test_main_user_error_exits_with_2_and_names_it(
-    arguments: list[str], message: str, said: Callable[[], str]
+
+@pytest.mark.parametrize(("line", "message"), USER_ERRORS)
+def test_main_user_error_exits_with_2_and_writes_nothing(
+    line: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: Callable[[], str],
 ) -> None:
-    assert main(arguments) == 2
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 2
     error = said()
     assert message in error
     assert "Traceback" not in error
+    assert not list(tmp_path.iterdir())
 
 
 def test_main_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

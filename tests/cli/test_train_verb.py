@@ -2,16 +2,13 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import example, given
 
 from config_tables import TABLES
-from paint.cli import main
 from paint.cli.main import parse
 from paint.config.recipe import find_recipe, flags, from_table, read_recipe
 from paint.config.schema import Config
@@ -22,42 +19,6 @@ DEMO = read_recipe(find_recipe("demo-paint"))
 def config_of(*arguments: str) -> Config:
     config: Config = parse(["train", "demo-paint", *arguments]).config
     return config
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["demo-pain"], "did you mean demo-paint"),
-        (["nowhere.toml"], "nowhere.toml does not exist"),
-        ([], "RECIPE"),
-        (["--train.steps", "2", "demo-paint"], "write `paint train demo-paint` first"),
-        (["demo-paint", "other"], "other"),
-        (["demo-paint", "--data.path", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["demo-paint", "--model.path", "nowhere/model"], "nowhere/model"),
-        (["demo-paint", "--rollout.max-new-tokens", "2000"], "leaves no room for a prompt"),
-        (
-            ["demo-paint", "--objective.interpolation-weigh", "0.1"],
-            "Perhaps you meant: --objective.interpolation-weight",
-        ),
-        (
-            ["demo-paint", "--objective.interpolation-weight", "1.5"],
-            "objective.interpolation_weight must be in [0, 1], got 1.5",
-        ),
-        (["demo-paint", "--train.steps", "ten"], "--train.steps"),
-        (["demo-paint", "--train.step", "1"], "--train.steps"),
-    ],
-)
-def test_train_invalid_arguments_write_nothing(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    said: Callable[[], str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["train", *arguments]) == 2
-    assert message in said()
-    assert not list(tmp_path.iterdir())
 
 
 def test_train_unknown_recipe_key_is_refused_with_file_and_nearest_key(tmp_path: Path) -> None:

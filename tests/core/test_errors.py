@@ -3,8 +3,6 @@
 import io
 import re
 import unicodedata
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from rich.progress import Progress
 from rich.table import Table
 
-from paint.config.schema import Config, ConfigError, LogConfig, TrainConfig
+from paint.config.schema import ConfigError
 from paint.core.display import Display, Terminal, _columns
 from paint.core.errors import (
     PaintError,
@@ -33,12 +31,8 @@ STEERING = "\x1b]52;c;AAAA\x07 \x9b31m \u202e \u2066 \r\x08 [best] [/nope] {x} :
 @example("a\u2028b\ud800")
 def test_sanitize_for_terminal_removes_control_characters_and_is_idempotent(text: str) -> None:
     shown = sanitize_for_terminal(text)
-    assert not {unicodedata.category(c) for c in shown.replace("\n", "").replace("\t", "")} & {
-        "Cc",
-        "Cf",
-        "Cn",
-        "Cs",
-    }
+    categories = {unicodedata.category(c) for c in shown if c not in "\n\t"}
+    assert not categories & {"Cc", "Cf", "Cn", "Cs"}
     assert sanitize_for_terminal(shown) == shown
     shown.encode()
 
@@ -143,14 +137,8 @@ def test_crash_report_contains_no_secrets(tmp_path: Path, monkeypatch: pytest.Mo
     assert str(path) in message
     assert "Traceback" not in message
     assert path.stat().st_mode & 0o077 == 0
-    for part in (
-        "Traceback",
-        "LookupError",
-        "paint train",
-        "--train.steps=4",
-        "torch ",
-        "node:8000",
-    ):
+    parts = ("Traceback", "LookupError", "paint train", "--train.steps=4", "torch ", "node:8000")
+    for part in parts:
         assert part in report, part
     for secret in ("openSesame", "abcdefghijkl", "hunter2", "swordfish-1", "abc123", "u:pass"):
         assert secret not in report, secret
@@ -175,24 +163,3 @@ def test_path_error_matches_file_system(name: str) -> None:
         assert is_name() or len(name.encode()) > 4000
     elif not any(unicodedata.category(c) == "Cc" for c in name):
         assert not is_name() or len(name.encode()) > 4095
-
-
-def test_config_values_beyond_machine_limits_are_refused_by_name() -> None:
-    config = Config()
-    wrong: list[tuple[str, Callable[[], object]]] = [
-        ("train.seed", lambda: TrainConfig(seed=2**63)),
-        ("train.steps", lambda: TrainConfig(steps=10**9)),
-        ("train.learning_rate", lambda: TrainConfig(learning_rate=1e300)),
-        ("train.learning_rate", lambda: TrainConfig(learning_rate=float("nan"))),
-        ("log.name", lambda: LogConfig(name="é" * 128)),
-        ("log.name", lambda: LogConfig(name="a\x1bb")),
-        ("log.folder", lambda: LogConfig(folder="x/" * 3000)),
-        ("rollout.server_timeout", lambda: replace(config.rollout, server_timeout=float("inf"))),
-        ("rollout.timeout", lambda: replace(config.rollout, timeout=1e30)),
-        ("rollout.temperature", lambda: replace(config.rollout, temperature=1e-30)),
-        ("model.lora_targets", lambda: replace(config.model, lora_targets=("q\0",))),
-    ]
-    for name, make in wrong:
-        with pytest.raises(ConfigError, match=rf"^{re.escape(name)} must be ") as caught:
-            make()
-        assert len(str(caught.value)) < 500

@@ -1,5 +1,6 @@
 """Contamination: copies are found in any spelling, stock phrases are not taken for copies."""
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -38,13 +39,8 @@ COPIES = {
     "another spelling of its mathematics": BOXES.replace(r"\frac", r"\dfrac").replace(
         "$a+b+c=", r"\(a + b+c ="
     ),
-    "no dollar signs, no punctuation, upper case": BOXES.replace("$", "")
-    .replace(",", "")
-    .replace(".", "")
-    .upper(),
-    "a sentence before and two after": (
-        f"Solve this problem. {BOXES} Express it as an integer. Show all your work."
-    ),
+    "no dollar signs, no punctuation, upper case": re.sub("[$,.]", "", BOXES).upper(),
+    "a sentence before and two after": f"Solve it. {BOXES} Show all your work. Use a pen.",
     "without the last sentence": BOXES.removesuffix(" Find $m+n$."),
     "one word changed in the middle": BOXES.replace("guard", "wizard"),
     "the first half only": BOXES[: len(BOXES) // 2],
@@ -133,10 +129,8 @@ def test_contaminated_finds_any_short_problem_in_any_text(
     match = contaminated(text, index_of(problem))
     assert match is not None
     assert match.shared == f"compute {number} + 3 * 4"
-    assert (
-        contaminated(text.replace("$ ", "$ + 1 ").replace("4$", "4 + 1$"), index_of(problem))
-        is None
-    )
+    longer = text.replace("$ ", "$ + 1 ").replace("4$", "4 + 1$")
+    assert contaminated(longer, index_of(problem)) is None
 
 
 def test_contaminated_three_token_problem_must_be_complete_text() -> None:
@@ -200,11 +194,9 @@ def test_contaminated_zero_share_accepts_any_shared_ngram() -> None:
     strict = index_of(BOXES, POSITIVE, share=0.0)
     assert contaminated(INNOCENT["a stock ending"], strict) is not None
     assert contaminated(INNOCENT["stock inequalities"], strict) is not None
-    assert contaminated(INNOCENT["a stock opening"], index_of(SQUARES, share=0.0)) is None
-    assert (
-        contaminated(INNOCENT["a stock opening"], index_of(SQUARES, share=0.0, ngram=10))
-        is not None
-    )
+    opening = INNOCENT["a stock opening"]
+    assert contaminated(opening, index_of(SQUARES, share=0.0)) is None
+    assert contaminated(opening, index_of(SQUARES, share=0.0, ngram=10)) is not None
 
 
 @pytest.mark.parametrize("options", [{"ngram": 0}, {"share": 1.1}, {"share": -0.1}])
@@ -224,10 +216,7 @@ def test_contaminated_share_matches_definition(
     text, problem = (" ".join(map(str, numbers)) for numbers in (a, b))
     pieces = [tuple(b[start : start + ngram]) for start in range(len(b) - ngram + 1)]
     covered = [
-        any(
-            tuple(a[start : start + ngram]) in pieces
-            for start in range(max(i - ngram + 1, 0), i + 1)
-        )
+        any(tuple(a[at : at + ngram]) in pieces for at in range(max(i - ngram + 1, 0), i + 1))
         for i in range(len(a))
     ]
     # A piece that begins near the end of `a` is shorter than n words, and is in no list of n-grams.

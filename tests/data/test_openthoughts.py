@@ -83,13 +83,15 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def run(folder: Path, rows: list[dict[str, Any]], **options: Any) -> Preparation:
+    folder.mkdir(exist_ok=True)
     defaults: dict[str, Any] = {
+        "out": folder / "out.jsonl",
         "benchmarks": BENCHMARKS,
         "source": str(write(folder / "rows.jsonl", rows)),
         "deadline": 0.5,
         "display": Display(enabled=False),
     }
-    return make_training_data(folder / "out.jsonl", **(defaults | options))
+    return make_training_data(**(defaults | options))
 
 
 def test_openthoughts_keeps_or_drops_every_row_for_its_reason(tmp_path: Path) -> None:
@@ -118,7 +120,6 @@ def test_openthoughts_masked_pass_is_optional_and_reported(
     assert run(tmp_path, rows, benchmarks=benchmarks).dropped["contaminated"] == 1
 
     folder = tmp_path / "masked"
-    folder.mkdir()
     preparation = run(folder, rows, benchmarks=benchmarks, masked=True)
     assert preparation.dropped["contaminated"] == 2
     assert preparation.contaminated == {"known": 1, "sums": 1}
@@ -139,14 +140,8 @@ def test_openthoughts_output_is_readable_as_training_data(tmp_path: Path) -> Non
     assert by_answer["6"].problem == "What is $5+1$?"
     assert by_answer["6"].solution == "We add. \\[ \\boxed{6} \\]"
     written = {line["id"]: line for line in read(tmp_path / "out.jsonl")}
-    assert list(written[by_answer["6"].id]) == [
-        "id",
-        "problem",
-        "solution",
-        "answer",
-        "trace",
-        "source",
-    ]
+    columns = ["id", "problem", "solution", "answer", "trace", "source"]
+    assert list(written[by_answer["6"].id]) == columns
     assert written[by_answer["6"].id]["trace"] == "Okay, so 5 and one."
 
 
@@ -168,7 +163,6 @@ def test_openthoughts_sample_depends_only_on_seed_and_problems(tmp_path: Path) -
     assert len(read(tmp_path / "out.jsonl")) == 7
     for seed in range(3):
         folder = tmp_path / str(seed)
-        folder.mkdir()
         shuffled = random.Random(seed).sample(FAST, len(FAST))
         run(folder, shuffled, sample=7, workers=1 + seed)
         assert (folder / "out.jsonl").read_bytes() == first
@@ -194,7 +188,6 @@ def test_openthoughts_interrupted_run_resumes(
 ) -> None:
     monkeypatch.setattr(openthoughts, "CHUNK", 4)
     whole = tmp_path / "whole"
-    whole.mkdir()
     expected = run(whole, FAST, sample=9)
     verified: list[int] = []
     grade = MathGrader.grade
@@ -290,12 +283,7 @@ def test_openthoughts_output_is_locked_by_one_process(tmp_path: Path) -> None:
     with lock_folder(tmp_path, ".out.jsonl.lock"):
         with pytest.raises(FolderInUse):
             run(tmp_path, GOOD)
-        make_training_data(
-            tmp_path / "other.jsonl",
-            benchmarks=[],
-            source=str(tmp_path / "rows.jsonl"),
-            display=Display(enabled=False),
-        )
+        run(tmp_path, GOOD, out=tmp_path / "other.jsonl")
     assert {path.name: path.read_bytes() for path in tmp_path.glob("out.*")} == before
 
 
@@ -327,23 +315,12 @@ def test_openthoughts_decisions_with_other_settings_are_refused(tmp_path: Path) 
     run(tmp_path, GOOD)
     with pytest.raises(DataError, match=r"out\.decided\.jsonl.*\(ngram, benchmarks\)"):
         run(tmp_path, GOOD, ngram=8, benchmarks=[load_benchmark("demo", limit=3)])
-    with pytest.raises(DataError, match=r"nowhere\.jsonl"):
-        make_training_data(
-            tmp_path / "new.jsonl",
-            benchmarks=[],
-            source="nowhere.jsonl",
-            display=Display(enabled=False),
-        )
     assert run(tmp_path, GOOD).kept == 20
-    source = str(
-        tmp_path / "rows.jsonl"
-    )  # nothing was decided, so that a slip of the pen can be mended
-    assert (
-        make_training_data(
-            tmp_path / "new.jsonl", benchmarks=[], source=source, display=Display(enabled=False)
-        ).kept
-        == 20
-    )
+    # Where nothing was decided, settings may still change.
+    new = {"out": tmp_path / "new.jsonl"}
+    with pytest.raises(DataError, match=r"nowhere\.jsonl"):
+        run(tmp_path, GOOD, source="nowhere.jsonl", **new)
+    assert run(tmp_path, GOOD, **new).kept == 20
     with pytest.raises(DataError, match=r"\.jsonl"):
         make_training_data(tmp_path / "out", benchmarks=[])
 
@@ -372,27 +349,18 @@ def test_openthoughts_parquet_shards_are_one_source(tmp_path: Path) -> None:
         pq.write_table(pa.Table.from_pylist(part), folder / f"train-0000{number}-of-00002.parquet")
     expected = run(tmp_path, FAST, sample=9)
     lines = (tmp_path / "out.jsonl").read_bytes()
-    preparation = make_training_data(
-        tmp_path / "parquet.jsonl",
-        benchmarks=BENCHMARKS,
-        source=str(folder.parent),
-        sample=9,
-        deadline=0.5,
-        display=Display(enabled=False),
-    )
+    out = tmp_path / "parquet.jsonl"
+    preparation = run(tmp_path, [], out=out, source=str(folder.parent), sample=9)
     assert preparation.dropped == expected.dropped
-    assert (tmp_path / "parquet.jsonl").read_bytes() == lines
+    assert out.read_bytes() == lines
 
 
 def test_openthoughts_unreadable_row_is_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "bad.jsonl", GOOD[:3])
     path.write_text(path.read_text() + "{\n" + json.dumps(row(9, problem="\ud800")) + "\n")
     preparation = run(tmp_path, [], source=str(path))
-    assert (
-        preparation.kept,
-        preparation.dropped["row cannot be read"],
-        preparation.dropped["no problem"],
-    ) == (3, 1, 1)
+    dropped = preparation.dropped
+    assert (preparation.kept, dropped["row cannot be read"], dropped["no problem"]) == (3, 1, 1)
 
 
 def test_openthoughts_decide_depends_only_on_row() -> None:

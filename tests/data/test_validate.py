@@ -133,9 +133,8 @@ def test_check_file_lists_benchmark_copies_by_pass(tmp_path: Path) -> None:
     path = write(
         tmp_path, row(0), row(1, problem=posed.format(12)), row(2, problem=posed.format(7))
     )
-    check = check_file(
-        DataConfig(path=path), "demo", benchmarks=[benchmark], display=Display(enabled=False)
-    )
+    quiet = Display(enabled=False)
+    check = check_file(DataConfig(path=path), "demo", benchmarks=[benchmark], display=quiet)
     repeated, alike = check.contaminated.values()
     assert [number for number, _ in repeated.first] == [2]
     assert [number for number, _ in alike.first] == [3]
@@ -144,12 +143,8 @@ def test_check_file_lists_benchmark_copies_by_pass(tmp_path: Path) -> None:
     assert "row 2: owls, problem o1: 'along the road stand trees on which 12 owls" in text
     assert "repeat one except for numbers or letters" in text
 
-    clean = check_file(
-        DataConfig(path=write(tmp_path, row(0))),
-        "demo",
-        benchmarks=[benchmark],
-        display=Display(enabled=False),
-    )
+    clean_data = DataConfig(path=write(tmp_path, row(0)))
+    clean = check_file(clean_data, "demo", benchmarks=[benchmark], display=quiet)
     assert "no row repeats a benchmark problem" in shown(clean)
     assert "benchmark" not in shown(check_of(path))
 

@@ -37,7 +37,7 @@ def find_recipe(name: str) -> Path:
     """Return the path of a recipe: a file (ends in .toml or has a slash) or a shipped recipe.
 
     Raises:
-        ConfigError: no recipe of that name is shipped; the message suggests the nearest name.
+        ConfigError: no recipe has that name; the message suggests the nearest.
     """
     if name.endswith(".toml") or "/" in name or "\\" in name:
         return Path(name)
@@ -115,11 +115,7 @@ def differences(a: Config, b: Config) -> list[str]:
 
 
 def flags(config: Config, default: Config) -> list[str]:
-    """List the flags of `paint train` that turn the recipe's config into this one.
-
-    Args:
-        default: the recipe's config.
-    """
+    """List the flags of `paint train` that turn the recipe's config, the default, into this one."""
     before, words = to_table(default), []
     for section, settings in to_table(config).items():
         for key, value in settings.items():
@@ -134,11 +130,7 @@ def flags(config: Config, default: Config) -> list[str]:
 
 
 def require_paths(config: Config) -> None:
-    """Require model.path and data.path, which have no default.
-
-    Raises:
-        ConfigError: naming the missing one.
-    """
+    """Raise ConfigError unless model.path and data.path, which have no default, are set."""
     for name, what in (("model", "a folder or hub name"), ("data", "a file of problems")):
         if not getattr(config, name).path.strip():
             raise ConfigError(
@@ -148,11 +140,7 @@ def require_paths(config: Config) -> None:
 
 
 def require_trainable(config: Config) -> None:
-    """Check paths and installed trackers, and that dtype and engine suit what is trained.
-
-    Raises:
-        ConfigError: naming the setting.
-    """
+    """Raise ConfigError unless paths, trackers, dtype and engine suit what is trained."""
     require_paths(config)
 
     for tracker in config.log.trackers:

@@ -51,11 +51,7 @@ class RunError(PaintError, RuntimeError):
 
 
 def read_run_json(folder: Path) -> dict[str, Any]:
-    """Read run.json.
-
-    Raises:
-        RunError: there is no run.json. CorruptFileError: it cannot be read, or lacks a key.
-    """
+    """Read run.json; raise RunError without one, CorruptFileError if it is broken."""
     path = folder / "run.json"
     if not path.exists():
         raise RunError(f"{folder} holds no run (no run.json)")
@@ -71,8 +67,7 @@ def read_run(folder: Path) -> Config:
     """Read the resolved config of a run.
 
     Raises:
-        RunError, CorruptFileError: as ``read_run_json``. ConfigError: the config does not fit this
-            version of paint.
+        RunError, CorruptFileError: as ``read_run_json``. ConfigError: it does not fit this version.
     """
     return from_table(read_run_json(folder)["config"], source=str(folder / "run.json"))
 
@@ -97,11 +92,7 @@ def run_id(config: Mapping[str, Mapping[str, Any]], *digests: str) -> str:
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:
-    """Read all complete lines of metrics.jsonl; a partial last line is skipped.
-
-    Raises:
-        CorruptFileError: a line cannot be read.
-    """
+    """Read all complete lines of metrics.jsonl; raise CorruptFileError for one that is no JSON."""
     return list(read_growing_jsonl(folder / "metrics.jsonl", START_ANEW))
 
 
@@ -129,11 +120,7 @@ def read_history(folder: Path, steps: int) -> list[dict[str, float]]:
 
 
 def require_rollouts(folder: Path, steps: int) -> None:
-    """Require the rollouts of the first ``steps`` steps.
-
-    Raises:
-        RunError: a file is missing.
-    """
+    """Raise RunError if the rollouts of one of the first ``steps`` steps are missing."""
     for number in range(1, steps + 1):
         path = step_folder(folder / "rollouts", number).with_suffix(".jsonl")
         if not path.exists():

@@ -27,11 +27,7 @@ def own_device() -> torch.device:
 
 
 def require_dtype(device: torch.device | str, dtype: torch.dtype) -> None:
-    """Check that the device supports a number format.
-
-    Raises:
-        ConfigError: it does not; the message suggests alternatives.
-    """
+    """Raise ConfigError, with alternatives, if the device does not support a number format."""
     if not _has(str(device), dtype):
         name = str(dtype).removeprefix("torch.")
         raise ConfigError(
@@ -46,10 +42,7 @@ def float64_device(device: torch.device) -> torch.device:
 
 
 def multiplies(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a device has instructions that multiply numbers of a format.
-
-    Only a CPU with bfloat16 or float16 is checked; anything else counts as supported.
-    """
+    """Whether a device multiplies numbers of a format; checked only for 16 bits on a CPU."""
     if device.type != "cpu" or dtype not in _INSTRUCTIONS:
         return True
     has = torch.cpu.get_capabilities()

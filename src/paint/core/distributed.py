@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
@@ -45,15 +45,12 @@ _IGNORED = {
 
 
 def require_torchrun() -> None:
-    """Refuse settings of accelerate that would be ignored, before anything is started.
-
-    Raises:
-        ConfigError: with the command that works.
-    """
-    ignored = [name for key, name in _IGNORED.items() if _variable(key) in ("true", "1")]
+    """Raise ConfigError, before anything is started, for accelerate's settings that are ignored."""
+    values = {name: value.lower() for name, value in os.environ.items()}
+    ignored = [name for key, name in _IGNORED.items() if values.get(key) in ("true", "1")]
     for key, name in (("MIXED_PRECISION", "mixed precision"), ("DYNAMO_BACKEND", "dynamo")):
-        if _variable(f"ACCELERATE_{key}") not in ("", "no"):
-            ignored.append(f"{name} {_variable(f'ACCELERATE_{key}')}")
+        value = values.get(f"ACCELERATE_{key}", "")
+        ignored += [f"{name} {value}"] if value not in ("", "no") else []
     if ignored and os.environ.get("RANK", "0") != "0":
         raise PeerExit(_status(ConfigError()))
     if ignored:
@@ -72,13 +69,8 @@ def require_torchrun() -> None:
 
 
 def require_all_ranks(accelerator: Accelerator) -> None:
-    """Refuse launched processes that are not connected.
-
-    Each would train alone, and all in one folder.
-
-    Raises:
-        ConfigError: with the command that launches them together.
-    """
+    """Raise ConfigError, with the command to use, if launched processes are not connected."""
+    # Each would train alone, and all in one folder.
     variable, launched = _launched()
     if launched == accelerator.num_processes:
         return
@@ -96,11 +88,7 @@ def require_all_ranks(accelerator: Accelerator) -> None:
 
 
 def require_one_process(verb: str) -> None:
-    """Refuse several ranks for a command of one process.
-
-    Raises:
-        ConfigError: with the way to use several GPUs.
-    """
+    """Raise ConfigError if a command of one process runs on several ranks."""
     if max(PartialState().num_processes, _launched()[1]) > 1:
         raise ConfigError(
             f"{verb} runs in one process; for several GPUs, start vLLM servers and name them: "
@@ -158,8 +146,7 @@ def report_once(folder: Path) -> Iterator[list[int]]:
 
 def _wait_for_agent(signals: Sequence[int]) -> None:
     """Sleep until torchrun's agent ends this rank; return at once if its signal was collected."""
-    if not signals:
-        time.sleep(AGENT_SECONDS)
+    time.sleep(0 if signals else AGENT_SECONDS)
 
 
 def _is_first_to_report(store: Store) -> bool:
@@ -178,14 +165,11 @@ def _is_of_a_collective(error: BaseException) -> bool:
 
 def _status(error: BaseException) -> int:
     """Return the exit status of the command line for an error."""
-    match error:
-        case Interrupted():
-            return 128 + error.signal_number
-        case KeyboardInterrupt():
-            return 130
-        case PaintError():
-            return 2
-    return 70
+    if isinstance(error, Interrupted):
+        return 128 + error.signal_number
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return 2 if isinstance(error, PaintError) else 70
 
 
 def run_on_rank0(work: Callable[[], T]) -> T:
@@ -259,10 +243,8 @@ def sum_gradients(accelerator: Accelerator, parameters: Sequence[torch.nn.Parame
 
 
 def _message_groups(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[torch.nn.Parameter]]:
-    """Group neighbors up to MESSAGE_NUMBERS elements; a larger parameter is a group by itself.
-
-    A message is copied twice, so its size is limited.
-    """
+    """Group neighbors up to MESSAGE_NUMBERS elements, or one larger parameter."""
+    # A message is copied twice, so its size is limited.
     group: list[torch.nn.Parameter] = []
     for parameter in parameters:
         if group and sum(p.numel() for p in group) + parameter.numel() > MESSAGE_NUMBERS:
@@ -279,16 +261,12 @@ def _objects() -> Any:
     return distributed.new_group(backend="gloo", timeout=WAIT)
 
 
-def _launched(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
+def _launched() -> tuple[str, int]:
     """Return the launcher's variable and the number of processes that it gives; "", 1 for none."""
     for name in _COUNTS:
-        if environment.get(name, "").isdigit():
-            return name, int(environment[name])
+        if os.environ.get(name, "").isdigit():
+            return name, int(os.environ[name])
     return "", 1
-
-
-def _variable(variable: str) -> str:
-    return os.environ.get(variable, "").lower()
 
 
 def _launch_line(processes: str, more: str = "") -> str:

@@ -50,11 +50,7 @@ class Interrupted(Exception):
 
 
 class PeerExit(Exception):
-    """Another rank ended the run and reports the reason, so this one exits silently.
-
-    Args:
-        status: the exit status of all ranks.
-    """
+    """Another rank ended the run with this status and reports the reason; this one is silent."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"another rank ended the run, with status {status}")

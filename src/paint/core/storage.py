@@ -70,11 +70,8 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path, hint: str) -> dict[str, Any]:
     """Read a JSON object from a file.
 
-    Args:
-        hint: the end of error messages, which says what to do.
-
     Raises:
-        CorruptFileError: the file cannot be read, or does not hold a JSON object.
+        CorruptFileError: it cannot be read, or is none; the message ends in the hint.
     """
     with wrap_errors(path, CorruptFileError, hint):
         text = path.read_bytes()
@@ -90,8 +87,7 @@ def read_jsonl(path: Path, hint: str) -> Iterator[dict[str, Any]]:
     """Iterate over the JSON objects of a file that was written at once.
 
     Raises:
-        CorruptFileError: the file cannot be read or is empty, or a line is not a JSON object; the
-            message names the line.
+        CorruptFileError: it cannot be read or is empty, or a line (named) is not a JSON object.
     """
     with wrap_errors(path, CorruptFileError, hint):
         file = path.open("rb")
@@ -116,12 +112,10 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_growing_jsonl(path: Path, hint: str) -> Iterator[dict[str, Any]]:
-    """Iterate over the rows of a growing file; a missing file has none.
-
-    A last line without a line end, which a kill has cut, is skipped.
+    """Iterate over the rows of a growing file; a missing file has none, a cut last line is skipped.
 
     Raises:
-        CorruptFileError: a line is not a JSON object; the message names the line.
+        CorruptFileError: a line (named) is not a JSON object.
     """
     if not os.path.lexists(path):
         return

@@ -133,14 +133,7 @@ def _own_set(spec: str, limit: int | None) -> Benchmark:
 
 
 def folder_name(name: str, what: str) -> str:
-    """Return the name if it is valid for a folder of an evaluation.
-
-    Args:
-        what: the named object, for the message.
-
-    Raises:
-        DataError: the name is a path, or is not allowed by file systems.
-    """
+    """Return a name that is valid for a folder; else raise DataError, which says what has it."""
     if name.strip() in ("", ".", "..") or re.search(r"[/\\]", name) or path_error(name):
         raise DataError(
             f"{what} is named {shorten(name)}, which is no valid folder name; rename it"
@@ -149,7 +142,6 @@ def folder_name(name: str, what: str) -> str:
 
 
 def _require_path(path: str) -> None:
-    """Raise DataError if the text cannot be a path."""
     if wrong := path_error(path):
         raise DataError(f"the evaluation set {format_short(path)} {wrong}; rename it")
 
