@@ -6,7 +6,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PYTHON = ROOT / ".venv-vllm/bin/python"
-SERVER = f"{PYTHON} -m vllm.entrypoints.openai.api_server"
+SERVER = f"env OMP_NUM_THREADS=1 {PYTHON} -m vllm.entrypoints.openai.api_server"
 
 # One thread, a gigabyte of cached prefixes, and with LEAN two processes instead of three: each of
 # them imports all of vLLM.

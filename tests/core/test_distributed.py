@@ -4,12 +4,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from accelerate import Accelerator
 
 from paint.config.schema import ConfigError
-from paint.core.distributed import require_all_ranks, require_one_process, require_torchrun
+from paint.core.distributed import (
+    all_gather_objects,
+    require_all_ranks,
+    require_one_process,
+    require_torchrun,
+)
+from paint.core.errors import PaintError
 from paint.inference.vllm.process import free_port
 from processes import in_two_processes
 
@@ -170,3 +177,17 @@ def test_accelerate_launch_of_one_process_is_refused_with_command(tmp_path: Path
     works = "ACCELERATE_USE_CPU=true python -m paint.launch --nproc-per-node 2 train demo-paint"
     assert works in result.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_ranks_that_cannot_connect_name_interface_variables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("Gloo connectFullMesh failed")
+
+    monkeypatch.setattr("torch.distributed.new_group", fail)
+    monkeypatch.setattr(
+        "paint.core.distributed.PartialState", lambda: SimpleNamespace(num_processes=2)
+    )
+    with pytest.raises(PaintError, match=r"connectFullMesh.* GLOO_SOCKET_IFNAME=.* NCCL_SOCKET_"):
+        all_gather_objects([1])

@@ -656,11 +656,13 @@ def test_server_command_has_model_adapter_and_user_arguments() -> None:
     assert line[line.index("--max-loras") + 1] == "4"
 
 
-def test_server_environment_sets_dev_mode_and_drops_launcher_variables(
+def test_server_environment_sets_dev_mode_and_drops_trainer_variables(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("MASTER_PORT", "29500")
+    trainers = {"LOCAL_RANK", "MASTER_PORT", "TORCHELASTIC_MAX_RESTARTS", "PYTHONPATH"}
+    trainers |= {"OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
+    for name in trainers:
+        monkeypatch.setenv(name, "1")
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "0")
     rollout = Config().rollout
     for sleep, mode in ((False, "0"), (True, "1")):
@@ -669,7 +671,7 @@ def test_server_environment_sets_dev_mode_and_drops_launcher_variables(
         assert environment["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
         assert environment["VLLM_SERVER_DEV_MODE"] == mode
         assert environment["PATH"] == os.environ["PATH"]
-        assert not {"LOCAL_RANK", "MASTER_PORT"} & set(environment)
+        assert not trainers & set(environment)
 
 
 def test_adapter_sync_check_covers_every_server_without_averaging(

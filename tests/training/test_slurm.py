@@ -20,7 +20,9 @@ from paint.config.run_folder import latest_checkpoint, read_metrics
 from processes import until
 
 ROOT = Path(__file__).parents[2]
-SERVER = f"{sys.executable} -P {ROOT / 'tests/model_server.py'}"
+MODULES = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
+# A server is not given the trainer's PYTHONPATH.
+SERVER = f"env PYTHONPATH={MODULES} {sys.executable} -P {ROOT / 'tests/model_server.py'}"
 
 # One process a node; a signal goes to all of them, and the status is the worst of theirs.
 SRUN = """#!/bin/bash
@@ -76,7 +78,7 @@ def submit(tmp_path: Path) -> Iterator[Submit]:
     def run(nodes: str, name: str, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
         environment = os.environ | {
             "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
-            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")]),
+            "PYTHONPATH": MODULES,
             "OMP_NUM_THREADS": "1",
             "SLURM_JOB_ID": "17",
             "SLURM_JOB_NODELIST": nodes,

@@ -258,7 +258,14 @@ def _message_groups(parameters: Sequence[torch.nn.Parameter]) -> Iterator[list[t
 def _objects() -> Any:
     """Create the gloo group for objects and barriers, once, with the timeout WAIT."""
     # The gradients' group has a short timeout, since no rank waits there for long work of another.
-    return distributed.new_group(backend="gloo", timeout=WAIT)
+    try:
+        return distributed.new_group(backend="gloo", timeout=WAIT)
+    except RuntimeError as error:
+        raise PaintError(
+            f"the ranks cannot connect ({reason(error)}): gloo uses the address of the host name; "
+            f"name the network interface of each machine, as in GLOO_SOCKET_IFNAME=eth0 "
+            f"NCCL_SOCKET_IFNAME=eth0"
+        ) from error
 
 
 def _launched() -> tuple[str, int]:

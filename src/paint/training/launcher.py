@@ -35,6 +35,7 @@ from paint.inference.vllm.process import (
     NO_GPU,
     OwnedProcess,
     gpu_environment,
+    inherited_environment,
     server_command,
     server_environment,
     training_tokens,
@@ -271,7 +272,7 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
             f"{API_KEY} in the environment of this command and of the training"
         )
 
-    environment = dict(os.environ) | server_environment(config.rollout) | {API_KEY: key}
+    environment = inherited_environment() | server_environment(config.rollout) | {API_KEY: key}
     servers = [
         OwnedProcess(
             command, environment | gpus, Path(os.devnull), name=f"server {number}", is_shown=True

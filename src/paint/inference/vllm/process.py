@@ -45,12 +45,14 @@ TAIL_BYTES = 20_000
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
-# With an agent's store, a server's own processes wait for one that nobody opens.
-LAUNCHER_VARIABLES = re.compile(
+TRAINER_VARIABLES = re.compile(
+    # Of a launcher: with an agent's store, a server's own processes wait for one nobody opens.
     "((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)"
-    "|TORCHELASTIC_(USE_AGENT_STORE|RUN_ID))"
+    "|TORCHELASTIC_.*|TORCH_NCCL_.*"
+    # A server has its own packages, and more threads than one of several ranks.
+    "|PYTHONPATH|OMP_.*)"
 )
-"""Set by a launcher of several training processes; the server would take them for its own."""
+"""The trainer's own variables, which a server would take for its own."""
 
 
 def server_command(
@@ -104,6 +106,16 @@ def server_environment(options: cfg.RolloutConfig) -> dict[str, str]:
         # A sleeping server is woken through an endpoint that vLLM has in development mode only.
         variables["VLLM_SERVER_DEV_MODE"] = "1"
     return variables
+
+
+def inherited_environment() -> dict[str, str]:
+    """This process's environment without what concerns the trainer alone.
+
+    ``rollout.server`` can set a variable again: ``env OMP_NUM_THREADS=8 vllm serve``.
+    """
+    kept = {k: v for k, v in os.environ.items() if not TRAINER_VARIABLES.fullmatch(k)}
+    # ``python -m`` would import the server's modules from the working directory first.
+    return kept | {"PYTHONSAFEPATH": "1"}
 
 
 def gpu_environment(gpus: str) -> dict[str, str]:
@@ -239,7 +251,4 @@ class ServerProcess(OwnedProcess):
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, name: str = ""
     ) -> None:
-        inherited = {k: v for k, v in os.environ.items() if not LAUNCHER_VARIABLES.fullmatch(k)}
-        # ``python -m`` would import the server's modules from the working directory first.
-        whole = inherited | {"PYTHONSAFEPATH": "1"} | dict(environment)
-        super().__init__(command, whole, log, name=name)
+        super().__init__(command, inherited_environment() | dict(environment), log, name=name)
