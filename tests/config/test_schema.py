@@ -423,30 +423,13 @@ def test_flags_override_recipe_in_both_spellings(tmp_path: Path) -> None:
     )
 
 
-def output_of(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[object, str]:
-    """Return the exit status and the output, as one line without the frame."""
-    with pytest.raises(SystemExit) as caught:
-        parse(*flags)
-    printed = capsys.readouterr()
-    words = (printed.out + printed.err).translate(dict.fromkeys(map(ord, "│╭╮╰╯─"), " "))
-    return caught.value.code, " ".join(words.split())
-
-
-def test_flag_out_of_range_or_unknown_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    status, words = output_of(capsys, "--objective.interpolation-weight", "1.3")
-    assert status == 2
-    assert (
-        "objective.interpolation_weight must be in [0, 1], got 1.3 (interpolation weight k_base; "
-        "paper: 0.03)" in words
-    )
-    status, words = output_of(capsys, "--objective.interpolation_weigh", "0.1")
-    assert status == 2
-    assert "Perhaps you meant: --objective.interpolation-weight FLOAT" in words
-
-
 def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    status, words = output_of(capsys, "--help")
-    assert status == 0
+    with pytest.raises(SystemExit) as caught:
+        parse("--help")
+    assert caught.value.code == 0
+    words = " ".join(
+        capsys.readouterr().out.translate(dict.fromkeys(map(ord, "│╭╮╰╯─"), " ")).split()
+    )
     package = Path(__file__).parents[2] / "src/paint"
     source = "".join(
         (package / name).read_text() for name in ("config/schema.py", "objective/options.py")

@@ -164,11 +164,7 @@ def parse(line: Sequence[str]) -> Any:
 
 
 def _default(verb: type[Any], words: Sequence[str]) -> Any:
-    """Return the verb with the values of its recipe, or None without a recipe before the flags.
-
-    Raises:
-        ConfigError: the recipe is unknown, or cannot be read.
-    """
+    """Return the verb with the values of the recipe before its flags, or None without one."""
     names = [field.name for field in fields(verb)]
     if "recipe" not in names:
         return None
@@ -205,11 +201,9 @@ def _end(message: str, status: int) -> int:
 
 
 def _spin_briefly() -> None:
-    """Let OpenMP's waiting threads spin briefly and then sleep, unless the user configures it.
-
-    By default they spin for long, and where a core is shared, for a thread that cannot run
-    meanwhile. If they slept at once, a step of the demo would take twice as long on idle cores
-    (docs/dev/log.md). OpenMP reads this when torch is imported, and never again.
-    """
+    """Let OpenMP's waiting threads spin briefly and then sleep, unless the user configures it."""
+    # By default they spin for long, and where a core is shared, for a thread that cannot run
+    # meanwhile. If they slept at once, a step of the demo would take twice as long on idle cores
+    # (docs/dev/log.md). OpenMP reads this when torch is imported, and never again.
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
         os.environ["GOMP_SPINCOUNT"] = "10000"

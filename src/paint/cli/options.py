@@ -26,9 +26,7 @@ def _parsed(
     )
 
 
-def bounded(
-    kind: type, low: float, high: float, *, optional: bool = False
-) -> PrimitiveConstructorSpec[Any]:
+def bounded(kind: type, low: float, high: float, *, optional: bool = False) -> Any:
     """A number in [low, high], or None where it is optional."""
 
     def parse(text: str) -> Any:
