@@ -8,15 +8,17 @@ experiments that take minutes.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from paint.config.recipe import read_recipe
-from paint.config.schema import ConfigError
+from paint.config.schema import ConfigError, RolloutConfig
 from paint.core.display import Display
 from paint.demo.files import NAME
 from paint.experiments.eval_protocols import demo_protocol
 from paint.experiments.report import Result, publish, side_by_side
 from paint.experiments.runner import ExperimentRun, run_experiment
+from paint.inference.registry import server_engine
 
 
 def run_demo(
@@ -41,10 +43,12 @@ def run_demo(
         ConfigError: a recipe trains another model than the demo's.
         PaintError: as `paint.experiments.runner.run_experiment`.
     """
+
+    def served(rollout: RolloutConfig) -> RolloutConfig:
+        return replace(rollout, engine=server_engine(rollout.engine), server_gpus=server_gpus)
+
     display = Display()
-    runs = [
-        ExperimentRun(recipe.stem, read_recipe(recipe)).served(server_gpus) for recipe in recipes
-    ]
+    runs = [ExperimentRun(recipe.stem, read_recipe(recipe)) for recipe in recipes]
     for run in runs:
         if run.config.model.path != NAME:
             raise ConfigError(
@@ -52,7 +56,15 @@ def run_demo(
                 f'model.path "demo"; use `paint train` and `paint eval`, or `paint ablate`'
             )
 
-    protocol = demo_protocol(problems, samples).served(server_gpus)
+    protocol = demo_protocol(problems, samples)
+    if server_gpus:
+        runs = [
+            ExperimentRun(run.name, replace(run.config, rollout=served(run.config.rollout)))
+            if run.config.algorithm.needs_rollouts
+            else run
+            for run in runs
+        ]
+        protocol = replace(protocol, rollout=served(protocol.rollout))
     results = run_experiment(
         runs, seeds, folder, protocol, display, every_checkpoint=every_checkpoint
     )

@@ -8,7 +8,6 @@ from paint.data.benchmarks import Benchmark, load_benchmark
 from paint.data.problems import problems_digest
 from paint.demo.files import NAME
 from paint.inference.engine import Sampling, sampling_from
-from paint.inference.registry import server_engine
 
 
 @dataclass(frozen=True)
@@ -29,24 +28,19 @@ class EvalProtocol:
     def sampling(self) -> Sampling:
         return sampling_from(self.rollout)
 
-    def served(self, server_gpus: tuple[str, ...]) -> "EvalProtocol":
-        """Return a copy that generates with vLLM servers on these GPUs; without GPUs, itself."""
-        if not server_gpus:
-            return self
-        engine = server_engine(self.rollout.engine)
-        return replace(self, rollout=replace(self.rollout, engine=engine, server_gpus=server_gpus))
-
     @property
     def table(self) -> dict[str, Any]:
         """The settings that comparable results share, as JSON values."""
         problems = self.benchmark.problems
-        facts = {
+        return {
             "benchmark": self.benchmark.name,
             "problems": len(problems),
             "problems_digest": problems_digest(problems),
+            "samples": self.samples,
+            "thinking": self.thinking,
+            **asdict(self.sampling),
+            "engine": self.rollout.engine,
         }
-        facts |= {"samples": self.samples, "thinking": self.thinking, **asdict(self.sampling)}
-        return facts | {"engine": self.rollout.engine}
 
 
 def demo_protocol(problems: int | None, samples: int, benchmark: str = NAME) -> EvalProtocol:

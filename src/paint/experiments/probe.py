@@ -10,7 +10,7 @@ Not supported: the overlap schedule (mask ratios are fixed here), rationales of 
 choice of a mask ratio; all ratios are shown.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -33,7 +33,7 @@ from paint.evaluation.generate import (
     load_eval_policy,
 )
 from paint.evaluation.grade import grade
-from paint.evaluation.intervals import Comparison, compare
+from paint.evaluation.intervals import compare
 from paint.evaluation.metrics import GradedSamples, avg_at_k
 from paint.evaluation.store import write_summary
 from paint.evaluation.tables import Sheet, markdown, print_sheets, summary_json
@@ -115,15 +115,32 @@ def probe(
     first = first_problems(trained_on, problems, config.train.seed)
     name_unparsed(config.data.path, first, display.note)
 
-    own = {ratio: name_of("own", ratio) for ratio in ratios if "own" in shown}
-    roles = [student(policy, first)]
+    prompts = deployment_prompts(policy, first, thinking=policy.student_thinking)
+    roles = [ProbeRole(STUDENT, policy.student_thinking, None, 0.0, prompts)]
     for what in shown:
         for ratio in ratios if what in MASKED_SOURCES else [None]:
             role = teacher(policy, config, first, ratio, what, trained_on)
-            own_teachers = [own[r] for r in own if what != "own" and ratio in (None, r)]
-            roles.append(replace(role, own=tuple(own_teachers)))
+            own = [name_of("own", r) for r in ratios if what != "own" and ratio in (None, r)]
+            roles.append(replace(role, own=tuple(own if "own" in shown else ())))
 
-    graded = sample_roles(policy, config, folder, first, samples, roles, display)
+    sampling, seed = sampling_from(config.rollout), config.train.seed
+    tasks = [
+        EvalTask(
+            folder / role.name / PROBLEMS,
+            first,
+            role.prompts,
+            SamplingProtocol(samples, role.thinking, sampling, seed, role.shown),
+        )
+        for role in roles
+    ]
+    with (
+        collect_samples(policy, config.model, config.rollout, tasks, folder, display) as stores,
+        find_grader(config.grading.grader, deadline=config.grading.deadline) as grader,
+    ):
+        graded = {
+            role.name: grade(store, grader, display)
+            for role, store in zip(roles, stores, strict=True)
+        }
     write_report(config, folder, roles, graded, display)
     return graded
 
@@ -180,13 +197,6 @@ def name_of(shown: ContextSource, ratio: float | None) -> str:
     return f"teacher{control}" + ("" if ratio is None else f"@{ratio:g}")
 
 
-def student(policy: Policy, problems: Sequence[Problem]) -> ProbeRole:
-    """The student: the deployment prompt, in the student's thinking mode."""
-    thinking = policy.student_thinking
-    prompts = deployment_prompts(policy, problems, thinking=thinking)
-    return ProbeRole(STUDENT, thinking, shown=None, visible=0.0, prompts=prompts)
-
-
 def teacher(
     policy: Policy,
     config: Config,
@@ -234,40 +244,6 @@ def answer_is_visible(problem: Problem, context: str) -> bool:
     return answer != "" and contains(normalize(context), answer)
 
 
-def sample_roles(
-    policy: Policy,
-    config: Config,
-    folder: Path,
-    problems: Sequence[Problem],
-    samples: int,
-    roles: Sequence[ProbeRole],
-    display: Display,
-) -> dict[str, GradedSamples]:
-    """Sample and grade every role; samples stored in ``folder`` are reused.
-
-    Raises:
-        StoreError: the folder holds a probe with other settings.
-    """
-    sampling, seed = sampling_from(config.rollout), config.train.seed
-    tasks = [
-        EvalTask(
-            folder / role.name / PROBLEMS,
-            problems,
-            role.prompts,
-            SamplingProtocol(samples, role.thinking, sampling, seed, role.shown),
-        )
-        for role in roles
-    ]
-    with (
-        collect_samples(policy, config.model, config.rollout, tasks, folder, display) as stores,
-        find_grader(config.grading.grader, deadline=config.grading.deadline) as grader,
-    ):
-        return {
-            role.name: grade(store, grader, display)
-            for role, store in zip(roles, stores, strict=True)
-        }
-
-
 def write_report(
     config: Config,
     folder: Path,
@@ -276,20 +252,28 @@ def write_report(
     display: Display,
 ) -> None:
     """Write summary.json and summary.md to ``folder``, and print the tables with a legend."""
-    pairs = list(control_differences(roles, graded))
+    pairs = [
+        (role.name, own, compare([graded[own].correct], [graded[role.name].correct]))
+        for role in roles
+        for own in role.own
+    ]
     sheets, text = [table(roles, graded)], legend(config)
     if pairs:
-        sheets.append(control_difference_table(pairs))
+        rows = [
+            [name, own, found.difference.points(sign=True), f"{found.p_value:.4f}"]
+            for name, own, found in pairs
+        ]
+        title = "Controls less the problem's own solution, in points with 95 % interval"
+        sheets.append(Sheet(title, ["", "less", "difference", "p"], rows))
         text += (
             " The score of a control is what a teacher reaches without the content of the "
             "problem's solution; without a reference it reads the student's prompt in its own "
             "thinking mode."
         )
-    visible = {role.name: role.visible for role in roles}
     summary: dict[str, Any] = summary_json(
         {name: {PROBLEMS: samples} for name, samples in graded.items()}
     )
-    summary["answer_visible_frac"] = visible
+    summary["answer_visible_frac"] = {role.name: role.visible for role in roles}
     summary["beside_own"] = [
         {
             "policy": name,
@@ -308,8 +292,7 @@ def write_report(
 
 def table(roles: Sequence[ProbeRole], graded: Mapping[str, GradedSamples]) -> Sheet:
     """One row per role: score, paired difference, length, truncated share, visible answers."""
-    base = graded[STUDENT]
-    rows = []
+    base, rows = graded[STUDENT], []
     for role in roles:
         samples, is_teacher = graded[role.name], role.name != STUDENT
         difference = compare([base.correct], [samples.correct]).difference
@@ -323,32 +306,8 @@ def table(roles: Sequence[ProbeRole], graded: Mapping[str, GradedSamples]) -> Sh
                 f"{100 * role.visible:.1f}" if is_teacher else "",
             ]
         )
-
     title = f"Before training: {len(base.problems)} training problems, in % with 95 % interval"
     return Sheet(title, [column.format(k=base.correct.shape[1]) for column in COLUMNS], rows)
-
-
-def control_differences(
-    roles: Sequence[ProbeRole], graded: Mapping[str, GradedSamples]
-) -> Iterator[tuple[str, str, Comparison]]:
-    """Yield each control, each teacher it is compared with, and the paired difference."""
-    for role in roles:
-        for own in role.own:
-            yield (
-                role.name,
-                own,
-                compare([graded[own].correct], [graded[role.name].correct]),
-            )
-
-
-def control_difference_table(pairs: Sequence[tuple[str, str, Comparison]]) -> Sheet:
-    """One row per control and teacher with the own solution."""
-    rows = [
-        [name, own, found.difference.points(sign=True), f"{found.p_value:.4f}"]
-        for name, own, found in pairs
-    ]
-    title = "Controls less the problem's own solution, in points with 95 % interval"
-    return Sheet(title, ["", "less", "difference", "p"], rows)
 
 
 def legend(config: Config) -> str:

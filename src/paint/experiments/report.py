@@ -161,13 +161,13 @@ def by_step(results: Results) -> dict[str, dict[int, list[Result]]]:
     """
     trained = [result for result in results if result.trained_on]
     for name, verb, same in (
-        ("trained_on", "trained on", trained),
-        ("problems", "evaluated on", results),
+        ("trained_on", "trained", trained),
+        ("problems", "evaluated", results),
     ):
         for result in same:
             if getattr(result, name) != getattr(same[0], name):
                 raise RunError(
-                    f"{result.cell}, seed {result.seed} was {verb} other problems than "
+                    f"{result.cell}, seed {result.seed} was {verb} on other problems than "
                     f"{same[0].cell}, seed {same[0].seed} (the file of problems has changed); "
                     f"choose another place (--folder)"
                 )
@@ -213,8 +213,6 @@ def publish(report: Report, results: Results, folder: Path, display: Display) ->
 def result_sheets(report: Report, results: Results) -> list[Sheet]:
     """Tables of score, gain and cost of every run, paired differences, and scores by seed."""
     last, labels, score = by_run(results), report.rows, _score(results)
-    scores = {name: shares(last[name]) for name in labels}
-
     columns = ["", score, "gain over base", "rollout tokens", "training time", "tokens an answer"]
     rows = []
     for name, label in labels.items():
@@ -235,7 +233,7 @@ def result_sheets(report: Report, results: Results) -> list[Sheet]:
 
     if len(last[BASE]) > 1:
         rows = [
-            [label, *(f"{100 * x:.1f}" for x in scores[name].mean(axis=1))]
+            [label, *(f"{100 * x:.1f}" for x in shares(last[name]).mean(axis=1))]
             for name, label in labels.items()
         ]
         columns = ["", *(f"seed {result.seed}" for result in last[BASE])]
@@ -246,7 +244,8 @@ def result_sheets(report: Report, results: Results) -> list[Sheet]:
 def step_sheets(report: Report, results: Results) -> list[Sheet]:
     """Tables of score and cost by step, best checkpoints, and cost to reach the reference run."""
     groups, labels, score = by_step(results), report.rows, _score(results)
-    end = _last(groups[report.reference_run]) if report.reference_run else []
+    reference = report.reference_run
+    end = groups[reference][max(groups[reference])] if reference else []
     [base] = groups[BASE].values()
 
     rows = []
@@ -256,8 +255,8 @@ def step_sheets(report: Report, results: Results) -> list[Sheet]:
             if end:
                 rows[-1].append("" if group is end else _lead(group, end))
     columns = ["", "step", score, "gain over base", "rollout tokens", "training time"]
-    columns += [f"last of {labels[report.reference_run]} less this"] if report.reference_run else []
-    by_step_sheet = Sheet(f"{score} by step, in % with 95 % interval", columns, rows)
+    columns += [f"last of {labels[reference]} less this"] if reference else []
+    sheets = [Sheet(f"{score} by step, in % with 95 % interval", columns, rows)]
 
     # The paper's rule ("best checkpoints within 100 steps", Main Results), for every seed.
     rows, counts = [], set()
@@ -272,19 +271,15 @@ def step_sheets(report: Report, results: Results) -> list[Sheet]:
         f"samples select it (the paper's rule)"
     )
     several = " to ".join(map(str, sorted({min(counts), max(counts)})))
-    best_sheet = Sheet(title, ["", "last", f"best of {several}", "its step, by seed"], rows)
-    reached = [_reached(report, groups, score)] if report.reference_run else []
-    return [by_step_sheet, best_sheet, *reached]
+    sheets.append(Sheet(title, ["", "last", f"best of {several}", "its step, by seed"], rows))
+    if not reference:
+        return sheets
 
-
-def _reached(report: Report, groups: Mapping[str, Mapping[int, list[Result]]], score: str) -> Sheet:
-    assert report.reference_run is not None
-    end = _last(groups[report.reference_run])
     end_tokens, end_seconds = _cost(end)
     level = shares(end).mean()
     rows = []
     for name, label in report.labels.items():
-        if name == report.reference_run:
+        if name == reference:
             continue
         checkpoints = list(groups[name].values())
         near = min(checkpoints, key=lambda group: abs(_cost(group)[0] - end_tokens))
@@ -296,14 +291,13 @@ def _reached(report: Report, groups: Mapping[str, Mapping[int, list[Result]]], s
         tokens, seconds = map(_times, _cost(at), (end_tokens, end_seconds))
         nearest = f"{_cost(near)[0]:,.0f}"
         rows.append([label, nearest, _lead(near, end), surely, before + tokens, before + seconds])
-
     title = (
-        f"What it takes to reach the last {score} of {report.labels[report.reference_run]}, "
+        f"What it takes to reach the last {score} of {labels[reference]}, "
         f"{100 * level:.1f} after {end_tokens:,.0f} rollout tokens and {end_seconds:,.0f} s: the "
         f"last checkpoint whose interval lies below it, and the first whose mean does not"
     )
     columns = ["", "nearest tokens", "difference there", "below up to", "as high at", "in seconds"]
-    return Sheet(title, columns, rows)
+    return [*sheets, Sheet(title, columns, rows)]
 
 
 def _score_and_cost(group: Results, base: Results) -> list[str]:
@@ -330,10 +324,6 @@ def _times(amount: float, other: float) -> str:
     return f"{amount:,.0f} ({amount / other:.1f} times)" if other else f"{amount:,.0f}"
 
 
-def _last(steps: Mapping[int, list[Result]]) -> list[Result]:
-    return steps[max(steps)]
-
-
 def _score(results: Results) -> str:
     return f"Avg@{results[0].exam['samples']}"
 
@@ -348,47 +338,31 @@ def _evaluation(results: Results) -> str:
 
 
 def save_plot(path: Path, report: Report, results: Results) -> None:
-    """Plot the score of every run's last checkpoint, and its paired difference.
-
-    Writes PATH.svg and PATH.png, in percentage points, with the first row at the top.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+    """Plot the score of every run's last checkpoint, and its paired difference, in points."""
     last, labels, score = by_run(results), list(report.rows.values()), _score(results)
-    scores = {name: shares(last[name]) for name in report.rows}
     marks = "; ticks: single seeds" if len(last[BASE]) > 1 else ""
     title = f"{report.title}\n{_evaluation(results)}; bars: 95 % intervals{marks}"
 
     with _figure(path, title, (9.9, 0.36 * len(labels) + 1.6)) as figure:
         levels, gaps = figure.subplots(1, 2, sharey=True)
         for row, name in enumerate(report.rows):
-            _add_row(levels, row, over_seeds(scores[name], bounds=SHARE), scores[name])
+            _add_row(levels, row, over_seeds(shares(last[name]), bounds=SHARE), shares(last[name]))
             if name in report.pairs:
-                cell, other = report.pairs[name]
-                gap = compare_seeds(scores[other], scores[cell])
-                _add_row(gaps, row, gap, scores[cell] - scores[other])
+                after, before = (shares(last[cell]) for cell in report.pairs[name])
+                _add_row(gaps, row, compare_seeds(before, after), after - before)
         gaps.axvline(0, color=INK, linewidth=0.8, linestyle=":")
-        levels.set_xlabel(sanitize_for_terminal(f"{score}, %"), parse_math=False)
-        gaps.set_xlabel(
-            sanitize_for_terminal(f"{score}: {report.pairing}, points"), parse_math=False
-        )
+        levels.set_xlabel(f"{score}, %")
+        gaps.set_xlabel(sanitize_for_terminal(f"{score}: {report.pairing}, points"))
         for axis in (levels, gaps):
             _style(axis, "x", "y")
         levels.set_yticks(range(len(labels)), [sanitize_for_terminal(label) for label in labels])
-        for label in levels.get_yticklabels():
-            label.set_parse_math(False)
         levels.set_ylim(len(labels) - 0.5, -0.5)
 
 
 def save_curves(path: Path, report: Report, results: Results) -> None:
     """Plot the score of every checkpoint against its cost, on logarithmic axes.
 
-    Writes PATH.svg and PATH.png. The base model is a horizontal line. A run without cost on an axis
-    is omitted there.
-
-    Raises:
-        OSError: a file cannot be written.
+    The base model is a horizontal line. A run without cost on an axis is omitted there.
     """
     groups = by_step(results)
     [base] = groups[BASE].values()
@@ -422,18 +396,17 @@ def save_curves(path: Path, report: Report, results: Results) -> None:
 
         axes[0].set_ylabel(f"{_score(results)}, %")
         names = [sanitize_for_terminal(label) for label in report.rows.values()]
-        legend = figure.legend(lines, names, loc="outside right center", frameon=False)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
+        figure.legend(lines, names, loc="outside right center", frameon=False)
 
 
 @contextmanager
 def _figure(path: Path, title: str, size: tuple[float, float]) -> Iterator[Figure]:
-    """Yield an empty figure, then write it to PATH.svg and PATH.png."""
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "paint", "font.size": 9}):
+    """Yield an empty figure, then write it to PATH.svg and PATH.png. Raises OSError."""
+    settings = {"svg.fonttype": "none", "svg.hashsalt": "paint", "font.size": 9}
+    with matplotlib.rc_context({**settings, "text.parse_math": False}):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
-        figure.suptitle(sanitize_for_terminal(title), fontsize=10, parse_math=False)
+        figure.suptitle(sanitize_for_terminal(title), fontsize=10)
         figure.savefig(path.with_name(f"{path.name}.svg"), metadata={"Date": None})
         figure.savefig(path.with_name(f"{path.name}.png"), dpi=160)
 

@@ -20,8 +20,8 @@ Results are reported for all runs and seeds together, and no checkpoint is selec
 import io
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
@@ -56,7 +56,6 @@ from paint.evaluation.metrics import GradedSamples
 from paint.experiments.eval_protocols import EvalProtocol
 from paint.experiments.report import BASE, Result, by_step, read_results, write_results
 from paint.grading.registry import find_grader
-from paint.inference.registry import server_engine
 from paint.models.weights import trained_in
 from paint.training.trainer import train
 
@@ -68,12 +67,7 @@ FREE_SPACE = "free some space, or choose another place (--folder); the same comm
 
 @dataclass(frozen=True)
 class ExperimentRun:
-    """A named config to train and evaluate: one row of a table.
-
-    Attributes:
-        name: its name in tables, and of its folder.
-        config: the config of the training.
-    """
+    """A config to train and evaluate, and its name in tables and of its folder."""
 
     name: str
     config: Config
@@ -95,19 +89,9 @@ class ExperimentRun:
         earlier = range(train.checkpoint_every, train.steps, train.checkpoint_every)
         return [*(earlier if every_checkpoint else ()), train.steps]
 
-    def served(self, server_gpus: tuple[str, ...]) -> "ExperimentRun":
-        """Trained with vLLM servers on these GPUs; without any, as it is, and so where no method
-        generates."""
-        if not server_gpus or not self.config.algorithm.needs_rollouts:
-            return self
-        engine = server_engine(self.config.rollout.engine)
-        rollout = replace(self.config.rollout, engine=engine, server_gpus=server_gpus)
-        return ExperimentRun(self.name, replace(self.config, rollout=rollout))
-
     def with_seed(self, seed: int) -> "ExperimentRun":
-        return ExperimentRun(
-            self.name, replace(self.config, train=replace(self.config.train, seed=seed))
-        )
+        train = replace(self.config.train, seed=seed)
+        return ExperimentRun(self.name, replace(self.config, train=train))
 
 
 def run_experiment(
@@ -145,11 +129,14 @@ def run_experiment(
     with wrap_errors(folder, RunError, "choose another place (--folder)"):
         folder.mkdir(parents=True, exist_ok=True)
 
+    def missing_steps(run: ExperimentRun) -> list[int]:
+        results = _stored(folder)
+        return [step for step in steps[run.name] if (run.name, run.seed, step) not in results]
+
     path = folder / "results.jsonl"
     with lock_folder(folder, waiting=display.note):
-        results = _stored(folder)
-        missing = [run for run in seeded if _missing_steps(run, steps[run.name], results)]
-        _require_same(folder, seeded, missing, list(results.values()), protocol)
+        missing = list(filter(missing_steps, seeded))
+        _require_same(folder, seeded, missing, list(_stored(folder).values()), protocol)
     if not missing:
         display.note(
             f"{path} has all of these results; nothing was trained or evaluated. "
@@ -159,29 +146,35 @@ def run_experiment(
         display.note(f"{len(seeded) - len(missing)} of {len(seeded)} are in {path} already")
 
     order = {(run.name, run.seed): number for number, run in enumerate(seeded)}
-
-    def position(result: Result) -> int:
-        return order.get((result.cell, result.seed), -1)
-
     spent: dict[str, list[float]] = {}
-    while missing:
-        with _claimed_run(missing, folder, display) as run:
-            if steps_left := _missing_steps(run, steps[run.name], _stored(folder)):
-                processes = 1 + missing.index(run)  # other processes work on the runs before it
-                time_left = _time_left(spent, [other.name for other in missing], processes)
-                number = seeded.index(run) + 1
-                display.note(f"{number} of {len(seeded)}: {run.label}{time_left}")
+    for waiting in (None, display.note):  # first the runs that no other process works on
+        for number, run in enumerate(seeded, start=1):
+            if not missing_steps(run):
+                continue
+            lock = folder / f".lock-{run.name}-seed-{run.seed}"
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(lock_folder(folder, lock.name, waiting=waiting))
+                except FolderInUse:
+                    continue
+                if steps_left := missing_steps(run):  # the other process may have just finished it
+                    missing = list(filter(missing_steps, seeded))
+                    processes = 1 + missing.index(run)  # others work on the runs before it
+                    time_left = _time_left(spent, [other.name for other in missing], processes)
+                    display.note(f"{number} of {len(seeded)}: {run.label}{time_left}")
 
-                began = monotonic()
-                found = _run(run, steps_left, folder, protocol, display)
-                with lock_folder(folder, waiting=display.note):
-                    merged = sorted([*read_results(folder), *found], key=position)
-                    by_step(merged)  # Rejects incomparable results before writing.
-                    write_results(folder, merged)
-                spent.setdefault(run.name, []).append(monotonic() - began)
+                    began = monotonic()
+                    found = _run(run, steps_left, folder, protocol, display)
+                    with lock_folder(folder, waiting=display.note):
+                        merged = [*read_results(folder), *found]
+                        merged.sort(key=lambda result: order.get((result.cell, result.seed), -1))
+                        by_step(merged)  # Rejects incomparable results before writing.
+                        write_results(folder, merged)
+                    spent.setdefault(run.name, []).append(monotonic() - began)
+                # After an error it stays, so that a waiting and a later process lock the same file.
+                lock.unlink(missing_ok=True)
 
-        results = _stored(folder)
-        missing = [run for run in seeded if _missing_steps(run, steps[run.name], results)]
+    results = _stored(folder)
     return [results[run.name, run.seed, step] for run in seeded for step in steps[run.name]]
 
 
@@ -205,8 +198,7 @@ class RunDisplay(Display):
 
     def __init__(self, file: LogFile, counter: Counter) -> None:
         super().__init__()
-        self.console = Terminal(file, width=LOG_WIDTH)
-        self.counter = counter
+        self.console, self.counter = Terminal(file, width=LOG_WIDTH), counter
 
     def step(self, metrics: Mapping[str, float]) -> None:
         super().step(metrics)
@@ -217,14 +209,16 @@ def _run(
     run: ExperimentRun, steps: Sequence[int], folder: Path, protocol: EvalProtocol, display: Display
 ) -> list[Result]:
     """Train the run unless it is the base, and return its results after these steps."""
-    run_folder, is_base = folder / run.name / f"seed-{run.seed}", run.name == BASE
-    if not is_base:
+    checkpoints: dict[int, Path | None] = dict.fromkeys(steps)
+    history, trained_on = [], ""
+    if run.name != BASE:
+        run_folder = folder / run.name / f"seed-{run.seed}"
         train_run(run, run_folder, display)
-    checkpoints = {step: None if is_base else _checkpoint(run_folder, step) for step in steps}
+        checkpoints = {step: _checkpoint(run_folder, step) for step in steps}
     graded = _evaluate(run, checkpoints, folder, protocol, display)
-
-    history = [] if is_base else read_history(run_folder, max(steps))
-    trained_on = "" if is_base else str(read_run_json(run_folder)["problems"])
+    if run.name != BASE:
+        history = read_history(run_folder, max(steps))
+        trained_on = str(read_run_json(run_folder)["problems"])
     return [
         Result(
             cell=run.name,
@@ -341,10 +335,8 @@ def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
                     f"runs of an experiment start from the same model"
                 )
 
-    model = runs[0].config.model
-    return ExperimentRun(
-        BASE, Config(model=base_as_rank1_adapter(ModelConfig(path=model.path, dtype=model.dtype)))
-    )
+    model = ModelConfig(path=runs[0].config.model.path, dtype=runs[0].config.model.dtype)
+    return ExperimentRun(BASE, Config(model=base_as_rank1_adapter(model)))
 
 
 def _require_same(
@@ -384,41 +376,8 @@ def _require_same(
 
 
 def _stored(folder: Path) -> dict[tuple[str, int, int], Result]:
-    return {_key(result): result for result in read_results(folder)}
-
-
-def _key(result: Result) -> tuple[str, int, int]:
-    return result.cell, result.seed, result.steps
-
-
-def _missing_steps(
-    run: ExperimentRun, steps: Sequence[int], results: Mapping[tuple[str, int, int], Result]
-) -> list[int]:
-    """The steps of a run without a result."""
-    return [step for step in steps if (run.name, run.seed, step) not in results]
-
-
-@contextmanager
-def _claimed_run(
-    missing: Sequence[ExperimentRun], folder: Path, display: Display
-) -> Iterator[ExperimentRun]:
-    """Lock the first run that no other process works on; if there is none, wait for the first."""
-    # The lock file is removed once the results are written. After an error it stays, so that a
-    # waiting process and a later one lock the same file.
-    with ExitStack() as stack:
-        for run in missing:
-            with suppress(FolderInUse):
-                stack.enter_context(lock_folder(folder, _lock_name(run)))
-                break
-        else:
-            run = missing[0]
-            stack.enter_context(lock_folder(folder, _lock_name(run), waiting=display.note))
-        yield run
-        (folder / _lock_name(run)).unlink(missing_ok=True)
-
-
-def _lock_name(run: ExperimentRun) -> str:
-    return f".lock-{run.name}-seed-{run.seed}"
+    """The results by name, seed and step."""
+    return {(result.cell, result.seed, result.steps): result for result in read_results(folder)}
 
 
 def _time_left(spent: Mapping[str, Sequence[float]], names: Sequence[str], processes: int) -> str:
