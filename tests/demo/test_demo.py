@@ -105,19 +105,14 @@ def test_random_chains_use_both_styles_equally() -> None:
     assert 0.45 < sum(chain.is_in_own_style for chain in chains) / 1000 < 0.55
 
 
-@pytest.mark.parametrize(
-    ("count", "gain"), [(100, 0.1), pytest.param(300, 0.14, marks=pytest.mark.slow)]
-)
-def test_demo_model_accuracy_rises_with_reference(
-    policy: Policy, problems: list[Problem], count: int, gain: float
-) -> None:
-    some = problems[:count]
+def test_demo_model_accuracy_rises_with_reference(policy: Policy, problems: list[Problem]) -> None:
+    some = problems[:100]
 
     def accuracy(prompts: list[list[int]]) -> float:
-        engine = LocalEngine(policy, batch_size=count)
-        completions = engine.generate(prompts, EVALUATION, range(count))
+        engine = LocalEngine(policy, batch_size=100)
+        completions = engine.generate(prompts, EVALUATION, range(100))
         texts = [policy.decode(c.ids) for c in completions]
-        return sum(is_correct(t, p.answer) for t, p in zip(texts, some, strict=True)) / count
+        return sum(is_correct(t, p.answer) for t, p in zip(texts, some, strict=True)) / 100
 
     def teacher_prompt(problem: Problem) -> list[int]:
         context = mask_solution(problem.solution, 0.4)
@@ -127,7 +122,7 @@ def test_demo_model_accuracy_rises_with_reference(
     partial = accuracy([teacher_prompt(p) for p in some])
     whole = accuracy([policy.teacher_prompt(p.problem, p.solution, complete=True) for p in some])
     assert 0.45 < alone < 0.75
-    assert partial > alone + gain
+    assert partial > alone + 0.1
     assert whole > partial
     assert whole > 0.8
 

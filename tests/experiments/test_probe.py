@@ -22,9 +22,7 @@ from paint.config.schema import (
 )
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.evaluation.store import StoreError, prompt_digest
-from paint.experiments.ablations import ABLATION_TABLES
 from paint.experiments.probe import (
-    LABELS,
     answer_is_visible,
     first_problems,
     probe,
@@ -39,19 +37,6 @@ from runs import changed
 DEMO = changed("demo-paint", {"train": {"seed": 3}})
 RATIOS = (0.0, 0.5)
 READERS = ["student", "teacher@0", "teacher@0.5"]
-PROBE = [
-    "probe",
-    "demo-paint",
-    "--problems",
-    "48",
-    "--samples",
-    "2",
-    "--ratios",
-    "0",
-    "0.5",
-    "--train.seed",
-    "3",
-]
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +59,16 @@ def lines_of(folder: Path, reader: str, name: str = "completions") -> list[dict[
 
 def right(folder: Path, reader: str) -> np.ndarray:
     """The stored verdicts, a row a problem."""
-    return np.array(
-        [row["strict"]["correct"] for row in lines_of(folder, reader, "grades")]
-    ).reshape(-1, 2)
+    rows = lines_of(folder, reader, "grades")
+    return np.array([row["strict"]["correct"] for row in rows]).reshape(-1, 2)
 
 
 def test_probe_summary_matches_stored_samples(probed: Path) -> None:
     summary = json.loads((probed / "summary.json").read_text())
     assert list(summary["figures"]) == READERS
-    asked = [
-        json.loads((probed / reader / "problems/asked.json").read_text()) for reader in READERS
-    ]
-    assert {setting["seed"] for setting in asked} == {DEMO.train.seed}
+    for reader in READERS:
+        asked = json.loads((probed / reader / "problems/asked.json").read_text())
+        assert asked["seed"] == DEMO.train.seed
     table = {
         cells[1]: cells[2:-1]
         for line in (probed / "summary.md").read_text().splitlines()
@@ -96,10 +79,7 @@ def test_probe_summary_matches_stored_samples(probed: Path) -> None:
         samples, correct = lines_of(probed, reader), right(probed, reader)
         assert len(samples) == 48
         figures = summary["figures"][reader]["problems"]
-        tokens, cut = (
-            np.mean([row["tokens"] for row in samples]),
-            np.mean([row["truncated"] for row in samples]),
-        )
+        tokens, cut = (np.mean([row[name] for row in samples]) for name in ("tokens", "truncated"))
         assert figures["avg_at_k"]["mean"] == pytest.approx(correct.mean())
         assert figures["completion_tokens"]["mean"] == pytest.approx(tokens)
         assert table[reader][0].startswith(f"{100 * correct.mean():.1f} [")
@@ -170,13 +150,8 @@ def controlled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-CONTROLS = [
-    "teacher-other@0",
-    "teacher-other@0.5",
-    "teacher-none",
-    "teacher-answer",
-    "teacher-wrong_answer",
-]
+CONTROLS = ["teacher-other@0", "teacher-other@0.5"]
+CONTROLS += ["teacher-none", "teacher-answer", "teacher-wrong_answer"]
 
 
 def test_probe_controls_hide_as_much_as_own_solution(controlled: Path) -> None:
@@ -199,27 +174,15 @@ def test_probe_controls_hide_as_much_as_own_solution(controlled: Path) -> None:
     assert shares["teacher-wrong_answer"] == 0
 
 
-def test_probe_control_labels_match_ablation() -> None:
-    points = ABLATION_TABLES["controls"].points
-    assert {point.shown: label for label, point in points.items()} == LABELS
-
-
 def test_probe_controls_show_what_training_shows(
     controlled: Path, policy: Policy, problems: list[Problem]
 ) -> None:
     first = {p.id: p for p in first_problems(problems, 12, DEMO.train.seed)}
 
     def shown(reader: str) -> dict[str, str]:
-        config = changed("demo-paint", {"train": {"seed": 3}})
         kind, _, ratio = reader.removeprefix("teacher-").partition("@")
-        made = teacher(
-            policy,
-            config,
-            list(first.values()),
-            float(ratio) if ratio else None,
-            kind,  # type: ignore[arg-type]
-            problems,
-        )
+        hidden, rows = float(ratio) if ratio else None, list(first.values())
+        made = teacher(policy, DEMO, rows, hidden, kind, problems)  # type: ignore[arg-type]
         stored = {row["problem"]: row["prompt"] for row in lines_of(controlled, reader)}
         assert stored == {name: prompt_digest(made.prompts[name]) for name in first}
         return {name: policy.decode(prompt) for name, prompt in made.prompts.items()}
@@ -261,15 +224,15 @@ def test_probe_repeated_reuses_results_and_other_setting_is_refused(
     with pytest.raises(StoreError, match=r"temperature: 1.1 -> 0.7"):
         probe(cooler, probed, problems=24, samples=2, ratios=RATIOS)
     elsewhere = dataclasses.replace(DEMO, context=ContextConfig(placement="prefix"))
-    with pytest.raises(
-        StoreError, match=r"0.5 hidden \(suffix\)' -> 'solution, 0.5 hidden \(prefix\)"
-    ):
+    with pytest.raises(StoreError, match=r"0.5 hidden \(suffix\)' -> .* hidden \(prefix\)"):
         probe(elsewhere, probed, problems=24, samples=2, ratios=(0.5,))
 
 
 @pytest.mark.slow
 def test_probe_killed_and_resumed_gives_same_summary(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "paint.cli", *PROBE, "--folder", str(tmp_path / "killed")]
+    command = [sys.executable, "-m", "paint.cli", "probe", "demo-paint", "--ratios", "0", "0.5"]
+    command += ["--problems", "48", "--samples", "2", "--train.seed", "3"]
+    command += ["--folder", str(tmp_path / "killed")]
     stored = tmp_path / "killed/teacher@0/problems/completions.jsonl"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     until(lambda: stored.exists() and stored.read_bytes().count(b"\n") >= 32, 120)
@@ -282,9 +245,8 @@ def test_probe_killed_and_resumed_gives_same_summary(tmp_path: Path) -> None:
     for reader in READERS:
         assert lines_of(tmp_path / "killed", reader) == lines_of(tmp_path / "undisturbed", reader)
     for name in ("summary.json", "summary.md"):
-        assert (tmp_path / "killed" / name).read_text() == (
-            tmp_path / "undisturbed" / name
-        ).read_text()
+        one, other = (tmp_path / folder / name for folder in ("killed", "undisturbed"))
+        assert one.read_text() == other.read_text()
 
 
 def test_probe_problems_without_answers_are_refused_with_hint(tmp_path: Path) -> None:
@@ -301,14 +263,11 @@ def test_probe_problems_without_answers_are_refused_with_hint(tmp_path: Path) ->
         probe(read_recipe(recipe), tmp_path / "probe", problems=100, samples=2, ratios=(0.25,))
     assert not (tmp_path / "probe").exists()
     # The way out is one; of fewer problems than asked for, all are taken.
-    recipe.write_text(
-        recipe.read_text().replace(f'path = "{data}"', f'path = "{data}"\nanswer_field = "final"')
-    )
+    text = recipe.read_text()
+    recipe.write_text(text.replace(f'"{data}"', f'"{data}"\nanswer_field = "final"'))
     graded = probe(read_recipe(recipe), tmp_path / "probe", problems=100, samples=2, ratios=(0.25,))
-    assert {name: samples.correct.shape for name, samples in graded.items()} == {
-        "student": (1, 2),
-        "teacher@0.25": (1, 2),
-    }
+    shapes = {name: samples.correct.shape for name, samples in graded.items()}
+    assert shapes == {"student": (1, 2), "teacher@0.25": (1, 2)}
 
 
 def test_probe_random_mask_is_stable_across_problem_counts(
@@ -348,11 +307,7 @@ def test_answer_is_visible_in_any_spelling_as_whole_number() -> None:
         ({"data": DataConfig()}, {}, "data.path is not set"),
         ({}, {"problems": 0}, "problems must be at least 1, got 0"),
         ({}, {"samples": 0}, "samples must be at least 1, got 0"),
-        (
-            {},
-            {"ratios": (0.3, 1.0)},
-            r"distinct mask ratios in \[0, 1\), at least one, got \[0.3, 1.0\]",
-        ),
+        ({}, {"ratios": (0.3, 1.0)}, r"in \[0, 1\), at least one, got \[0.3, 1.0\]"),
         ({}, {"ratios": (0.3, 0.3)}, "distinct mask ratios"),
         ({}, {"ratios": ()}, r"at least one, got \[\]"),
         ({"train": TrainConfig(method="sft")}, {}, 'train.method "sft" has no teacher to probe'),

@@ -13,7 +13,7 @@ from datetime import timedelta
 from io import StringIO
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from paint.evaluation.grade import grade
 from paint.evaluation.intervals import compare_seeds, over_seeds
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import Store
-from paint.experiments.ablations import ABLATION_TABLES, ablate
+from paint.experiments.ablations import ABLATION_TABLES, AblationRow, ablate
 from paint.experiments.eval_protocols import demo_protocol, paper_protocol
 from paint.experiments.report import Result, by_run, read_results, write_results
 from paint.experiments.runner import ExperimentRun, run_experiment
@@ -70,35 +70,36 @@ def write_recipes(folder: Path, steps: int) -> list[str]:
     return [str(path) for path in paths.values()]
 
 
+class Experiment(NamedTuple):
+    """An experiment's folder, its command, and what it printed."""
+
+    folder: Path
+    command: list[str]
+    said: str
+
+    def copy(self, folder: Path) -> "Experiment":
+        shutil.copytree(self.folder, folder)
+        return Experiment(folder, [*self.command, "--folder", str(folder)], "")
+
+
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], str]:
-    """An experiment of two recipes and two seeds: its folder, its command, and what it printed."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    """An experiment of two recipes and two seeds."""
     folder = tmp_path_factory.mktemp("experiment")
-    command = [
-        "demo",
-        *write_recipes(folder, steps=2),
-        "--seeds",
-        "2",
-        "--folder",
-        str(folder / "demo"),
-        *SMALL,
-    ]
+    recipes, place = write_recipes(folder, steps=2), ["--folder", str(folder / "demo")]
+    command = ["demo", *recipes, "--seeds", "2", *place, *SMALL]
     with redirect_stdout(StringIO()) as said:
         assert main(command) == 0
-    return folder / "demo", command, said.getvalue()
+    return Experiment(folder / "demo", command, said.getvalue())
 
 
 @pytest.fixture(scope="module")
-def stepped(
-    finished: tuple[Path, list[str], str], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, list[str], str]:
+def stepped(finished: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     """The same experiment, gone on with for its earlier checkpoints."""
-    folder = tmp_path_factory.mktemp("stepped") / "demo"
-    shutil.copytree(finished[0], folder)
-    command = [*finished[1], "--folder", str(folder), "--every-checkpoint"]
+    folder, command, _ = finished.copy(tmp_path_factory.mktemp("stepped") / "demo")
     with redirect_stdout(StringIO()) as said:
-        assert main(command) == 0
-    return folder, command, said.getvalue()
+        assert main([*command, "--every-checkpoint"]) == 0
+    return Experiment(folder, [*command, "--every-checkpoint"], said.getvalue())
 
 
 def bytes_in(folder: Path) -> dict[str, tuple[int, bytes]]:
@@ -110,51 +111,51 @@ def bytes_in(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def right_of(place: Path) -> list[int]:
+    """Correct samples of each problem, from the stored grades."""
+    correct = [row["strict"]["correct"] for row in lines_of(place / "demo/grades.jsonl")]
+    return [int(n) for n in np.reshape(correct, (PROBLEMS, SAMPLES)).sum(axis=1)]
+
+
 def without_times(result: Result) -> Result:
     return replace(result, seconds=0.0)
 
 
 def test_experiment_results_have_one_row_per_run_and_seed(
-    finished: tuple[Path, list[str], str],
+    finished: Experiment,
 ) -> None:
     folder, _, _ = finished
     results = read_results(folder)
     order = [(name, seed) for seed in (0, 1) for name in ("base", "tight", "loose")]
     assert [(result.cell, result.seed) for result in results] == order
     for result in results:
-        place = folder / "evaluation" / f"seed-{result.seed}" / result.cell / "demo"
-        grades = [json.loads(line) for line in (place / "grades.jsonl").read_text().splitlines()]
-        samples = [
-            json.loads(line) for line in (place / "completions.jsonl").read_text().splitlines()
-        ]
-        correct = np.array([grade["strict"]["correct"] for grade in grades]).reshape(
-            PROBLEMS, SAMPLES
-        )
-        assert result.right == correct.sum(axis=1).tolist()
-        assert result.answer_tokens == pytest.approx(
-            np.mean([sample["tokens"] for sample in samples])
-        )
+        place = folder / "evaluation" / f"seed-{result.seed}" / result.cell
+        assert result.right == right_of(place)
+        lengths = [sample["tokens"] for sample in lines_of(place / "demo/completions.jsonl")]
+        assert result.answer_tokens == pytest.approx(np.mean(lengths))
         if result.cell == "base":
             assert (result.steps, result.rollout_tokens, result.seconds) == (0, 0, 0)
             continue
         run = folder / result.cell / f"seed-{result.seed}"
-        rollouts = [
-            json.loads(line)
-            for path in run.glob("rollouts/*")
-            for line in path.read_text().splitlines()
-        ]
+        rollouts = [row for path in run.glob("rollouts/*") for row in lines_of(path)]
         assert (result.steps, len(rollouts)) == (2, 8)
         assert result.rollout_tokens == sum(len(rollout["completion_ids"]) for rollout in rollouts)
-        metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         spent = [
-            v for row in metrics for k, v in row.items() if re.fullmatch("seconds_(?!left).*", k)
+            value
+            for row in lines_of(run / "metrics.jsonl")
+            for name, value in row.items()
+            if re.fullmatch("seconds_(?!left).*", name)
         ]
         assert 0 < result.seconds == pytest.approx(sum(spent))
         assert result.config["train"]["seed"] == result.seed
         assert "step 2/2" in (run / "log.txt").read_text()
 
 
-def test_tables_match_results(finished: tuple[Path, list[str], str]) -> None:
+def test_tables_match_results(finished: Experiment) -> None:
     folder, _, said = finished
     rows = by_run(read_results(folder))
     scores = {
@@ -187,27 +188,18 @@ def test_tables_match_results(finished: tuple[Path, list[str], str]) -> None:
 
 
 def test_experiment_evaluation_uses_checkpoint_of_its_step(
-    finished: tuple[Path, list[str], str], stepped: tuple[Path, list[str], str]
+    finished: Experiment, stepped: Experiment
 ) -> None:
     folder, _, _ = finished
     asked = json.loads((folder / "evaluation/seed-1/loose/demo/asked.json").read_text())
     assert asked["adapter"] is not None
     assert asked["seed"] == 1
     first, last = sorted((folder / "loose/seed-1/checkpoints").iterdir())
-    with redirect_stdout(StringIO()):
-        assert main(["grade", str(folder / "evaluation/seed-1")]) == 0
-    flags = [
-        "--benchmarks",
-        "demo",
-        "--no-thinking",
-        "--rollout.max-new-tokens",
-        "96",
-        "--samples",
-        str(SAMPLES),
-    ]
-    flags += ["--limit", str(PROBLEMS), "--seed", "1", "--folder", str(folder.parent / "evals")]
-    with redirect_stdout(StringIO()):
-        assert main(["eval", str(first), str(last), *flags]) == 0
+    assert main(["grade", str(folder / "evaluation/seed-1")]) == 0
+    command = ["eval", str(first), str(last), "--benchmarks", "demo", "--no-thinking"]
+    command += ["--rollout.max-new-tokens", "96", "--seed", "1", "--samples", str(SAMPLES)]
+    command += ["--limit", str(PROBLEMS), "--folder", str(folder.parent / "evals")]
+    assert main(command) == 0
     digests = [
         json.loads(path.read_text())["adapter"]
         for path in sorted((folder.parent / "evals").glob("*/seed-1-step-*/demo/asked.json"))
@@ -215,36 +207,29 @@ def test_experiment_evaluation_uses_checkpoint_of_its_step(
     assert asked["adapter"] == digests[1] != digests[0]
 
     for name, digest in zip(("loose-step-000001", "loose"), digests, strict=True):
-        place = stepped[0] / "evaluation/seed-1" / name / "demo"
+        place = stepped.folder / "evaluation/seed-1" / name / "demo"
         assert json.loads((place / "asked.json").read_text())["adapter"] == digest
 
 
 def test_experiment_every_checkpoint_adds_evaluations_without_training(
-    finished: tuple[Path, list[str], str], stepped: tuple[Path, list[str], str]
+    finished: Experiment, stepped: Experiment
 ) -> None:
     folder, _, said = stepped
     assert "\ntraining " not in said
     assert said.count("-step-000001, demo: ") == 4
-    before, results = read_results(finished[0]), read_results(folder)
+    before, results = read_results(finished.folder), read_results(folder)
     assert [result for result in results if result.is_last] == before
     added = [result for result in results if not result.is_last]
     assert [(r.cell, r.seed, r.steps) for r in added] == [
         (name, seed, 1) for seed in (0, 1) for name in ("tight", "loose")
     ]
     for result in added:
-        assert not result.is_last
-        run = folder / result.cell / f"seed-{result.seed}"
-        lines = (run / "rollouts/step-000001.jsonl").read_text().splitlines()
-        lengths = [len(json.loads(line)["completion_ids"]) for line in lines]
-        assert result.rollout_tokens == sum(lengths)
+        rollouts = lines_of(folder / result.cell / f"seed-{result.seed}/rollouts/step-000001.jsonl")
+        assert result.rollout_tokens == sum(len(row["completion_ids"]) for row in rollouts)
         [last] = [r for r in before if (r.cell, r.seed) == (result.cell, result.seed)]
         assert 0 < result.seconds < last.seconds
-        place = (
-            folder / f"evaluation/seed-{result.seed}/{result.cell}-step-000001/demo/grades.jsonl"
-        )
-        grades = [json.loads(line) for line in place.read_text().splitlines()]
-        correct = np.array([grade["strict"]["correct"] for grade in grades])
-        assert result.right == correct.reshape(PROBLEMS, SAMPLES).sum(axis=1).tolist()
+        place = folder / f"evaluation/seed-{result.seed}/{result.cell}-step-000001"
+        assert result.right == right_of(place)
     assert any(
         result.right != last.right
         for result in added
@@ -252,69 +237,63 @@ def test_experiment_every_checkpoint_adds_evaluations_without_training(
         if (last.cell, last.seed) == (result.cell, result.seed)
     )
 
-    headline = (finished[0] / "results.md").read_text().rstrip()
+    headline = (finished.folder / "results.md").read_text().rstrip()
     assert (folder / "results.md").read_text().startswith(headline)
     for ending in ("svg", "png"):
         drawn = (folder / f"results.{ending}").read_bytes()
-        assert drawn == (finished[0] / f"results.{ending}").read_bytes()
+        assert drawn == (finished.folder / f"results.{ending}").read_bytes()
         assert (folder / f"efficiency.{ending}").stat().st_size > 1000
     assert "Avg@3 by step" in said
     assert "reach the last Avg@3 of loose" in said
 
 
 def test_tables_without_every_checkpoint_omit_earlier_ones(
-    finished: tuple[Path, list[str], str],
-    stepped: tuple[Path, list[str], str],
+    finished: Experiment,
+    stepped: Experiment,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    folder = tmp_path / "demo"
-    shutil.copytree(stepped[0], folder)
-    command = [word for word in stepped[1] if word != "--every-checkpoint"]
-    assert main([*command, "--folder", str(folder)]) == 0
+    folder, command, _ = stepped.copy(tmp_path / "demo")
+    assert main([word for word in command if word != "--every-checkpoint"]) == 0
     assert "by step" not in capsys.readouterr().out
     written = (folder / "results.md").read_bytes()
-    assert written == (finished[0] / "results.md").read_bytes()
+    assert written == (finished.folder / "results.md").read_bytes()
     assert len(read_results(folder)) == 10
 
 
 def test_experiment_evaluation_interrupted_between_checkpoints_resumes(
-    stepped: tuple[Path, list[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stepped: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "demo"
-    shutil.copytree(stepped[0], folder)
+    folder, command, _ = stepped.copy(tmp_path / "demo")
     (folder / "results.jsonl").unlink()
     shutil.rmtree(folder / "evaluation/seed-0/loose")
     shutil.rmtree(folder / "evaluation/seed-1")
-    command = [*stepped[1], "--folder", str(folder)]
 
     def grade_or_end(store: Store, grader: MathGrader, display: Display) -> GradedSamples:
         if store.folder.parent.name == "loose":
             raise KeyboardInterrupt
         return grade(store, grader, display)
 
-    with monkeypatch.context() as patched, redirect_stdout(StringIO()):
+    with monkeypatch.context() as patched:
         patched.setattr("paint.experiments.runner.grade", grade_or_end)
         assert main(command) == 130
     assert {result.cell for result in read_results(folder)} == {"base", "tight"}
 
-    with redirect_stdout(StringIO()):
-        assert main(command) == 0
+    assert main(command) == 0
     ours, wanted = (
-        {(r.cell, r.seed, r.steps): r for r in read_results(path)} for path in (folder, stepped[0])
+        {(r.cell, r.seed, r.steps): r for r in read_results(path)}
+        for path in (folder, stepped.folder)
     )
     assert ours == wanted
     for name in ("results.md", "efficiency.svg"):
-        assert (folder / name).read_bytes() == (stepped[0] / name).read_bytes()
+        assert (folder / name).read_bytes() == (stepped.folder / name).read_bytes()
 
 
 def test_experiment_missing_checkpoint_is_named_and_retrained(
-    stepped: tuple[Path, list[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stepped: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "demo"
-    shutil.copytree(stepped[0], folder)
+    folder, command, _ = stepped.copy(tmp_path / "demo")
     (folder / "results.jsonl").unlink()
-    command = [*stepped[1], "--folder", str(folder)]
     checkpoints = folder / "tight/seed-1/checkpoints"
     shutil.rmtree(checkpoints / "step-000001")
     assert main(command) == 2
@@ -326,7 +305,7 @@ def test_experiment_missing_checkpoint_is_named_and_retrained(
     assert main(command) == 0
     ours, wanted = (
         {(r.cell, r.seed, r.steps): without_times(r) for r in read_results(path)}
-        for path in (folder, stepped[0])
+        for path in (folder, stepped.folder)
     )
     assert ours == wanted
 
@@ -346,7 +325,7 @@ def test_experiment_checkpoint_steps_follow_settings_and_need_earlier_ones(
 
 
 def test_experiment_progress_reports_position_and_remaining_time(
-    finished: tuple[Path, list[str], str],
+    finished: Experiment,
 ) -> None:
     _, _, said = finished
     parts = re.findall(
@@ -363,7 +342,7 @@ def test_experiment_progress_reports_position_and_remaining_time(
 
 
 def test_experiment_repeated_command_changes_no_results(
-    finished: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
+    finished: Experiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, command, said = finished
     kept = ("results.jsonl", "tight", "loose", "evaluation")
@@ -381,7 +360,7 @@ def test_experiment_repeated_command_changes_no_results(
 
 
 def test_experiment_deleted_results_are_rebuilt_and_corrupt_ones_refused(
-    finished: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
+    finished: Experiment, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, command, _ = finished
     path = folder / "results.jsonl"
@@ -400,13 +379,11 @@ def test_experiment_deleted_results_are_rebuilt_and_corrupt_ones_refused(
 
 
 def test_experiment_run_with_missing_metrics_is_refused(
-    finished: tuple[Path, list[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, command, _ = finished
-    shutil.copytree(folder, tmp_path / "demo")
-    command = [*command, "--folder", str(tmp_path / "demo")]
-    (tmp_path / "demo/results.jsonl").unlink()
-    path = tmp_path / "demo/loose/seed-1/metrics.jsonl"
+    folder, command, _ = finished.copy(tmp_path / "demo")
+    (folder / "results.jsonl").unlink()
+    path = folder / "loose/seed-1/metrics.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[: whole.index(b"\n") + 1])
     assert main(command) == 2
@@ -417,7 +394,7 @@ def test_experiment_run_with_missing_metrics_is_refused(
 
 @pytest.mark.slow
 def test_experiment_full_disk_is_reported_and_command_resumes(
-    finished: tuple[Path, list[str], str], tmp_path: Path
+    finished: Experiment, tmp_path: Path
 ) -> None:
     _, command, _ = finished
     command = [sys.executable, "-m", "paint.cli", *command, "--folder", str(tmp_path / "demo")]
@@ -431,20 +408,30 @@ def test_experiment_full_disk_is_reported_and_command_resumes(
         assert str(tmp_path / "demo") in result.stderr
         assert "Traceback" not in result.stderr
     subprocess.run(command, check=True, capture_output=True)
-    ours, wanted = (read_results(path) for path in (tmp_path / "demo", finished[0]))
+    ours, wanted = (read_results(path) for path in (tmp_path / "demo", finished.folder))
     assert list(map(without_times, ours)) == list(map(without_times, wanted))
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "flags", "message"),
     [
-        (("steps = 2", "steps = 3"), "train.steps: 2 -> 3"),
-        (("clip = 0.06", "clip = 0.1"), "objective.clip: 0.06 -> 0.1"),
+        (
+            ("steps = 2", "steps = 3"),
+            [],
+            "tight, seed 0, in another setting:\n  train.steps: 2 -> 3",
+        ),
+        (
+            ("clip = 0.06", "clip = 0.1"),
+            [],
+            "tight, seed 0, in another setting:\n  objective.clip: ",
+        ),
+        (("", ""), ["--samples", "4"], "base, seed 0, in another setting:\n  samples: 3 -> 4\n"),
     ],
 )
 def test_experiment_other_setting_in_same_folder_is_refused_with_difference(
-    finished: tuple[Path, list[str], str],
+    finished: Experiment,
     change: tuple[str, str],
+    flags: list[str],
     message: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -454,26 +441,18 @@ def test_experiment_other_setting_in_same_folder_is_refused_with_difference(
     before = bytes_in(folder)
     recipe.write_text(text.replace(*change))
     try:
-        assert main(command) == 2
+        assert main([*command, *flags]) == 2
     finally:
         recipe.write_text(text)
     error = capsys.readouterr().err
-    assert f"{folder} holds tight, seed 0, in another setting:\n  {message}\n" in error
+    assert f"{folder} holds {message}" in error
     assert "choose another place (--folder)" in error
     assert bytes_in(folder) == before
 
 
-def test_experiment_other_evaluation_in_same_folder_is_refused(
-    finished: tuple[Path, list[str], str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, command, _ = finished
-    assert main([*command, "--samples", "4"]) == 2
-    assert "samples: 3 -> 4" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_experiment_two_processes_share_experiment_and_survive_kill_of_one(
-    finished: tuple[Path, list[str], str], tmp_path: Path
+    finished: Experiment, tmp_path: Path
 ) -> None:
     folder, command, _ = finished
     shared = tmp_path / "shared"
@@ -496,7 +475,7 @@ def test_experiment_two_processes_share_experiment_and_survive_kill_of_one(
 
 
 def test_experiment_idle_process_waits_for_others_and_leaves_no_lock(
-    finished: tuple[Path, list[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, command, _ = finished
     results, shared = read_results(folder), tmp_path / "shared"
@@ -605,54 +584,15 @@ def test_experiment_changed_problems_are_refused_before_training(
 
 
 def test_by_run_results_of_other_problems_are_refused(
-    finished: tuple[Path, list[str], str],
+    finished: Experiment,
 ) -> None:
-    first, second, third, *_ = read_results(finished[0])
+    first, second, third, *_ = read_results(finished.folder)
     with pytest.raises(RunError, match="tight, seed 0 was evaluated on other problems than base"):
         by_run([first, replace(second, problems=second.problems[::-1])])
     assert first.trained_on == ""
     assert len(second.trained_on) == 16
     with pytest.raises(RunError, match="loose, seed 0 was trained on other problems than tight"):
         by_run([first, second, replace(third, trained_on="0" * 16)])
-
-
-KILLED = """
-import os, signal, sys
-from paint.cli import main
-from paint.evaluation.store import Store
-
-add = Store.add
-
-def add_or_die(store, sample):
-    add(store, sample)
-    if store.folder.parent.name == "loose-step-000001" and len(store.written) == 7:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Store.add = add_or_die
-main(sys.argv[1:])
-"""
-"""A process that is killed after the seventh sample of an earlier checkpoint."""
-
-
-@pytest.mark.slow
-def test_experiment_killed_during_checkpoint_evaluation_resumes_to_same_results(
-    stepped: tuple[Path, list[str], str], tmp_path: Path
-) -> None:
-    folder = tmp_path / "demo"
-    command = [*stepped[1], "--folder", str(folder)]
-    killed = subprocess.run([sys.executable, "-c", KILLED, *command], capture_output=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
-    store = folder / "evaluation/seed-0/loose-step-000001/demo"
-    assert len((store / "completions.jsonl").read_text().splitlines()) == 7
-    assert {result.cell for result in read_results(folder)} == {"base", "tight"}
-
-    with redirect_stdout(StringIO()):
-        assert main(command) == 0
-    ours, wanted = (
-        {(r.cell, r.seed, r.steps): without_times(r) for r in read_results(path)}
-        for path in (folder, stepped[0])
-    )
-    assert ours == wanted
 
 
 @pytest.mark.slow
@@ -690,8 +630,7 @@ def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(
     assert "tight, seed 0" not in third.stdout.partition("The demo")[0]
     assert {name: bytes_in(killed / name) for name in done} == done
 
-    with redirect_stdout(StringIO()):
-        assert main(["demo", *recipes, "--folder", str(tmp_path / "undisturbed"), *SMALL]) == 0
+    assert main(["demo", *recipes, "--folder", str(tmp_path / "undisturbed"), *SMALL]) == 0
     undisturbed = read_results(tmp_path / "undisturbed")
     assert list(map(without_times, read_results(killed))) == list(map(without_times, undisturbed))
     assert (
@@ -702,70 +641,36 @@ def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(
 
 
 def test_grids_match_paper() -> None:
-    def varied(table: str, *keys: str) -> list[tuple[Any, ...]]:
-        fixed = {
-            "correct": 0.40,
-            "wrong": 0.30,
-            "placement": "suffix",
-            "mix": 0.0,
-            "top_fraction": 0.0,
-        }
-        for point in ABLATION_TABLES[table].points.values():
-            assert all(
-                getattr(point, key) == value for key, value in fixed.items() if key not in keys
-            )
-        return [
-            tuple(getattr(point, key) for key in keys)
-            for point in ABLATION_TABLES[table].points.values()
-        ]
-
     # Paper, section 'Ablation Studies': tables mask_ratio_ablation, mask_strategy_ablation,
     # interpolation_ablation.
-    assert varied("mask-ratio", "correct", "wrong") == [
-        (0.00, 0.00),
-        (0.25, 0.25),
-        (0.50, 0.50),
-        (0.75, 0.75),
-        (0.50, 0.25),
-        (0.50, 0.30),
-        (0.40, 0.30),
+    fixed = AblationRow(correct=0.40, wrong=0.30, placement="suffix", mix=0.0, top_fraction=0.0)
+    ratios = [(0, 0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (0.5, 0.25), (0.5, 0.3), (0.4, 0.3)]
+    mixes = [(0, 0), (0.01, 1), (0.03, 1), (0.05, 1), (0.03, 0.01), (0.03, 0.03), (0.03, 0.05)]
+    papers = {
+        "mask-ratio": [replace(fixed, correct=correct, wrong=wrong) for correct, wrong in ratios],
+        "mask-placement": [
+            replace(fixed, placement=name)  # type: ignore[arg-type]
+            for name in ("prefix", "middle", "random", "suffix")
+        ],
+        "interpolation": [replace(fixed, mix=mix, top_fraction=share) for mix, share in mixes],
+    }
+    assert {name: list(ABLATION_TABLES[name].points.values()) for name in papers} == papers
+    baselines = {name: table.points[table.baseline] for name, table in ABLATION_TABLES.items()}
+    assert [baselines[name] for name in papers] == [
+        replace(fixed, correct=0, wrong=0),
+        fixed,
+        fixed,
     ]
-    assert varied("mask-placement", "placement") == [
-        ("prefix",),
-        ("middle",),
-        ("random",),
-        ("suffix",),
-    ]
-    assert varied("interpolation", "mix", "top_fraction") == [
-        (0.00, 0.00),
-        (0.01, 1.00),
-        (0.03, 1.00),
-        (0.05, 1.00),
-        (0.03, 0.01),
-        (0.03, 0.03),
-        (0.03, 0.05),
-    ]
-    baselines = {table: grid.points[grid.baseline] for table, grid in ABLATION_TABLES.items()}
-    assert (baselines["mask-ratio"].correct, baselines["mask-ratio"].wrong) == (0, 0)
-    assert baselines["mask-placement"].placement == "suffix"
-    assert (baselines["interpolation"].mix, baselines["interpolation"].top_fraction) == (0, 0)
 
 
 def test_grid_point_changes_only_varied_settings() -> None:
     recipe = read_recipe(find_recipe("paint-qwen3-1.7b"))
-    assert (
-        ABLATION_TABLES["interpolation"].points["0.03/0.03"].of(recipe) == recipe
-    )  # the paper's choice is its main setting
+    interpolation = ABLATION_TABLES["interpolation"]
+    assert interpolation.points["0.03/0.03"].of(recipe) == recipe  # the paper's main setting
     point = ABLATION_TABLES["mask-ratio"].points["0.50/0.25"].of(recipe)
-    assert (
-        point.context.mask_ratio_correct,
-        point.context.mask_ratio_wrong,
-        point.context.placement,
-    ) == (
-        0.5,
-        0.25,
-        "suffix",
-    )
+    context = point.context
+    ratios = (context.mask_ratio_correct, context.mask_ratio_wrong, context.placement)
+    assert ratios == (0.5, 0.25, "suffix")
     assert (point.objective.interpolation_weight, point.objective.top_fraction) == (0, 0)
     restored = replace(point.objective, interpolation_weight=0.03, top_fraction=0.03)
     assert replace(point, context=recipe.context, objective=restored) == recipe
@@ -790,99 +695,71 @@ def test_ablation_of_model_uses_paper_evaluation_and_recipe_engine(
         rollout=replace(config.rollout, engine="vllm", urls=("http://node:1",), batch_size=48),
     )
     exam = paper_protocol(config, str(problems), None, 12)
-    facts = {
-        "benchmark": "mine",
-        "problems": 1,
-        "samples": 12,
-        "thinking": True,
-        "temperature": 1.0,
-        "top_p": 0.95,
-    }
-    assert exam.table.items() >= (facts | {"top_k": -1, "max_new_tokens": 38_912}).items()
-    assert (exam.rollout.engine, exam.rollout.urls, exam.rollout.batch_size) == (
-        "vllm",
-        ("http://node:1",),
-        48,
-    )
+    paper = {"temperature": 1.0, "top_p": 0.95, "top_k": -1, "max_new_tokens": 38_912}
+    facts = {"benchmark": "mine", "problems": 1, "samples": 12, "thinking": True}
+    assert exam.table.items() >= (facts | paper).items()
+    rollout = exam.rollout
+    assert (rollout.engine, rollout.urls, rollout.batch_size) == ("vllm", ("http://node:1",), 48)
 
 
-# Two rows of each table: the one that they share, and one that is compared with it.
-TWO_ROWS = {"mask-placement": ("middle", "suffix"), "interpolation": ("0.00/0.00", "0.05/1.00")}
-ALL_ROWS = {table: tuple(ABLATION_TABLES[table].points) for table in TWO_ROWS}
-
-
-@pytest.mark.parametrize(
-    "kept",
-    [
-        pytest.param(TWO_ROWS, id="two rows of each"),
-        pytest.param(ALL_ROWS, id="all rows", marks=pytest.mark.slow),
-    ],
-)
-def test_ablation_trains_setting_shared_by_two_tables_once(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    kept: dict[str, tuple[str, ...]],
-) -> None:
-    for table, labels in kept.items():
-        points = {label: ABLATION_TABLES[table].points[label] for label in labels}
-        monkeypatch.setitem(ABLATION_TABLES, table, replace(ABLATION_TABLES[table], points=points))
+@pytest.fixture
+def two_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A recipe, and of two tables the row that they share and one that is compared with it."""
+    kept = {"mask-placement": ("middle", "suffix"), "interpolation": ("0.00/0.00", "0.05/1.00")}
+    for name, labels in kept.items():
+        table = ABLATION_TABLES[name]
+        points = {label: table.points[label] for label in labels}
+        monkeypatch.setitem(ABLATION_TABLES, name, replace(table, points=points))
     recipe = tmp_path / "tiny.toml"
-    recipe.write_text(RECIPE.format(clip=0.3, steps=1).replace("batch_size = 4", "batch_size = 2"))
+    recipe.write_text(RECIPE.format(clip=0.3, steps=2).replace("batch_size = 4", "batch_size = 2"))
+    return recipe
+
+
+def test_ablation_trains_setting_shared_by_two_tables_once(
+    two_rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "ablate"
     shared = folder / "suffix-0.40-0.30-mix-0.00-0.00"
 
     def run(table: str) -> list[Result]:
-        config = read_recipe(recipe)
+        config = read_recipe(two_rows)
         return ablate(table, config, folder, seeds=[0], benchmark=None, problems=2, samples=2)
 
-    placements, mixes = map(len, kept.values())
-    assert len(run("mask-placement")) == 1 + placements
+    assert len(run("mask-placement")) == 3
     before = bytes_in(shared)
     assert len(before) > 5
-    assert len(run("interpolation")) == 1 + mixes
+    assert len(run("interpolation")) == 3
     assert bytes_in(shared) == before
-    assert len(read_results(folder)) == 1 + placements + mixes - 1
+    assert len(read_results(folder)) == 4
     said = capsys.readouterr().out
-    _, is_said, second = said.partition(f"2 of {1 + mixes} are in")
+    _, is_said, second = said.partition("2 of 3 are in")
     assert is_said
-    assert f"of {1 + mixes}: suffix-0.40-0.30-mix-0.00-0.00" not in second
+    assert "of 3: suffix-0.40-0.30-mix-0.00-0.00" not in second
     assert "0.05/1.00 less 0.00/0.00" in (folder / "interpolation.md").read_text()
-    for table, labels in kept.items():
-        drawn = (folder / f"{table}.svg").read_text()
-        for label in ("base", *labels):
-            assert f">{label}</text>" in drawn, label
-        assert (folder / f"{table}.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("mask-placement", "interpolation"):
+        drawn = (folder / f"{name}.svg").read_text()
+        assert all(f">{label}</text>" in drawn for label in ("base", *ABLATION_TABLES[name].points))
+        assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_ablation_shows_every_checkpoint_and_best_per_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    points = {
-        label: ABLATION_TABLES["mask-placement"].points[label] for label in ("middle", "suffix")
-    }
-    grid = replace(ABLATION_TABLES["mask-placement"], points=points)
-    monkeypatch.setitem(ABLATION_TABLES, "mask-placement", grid)
-    recipe, folder = tmp_path / "tiny.toml", tmp_path / "ablate"
-    recipe.write_text(RECIPE.format(clip=0.3, steps=2).replace("batch_size = 4", "batch_size = 2"))
+def test_ablation_shows_every_checkpoint_and_best_per_seed(two_rows: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "ablate"
     flags = ["--problems", "2", "--samples", "2", "--seeds", "1", "--every-checkpoint"]
-    with redirect_stdout(StringIO()) as said:
-        command = ["ablate", "mask-placement", str(recipe), *flags, "--folder", str(folder)]
-        assert main(command) == 0
-    results = [(result.cell, result.steps) for result in read_results(folder)]
+    assert main(["ablate", "mask-placement", str(two_rows), *flags, "--folder", str(folder)]) == 0
+    points = ABLATION_TABLES["mask-placement"].points
     names = [point.name for point in points.values()]
+    results = [(result.cell, result.steps) for result in read_results(folder)]
     assert results == [("base", 0), *((name, step) for name in names for step in (1, 2))]
-    for text in (said.getvalue(), (folder / "mask-placement.md").read_text()):
-        rows = [re.findall(r"[\w/.]+", line)[:2] for line in text.splitlines()]
-        assert all([label, step] in rows for label in points for step in ("1", "2"))
-        assert "Not a result: Avg@2 of each seed's best checkpoint" in " ".join(text.split())
-        assert "What it takes to reach" not in text
+    text = (folder / "mask-placement.md").read_text()
+    rows = [re.findall(r"[\w/.]+", line)[:2] for line in text.splitlines()]
+    assert all([label, step] in rows for label in points for step in ("1", "2"))
+    assert "Not a result: Avg@2 of each seed's best checkpoint" in text
+    assert "What it takes to reach" not in text
     assert not (folder / "efficiency.svg").exists()
 
 
-@pytest.mark.parametrize("table", ABLATION_TABLES)
 def test_ablation_of_recipe_without_masking_is_refused(
-    table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["ablate", table, "demo-sft", "--folder", str(tmp_path)]) == 2
+    assert main(["ablate", "controls", "demo-sft", "--folder", str(tmp_path)]) == 2
     assert 'train.method "sft"' in capsys.readouterr().err

@@ -10,7 +10,6 @@ The paper's own results are not shown: they come from a single run of another mo
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from paint.config.schema import Config, ConfigError, ContextSource
 from paint.core.display import Display
@@ -18,6 +17,7 @@ from paint.demo.files import NAME
 from paint.experiments.eval_protocols import demo_protocol, paper_protocol
 from paint.experiments.report import Report, Result, publish
 from paint.experiments.runner import ExperimentRun, run_experiment
+from paint.objective.masking import Placement
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class AblationRow:
 
     correct: float = 0.40
     wrong: float = 0.30
-    placement: Literal["suffix", "prefix", "middle", "random"] = "suffix"
+    placement: Placement = "suffix"
     mix: float = 0.0
     top_fraction: float = 0.0
     shown: ContextSource = "own"
@@ -55,79 +55,77 @@ class AblationRow:
 
 @dataclass(frozen=True)
 class AblationTable:
-    """An ablation table.
-
-    Attributes:
-        points: the rows by label, in order.
-        baseline: label of the row that the others are compared with.
-        is_papers: whether the table is in the paper.
-    """
+    """A table: its rows by label, and the label of the row that the others are compared with."""
 
     title: str
     points: dict[str, AblationRow]
     baseline: str
-    is_papers: bool = True
 
 
-def _ratios(*pairs: tuple[float, float]) -> dict[str, AblationRow]:
-    return {
-        f"{correct:.2f}/{wrong:.2f}": AblationRow(correct=correct, wrong=wrong)
-        for correct, wrong in pairs
-    }
+CONTROLS: dict[ContextSource, str] = {
+    "none": "none",
+    "other": "another problem's solution",
+    "wrong_answer": "a wrong answer",
+    "answer": "the right answer",
+    "own": "its own solution",
+}
+"""What the teacher reads, and how tables call it."""
 
+PLACEMENTS: tuple[Placement, ...] = ("prefix", "middle", "random", "suffix")
 
-def _mixes(*pairs: tuple[float, float]) -> dict[str, AblationRow]:
-    return {
-        f"{mix:.2f}/{share:.2f}": AblationRow(mix=mix, top_fraction=share) for mix, share in pairs
-    }
+MASK_RATIOS = (
+    (0.0, 0.0),
+    (0.25, 0.25),
+    (0.5, 0.5),
+    (0.75, 0.75),
+    (0.5, 0.25),
+    (0.5, 0.3),
+    (0.4, 0.3),
+)
+"""Of correct and of wrong rollouts (paper: table 'mask_ratio_ablation')."""
 
+INTERPOLATIONS = (
+    (0.0, 0.0),
+    (0.01, 1.0),
+    (0.03, 1.0),
+    (0.05, 1.0),
+    (0.03, 0.01),
+    (0.03, 0.03),
+    (0.03, 0.05),
+)
+"""Weight and top fraction (paper: table 'interpolation_ablation')."""
 
 ABLATION_TABLES = {
-    # Paper: table 'mask_ratio_ablation'.
     "mask-ratio": AblationTable(
         "Mask ratios (correct/wrong): suffix, no interpolation",
-        _ratios(
-            (0.0, 0.0), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75), (0.5, 0.25), (0.5, 0.3), (0.4, 0.3)
-        ),
+        {
+            f"{correct:.2f}/{wrong:.2f}": AblationRow(correct=correct, wrong=wrong)
+            for correct, wrong in MASK_RATIOS
+        },
         "0.00/0.00",
     ),
     # Paper: table 'mask_strategy_ablation'.
     "mask-placement": AblationTable(
         "Mask placement: ratios 0.40 and 0.30, no interpolation",
-        {
-            "prefix": AblationRow(placement="prefix"),
-            "middle": AblationRow(placement="middle"),
-            "random": AblationRow(placement="random"),
-            "suffix": AblationRow(placement="suffix"),
-        },
+        {name: AblationRow(placement=name) for name in PLACEMENTS},
         "suffix",
     ),
-    # Paper: table 'interpolation_ablation'.
     "interpolation": AblationTable(
         "Interpolation (mix/top fraction): suffix, ratios 0.40 and 0.30",
-        _mixes(
-            (0.0, 0.0),
-            (0.01, 1.0),
-            (0.03, 1.0),
-            (0.05, 1.0),
-            (0.03, 0.01),
-            (0.03, 0.03),
-            (0.03, 0.05),
-        ),
+        {
+            f"{mix:.2f}/{share:.2f}": AblationRow(mix=mix, top_fraction=share)
+            for mix, share in INTERPOLATIONS
+        },
         "0.00/0.00",
     ),
     # Ours: how much of a gain comes from the content of the solution?
     "controls": AblationTable(
         "Context of the teacher (context.source): ratios 0.40 and 0.30, interpolation 0.03/0.03",
         {
-            "none": AblationRow(mix=0.03, top_fraction=0.03, shown="none"),
-            "another problem's solution": AblationRow(mix=0.03, top_fraction=0.03, shown="other"),
-            "a wrong answer": AblationRow(mix=0.03, top_fraction=0.03, shown="wrong_answer"),
-            "the right answer": AblationRow(mix=0.03, top_fraction=0.03, shown="answer"),
-            "its own solution": AblationRow(mix=0.03, top_fraction=0.03),
+            label: AblationRow(mix=0.03, top_fraction=0.03, shown=shown)
+            for shown, label in CONTROLS.items()
         },
         "its own solution",
-        is_papers=False,
     ),
 }
 

@@ -37,6 +37,7 @@ from paint.evaluation.intervals import compare
 from paint.evaluation.metrics import GradedSamples, avg_at_k
 from paint.evaluation.store import write_summary
 from paint.evaluation.tables import Sheet, markdown, print_sheets, summary_json
+from paint.experiments.ablations import CONTROLS
 from paint.grading.math.compare import boxed
 from paint.grading.registry import find_grader
 from paint.inference.engine import derive_seed, sampling_from
@@ -46,14 +47,6 @@ from paint.training.prompt_filter import filter_problems
 
 STUDENT, PROBLEMS = "student", "problems"
 COLUMNS = ("", "Avg@{k}", "less the student's", "tokens an answer", "truncated", "answer visible")
-LABELS: dict[ContextSource, str] = {
-    "own": "its own solution",
-    "other": "another problem's solution",
-    "none": "none",
-    "answer": "the right answer",
-    "wrong_answer": "a wrong answer",
-}
-"""Labels of the contexts, as in `paint ablate controls`."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +218,7 @@ def teacher(
     visible = [answer_is_visible(p, views[p.id].context or "") for p in problems]
     prompts = {name: view.prompt for name, view in views.items()}
 
-    what = "solution" if shown == "own" else LABELS[shown]
+    what = "solution" if shown == "own" else CONTROLS[shown]
     if ratio is not None:
         what += f", {ratio:g} hidden ({options.placement})"
     if shown != "none" and options.wording != "as_shown":

@@ -402,8 +402,14 @@ def save_curves(path: Path, report: Report, results: Results) -> None:
 @contextmanager
 def _figure(path: Path, title: str, size: tuple[float, float]) -> Iterator[Figure]:
     """Yield an empty figure, then write it to PATH.svg and PATH.png. Raises OSError."""
-    settings = {"svg.fonttype": "none", "svg.hashsalt": "paint", "font.size": 9}
-    with matplotlib.rc_context({**settings, "text.parse_math": False}):
+    with matplotlib.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "paint",
+            "font.size": 9,
+            "text.parse_math": False,
+        }
+    ):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
         figure.suptitle(sanitize_for_terminal(title), fontsize=10)
