@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -30,7 +29,6 @@ from paint.config.schema import (
     TrainConfig,
 )
 from paint.core.distributed import MESSAGE_NUMBERS
-from paint.demo.files import MODEL
 from paint.estimate.memory import (
     MESSAGE,
     Memory,
@@ -190,26 +188,6 @@ def test_training_memory_matches_fake_tensor_count(
         assert highest <= (planned_backward + planned.gradients) * 1.1
 
 
-def test_training_memory_of_four_models_matches_earlier_count() -> None:
-    """GB on one GPU, and on each of eight with layers divided: one row of 16k, 8k to the teacher.
-
-    The earlier count was of the library's adapters, which keep more.
-    """
-    known = {
-        "Qwen/Qwen3-8B": (31, 20),
-        "Qwen/Qwen3-14B": (50, 28),
-        "Qwen/Qwen3-32B": (95, 43),
-        "meta-llama/Llama-3.3-70B-Instruct": (189, 72),
-    }
-    for path, (whole, divided) in known.items():
-        config = Config(model=replace(CHECKPOINTED, path=path))
-        found = [
-            training_memory(config, SHAPES[path], LONG, shards=n, ranks=n).peak / 1e9
-            for n in (1, 8)
-        ]
-        assert found == [pytest.approx(whole, rel=0.1), pytest.approx(divided, rel=0.1)]
-
-
 @pytest.mark.parametrize("lengths", [[60], [60, 25, 59]])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_training_memory_saved_bytes_match_real_model(
@@ -242,11 +220,7 @@ def test_training_memory_matches_hand_count() -> None:
     memory = training_memory(config, shape, Rows(1, 200, 2000, 1024))
     trained = 64 * 28 * sum(sum(pair) for pair in shape.matrices.values())
     assert memory.layers + memory.ends == 2 * shape.parameters
-    assert (memory.adapters, memory.gradients, memory.optimizer) == (
-        4 * trained,
-        4 * trained,
-        8 * trained,
-    )
+    assert memory.adapters == memory.gradients == memory.optimizer / 2 == 4 * trained
     assert memory.logits == 1024 * 151_936 * (4 + 4 + 2)
     assert memory.states == 1024 * 2048 * (2 + 2 + 4)
     a_token = 12 * 2048 + 8 * 2048 + 8 * 1024 + 8 * 6144 + 28 * 64 + 8 * 16 + 4 * 8 + 8
@@ -321,11 +295,6 @@ def test_server_memory_cache_is_what_weights_leave() -> None:
     assert server.fits
     tight = server_memory(config, shape, memory=20e9, share=0.9, longest=9216, gpus=1)
     assert (tight.cache, tight.tokens, tight.fits) == (0, 0, False)
-
-
-def test_shape_of_demo_is_read_from_its_folder() -> None:
-    assert shape_of(str(MODEL)) == shape_of("demo")
-    assert Path(MODEL, "config.json").is_file()
 
 
 def test_message_size_constant_matches_distributed() -> None:

@@ -13,7 +13,7 @@ import torch
 from paint.cli import main
 from paint.cli.main import parse
 from paint.config.recipe import find_recipe, read_recipe
-from paint.config.schema import Config, ConfigError, ModelConfig, RolloutConfig, TrainConfig
+from paint.config.schema import Config, ConfigError, RolloutConfig, TrainConfig
 from paint.core.display import Display
 from paint.estimate.plan import (
     Plan,
@@ -62,14 +62,10 @@ def test_choose_split_one_gpu_or_colocate_shares_gpus() -> None:
     ("gpus", "server", "trainers", "servers"),
     [
         (2, 1, 1, 1),
-        (3, 1, 2, 1),
         (5, 1, 3, 2),
-        (8, 1, 4, 4),
         (3, 2, 1, 2),
         (6, 2, 4, 2),
-        (8, 2, 4, 4),
         (6, 4, 2, 4),
-        (8, 4, 4, 4),
     ],
 )
 def test_choose_split_half_of_gpus_serve_in_complete_servers(
@@ -157,21 +153,7 @@ def test_usual_rows_have_shorter_references() -> None:
     assert sft.rows().completion == 8192 - 250
 
 
-def test_sharded_layers_need_less_memory() -> None:
-    plan = make_plan(of_model("Qwen/Qwen3-32B", RECIPE), 8)
-    divided = replace(plan, config=of_model("Qwen/Qwen3-32B", RECIPE, shard=True))
-    assert not plan.fits
-    assert divided.fits
-    assert divided.shards == 8
-    assert divided.memory.layers == plan.memory.layers / 8
-
-
 # What is refused
-
-
-def test_require_fit_accepts_plan_that_fits() -> None:
-    require_fit(make_plan(RECIPE, 1, 1, 80e9))
-    require_fit(make_plan(read_recipe(find_recipe("demo-paint")), 1, 1, 24e9))
 
 
 def test_require_fit_ignores_rare_longest_references() -> None:
@@ -256,12 +238,9 @@ def test_start_prints_plan_and_refuses_only_on_gpu(
     ("config", "gpus", "nodes"),
     [(RECIPE, 1, 1), (RECIPE, 8, 1), (SERVED, 8, 2), (of_model(LLAMA), 8, 1)],
 )
-def test_plan_lines_name_every_part_as_estimate(config: Config, gpus: int, nodes: int) -> None:
+def test_plan_lines_have_server_where_one_serves(config: Config, gpus: int, nodes: int) -> None:
     plan = make_plan(config, gpus, nodes)
     text = "\n".join(lines(plan))
-    assert "an estimate, nothing was loaded" in text.splitlines()[0]
-    for part in ("adapters", "optimizer", "gradients", "peak", "longest completion", "assumed"):
-        assert part in text
     assert ("server " in text) == bool(plan.split.servers)
     assert max(map(len, lines(plan))) < 250
 
@@ -308,10 +287,3 @@ def test_plan_command_takes_recipe_flags_and_refuses_unknown_models(
     assert "has no config.json here" in capsys.readouterr().err
     assert main(["plan", "paint-qwen3-8b", "--model.lora-targets", "experts"]) == 2
     assert "model.lora_targets names experts" in capsys.readouterr().err
-
-
-def test_plan_full_tuning_counts_optimizer() -> None:
-    config = Config(model=ModelConfig(path="Qwen/Qwen3-1.7B", train_mode="full", dtype="float32"))
-    plan = make_plan(config)
-    assert plan.memory.optimizer == 8 * plan.shape.parameters
-    assert "all weights are trained" in "\n".join(lines(plan))

@@ -13,27 +13,17 @@ from paint.config.schema import ConfigError
 from paint.demo.files import MODEL
 from paint.estimate.shapes import SHAPES, Shape, shape_of
 
-LLAMA = LlamaConfig(
-    vocab_size=96,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    tie_word_embeddings=True,
-    max_position_embeddings=512,
-)
-QWEN = Qwen3Config(
-    vocab_size=96,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
-    tie_word_embeddings=False,
-    max_position_embeddings=256,
-)
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+LLAMA = LlamaConfig(**SMALL, tie_word_embeddings=True)
+QWEN = Qwen3Config(**SMALL, tie_word_embeddings=False, head_dim=16)
 
 
 @pytest.mark.parametrize(("config", "kind"), [(LLAMA, LlamaForCausalLM), (QWEN, Qwen3ForCausalLM)])

@@ -10,6 +10,7 @@ import math
 import shlex
 from bisect import bisect
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -39,8 +40,13 @@ PROBLEM, SOLUTION, TRACE = 250, 1_000, 10_000
 """Tokens of a problem, its solution and a reasoning trace, which no setting limits (assumed)."""
 
 UTILIZATION = "--gpu-memory-utilization"
-SERVER_SHARE = 0.9
-"""Share of a GPU's memory that vLLM uses without the flag UTILIZATION."""
+SERVER_SHARE = 0.92
+"""Share of a GPU's memory that vLLM uses without the flag UTILIZATION (vllm/config/cache.py)."""
+
+BESIDE = 4e9
+"""Bytes of a shared GPU that neither a waking server nor the trainer's tensors use: two CUDA
+contexts, the allocator's fragments and the server's working memory outside of its share
+(assumed)."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +135,25 @@ class Plan:
         return self.split.shared and (self.config.rollout.colocate or not has_share)
 
     @property
+    def server_share(self) -> float:
+        """Share of a GPU's memory that a server uses (--gpu-memory-utilization).
+
+        Without the flag, a server on a shared GPU gets what the trainer leaves between steps: vLLM
+        refuses to start where less than its share is free.
+        """
+        if flag := server_flag(self.config, UTILIZATION):
+            with suppress(ValueError):  # vLLM itself reports the error
+                return float(flag)
+        if not self.split.shared:
+            return SERVER_SHARE
+        free = self.capacity - self.memory_of(self.rows()).resident - BESIDE
+        return min(max(math.floor(100 * free / self.capacity), 0) / 100, SERVER_SHARE)
+
+    @property
     def headroom(self) -> float:
         """Bytes of a GPU that training may use, less those of a server on the same GPU."""
         if self.split.shared and not self.sleeps:
-            return (USABLE - server_share(self.config)) * self.capacity
+            return (USABLE - self.server_share) * self.capacity
         return USABLE * self.capacity - (SLEEPING if self.split.shared else 0.0)
 
     def rows(self, *, usual: bool = False) -> Rows:
@@ -253,14 +274,6 @@ def server_flag(config: Config, name: str) -> str | None:
     return value
 
 
-def server_share(config: Config) -> float:
-    """Share of a GPU's memory that a server uses."""
-    try:
-        return float(server_flag(config, UTILIZATION) or SERVER_SHARE)
-    except ValueError:
-        return SERVER_SHARE  # vLLM itself reports the error
-
-
 def tensor_parallel_size(config: Config) -> int | None:
     """Tensor-parallel size in the server's arguments, or None."""
     size = server_flag(config, "--tensor-parallel-size") or server_flag(config, "-tp") or ""
@@ -281,7 +294,7 @@ def server_of(plan: Plan) -> ServerMemory:
             config,
             plan.shape,
             memory=plan.capacity,
-            share=server_share(config),
+            share=plan.server_share,
             longest=min(longest, plan.shape.positions),
             gpus=size,
         )

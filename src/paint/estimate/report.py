@@ -1,6 +1,6 @@
 """Text of a memory plan: the output of `paint plan` and the start line of a run."""
 
-from paint.estimate.plan import USABLE, Plan, gb, peak_phase, server_of, server_share, suggestions
+from paint.estimate.plan import USABLE, Plan, gb, peak_phase, server_of, suggestions
 
 
 def start_line(plan: Plan) -> str:
@@ -96,7 +96,7 @@ def _server_words(plan: Plan) -> str:
     )
     together = f" on {server.gpus} GPUs (--tensor-parallel-size {server.gpus})"
     return (
-        f"server   {server_share(plan.config):.0%} of the memory"
+        f"server   {plan.server_share:.0%} of the memory"
         f"{together if server.gpus > 1 else ''}: weights and adapters {gb(server.weights)}, {fits}"
     )
 

@@ -1,0 +1,121 @@
+"""Sizes that a run takes from its memory plan: micro-batches, and the flags of a server.
+
+Never run on a GPU: the bytes are the plan's, whose formulas are compared with counted bytes.
+"""
+
+import math
+from bisect import bisect
+from dataclasses import dataclass, replace
+
+from paint.config.schema import ConfigError
+from paint.core.errors import format_value
+from paint.estimate.memory import Rows
+from paint.estimate.plan import CARDS, Plan, gb, server_of
+
+CPU_TOKENS = 4096
+"""train.micro_batch_tokens on a CPU (ours: more tokens are padding there, and no faster)."""
+
+STEP = 1024
+"""train.micro_batch_tokens is a multiple of this many tokens."""
+
+
+def size_micro_batch(
+    plan: Plan, *, tokens: int | None = None, checkpointing: bool | None = None
+) -> tuple[int, bool]:
+    """Choose train.micro_batch_tokens and model.gradient_checkpointing by the plan's bytes.
+
+    Gradient checkpointing is off where a micro-batch of one longest row fits without it. The tokens
+    are then the most that fit, whatever the lengths of the rows, at most as many as
+    train.micro_batch_size of the longest rows have. On a CPU they are CPU_TOKENS, without
+    checkpointing. Where nothing fits, each row is a micro-batch, with checkpointing.
+
+    Args:
+        plan: with the machine's memory and split; its own values of the two settings do not matter.
+        tokens, checkpointing: values that are given, and kept; None for those to be chosen.
+    """
+    if not plan.gpus:
+        return tokens or CPU_TOKENS, bool(checkpointing)
+
+    def fits(tokens: int, checkpointing: bool) -> bool:
+        model = replace(plan.config.model, gradient_checkpointing=checkpointing)
+        train = replace(plan.config.train, micro_batch_tokens=tokens)
+        sized = replace(plan, config=replace(plan.config, model=model, train=train))
+        longest = sized.rows()
+        # Shorter teacher prompts let more rows, and so more tokens of the student's, go together.
+        most = min(train.micro_batch_size, math.ceil(train.batch_size / plan.split.trainers))
+        rows = max(min(most, tokens // (longest.prompt + longest.completion)), 1)
+        taught = min(tokens // rows - longest.completion, longest.teacher_prompt)
+        shorter = Rows(rows, longest.prompt, max(taught, longest.prompt), longest.completion)
+        return max(sized.peak(longest), sized.peak(shorter)) <= sized.headroom
+
+    if checkpointing is None:
+        checkpointing = not fits(tokens or STEP, False)
+    if tokens is None:
+        longest = plan.rows()
+        row = max(longest.prompt, longest.teacher_prompt) + longest.completion
+        most = range(1, math.ceil(plan.config.train.micro_batch_size * row / STEP) + 1)
+        found = bisect(most, False, key=lambda n: not fits(n * STEP, checkpointing))
+        tokens = max(found, 1) * STEP
+    return tokens, checkpointing
+
+
+@dataclass(frozen=True)
+class ServerFlags:
+    """Flags of a vLLM server.
+
+    Attributes:
+        utilization: --gpu-memory-utilization, a share of each GPU's memory.
+        sequences: --max-num-seqs, the most completions that it samples at once.
+    """
+
+    utilization: float
+    sequences: int
+
+
+def server_flags(plan: Plan) -> ServerFlags:
+    """Choose the flags of a server by the plan's bytes.
+
+    The share is that of ``Plan.server_share``. The completions are those that a run requests at
+    once, or as many as the cache holds with a usual prompt and a longest completion.
+
+    Raises:
+        ConfigError: the share does not hold the model and a longest row, without which vLLM does
+            not start; the message has at most three changes that fit.
+    """
+    server, rollout, rows = server_of(plan), plan.config.rollout, plan.rows()
+    if not server.fits:
+        _refuse(plan)
+    requested = rollout.batch_size * (1 + rollout.off_policy_steps)
+    held = server.tokens // (rows.prompt + rows.completion)
+    return ServerFlags(plan.server_share, max(min(requested, held), 1))
+
+
+def _refuse(plan: Plan) -> None:
+    config, server = plan.config, server_of(plan)
+    model = config.model
+
+    def fits(changed: Plan) -> bool:
+        return server_of(changed).fits and changed.fits
+
+    found = []
+    rounded = replace(config, model=replace(model, quantization="nf4"))
+    if (
+        model.train_mode == "lora"
+        and model.quantization != "nf4"
+        and fits(replace(plan, config=rounded))
+    ):
+        found.append("--model.quantization nf4")
+    apart = replace(plan.split, shared=False)
+    if plan.split.shared and fits(replace(plan, split=apart)):
+        found.append("servers on GPUs of their own (--gpus 2 --split 1+1)")
+    for capacity in CARDS:
+        if capacity > plan.capacity and fits(replace(plan, capacity=capacity)):
+            found.append(f"GPUs of {capacity / 1e9:.0f} GB")
+            break
+    changes = "; or ".join(found) or "a smaller model, or larger GPUs"
+    together = ", which also train" if plan.split.shared else ""
+    raise ConfigError(
+        f"model.path {format_value(model.path)}: a server may use {plan.server_share:.0%} of "
+        f"{server.gpus} x {gb(plan.capacity)} GB{together}, and its weights and adapters are "
+        f"{gb(server.weights)} GB: no room for one row of {server.longest:,} tokens; use {changes}"
+    )

@@ -1,0 +1,127 @@
+"""Micro-batches and flags of a server that a plan's bytes allow."""
+
+from dataclasses import replace
+
+import pytest
+
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.schema import Config, ConfigError
+from paint.estimate.plan import BESIDE, SERVER_SHARE, Plan, Split, make_plan, server_of
+from paint.estimate.sizing import CPU_TOKENS, STEP, server_flags, size_micro_batch
+
+SHARED = Split(1, 1, True, "")
+
+
+def planned(model: str, memory: float, split: Split = SHARED, gpus: int = 1) -> Plan:
+    config = read_recipe(find_recipe(f"paint-qwen3-{model}"))
+    config = replace(config, rollout=replace(config.rollout, engine="vllm"))
+    return make_plan(config, gpus, memory=memory, split=split)
+
+
+def sized(plan: Plan, tokens: int, checkpointing: bool) -> Plan:
+    model = replace(plan.config.model, gradient_checkpointing=checkpointing)
+    train = replace(plan.config.train, micro_batch_tokens=tokens)
+    return replace(plan, config=replace(plan.config, model=model, train=train))
+
+
+@pytest.mark.parametrize(
+    ("model", "memory", "most", "checkpointing"),
+    [
+        ("1.7b", 80e9, 4 * 9216, False),
+        ("4b", 80e9, 4 * 9216, False),
+        ("8b", 80e9, 4 * 9216, False),
+        ("1.7b", 24e9, None, False),
+        ("8b", 40e9, None, False),
+        ("8b", 28e9, None, True),
+        ("8b", 24e9, STEP, True),  # nothing fits
+    ],
+)
+def test_size_micro_batch_takes_most_tokens_that_fit(
+    model: str, memory: float, most: int | None, checkpointing: bool
+) -> None:
+    plan = planned(model, memory)
+    tokens, is_on = size_micro_batch(plan)
+    assert is_on == checkpointing
+    assert tokens % STEP == 0
+    if most is not None:
+        assert tokens == most
+    else:
+        chosen = sized(plan, tokens, is_on)
+        assert chosen.fits
+        # The shortest prompts let most tokens be the student's.
+        shortest = replace(chosen.rows(), teacher_prompt=250)
+        fit, more = tokens // 1274, (tokens + STEP) // 1274
+        assert chosen.peak(replace(shortest, rows=max(fit, 1))) <= plan.headroom
+        assert chosen.peak(replace(shortest, rows=more)) > plan.headroom
+    assert size_micro_batch(plan, tokens=512, checkpointing=True) == (512, True)
+    assert size_micro_batch(plan, checkpointing=is_on) == (tokens, is_on)
+
+
+def test_size_micro_batch_of_cpu_is_as_without_choice() -> None:
+    plan = planned("1.7b", 16e9, Split(1, 0, False, ""), gpus=0)
+    assert size_micro_batch(plan) == (CPU_TOKENS, False)
+    assert size_micro_batch(plan, tokens=8192, checkpointing=True) == (8192, True)
+
+
+@pytest.mark.parametrize(
+    ("model", "memory", "utilization", "sequences"),
+    [
+        ("1.7b", 80e9, 0.89, 32),
+        ("4b", 80e9, 0.82, 32),
+        ("8b", 80e9, 0.71, 32),
+        ("1.7b", 40e9, 0.78, 32),
+        ("4b", 40e9, 0.64, 32),
+        ("1.7b", 24e9, 0.64, 32),
+        ("1.7b", 16e9, 0.46, 12),
+    ],
+)
+def test_server_flags_leave_trainer_its_bytes(
+    model: str, memory: float, utilization: float, sequences: int
+) -> None:
+    plan = planned(model, memory)
+    flags = server_flags(plan)
+    assert (flags.utilization, flags.sequences) == (utilization, sequences)
+    assert utilization * memory + plan.memory.resident + BESIDE <= memory
+    server = server_of(plan)
+    assert server.cache == pytest.approx(utilization * memory - 2e9 - server.weights)
+    assert server.fits
+
+
+def test_server_flags_of_own_gpus_are_servers_default_and_all_requests() -> None:
+    plan = planned("8b", 80e9, Split(4, 4, False, ""), gpus=8)
+    assert server_flags(plan).utilization == SERVER_SHARE
+    rollout = replace(plan.config.rollout, batch_size=16, off_policy_steps=2)
+    assert server_flags(replace(plan, config=replace(plan.config, rollout=rollout))).sequences == 48
+
+
+def test_server_flags_keep_users_share() -> None:
+    plan = planned("8b", 80e9)
+    rollout = replace(plan.config.rollout, server_args="--gpu-memory-utilization 0.5")
+    assert (
+        server_flags(replace(plan, config=replace(plan.config, rollout=rollout))).utilization == 0.5
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "memory", "changes"),
+    [
+        ("4b", 24e9, ["--model.quantization nf4", "--gpus 2 --split 1+1", "GPUs of 48 GB"]),
+        ("8b", 40e9, ["--model.quantization nf4", "--gpus 2 --split 1+1", "GPUs of 48 GB"]),
+        ("8b", 16e9, ["GPUs of 48 GB"]),
+    ],
+)
+def test_server_flags_without_room_are_refused_with_changes_that_fit(
+    model: str, memory: float, changes: list[str]
+) -> None:
+    plan = planned(model, memory)
+    with pytest.raises(ConfigError, match=r"no room for one row of 9,216 tokens; use ") as refused:
+        server_flags(plan)
+    assert [change for change in changes if change in str(refused.value)] == changes
+
+    def changed(config: Config, **values: object) -> Config:
+        return replace(config, model=replace(config.model, **values))  # type: ignore[arg-type]
+
+    server_flags(replace(plan, capacity=48e9))
+    if "--model.quantization nf4" in changes:
+        server_flags(replace(plan, config=changed(plan.config, quantization="nf4")))
+        server_flags(replace(plan, split=Split(1, 1, False, "")))
