@@ -649,8 +649,7 @@ def test_grids_match_paper() -> None:
     papers = {
         "mask-ratio": [replace(fixed, correct=correct, wrong=wrong) for correct, wrong in ratios],
         "mask-placement": [
-            replace(fixed, placement=name)  # type: ignore[arg-type]
-            for name in ("prefix", "middle", "random", "suffix")
+            replace(fixed, placement=name) for name in ("prefix", "middle", "random", "suffix")
         ],
         "interpolation": [replace(fixed, mix=mix, top_fraction=share) for mix, share in mixes],
     }
