@@ -15,7 +15,6 @@ takes longer than `grading.deadline` or returns anything else, the completion ge
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
 Gold = str | Sequence[str]  # a gold answer, or several of which each is right
@@ -67,14 +66,11 @@ class Grader(Protocol):
         ...
 
     def close(self) -> None:
-        """End all processes at once."""
-        ...
+        """End all processes at once; a later grading starts new ones."""
+        return
 
-    def __enter__(self) -> "Grader": ...
+    def __enter__(self) -> "Grader":
+        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -12,12 +12,13 @@ import dataclasses
 import gc
 import json
 import os
+import select
 import selectors
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from paint.core.errors import PaintError
 from paint.core.plugins import load_object
@@ -49,7 +50,7 @@ class Pool:
         deadline: processor time of a call in seconds, from 0.01 to a day.
         workers: by default the number of cores.
         warm_up: calls that a worker makes before the first fork, for what is imported late.
-        memory: bytes of address space that a worker and its children may use; None is no limit.
+        memory: bytes of address space that a worker and its children may use; 0 is no limit.
     """
 
     def __init__(
@@ -59,12 +60,12 @@ class Pool:
         deadline: float,
         workers: int | None = None,
         warm_up: Sequence[Arguments] = (),
-        memory: int | None = None,
+        memory: int = 0,
     ) -> None:
         if (workers is not None and workers < 1) or not DEADLINES[0] <= deadline <= DEADLINES[1]:
             raise ValueError(f"{workers} workers with a deadline of {deadline} s")
         self._most_workers = workers or _cores()
-        self._command = [function, str(deadline), json.dumps(warm_up), str(memory or 0)]
+        self._settings = json.dumps([function, deadline, warm_up, memory])
         self.workers: list[Worker] = []
 
     def call(self, calls: Sequence[Arguments]) -> list[Result]:
@@ -75,7 +76,7 @@ class Pool:
         results = [Result()] * len(calls)
         try:
             while len(self.workers) < min(self._most_workers, len(calls)):
-                self.workers.append(Worker(self._command))
+                self.workers.append(Worker(self._settings))
 
             with selectors.DefaultSelector() as selector:
                 waiting = iter(enumerate(calls))
@@ -107,15 +108,14 @@ class Pool:
 class Worker:
     """A process that makes one call at a time, each in a child of its own."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, settings: str) -> None:
         self._index = 0
         path = os.pathsep.join(filter(None, sys.path))
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "ignore", "-m", "paint.grading.processes", *command],
+                [sys.executable, "-P", "-W", "ignore", "-m", "paint.grading.processes", settings],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                bufsize=0,
                 process_group=0,  # Ctrl-C reaches this process only, which then ends the worker
                 env=os.environ | {"PYTHONHASHSEED": "0", "PYTHONPATH": path},
             )
@@ -127,10 +127,9 @@ class Worker:
         assert self._process.stdin
         assert self._process.stdout
         self._index = index
-        unsent = json.dumps(arguments).encode() + b"\n"
         with contextlib.suppress(BrokenPipeError):  # a worker that has ended: answer() says so
-            while unsent:  # a signal may cut a write short
-                unsent = unsent[self._process.stdin.write(unsent) :]
+            self._process.stdin.write(json.dumps(arguments).encode() + b"\n")
+            self._process.stdin.flush()
         return self._process.stdout
 
     def answer(self) -> tuple[int, Result]:
@@ -146,7 +145,8 @@ class Worker:
         """End the worker and the child that it waits for."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.__exit__(None, None, None)  # closes the pipes and waits
+        with contextlib.suppress(BrokenPipeError):  # a call that it has not read
+            self._process.__exit__(None, None, None)  # closes the pipes and waits
 
 
 def _cores() -> int:
@@ -159,7 +159,7 @@ def _work(name: str, deadline: float, warm_up: Sequence[Arguments], memory: int)
     """Read a call a line and write a line with its result, until the input ends."""
     import resource
 
-    answers = os.dup(1)
+    answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # a library that prints must not write among the answers
 
     if memory:  # a stricter limit may be in force, and a system may have none
@@ -179,10 +179,11 @@ def _work(name: str, deadline: float, warm_up: Sequence[Arguments], memory: int)
     gc.freeze()  # a child shares these objects' memory as long as no collection touches them
 
     for line in sys.stdin.buffer:
-        answer = _answer_in_child(function, line, deadline)
-        with contextlib.suppress(BrokenPipeError):
-            while answer:
-                answer = answer[os.write(answers, answer) :]
+        answers.write(_answer_in_child(function, line, deadline))
+        try:
+            answers.flush()
+        except BrokenPipeError:  # nobody reads any more
+            os._exit(1)
 
 
 def _answer_in_child(function: Callable[..., Any], line: bytes, deadline: float) -> bytes:
@@ -190,20 +191,18 @@ def _answer_in_child(function: Callable[..., Any], line: bytes, deadline: float)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        _call_and_exit(function, line, deadline, writing)
+        try:
+            signal.setitimer(signal.ITIMER_PROF, deadline)
+            with os.fdopen(writing, "wb") as pipe:
+                pipe.write(_answer(function, line))
+        finally:
+            os._exit(1)
     os.close(writing)
 
-    answer, is_late = b"", False
-    with selectors.DefaultSelector() as selector, os.fdopen(reading, "rb", 0) as pipe:
-        selector.register(pipe, selectors.EVENT_READ)
-        # The child's own timers end it before, unless the function has changed them.
-        while not answer.endswith(b"\n") and not is_late:
-            is_late = not selector.select(deadline * WALL_SECONDS + 1)
-            if is_late or not (part := pipe.read(65_536)):
-                break
-            answer += part
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(child, signal.SIGKILL)
+    with os.fdopen(reading, "rb") as pipe:
+        is_late = not select.select([pipe], [], [], deadline * WALL_SECONDS)[0]
+        answer = b"" if is_late else pipe.readline()
+    os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     if answer.endswith(b"\n"):
@@ -213,23 +212,14 @@ def _answer_in_child(function: Callable[..., Any], line: bytes, deadline: float)
     return json.dumps({"error": error}).encode() + b"\n"
 
 
-def _call_and_exit(
-    function: Callable[..., Any], line: bytes, deadline: float, writing: int
-) -> NoReturn:
-    """Call the function in this child, and write its result."""
+def _answer(function: Callable[..., Any], line: bytes) -> bytes:
+    """A line of JSON with the result of a call."""
     try:
-        signal.setitimer(signal.ITIMER_PROF, deadline)
-        signal.setitimer(signal.ITIMER_REAL, deadline * WALL_SECONDS)
-        try:
-            answer = json.dumps({"value": function(*json.loads(line))}, default=_plain)
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
-            answer = json.dumps({"error": said})
-        unsent = answer.encode() + b"\n"
-        while unsent:
-            unsent = unsent[os.write(writing, unsent) :]
-    finally:
-        os._exit(1)
+        answer = json.dumps({"value": function(*json.loads(line))}, default=_plain)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"[:REASON_CHARACTERS]
+        answer = json.dumps({"error": said})
+    return answer.encode() + b"\n"
 
 
 def _plain(value: Any) -> Any:
@@ -240,4 +230,4 @@ def _plain(value: Any) -> Any:
 
 
 if __name__ == "__main__":
-    _work(sys.argv[1], float(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]))
+    _work(*json.loads(sys.argv[1]))

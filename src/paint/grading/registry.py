@@ -47,23 +47,7 @@ def find_grader(
     return FunctionGrader(name, deadline=deadline, workers=workers)
 
 
-class _InProcess:
-    """A grader without processes."""
-
-    def close(self) -> None:
-        pass
-
-    def __enter__(self) -> "Grader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def grade(self, items: Sequence[Item]) -> list[Grade]:
-        raise NotImplementedError
-
-
-class ExactGrader(_InProcess):
+class ExactGrader(Grader):
     r"""Reward 1 where the answer's text is a gold answer.
 
     The answer is the content of the last \boxed{}, or the whole text where there is none, in each
@@ -75,7 +59,7 @@ class ExactGrader(_InProcess):
         return [_exact(item) for item in items]
 
 
-class NoGrader(_InProcess):
+class NoGrader(Grader):
     """No completion is graded: rewards are None."""
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
@@ -83,7 +67,7 @@ class NoGrader(_InProcess):
         return [Grade(None, "not graded")] * len(items)
 
 
-class FunctionGrader:
+class FunctionGrader(Grader):
     """Grades by a custom function, each call in a process that can be ended.
 
     Args:
@@ -105,20 +89,13 @@ class FunctionGrader:
         """End all processes at once; a later grading starts new ones."""
         self._pool.close()
 
-    def __enter__(self) -> "FunctionGrader":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 def _exact(item: Item) -> Grade:
     written = item.text.rpartition("</think>")[2]
     answer = boxed(written)
     answer = (written if answer is None else answer).strip()
     golds = [item.gold] if isinstance(item.gold, str) else item.gold
-    is_right = answer in [gold.strip() for gold in golds]
-    return Grade(float(is_right), "right" if is_right else "wrong")
+    return _graded(answer in [gold.strip() for gold in golds])
 
 
 def _grade(value: Any) -> Grade:
@@ -128,7 +105,9 @@ def _grade(value: Any) -> Grade:
         value, reason = value["reward"], str(value.get("reason", ""))
     if not isinstance(value, bool | int | float) or not math.isfinite(value):
         return Grade(0.0, f"returned {value!r}, which is not a reward"[:200], failed=True)
-    reward = float(value)
-    return Grade(
-        reward, reason or ("right" if reward == 1 else "wrong" if reward == 0 else "partial")
-    )
+    return _graded(value, reason)
+
+
+def _graded(reward: float, reason: str = "") -> Grade:
+    word = "right" if reward == 1 else "wrong" if reward == 0 else "partial"
+    return Grade(float(reward), reason or word)

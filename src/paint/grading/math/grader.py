@@ -13,15 +13,18 @@ Where that takes algebra, which may take for ever, each pair of answers gets a p
 Left out: answers without a box.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from paint.grading.base import Gold, Grade, Item
+from paint.grading.base import Gold, Grade, Grader, Item
 from paint.grading.math.compare import Reason, alternatives, boxed, compare_symbolic, compare_text
 from paint.grading.processes import Pool
 
 Pair = tuple[str, str]  # the given answer and the gold one
+
+# With several accepted answers the first of these reasons counts.
+_BEST_FIRST: tuple[Reason, ...] = ("right", "timed out", "wrong", "unparsable gold")
 
 MEMORY_BYTES = 4 << 30
 MOST_TIMEOUTS = 12  # while the equal answers to one problem are found
@@ -59,8 +62,8 @@ class MathGrade(Grade):
         object.__setattr__(self, "reason", self.strict.reason)
 
 
-class MathGrader:
-    """Grades by the boxed answer; a context manager. Workers start when a pair needs algebra.
+class MathGrader(Grader):
+    """Grades by the boxed answer. Workers start when a pair needs algebra.
 
     ``deadline`` is the processor time of a pair in seconds, from 0.01 to a day. ``workers`` is by
     default the number of cores. Raises PaintError when a worker cannot be started. For one thread
@@ -79,14 +82,15 @@ class MathGrader:
     def grade(self, items: Sequence[Item]) -> list[MathGrade]:
         """The grades in the order of the items."""
         answers = [(answer_text(item.text), boxed(item.text)) for item in items]
-        reasons = self._reasons(
+        pairs = [
             (given, gold)
             for item, strict_and_lenient in zip(items, answers, strict=True)
             for given in strict_and_lenient
             if given is not None
             for gold in accepted(item.gold)
-        )
-
+        ]
+        reasons, hard = _at_sight(pairs)
+        reasons |= self._compare(hard)
         return [
             MathGrade(
                 strict=_verdict(item, strict, reasons, is_strict=True),
@@ -104,8 +108,7 @@ class MathGrader:
         All pairs share a budget, so they are those of one problem: after MOST_TIMEOUTS deadlines,
         what still takes algebra is undecided.
         """
-        reasons = _at_sight(pairs)
-        hard = [pair for pair in dict.fromkeys(pairs) if pair not in reasons]
+        reasons, hard = _at_sight(pairs)
         answers = dict.fromkeys(answer for pair in hard for answer in pair)
         waiting = iter([*((answer, answer) for answer in answers), *hard])
         hopeless: set[str] = set()
@@ -128,18 +131,9 @@ class MathGrader:
     def __enter__(self) -> "MathGrader":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _reasons(self, pairs: Iterable[Pair]) -> dict[Pair, Reason]:
-        """The reason for each pair."""
-        pairs = list(dict.fromkeys(pairs))
-        reasons = _at_sight(pairs)
-        return reasons | self._compare([pair for pair in pairs if pair not in reasons])
-
-    def _compare(self, hard: Collection[Pair]) -> dict[Pair, Reason]:
+    def _compare(self, hard: Sequence[Pair]) -> dict[Pair, Reason]:
         """The reason for each of several different pairs, by algebra."""
-        results = self._pool.call(list(hard))
+        results = self._pool.call(hard)
         return {
             pair: "timed out" if result.error else result.value
             for pair, result in zip(hard, results, strict=True)
@@ -158,10 +152,9 @@ def accepted(gold: Gold) -> list[str]:
 
 
 def is_correct(completion: str, answer: Gold) -> bool:
-    """The strict verdict of a Grader, in this process and without a deadline.
+    """The strict verdict of a MathGrader, in this process and without a deadline.
 
-    For tests and single questions only. Raises on no text, but an expression such as 9^{9^{9}} can
-    keep it busy for ever.
+    For single questions only: an expression such as 9^{9^{9}} can keep it busy for ever.
     """
     given = answer_text(completion)
     if given is None:
@@ -179,24 +172,18 @@ def answer_text(completion: str) -> str | None:
     searched as a whole. Where the prompt's template opens the think block, the caller must put the
     opening tag in front; otherwise an answer in a cut-off thought counts.
     """
-    final = _after_thought(completion)
-    return None if "<think>" in final else boxed(final)
+    return None if _is_thought_open(completion) else boxed(completion.rpartition("</think>")[2])
 
 
-def _after_thought(completion: str) -> str:
-    return completion.rpartition("</think>")[2]
+def _is_thought_open(completion: str) -> bool:
+    return "<think>" in completion.rpartition("</think>")[2]
 
 
-def _at_sight(pairs: Iterable[Pair]) -> dict[Pair, Reason]:
-    """The reasons that take no algebra."""
+def _at_sight(pairs: Iterable[Pair]) -> tuple[dict[Pair, Reason], list[Pair]]:
+    """The reasons that take no algebra, and the pairs that take some."""
     decided = {pair: compare_text(*pair) for pair in dict.fromkeys(pairs)}
-    return {pair: reason for pair, reason in decided.items() if reason}
-
-
-def _best(reasons: Sequence[Reason]) -> Reason:
-    """One reason for several accepted answers: unparsable only where all of them are."""
-    order: tuple[Reason, ...] = ("right", "timed out", "wrong", "unparsable gold")
-    return min(reasons, key=order.index)
+    reasons = {pair: reason for pair, reason in decided.items() if reason}
+    return reasons, [pair for pair in decided if pair not in reasons]
 
 
 def _verdict(
@@ -204,9 +191,10 @@ def _verdict(
 ) -> Verdict:
     reason: Reason = "no box"
     if given is not None:
-        reason = _best([reasons[given, gold] for gold in accepted(item.gold)])
+        found = {reasons[given, gold] for gold in accepted(item.gold)}
+        reason = next(each for each in _BEST_FIRST if each in found)
     elif item.truncated:
         reason = "truncated"
-    elif is_strict and "<think>" in _after_thought(item.text):
+    elif is_strict and _is_thought_open(item.text):
         reason = "unclosed thought"
     return Verdict(reason == "right", given, reason)
