@@ -7,16 +7,18 @@ r"""Equality of two parsed answers, with one rule for each kind; undecided count
 - Regions: as sets of real numbers, however they are written.
 """
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise, product
 from math import comb, factorial
 from typing import Any
 from zlib import crc32
 
 import sympy
 from mpmath import mp, mpc, mpf  # type: ignore[import-untyped]
-from sympy import Add, Derivative, I, Mul, Pow, Product, Sum, oo
+from sympy import Add, Derivative, I, Mul, Pow, oo
 from sympy.core.function import AppliedUndef
 
 from paint.grading.math.parse import Builder, Listing, Region, Scalar, Statement, Value
@@ -26,11 +28,8 @@ class Undefined(Exception):
     """A formula has no value at a point, or none that can be computed."""
 
 
-class _Different(Exception):
+class _Different(BaseException):
     """Two formulas differ exactly, so that no other point can make them equal."""
-
-
-_FAILURES = (Undefined, ArithmeticError, ValueError, TypeError, KeyError, AttributeError)
 
 
 # Digits. Two numbers differ when their gap is the same at two of these precisions.
@@ -39,7 +38,6 @@ OF_POINTS = (50, 300)
 POINTS, WHOLE_POINTS, FEWEST_POINTS = 9, 40, 3
 MOST_BITS = 1 << 21  # of an exact power; larger ones are computed with rounding
 MOST_OF_FACTORIAL = 100_000
-MOST_TERMS = 1000
 ABSOLUTE, RELATIVE = 1e-6, 1e-5  # what rounding may change in a number with a decimal point
 CARELESS = 0.02  # in a chain such as x = 1/3 = 0.33
 
@@ -127,7 +125,7 @@ def _everywhere(
             try:
                 if not _agree_at(world, exprs, sides, precisions, is_rounded):
                     return False
-            except _FAILURES:
+            except Exception:  # no value at this point
                 continue
             defined += 1
         return defined >= (FEWEST_POINTS if names else 1)
@@ -178,19 +176,15 @@ def _is_name(expr: Any) -> bool:
 
 def _names(expr: Any) -> set[str]:
     """The unknowns of a formula: x, f(2) and dy/dx."""
-    if _is_name(expr):
-        return {str(expr)}
-    bound = {str(limit[0]) for limit in getattr(expr, "limits", ())}
-    return set().union(*map(_names, expr.args)) - bound
+    return {str(expr)} if _is_name(expr) else set().union(*map(_names, expr.args))
 
 
 def _exponents(expr: Any) -> frozenset[str]:
     """The unknowns in exponents, factorials and the like."""
-    inside = expr.args[1:] if expr.is_Pow else expr.args
-    discrete = ["Pow", "exp", "factorial", "binomial", "floor", "ceiling", "Mod", "Sum", "Product"]
-    is_discrete = type(expr).__name__ in discrete
-    own = frozenset().union(*map(_names, inside)) if is_discrete else frozenset()
-    return own.union(*map(_exponents, expr.args)) if not _is_name(expr) else frozenset()
+    if _is_name(expr):
+        return frozenset()
+    inside = expr.args[1:] if expr.is_Pow else expr.args if type(expr).__name__ in _DISCRETE else ()
+    return frozenset().union(*map(_names, inside), *map(_exponents, expr.args))
 
 
 def _number(expr: Any, world: _World) -> Any:
@@ -205,9 +199,6 @@ def _number(expr: Any, world: _World) -> Any:
         return mpc(0, 1)
     if expr in _CONSTANTS:
         return +_CONSTANTS[expr]
-
-    if isinstance(expr, Sum | Product):
-        return _series(expr, world)
 
     rule = _RULES.get(type(expr).__name__)
     if rule is None:
@@ -257,19 +248,6 @@ def _power(world: _World, base: Any, exponent: Any) -> Any:
     return mp.power(_inexact(base), _inexact(exponent))
 
 
-def _series(expr: Any, world: _World) -> Any:
-    """A sum or a product, term by term."""
-    (index, *ends), *others = expr.limits
-    first, last = (_number(end, world) for end in ends)
-    if others or not _all_exact((first, last)) or not -1 <= last - first <= MOST_TERMS:
-        raise Undefined
-    terms = [
-        _number(expr.function.xreplace({index: sympy.Integer(i)}), world)
-        for i in range(int(first), int(last) + 1)
-    ]
-    return _sum(world, *terms) if isinstance(expr, Sum) else _product(world, *terms)
-
-
 def _factorial(_: _World, n: Any) -> Any:
     if not isinstance(n, Fraction) or n.denominator != 1 or not 0 <= n <= MOST_OF_FACTORIAL:
         raise Undefined
@@ -300,10 +278,6 @@ def _floor(_: _World, value: Any) -> Any:
     return Fraction(int(near if is_whole else mp.floor(value)))
 
 
-def _ceiling(world: _World, value: Any) -> Any:
-    return -_floor(world, -value)
-
-
 def _remainder(world: _World, value: Any, modulus: Any) -> Any:
     if not modulus:
         raise Undefined
@@ -320,14 +294,6 @@ def _all_exact(values: Iterable[Any]) -> bool:
     return all(isinstance(value, Fraction) for value in values)
 
 
-def _size(_: _World, value: Any) -> Any:
-    return abs(value)
-
-
-def _extreme(choose: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda _, *values: choose(values, key=_inexact)
-
-
 def _exponential(world: _World, value: Any) -> Any:
     return _power(world, +mp.e, value) if value else Fraction(1)
 
@@ -337,7 +303,8 @@ def _by_mpmath(function: Any) -> Callable[..., Any]:
 
 
 _CONSTANTS = {sympy.pi: mp.pi, sympy.E: mp.e}
-_RULES: dict[str, Any] = {
+_DISCRETE = {"exp", "factorial", "binomial", "floor", "ceiling", "Mod"}
+_RULES: dict[str, Callable[..., Any]] = {
     "Add": _sum,
     "Mul": _product,
     "Pow": _power,
@@ -346,29 +313,17 @@ _RULES: dict[str, Any] = {
     "factorial": _factorial,
     "binomial": _binomial,
     "floor": _floor,
-    "ceiling": _ceiling,
+    "ceiling": lambda world, value: -_floor(world, -value),
     "Mod": _remainder,
-    "Max": _extreme(max),
-    "Min": _extreme(min),
-    "Abs": _size,
+    "Max": lambda _, *values: max(values, key=_inexact),
+    "Min": lambda _, *values: min(values, key=_inexact),
+    "Abs": lambda _, value: abs(value),
     "UnevaluatedExpr": _sum,
 } | {
-    name: _by_mpmath(getattr(mp, name))
-    for root in [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "sinh",
-        "cosh",
-        "tanh",
-        "coth",
-        "sech",
-        "csch",
-    ]
-    for name in (root, f"a{root}")
+    f"{inverse}{root}{hyperbolic}": _by_mpmath(getattr(mp, f"{inverse}{root}{hyperbolic}"))
+    for inverse, root, hyperbolic in product(
+        ("", "a"), ("sin", "cos", "tan", "cot", "sec", "csc"), ("", "h")
+    )
 }
 
 
@@ -387,16 +342,17 @@ def _values(statement: Statement) -> list[Value]:
     if len(values) == 1:
         return list(values)
 
-    scalars = [side for side in values if isinstance(side, Scalar)]
-    said = [scalars[-1]] if len(scalars) == len(values) else []
-    for earlier, later in zip(scalars[-2::-1], scalars[::-1], strict=False) if said else ():
-        if _consistent(earlier, later):
-            said.append(earlier)
-        elif has_name and _names(earlier.expr):  # A = pi r^2 = 9 pi
+    if not all(isinstance(side, Scalar) for side in values):
+        return []
+    said = [values[-1]]
+    for earlier, later in pairwise(values[::-1]):
+        if _consistent(later, earlier):
+            said.append(later)
+        elif has_name and _names(later.expr):  # A = pi r^2 = 9 pi
             break
         else:
             return []
-    return list(said)
+    return said
 
 
 def _consistent(a: Scalar, b: Scalar) -> bool:
@@ -407,7 +363,7 @@ def _consistent(a: Scalar, b: Scalar) -> bool:
     try:
         x, y = (_inexact(_number(side.expr, _World("real"))) for side in (a, b))
         return bool(abs(x - y) <= CARELESS * max(abs(x), abs(y)))
-    except _FAILURES:
+    except Exception:
         return False
 
 
@@ -488,7 +444,7 @@ def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False
             with mp.workdps(OF_POINTS[-1]):
                 scale = [_number(formula, world) for formula in (f, g)]
             break
-        except _FAILURES:
+        except Exception:
             continue
     else:
         return False
@@ -560,58 +516,58 @@ def _matched(a: Sequence[Any], b: Sequence[Any], equal: Callable[..., bool] = va
 
 
 def _same_regions(a: Value, b: Value) -> bool:
-    """Whether both are regions, and the same one.
-
-    Their ends are replaced by their ranks, so that sets of small integers are compared.
-    """
+    """Whether both are regions with the same numbers: at their ends, and around each of them."""
     if all(isinstance(x, Listing) and x.brackets != "or" for x in (a, b)):
         return False
     try:
         variables = [_variables(x) for x in (a, b)]
         if all(variables) and variables[0] != variables[1]:
             return False
-        ends = [end for x in (a, b) for end in _ends(x)]
-        ranks = _ranks(ends, exact=_has_gaps(a) or _has_gaps(b))
-        first, second = _as_set(a, ranks), _as_set(b, ranks)
-        return first == second or first.symmetric_difference(second).is_empty is True
-    except _FAILURES:
+        with mp.workdps(OF_POINTS[0]):
+            ends = _numbers([end for x in (a, b) for end in _ends(x)])
+            finite = sorted({mpf(0), *filter(mp.isfinite, ends.values())})
+            beside = [(low + high) / 2 for low, high in pairwise(finite)]
+            beyond = [mp.floor(finite[0]) - 1, mp.ceil(finite[-1]) + 1]
+            # Whole numbers, a fraction and an irrational number tell sets such as the integers.
+            beyond += [*map(mp.floor, beside), beyond[1] + mpf(1) / 2, beyond[1] + mp.sqrt(2)]
+            points = [*finite, *beside, *beyond]
+            return all(_is_in(x, a, ends) == _is_in(x, b, ends) for x in points)
+    except Exception:  # a value that is no region
         return False
 
 
-def _ranks(ends: Sequence[Scalar], *, exact: bool) -> dict[Scalar, Any]:
-    """A whole number for each end, in their order; infinities stay, and so do all if ``exact``."""
-    ranks: dict[Scalar, Any] = {end: end.expr for end in ends if end.expr in (oo, -oo)}
-    finite = [end for end in ends if end not in ranks]
+def _numbers(ends: Sequence[Scalar]) -> dict[Scalar, Any]:
+    """The value of each end; ends that are equal within the rounding of decimals have the same."""
+    values = {end: mpf(str(end.expr).replace("oo", "inf")) for end in ends if end.expr in (oo, -oo)}
+    finite = [end for end in ends if end not in values]
     if any(_names(end.expr) for end in finite):
         raise Undefined
-    with mp.workdps(OF_POINTS[0]):
-        values = {end: _number(end.expr, _World("real")) for end in finite}
-    if exact:
-        return ranks | {end: sympy.Rational(value) for end, value in values.items()}
-    earlier, rank = None, 0
-    for end in sorted(values, key=lambda end: _inexact(values[end])):
-        rank += earlier is None or not _same_scalars(earlier, end)
-        ranks[end], earlier = sympy.Integer(rank), end
-    return ranks
+    own = {end: _inexact(_number(end.expr, _World("real"))) for end in finite}
+    earlier = None
+    for end in sorted(own, key=lambda end: own[end]):
+        is_same = earlier is not None and _same_scalars(earlier, end)
+        values[end] = values[earlier] if is_same else own[end]
+        earlier = end
+    return values
 
 
 def _ends(value: Value) -> list[Scalar]:
     match value:
         case Scalar():
             return [value]
-        case Statement():
-            return [end for side in value.sides if not _is_variable(side) for end in _ends(side)]
-        case Listing() | Region():
-            return [end for part in value.parts for end in _ends(part)]
+        case Statement(sides):
+            return [end for side in sides if not _is_variable(side) for end in _ends(side)]
+        case Listing(parts) | Region(_, parts):
+            return [end for part in parts for end in _ends(part)]
     raise Undefined
 
 
 def _variables(value: Value) -> set[str]:
     match value:
-        case Statement():
-            return {str(side.expr) for side in value.sides if _is_variable(side)}  # type: ignore[union-attr]
-        case Listing() | Region():
-            return set().union(*map(_variables, value.parts))
+        case Statement(sides):
+            return {str(side) for side in sides if _is_variable(side)}
+        case Listing(parts) | Region(_, parts):
+            return set().union(*map(_variables, parts))
     return set()
 
 
@@ -619,62 +575,55 @@ def _is_variable(value: Value) -> bool:
     return isinstance(value, Scalar) and _is_name(value.expr)
 
 
-def _has_gaps(value: Value) -> bool:
-    """Whether sets such as the integers take part, whose members ranks would not keep."""
-    if isinstance(value, Region) and value.operation in "NZQC":
-        return True
-    parts = value.sides if isinstance(value, Statement) else getattr(value, "parts", ())
-    return any(map(_has_gaps, parts))
-
-
-def _as_set(value: Value, ranks: dict[Scalar, Any]) -> Any:
-    match value:
+def _is_in(x: Any, region: Value, ends: dict[Scalar, Any]) -> bool:
+    """Whether a number is in a region; Undefined if that is none."""
+    match region:
+        case Region(operation, ()):
+            is_whole = mp.isint(x)
+            return {"N": is_whole and x > 0, "Z": is_whole, "Q": mp.isint(2 * x), "R": True}[
+                operation
+            ]
         case Region(operation, parts):
-            if not parts:
-                return _NUMBER_SETS[operation]
-            return _OPERATIONS[operation](*(_as_set(part, ranks) for part in parts))
+            inside = [_is_in(x, part, ends) for part in parts]
+            if operation == "∖":  # noqa: RUF001
+                return inside[0] and not any(inside[1:])
+            return any(inside) if operation == "∪" else all(inside)  # noqa: RUF001
         case Listing(parts, "{}"):
-            return sympy.FiniteSet(*(ranks[part] for part in parts))  # type: ignore[index]
+            return x in [ends[part] for part in parts]
         case Listing(parts, "or"):
             for part in parts:
-                if isinstance(part, Listing) and not {oo, -oo} & {x.expr for x in _ends(part)}:
+                if isinstance(part, Listing) and not {oo, -oo} & {end.expr for end in _ends(part)}:
                     raise Undefined  # perhaps pairs of numbers
-            return sympy.Union(*(_as_set(part, ranks) for part in parts))
+            inside = [_is_in(x, part, ends) for part in parts]
+            return any(inside)
         case Listing((left, right), brackets):
-            low, high = ranks[left], ranks[right]  # type: ignore[index]
+            low, high = ends[left], ends[right]
             if low >= high:
                 raise Undefined
-            return sympy.Interval(low, high, brackets[0] == "(", brackets[1] == ")")
+            return (
+                low < x < high or (x == low and "[" in brackets) or (x == high and "]" in brackets)
+            )
         case Statement(sides, relations):
             links = zip(sides, relations, sides[1:], strict=False)
-            return sympy.Intersection(*(_solutions(*link, ranks) for link in links))
+            held = [_holds(x, *link, ends) for link in links]
+            return all(held)
     raise Undefined
 
 
-def _solutions(left: Value, relation: str, right: Value, ranks: dict[Scalar, Any]) -> Any:
-    if relation == "∈":
-        return _as_set(right, ranks)
+def _holds(x: Any, left: Value, sign: str, right: Value, ends: dict[Scalar, Any]) -> bool:
+    if sign == "∈":
+        return _is_in(x, right, ends)
     if _is_variable(left) == _is_variable(right):
         raise Undefined
-    if _is_variable(right):
-        left, right, relation = right, left, _TURNED.get(relation, relation)
-    end = ranks[right]  # type: ignore[index]
-    if relation in "=≠":
-        point = sympy.FiniteSet(end)
-        return point if relation == "=" else sympy.S.Reals - point
-    if relation in "<≤":
-        return sympy.Interval(-oo, end, True, relation == "<")
-    if relation in ">≥":
-        return sympy.Interval(end, oo, relation == ">", True)
-    raise Undefined
+    a, b = (x if _is_variable(side) else ends[side] for side in (left, right))
+    return bool(_RELATIONS[sign](a, b))
 
 
-_TURNED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}
-_OPERATIONS = {"∪": sympy.Union, "∩": sympy.Intersection, "∖": sympy.Complement}  # noqa: RUF001
-_NUMBER_SETS = {
-    "N": sympy.S.Naturals,
-    "Z": sympy.S.Integers,
-    "Q": sympy.S.Rationals,
-    "R": sympy.S.Reals,
-    "C": sympy.S.Complexes,
+_RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "≠": operator.ne,
+    "<": operator.lt,
+    "≤": operator.le,
+    ">": operator.gt,
+    "≥": operator.ge,
 }
