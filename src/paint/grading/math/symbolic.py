@@ -103,27 +103,24 @@ def _same_scalars(a: Scalar, b: Scalar) -> bool:
     if any(value.expr.has(oo) for value in (a, b)):
         ends = [sympy.sympify(value.expr).doit() for value in (a, b)]
         return ends[0] == ends[1] and ends[0] in (oo, -oo)
-    is_rounded = a.is_decimal or b.is_decimal
-    return _everywhere([a.expr, b.expr], lambda x, y: (x, y), is_rounded=is_rounded)
+    return _everywhere(a.expr, b.expr, is_rounded=a.is_decimal or b.is_decimal)
 
 
 def _everywhere(
-    exprs: Sequence[Any], sides: Callable[..., tuple[Any, Any]], *, is_rounded: bool = False
+    a: Any, b: Any, *, is_rounded: bool, factors: Sequence[Any] = (Fraction(1), Fraction(1))
 ) -> bool:
-    """Whether two functions of some formulas' values agree wherever they are defined."""
-    names = set().union(*map(_names, exprs))
-    whole = frozenset().union(*map(_exponents, exprs)) | names & _WHOLE_NAMES
+    """Whether two formulas, times a factor each, agree wherever they are defined."""
+    names = _names(a) | _names(b)
+    whole = _exponents(a) | _exponents(b) | names & _WHOLE_NAMES
     at_real = [_World("real", seed) for seed in range(POINTS if names else 1)]
     at_complex = [_World("complex", seed) for seed in range(POINTS if names else 1)]
     at_whole = [_World("real", seed, whole) for seed in range(WHOLE_POINTS if whole else 0)]
-
-    precisions = OF_POINTS if names else OF_NUMBERS
 
     def agree(worlds: Sequence[_World]) -> bool:
         defined = 0
         for world in worlds:
             try:
-                if not _agree_at(world, exprs, sides, precisions, is_rounded):
+                if not _agree_at(world, (a, b), factors, is_rounded):
                     return False
             except Exception:  # no value at this point
                 continue
@@ -131,7 +128,7 @@ def _everywhere(
         return defined >= (FEWEST_POINTS if names else 1)
 
     try:
-        if names and any(expr.has(*_STEPS) for expr in exprs):  # points seldom meet the steps
+        if names and (a.has(*_STEPS) or b.has(*_STEPS)):  # points seldom meet the steps
             return agree(at_whole) and (names <= _WHOLE_NAMES or agree(at_real))
         if names & _COMPLEX_NAMES:
             return agree(at_complex)
@@ -141,21 +138,20 @@ def _everywhere(
 
 
 def _agree_at(
-    world: _World,
-    exprs: Sequence[Any],
-    sides: Callable[..., tuple[Any, Any]],
-    precisions: Sequence[int],
-    is_rounded: bool,
+    world: _World, exprs: Sequence[Any], factors: Sequence[Any], is_rounded: bool
 ) -> bool:
-    """Whether two functions of some formulas' values agree at a point."""
+    """Whether two formulas, times a factor each, agree at a point."""
     earlier = None
-    for digits in precisions:
+    for digits in OF_POINTS if any(map(_names, exprs)) else OF_NUMBERS:
         with mp.workdps(digits):
-            x, y = sides(*(_number(expr, world) for expr in exprs))
+            x, y = (
+                _product(_number(expr, world), factor)
+                for expr, factor in zip(exprs, factors, strict=True)
+            )
             if _all_exact((x, y)) and not is_rounded:
                 if x != y:
                     raise _Different
-                return bool(x == y)
+                return True
             x, y = _inexact(x), _inexact(y)
             gap, size = abs(x - y), max(abs(x), abs(y))
             if not mp.isfinite(gap):
@@ -200,10 +196,9 @@ def _number(expr: Any, world: _World) -> Any:
     if expr in _CONSTANTS:
         return +_CONSTANTS[expr]
 
-    rule = _RULES.get(type(expr).__name__)
-    if rule is None:
-        raise Undefined
-    value = rule(world, *(_number(part, world) for part in expr.args))
+    values = [_number(part, world) for part in expr.args]
+    name = type(expr).__name__
+    value = _power(world, *values) if name == "Pow" else _RULES[name](*values)
     if world.kind == "real" and isinstance(value, mpc):
         if value.imag:
             raise Undefined
@@ -215,11 +210,15 @@ def _inexact(value: Any) -> Any:
     return mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
 
 
-def _sum(_: _World, *terms: Any) -> Any:
+def _all_exact(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, Fraction) for value in values)
+
+
+def _sum(*terms: Any) -> Any:
     return sum(terms) if _all_exact(terms) else mp.fsum(map(_inexact, terms))
 
 
-def _product(_: _World, *factors: Any) -> Any:
+def _product(*factors: Any) -> Any:
     total: Any = Fraction(1)
     for factor in factors:
         exact = _all_exact((total, factor))
@@ -228,10 +227,6 @@ def _product(_: _World, *factors: Any) -> Any:
 
 
 def _power(world: _World, base: Any, exponent: Any) -> Any:
-    if not base and _all_exact((base, exponent)):
-        if exponent <= 0:
-            raise Undefined
-        return base
     if _all_exact((base, exponent)) and exponent.denominator == 1:
         bits = (abs(base.numerator) | base.denominator).bit_length() * abs(exponent)
         if bits <= MOST_BITS:
@@ -239,35 +234,21 @@ def _power(world: _World, base: Any, exponent: Any) -> Any:
 
     if mp.mag(_inexact(exponent)) > 60:  # a tower
         raise Undefined
-    is_root = world.kind == "real" and not isinstance(base, mpc) and base < 0
-    if is_root and not (isinstance(exponent, Fraction) and exponent.denominator % 2):
-        raise Undefined
-    if is_root:  # the real cube root of -8 is -2
+    is_odd_root = isinstance(exponent, Fraction) and exponent.denominator % 2
+    if is_odd_root and world.kind == "real" and base < 0:  # the real cube root of -8 is -2
         value = mp.power(_inexact(-base), _inexact(exponent))
         return -value if exponent.numerator % 2 else value
     return mp.power(_inexact(base), _inexact(exponent))
 
 
-def _factorial(_: _World, n: Any) -> Any:
-    if not isinstance(n, Fraction) or n.denominator != 1 or not 0 <= n <= MOST_OF_FACTORIAL:
+def _whole(value: Any, most: int) -> int:
+    """A whole number that is not negative; Undefined if it is not, or too large."""
+    if not isinstance(value, Fraction) or value.denominator != 1 or not 0 <= value <= most:
         raise Undefined
-    return Fraction(factorial(n.numerator))
+    return value.numerator
 
 
-def _binomial(_: _World, n: Any, k: Any) -> Any:
-    if not (_all_exact((n, k)) and k.denominator == 1 and 0 <= k <= MOST_OF_FACTORIAL):
-        raise Undefined
-    if n.denominator == 1 and 0 <= n <= 10 * MOST_OF_FACTORIAL:
-        return Fraction(comb(n.numerator, k.numerator))
-    if k > 1000:
-        raise Undefined
-    value = Fraction(1)
-    for i in range(k.numerator):
-        value *= (n - i) / Fraction(i + 1)
-    return value
-
-
-def _floor(_: _World, value: Any) -> Any:
+def _floor(value: Any) -> Any:
     """Rounding must not make 2 of log_2 8."""
     if isinstance(value, Fraction):
         return Fraction(value.numerator // value.denominator)
@@ -278,28 +259,14 @@ def _floor(_: _World, value: Any) -> Any:
     return Fraction(int(near if is_whole else mp.floor(value)))
 
 
-def _remainder(world: _World, value: Any, modulus: Any) -> Any:
-    if not modulus:
-        raise Undefined
-    return value - modulus * _floor(world, value / modulus)
-
-
-def _logarithm(_: _World, value: Any, base: Any = None) -> Any:
-    if not value or base == 1:
+def _logarithm(value: Any, base: Any = None) -> Any:
+    if not value:
         raise Undefined
     return mp.log(_inexact(value)) / (1 if base is None else mp.log(_inexact(base)))
 
 
-def _all_exact(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, Fraction) for value in values)
-
-
-def _exponential(world: _World, value: Any) -> Any:
-    return _power(world, +mp.e, value) if value else Fraction(1)
-
-
-def _by_mpmath(function: Any) -> Callable[..., Any]:
-    return lambda _, value: function(_inexact(value))
+def _by_mpmath(function: Any) -> Callable[[Any], Any]:
+    return lambda value: function(_inexact(value))
 
 
 _CONSTANTS = {sympy.pi: mp.pi, sympy.E: mp.e}
@@ -307,17 +274,18 @@ _DISCRETE = {"exp", "factorial", "binomial", "floor", "ceiling", "Mod"}
 _RULES: dict[str, Callable[..., Any]] = {
     "Add": _sum,
     "Mul": _product,
-    "Pow": _power,
-    "exp": _exponential,
+    "exp": _by_mpmath(mp.exp),
     "log": _logarithm,
-    "factorial": _factorial,
-    "binomial": _binomial,
+    "factorial": lambda n: Fraction(factorial(_whole(n, MOST_OF_FACTORIAL))),
+    "binomial": lambda n, k: Fraction(
+        comb(_whole(n, 10 * MOST_OF_FACTORIAL), _whole(k, MOST_OF_FACTORIAL))
+    ),
     "floor": _floor,
-    "ceiling": lambda world, value: -_floor(world, -value),
-    "Mod": _remainder,
-    "Max": lambda _, *values: max(values, key=_inexact),
-    "Min": lambda _, *values: min(values, key=_inexact),
-    "Abs": lambda _, value: abs(value),
+    "ceiling": lambda value: -_floor(-value),
+    "Mod": lambda value, modulus: value - modulus * _floor(value / modulus),
+    "Max": lambda *values: max(values, key=_inexact),
+    "Min": lambda *values: min(values, key=_inexact),
+    "Abs": abs,
     "UnevaluatedExpr": _sum,
 } | {
     f"{inverse}{root}{hyperbolic}": _by_mpmath(getattr(mp, f"{inverse}{root}{hyperbolic}"))
@@ -382,10 +350,8 @@ def _same_statements(a: Statement, b: Statement) -> bool:
     name, other = _name(a), _name(b)
     if isinstance(name, AppliedUndef) and isinstance(other, AppliedUndef):
         b = _renamed(b, name, other)
-        other = _name(b)
 
-    values = [(x, y) for x in _values(a) for y in _values(b)]
-    if name == other and any(values_equal(x, y) for x, y in values):
+    if name == _name(b) and any(values_equal(x, y) for x in _values(a) for y in _values(b)):
         return True
     try:
         if _matched(_links(a), _links(b), _same_links):
@@ -431,10 +397,10 @@ def _same_links(a: tuple[str, Any, bool], b: tuple[str, Any, bool]) -> bool:
     if relation != other or _names(f) != _names(g) or not _names(f):
         return False
     is_rounded = f_decimal or g_decimal
-    if relation in ">≥":
-        return _proportional(f, g, is_rounded, is_positive=True)
+    if _proportional(f, g, is_rounded, is_positive=relation in ">≥"):
+        return True
     tops = [sympy.fraction(sympy.together(formula))[0] for formula in (f, g)]
-    return _proportional(f, g, is_rounded) or _proportional(tops[0], tops[1], is_rounded)
+    return relation not in ">≥" and _proportional(tops[0], tops[1], is_rounded)
 
 
 def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False) -> bool:
@@ -442,9 +408,9 @@ def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False
     for world in (_World("real"), _World("complex")):
         try:
             with mp.workdps(OF_POINTS[-1]):
-                scale = [_number(formula, world) for formula in (f, g)]
+                scale = [_number(formula, world) for formula in (g, f)]
             break
-        except Exception:
+        except Exception:  # no value at this point
             continue
     else:
         return False
@@ -452,48 +418,40 @@ def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False
         return False
     if is_positive and (world.kind == "complex" or (scale[0] > 0) != (scale[1] > 0)):
         return False
-
-    def across(x: Any, y: Any) -> tuple[Any, Any]:
-        return _product(world, x, scale[1]), _product(world, y, scale[0])
-
-    return _everywhere([f, g], across, is_rounded=is_rounded)
+    return _everywhere(f, g, is_rounded=is_rounded, factors=scale)
 
 
 # --- Lists, tuples and sets
 
 
 def _same_listings(a: Listing, b: Listing) -> bool:
-    if "{}" in (a.brackets, b.brackets):
-        a, b = (_without_twins(x) if x.brackets == "{}" else x for x in (a, b))
+    a, b = _without_twins(a), _without_twins(b)
     if len(a.parts) != len(b.parts):
         return False
 
-    kinds = [_order(x) for x in (a, b)]
-    if set(kinds) == {"set", "tuple"}:
+    orders = [{"{}": "set", "": "list", "or": "list"}.get(x.brackets, "tuple") for x in (a, b)]
+    if set(orders) == {"set", "tuple"}:
         return False
-    if kinds == ["tuple", "tuple"] and len(a.parts) == 2 and a.brackets != b.brackets:
+    if orders == ["tuple", "tuple"] and len(a.parts) == 2 and a.brackets != b.brackets:
         return False
 
-    named = [_is_named(x) for x in (a, b)]
-    is_ordered = "tuple" in kinds or a.is_ranking or b.is_ranking
-    if not all(named) and (is_ordered or _has_several_names(a) or _has_several_names(b)):
+    names = [_names_of(x) for x in (a, b)]
+    is_ordered = "tuple" in orders or a.is_ranking or b.is_ranking or any(len(x) > 1 for x in names)
+    if is_ordered and not all(names):
         return all(values_equal(x, y) for x, y in zip(a.parts, b.parts, strict=True))
     return _matched(a.parts, b.parts)
 
 
-def _order(listing: Listing) -> str:
-    return {"{}": "set", "": "list", "or": "list"}.get(listing.brackets, "tuple")
-
-
-def _is_named(listing: Listing) -> bool:
-    return all(isinstance(x, Statement) and _name(x) is not None for x in listing.parts)
-
-
-def _has_several_names(listing: Listing) -> bool:
-    return _is_named(listing) and len({_name(x) for x in listing.parts}) > 1  # type: ignore[arg-type]
+def _names_of(listing: Listing) -> set[Any]:
+    """The names of assignments; none if other parts are among them."""
+    names = {_name(part) if isinstance(part, Statement) else None for part in listing.parts}
+    return set() if None in names else names
 
 
 def _without_twins(listing: Listing) -> Listing:
+    """A set with each element once; other brackets as they are."""
+    if listing.brackets != "{}":
+        return listing
     parts: list[Value] = []
     for part in listing.parts:
         if not any(values_equal(part, earlier) for earlier in parts):
@@ -517,8 +475,6 @@ def _matched(a: Sequence[Any], b: Sequence[Any], equal: Callable[..., bool] = va
 
 def _same_regions(a: Value, b: Value) -> bool:
     """Whether both are regions with the same numbers: at their ends, and around each of them."""
-    if all(isinstance(x, Listing) and x.brackets != "or" for x in (a, b)):
-        return False
     try:
         variables = [_variables(x) for x in (a, b)]
         if all(variables) and variables[0] != variables[1]:
