@@ -11,8 +11,8 @@ and Greek letters are no constants.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
-from typing import Any, Literal
+from itertools import accumulate, product
+from typing import Any
 
 from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
 from sympy import Expr, I, Integral, Limit, Piecewise, Product, Rational, Sum, Symbol, nan, zoo
@@ -22,7 +22,7 @@ from paint.objective.anchors import normalize
 
 
 class AnswerParseError(Exception):
-    """No value can be made of a text."""
+    """A text has no value."""
 
 
 @dataclass(frozen=True)
@@ -85,20 +85,17 @@ class Builder:
         return f"{{{self.element} : {self.condition}}}"
 
 
-Kind = Literal["number", "expression", "relation", "list", "tuple", "set", "region", "matrix"]
 Value = Scalar | Statement | Listing | Region | Builder
 
+_SIGNS = """
+( langle lparen; ) rangle rparen; ∪ cup bigcup; ∩ cap bigcap; ∖ setminus backslash; ∓ mp; < lt; > gt
+"""  # noqa: RUF001
+_COMMANDS = {name: sign for sign, *names in map(str.split, _SIGNS.split(";")) for name in names}
 _SPELLINGS = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"\\(?:langle|lparen)(?![A-Za-z])", "("),
-        (r"\\(?:rangle|rparen)(?![A-Za-z])", ")"),
-        (r"\\(?:big)?cup(?![A-Za-z])", "∪"),  # noqa: RUF001
-        (r"\\(?:big)?cap(?![A-Za-z])", "∩"),
-        (r"\\(?:setminus|backslash)(?![A-Za-z])", "∖"),  # noqa: RUF001
-        (r"\\mp(?![A-Za-z])", "∓"),
-        (r"\\lt(?![A-Za-z])", "<"),
-        (r"\\gt(?![A-Za-z])", ">"),
+        (r"\\([A-Za-z]+)", lambda command: _COMMANDS.get(command[1], command[0])),
+        (r"(?<=[\sA-Za-z])!=", "≠"),
         (r":=", "="),
         (r"(?<![A-Za-z\\])lim(?=_)", r"\\lim"),
         (r"(?<=lim_\{)([A-Za-z])→", r"\1\\to "),
@@ -154,7 +151,7 @@ _LATEX = str.maketrans(
 def parse_answer(text: str, *, log: str = "ln") -> Value:
     r"""What a text says; ``log`` is how a `\log` without a base is read, "ln" or "log_{10}".
 
-    Raises Unreadable. May take for ever where an integral or a limit is to be found.
+    Raises AnswerParseError. May take for ever where an integral or a limit is to be found.
     """
     matrix = _MATRIX.fullmatch(text.strip())
     if matrix:
@@ -162,16 +159,12 @@ def parse_answer(text: str, *, log: str = "ln") -> Value:
         cells = [row.split("&") for row in rows.split(r"\\") if row.strip()]
         if factor.strip():
             cells = [[f"{factor}({cell})" for cell in row] for row in cells]
-        return Listing(
-            tuple(
-                Listing(tuple(parse_answer(cell, log=log) for cell in row), "[[") for row in cells
-            ),
-            "[[",
-        )
+        values = [tuple(parse_answer(cell, log=log) for cell in row) for row in cells]
+        return Listing(tuple(Listing(row, "[[") for row in values), "[[")
     if r"\begin" in text:
         raise AnswerParseError
 
-    plain = normalize(re.sub(r"(?<=[\sA-Za-z])!=", r"\\ne ", text))
+    plain = normalize(text)
     for spelling, replacement in _SPELLINGS:
         plain = spelling.sub(replacement, plain)
     plain = re.sub(r"(?<=[0-9])…", "", plain) if "." in plain else plain
@@ -180,19 +173,14 @@ def parse_answer(text: str, *, log: str = "ln") -> Value:
     return _value(_PLAIN_LOG.sub("log_{10}" if log != "ln" else "ln", plain))
 
 
-def kind_of(value: Value) -> Kind:
+def kind_of(value: Value) -> str:
     """A word for the kind of a value."""
     match value:
         case Scalar(expr):
             return "expression" if expr.free_symbols else "number"
         case Listing(_, brackets):
-            kinds: dict[str, Kind] = {"": "list", "or": "list", "{}": "set", "[[": "matrix"}
-            return kinds.get(brackets, "tuple")
-        case Statement():
-            return "relation"
-        case Region():
-            return "region"
-    return "set"
+            return {"": "list", "or": "list", "{}": "set", "[[": "matrix"}.get(brackets, "tuple")
+    return {Statement: "relation", Region: "region", Builder: "set"}[type(value)]
 
 
 def has_value(value: Value) -> bool:
@@ -222,40 +210,30 @@ def _value(text: str) -> Value:
         raise AnswerParseError
     if len(parts) == 1:
         return parts[0]
-    is_or = _OR.search(text) is not None
-    letters = [str(part.expr) for part in parts if isinstance(part, Scalar)]
+    letters = [str(part) if isinstance(part, Scalar) else "" for part in parts]
     is_ranking = (
-        len(letters) == len(parts)
-        and all(map(_LETTER.fullmatch, letters))
+        all(map(_LETTER.fullmatch, letters))
         and letters != sorted(letters)
         and not _AND.search(text)
     )
-    return Listing(tuple(parts), "or" if is_or else "", is_ranking)
+    return Listing(tuple(parts), "or" if _OR.search(text) else "", is_ranking)
 
 
 def _parts(text: str) -> list[Value]:
-    """The values between commas; x = 1, 2 are two values of x."""
+    """The values between commas."""
     pieces, _ = _split(_AND.sub(",", text), re.compile("[,;]"))
-    parts = [
-        value
-        for piece in pieces
-        if piece.strip()
-        for sign in _signs(piece)
-        for value in [_part(sign)]
-    ]
+    parts = [_part(sign) for piece in pieces if piece.strip() for sign in _signs(piece)]
     first = parts[0] if parts else None
-    if isinstance(first, Listing) and _names(first):
-        parts = [_in_order(part, _names(first)) for part in parts]
-    if isinstance(first, Statement) and first.relations == ("=",):
+    if isinstance(first, Statement) and first.relations == ("=",):  # x = 1, 2 are two values of x
         name = first.sides[0]
         parts = [
-            part if isinstance(part, Statement) else Statement((name, part), ("=",))
+            part if isinstance(part, Statement) else replace(first, sides=(name, part))
             for part in parts
         ]
-    return parts
+    return [_in_order(part, _names(first)) for part in parts]
 
 
-def _names(value: Value) -> list[Value]:
+def _names(value: Value | None) -> list[Value]:
     """The left sides of a tuple of assignments."""
     parts = value.parts if isinstance(value, Listing) else ()
     return [part.sides[0] for part in parts if isinstance(part, Statement)]
@@ -264,27 +242,23 @@ def _names(value: Value) -> list[Value]:
 def _in_order(value: Value, names: list[Value]) -> Value:
     """(n, m) = (2, 3) after (m, n) = (1, 1) is (m, n) = (3, 2)."""
     own = _names(value)
-    if len(own) != len(names) or any(name not in names for name in own):
+    if not names or len(own) != len(names) or any(name not in names for name in own):
         return value
     assert isinstance(value, Listing)
-    parts = sorted(zip(own, value.parts, strict=True), key=lambda pair: names.index(pair[0]))
-    return replace(value, parts=tuple(part for _, part in parts))
+    parts = sorted(value.parts, key=lambda part: names.index(_names(Listing((part,)))[0]))
+    return replace(value, parts=tuple(parts))
 
 
 def _signs(text: str) -> Iterator[str]:
-    r"""The text with each choice of its \pm."""
+    r"""The text with each choice of its \pm; \mp is the opposite of the first."""
     if text.strip().startswith(r"\{") or not re.search("[±∓]", text):
         yield text
         return
     for signs in product("+-", repeat=min(text.count("±"), 5) or 1):
-        left = iter(signs)
-        yield re.sub(
-            "[±∓]",
-            lambda sign, left=left, signs=signs: (  # type: ignore[misc]
-                next(left, "+") if sign[0] == "±" else {"+": "-", "-": "+"}[signs[0]]
-            ),
-            text,
-        )
+        turned = text.replace("∓", "-" if signs[0] == "+" else "+")
+        for sign in signs:
+            turned = turned.replace("±", sign, 1)
+        yield turned
 
 
 def _part(text: str) -> Value:
@@ -366,34 +340,28 @@ def _split(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]
 
 
 def _closes_at_end(text: str) -> bool:
-    depth = 0
-    tokens = _TOKEN.findall(text)
-    for token in tokens[:-1]:
-        depth += _DEPTH.get(token, 0)
-        if depth == 0:
-            return False
-    return True
+    depths = accumulate(_DEPTH.get(token, 0) for token in _TOKEN.findall(text))
+    return 0 not in list(depths)[:-1]
 
 
 def _scalar(text: str) -> Scalar:
     if not text or _NO_NUMBER.search(text):
         raise AnswerParseError
-    latex = _REPEATING.sub(_as_fraction, text)
-    latex = _MIXED.sub(_as_sum, latex)
+    latex = _MIXED.sub(_as_sum, _REPEATING.sub(_as_fraction, text))
     turn = r"(\1\\cdot\\frac{\\pi}{180})" if _TRIGONOMETRIC.search(latex) else r"\1"
     latex = _DEGREES.sub(turn, latex).replace("Γ(", r"\Gamma(")
     latex = _OPERATOR.sub(r"\\operatorname{\1}", _FUNCTION.sub(r"\\\1 ", latex))
     try:
         value = _Formula(is_real=None, config=_CONFIG).parse(latex.translate(_LATEX))
-        if not isinstance(value, Expr):
-            raise AnswerParseError
         if _IMAGINARY in value.free_symbols:  # the i of a sum is bound
             value = value.xreplace({_IMAGINARY: I})
         if value.has(Sum, Product, Integral, Limit):
             done = value.doit()
             value = value if done.has(Piecewise) else done
     except Exception:
-        raise AnswerParseError from None
+        value = None
+    if not isinstance(value, Expr):
+        raise AnswerParseError
     return Scalar(value, re.search(r"\.[0-9]", text) is not None)
 
 
@@ -405,11 +373,10 @@ class _Formula(_Latex2Sympy):  # type: ignore[misc]
     def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
         """The product of factors that stand side by side."""
         first = self.convert_postfix(arr[i])
-        if i + 1 == len(arr) and isinstance(first, Expr):
-            return first
         if not isinstance(first, Expr):  # d/dx, or a matrix
             return super().convert_postfix_list(arr, i)
-        return self.mul_flat(first, self.convert_postfix_list(arr, i + 1))
+        is_last = i + 1 == len(arr)
+        return first if is_last else self.mul_flat(first, self.convert_postfix_list(arr, i + 1))
 
     def convert_atom_expr(self, atom_expr: Any) -> Any:
         value = super().convert_atom_expr(atom_expr)
