@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise, product
-from math import comb, factorial
+from math import comb, factorial, prod
 from typing import Any
 from zlib import crc32
 
@@ -32,9 +32,7 @@ class _Different(BaseException):
     """Two formulas differ exactly, so that no other point can make them equal."""
 
 
-# Digits. Two numbers differ when their gap is the same at two of these precisions.
-OF_NUMBERS = (30, 120, 480, 1920)
-OF_POINTS = (50, 300)
+OF_NUMBERS, OF_POINTS = 1920, 300  # digits; at points, of which there are many, fewer will do
 POINTS, WHOLE_POINTS, FEWEST_POINTS = 9, 40, 3
 MOST_BITS = 1 << 21  # of an exact power; larger ones are computed with rounding
 MOST_OF_FACTORIAL = 100_000
@@ -95,7 +93,7 @@ class _World:
             return Fraction(self.seed - 4)
         real = Fraction((draw % 1999 - 999) or 1, 101)
         if self.kind == "complex":
-            return mpc(_inexact(real), mpf((draw >> 12) % 1999 - 999) / 103)
+            return mp.mpmathify(real) + mpc(0, mpf((draw >> 12) % 1999 - 999) / 103)
         return real
 
 
@@ -141,28 +139,20 @@ def _agree_at(
     world: _World, exprs: Sequence[Any], factors: Sequence[Any], is_rounded: bool
 ) -> bool:
     """Whether two formulas, times a factor each, agree at a point."""
-    earlier = None
-    for digits in OF_POINTS if any(map(_names, exprs)) else OF_NUMBERS:
-        with mp.workdps(digits):
-            x, y = (
-                _product(_number(expr, world), factor)
-                for expr, factor in zip(exprs, factors, strict=True)
-            )
-            if _all_exact((x, y)) and not is_rounded:
-                if x != y:
-                    raise _Different
-                return True
-            x, y = _inexact(x), _inexact(y)
-            gap, size = abs(x - y), max(abs(x), abs(y))
-            if not mp.isfinite(gap):
-                raise Undefined
-            if is_rounded:
-                return bool(gap <= min(ABSOLUTE, RELATIVE * size))
-            if earlier is not None and gap and abs(gap - earlier) <= gap / 1000:
-                return False
-            earlier = gap
-            is_noise = gap <= mpf(10) ** (-digits // 2) * max(size, 1)
-    return bool(is_noise)
+    with mp.workdps(OF_POINTS if any(map(_names, exprs)) else OF_NUMBERS):
+        values = [_number(expr, world) for expr in exprs]
+        x, y = map(_product, values, factors)
+        if _all_exact((x, y)) and not is_rounded:
+            if x != y:
+                raise _Different
+            return True
+        x, y = mp.mpmathify(x), mp.mpmathify(y)
+        gap, size = abs(x - y), max(abs(x), abs(y))
+        if not mp.isfinite(gap):
+            raise Undefined
+        if is_rounded:
+            return bool(gap <= min(ABSOLUTE, RELATIVE * size))
+        return bool(gap <= mpf(10) ** (-mp.dps // 2) * max(size, 1))
 
 
 def _is_name(expr: Any) -> bool:
@@ -206,24 +196,16 @@ def _number(expr: Any, world: _World) -> Any:
     return value
 
 
-def _inexact(value: Any) -> Any:
-    return mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
-
-
 def _all_exact(values: Iterable[Any]) -> bool:
     return all(isinstance(value, Fraction) for value in values)
 
 
 def _sum(*terms: Any) -> Any:
-    return sum(terms) if _all_exact(terms) else mp.fsum(map(_inexact, terms))
+    return sum(terms) if _all_exact(terms) else mp.fsum(terms)
 
 
 def _product(*factors: Any) -> Any:
-    total: Any = Fraction(1)
-    for factor in factors:
-        exact = _all_exact((total, factor))
-        total = total * factor if exact else _inexact(total) * _inexact(factor)
-    return total
+    return prod(factors, start=Fraction(1)) if _all_exact(factors) else mp.fprod(factors)
 
 
 def _power(world: _World, base: Any, exponent: Any) -> Any:
@@ -232,13 +214,15 @@ def _power(world: _World, base: Any, exponent: Any) -> Any:
         if bits <= MOST_BITS:
             return base**exponent.numerator
 
-    if mp.mag(_inexact(exponent)) > 60:  # a tower
+    if mp.mag(exponent) > 60:  # a tower
         raise Undefined
     is_odd_root = isinstance(exponent, Fraction) and exponent.denominator % 2
-    if is_odd_root and world.kind == "real" and base < 0:  # the real cube root of -8 is -2
-        value = mp.power(_inexact(-base), _inexact(exponent))
+    if (
+        is_odd_root and world.kind == "real" and mp.mpmathify(base) < 0
+    ):  # the real cube root of -8 is -2
+        value = mp.power(-base, exponent)
         return -value if exponent.numerator % 2 else value
-    return mp.power(_inexact(base), _inexact(exponent))
+    return mp.power(base, exponent)
 
 
 def _whole(value: Any, most: int) -> int:
@@ -259,22 +243,19 @@ def _floor(value: Any) -> Any:
     return Fraction(int(near if is_whole else mp.floor(value)))
 
 
-def _logarithm(value: Any, base: Any = None) -> Any:
+def _logarithm(value: Any, base: Any = mp.e) -> Any:
     if not value:
         raise Undefined
-    return mp.log(_inexact(value)) / (1 if base is None else mp.log(_inexact(base)))
-
-
-def _by_mpmath(function: Any) -> Callable[[Any], Any]:
-    return lambda value: function(_inexact(value))
+    return mp.log(value) / mp.log(base)
 
 
 _CONSTANTS = {sympy.pi: mp.pi, sympy.E: mp.e}
+_ANGLE_FUNCTIONS = ("sin", "cos", "tan", "cot", "sec", "csc")
 _DISCRETE = {"exp", "factorial", "binomial", "floor", "ceiling", "Mod"}
 _RULES: dict[str, Callable[..., Any]] = {
     "Add": _sum,
     "Mul": _product,
-    "exp": _by_mpmath(mp.exp),
+    "exp": mp.exp,
     "log": _logarithm,
     "factorial": lambda n: Fraction(factorial(_whole(n, MOST_OF_FACTORIAL))),
     "binomial": lambda n, k: Fraction(
@@ -283,15 +264,13 @@ _RULES: dict[str, Callable[..., Any]] = {
     "floor": _floor,
     "ceiling": lambda value: -_floor(-value),
     "Mod": lambda value, modulus: value - modulus * _floor(value / modulus),
-    "Max": lambda *values: max(values, key=_inexact),
-    "Min": lambda *values: min(values, key=_inexact),
+    "Max": lambda *values: max(values, key=mp.mpmathify),
+    "Min": lambda *values: min(values, key=mp.mpmathify),
     "Abs": abs,
-    "UnevaluatedExpr": _sum,
+    "UnevaluatedExpr": lambda value: value,
 } | {
-    f"{inverse}{root}{hyperbolic}": _by_mpmath(getattr(mp, f"{inverse}{root}{hyperbolic}"))
-    for inverse, root, hyperbolic in product(
-        ("", "a"), ("sin", "cos", "tan", "cot", "sec", "csc"), ("", "h")
-    )
+    name: getattr(mp, name)
+    for name in map("".join, product(("", "a"), _ANGLE_FUNCTIONS, ("", "h")))
 }
 
 
@@ -329,7 +308,7 @@ def _consistent(a: Scalar, b: Scalar) -> bool:
     if not (a.is_decimal or b.is_decimal) or _names(a.expr) | _names(b.expr):
         return False
     try:
-        x, y = (_inexact(_number(side.expr, _World("real"))) for side in (a, b))
+        x, y = (mp.mpmathify(_number(side.expr, _World("real"))) for side in (a, b))
         return bool(abs(x - y) <= CARELESS * max(abs(x), abs(y)))
     except Exception:
         return False
@@ -407,14 +386,14 @@ def _proportional(f: Any, g: Any, is_rounded: bool, *, is_positive: bool = False
     """Whether f/g is the same number everywhere, and not 0."""
     for world in (_World("real"), _World("complex")):
         try:
-            with mp.workdps(OF_POINTS[-1]):
+            with mp.workdps(OF_POINTS):
                 scale = [_number(formula, world) for formula in (g, f)]
             break
         except Exception:  # no value at this point
             continue
     else:
         return False
-    if any(abs(_inexact(value)) < mpf(10) ** -100 for value in scale):
+    if any(abs(mp.mpmathify(value)) < mpf(10) ** -100 for value in scale):
         return False
     if is_positive and (world.kind == "complex" or (scale[0] > 0) != (scale[1] > 0)):
         return False
@@ -479,7 +458,7 @@ def _same_regions(a: Value, b: Value) -> bool:
         variables = [_variables(x) for x in (a, b)]
         if all(variables) and variables[0] != variables[1]:
             return False
-        with mp.workdps(OF_POINTS[0]):
+        with mp.workdps(OF_POINTS):
             ends = _numbers([end for x in (a, b) for end in _ends(x)])
             finite = sorted({mpf(0), *filter(mp.isfinite, ends.values())})
             beside = [(low + high) / 2 for low, high in pairwise(finite)]
@@ -498,7 +477,7 @@ def _numbers(ends: Sequence[Scalar]) -> dict[Scalar, Any]:
     finite = [end for end in ends if end not in values]
     if any(_names(end.expr) for end in finite):
         raise Undefined
-    own = {end: _inexact(_number(end.expr, _World("real"))) for end in finite}
+    own = {end: mp.mpmathify(_number(end.expr, _World("real"))) for end in finite}
     earlier = None
     for end in sorted(own, key=lambda end: own[end]):
         is_same = earlier is not None and _same_scalars(earlier, end)
