@@ -289,13 +289,14 @@ def _values(statement: Statement) -> list[Value]:
     if len(values) == 1:
         return list(values)
 
-    if not all(isinstance(side, Scalar) for side in values):
+    scalars = [side for side in reversed(values) if isinstance(side, Scalar)]
+    if len(scalars) != len(values):
         return []
-    said = [values[-1]]
-    for earlier, later in pairwise(values[::-1]):
-        if _consistent(later, earlier):
-            said.append(later)
-        elif has_name and _names(later.expr):  # A = pi r^2 = 9 pi
+    said: list[Value] = [scalars[0]]
+    for later, earlier in pairwise(scalars):
+        if _consistent(earlier, later):
+            said.append(earlier)
+        elif has_name and _names(earlier.expr):  # A = pi r^2 = 9 pi
             break
         else:
             return []
@@ -471,18 +472,18 @@ def _same_regions(a: Value, b: Value) -> bool:
         return False
 
 
-def _numbers(ends: Sequence[Scalar]) -> dict[Scalar, Any]:
+def _numbers(ends: Sequence[Scalar]) -> dict[Value, Any]:
     """The value of each end; ends that are equal within the rounding of decimals have the same."""
-    values = {end: mpf(str(end.expr).replace("oo", "inf")) for end in ends if end.expr in (oo, -oo)}
+    values: dict[Value, Any] = {
+        end: mpf(str(end.expr).replace("oo", "inf")) for end in ends if end.expr in (oo, -oo)
+    }
     finite = [end for end in ends if end not in values]
     if any(_names(end.expr) for end in finite):
         raise Undefined
-    own = {end: mp.mpmathify(_number(end.expr, _World("real"))) for end in finite}
-    earlier = None
-    for end in sorted(own, key=lambda end: own[end]):
-        is_same = earlier is not None and _same_scalars(earlier, end)
-        values[end] = values[earlier] if is_same else own[end]
-        earlier = end
+    values |= {end: mp.mpmathify(_number(end.expr, _World("real"))) for end in finite}
+    for earlier, end in pairwise(sorted(finite, key=lambda end: values[end])):
+        if _same_scalars(earlier, end):
+            values[end] = values[earlier]
     return values
 
 
@@ -510,14 +511,13 @@ def _is_variable(value: Value) -> bool:
     return isinstance(value, Scalar) and _is_name(value.expr)
 
 
-def _is_in(x: Any, region: Value, ends: dict[Scalar, Any]) -> bool:
+def _is_in(x: Any, region: Value, ends: dict[Value, Any]) -> bool:
     """Whether a number is in a region; Undefined if that is none."""
     match region:
         case Region(operation, ()):
-            is_whole = mp.isint(x)
-            return {"N": is_whole and x > 0, "Z": is_whole, "Q": mp.isint(2 * x), "R": True}[
-                operation
-            ]
+            is_whole = bool(mp.isint(x))
+            sets = {"N": is_whole and x > 0, "Z": is_whole, "Q": mp.isint(2 * x), "R": True}
+            return bool(sets[operation])
         case Region(operation, parts):
             inside = [_is_in(x, part, ends) for part in parts]
             if operation == "∖":  # noqa: RUF001
@@ -545,7 +545,7 @@ def _is_in(x: Any, region: Value, ends: dict[Scalar, Any]) -> bool:
     raise Undefined
 
 
-def _holds(x: Any, left: Value, sign: str, right: Value, ends: dict[Scalar, Any]) -> bool:
+def _holds(x: Any, left: Value, sign: str, right: Value, ends: dict[Value, Any]) -> bool:
     if sign == "∈":
         return _is_in(x, right, ends)
     if _is_variable(left) == _is_variable(right):
