@@ -3,9 +3,6 @@
 import json
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -33,16 +30,14 @@ from paint.evaluation.generate import (
     sample_of,
 )
 from paint.evaluation.grade import cast_votes, grade, is_repetitive, stored_in, summarise_folders
-from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.run import resolve
 from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
-from paint.evaluation.tables import Sheet, comparisons, markdown, print_sheets, sheets, summary_json
+from paint.evaluation.tables import Sheet, print_sheets
 from paint.grading.math.grader import MathGrade, MathGrader, Verdict
 from paint.inference.engine import Completion, OnCompletion, Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError
 from paint.models.weights import save_trained
-from processes import until
 
 PROTOCOL = SamplingProtocol(3, thinking=False, sampling=Sampling(1.0, 1.0, -1, 80))
 QUIET = Display(enabled=False)
@@ -83,10 +78,36 @@ def opened(policy: Policy, task: EvalTask) -> AbstractContextManager[Store]:
     return open_task(policy, task, model="demo", engine="local")
 
 
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     """The samples of a store without regard to the order in which they came."""
-    rows = [json.loads(line) for line in (folder / "completions.jsonl").read_text().splitlines()]
+    rows = rows_of(folder / "completions.jsonl")
     return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
+
+
+def texts_of(folder: Path, names: list[str]) -> list[list[str]]:
+    """The texts of each policy below a folder."""
+    return [[row["text"] for row in lines_of(folder / name / "demo")] for name in names]
+
+
+def asked_of(folder: Path, names: list[str]) -> list[dict[str, Any]]:
+    return [json.loads((folder / name / "demo/asked.json").read_text()) for name in names]
+
+
+def stored(
+    policy: Policy, folder: Path, problems: list[Problem], texts: dict[tuple[str, int], str]
+) -> Path:
+    """A finished evaluation with these texts; those that end in "..." are truncated."""
+    k = 1 + max(sample for _, sample in texts)
+    task = task_of(policy, folder, problems, replace(PROTOCOL, samples=k))
+    with opened(policy, task) as store:
+        for row, text in reversed(texts.items()):
+            prompt = prompt_digest(task.prompts[row[0]])
+            store.add(Sample(*row, prompt, text, len(text), text.endswith("..."), "local"))
+    return folder
 
 
 def test_generate_stores_k_samples_a_problem_in_order(
@@ -114,9 +135,7 @@ def test_generate_stores_k_samples_a_problem_in_order(
             k: texts[problems[3].id, k] for k in range(3)
         }
     # The verdicts are kept with their reasons.
-    kept = [
-        json.loads(line) for line in (tmp_path / "five" / "grades.jsonl").read_text().splitlines()
-    ]
+    kept = rows_of(tmp_path / "five" / "grades.jsonl")
     assert [row["strict"]["correct"] for row in kept] == graded.correct.flatten().tolist()
     assert {row["strict"]["reason"] for row in kept} <= {"right", "wrong"}
 
@@ -129,16 +148,14 @@ def test_grade_counts_every_kind_of_sample(
         Problem("What is 1/2?", "", "\\frac{1}{2}", "half"),
     ]
     texts = {
-        ("sum", 0): ("<think>so</think> \\boxed{7}", False),
-        ("sum", 1): ("<think>it is \\boxed{7}, but", False),
-        ("sum", 2): ("<think>it is \\boxed{7}, and on and on " + "and on " * 200, True),
-        ("half", 0): ("\\boxed{0.5}", False),
-        ("half", 1): ("\\boxed{2}", True),
-        ("half", 2): ("a half", False),
+        ("sum", 0): "<think>so</think> \\boxed{7}",
+        ("sum", 1): "<think>it is \\boxed{7}, but",
+        ("sum", 2): "<think>it is \\boxed{7}, and on and on " + "and on " * 200 + "...",
+        ("half", 0): "\\boxed{0.5}",
+        ("half", 1): "\\boxed{2}...",
+        ("half", 2): "a half",
     }
-    with opened(policy, task_of(policy, tmp_path, problems)) as store:
-        for row, (text, truncated) in reversed(texts.items()):
-            store.add(Sample(*row, "", text, len(text), truncated, "local"))
+    with reopen_store(stored(policy, tmp_path, problems, texts)) as store:
         graded = grade(store, grader, QUIET)
     assert graded.correct.tolist() == [[True, False, False], [True, False, False]]
     assert graded.lenient is not None
@@ -149,14 +166,9 @@ def test_grade_counts_every_kind_of_sample(
     assert graded.truncated.tolist() == [[False, False, True], [False, True, False]]
     assert graded.repetitive.tolist() == [[False, False, True], [False, False, False]]
     assert graded.votes.tolist() == [[0, -1, -1], [0, 2, -1]]
-    assert graded.tokens.tolist() == [
-        [len(texts[name, k][0]) for k in range(3)] for name in ("sum", "half")
-    ]
-    rows = [
-        json.loads(line)["strict"]["reason"]
-        for line in (tmp_path / "grades.jsonl").read_text().splitlines()
-    ]
-    assert rows == ["right", "unclosed thought", "truncated", "right", "wrong", "no box"]
+    assert graded.tokens.flatten().tolist() == [len(text) for text in texts.values()]
+    reasons = [row["strict"]["reason"] for row in rows_of(tmp_path / "grades.jsonl")]
+    assert reasons == ["right", "unclosed thought", "truncated", "right", "wrong", "no box"]
 
 
 def test_generate_interrupted_resumes_to_same_samples(
@@ -206,28 +218,6 @@ def test_store_other_weights_under_same_path_are_refused(
         pass
 
 
-@pytest.mark.slow
-def test_eval_killed_and_resumed_gives_same_metrics(tmp_path: Path) -> None:
-    options = [*FLAGS, "--limit", "20", "--rollout.batch-size", "20", "--folder"]
-    arguments = ["eval", "demo", *options, str(tmp_path / "killed")]
-    command = [sys.executable, "-m", "paint.cli", *arguments]
-    stored = tmp_path / "killed/demo/base/demo/completions.jsonl"
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    until(lambda: stored.exists() and stored.read_bytes().count(b"\n") >= 20, 120)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert 20 <= stored.read_bytes().count(b"\n") < 240
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    assert main([*arguments[:-1], str(tmp_path / "undisturbed")]) == 0
-    one, other = (tmp_path / name / "demo" for name in ("killed", "undisturbed"))
-    assert lines_of(one / "base" / "demo") == lines_of(other / "base" / "demo")
-    assert (one / "summary.json").read_text() == (other / "summary.json").read_text()
-    # Graded again, they are identical.
-    before = (one / "summary.json").read_text()
-    assert main(["grade", str(one)]) == 0
-    assert (one / "summary.json").read_text() == before
-
-
 def test_eval_run_compares_checkpoints_with_base(
     adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,13 +232,11 @@ def test_eval_run_compares_checkpoints_with_base(
     # One checkpoint of it is the same policy, and its samples are there.
     assert main(["eval", str(adapted / "checkpoints/step-000002"), *flags]) == 0
     assert "tok/s" not in capsys.readouterr().out
-    asked = [
-        json.loads((tmp_path / "demo" / name / "demo/asked.json").read_text()) for name in names
-    ]
+    asked = asked_of(tmp_path / "demo", names)
     assert asked[0]["adapter"] is None
     assert len({setting["adapter"] for setting in asked}) == 3
     # The adapters wrote the samples.
-    texts = [[row["text"] for row in lines_of(tmp_path / "demo" / name / "demo")] for name in names]
+    texts = texts_of(tmp_path / "demo", names)
     assert texts[0] != texts[1] != texts[2] != texts[0]
     # The adapter alone, whose file names its layers in another order, is as good.
     alone = str(adapted / "checkpoints/step-000001/adapter")
@@ -270,9 +258,9 @@ def test_eval_full_tuning_checkpoints_share_base_with_adapters(
     summary = json.loads((evals / "demo/summary.json").read_text())
     names = ["base", "whole-step-000001", "whole-step-000002"]
     assert list(summary["figures"]) == names
-    texts = [[row["text"] for row in lines_of(evals / "demo" / name / "demo")] for name in names]
+    texts = texts_of(evals / "demo", names)
     assert texts[0] != texts[1] != texts[2] != texts[0]
-    asked = [json.loads((evals / "demo" / name / "demo/asked.json").read_text()) for name in names]
+    asked = asked_of(evals / "demo", names)
     assert len({setting["weights"] for setting in asked}) == 3
     assert {setting["adapter"] for setting in asked} == {None}
     # Each was asked as itself: the checkpoint's model, evaluated alone, gives the same samples.
@@ -321,11 +309,6 @@ def test_eval_invalid_arguments_give_one_error_message(
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
-
-
-def test_grade_without_evaluation_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
     assert main(["grade", str(tmp_path)]) == 2
     assert "holds no evaluation" in capsys.readouterr().err
 
@@ -353,13 +336,9 @@ def test_resolve_targets_of_different_models_or_shapes_are_refused(
     (tmp_path / "two" / "adapter_config.json").write_text(json.dumps(config | {"r": 4}))
     model, contestants = resolve(EvaluationConfig(), ["demo", str(tmp_path / "one")])
     assert (model.path, model.lora_rank, model.dtype) == ("demo", 8, "float32")
-    assert [(c.name, c.checkpoint) for c in contestants] == [
-        ("base", None),
-        ("one", tmp_path / "one"),
-    ]
-    assert [c.name for c in resolve(EvaluationConfig(base=False), [str(tmp_path / "one")])[1]] == [
-        "one"
-    ]
+    found = [(c.name, c.checkpoint) for c in contestants]
+    assert found == [("base", None), ("one", tmp_path / "one")]
+    assert len(resolve(EvaluationConfig(base=False), [str(tmp_path / "one")])[1]) == 1
     with pytest.raises(ConfigError, match=r"lora_rank\b.*\b4\b.*\b8\b"):
         resolve(EvaluationConfig(), [str(tmp_path / "one"), str(tmp_path / "two")])
     with pytest.raises(ConfigError, match=r"path\b.*'other'"):
@@ -439,78 +418,10 @@ def test_is_repetitive_detects_repeated_ending(text: str, expected: bool) -> Non
 
 
 def test_is_repetitive_is_false_for_real_completions() -> None:
-    path = Path(__file__).parents[1] / "samples/math_rollouts.jsonl"
-    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    rows = rows_of(Path(__file__).parents[1] / "samples/math_rollouts.jsonl")
     texts = [text for row in rows for text in row["completions"]]
     assert len(texts) >= 80
     assert not [text[-80:] for text in texts if is_repetitive(text)]
-
-
-def test_tables_match_hand_computed_rows(tmp_path: Path) -> None:
-    def graded(correct: list[list[bool]], names: str = "ab") -> GradedSamples:
-        table = np.array(correct)
-        nothing = np.zeros_like(table)
-        return GradedSamples(
-            list(names),
-            table,
-            table,
-            np.where(table, 0, 1),
-            100 + nothing,
-            nothing,
-            nothing,
-            nothing,
-        )
-
-    by_policy = {
-        "base": {
-            "x": graded([[True, False], [False, False]]),
-            "y": graded([[True, True], [False, True]]),
-        },
-        "new": {
-            "x": graded([[True, True], [False, True]]),
-            "y": graded([[True, True], [True, True]]),
-        },
-    }
-    main_sheet, _, _, pairs = sheets(by_policy)
-    assert main_sheet.columns == ["", "x", "y", "macro"]
-    assert [row[0] for row in main_sheet.rows] == ["base", "new"]
-    assert main_sheet.rows[0][3].startswith("50.0 [")
-    assert [row[:2] for row in pairs.rows] == [["new", "x"], ["new", "y"], ["new", "macro"]]
-    assert pairs.rows[2][2].startswith("+37.5 [")
-    text = markdown(sheets(by_policy))
-    assert text.count("| base | x |") == 2
-    assert "| new | macro | +37.5" in text
-    table = summary_json(by_policy)
-    assert table["figures"]["new"]["macro"]["avg_at_k"]["mean"] == 0.875
-    assert table["compared_with"] == "base"
-    json.dumps(table, allow_nan=False)
-    # Of policies with different k, what all have.
-    for k, shown in ((12, [2, 4, 8, 12]), (6, [2, 4]), (1, [1])):
-        mixed = {
-            "base": {"x": graded([[True] * 12, [False] * 12])},
-            "new": {"x": graded([[True] * k, [False] * k])},
-        }
-        counted = sheets(mixed)[1]
-        assert counted.columns[3:-1] == [f"pass@{j}" for j in shown]
-        assert {cell.split()[0] for row in counted.rows for cell in row[2:]} == {"50.0"}
-    # Macro averages are over the benchmarks that all have, or a column would hold two things.
-    apart = by_policy | {"new": {"x": by_policy["new"]["x"], "z": by_policy["new"]["y"]}}
-    assert sheets(apart)[0].columns == ["", "x", "y", "z"]
-    with pytest.raises(StoreError, match=r"\bx\b.*\bnew\b.*\bbase\b"):
-        list(comparisons(by_policy | {"new": {"x": graded([[True, True], [False, True]], "ac")}}))
-
-
-def stored(
-    policy: Policy, folder: Path, problems: list[Problem], texts: dict[tuple[str, int], str]
-) -> Path:
-    """A finished evaluation with these texts."""
-    k = 1 + max(sample for _, sample in texts)
-    task = task_of(policy, folder, problems, replace(PROTOCOL, samples=k))
-    with opened(policy, task) as store:
-        for row, text in texts.items():
-            prompt = prompt_digest(task.prompts[row[0]])
-            store.add(Sample(*row, prompt, text, 3, False, "local"))
-    return folder
 
 
 def test_summary_has_rows_by_level_and_subject(policy: Policy, tmp_path: Path) -> None:
@@ -531,11 +442,8 @@ def test_summary_has_rows_by_level_and_subject(policy: Policy, tmp_path: Path) -
     summary = json.loads((tmp_path / "summary.json").read_text())
     levels = summary["labels"]["base"]["mine"]["level"]
     assert list(levels) == ["9", "10", ""]
-    assert [(row["problems"], row["avg_at_k"]["mean"]) for row in levels.values()] == [
-        (2, 0.5),
-        (1, 1.0),
-        (1, 1.0),
-    ]
+    found = [(row["problems"], row["avg_at_k"]["mean"]) for row in levels.values()]
+    assert found == [(2, 0.5), (1, 1.0), (1, 1.0)]
     # One subject is the whole set, and tells nothing.
     assert list(summary["labels"]["base"]["mine"]) == ["level"]
     text = (tmp_path / "summary.md").read_text()
@@ -573,19 +481,6 @@ def test_summary_counts_verdict_reasons(
 NAME = "[best] {0} [/red]"
 
 
-def test_eval_names_with_markup_are_shown_verbatim(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / f"{NAME.replace('/', '')}.jsonl"
-    path.write_text(json.dumps({"problem": "1+1?", "answer": "2", "id": "[bold]"}) + "\n")
-    flags = ["--benchmarks", str(path), "--samples", "1", "--no-thinking"]
-    flags += ["--rollout.max-new-tokens", "8", "--folder", str(tmp_path / "evals")]
-    assert main(["eval", "demo", *flags]) == 0
-    said = capsys.readouterr().out
-    assert said.count(path.stem) >= 4  # generating, grading, and the tables
-    assert (tmp_path / "evals/demo/base" / path.stem / "grades.jsonl").exists()
-
-
 def test_terminal_names_with_markup_are_shown_verbatim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal
     display, written = Display(), StringIO()
@@ -597,15 +492,16 @@ def test_terminal_names_with_markup_are_shown_verbatim(monkeypatch: pytest.Monke
     assert ":x:" in written.getvalue()
 
 
-def test_eval_file_names_cannot_escape_folder(
+def test_eval_file_names_are_shown_verbatim_and_cannot_escape_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = json.dumps({"problem": "1+1?", "answer": "2"}) + "\n"
-    (tmp_path / "...jsonl").write_text(row)
-    (tmp_path / "mine.jsonl").write_text(row)
+    row = json.dumps({"problem": "1+1?", "answer": "2", "id": "[bold]"}) + "\n"
+    dots, marked = tmp_path / "...jsonl", tmp_path / f"{NAME.replace('/', '')}.jsonl"
+    for path in (dots, marked):
+        path.write_text(row)
     flags = ["--samples", "1", "--no-thinking", "--rollout.max-new-tokens", "8"]
     flags += ["--folder", str(tmp_path / "evals"), "--benchmarks"]
-    assert main(["eval", "demo", *flags, str(tmp_path / "...jsonl")]) == 2
+    assert main(["eval", "demo", *flags, str(dots)]) == 2
     assert "is no valid folder name" in capsys.readouterr().err
     assert not (tmp_path / "evals").exists()
 
@@ -614,8 +510,9 @@ def test_eval_file_names_cannot_escape_folder(
     shutil.copytree(MODEL, model)
     (model / "sub").mkdir()
     monkeypatch.chdir(model / "sub")
-    assert main(["eval", "..", *flags, str(tmp_path / "mine.jsonl")]) == 0
-    assert (tmp_path / "evals/mine/base/mine/grades.jsonl").exists()
+    assert main(["eval", "..", *flags, str(marked)]) == 0
+    assert capsys.readouterr().out.count(marked.stem) >= 4  # generating, grading, and the tables
+    assert (tmp_path / "evals/mine/base" / marked.stem / "grades.jsonl").exists()
     assert not (tmp_path / "base").exists()
 
 
@@ -627,11 +524,8 @@ def test_grade_any_accepted_answer_is_correct(
         ("1", k): rf"\boxed{{{text}}}" for k, text in enumerate(["2", "two", "2.5", "3", "1/2"])
     }
     place = stored(policy, tmp_path / "base/mine", problems, texts)
-    assert json.loads((place / "problems.jsonl").read_text())["answer"] == [
-        "2",
-        "two",
-        r"\frac{5}{2}",
-    ]
+    [row] = rows_of(place / "problems.jsonl")
+    assert row["answer"] == ["2", "two", r"\frac{5}{2}"]
     with reopen_store(place) as store:
         assert store.problems == problems
         graded = grade(store, grader, QUIET)
@@ -642,24 +536,13 @@ def test_stored_evaluations_with_same_names_are_distinguished(
     policy: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
     for name in ("a/base/mine", "b/base/mine", "b/after/mine"):
-        task = task_of(policy, tmp_path / name, problems[:2], replace(PROTOCOL, samples=1))
-        with opened(policy, task) as store:
-            for problem, sample in store.missing:
-                prompt, text = task.prompts[problem.id], rf"\boxed{{{problem.answer}}}"
-                store.add(
-                    Sample(problem.id, sample, prompt_digest(prompt), text, 3, False, "local")
-                )
+        texts = {(problem.id, 0): rf"\boxed{{{problem.answer}}}" for problem in problems[:2]}
+        stored(policy, tmp_path / name, problems[:2], texts)
     stores = stored_in([tmp_path / "b", tmp_path / "a", tmp_path / "b/.."])
-    assert [str(path.relative_to(tmp_path)) for path in stores] == [
-        "b/base/mine",
-        "b/after/mine",
-        "a/base/mine",
-    ]
+    found = [str(path.relative_to(tmp_path)) for path in stores]
+    assert found == ["b/base/mine", "b/after/mine", "a/base/mine"]
     summarise_folders([tmp_path / "b", tmp_path / "a"], tmp_path / "new" / "place", QUIET)
     table = json.loads((tmp_path / "new/place/summary.json").read_text())
     assert list(table["figures"]) == [str(tmp_path / "b/base"), "after", str(tmp_path / "a/base")]
-    assert (
-        (tmp_path / "new/place/summary.md")
-        .read_text()
-        .startswith("**Avg@1, in % with 95 % interval**")
-    )
+    text = (tmp_path / "new/place/summary.md").read_text()
+    assert text.startswith("**Avg@1, in % with 95 % interval**")

@@ -1,6 +1,8 @@
 """The figures of an evaluation, and whether their intervals cover what they say."""
 
+import json
 import math
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -25,6 +27,8 @@ from paint.evaluation.metrics import (
     pass_at_k,
     per_problem,
 )
+from paint.evaluation.store import StoreError
+from paint.evaluation.tables import comparisons, markdown, sheets, summary_json
 
 RUNS = 1000
 ANY = (-math.inf, math.inf)
@@ -107,12 +111,9 @@ def test_bootstrap_interval_of_binary_values_is_clopper_pearson(values: int) -> 
 
     if values > 0:
         assert more(interval.low, values) == pytest.approx(0.025, abs=0.003)
-    else:
-        assert interval.low == 0
     if values < 30:
         assert 1 - more(interval.high, values + 1) == pytest.approx(0.025, abs=0.003)
-    else:
-        assert interval.high == 1
+    assert (interval.low == 0, interval.high == 1) == (values == 0, values == 30)
 
 
 def test_macro_average_interval_covers_truth() -> None:
@@ -253,8 +254,7 @@ def test_avg_at_k_is_mean_over_problems() -> None:
     correct = np.array([[True] * 12, [False] * 12, [True, False] * 6, [True] * 12])
     interval = avg_at_k(correct)
     assert interval.mean == pytest.approx((1 + 0 + 0.5 + 1) / 4)
-    # Four problems, whatever their 48 samples: the interval is as wide as resampling four numbers
-    # makes it.
+    # As wide as resampling four problems makes it, not their 48 samples.
     assert interval.low <= 0.25
     assert interval.high >= 0.95
 
@@ -281,15 +281,8 @@ def test_bootstrap_contains_mean_for_small_skewed_groups() -> None:
     lone = np.zeros(30)
     lone[0] = 1.0
     two, alike, three = np.array([0.25, 0.5]), np.array([0.5, 0.51]), np.array([0.0, 0.0, 1.0])
-    for groups in (
-        [two],
-        [two, lone],
-        [alike, lone],
-        [alike, 1 - lone],
-        [lone],
-        [three],
-        [alike, 1 - three],
-    ):
+    pairs = [[two, lone], [alike, lone], [alike, 1 - lone], [alike, 1 - three]]
+    for groups in [[two], [lone], [three], *pairs]:
         interval = bootstrap(groups, bounds=SHARE)
         assert 0 <= interval.low < interval.mean < interval.high <= 1
 
@@ -319,9 +312,8 @@ def trained(
     rng: np.random.Generator, skills: np.ndarray, seeds: int, sd: float, gain: float = 0.0
 ) -> np.ndarray:
     own = rng.normal(size=(seeds, 1)) * sd / (1 / 8) + rng.normal(size=(seeds, len(skills))) * 0.2
-    moved = skills + np.clip(gain + own, -0.8, 0.8) * skills * (
-        1 - skills
-    )  # E[p(1-p)] of Beta(0.5, 0.5) is 1/8
+    # E[p(1-p)] of Beta(0.5, 0.5) is 1/8.
+    moved = skills + np.clip(gain + own, -0.8, 0.8) * skills * (1 - skills)
     return np.asarray(rng.binomial(12, moved) / 12)
 
 
@@ -407,9 +399,8 @@ def test_compare_seeds_is_paired_and_antisymmetric() -> None:
     )
     assert forth.low > 0
     alone = over_seeds(after)
-    assert (
-        forth.high - forth.low < (alone.high - alone.low) / 3
-    )  # what makes problems hard has cancelled
+    # What makes problems hard has cancelled.
+    assert forth.high - forth.low < (alone.high - alone.low) / 3
     itself = compare_seeds(before, before)
     assert itself.mean == 0.0
     assert itself.low == pytest.approx(-itself.high)
@@ -480,3 +471,38 @@ def test_macro_average_weighs_benchmarks_equally() -> None:
     assert "pass_at_4" in mixed["four"]
     assert "pass_at_4" not in mixed["macro"]
     assert set(compute_metrics({"easy": graded(easy)})) == {"easy"}
+
+
+def test_tables_match_hand_computed_rows() -> None:
+    def of(*correct: list[int]) -> GradedSamples:
+        return graded(np.array(correct, dtype=bool))
+
+    new = of([1, 1], [0, 1])
+    by_policy = {
+        "base": {"x": of([1, 0], [0, 0]), "y": of([1, 1], [0, 1])},
+        "new": {"x": new, "y": of([1, 1], [1, 1])},
+    }
+    main_sheet, _, _, pairs = sheets(by_policy)
+    assert main_sheet.columns == ["", "x", "y", "macro"]
+    assert [row[0] for row in main_sheet.rows] == ["base", "new"]
+    assert main_sheet.rows[0][3].startswith("50.0 [")
+    assert [row[:2] for row in pairs.rows] == [["new", "x"], ["new", "y"], ["new", "macro"]]
+    assert pairs.rows[2][2].startswith("+37.5 [")
+    text = markdown(sheets(by_policy))
+    assert text.count("| base | x |") == 2
+    assert "| new | macro | +37.5" in text
+    table = summary_json(by_policy)
+    assert table["figures"]["new"]["macro"]["avg_at_k"]["mean"] == 0.875
+    assert table["compared_with"] == "base"
+    json.dumps(table, allow_nan=False)
+    # Of policies with different k, what all have.
+    for k, shown in ((12, [2, 4, 8, 12]), (6, [2, 4]), (1, [1])):
+        mixed = {"base": {"x": of([1] * 12, [0] * 12)}, "new": {"x": of([1] * k, [0] * k)}}
+        counted = sheets(mixed)[1]
+        assert counted.columns[3:-1] == [f"pass@{j}" for j in shown]
+        assert {cell.split()[0] for row in counted.rows for cell in row[2:]} == {"50.0"}
+    # Macro averages are over the benchmarks that all have, or a column would hold two things.
+    apart = by_policy | {"new": {"x": by_policy["new"]["x"], "z": by_policy["new"]["y"]}}
+    assert sheets(apart)[0].columns == ["", "x", "y", "z"]
+    with pytest.raises(StoreError, match=r"\bx\b.*\bnew\b.*\bbase\b"):
+        list(comparisons(by_policy | {"new": {"x": replace(new, problems=["0", "other"])}}))

@@ -60,11 +60,6 @@ def grade(opened: AbstractContextManager[Store]) -> None:
         write_grades(store, [{"problem": p.id, "sample": k} for p, k in store.rows])
 
 
-def grades_of(folder: Path) -> list[dict[str, Any]]:
-    with reopen_store(folder):
-        return read_grades(folder)
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
 
@@ -85,13 +80,8 @@ def test_store_added_sample_is_read_back_and_rest_is_missing(tmp_path: Path) -> 
         assert [(p.id, k) for p, k in store.missing] == [(i, k) for i in "012" for k in (0, 1)]
         store.add(sample_of("1", 1))
         assert list(store.samples()) == [sample_of("1", 1)]  # at once, not at the end
-        assert [(p.id, k) for p, k in store.missing] == [
-            ("0", 0),
-            ("0", 1),
-            ("1", 0),
-            ("2", 0),
-            ("2", 1),
-        ]
+        left = [("0", 0), ("0", 1), ("1", 0), ("2", 0), ("2", 1)]
+        assert [(p.id, k) for p, k in store.missing] == left
     fill(fresh(tmp_path))
     with reopen_store(tmp_path) as again:
         assert not again.missing
@@ -139,23 +129,22 @@ def test_store_flipped_bit_in_finished_store_is_refused_by_file_name(
     flipped = whole[at] ^ (1 << data.draw(st.integers(0, 7)))
     path.write_bytes(whole[:at] + bytes([flipped]) + whole[at + 1 :])
     before = contents(folder)
-    with pytest.raises(
+    refused = pytest.raises(
         storage.CorruptFileError, match=rf"^{path}[: ].*; .*(put it back|writes it again)"
-    ):
-        grades_of(folder)
+    )
+    with refused, reopen_store(folder):
+        read_grades(folder)
     assert contents(folder) == before
     if path.name != "problems.jsonl":  # which every evaluation writes anew
         assert str(path) in refusal(fresh(folder))
         assert contents(folder) == before
 
     path.write_bytes(whole)
-    assert len(grades_of(folder)) == 6
+    assert len(read_grades(folder)) == 6
     assert not missing(fresh(folder))
 
 
-def test_store_checksums_match_sha256sum_once_finished(
-    tmp_path: Path,
-) -> None:
+def test_store_checksums_match_sha256sum_once_finished(tmp_path: Path) -> None:
     sums = tmp_path / "SHA256SUMS"
 
     def checked() -> list[str]:
@@ -227,33 +216,26 @@ def test_store_samples_of_other_prompts_are_refused(tmp_path: Path) -> None:
             store.add(Sample(problem.id, number, prompt, "text", 5, False, "local"))
     shutil.copy(tmp_path / "other/completions.jsonl", tmp_path / "mine/completions.jsonl")
     (tmp_path / "mine/SHA256SUMS").unlink()
-    assert "completions.jsonl has samples of other prompts" in refusal(
-        reopen_store(tmp_path / "mine")
-    )
+    message = refusal(reopen_store(tmp_path / "mine"))
+    assert "completions.jsonl has samples of other prompts" in message
     assert "problem 0: its prompt has changed" in refusal(fresh(tmp_path / "mine"))
 
 
 def test_store_other_setting_is_refused_with_differences(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
-    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.json*")}
+    before = contents(tmp_path)
     message = refusal(fresh(tmp_path, temperature=0.6, top_k=20))
     assert "temperature: 1.0 -> 0.6" in message
     assert "top_k: None -> 20" in message
     assert "--folder" in message
     message = refusal(open_store(tmp_path, ASKED, PROBLEMS, [PROMPTS[0], [9, 9], PROMPTS[2]]))
     assert "problem 1: its prompt has changed" in message
-    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.json*")} == before
+    assert contents(tmp_path) == before
     assert not missing(fresh(tmp_path))
-
-
-def test_store_changed_prompt_is_detected_after_fewer_problems(
-    tmp_path: Path,
-) -> None:
-    fill(fresh(tmp_path))
+    # Also that of a problem which an evaluation of fewer problems left out.
     fill(open_store(tmp_path, ASKED, PROBLEMS[:1], PROMPTS[:1]))
-    assert "problem 2: its prompt has changed" in refusal(
-        open_store(tmp_path, ASKED, PROBLEMS, [*PROMPTS[:2], [7, 7]])
-    )
+    message = refusal(open_store(tmp_path, ASKED, PROBLEMS, [*PROMPTS[:2], [7, 7]]))
+    assert "problem 2: its prompt has changed" in message
 
 
 def test_store_samples_without_settings_are_refused(tmp_path: Path) -> None:
@@ -282,14 +264,12 @@ def test_store_corrected_gold_answer_is_adopted(tmp_path: Path) -> None:
         assert not store.missing
 
 
-def test_store_keeps_every_library_version(tmp_path: Path) -> None:
+def test_store_settings_are_plain_json_with_every_library_version(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     fill(fresh(tmp_path, versions={"paint": "2"}))
     fill(fresh(tmp_path))
-    assert json.loads((tmp_path / "asked.json").read_text())["versions"] == [
-        {"paint": "1"},
-        {"paint": "2"},
-    ]
+    asked = json.loads((tmp_path / "asked.json").read_text())
+    assert asked == ASKED | {"versions": [{"paint": "1"}, {"paint": "2"}]}
 
 
 def test_store_is_locked_by_one_process(tmp_path: Path) -> None:
@@ -379,9 +359,3 @@ def test_store_folder_without_evaluation_is_reported(tmp_path: Path) -> None:
     assert find_stores(tmp_path) == [tmp_path / "base" / "mine"]
     (tmp_path / "file").write_text("")
     assert "file" in refusal(fresh(tmp_path / "file"))
-
-
-def test_store_settings_are_plain_json(tmp_path: Path) -> None:
-    fill(fresh(tmp_path))
-    asked = json.loads((tmp_path / "asked.json").read_text())
-    assert asked == ASKED | {"versions": [ASKED["versions"]]}

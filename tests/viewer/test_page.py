@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paint.viewer.page import ASSETS, PAGES, TokenTable, as_json, packed, render, text_of
+from paint.viewer.page import ASSETS, PAGES, as_json, packed, places_of, render, text_of
 
 HOSTILE = "</script><!-- & ‮ \u2028 \x1b[31m \ud800 \x00"
 
@@ -58,11 +58,11 @@ def test_packed_arrays_round_trip_through_base64(values: list[float], kind: str)
     assert array.tolist() == values
 
 
-def test_vocabulary_stores_each_token_once() -> None:
-    vocabulary = TokenTable()
-    assert vocabulary.add([7, 9, 7]).tolist() == [0, 1, 0]
-    assert vocabulary.add([9, 3]).tolist() == [1, 2]
-    assert vocabulary.ids == [7, 9, 3]
+def test_places_of_stores_each_token_once() -> None:
+    vocabulary: dict[int, int] = {}
+    assert places_of([7, 9, 7], vocabulary).tolist() == [0, 1, 0]
+    assert places_of([9, 3], vocabulary).tolist() == [1, 2]
+    assert list(vocabulary) == [7, 9, 3]
     assert text_of(b"\xe2a") == "\udce2a"
 
 

@@ -47,13 +47,8 @@ def test_detail_values_and_gradients_match_complete_loss(
     torch.manual_seed(1)
     student, teacher = torch.randn(2, 40, 8, dtype=torch.float64) * 2
     tokens = torch.randint(50, (40,))
-    found = detail(
-        student,
-        teacher,
-        (student_head, teacher_head),
-        tokens,
-        ObjectiveConfig(temperature=1.1, **options),
-    )
+    settings = ObjectiveConfig(temperature=1.1, **options)
+    found = detail(student, teacher, (student_head, teacher_head), tokens, settings)
 
     logits = student_head(student).detach().requires_grad_()
     whole = dict(options, skip_tokens=options.get("skip_tokens", 0))
@@ -109,11 +104,8 @@ def test_scorer_uses_checkpoint_before_step(run: Path) -> None:
 
 def test_run_data_names_student_and_exactness(run: Path) -> None:
     data = run_data(run, PageSpec(), Display(enabled=False))
-    assert [(step["step"], step["student"], step["is_exact"]) for step in data["steps"]] == [
-        (1, 0, True),
-        (2, 0, False),
-        (3, 2, True),
-    ]
+    students = [(step["step"], step["student"], step["is_exact"]) for step in data["steps"]]
+    assert students == [(1, 0, True), (2, 0, False), (3, 2, True)]
     assert all(row["is_kept"] and row["moved"] >= 0 for s in data["steps"] for row in s["rows"])
     every = run_data(run, PageSpec(steps=[2]), Display(enabled=False))
     assert [row["is_kept"] for row in every["steps"][0]["rows"]] == [True] * 4 + [False] * 2

@@ -4,9 +4,9 @@ import json
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from accelerate import Accelerator
@@ -215,39 +215,33 @@ def test_inspect_logs_are_readable_by_inspect_ai(run: Path, logs: Path) -> None:
         assert sorted(samples) == sorted(wanted)
 
 
-class Tracked:
-    """A tracker as accelerate has them."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.logged = name, dict[str, Any]()
-
-    def log(self, values: dict[str, Any]) -> None:
-        self.logged |= values
-
-
-def accelerator_of(trackers: Any) -> Accelerator:
-    """One that has these trackers and nothing else."""
+@pytest.fixture
+def tracked() -> Accelerator:
+    """An accelerator with two trackers that keep what they log, and nothing else."""
     accelerator = object.__new__(Accelerator)
-    accelerator.trackers = trackers
+    trackers = [SimpleNamespace(name=name, logged={}) for name in ("trackio", "tensorboard")]
+    for tracker in trackers:
+        tracker.log = tracker.logged.update
+    accelerator.trackers = cast(Any, trackers)
     return accelerator
 
 
 def test_log_page_sends_html_to_supporting_trackers(
-    run: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, tracked: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """wandb and trackio both take the text of a page as ``Html``."""
-    monkeypatch.setitem(sys.modules, "trackio", types.SimpleNamespace(Html=lambda page: page))
-    trackers = [Tracked("trackio"), Tracked("tensorboard")]
-    log_page(run, accelerator_of(trackers), QUIET)
-    assert trackers[0].logged["paint_show"].startswith("<!doctype html>")
-    assert not trackers[1].logged
+    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace(Html=lambda page: page))
+    log_page(run, tracked, QUIET)
+    trackio, tensorboard = cast(Any, tracked.trackers)
+    assert trackio.logged["paint_show"].startswith("<!doctype html>")
+    assert not tensorboard.logged
 
 
 def test_log_page_tracker_failure_does_not_fail_run(
-    run: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, tracked: Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "trackio", SimpleNamespace())
     said: list[str] = []
     monkeypatch.setattr(Display, "note", lambda _, text: said.append(text))
-    log_page(run, accelerator_of([Tracked("wandb")]), QUIET)
+    log_page(run, tracked, QUIET)
     assert any("was not logged" in text for text in said)

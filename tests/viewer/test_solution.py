@@ -37,9 +37,7 @@ def test_hidden_part_matches_mask(
     assert hidden_part("another solution", f"We get {MARKER}") is None
 
 
-def test_anchors_of_matches_overlap_and_places(
-    problems: list[Problem],
-) -> None:
+def test_anchors_of_matches_overlap_and_places(problems: list[Problem]) -> None:
     rng = random.Random(0)
     for problem in problems[:30]:
         completion = problem.solution[: rng.randrange(10, len(problem.solution))]

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from paint.config.run_folder import step_of, step_paths
 from paint.core.display import Display
 from paint.core.errors import reason
@@ -93,7 +95,9 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
         "policies": list(by_policy),
         "figures": intervals_json(tables_of(samples)),
         "pass": {
-            policy: {benchmark: pass_curve(part.graded) for benchmark, part in parts.items()}
+            policy: {
+                benchmark: pass_curve(part.graded.correct) for benchmark, part in parts.items()
+            }
             for policy, parts in by_policy.items()
         },
         "differences": [
@@ -113,12 +117,10 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def pass_curve(graded: GradedSamples) -> list[dict[str, float | None]]:
+def pass_curve(correct: np.ndarray) -> list[dict[str, float | None]]:
     """pass@j for every j up to k, each with its interval."""
-    k = graded.correct.shape[1]
-    return [
-        bootstrap([pass_at_k(graded.correct, j)], bounds=SHARE).table() for j in range(1, k + 1)
-    ]
+    ks = range(1, correct.shape[1] + 1)
+    return [bootstrap([pass_at_k(correct, j)], bounds=SHARE).table() for j in ks]
 
 
 def benchmark_data(

@@ -29,20 +29,9 @@ PAGES = {
 """The scripts of each page, in order."""
 
 
-class TokenTable:
-    """The distinct tokens of a page, with an index for each."""
-
-    def __init__(self) -> None:
-        self.places: dict[int, int] = {}
-
-    def add(self, ids: Sequence[int]) -> np.ndarray:
-        """Add tokens and return their indices."""
-        places = self.places
-        return np.array([places.setdefault(int(i), len(places)) for i in ids], np.uint32)
-
-    @property
-    def ids(self) -> list[int]:
-        return list(self.places)
+def places_of(ids: Sequence[int], table: dict[int, int]) -> np.ndarray:
+    """The index of each token in the table of a page's distinct tokens, which gets new ones."""
+    return np.array([table.setdefault(int(i), len(table)) for i in ids], np.uint32)
 
 
 def text_of(piece: bytes) -> str:

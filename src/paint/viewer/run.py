@@ -6,7 +6,7 @@ likely tokens, other contexts and rows without logged values come from rescoring
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.schema import Config
-from paint.core.display import Counter, Display
+from paint.core.display import Display
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
 from paint.evaluation.grade import is_repetitive
@@ -36,7 +36,7 @@ from paint.grading.math.compare import boxed
 from paint.models.policy import load_tokenizer
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
 from paint.viewer.evaluation import graded_validation
-from paint.viewer.page import TokenTable, packed, text_of
+from paint.viewer.page import packed, places_of, text_of
 from paint.viewer.score import Scorer
 from paint.viewer.solution import KINDS, anchors_of, hidden_part, kinds_of_tokens, written
 
@@ -45,6 +45,12 @@ MOST_TOKENS = 32 * 1024
 
 FEW_ROWS = 4
 """Rows per step without logged values, on a page without --step."""
+
+METRICS = ("overlap", "overlap_without_answer", "mask_ratio", "reward", "advantage", "loss")
+"""Values of a complete rollout."""
+
+CONTEXT_VALUES = ("loss", "kl", "teacher_log_prob", "teacher_entropy")
+"""Values of a token that change with the teacher's context."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ class RenderContext:
     scorer: Scorer | None  # None without rescoring
     tokenizer: Any
     problems: Mapping[str, Problem]  # training problems by id; empty without rescoring
-    vocabulary: TokenTable  # the tokens so far; every row adds its own
+    vocabulary: dict[int, int]  # index of each distinct token so far; every row adds its own
 
 
 def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
@@ -78,7 +84,6 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
     Raises:
         RunError: no such run, step or row, or files of a checkpoint are missing.
         CorruptFileError: a file cannot be read, or was changed since it was written.
-        ConfigError, PolicyError: the model cannot be loaded for rescoring.
     """
     config, facts = read_run(run), read_run_json(run)
     saved = latest_checkpoint(run)
@@ -91,13 +96,22 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
     scorer = Scorer(run, config, display) if is_scored else None
     tokenizer = scorer.policy.tokenizer if scorer else load_tokenizer(config.model.path)
 
-    vocabulary = TokenTable()
     problems = {problem.id: problem for problem in scorer.problems} if scorer else {}
-    shared = RenderContext(config, spec, scorer, tokenizer, problems, vocabulary)
+    shared = RenderContext(config, spec, scorer, tokenizer, problems, {})
+    steps = []
     with display.counting("tokens", sum(map(len, chosen.values()))) as count:
-        steps = [step_data(shared, run, step, rows, count) for step, rows in chosen.items()]
+        for step, rollouts in chosen.items():
+            path = tokens_path(run, step)
+            logged = read_tokens(path) if path.exists() else {}
+            student = scorer.become_student(step) if scorer else None
+            is_exact = student == step - 1
+            rows: list[dict[str, Any]] = []
+            steps.append({"step": step, "student": student, "is_exact": is_exact, "rows": rows})
+            for rollout in rollouts:
+                rows.append(row_data(shared, step, rollout, logged.get(rollout["row"])))
+                count.add(len(rollout["completion_ids"]))
 
-    pieces = token_bytes(tokenizer, vocabulary.ids)
+    vocabulary = list(shared.vocabulary)
     return {
         "name": run.resolve().name,
         "method": config.train.method,
@@ -115,8 +129,8 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         "stored_steps": [step_of(path) for path in step_paths(run / "rollouts", ".jsonl")],
         "steps": steps,
         "kinds": list(KINDS),
-        "vocabulary": [text_of(piece) for piece in pieces],
-        "special": [i in tokenizer.all_special_ids for i in vocabulary.ids],
+        "vocabulary": [text_of(piece) for piece in token_bytes(tokenizer, vocabulary)],
+        "special": [i in tokenizer.all_special_ids for i in vocabulary],
     }
 
 
@@ -172,24 +186,6 @@ def spread(steps: Sequence[int], sizes: Mapping[int, int]) -> list[int]:
     return list(steps[-1:])
 
 
-def step_data(
-    shared: RenderContext,
-    run: Path,
-    step: int,
-    rollouts: Sequence[Mapping[str, Any]],
-    count: Counter,
-) -> dict[str, Any]:
-    """The data of a step, with its rows."""
-    path = tokens_path(run, step)
-    logged = read_tokens(path) if path.exists() else {}
-    student = shared.scorer.become_student(step) if shared.scorer else None
-    rows = []
-    for rollout in rollouts:
-        rows.append(row_data(shared, step, rollout, logged.get(rollout["row"])))
-        count.add(len(rollout["completion_ids"]))
-    return {"step": step, "student": student, "is_exact": student == step - 1, "rows": rows}
-
-
 def row_data(
     shared: RenderContext, step: int, rollout: Mapping[str, Any], logged: Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -210,7 +206,7 @@ def row_data(
         "looping": is_repetitive(rollout["text"]),
         "source": rollout["source"],
         **{name: rollout[name] for name in METRICS if name in rollout},
-        "ids": packed(vocabulary.add(ids)),
+        "ids": packed(places_of(ids, vocabulary)),
         "token_kinds": packed(np.array(kinds_of_tokens(pieces), np.uint8)),
         "prompts": prompts_of(rollout, tokenizer),
         "rationale": rollout.get("rationale"),
@@ -231,43 +227,26 @@ def row_data(
             values["slope"] = scored["slope"]
         data["entries"] = {
             "edges": packed(found.edges),
-            "ids": packed(vocabulary.add(found.entries.tolist())),
+            "ids": packed(places_of(found.entries.tolist(), vocabulary)),
             **{view: packed(log_probs) for view, log_probs in found.log_probs.items()},
             "term": packed(found.terms),
         }
-        data["contexts"] = dict(other_contexts(shared.spec, step, rollout, problem, scorer))
+        data["contexts"] = {}
+        for shown in shared.spec.contexts:
+            place = (rollout["mask_ratio"], shown, step, rollout["row"])
+            view = scorer.view(problem, *place) if problem else None
+            if view is not None:
+                others = scorer.score(rollout, view.prompt).values
+                data["contexts"][shown] = {
+                    "context": view.context,
+                    "is_the_runs": view.prompt == rollout["teacher_prompt_ids"],
+                    "values": {name: packed(others[name]) for name in CONTEXT_VALUES},
+                }
     data["is_kept"] = logged is not None
     data["values"] = {name: packed(array) for name, array in values.items()}
     if problem is not None:
         data["solution"] = solution_of(problem, rollout, shared.config, pieces)
     return data
-
-
-METRICS = ("overlap", "overlap_without_answer", "mask_ratio", "reward", "advantage", "loss")
-
-
-def other_contexts(
-    spec: PageSpec,
-    step: int,
-    rollout: Mapping[str, Any],
-    problem: Problem | None,
-    scorer: Scorer,
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the values of a completion that change with other contexts of the teacher."""
-    if problem is None:
-        return
-    for shown in spec.contexts:
-        view = scorer.view(problem, rollout["mask_ratio"], shown, step, rollout["row"])
-        if view is None:
-            continue
-        found = scorer.score(rollout, view.prompt).values
-        names = ("loss", "kl", "teacher_log_prob", "teacher_entropy")
-        data = {
-            "context": view.context,
-            "is_the_runs": view.prompt == rollout["teacher_prompt_ids"],
-            "values": {name: packed(found[name]) for name in names},
-        }
-        yield shown, data
 
 
 def prompts_of(rollout: Mapping[str, Any], tokenizer: Any) -> dict[str, str]:

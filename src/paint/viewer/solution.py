@@ -5,7 +5,8 @@ shortest span whose normalized form contains the anchor.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paint.objective.anchors import boxed_anchors, contains, normalize
@@ -66,10 +67,13 @@ def locate(anchor: str, text: str) -> tuple[int, int] | None:
 
     if not contains(normalize(text), anchor):
         return None
-    end = _first(1, len(text), lambda end: contains(normalize(text[:end]), anchor))
-    start = _first(1, end, lambda less: not contains(normalize(text[less:end]), anchor)) - 1
-    is_there = contains(normalize(text[start:end]), anchor)
-    return (start, end) if is_there else None
+
+    def is_in(start: int, end: int) -> bool:
+        return contains(normalize(text[start:end]), anchor)
+
+    end = 1 + bisect_left(range(1, len(text)), True, key=lambda end: is_in(0, end))
+    start = bisect_left(range(1, end), True, key=lambda start: not is_in(start, end))
+    return (start, end) if is_in(start, end) else None
 
 
 def hidden_part(solution: str, context: str | None) -> tuple[int, int] | None:
@@ -143,14 +147,3 @@ def written(pieces: Sequence[bytes]) -> tuple[str, list[int]]:
         owners.append(starts[position])
         position += len(letter.encode("utf-8", "surrogateescape"))
     return _NO_LETTER.sub("�", text), owners
-
-
-def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """Binary search for the first number in [low, high] for which ``holds``; else ``high``."""
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return high
