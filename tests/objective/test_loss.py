@@ -5,7 +5,7 @@ import inspect
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import pairwise, product
+from itertools import product
 from typing import Any, get_args
 
 import jaxtyping
@@ -88,6 +88,11 @@ def student_gradient(loss: Callable[[Tensor], Tensor], student: Tensor) -> Tenso
     student = student.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss(student), student)
     return gradient
+
+
+def loss_gradient(student: Tensor, teacher: Tensor, lengths: list[int], **options: Any) -> Tensor:
+    """The gradient of paint_loss with respect to the student's logits."""
+    return student_gradient(lambda z: paint_loss(z, teacher, lengths, **options).value, student)
 
 
 def assert_is_naive(loss: Loss, expected: reference_float64.Loss) -> None:
@@ -230,6 +235,13 @@ def test_paint_loss_of_equal_views_is_zero(
 # Gradients
 
 
+TO_TARGET = "temperature", "interpolation_weight", "top_fraction"
+
+
+def only(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: options[name] for name in names}
+
+
 def slopes(loss: Callable[[list[list[float]]], float], logits: Tensor) -> Tensor:
     """The loss's gradient by central differences."""
     found, step = torch.zeros_like(logits), 1e-5
@@ -256,22 +268,15 @@ def test_paint_loss_gradient_matches_finite_differences_of_reference(
         "reduction": reduction,
         "clip": 0.1,
     }
-    how_to_target = {
-        name: options[name] for name in ("temperature", "interpolation_weight", "top_fraction")
-    }
-    how_to_lose = {
-        name: options[name]
-        for name in ("temperature", "divergence", "clip", "clip_mode", "reduction")
-    }
     target, _ = reference_float64.targets(
-        student.tolist(), teacher.tolist(), lengths, **how_to_target
+        student.tolist(), teacher.tolist(), lengths, **only(options, *TO_TARGET)
     )
-
+    to_lose = only(options, "temperature", "divergence", "clip", "clip_mode", "reduction")
     expected = slopes(
-        lambda logits: reference_float64.rollout_loss(target, logits, lengths, **how_to_lose)[0],
+        lambda logits: reference_float64.rollout_loss(target, logits, lengths, **to_lose)[0],
         student,
     )
-    gradient = student_gradient(lambda z: paint_loss(z, teacher, lengths, **options).value, student)
+    gradient = loss_gradient(student, teacher, lengths, **options)
     assert_close(gradient, expected, rtol=1e-6, atol=1e-9)
     assert gradient.abs().max() > 1e-3
 
@@ -280,15 +285,8 @@ def test_paint_loss_gradient_matches_finite_differences_of_reference(
 def test_forward_kl_pointwise_gradient_matches_closed_form(clip: float) -> None:
     student, teacher = views(40, 30)
     lengths, temperature = [25, 15], 1.1
-    loss = paint_loss(
-        student,
-        teacher,
-        lengths,
-        temperature=temperature,
-        top_fraction=0.2,
-        interpolation_weight=0.3,
-        clip=clip,
-    )
+    options: dict[str, Any] = {"top_fraction": 0.2, "interpolation_weight": 0.3, "clip": clip}
+    loss = paint_loss(student, teacher, lengths, temperature=temperature, **options)
     q = (student / temperature).softmax(-1)
     log_p = (teacher / temperature).log_softmax(-1)
     chosen = loss.stats["selected"].bool()
@@ -300,14 +298,7 @@ def test_forward_kl_pointwise_gradient_matches_closed_form(clip: float) -> None:
     by_token = (kept_mass * q - p * kept) / temperature
     expected = by_token / torch.tensor([2 * 25.0] * 25 + [2 * 15.0] * 15).double()[:, None]
 
-    gradient = student_gradient(
-        lambda z: (
-            paint_loss(
-                z, teacher, lengths, top_fraction=0.2, interpolation_weight=0.3, clip=clip
-            ).value
-        ),
-        student,
-    )
+    gradient = loss_gradient(student, teacher, lengths, **options)
     assert_close(gradient, expected)
     assert_close(loss.stats["unclipped_mass"], kept_mass[:, 0])
     assert (~kept).any()
@@ -341,52 +332,22 @@ def test_entropy_and_interpolate_pass_gradcheck() -> None:
     )
 
 
-@pytest.mark.parametrize("clip_mode", CLIP_MODES)
-@pytest.mark.parametrize("divergence", KINDS)
-def test_paint_loss_passes_gradcheck_without_interpolation(
-    divergence: str, clip_mode: ClipMode
-) -> None:
-    student, teacher = views(3, 4, seed=2)
-
-    def value(z: Tensor) -> Tensor:
-        return paint_loss(
-            z, teacher, [2, 1], top_fraction=0.0, divergence=divergence, clip_mode=clip_mode
-        ).value
-
-    assert torch.autograd.gradcheck(value, (student.requires_grad_(),))
-
-
 @pytest.mark.parametrize("divergence", KINDS)
 def test_paint_loss_target_has_no_gradient(divergence: str) -> None:
     student, teacher = (logits.requires_grad_() for logits in views(6))
     # With interpolation_weight and top fraction 1 the target is the student itself, held fixed:
     # every gradient path through the target would show, and forward KL to oneself has none of its
     # own.
-    loss = paint_loss(
-        student,
-        teacher,
-        [6],
-        interpolation_weight=1.0,
-        top_fraction=1.0,
-        divergence=divergence,
-        clip_mode="none",
-    )
+    options: dict[str, Any] = {"top_fraction": 1.0, "divergence": divergence, "clip_mode": "none"}
+    loss = paint_loss(student, teacher, [6], interpolation_weight=1.0, **options)
+    assert not loss.per_token.requires_grad
+    assert not any(figures.requires_grad for figures in loss.stats.values())
     torch.autograd.backward(loss.value)
     assert teacher.grad is None
     assert student.grad is not None
     assert_close(student.grad, torch.zeros_like(student))
 
-    student.grad = None
-    loss = paint_loss(
-        student,
-        teacher,
-        [6],
-        interpolation_weight=0.5,
-        top_fraction=1.0,
-        divergence=divergence,
-        clip_mode="none",
-    )
-    torch.autograd.backward(loss.value)
+    gradient = loss_gradient(student.detach(), teacher, [6], interpolation_weight=0.5, **options)
     log_p, log_q = (logits.detach() / 1.1 for logits in (teacher, student))
     target = ((log_p.log_softmax(-1) + log_q.log_softmax(-1)) / 2).log_softmax(-1)
     expected = student_gradient(
@@ -395,16 +356,7 @@ def test_paint_loss_target_has_no_gradient(divergence: str) -> None:
         ).mean(),
         student.detach(),
     )
-    assert teacher.grad is None
-    assert_close(student.grad, expected)
-
-
-def test_paint_loss_only_value_requires_grad() -> None:
-    student, teacher = (logits.requires_grad_() for logits in views(6))
-    loss = paint_loss(student, teacher, [6])
-    assert loss.value.requires_grad
-    assert not loss.per_token.requires_grad
-    assert not any(figures.requires_grad for figures in loss.stats.values())
+    assert_close(gradient, expected)
 
 
 # The policy gradient on sampled tokens
@@ -444,11 +396,8 @@ def test_sampled_token_gradient_is_policy_gradient(reduction: Reduction) -> None
     student, teacher = views(5, 4, seed=3)
     lengths, tokens = [3, 0, 2], [1, 3, 0, 0, 2]
     options = SAMPLED | {"reduction": reduction}
-    how_to_target = {
-        name: options[name] for name in ("temperature", "interpolation_weight", "top_fraction")
-    }
     target, _ = reference_float64.targets(
-        student.tolist(), teacher.tolist(), lengths, **how_to_target
+        student.tolist(), teacher.tolist(), lengths, **only(options, *TO_TARGET)
     )
     advantages = [
         reference_float64.energies(z, options["temperature"])[token] - target[n][token]
@@ -456,18 +405,12 @@ def test_sampled_token_gradient_is_policy_gradient(reduction: Reduction) -> None
     ]
     assert min(advantages) < -0.1 < 0.1 < max(advantages)
 
-    how_to_lose = {"temperature": options["temperature"], "reduction": reduction}
+    to_lose = only(options, "temperature", "reduction")
     expected = slopes(
-        lambda logits: reference_float64.policy_loss(
-            advantages, logits, lengths, tokens, **how_to_lose
-        ),
-        student,
+        lambda z: reference_float64.policy_loss(advantages, z, lengths, tokens, **to_lose), student
     )
     teacher.requires_grad_()
-    gradient = student_gradient(
-        lambda z: paint_loss(z, teacher, lengths, **options, tokens=torch.tensor(tokens)).value,
-        student,
-    )
+    gradient = loss_gradient(student, teacher, lengths, **options, tokens=torch.tensor(tokens))
     assert_close(gradient, expected, rtol=1e-6, atol=1e-9)
     assert gradient.abs().max() > 1e-2
     assert teacher.grad is None
@@ -482,12 +425,7 @@ def test_sampled_token_gradient_in_expectation_is_reverse_kl() -> None:
     for v in range(7):
         tokens = torch.full((12,), v)
         loss = paint_loss(student, teacher, lengths, **SAMPLED, tokens=tokens)
-        gradient = student_gradient(
-            lambda z, tokens=tokens: (
-                paint_loss(z, teacher, lengths, **SAMPLED, tokens=tokens).value
-            ),  # type: ignore[misc]
-            student,
-        )
+        gradient = loss_gradient(student, teacher, lengths, **SAMPLED, tokens=tokens)
         mean_gradient += q[:, v, None] * gradient
         mean_per_token += q[:, v] * loss.per_token
         negative |= bool((loss.per_token < 0).any())
@@ -495,8 +433,7 @@ def test_sampled_token_gradient_in_expectation_is_reverse_kl() -> None:
 
     full = SAMPLED | {"divergence": "reverse_kl"}
     assert_close(mean_per_token, paint_loss(student, teacher, lengths, **full).per_token)
-    expected = student_gradient(lambda z: paint_loss(z, teacher, lengths, **full).value, student)
-    assert_close(mean_gradient, expected)
+    assert_close(mean_gradient, loss_gradient(student, teacher, lengths, **full))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -519,44 +456,27 @@ def test_sampled_token_loss_of_equal_views_is_zero(
 
 @pytest.mark.parametrize("divergence", KINDS)
 @pytest.mark.parametrize("clip_mode", CLIP_MODES)
-def test_paint_loss_ignores_entries_masked_in_both_views(
+def test_paint_loss_entries_masked_in_both_views_have_no_gradient(
     divergence: str, clip_mode: ClipMode
 ) -> None:
-    student, teacher = views(8)
     options = BUSY | {"divergence": divergence, "clip_mode": clip_mode}
-    wide_student, wide_teacher = (
-        torch.cat([logits, torch.full((8, 3), -math.inf, dtype=torch.float64)], dim=1)
-        for logits in (student, teacher)
-    )
-    plain, wide = (
-        paint_loss(s, t, [5, 3], **options)
-        for s, t in ((student, teacher), (wide_student, wide_teacher))
-    )
-    assert_close(wide.value, plain.value)
-    for name, figures in plain.stats.items():
-        assert_close(wide.stats[name], figures)
-    gradient = student_gradient(lambda z: paint_loss(z, teacher, [5, 3], **options).value, student)
-    wide_gradient = student_gradient(
-        lambda z: paint_loss(z, wide_teacher, [5, 3], **options).value, wide_student
-    )
-    assert_close(wide_gradient[:, :7], gradient)
-    assert not wide_gradient[:, 7:].any()
+    plain, masked = views(8), torch.full((8, 3), -math.inf, dtype=torch.float64)
+    student, teacher = (torch.cat([logits, masked], dim=1) for logits in plain)
+    gradient = loss_gradient(student, teacher, [5, 3], **options)
+    assert_close(gradient[:, :7], loss_gradient(*plain, [5, 3], **options))
+    assert not gradient[:, 7:].any()
 
 
 @pytest.mark.parametrize("divergence", KINDS)
 def test_paint_loss_entries_masked_in_one_view_stay_finite(divergence: str) -> None:
+    options = BUSY | {"divergence": divergence}
     student, teacher = views(8)
     student[::2, 1] = -math.inf
     teacher[:, 4] = -math.inf
-    loss = paint_loss(student, teacher, [5, 3], **BUSY | {"divergence": divergence})
-    expected = reference_float64.paint_loss(
-        student.tolist(), teacher.tolist(), [5, 3], **BUSY | {"divergence": divergence}
-    )
+    expected = reference_float64.paint_loss(student.tolist(), teacher.tolist(), [5, 3], **options)
+    loss = paint_loss(student, teacher, [5, 3], **options)
     assert_close(loss.per_token, torch.tensor(expected.per_token, dtype=torch.float64))
-    gradient = student_gradient(
-        lambda z: paint_loss(z, teacher, [5, 3], **BUSY | {"divergence": divergence}).value, student
-    )
-    assert gradient.isfinite().all()
+    assert loss_gradient(student, teacher, [5, 3], **options).isfinite().all()
 
 
 def test_log_prob_functions_have_no_nan_gradient_at_zero_probability() -> None:
@@ -592,39 +512,7 @@ def test_select_positions_ties_prefer_earliest(ratios: list[float], top_fraction
     assert selected.tolist() == reference_float64.select(ratios, top_fraction)
 
 
-@settings(max_examples=50)
-@given(
-    lengths=st.lists(st.integers(0, 12), min_size=1, max_size=5).filter(any),
-    top_fraction=st.sampled_from([0.0, 0.03, 0.25, 0.5, 1.0]),
-)
-def test_select_positions_is_per_completion(lengths: list[int], top_fraction: float) -> None:
-    loss = paint_loss(*views(sum(lengths)), lengths, top_fraction=top_fraction)
-    ratios = torch.split(loss.stats["entropy_ratio"], lengths)
-    for ratio, selected in zip(ratios, torch.split(loss.stats["selected"], lengths), strict=True):
-        assert selected.sum() == math.ceil(top_fraction * len(ratio))
-        inside, outside = ratio[selected.bool()], ratio[~selected.bool()]
-        assert not len(inside) or not len(outside) or inside.min() >= outside.max()
-
-
-def test_paint_loss_interpolates_only_selected_positions() -> None:
-    student, teacher = views(20)
-    plain, sparse = (
-        paint_loss(student, teacher, [12, 8], top_fraction=f, interpolation_weight=0.3)
-        for f in (0.0, 0.3)
-    )
-    moved = plain.stats["kl"] != sparse.stats["kl"]
-    assert torch.equal(moved, sparse.stats["selected"].bool())
-    assert moved.sum() == 4 + 3
-
-
 # Batches
-
-
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_paint_loss_value_is_weighted_token_sum(reduction: Reduction) -> None:
-    lengths = [5, 0, 2, 9]
-    loss = paint_loss(*views(16), lengths, **BUSY | {"reduction": reduction})
-    assert_close(loss.value, (token_weights(lengths, reduction=reduction) * loss.per_token).sum())
 
 
 def test_token_weights_count_empty_completions() -> None:
@@ -683,55 +571,6 @@ def test_paint_loss_skip_tokens_equals_loss_of_rest(
     assert whole.stats["kl"][~kept].all()
 
 
-def test_paint_loss_batch_is_mean_of_completions() -> None:
-    lengths = [5, 1, 7]
-    student, teacher = views(13)
-    together = paint_loss(student, teacher, lengths, **BUSY)
-    alone = [
-        paint_loss(s, t, [len(s)], **BUSY)
-        for s, t in zip(torch.split(student, lengths), torch.split(teacher, lengths), strict=True)
-    ]
-    assert_close(together.value, torch.stack([loss.value for loss in alone]).mean())
-    assert_close(together.per_token, torch.cat([loss.per_token for loss in alone]))
-    for name, figures in together.stats.items():
-        assert_close(figures, torch.cat([loss.stats[name] for loss in alone]))
-
-
-@pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_paint_loss_micro_batches_sum_to_batch(reduction: Reduction) -> None:
-    lengths = [5, 0, 7, 4, 1]
-    student, teacher = views(17)
-    options = BUSY | {"reduction": reduction}
-
-    def recombined(z: Tensor) -> Tensor:
-        total = z.new_zeros(())
-        for rows, tokens in ((slice(0, 2), slice(0, 5)), (slice(2, 5), slice(5, 17))):
-            micro = paint_loss(z[tokens], teacher[tokens], lengths[rows], **options)
-            completions, words = len(lengths[rows]) / 5, sum(lengths[rows]) / 17
-            total = total + micro.value * (completions if reduction == "completion" else words)
-        return total
-
-    def whole(z: Tensor) -> Tensor:
-        return paint_loss(z, teacher, lengths, **options).value
-
-    assert_close(recombined(student), whole(student))
-    assert_close(student_gradient(recombined, student), student_gradient(whole, student))
-
-
-def test_paint_loss_is_invariant_to_completion_order() -> None:
-    lengths = [5, 1, 7]
-    student, teacher = views(13)
-    forwards = paint_loss(student, teacher, torch.tensor(lengths), **BUSY)
-    backwards = paint_loss(
-        torch.cat(torch.split(student, lengths)[::-1]),
-        torch.cat(torch.split(teacher, lengths)[::-1]),
-        lengths[::-1],
-        **BUSY,
-    )
-    assert_close(forwards.value, backwards.value)
-    assert_close(torch.cat(torch.split(forwards.per_token, lengths)[::-1]), backwards.per_token)
-
-
 @pytest.mark.parametrize("lengths", [[], [0, 0]])
 def test_paint_loss_without_tokens_is_zero_and_differentiable(lengths: list[int]) -> None:
     student = torch.zeros(0, 7, requires_grad=True)
@@ -743,52 +582,6 @@ def test_paint_loss_without_tokens_is_zero_and_differentiable(lengths: list[int]
 
 
 # Clip and divergence
-
-
-@pytest.mark.parametrize("clip_mode", ["pointwise", "token"])
-@pytest.mark.parametrize("divergence", KINDS)
-def test_divergence_is_monotone_in_clip_and_unclipped_at_infinity(
-    divergence: str, clip_mode: ClipMode
-) -> None:
-    target, student = (logits.log_softmax(-1) for logits in views(30))
-    losses = [
-        clipped_divergence(target, student, divergence=divergence, clip_mode=clip_mode, clip=clip)
-        for clip in (1e-4, 0.01, 0.06, 0.2, 1.0, math.inf)
-    ]
-    for smaller, larger in pairwise(losses):
-        assert (smaller <= larger).all()
-    assert losses[0].sum() < losses[2].sum() < losses[-1].sum()
-    assert torch.equal(
-        losses[-1], clipped_divergence(target, student, divergence=divergence, clip_mode="none")
-    )
-
-
-def test_pointwise_clip_can_make_loss_negative_but_not_kl() -> None:
-    loss = paint_loss(*views(200, 40), [200], clip=1e-3)
-    assert loss.value < 0
-    assert (loss.stats["kl"] > 0).all()
-
-
-def test_forward_kl_is_reversed_reverse_kl() -> None:
-    target, student = (logits.log_softmax(-1) for logits in views(30))
-    forward = clipped_divergence(target, student, divergence="forward_kl")
-    assert torch.equal(forward, clipped_divergence(student, target, divergence="reverse_kl"))
-    assert not torch.isclose(
-        forward, clipped_divergence(target, student, divergence="reverse_kl")
-    ).any()
-
-
-def test_jsd_is_symmetric_and_bounded_by_log_2() -> None:
-    target, student = (logits.log_softmax(-1) for logits in views(60, scale=30))
-    jsd = clipped_divergence(target, student, divergence="jsd", clip_mode="none")
-    assert torch.equal(jsd, clipped_divergence(student, target, divergence="jsd", clip_mode="none"))
-    assert (jsd >= 0).all()
-    assert (jsd <= math.log(2) + 1e-12).all()
-    apart = torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64).log()
-    assert_close(
-        clipped_divergence(apart[0], apart[1], divergence="jsd", clip_mode="none"),
-        torch.tensor(math.log(2)).double(),
-    )
 
 
 # Precision
@@ -803,10 +596,8 @@ def test_paint_loss_half_precision_is_computed_in_float32(dtype: torch.dtype) ->
     for name, figures in single.stats.items():
         assert figures.dtype == torch.float32
         assert torch.equal(half.stats[name], figures)
-    gradient = student_gradient(lambda z: paint_loss(z, teacher, [30, 20], **BUSY).value, student)
-    expected = student_gradient(
-        lambda z: paint_loss(z, teacher.float(), [30, 20], **BUSY).value, student.float()
-    )
+    gradient = loss_gradient(student, teacher, [30, 20], **BUSY)
+    expected = loss_gradient(student.float(), teacher.float(), [30, 20], **BUSY)
     assert torch.equal(gradient, expected.to(dtype))
 
 
@@ -828,92 +619,58 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 STUDENT, TEACHER = views(6)
-# What a type checker refuses: no choice of any option, and a divergence that divergence does not
-# have.
-WRONG: Any = "beta"
-NOT_A_DIVERGENCE: Any = "sampled_token"
+WRONG: Any = "beta"  # no choice of any option
+
+
+def loss_of(teacher: Tensor = TEACHER, lengths: Any = (6,), **options: Any) -> Callable[[], Loss]:
+    return lambda: paint_loss(STUDENT, teacher, lengths, **options)
+
+
+KNOWN = "must be one of forward_kl, reverse_kl, jsd, sampled_token, or module:name, got"
+SAMPLED_ONLY = {"divergence": "sampled_token"}
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (loss_of(TEACHER[:, :5]), "share one vocabulary: .* 7 entries, .* 5"),
+        (loss_of(TEACHER[:4]), "same tokens: student has 6 rows, teacher 4"),
+        (loss_of(lengths=[3, 2]), "sum to the 6 rows of each view, got 5"),
+        (loss_of(lengths=[7, -1]), r"lengths\[1\] must be .* got -1"),
+        (loss_of(temperature=0.0), r"temperature must be in \[0.001, 1000\] .* got 0.0"),
+        (loss_of(temperature=math.nan), "temperature must be .* got nan"),
+        (loss_of(interpolation_weight=1.5), r"interpolation_weight must be in \[0, 1\], got 1.5"),
+        (loss_of(top_fraction=-0.1), r"top_fraction must be in \[0, 1\]"),
+        (loss_of(clip=0.0), "clip must be above 0, got 0.0"),
+        (loss_of(clip=math.nan, clip_mode="token"), "clip must be .* nan"),
+        (loss_of(divergence=WRONG), KNOWN),
         (
-            lambda: paint_loss(STUDENT, TEACHER[:, :5], [6]),
-            "share one vocabulary: .* 7 entries, .* 5",
+            loss_of(**SAMPLED_ONLY, tokens=torch.arange(6)),
+            'clip_mode must be "none" with objective.divergence "sampled_token", got "pointwise" '
+            ".* tokens that the teacher disfavours most",
         ),
-        (
-            lambda: paint_loss(STUDENT, TEACHER[:4], [6]),
-            "same tokens: student has 6 rows, teacher 4",
-        ),
-        (lambda: paint_loss(STUDENT, TEACHER, [3, 2]), "sum to the 6 rows of each view, got 5"),
-        (lambda: paint_loss(STUDENT, TEACHER, [7, -1]), r"lengths\[1\] must be .* got -1"),
-        (
-            lambda: paint_loss(STUDENT, TEACHER, [6], temperature=0.0),
-            r"temperature must be in \[0.001, 1000\] .* got 0.0",
-        ),
-        (
-            lambda: paint_loss(STUDENT, TEACHER, [6], temperature=math.nan),
-            "temperature must be .* got nan",
-        ),
+        (loss_of(**SAMPLED_ONLY, clip_mode="none"), "divergence 'sampled_token' needs tokens"),
         (
             lambda: loss_from_logits(STUDENT, TEACHER, [6], ObjectiveConfig()),
             "objective.temperature must be a number in the loss, got None",
         ),
-        (
-            lambda: paint_loss(STUDENT, TEACHER, [6], interpolation_weight=1.5),
-            r"interpolation_weight must be in \[0, 1\], got 1.5",
-        ),
-        (
-            lambda: paint_loss(STUDENT, TEACHER, [6], top_fraction=-0.1),
-            r"top_fraction must be in \[0, 1\]",
-        ),
-        (lambda: paint_loss(STUDENT, TEACHER, [6], clip=0.0), "clip must be above 0, got 0.0"),
-        (lambda: clipped_divergence(STUDENT, TEACHER, clip=0.0), "clip must be above 0, got 0.0"),
-        (
-            lambda: select_positions(STUDENT[:, 0], 1.5),
-            r"top_fraction must be in \[0, 1\], got 1.5",
-        ),
+        (lambda: select_positions(STUDENT[:, 0], 1.5), r"top_fraction must be in \[0, 1\]"),
         (
             lambda: interpolate(TEACHER, STUDENT, -0.1),
-            r"interpolation_weight must be in \[0, 1\], got -0.1",
+            r"interpolation_weight .* got -0.1",
         ),
-        (
-            lambda: paint_loss(STUDENT, TEACHER, [6], clip=math.nan, clip_mode="token"),
-            "clip must be .* nan",
-        ),
-        (
-            lambda: paint_loss(STUDENT, TEACHER, [6], divergence=WRONG),
-            "must be one of forward_kl, reverse_kl, jsd, sampled_token, or module:name, got",
-        ),
-        (
-            lambda: paint_loss(
-                STUDENT, TEACHER, [6], divergence="sampled_token", tokens=torch.arange(6)
-            ),
-            'clip_mode must be "none" with objective.divergence "sampled_token", got "pointwise" '
-            ".* tokens that the teacher disfavours most",
-        ),
-        (
-            lambda: paint_loss(STUDENT, TEACHER, [6], divergence="sampled_token", clip_mode="none"),
-            "divergence 'sampled_token' needs tokens",
-        ),
+        (lambda: clipped_divergence(STUDENT, TEACHER, clip=0.0), "clip must be above 0, got 0.0"),
         (
             lambda: clipped_divergence(
-                STUDENT, TEACHER, divergence=NOT_A_DIVERGENCE, clip_mode="none"
+                STUDENT, TEACHER, divergence="sampled_token", clip_mode="none"
             ),
             "sampled_token",
-        ),
-        (
-            lambda: clipped_divergence(STUDENT, TEACHER, divergence=WRONG),
-            "must be one of forward_kl, reverse_kl, jsd, sampled_token, or module:name, got",
         ),
         (
             lambda: clipped_divergence(STUDENT, TEACHER, clip_mode=WRONG),
             'clip_mode must be one of pointwise, token, none, got "beta"',
         ),
-        (
-            lambda: token_weights([6], reduction=WRONG),
-            'reduction must be one of completion, token, got "beta"',
-        ),
+        (lambda: token_weights([6], reduction=WRONG), 'reduction must be one of .* got "beta"'),
     ],
 )
 @pytest.mark.usefixtures("unchecked")
@@ -955,12 +712,6 @@ def test_shape_checker_is_active_in_tests() -> None:
         select_positions(torch.zeros(2, 3), 0.5)
     with pytest.raises(TypeCheckError):
         paint_loss(STUDENT, TEACHER[:, :5], [6])
-
-
-def test_loss_is_frozen() -> None:
-    loss = paint_loss(STUDENT, TEACHER, [6])
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        loss.value = torch.zeros(())  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1.1, 0.3])
