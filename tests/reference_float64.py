@@ -13,6 +13,18 @@ Vector = Sequence[float]
 Matrix = Sequence[Vector]
 
 
+class Options(NamedTuple):
+    """The options of paint.objective that the equations know."""
+
+    temperature: float
+    interpolation_weight: float
+    top_fraction: float
+    clip: float
+    clip_mode: str
+    divergence: str
+    reduction: str
+
+
 class Loss(NamedTuple):
     value: float
     per_token: list[float]
@@ -93,72 +105,44 @@ def summands(target: Vector, student: Vector, divergence: str, token: int | None
     return [summand(p, q, divergence) for p, q in zip(target, student, strict=True)]
 
 
-def clipped_divergence(
-    target: Vector,
-    student: Vector,
-    divergence: str,
-    clip: float,
-    clip_mode: str,
-    token: int | None = None,
-) -> float:
-    terms = summands(target, student, divergence, token)
-    if clip_mode == "pointwise":
-        return math.fsum(min(term, clip) for term in terms)
+def clipped(terms: Vector, options: Options) -> tuple[float, list[bool]]:
+    """The sum of a token's summands with the clip, and which of them the clip cuts."""
     total = math.fsum(terms)
-    return min(total, clip) if clip_mode == "token" else total
+    if options.clip_mode == "pointwise":
+        cut = [term > options.clip for term in terms]
+        return math.fsum(min(term, options.clip) for term in terms), cut
+    if options.clip_mode == "token":
+        return min(total, options.clip), [total > options.clip] * len(terms)
+    return total, [False] * len(terms)
 
 
 def targets(
-    student_logits: Matrix,
-    teacher_logits: Matrix,
-    lengths: Sequence[int],
-    *,
-    temperature: float,
-    interpolation_weight: float,
-    top_fraction: float,
+    student_logits: Matrix, teacher_logits: Matrix, lengths: Sequence[int], options: Options
 ) -> tuple[list[list[float]], list[bool]]:
     """The energies that every position is trained towards, and whether the position is in I."""
-    student = [energies(z, temperature) for z in student_logits]
-    teacher = [energies(z, temperature) for z in teacher_logits]
+    student = [energies(z, options.temperature) for z in student_logits]
+    teacher = [energies(z, options.temperature) for z in teacher_logits]
+    ratios = [ratio(entropy(t), entropy(s)) for t, s in zip(teacher, student, strict=True)]
     selected: list[bool] = []
     for length in lengths:
         start = len(selected)
-        selected += select(
-            [ratio(entropy(teacher[n]), entropy(student[n])) for n in range(start, start + length)],
-            top_fraction,
-        )
+        selected += select(ratios[start : start + length], options.top_fraction)
     target = [
-        interpolate(e_t, e_s, interpolation_weight) if chosen else e_t
+        interpolate(e_t, e_s, options.interpolation_weight) if chosen else e_t
         for e_t, e_s, chosen in zip(teacher, student, selected, strict=True)
     ]
     return target, selected
 
 
 def rollout_loss(
-    target: Matrix,
-    student_logits: Matrix,
-    lengths: Sequence[int],
-    *,
-    temperature: float,
-    divergence: str,
-    clip: float,
-    clip_mode: str,
-    reduction: str,
-    tokens: Sequence[int] | None = None,
-) -> tuple[float, list[float]]:
+    target: Matrix, student_logits: Matrix, lengths: Sequence[int], options: Options
+) -> float:
     """The loss for a given target: what is differentiated, since the target carries no gradient."""
-    per_token = [
-        clipped_divergence(
-            target[n],
-            energies(z, temperature),
-            divergence,
-            clip,
-            clip_mode,
-            tokens[n] if tokens else None,
-        )
+    terms = (
+        summands(target[n], energies(z, options.temperature), options.divergence, None)
         for n, z in enumerate(student_logits)
-    ]
-    return average(per_token, lengths, reduction), per_token
+    )
+    return average([clipped(term, options)[0] for term in terms], lengths, options.reduction)
 
 
 def policy_loss(
@@ -166,16 +150,14 @@ def policy_loss(
     student_logits: Matrix,
     lengths: Sequence[int],
     tokens: Sequence[int],
-    *,
-    temperature: float,
-    reduction: str,
+    options: Options,
 ) -> float:
     """−A_n log p_S(ŷ_n) for given advantages: what a policy gradient differentiates."""
     per_token = [
-        advantage * energies(z, temperature)[token]
+        advantage * energies(z, options.temperature)[token]
         for advantage, z, token in zip(advantages, student_logits, tokens, strict=True)
     ]
-    return average(per_token, lengths, reduction)
+    return average(per_token, lengths, options.reduction)
 
 
 def average(per_token: Vector, lengths: Sequence[int], reduction: str) -> float:
@@ -194,64 +176,24 @@ def paint_loss(
     student_logits: Matrix,
     teacher_logits: Matrix,
     lengths: Sequence[int],
-    *,
-    temperature: float,
-    interpolation_weight: float,
-    top_fraction: float,
-    clip: float,
-    clip_mode: str,
-    divergence: str,
-    reduction: str,
+    options: Options,
     tokens: Sequence[int] | None = None,
 ) -> Loss:
-    target, selected = targets(
-        student_logits,
-        teacher_logits,
-        lengths,
-        temperature=temperature,
-        interpolation_weight=interpolation_weight,
-        top_fraction=top_fraction,
-    )
-    value, per_token = rollout_loss(
-        target,
-        student_logits,
-        lengths,
-        temperature=temperature,
-        divergence=divergence,
-        clip=clip,
-        clip_mode=clip_mode,
-        reduction=reduction,
-        tokens=tokens,
-    )
-    stats: dict[str, list[float]] = {
-        name: []
-        for name in (
-            "kl",
-            "clipped",
-            "unclipped_mass",
-            "student_entropy",
-            "teacher_entropy",
-            "entropy_ratio",
-        )
-    }
+    target, selected = targets(student_logits, teacher_logits, lengths, options)
+    per_token: list[float] = []
+    names = ("kl", "clipped", "unclipped_mass", "student_entropy", "teacher_entropy")
+    stats: dict[str, list[float]] = {name: [] for name in (*names, "entropy_ratio")}
     for n, (z_s, z_t) in enumerate(zip(student_logits, teacher_logits, strict=True)):
-        student, teacher = energies(z_s, temperature), energies(z_t, temperature)
-        terms = summands(target[n], student, divergence, tokens[n] if tokens else None)
-        cut = [False] * len(terms)
-        for v, term in enumerate(terms):
-            if clip_mode == "pointwise":
-                cut[v] = term > clip
-            elif clip_mode == "token":
-                cut[v] = math.fsum(terms) > clip
+        student, teacher = energies(z_s, options.temperature), energies(z_t, options.temperature)
+        terms = summands(target[n], student, options.divergence, tokens[n] if tokens else None)
+        value, cut = clipped(terms, options)
+        per_token.append(value)
+        kept = [p for p, was_cut in zip(target[n], cut, strict=True) if not was_cut]
         stats["kl"].append(math.fsum(terms))
         stats["clipped"].append(float(any(cut)))
-        stats["unclipped_mass"].append(
-            math.fsum(
-                math.exp(-p) for p, was_cut in zip(target[n], cut, strict=True) if not was_cut
-            )
-        )
+        stats["unclipped_mass"].append(math.fsum(math.exp(-p) for p in kept))
         stats["student_entropy"].append(entropy(student))
         stats["teacher_entropy"].append(entropy(teacher))
         stats["entropy_ratio"].append(ratio(entropy(teacher), entropy(student)))
     stats["selected"] = [float(chosen) for chosen in selected]
-    return Loss(value, per_token, stats)
+    return Loss(average(per_token, lengths, options.reduction), per_token, stats)

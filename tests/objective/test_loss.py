@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import product
 from typing import Any, get_args
@@ -95,6 +95,18 @@ def loss_gradient(student: Tensor, teacher: Tensor, lengths: list[int], **option
     return student_gradient(lambda z: paint_loss(z, teacher, lengths, **options).value, student)
 
 
+def exact_loss(
+    student: Tensor,
+    teacher: Tensor,
+    lengths: list[int],
+    tokens: Sequence[int] | None = None,
+    **options: Any,
+) -> reference_float64.Loss:
+    """The same loss by the reference in float64 Python."""
+    views, exact = (student.tolist(), teacher.tolist()), reference_float64.Options(**options)
+    return reference_float64.paint_loss(*views, lengths, exact, tokens)
+
+
 def assert_is_naive(loss: Loss, expected: reference_float64.Loss) -> None:
     value = torch.tensor(expected.value, dtype=torch.float64)
     assert_close(loss.value.detach(), value, rtol=1e-8, atol=1e-12)
@@ -132,7 +144,7 @@ def test_paint_loss_matches_float64_reference(
     seed: int, scale: float, lengths: list[int], **options: Any
 ) -> None:
     student, teacher = views(sum(lengths), seed=seed, scale=scale)
-    expected = reference_float64.paint_loss(student.tolist(), teacher.tolist(), lengths, **options)
+    expected = exact_loss(student, teacher, lengths, **options)
     assert_is_naive(paint_loss(student, teacher, lengths, **options), expected)
 
 
@@ -143,17 +155,14 @@ def test_paint_loss_extreme_logits_match_float64_reference(
 ) -> None:
     student, teacher = awkward_views()
     options = BUSY | {"divergence": divergence, "clip_mode": clip_mode}
-    expected = reference_float64.paint_loss(student.tolist(), teacher.tolist(), [3, 4], **options)
+    expected = exact_loss(student, teacher, [3, 4], **options)
     assert_is_naive(paint_loss(student, teacher, [3, 4], **options), expected)
 
 
 def test_paint_loss_defaults_match_paper() -> None:
     student, teacher = views(70)
     defaults = paint_loss(student, teacher, [40, 30])
-    assert_is_naive(
-        defaults,
-        reference_float64.paint_loss(student.tolist(), teacher.tolist(), [40, 30], **PAPER),
-    )
+    assert_is_naive(defaults, exact_loss(student, teacher, [40, 30], **PAPER))
     assert torch.split(defaults.stats["selected"], [40, 30])[0].sum() == 2
     assert 0 < defaults.stats["clipped"].mean() < 1
 
@@ -235,13 +244,6 @@ def test_paint_loss_of_equal_views_is_zero(
 # Gradients
 
 
-TO_TARGET = "temperature", "interpolation_weight", "top_fraction"
-
-
-def only(options: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {name: options[name] for name in names}
-
-
 def slopes(loss: Callable[[list[list[float]]], float], logits: Tensor) -> Tensor:
     """The loss's gradient by central differences."""
     found, step = torch.zeros_like(logits), 1e-5
@@ -268,14 +270,9 @@ def test_paint_loss_gradient_matches_finite_differences_of_reference(
         "reduction": reduction,
         "clip": 0.1,
     }
-    target, _ = reference_float64.targets(
-        student.tolist(), teacher.tolist(), lengths, **only(options, *TO_TARGET)
-    )
-    to_lose = only(options, "temperature", "divergence", "clip", "clip_mode", "reduction")
-    expected = slopes(
-        lambda logits: reference_float64.rollout_loss(target, logits, lengths, **to_lose)[0],
-        student,
-    )
+    exact = reference_float64.Options(**options)
+    target, _ = reference_float64.targets(student.tolist(), teacher.tolist(), lengths, exact)
+    expected = slopes(lambda z: reference_float64.rollout_loss(target, z, lengths, exact), student)
     gradient = loss_gradient(student, teacher, lengths, **options)
     assert_close(gradient, expected, rtol=1e-6, atol=1e-9)
     assert gradient.abs().max() > 1e-3
@@ -382,9 +379,7 @@ def test_sampled_token_loss_matches_float64_reference(
     loss = paint_loss(student, teacher, lengths, **SAMPLED | options, tokens=tokens)
     assert_close(loss.stats.pop("student_log_prob"), token_log_probs(student, tokens))
     assert_close(loss.stats.pop("teacher_log_prob"), token_log_probs(teacher, tokens))
-    expected = reference_float64.paint_loss(
-        student.tolist(), teacher.tolist(), lengths, **SAMPLED | options, tokens=tokens.tolist()
-    )
+    expected = exact_loss(student, teacher, lengths, tokens.tolist(), **SAMPLED | options)
     assert_is_naive(loss, expected)
     assert not loss.stats["clipped"].any()
     assert torch.equal(loss.per_token, loss.stats["kl"])
@@ -396,18 +391,16 @@ def test_sampled_token_gradient_is_policy_gradient(reduction: Reduction) -> None
     student, teacher = views(5, 4, seed=3)
     lengths, tokens = [3, 0, 2], [1, 3, 0, 0, 2]
     options = SAMPLED | {"reduction": reduction}
-    target, _ = reference_float64.targets(
-        student.tolist(), teacher.tolist(), lengths, **only(options, *TO_TARGET)
-    )
+    exact = reference_float64.Options(**options)
+    target, _ = reference_float64.targets(student.tolist(), teacher.tolist(), lengths, exact)
     advantages = [
         reference_float64.energies(z, options["temperature"])[token] - target[n][token]
         for n, (z, token) in enumerate(zip(student.tolist(), tokens, strict=True))
     ]
     assert min(advantages) < -0.1 < 0.1 < max(advantages)
 
-    to_lose = only(options, "temperature", "reduction")
     expected = slopes(
-        lambda z: reference_float64.policy_loss(advantages, z, lengths, tokens, **to_lose), student
+        lambda z: reference_float64.policy_loss(advantages, z, lengths, tokens, exact), student
     )
     teacher.requires_grad_()
     gradient = loss_gradient(student, teacher, lengths, **options, tokens=torch.tensor(tokens))
@@ -473,7 +466,7 @@ def test_paint_loss_entries_masked_in_one_view_stay_finite(divergence: str) -> N
     student, teacher = views(8)
     student[::2, 1] = -math.inf
     teacher[:, 4] = -math.inf
-    expected = reference_float64.paint_loss(student.tolist(), teacher.tolist(), [5, 3], **options)
+    expected = exact_loss(student, teacher, [5, 3], **options)
     loss = paint_loss(student, teacher, [5, 3], **options)
     assert_close(loss.per_token, torch.tensor(expected.per_token, dtype=torch.float64))
     assert loss_gradient(student, teacher, [5, 3], **options).isfinite().all()
