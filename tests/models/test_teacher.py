@@ -167,21 +167,6 @@ def test_ema_teacher_starts_at_loaded_adapter(
 
 
 @pytest.mark.parametrize("config", [DEMO, FULL])
-def test_ema_teacher_with_zero_decay_follows_student(config: Any) -> None:
-    policy = load_policy(config, seed=0)
-    teacher = open_teacher(policy, replace(EMA, decay=0.0))
-    for seed in range(3):
-        before = hidden(policy)
-        with teacher.view():
-            torch.testing.assert_close(hidden(policy), before, rtol=1e-4, atol=1e-4)
-        move(policy, seed, by=0.02)
-        with teacher.view():
-            torch.testing.assert_close(hidden(policy), before, rtol=1e-4, atol=1e-4)
-        assert (hidden(policy) - before).abs().max() > 0.01
-        teacher.follow()
-
-
-@pytest.mark.parametrize("config", [DEMO, FULL])
 def test_live_teacher_is_student_without_gradient(config: Any) -> None:
     policy = load_policy(config, seed=0)
     teacher = open_teacher(policy, TeacherConfig(weights="live"))

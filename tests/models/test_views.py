@@ -114,14 +114,6 @@ def test_prompts_match_expected_tokens_and_text(qwen3: Policy, modes: tuple[bool
         assert policy.decode(ids, special=True) == text + ("" if thinking else EMPTY_THOUGHT)
 
 
-def test_student_prompt_without_thinking_adds_four_tokens(qwen3: Policy) -> None:
-    """The ids are those of Qwen3's vocabulary: line ends, user, assistant, control tokens."""
-    off, on = (qwen3.student_prompt(PROBLEM, thinking=thinking) for thinking in (False, True))
-    assert on[:3] == [151644, 872, 198]
-    assert on[-5:] == [151645, 198, 151644, 77091, 198]
-    assert off == [*on, 151667, 271, 151668, 271]
-
-
 @pytest.mark.parametrize("modes", PAIRS)
 def test_prompts_with_equal_thinking_differ_only_in_reference(
     qwen3: Policy, modes: tuple[bool, bool]
