@@ -39,9 +39,7 @@ def logits_alone(model: torch.nn.Module, prompt: list[int], completion: list[int
     return logits[len(prompt) - 1 : -1]
 
 
-def test_hidden_states_do_not_depend_on_padding_or_batch(
-    trained: Policy,
-) -> None:
+def test_hidden_states_do_not_depend_on_padding_or_batch(trained: Policy) -> None:
     trained.model.double()
     batch = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
     rows = [logits_alone(trained.model, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]

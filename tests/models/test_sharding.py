@@ -172,9 +172,7 @@ def test_shard_unequal_ranks_per_machine_are_refused(
         shard(policy.base, "cpu")
 
 
-def test_shard_weights_needing_conversion_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_shard_weights_needing_conversion_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paint.models.policy.ranks_here", lambda: 2)
     with pytest.raises(PolicyError, match="stored in float32"):
         load_policy(replace(DEMO, shard=True, dtype="bfloat16"), seed=0)

@@ -101,9 +101,7 @@ def untied(demo_copy: Path) -> Policy:
     return load_policy(replace(FULL, path=str(demo_copy)), seed=0)
 
 
-def test_frozen_teacher_is_base_model(
-    policy: Policy,
-) -> None:
+def test_frozen_teacher_is_base_model(policy: Policy) -> None:
     teacher = open_teacher(policy, TeacherConfig())
     torch.testing.assert_close(
         library_logits(policy.model), library_logits(base_with({})).float(), rtol=1e-4, atol=1e-4
@@ -212,10 +210,7 @@ def test_ema_teacher_is_applied_beside_rounded_weights() -> None:
 def test_ema_teacher_over_embedding_is_refused() -> None:
     policy = load_policy(replace(DEMO, lora_targets=("q_proj", "embed_tokens")), seed=0)
     open_teacher(policy, TeacherConfig())
-    with pytest.raises(
-        PolicyError,
-        match=r"model\.embed_tokens.*Embedding.*model\.lora_targets",
-    ):
+    with pytest.raises(PolicyError, match=r"model\.embed_tokens.*Embedding.*model\.lora_targets"):
         open_teacher(policy, EMA)
 
 

@@ -128,9 +128,7 @@ def test_prompts_with_equal_thinking_differ_only_in_reference(
     assert (without == policy.student_prompt(PROBLEM)) == (modes[0] == modes[1])
 
 
-def test_teacher_prompt_rationale_is_a_turn_without_thinking(
-    qwen3: Policy,
-) -> None:
+def test_teacher_prompt_rationale_is_a_turn_without_thinking(qwen3: Policy) -> None:
     [asked] = rationale_messages(PROBLEM, CONTEXT, complete=False)
     reason_first = "Now derive the same final answer in your own words.\n\nPlease reason"
     for modes in PAIRS:

@@ -648,10 +648,7 @@ SAMPLED_ONLY = {"divergence": "sampled_token"}
             "objective.temperature must be a number in the loss, got None",
         ),
         (lambda: select_positions(STUDENT[:, 0], 1.5), r"top_fraction must be in \[0, 1\]"),
-        (
-            lambda: interpolate(TEACHER, STUDENT, -0.1),
-            r"interpolation_weight .* got -0.1",
-        ),
+        (lambda: interpolate(TEACHER, STUDENT, -0.1), r"interpolation_weight .* got -0.1"),
         (lambda: clipped_divergence(STUDENT, TEACHER, clip=0.0), "clip must be above 0, got 0.0"),
         (
             lambda: clipped_divergence(

@@ -62,9 +62,7 @@ def test_policy_is_gibbs_distribution_of_its_energy(draw: Callable[..., Tensor])
     assert_equal((-energy).softmax(0), probability)
 
 
-def test_additive_energy_is_policy_through_soft_values(
-    draw: Callable[..., Tensor],
-) -> None:
+def test_additive_energy_is_policy_through_soft_values(draw: Callable[..., Tensor]) -> None:
     costs = {state: 3 * draw(ACTIONS).logit() for state in states()}
 
     # V(s) = log sum_a exp(V(s') - c(s, a)), from the leaves, where it is 0.
@@ -259,9 +257,7 @@ def test_hidden_context_raises_target_entropy(draw: Callable[..., Tensor]) -> No
 # Forward-KL decomposition (lem:mask_kl_decomposition)
 
 
-def test_expected_kl_is_mixture_kl_plus_hidden_information(
-    draw: Callable[..., Tensor],
-) -> None:
+def test_expected_kl_is_mixture_kl_plus_hidden_information(draw: Callable[..., Tensor]) -> None:
     posterior, targets, student = draw(6), draw(6, 5), draw(5)
     mixture = posterior @ targets
     joint = posterior[:, None] * targets

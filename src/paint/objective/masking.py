@@ -13,15 +13,7 @@ from typing import Literal, get_args
 
 from paint.objective.anchors import anchors, boxed_anchors, contains, normalize
 
-__all__ = [
-    "MARKER",
-    "Placement",
-    "anchors",
-    "mask_ratio",
-    "mask_solution",
-    "normalize",
-    "overlap",
-]
+__all__ = ["MARKER", "Placement", "anchors", "mask_ratio", "mask_solution", "normalize", "overlap"]
 
 MARKER = "...(omitted)..."
 
