@@ -5,7 +5,7 @@ import logging
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -39,20 +39,14 @@ def logits_alone(model: torch.nn.Module, prompt: list[int], completion: list[int
     return logits[len(prompt) - 1 : -1]
 
 
+def all_logits_alone(model: torch.nn.Module) -> Tensor:
+    return torch.cat([logits_alone(model, *row) for row in zip(PROMPTS, COMPLETIONS, strict=True)])
+
+
 def test_hidden_states_do_not_depend_on_padding_or_batch(trained: Policy) -> None:
     trained.model.double()
     batch = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
-    rows = [logits_alone(trained.model, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
-    torch.testing.assert_close(batch, torch.cat(rows), rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.filterwarnings(
-    "ignore:Model has `tie_word_embeddings=True`:UserWarning"
-)  # peft's, before our error
-def test_load_policy_adapter_on_lm_head_is_refused() -> None:
-    targets = (*DEMO.lora_targets, "lm_head")
-    with pytest.raises(PolicyError, match=r"lm_head.*model\.lora_targets"):
-        load_policy(replace(DEMO, lora_targets=targets), seed=0)
+    torch.testing.assert_close(batch, all_logits_alone(trained.model), rtol=1e-10, atol=1e-10)
 
 
 def test_load_policy_trains_only_adapters_of_seven_projections(policy: Policy) -> None:
@@ -95,10 +89,8 @@ def test_gradient_checkpointing_does_not_change_gradients(tuning: Literal["lora"
         return [p.grad.clone() for p in policy.trainable if p.grad is not None]
 
     config = replace(DEMO, train_mode=tuning)
-    plain, other = (
-        load_policy(config, seed=0),
-        load_policy(replace(config, gradient_checkpointing=True), seed=0),
-    )
+    plain = load_policy(config, seed=0)
+    other = load_policy(replace(config, gradient_checkpointing=True), seed=0)
     move(plain, by=0.02)
     other.model.load_state_dict(plain.model.state_dict())
     expected, checkpointed = gradients(plain), gradients(other)
@@ -120,19 +112,13 @@ def test_prompts_follow_paper_in_chat_template(policy: Policy, problems: list[Pr
     thinking = policy.decode(policy.student_prompt(problem.problem, thinking=True), special=True)
     assert thinking == student.removesuffix("<think>\n\n</think>\n\n")
 
-    teacher = policy.decode(
-        policy.teacher_prompt(problem.problem, "a hint", complete=False), special=True
-    )
-    assert "=== Reference Solution Begin ===\na hint\n=== Reference Solution End ===" in teacher
-    assert teacher.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
-
-    thinker = replace(policy, teacher_thinking=True)
-    asked = thinker.decode(
-        thinker.rationale_prompt(problem.problem, "a hint", complete=False), special=True
-    )
-    assert asked.endswith(
-        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    )  # its reply is the thought
+    teacher = policy.teacher_prompt(problem.problem, "a hint", complete=False)
+    thinker = replace(policy, teacher_thinking=True)  # a reply to this request is the thought
+    asked = thinker.rationale_prompt(problem.problem, "a hint", complete=False)
+    for prompt in (teacher, asked):
+        text = policy.decode(prompt, special=True)
+        assert "=== Reference Solution Begin ===\na hint\n=== Reference Solution End ===" in text
+        assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
 def test_prompt_over_model_length_is_measured_without_warning(
@@ -171,13 +157,9 @@ def test_merge_preserves_student_outputs_and_student(trained: Policy, tmp_path: 
     before = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
     merge(trained, tmp_path / "merged")
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="float32")
-    expected = torch.cat(
-        [logits_alone(merged, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
-    )
-    torch.testing.assert_close(before, expected, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(
-        trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS)), before, rtol=1e-4, atol=1e-4
-    )
+    torch.testing.assert_close(before, all_logits_alone(merged), rtol=1e-3, atol=1e-3)
+    after = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
+    torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -185,22 +167,18 @@ def test_merged_context_restores_weights_exactly(
     dtype: Literal["float32", "bfloat16"], tmp_path: Path
 ) -> None:
     policy = load_policy(replace(DEMO, dtype=dtype), seed=0)
-    with torch.no_grad():
-        for parameter in policy.trainable:
-            parameter.add_(0.05)
-
+    move(policy)
     before = {name: value.clone() for name, value in policy.model.state_dict().items()}
     hidden = policy.hidden_states(PROMPTS, COMPLETIONS)
-    with policy.merged():
-        changed = [
-            not torch.equal(v, before[name]) for name, v in policy.model.state_dict().items()
-        ]
 
+    def changed() -> int:
+        now = policy.model.state_dict()
+        return sum(not torch.equal(value, before[name]) for name, value in now.items())
+
+    with policy.merged():
+        assert changed() == len(policy.trainable) // 2  # one weight for each A and B
     merge(policy, tmp_path / "merged")
-    assert sum(changed) == len(policy.trainable) // 2  # one weight for each A and B
-    assert all(
-        torch.equal(value, before[name]) for name, value in policy.model.state_dict().items()
-    )
+    assert not changed()
     assert torch.equal(policy.hidden_states(PROMPTS, COMPLETIONS), hidden)
 
 
@@ -212,8 +190,7 @@ def test_full_tuning_trains_every_weight_in_float32(full: Policy) -> None:
     )  # tied, as the model comes
 
     states = full.lm_head(full.hidden_states(PROMPTS, COMPLETIONS))
-    rows = [logits_alone(full.model, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
-    torch.testing.assert_close(states, torch.cat(rows), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(states, all_logits_alone(full.model), rtol=1e-4, atol=1e-4)
 
     states.square().mean().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in full.trainable)
@@ -237,32 +214,22 @@ def test_save_trained_full_model_round_trip_is_bitwise(full: Policy, tmp_path: P
     assert [p.data_ptr() for p in fresh.trainable] == places  # the optimizer holds on to them
 
     anywhere = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="float32")
-    expected = [logits_alone(full.model, p, c) for p, c in zip(PROMPTS, COMPLETIONS, strict=True)]
-    for row, p, c in zip(expected, PROMPTS, COMPLETIONS, strict=True):
-        assert torch.equal(logits_alone(anywhere, p, c), row)
+    assert torch.equal(all_logits_alone(anywhere), all_logits_alone(full.model))
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     assert tokenizer.chat_template == full.tokenizer.chat_template
 
     # Served elsewhere or evaluated as a model of its own, it is the same.
     alone = load_policy(replace(DEMO, path=str(tmp_path / "model")), seed=0)
-    torch.testing.assert_close(
-        alone.hidden_states(PROMPTS, COMPLETIONS),
-        full.hidden_states(PROMPTS, COMPLETIONS),
-        rtol=1e-6,
-        atol=1e-6,
-    )
+    found, expected = (p.hidden_states(PROMPTS, COMPLETIONS) for p in (alone, full))
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_load_trained_missing_weights_are_refused(full: Policy, tmp_path: Path) -> None:
     save_trained(full, tmp_path)
     before = [p.detach().clone() for p in full.trainable]
     path = tmp_path / "model.safetensors"
-    weights = load_file(path)
-    save_file(
-        {name: value for name, value in weights.items() if "layers.0" not in name},
-        path,
-        {"format": "pt"},
-    )
+    others = {name: value for name, value in load_file(path).items() if "layers.0" not in name}
+    save_file(others, path, {"format": "pt"})
     with pytest.raises(PolicyError, match=r"model\.layers\.0"):
         load_trained(full, tmp_path)
 
@@ -276,9 +243,20 @@ def test_load_trained_missing_weights_are_refused(full: Policy, tmp_path: Path) 
         assert torch.equal(x, y)
 
 
-def test_load_policy_path_without_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PolicyError, match="nothing-here"):
-        load_policy(replace(DEMO, path=str(tmp_path / "nothing-here")), seed=0)
+@pytest.mark.filterwarnings(
+    "ignore:Model has `tie_word_embeddings=True`:UserWarning"
+)  # peft's, before our error
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"path": "nothing-here"}, "nothing-here"),
+        ({"lora_targets": ("no_such_layer",)}, "no_such_layer"),
+        ({"lora_targets": (*DEMO.lora_targets, "lm_head")}, r"lm_head.*model\.lora_targets"),
+    ],
+)
+def test_load_policy_invalid_setting_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        load_policy(replace(DEMO, **change), seed=0)
 
 
 def test_load_policy_without_chat_template_is_refused(demo_copy: Path) -> None:
@@ -293,11 +271,6 @@ def test_load_policy_tokenizer_larger_than_head_is_refused(demo_copy: Path) -> N
     tokenizer.save_pretrained(demo_copy)
     with pytest.raises(PolicyError, match="vocabulary mismatch"):
         load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
-
-
-def test_load_policy_unknown_lora_target_is_refused() -> None:
-    with pytest.raises(PolicyError, match="no_such_layer"):
-        load_policy(replace(DEMO, lora_targets=("no_such_layer",)), seed=0)
 
 
 def test_load_policy_model_without_lm_head_is_refused(demo_copy: Path) -> None:

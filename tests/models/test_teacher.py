@@ -29,7 +29,7 @@ from paint.training import checkpoint
 from paint.training.run_log import append_metrics, new_run
 from paint.training.train_step import Setup
 from paint.training.trainer import train
-from runs import assert_same_history, changed, kill_and_resume
+from runs import assert_same, assert_same_history, changed, kill_and_resume
 
 PROMPTS = [[5, 20, 31, 7], [9, 9, 12, 40, 41, 42, 43], [3]]
 COMPLETIONS = [[50, 60, 70], [80], [90, 91, 92, 93, 94]]
@@ -54,11 +54,8 @@ def library_logits(model: torch.nn.Module) -> Tensor:
 def factors(policy: Policy) -> dict[str, tuple[Tensor, Tensor]]:
     """A and B of every adapted layer in float64, by the name of its weight in the base model."""
     state = policy.model.state_dict()
-    layers = [
-        name.removesuffix(".lora_A.default.weight")
-        for name in state
-        if name.endswith("lora_A.default.weight")
-    ]
+    end = ".lora_A.default.weight"
+    layers = [name.removesuffix(end) for name in state if name.endswith(end)]
     assert len(layers) == 7 * policy.model.config.num_hidden_layers
     return {
         f"{layer.removeprefix('base_model.model.')}.weight": (
@@ -87,13 +84,12 @@ def base_with(updates: dict[str, Tensor]) -> torch.nn.Module:
 
 @pytest.fixture
 def full() -> Policy:
-    """The demo's model, all of whose weights are trained."""
     return load_policy(FULL, seed=0)
 
 
 @pytest.fixture
 def untied(demo_copy: Path) -> Policy:
-    """The same with a head of its own, which is not the embedding."""
+    """A model, all of whose weights are trained, with a head that is not the embedding."""
     model = AutoModelForCausalLM.from_pretrained(demo_copy, dtype="float32")
     model.config.tie_word_embeddings = False
     model.lm_head.weight = torch.nn.Parameter(1.1 * model.lm_head.weight.detach())
@@ -143,10 +139,8 @@ def test_ema_teacher_averages_updates_not_factors(
     assert {value.dtype for value in teacher.own.values()} == {dtype}
 
     apart = {
-        name: scale
-        * averaged([step[name][1] for step in path], 0.75)
-        @ averaged([s[name][0] for s in path], 0.75)
-        for name in path[0]
+        name: scale * averaged([b for _, b in steps], 0.75) @ averaged([a for a, _ in steps], 0.75)
+        for name, steps in ((name, [step[name] for step in path]) for name in path[0])
     }
     assert (library_logits(base_with(apart)) - expected).abs().max() > 0.05
 
@@ -274,11 +268,8 @@ def test_teacher_view_generates_with_teacher_weights(config: Any) -> None:
     before = engine.generate(PROMPTS, sampling, range(3))
     move(policy, 1)
     with teacher.view():
-        assert [c.ids for c in engine.generate(PROMPTS, sampling, range(3))] == [
-            c.ids for c in before
-        ]
-
-    assert [c.ids for c in engine.generate(PROMPTS, sampling, range(3))] != [c.ids for c in before]
+        assert engine.generate(PROMPTS, sampling, range(3)) == before
+    assert engine.generate(PROMPTS, sampling, range(3)) != before
 
 
 @pytest.mark.parametrize("head", ["full", "untied"])
@@ -301,30 +292,18 @@ def test_full_tuning_frozen_teacher_is_untouched_model(
     torch.testing.assert_close(teacher.lm_head(teacher_hidden), untouched, rtol=1e-5, atol=1e-5)
     assert not teacher_hidden.requires_grad
 
-    student_hidden = hidden(policy)
+    heads: dict[str, Any] = {"lm_head": policy.lm_head, "teacher_lm_head": teacher.lm_head}
     loss = fused_paint_loss(
-        student_hidden,
-        teacher_hidden,
-        policy.lm_head,
-        LENGTHS,
-        teacher_lm_head=teacher.lm_head,
-        clip=10.0,
-    )
-    loss.value.backward()
-    gradients = {
-        name: p.grad.clone() for name, p in policy.model.named_parameters() if p.grad is not None
-    }
-    assert gradients.keys() == dict(policy.model.named_parameters()).keys()
-    assert all(value.abs().max() > 0 for value in gradients.values())
-
-    policy.model.zero_grad()
-    exact = paint_loss(library_logits(policy.model), untouched, LENGTHS, clip=10.0)
-    exact.value.backward()
-    torch.testing.assert_close(loss.value, exact.value, rtol=1e-4, atol=0)
-
-    for name, parameter in policy.model.named_parameters():
-        assert parameter.grad is not None
-        torch.testing.assert_close(gradients[name], parameter.grad, rtol=1e-3, atol=1e-6)
+        hidden(policy), teacher_hidden, lengths=LENGTHS, clip=10.0, **heads
+    ).value
+    exact = paint_loss(library_logits(policy.model), untouched, LENGTHS, clip=10.0).value
+    torch.testing.assert_close(loss, exact, rtol=1e-4, atol=0)
+    found, expected = (torch.autograd.grad(value, policy.trainable) for value in (loss, exact))
+    for mine, theirs in zip(found, expected, strict=True):
+        assert mine.abs().max() > 0
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-6)
+    loss = fused_paint_loss(hidden(policy), teacher_hidden, lengths=LENGTHS, **heads).value
+    loss.backward()
 
     assert not any(
         value.requires_grad for value in [*teacher.own.values(), *teacher.lm_head.parameters()]
@@ -341,14 +320,15 @@ def test_full_tuning_ema_teacher_averages_every_weight(
     policy: Policy = request.getfixturevalue(head)
     teacher = open_teacher(policy, EMA)
     model = AutoModelForCausalLM.from_pretrained(policy.base.name_or_path, dtype="float64")
-    path = [{name: value.detach().double() for name, value in policy.model.named_parameters()}]
+
+    def weights() -> dict[str, Tensor]:
+        return {name: p.detach().double() for name, p in policy.model.named_parameters()}
+
+    path = [weights()]
     for seed in range(3):
         move(policy, seed, by=0.02)
         teacher.follow()
-        path.append(
-            {name: value.detach().double() for name, value in policy.model.named_parameters()}
-        )
-
+        path.append(weights())
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(averaged([step[name] for step in path], 0.75))
@@ -386,17 +366,13 @@ def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Pat
 
     stored = (saved / FILE).read_bytes()
     (saved / FILE).write_bytes(stored[: len(stored) // 2])
-    with pytest.raises(
-        CorruptFileError, match=rf"{FILE} is not the file .*delete .* to resume from the"
-    ):
+    with pytest.raises(CorruptFileError, match=rf"{FILE} is not the file .*delete .* to resume"):
         checkpoint.restore(tmp_path, other, optimizer, again)
     with pytest.raises(PolicyError, match=r"teacher\.weights ema"):
         again.load(saved)
 
     (saved / FILE).unlink()
-    with pytest.raises(
-        CorruptFileError, match=rf"{FILE}: No such file .*delete .* to resume from the"
-    ):
+    with pytest.raises(CorruptFileError, match=rf"{FILE}: No such file .*delete .* to resume"):
         checkpoint.restore(tmp_path, other, optimizer, again)
 
 
@@ -451,16 +427,10 @@ def test_run_with_each_teacher_killed_and_resumed_is_bitwise_equal(
     kill_and_resume(config, killed, lambda: len(read_metrics(killed)) >= 3)
     last = whole / "checkpoints" / "step-000005"
     files = sorted(path.relative_to(last) for path in last.rglob("*.safetensors"))
-    trained = Path(
-        "model/model.safetensors" if tuning == "full" else "adapter/adapter_model.safetensors"
-    )
-    assert files == sorted([trained, *([Path(FILE)] if weights == "ema" else [])])
-
+    trained = {"full": "model/model", "lora": "adapter/adapter_model"}[tuning] + ".safetensors"
+    assert files == sorted([Path(trained), *([Path(FILE)] if weights == "ema" else [])])
     for path in files:
-        one, other = (load_file(run / "checkpoints" / last.name / path) for run in (whole, killed))
-        assert one.keys() == other.keys()
-        assert all(torch.equal(one[name], other[name]) for name in one)
-
+        assert_same(*(load_file(run / "checkpoints" / last.name / path) for run in (whole, killed)))
     assert_same_history(whole, killed)
 
 
