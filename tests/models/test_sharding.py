@@ -91,9 +91,7 @@ def test_shard_gathered_layers_compute_same_bits(
     for policy in (one, other):
         move(policy)
     assert weights_digest(one) == weights_digest(other)
-    assert torch.equal(
-        one.hidden_states(PROMPTS, COMPLETIONS), other.hidden_states(PROMPTS, COMPLETIONS)
-    )
+    assert torch.equal(*(p.hidden_states(PROMPTS, COMPLETIONS) for p in (one, other)))
     expected, found = gradients(one), gradients(other)
     assert len(expected) == len(found) == len(one.trainable)
     assert all(map(torch.equal, expected, found))
@@ -182,18 +180,15 @@ def in_two(config: Config, folder: Path) -> list[str]:
     return in_two_processes(train_command(config, folder))
 
 
+def started(command: list[str]) -> subprocess.Popen[str]:
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env)
+
+
 def finish(*commands: list[str]) -> None:
     """Run commands side by side until all have ended well."""
-    processes = [
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        for command in commands
-    ]
+    processes = [started(command) for command in commands]
     for process in processes:
         output, _ = process.communicate(timeout=240)
         assert process.returncode == 0, output
@@ -214,11 +209,10 @@ def test_shard_two_ranks_train_bitwise_equal(tmp_path: Path, demo_copy: Path, ti
         untie(demo_copy)
     model = {"path": str(demo_copy), "gradient_checkpointing": not tied}
     config = changed("demo-paint", SMALL, {"model": model})
+    whole = changed("demo-paint", SMALL, {"model": model | {"shard": False}})
     finish(in_two(config, tmp_path / "shared"))
-    finish(
-        in_two(changed("demo-paint", SMALL, {"model": model | {"shard": False}}), tmp_path / "w")
-    )
-    assert_same_run(tmp_path / "shared", tmp_path / "w")
+    finish(in_two(whole, tmp_path / "whole"))
+    assert_same_run(tmp_path / "shared", tmp_path / "whole")
 
 
 def untie(folder: Path) -> None:
@@ -234,13 +228,7 @@ def test_shard_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path) -> None:
     config = changed("demo-paint", SMALL)
     finish(in_two(config, tmp_path / "whole"))
     killed = tmp_path / "killed"
-    process = subprocess.Popen(
-        in_two(config, killed),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+    process = started(in_two(config, killed))
     wait_for(lambda: (killed / "checkpoints" / "step-000001").exists(), process)
     launcher = psutil.Process(process.pid)
     for each in [launcher, *launcher.children(recursive=True)]:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -99,15 +99,11 @@ def test_control_text_finds_template_marks_that_are_no_tokens(name: str) -> None
         assert special_text(tokenizer, text) is None, text
 
 
-def test_control_text_accepts_ordinary_text() -> None:
-    for text in MATHEMATICS:
-        assert special_text(DEMO_TOKENIZER, text) is None, text
-
-
 def test_control_text_ignores_padding_token_that_is_a_word() -> None:
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
     tokenizer.pad_token = "!"
-    assert special_text(tokenizer, "What is 5!?") is None
+    for text in ("What is 5!?", *MATHEMATICS):
+        assert special_text(tokenizer, text) is None, text
     assert special_text(tokenizer, TURN) == "<|im_end|>"
 
 
@@ -159,8 +155,8 @@ def test_prompt_filter_row_with_control_text_is_refused_or_counted(
 def test_check_file_counts_rows_with_control_text(tmp_path: Path) -> None:
     rows = [GOOD, problem_with("problem"), problem_with("solution")]
     path = tmp_path / "p.jsonl"
-    path.write_text("".join(json.dumps({"problem": r.problem, "solution": r.solution,
-                                        "answer": r.answer}) + "\n" for r in rows))  # fmt: skip
+    lines = [json.dumps(asdict(replace(row, id=str(n)))) for n, row in enumerate(rows)]
+    path.write_text("\n".join(lines))
     check = check_file(cfg.DataConfig(path=str(path)), "demo", display=Display(enabled=False))
     assert check.good == 1
     assert check.bad[REASON].count == 2

@@ -62,9 +62,8 @@ class Case:
         head = nn.Linear(self.head.in_features, self.head.out_features, device=DEVICE, dtype=dtype)
         head.load_state_dict(self.head.state_dict())
         student = self.student.detach().to(DEVICE, dtype).requires_grad_()
-        return Case(
-            student, self.teacher.to(DEVICE, dtype), head, self.lengths, self.tokens.to(DEVICE)
-        )
+        teacher, tokens = self.teacher.to(DEVICE, dtype), self.tokens.to(DEVICE)
+        return Case(student, teacher, head, self.lengths, tokens)
 
     def gradients(self, loss: Loss) -> dict[str, Tensor]:
         """Of the loss, for whatever requires one."""
@@ -89,15 +88,12 @@ def case(
     apart = torch.rand(n, 1, generator=generator, dtype=torch.float64) > 1 / 3
     teacher = student + apart * torch.randn(n, h, generator=generator, dtype=torch.float64)
     head = nn.Linear(h, v, dtype=torch.float64)
-    with torch.no_grad():
-        head.weight.copy_(1.5 * torch.randn(v, h, generator=generator, dtype=torch.float64))
-        head.bias.copy_(torch.randn(v, generator=generator, dtype=torch.float64))
+    torch.nn.init.normal_(head.weight, std=1.5, generator=generator)
+    torch.nn.init.normal_(head.bias, generator=generator)
     tokens = torch.randint(0, v, (n,), generator=generator)
     # Rounded once, so that every dtype computes with the same numbers.
     student, teacher = student.bfloat16().double(), teacher.bfloat16().double()
-    head.load_state_dict(
-        {name: value.bfloat16().double() for name, value in head.state_dict().items()}
-    )
+    head.bfloat16().double()
     return Case(student.requires_grad_(), teacher, head, lengths, tokens).to(dtype)
 
 
@@ -118,15 +114,8 @@ def options_of(divergence: str, **options: Any) -> dict[str, Any]:
 
 def of(this: Case, impl: Impl, **options: Any) -> Loss:
     """The loss under test."""
-    return fused_paint_loss(
-        this.student,
-        this.teacher,
-        this.head,
-        this.lengths,
-        tokens=this.tokens,
-        impl=impl,
-        **options,
-    )
+    inputs = this.student, this.teacher, this.head, this.lengths
+    return fused_paint_loss(*inputs, tokens=this.tokens, impl=impl, **options)
 
 
 def assert_same(found: Loss, expected: Loss, this: Case, *, tolerance: float = 1e-11) -> None:
@@ -385,10 +374,9 @@ def test_fused_loss_error_is_at_most_twice_eager(
 def test_fused_loss_half_precision_uses_float32_logits(impl: Impl) -> None:
     this = case([50, 77], v=300, h=32).to(torch.bfloat16)
     wide = this.to(torch.float32)
-    assert of(this, impl).per_token.dtype == torch.float32
-    torch.testing.assert_close(
-        of(this, impl).per_token, reference(wide).per_token, rtol=1e-4, atol=2e-6
-    )
+    found = of(this, impl).per_token
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, reference(wide).per_token, rtol=1e-4, atol=2e-6)
 
 
 @pytest.mark.parametrize("impl", FUSED_SLOW)
@@ -477,9 +465,8 @@ def test_fused_log_probs_and_gradients_match_definition(
     assert set(figures) == {"log_prob", "entropy", "untempered", "hidden", *trained} == set(wanted)
     for name, values in figures.items():
         assert values.dtype == dtype
-        torch.testing.assert_close(
-            values.double(), wanted[name], rtol=close, atol=close, msg=f"{name}: {{}}".format
-        )
+        msg = partial("{}: {}".format, name)
+        torch.testing.assert_close(values.double(), wanted[name], rtol=close, atol=close, msg=msg)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -598,9 +585,8 @@ def test_triton_kernels_match_torch_for_any_shape(rows: int, v: int, divergence:
         by(work, views, torch.empty_like(views[0]), options) for work in (kernels(), TORCH)
     )
     for name, values in expected.items():
-        torch.testing.assert_close(
-            found[name], values, rtol=1e-11, atol=1e-11, msg=partial("{}: {}".format, name)
-        )
+        msg = partial("{}: {}".format, name)
+        torch.testing.assert_close(found[name], values, rtol=1e-11, atol=1e-11, msg=msg)
 
 
 @linux
@@ -615,9 +601,8 @@ def test_measure_float32_ranks_tiny_entropies(way: str, v: int) -> None:
     highest = torch.tensor([24.0, 28.0, 32.0, 48.0, 76.0])
     rows[:, v // 3] = torch.stack([highest, highest + 1e-3], dim=1).flatten()
 
-    exact = [
-        reference_float64.entropy(reference_float64.energies(row, 1.0)) for row in rows.tolist()
-    ]
+    energies = [reference_float64.energies(row, 1.0) for row in rows.tolist()]
+    exact = list(map(reference_float64.entropy, energies))
     assert ENTROPY_FLOOR < min(exact) < 1e-24
     assert sorted(exact, reverse=True) == exact
     measured = {
@@ -625,9 +610,7 @@ def test_measure_float32_ranks_tiny_entropies(way: str, v: int) -> None:
         "torch": lambda logits: fused.measure(logits, None, 1.0)["entropy"],
         "triton": lambda logits: triton_kernels.measure(logits, None, 1.0)["entropy"],
     }[way](rows.to(DEVICE))
-    torch.testing.assert_close(
-        measured.double().cpu(), torch.tensor(exact).double(), rtol=2e-5, atol=0.0
-    )
+    assert measured.tolist() == pytest.approx(exact, rel=2e-5, abs=0)
     assert measured.argsort(descending=True).tolist() == list(range(10))
 
 
@@ -721,17 +704,11 @@ print("compiled")
 @pytest.mark.slow
 @pytest.mark.parametrize("capability", [80, 90])
 def test_triton_kernels_compile_for_each_capability(capability: int, tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", COMPILE.replace("CAPABILITY", str(capability))],
-        env=os.environ
-        | {
-            "TRITON_INTERPRET": "0",
-            "TRITON_CACHE_DIR": str(tmp_path),
-            "TRITON_DEFAULT_FP_FUSION": "1",
-        },
-        capture_output=True,
-        text=True,
-    )
+    script = COMPILE.replace("CAPABILITY", str(capability))
+    env = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    env = os.environ | env | {"TRITON_DEFAULT_FP_FUSION": "1"}
+    command = [sys.executable, "-W", "error", "-c", script]
+    result = subprocess.run(command, env=env, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stdout == "compiled\n"
 

@@ -51,13 +51,10 @@ TRAJECTORIES = list(itertools.product(range(ACTIONS), repeat=HORIZON))
 def test_policy_is_gibbs_distribution_of_its_energy(draw: Callable[..., Tensor]) -> None:
     policy = {state: draw(ACTIONS) for state in states()}
 
-    energy = torch.stack(
-        [-sum_along(t, {s: p.log() for s, p in policy.items()}) for t in TRAJECTORIES]
-    )
-    probability = torch.stack(
-        [torch.stack([policy[t[:i]][t[i]] for i in range(HORIZON)]).prod() for t in TRAJECTORIES]
-    )
-
+    log_policy = {state: p.log() for state, p in policy.items()}
+    energy = torch.stack([-sum_along(t, log_policy) for t in TRAJECTORIES])
+    steps = [torch.stack([policy[t[:i]][t[i]] for i in range(HORIZON)]) for t in TRAJECTORIES]
+    probability = torch.stack(steps).prod(1)
     assert_equal((-energy).exp().sum(), torch.ones_like(energy[0]))
     assert_equal((-energy).softmax(0), probability)
 
@@ -70,18 +67,14 @@ def test_additive_energy_is_policy_through_soft_values(draw: Callable[..., Tenso
     for state in sorted(states(), key=len, reverse=True):
         after = torch.stack([values[(*state, a)] for a in range(ACTIONS)])
         values[state] = (after - costs[state]).logsumexp(0)
-    policy = {
-        state: torch.stack(
-            [(-costs[state][a] + values[(*state, a)] - values[state]).exp() for a in range(ACTIONS)]
-        )
-        for state in states()
+    log_probs = {
+        state: torch.stack([values[(*state, a)] - values[state] for a in range(ACTIONS)]) - cost
+        for state, cost in costs.items()
     }
-
-    for probabilities in policy.values():
-        assert_equal(probabilities.sum(), torch.ones_like(values[()]))
+    for values_of_state in log_probs.values():
+        assert_equal(values_of_state.exp().sum(), torch.ones_like(values[()]))
     energy = torch.stack([sum_along(t, costs) for t in TRAJECTORIES])
     assert_equal(values[()], (-energy).logsumexp(0))
-    log_probs = {state: probabilities.log() for state, probabilities in policy.items()}
     of_policy = torch.stack([sum_along(t, log_probs) for t in TRAJECTORIES])
     assert_equal((-energy).log_softmax(0), of_policy)
 
@@ -112,10 +105,8 @@ def test_optimal_mask_ratio_falls_with_alignment_error(draw: Callable[..., Tenso
     assert all(later < earlier for earlier, later in itertools.pairwise(best))
     for noise, ratio in zip(noises, best, strict=True):
         step = 1e-5
-        measured = (
-            best_ratio(sharp, diffuse, float(noise) + step)
-            - best_ratio(sharp, diffuse, float(noise) - step)
-        ) / (2 * step)
+        above, below = (best_ratio(sharp, diffuse, float(noise) + d) for d in (step, -step))
+        measured = (above - below) / (2 * step)
         mixed = (1 - ratio) * sharp + ratio * diffuse
         curvature = -((diffuse - sharp) ** 2 / mixed).sum()
         assert measured == pytest.approx(float(LAMBDA / (BETA * curvature)), rel=1e-4)
@@ -319,25 +310,21 @@ def test_lost_and_visible_information_sum_to_total(
 ) -> None:
     joint = draw(len(SOLUTIONS))[:, None] * draw(len(SOLUTIONS), 3)
     everything = information(joint, range(LENGTH))
-    for start in range(LENGTH - budget + 1):
-        visible = [i for i in range(LENGTH) if not start <= i < start + budget]
-        assert_equal(
-            conditional_information(joint, visible), everything - information(joint, visible)
-        )
+    for visible in all_visible(budget):
+        lost = conditional_information(joint, visible)
+        assert_equal(lost, everything - information(joint, visible))
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3])
 def test_suffix_mask_is_best_when_early_tokens_are_informative(budget: int) -> None:
-    """The next action repeats a token of the solution: the earlier, the likelier."""
-    lost = losses(follows([0.4, 0.3, 0.2, 0.1]), budget)
-    assert all(later < earlier for earlier, later in itertools.pairwise(lost))
+    """The next action repeats a token of the solution: the earlier, the likelier.
 
-
-@pytest.mark.parametrize("budget", [1, 2, 3])
-def test_suffix_mask_is_worst_when_answer_is_informative(budget: int) -> None:
-    """The assumption is one: near the end of a rollout the next action is the final answer."""
-    lost = losses(follows([0.1, 0.2, 0.3, 0.4]), budget)
-    assert all(later > earlier for earlier, later in itertools.pairwise(lost))
+    The assumption is one: near the end of a rollout the next action is the final answer, and the
+    suffix is the worst block to hide.
+    """
+    early, late = (losses(follows(a), budget) for a in ([0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4]))
+    assert all(later < earlier for earlier, later in itertools.pairwise(early))
+    assert all(later > earlier for earlier, later in itertools.pairwise(late))
 
 
 def follows(attention: list[float]) -> Tensor:
@@ -351,15 +338,13 @@ def follows(attention: list[float]) -> Tensor:
 
 def losses(joint: Tensor, budget: int) -> list[float]:
     """Gamma(t): information on the action that only the block at t has."""
+    return [float(conditional_information(joint, visible)) for visible in all_visible(budget)]
+
+
+def all_visible(budget: int) -> list[list[int]]:
+    """The tokens that are seen, for every place of the hidden block."""
     starts = range(LENGTH - budget + 1)
-    return [
-        float(
-            conditional_information(
-                joint, [i for i in range(LENGTH) if not start <= i < start + budget]
-            )
-        )
-        for start in starts
-    ]
+    return [[i for i in range(LENGTH) if not t <= i < t + budget] for t in starts]
 
 
 def information(joint: Tensor, seen: list[int] | range) -> Tensor:
