@@ -729,10 +729,10 @@ def test_fused_loss_invalid_arguments_are_refused() -> None:
     no_head: Any = nn.Bilinear(2, 2, 2)
 
     def refused(message: str, *states: Tensor, lengths: Any = (6, 3), **options: Any) -> None:
-        given = states or args[:2]
+        student, teacher = states or args
         error = TypeError if message == "Bilinear" else ValueError
         with pytest.raises(error, match=message):
-            fused_paint_loss(*given, options.pop("head", this.head), lengths, **options)
+            fused_paint_loss(student, teacher, options.pop("head", this.head), lengths, **options)
 
     sampled: dict[str, Any] = {"divergence": "sampled_token"}
     refused(r"student.*9.*teacher.*8", this.student, this.teacher[:8])

@@ -620,7 +620,7 @@ def loss_of(teacher: Tensor = TEACHER, lengths: Any = (6,), **options: Any) -> C
 
 
 KNOWN = "must be one of forward_kl, reverse_kl, jsd, sampled_token, or module:name, got"
-SAMPLED_ONLY = {"divergence": "sampled_token"}
+SAMPLED_ONLY: dict[str, Any] = {"divergence": "sampled_token"}
 
 
 @pytest.mark.parametrize(
