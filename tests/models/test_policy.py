@@ -317,6 +317,28 @@ def test_load_policy_missing_weights_are_refused(demo_copy: Path) -> None:
     assert whole.lm_head.weight is whole.base.get_input_embeddings().weight  # tied, not missing
 
 
+@pytest.mark.filterwarnings("ignore:Casting complex")
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.bool, torch.complex64])
+def test_load_policy_weights_without_real_numbers_are_refused(
+    demo_copy: Path, dtype: torch.dtype
+) -> None:
+    path = demo_copy / "model.safetensors"
+    weights = load_file(path)
+    name = "model.layers.1.mlp.up_proj.weight"
+    save_file(weights | {name: weights[name].to(dtype)}, path, {"format": "pt"})
+    with pytest.raises(PolicyError, match=rf"stores {re.escape(name)} as [IUBC]"):
+        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
+
+
+def test_load_policy_head_without_embedding_is_refused(demo_copy: Path) -> None:
+    path = demo_copy / "model.safetensors"
+    weights = load_file(path)
+    weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
+    save_file(weights, path, {"format": "pt"})
+    with pytest.raises(PolicyError, match=r"lacks model\.embed_tokens\.weight"):
+        load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
+
+
 def states_and_gradients(config: cfg.ModelConfig) -> list[Tensor]:
     policy = load_policy(config, seed=0)
     move(policy)

@@ -301,6 +301,8 @@ TENSORS: dict[str, Break] = {
     "tensor not finite": _each(
         lambda tensor, rng: np.full_like(tensor, rng.choice([np.nan, np.inf]))
     ),
+    "tensor of integers": _each(lambda tensor, _: tensor.astype(np.int32)),
+    "tensor of booleans": _each(lambda tensor, _: tensor.astype(bool)),
     "weights header": _header,
     "weights torn header": _torn_header,
 }

@@ -117,9 +117,9 @@ def _require_as_prepared(path: Path) -> None:
 
     A report without a digest is ignored.
     """
-    report = report_of(path)
-    if path.suffix != ".jsonl" or not report.exists() or not path.exists():
+    if path.suffix != ".jsonl" or not report_of(path).exists() or not path.exists():
         return
+    report = report_of(path)
     with wrap_errors(report, DataError, f"delete it to use {path} as it is"):
         stored = json.loads(report.read_bytes())
     if isinstance(stored, dict) and REPORTED in stored:

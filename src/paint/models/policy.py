@@ -20,8 +20,10 @@ from typing import Any, Literal
 
 import peft
 import torch
+from huggingface_hub import try_to_load_from_cache
 from jaxtyping import Float
 from peft.tuners.lora import LoraLayer
+from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
@@ -440,10 +442,19 @@ def _require_whole(
 ) -> None:
     """Raise PolicyError for missing or unexpected weights.
 
-    transformers initialises missing weights, and those of another shape, at random. Unexpected
-    weights in layers or modules of the model belong to another model.
+    transformers initialises missing weights, and those of another shape, at random, and a missing
+    embedding from lm_head. Unexpected weights in layers or modules of the model belong to another
+    model.
     """
     missing = {*loading["missing_keys"], *(name for name, *_ in loading["mismatched_keys"])}
+    stored = _stored_formats(config.path)
+    _require_real(base, stored, config)
+    by_module = {module: f"{name}.weight" for name, module in base.named_modules()}
+    embedding = by_module.get(base.get_input_embeddings(), "")
+    ending = ".".join(embedding.split(".")[-2:])
+    is_found = any(name.endswith(ending) for name in stored)
+    if by_module.get(base.get_output_embeddings()) in stored and not is_found:
+        missing.add(embedding)
     kinds = {re.sub(r"\d+", "#", name) for name in base.state_dict()}
     modules = {name for name, _ in base.named_modules()}
     unexpected = {
@@ -460,6 +471,36 @@ def _require_whole(
                 f"model.path {format_value(config.path)} {fault} {some}{more}; its weights and its "
                 f"config.json belong to different models, or files are missing"
             )
+
+
+def _require_real(
+    base: PreTrainedModel, stored: Mapping[str, str], config: cfg.ModelConfig
+) -> None:
+    """Raise PolicyError for weights that are no real numbers, which transformers would cast."""
+    if config.quantization == "none" and hasattr(base.config, "quantization_config"):
+        return
+    parameters = {name for name, _ in base.named_parameters()}
+    for name, kind in stored.items():
+        is_parameter = parameters & {name, f"{base.base_model_prefix}.{name}"}
+        if is_parameter and kind.startswith(("I", "U", "BOOL", "C")):
+            raise PolicyError(
+                f"model.path {format_value(config.path)} stores {name} as {kind}, and weights "
+                f"are floating-point numbers; save the model again in {config.dtype}"
+            )
+
+
+def _stored_formats(path: str) -> dict[str, str]:
+    """Number formats of the weights in a model's safetensors files, by name."""
+    folder = Path(model_path(path))
+    if not folder.is_dir():
+        folder = Path(str(try_to_load_from_cache(path, "config.json"))).parent
+    whole = folder / "model.safetensors"
+    formats: dict[str, str] = {}
+    for file in [whole] if whole.exists() else folder.glob("model-*.safetensors"):
+        with safe_open(file, framework="pt") as weights:
+            names = weights.keys()
+            formats |= {name: weights.get_slice(name).get_dtype() for name in names}
+    return formats
 
 
 def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.ModelConfig) -> None:
