@@ -1,11 +1,81 @@
-"""The learning-rate schedules."""
+"""The optimizer, 8-bit moments included, and the learning-rate schedules."""
 
 import math
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from paint.config.schema import TrainConfig
+from paint.config.schema import ConfigError, TrainConfig
 from paint.training.optim import learning_rate
+from paint.training.trainer import train
+from runs import adapter, assert_same, changed
+
+FAKE = """
+import torch
+
+class AdamW8bit(torch.optim.AdamW):
+    def step(self):
+        super().step()
+        for state in self.state.values():
+            for name in ("exp_avg", "exp_avg_sq"):
+                scale = state[name].abs().max().clamp(min=1e-12) / 127
+                state[name].copy_((state[name] / scale).round() * scale)
+"""
+"""What bitsandbytes.optim has, where it is not installed: moments of 255 values."""
+
+
+@pytest.fixture
+def bitsandbytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bitsandbytes, or what stands for it."""
+    if find_spec("bitsandbytes") is not None:
+        return
+    (tmp_path / "bitsandbytes").mkdir()
+    (tmp_path / "bitsandbytes/__init__.py").touch()
+    (tmp_path / "bitsandbytes/optim.py").write_text(FAKE)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("bitsandbytes", "bitsandbytes.optim"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+def small(**options: Any) -> dict[str, dict[str, Any]]:
+    options = {"batch_size": 2, "checkpoint_every": 1, "learning_rate": 1e-3} | options
+    return {"model": {"lora_rank": 4}, "rollout": {"max_new_tokens": 20}, "train": options}
+
+
+@pytest.mark.usefixtures("bitsandbytes")
+def test_open_optimizer_8bit_run_resumed_is_bitwise_equal(tmp_path: Path) -> None:
+    def config(steps: int, optimizer: str = "adamw8bit") -> Any:
+        return changed("demo-paint", small(steps=steps, optimizer=optimizer))
+
+    train(config(3), tmp_path / "whole")
+    train(config(1), tmp_path / "broken")
+    train(config(3), tmp_path / "broken", resume=True)
+    assert_same(adapter(tmp_path / "broken"), adapter(tmp_path / "whole"))
+    train(config(3, "adamw"), tmp_path / "float32")
+    with pytest.raises(AssertionError):
+        assert_same(adapter(tmp_path / "float32"), adapter(tmp_path / "whole"))
+
+
+def test_open_optimizer_8bit_without_bitsandbytes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"train\.optimizer .*pip install bitsandbytes"):
+        train(changed("demo-paint", small(steps=1, optimizer="adamw8bit")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_learning_rate_is_set_in_optimizer(tmp_path: Path) -> None:
+    train(changed("demo-paint", small(steps=3, warmup_steps=2)), tmp_path)
+    for number, rate in enumerate((5e-4, 1e-3, 1e-3), start=1):
+        state = torch.load(tmp_path / f"checkpoints/step-{number:06d}/optimizer.pt")
+        [group] = state["param_groups"]
+        assert (group["lr"], group["weight_decay"]) == (rate, 0.0)
+        assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])

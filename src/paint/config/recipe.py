@@ -150,6 +150,13 @@ def require_trainable(config: Config) -> None:
                 f"pip install {tracker}, or remove it"
             )
 
+    is_8bit = config.train.optimizer == "adamw8bit"
+    if is_8bit and importlib.util.find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            'train.optimizer "adamw8bit" needs bitsandbytes, which is not installed: '
+            'pip install bitsandbytes, or set it to "adamw"'
+        )
+
     model, engine = config.model, config.rollout.engine_type
     is_full = model.train_mode == "full"
     if is_full and model.dtype != "float32":

@@ -1,5 +1,6 @@
 """The optimizer, and the schedule of its learning rate."""
 
+import importlib
 import math
 from collections.abc import Iterable
 
@@ -9,9 +10,19 @@ from torch import nn
 from paint.config.schema import TrainConfig
 
 
-def open_optimizer(parameters: Iterable[nn.Parameter], config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW with betas (0.9, 0.999) and eps 1e-8 (paper: Experimental Details, AdamW)."""
-    return torch.optim.AdamW(
+def open_optimizer(
+    parameters: Iterable[nn.Parameter], config: TrainConfig
+) -> torch.optim.Optimizer:
+    """AdamW with betas (0.9, 0.999) and eps 1e-8 (paper: Experimental Details, AdamW).
+
+    With ``adamw8bit`` its moments are stored in 8 bits, by blocks of 256 numbers; those of
+    parameters with fewer than 4,096 numbers stay in float32 (Dettmers et al. 2022, "8-bit
+    Optimizers via Block-wise Quantization").
+    """
+    kind: type[torch.optim.AdamW] = torch.optim.AdamW
+    if config.optimizer == "adamw8bit":
+        kind = importlib.import_module("bitsandbytes.optim").AdamW8bit
+    return kind(
         parameters,
         lr=config.learning_rate,
         betas=(0.9, 0.999),
