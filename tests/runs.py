@@ -1,11 +1,12 @@
 """Small runs of the demo's recipes: changed, killed, resumed and compared."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ def changed(recipe: str, *changes: Sections) -> Config:
         for name, values in sections.items():
             table[name] |= values
     return from_table(table)
+
+
+def write_problems(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Write rows as JSONL; return the path as a setting."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
 
 
 def stored(folder: Path, step: int = 1) -> list[dict[str, Any]]:

@@ -1,13 +1,9 @@
 """SFT and GRPO: their equations, parity with TRL's trainers, and steps repeated by hand."""
 
-import json
 import math
-import os
 import statistics
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,22 +23,18 @@ from paint.algorithms.grpo import advantages, grpo_terms, reward, score_group
 from paint.algorithms.sft import reference, score_reference, sft_loss
 from paint.config.run_folder import latest_checkpoint, read_metrics
 from paint.config.schema import Config
-from paint.core.display import Display
-from paint.data.problems import DataError, Problem, batch_indices, read_problems
+from paint.data.problems import Problem, batch_indices
 from paint.grading.base import Grade
 from paint.grading.math.grader import MathGrader, is_correct
-from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
-from paint.training.prompt_filter import filter_problems
 from paint.training.rollouts import Rollout
 from paint.training.run_log import step_metrics
 from paint.training.train_step import Setup, accumulate, update
 from paint.training.trainer import train
-from processes import in_two_processes, train_command
-from runs import adapter, assert_same, assert_same_history, changed, kill_and_resume, stored
+from runs import adapter, assert_same, changed, stored, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
@@ -91,47 +83,10 @@ def test_advantages_are_group_normalized_rewards() -> None:
     )  # Bessel's correction: n − 1 = 3
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0])
-@pytest.mark.parametrize("size", [2, 3, 8])
-def test_advantages_of_equal_rewards_are_zero(size: int, value: float) -> None:
-    mixed = [1.0] + [0.0] * (size - 1)
-    found = advantages(torch.tensor([value] * size + mixed, dtype=torch.float64), size).tolist()
-    assert found[:size] == [0.0] * size
-    assert found[size] > 0 > found[-1]
-
-
 @pytest.mark.parametrize(("count", "size"), [(7, 4), (4, 8), (4, 1)])
 def test_advantages_incomplete_group_is_refused(count: int, size: int) -> None:
     with pytest.raises(ValueError, match=rf"\b{count}\b.*\b{size}\b"):
         advantages(torch.zeros(count), size)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "slope", "clipped"),
-    [
-        (1.5, 2.0, -1.2 * 2, 0.0, 1.0),  # already likelier by more than the clip: no further
-        (1.5, -2.0, 1.5 * 2, 1.5 * 2, 0.0),  # likelier though it should be less: all the way back
-        (0.5, 2.0, -0.5 * 2, -0.5 * 2, 0.0),
-        (0.5, -2.0, 0.8 * 2, 0.0, 1.0),
-        (1.1, 2.0, -1.1 * 2, -1.1 * 2, 0.0),
-        (0.9, -2.0, 0.9 * 2, 0.9 * 2, 0.0),
-        (1.0, 2.0, -2.0, -2.0, 0.0),  # the first update on a batch: the plain policy gradient
-        (1.0, -2.0, 2.0, 2.0, 0.0),
-        (1.5, 0.0, 0.0, 0.0, 0.0),
-    ],
-)
-def test_grpo_terms_clip_stops_gradient(
-    ratio: float, advantage: float, loss: float, slope: float, clipped: float
-) -> None:
-    old = torch.tensor([-2.0], dtype=torch.float64)
-    log_prob = (old + math.log(ratio)).requires_grad_()
-    value, figures = grpo_terms(
-        log_prob, old, torch.tensor([advantage], dtype=torch.float64), clip=0.2
-    )
-    [found] = torch.autograd.grad(value.sum(), log_prob)
-    assert value.item() == pytest.approx(loss)
-    assert found.item() == pytest.approx(slope)
-    assert figures["clipped"].tolist() == [clipped]
 
 
 def test_grpo_terms_match_loop_over_tokens() -> None:
@@ -158,17 +113,6 @@ def test_grpo_terms_match_loop_over_tokens() -> None:
         assert loss[n].item() == pytest.approx(-reached * gained + 0.7 * (k - math.log(k) - 1))
         assert slope[n].item() == pytest.approx((0 if gone else -w * gained) + 0.7 * (1 - k))
     assert 20 < float(figures["clipped"].sum()) < 180
-
-
-def test_grpo_terms_base_kl_is_zero_where_policies_agree() -> None:
-    log_prob = torch.linspace(-5, -0.01, 50, dtype=torch.float64)
-    gap = torch.linspace(-3, 3, 50, dtype=torch.float64)
-    none = torch.zeros(50, dtype=torch.float64)
-    _, apart = grpo_terms(log_prob, log_prob, none, kl=1.0, base_log_prob=log_prob + gap)
-    loss, equal = grpo_terms(log_prob, log_prob, none, kl=1.0, base_log_prob=log_prob)
-    assert (apart["base_kl"] > 0).all()
-    assert equal["base_kl"].tolist() == [0.0] * 50
-    assert loss.abs().max() == 0
 
 
 def test_grpo_terms_kl_without_base_log_probs_is_refused() -> None:
@@ -467,15 +411,6 @@ def test_sft_step_matches_manual_step(
     assert_same(adapter(tmp_path / "run"), weights(policy), tolerance=2 * ADAMS_NOISE * 1e-4)
 
 
-def test_sft_loss_falls_on_references(tmp_path: Path) -> None:
-    train(
-        small("sft", train={"steps": 20, "learning_rate": 3e-3, "checkpoint_every": 20}),
-        tmp_path / "run",
-    )
-    losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
-    assert losses[-1] < losses[0] / 2
-
-
 @pytest.mark.parametrize(("iterations", "kl"), [(1, 0.0), (2, 0.0), (2, 0.5)])
 def test_grpo_step_matches_manual_step(
     tmp_path: Path, problems: list[Problem], iterations: int, kl: float
@@ -540,109 +475,15 @@ def test_grpo_step_matches_manual_step(
 def test_grpo_batch_of_equal_rewards_leaves_adapter_unchanged(
     tmp_path: Path, problems: list[Problem]
 ) -> None:
-    path = tmp_path / "problems.jsonl"
     rows = [
         {"problem": p.problem, "solution": p.solution, "answer": "nobody"} for p in problems[:6]
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = small("grpo", data={"path": str(path)}, grpo={"group_size": 4, "iterations": 2})
+    path = write_problems(tmp_path / "problems.jsonl", rows)
+    config = small("grpo", data={"path": path}, grpo={"group_size": 4, "iterations": 2})
     train(config, tmp_path / "run")
     [metrics] = read_metrics(tmp_path / "run")
     assert (metrics["reward"], metrics["frac_reward_zero_std"], metrics["loss"]) == (0, 1, 0)
     assert_same(adapter(tmp_path / "run"), weights(load_policy(config.model, seed=0)))
-
-
-@pytest.mark.slow
-def test_grpo_kl_keeps_student_near_base(tmp_path: Path) -> None:
-    apart = {}
-    for kl in (0.0, 1.0):
-        folder = tmp_path / str(kl)
-        changes: dict[str, Any] = {"group_size": 4, "iterations": 3, "kl": kl}
-        config = small(
-            "grpo", grpo=changes, train={"steps": 4, "checkpoint_every": 4, "learning_rate": 3e-3}
-        )
-        train(config, folder)
-        policy = load_policy(config.model, seed=0)
-        base = weights(policy)
-        peft.set_peft_model_state_dict(policy.model, adapter(folder))
-        assert any(not torch.equal(value, base[name]) for name, value in weights(policy).items())
-        gaps = []
-        for row in stored(tmp_path / "0.0"):
-            with torch.no_grad():
-                student = token_log_probs(policy, row, 1.0)
-                with policy.model.disable_adapter():
-                    gaps.append((student - token_log_probs(policy, row, 1.0)).abs())
-        apart[kl] = float(torch.cat(gaps).mean())
-    assert 0 < apart[1.0] < apart[0.0] / 2
-
-
-def test_grpo_engine_mismatch_stops_before_update(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generate = LocalEngine.generate
-
-    def drift(engine: LocalEngine, *asked: Any) -> list[Completion]:
-        found = generate(engine, *asked)
-        return [replace(c, log_probs=tuple(x + 0.1 for x in c.log_probs)) for c in found]
-
-    monkeypatch.setattr(LocalEngine, "generate", drift)
-    with pytest.raises(LogprobMismatchError, match=r"step 1\b.*local.*0\.1 nats"):
-        train(small("grpo"), tmp_path / "run")
-    assert latest_checkpoint(tmp_path / "run") is None
-
-
-RANKS: list[tuple[str, dict[str, Any]]] = [
-    ("sft", {}),
-    (
-        "grpo",
-        {"group_size": 4, "iterations": 2, "kl": 0.1},
-    ),  # the second of three groups lies on both of two ranks
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("method", "options"), RANKS)
-def test_baseline_update_does_not_depend_on_micro_batches_or_processes(
-    tmp_path: Path, method: str, options: dict[str, Any]
-) -> None:
-    def config(size: int) -> Config:
-        return small(method, grpo=options, train={"micro_batch_size": size})
-
-    for size in (1, 3, 8):
-        train(config(size), tmp_path / str(size))
-    result = subprocess.run(
-        in_two_processes(train_command(config(3), tmp_path / "two")),
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "2 ranks" in result.stdout
-    fresh = weights(load_policy(config(1).model, seed=0))
-    assert any(
-        not torch.equal(value, fresh[name]) for name, value in adapter(tmp_path / "8").items()
-    )
-    norm = read_metrics(tmp_path / "8")[0]["gradient_norm"]
-    for name in ("1", "3", "two"):
-        assert read_metrics(tmp_path / name)[0]["gradient_norm"] == pytest.approx(norm, rel=1e-4)
-        assert_same(
-            adapter(tmp_path / name), adapter(tmp_path / "8"), tolerance=2 * ADAMS_NOISE * 1e-4
-        )
-        for one, other in zip(stored(tmp_path / name), stored(tmp_path / "8"), strict=True):
-            assert one["completion_ids"] == other["completion_ids"]
-            assert one.get("advantage") == other.get("advantage")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["sft", "grpo"])
-def test_baseline_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path, method: str) -> None:
-    changes = {"steps": 5, "checkpoint_every": 2, "learning_rate": 1e-3}
-    config = small(method, grpo={"group_size": 4, "iterations": 2}, train=changes)
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    train(config, whole)
-    kill_and_resume(config, killed, lambda: len(read_metrics(killed)) >= 3)
-    assert_same(adapter(killed), adapter(whole))
-    assert_same_history(whole, killed)
 
 
 @pytest.mark.slow
@@ -673,55 +514,3 @@ def test_sft_starts_no_server(tmp_path: Path) -> None:
     config = small("sft", rollout={"engine": "vllm", "server": "no-such-command"})
     train(config, tmp_path / "run")
     assert len(read_metrics(tmp_path / "run")) == 1
-
-
-def test_grpo_prompt_limit_ignores_solution(tmp_path: Path) -> None:
-    path = tmp_path / "problems.jsonl"
-    row = {
-        "problem": "Start at $6$ and apply $+7$ modulo $100$.",
-        "solution": "so " * 600,
-        "answer": "13",
-    }
-    path.write_text(json.dumps(row) + "\n")
-    policy = load_policy(small("grpo").model, seed=0)
-    length = len(policy.student_prompt(row["problem"]))
-
-    def prepared(limit: int) -> list[Problem]:
-        config = small("grpo", data={"path": str(path), "max_prompt_tokens": limit})
-        return filter_problems(policy, config, read_problems(config.data), Display())
-
-    assert len(prepared(length)) == 1
-    with pytest.raises(DataError, match=rf"\b{length}\b.*\b{length - 1}\b"):
-        prepared(length - 1)
-
-
-def test_sft_overlong_solution_is_refused_with_lengths(tmp_path: Path) -> None:
-    rows = [
-        {
-            "problem": "Start at $5$ and apply $+7$ modulo $100$.",
-            "solution": r"$\boxed{12}$",
-            "answer": "12",
-        },
-        {
-            "problem": "Start at $6$ and apply $+7$ modulo $100$.",
-            "solution": "so " * 600,
-            "answer": "13",
-        },
-    ]
-    path = tmp_path / "problems.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    policy = load_policy(small("sft").model, seed=0)
-    length = len(
-        policy.student_prompt(rows[1]["problem"]) + policy.solution_ids(rows[1]["solution"])
-    )
-    for limit, binding in ((300, 300), (8192, 1024)):  # the setting's, and the model's positions
-        config = small(
-            "sft", data={"path": str(path), "max_prompt_tokens": limit}, train={"batch_size": 1}
-        )
-        message = (
-            f"problem 2 makes a prompt with its solution of {length} tokens, "
-            f"over the limit of {binding} "
-        )
-        with pytest.raises(DataError, match=message):
-            train(config, tmp_path / "refused")
-    assert not (tmp_path / "refused").exists()

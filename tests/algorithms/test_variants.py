@@ -1,6 +1,5 @@
 """The switches of the paper and the controls: each does what it says, in real steps on the demo."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,13 @@ import torch
 from paint.algorithms.paint import select_reference
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
-from paint.core.display import Display
-from paint.data.problems import DataError, Problem, batch_indices, read_problems
+from paint.data.problems import DataError, Problem, batch_indices
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
 from paint.objective.anchors import normalize
 from paint.objective.loss import token_log_probs
 from paint.objective.masking import mask_ratio, mask_solution, overlap
-from paint.training.prompt_filter import filter_problems
 from paint.training.trainer import train
 from runs import changed, stored
 
@@ -110,24 +107,17 @@ def test_reference_shown_wrong_answer_excludes_equal_numbers() -> None:
     } == {"The answer is $\\boxed{13}$."}
 
 
-def test_context_source_other_skips_overlong_solution(tmp_path: Path) -> None:
-    rows = [
-        {"problem": f"What is {i}?", "solution": f"It is $\\boxed{{{i}}}$.", "answer": str(i)}
-        for i in range(8)
-    ]
-    rows.append({"problem": "And this?", "solution": "so " * 600, "answer": "9"})
-    path = tmp_path / "problems.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = tiny(context={"source": "other"}, data={"path": str(path), "on_bad_row": "skip"})
-    stored, _ = run(tmp_path / "run", config)
-    assert len(stored) == 4
-    assert all("so so" not in row["context"] for row in stored)
-
-
+@pytest.mark.parametrize(
+    ("wording", "hidden"), [("as_shown", None), ("part", 0.0), ("complete", 0.4)]
+)
 def test_reason_first_teacher_scores_with_its_rationale(
-    tmp_path: Path, by_id: dict[str, Problem]
+    tmp_path: Path, by_id: dict[str, Problem], wording: str, hidden: float | None
 ) -> None:
+    options: dict[str, Any] = {"wording": wording}
+    if hidden is not None:
+        options |= {"mask_ratio_wrong": hidden, "mask_ratio_correct": hidden}
     config = tiny(
+        context=options,
         teacher={"reason_first": True, "rationale_tokens": 12},
         train={"steps": 2, "learning_rate": 3e-3},
     )
@@ -136,17 +126,19 @@ def test_reason_first_teacher_scores_with_its_rationale(
     # With a fresh adapter it is the teacher, whatever the student became.
     policy = load_policy(config.model, seed=0)
     sampling = replace(sampling_from(config.rollout), max_new_tokens=12)
-    engine = LocalEngine(policy, batch_size=1)
+    engine, is_complete = LocalEngine(policy, batch_size=1), wording == "complete"
     for step in (1, 2):
         for number, row in enumerate(stored(tmp_path / "run", step)):
-            problem, context = by_id[row["problem_id"]].problem, row["context"]
-            asked = policy.rationale_prompt(problem, context, complete=False)
+            problem, context = by_id[row["problem_id"]], row["context"]
+            if hidden is not None:
+                assert context == mask_solution(problem.solution, hidden)
+            asked = policy.rationale_prompt(problem.problem, context, complete=is_complete)
             seed = derive_seed(3, "rationale", step - 1, number)
             [reply] = engine.generate([asked], sampling, [seed])
             assert row["rationale"] == policy.decode(reply.ids).strip() != ""
             assert row["rationale_tokens"] == len(reply.ids)
             prompt = policy.teacher_prompt(
-                problem, context, complete=False, rationale=row["rationale"]
+                problem.problem, context, complete=is_complete, rationale=row["rationale"]
             )
             assert row["teacher_prompt_ids"] == prompt
 
@@ -158,61 +150,7 @@ def test_reason_first_teacher_scores_with_its_rationale(
             assert row["rationale"] not in policy.decode(row["prompt_ids"], special=True)
 
 
-@pytest.mark.parametrize(("opening", "hidden"), [("part", 0.0), ("complete", 0.4)])
-def test_context_wording_is_configured_whatever_is_hidden(
-    tmp_path: Path, by_id: dict[str, Problem], opening: str, hidden: float
-) -> None:
-    context = {"wording": opening, "mask_ratio_wrong": hidden, "mask_ratio_correct": hidden}
-    teacher = {"reason_first": True, "rationale_tokens": 8}
-    config = tiny(context=context, teacher=teacher, rollout=FEW_TOKENS)
-    rows, _ = run(tmp_path / "run", config)
-    policy = load_policy(config.model, seed=0)
-    sampling = replace(sampling_from(config.rollout), max_new_tokens=8)
-    for number, row in enumerate(rows):
-        problem, is_complete = by_id[row["problem_id"]], opening == "complete"
-        assert row["context"] == mask_solution(problem.solution, hidden)
-
-        asked = policy.rationale_prompt(problem.problem, row["context"], complete=is_complete)
-        seed = derive_seed(3, "rationale", 0, number)
-        [reply] = LocalEngine(policy, batch_size=1).generate([asked], sampling, [seed])
-        assert row["rationale"] == policy.decode(reply.ids).strip()
-        assert row["teacher_prompt_ids"] == policy.teacher_prompt(
-            problem.problem, row["context"], complete=is_complete, rationale=row["rationale"]
-        )
-
-
-def test_prompt_filter_counts_longest_other_solution(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [
-        {"problem": "so " * 60, "solution": "It is 1.", "answer": "1"},
-        {"problem": "Is it?", "solution": "so " * 60},
-    ]
-    path = tmp_path / "problems.jsonl"
-    path.write_text("".join(json.dumps({"answer": "2"} | row) + "\n" for row in rows))
-    policy = load_policy(tiny().model, seed=0)
-
-    def prepared(shown: str, **data: Any) -> list[Problem]:
-        data = {"path": str(path), "max_prompt_tokens": 200} | data
-        config = tiny(context={"source": shown}, data=data)
-        return filter_problems(policy, config, read_problems(config.data), Display())
-
-    assert len(prepared("own")) == 2
-    with pytest.raises(DataError, match=r"problem 1\b.*teacher prompt.*\b200\b"):
-        prepared("other")
-    assert "another's solution: 2/2" not in capsys.readouterr().out
-    assert [problem.id for problem in prepared("other", on_bad_row="skip")] == ["2"]
-    output = capsys.readouterr().out
-    assert "their solutions measured: 2/2" in output
-    assert "measured with another's solution: 2/2" in output
-
-
-def test_prompt_filter_counts_rationale_tokens(tmp_path: Path) -> None:
-    config = tiny(
-        teacher={"reason_first": True, "rationale_tokens": 600}, data={"max_prompt_tokens": 650}
-    )
-    with pytest.raises(DataError, match=r"teacher prompt.*\b650\b"):
-        train(config, tmp_path / "run")
+def test_reason_first_without_reference_is_refused() -> None:
     with pytest.raises(ConfigError, match="there is nothing to reason about"):
         tiny(teacher={"reason_first": True}, context={"source": "none"})
 

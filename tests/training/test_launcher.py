@@ -53,21 +53,48 @@ def test_split_invalid_text_is_refused(split: str) -> None:
         Request(8, split, False)
 
 
-def test_place_trainers_get_first_gpus_and_servers_last(machine: Machine) -> None:
-    machine(8)
-    placed = place_ranks(Request(8, "3+5"), vllm(), (1, 8))
-    assert (placed.trainers, placed.servers) == (("0", "1", "2"), ("3", "4", "5", "6", "7"))
-    assert placed.environment == {"CUDA_VISIBLE_DEVICES": "0,1,2"}
-    config = with_servers(DEMO, placed)
-    assert (config.rollout.engine, config.rollout.server_gpus) == ("vllm", placed.servers)
-    assert not config.rollout.colocate
+TWO_GPUS = "--tensor-parallel-size 2"
+SFT = replace(DEMO, train=replace(DEMO.train, method="sft"))
+UNKNOWN = replace(vllm(), model=replace(DEMO.model, path="owner/none"))
 
 
-def test_place_shared_gpus_train_and_serve(machine: Machine) -> None:
-    machine(2)
-    placed = place_ranks(Request(2, "shared"), vllm(), (1, 2))
-    assert placed.trainers == placed.servers == ("0", "1")
-    assert with_servers(DEMO, placed).rollout.colocate
+@pytest.mark.parametrize(
+    ("count", "gpus", "split", "config", "ranks", "trainers", "servers"),
+    [
+        (8, 8, "3+5", vllm(), (1, 8), "0 1 2", "3 4 5 6 7"),
+        (8, 8, None, vllm(), (1, 8), "0 1 2 3", "4 5 6 7"),
+        (8, 8, None, UNKNOWN, (1, 8), "0 1 2 3", "4 5 6 7"),
+        (2, 2, "shared", vllm(), (1, 2), "0 1", "0 1"),
+        (4, 4, "2+2", vllm(server_args=TWO_GPUS), (1, 4), "0 1", "2,3"),
+        (1, 1, None, SFT, (1, 1), "0", ""),
+        (8, 8, None, SFT, (1, 8), "0 1 2 3 4 5 6 7", ""),
+        (8, 8, None, vllm(), (0, 0), "", "0 1 2 3 4 5 6 7"),  # paint serve
+        (8, 8, None, vllm(), (1, 1), "0", "1 2 3 4 5 6 7"),  # an experiment
+        (0, 4, "2+2", vllm(), (1, 4), "cpu cpu", "cpu cpu"),
+        (0, 1, None, vllm(), (1, 1), "cpu", "cpu"),
+    ],
+)
+def test_place_divides_gpus_into_trainers_and_servers(
+    machine: Machine,
+    count: int,
+    gpus: int,
+    split: str | None,
+    config: Config,
+    ranks: tuple[int, int],
+    trainers: str,
+    servers: str,
+) -> None:
+    machine(count)
+    placed = place_ranks(Request(gpus, split), config, ranks)
+    assert (" ".join(placed.trainers), " ".join(placed.servers)) == (trainers, servers)
+    assert placed.shared == (split == "shared")  # on a CPU, vLLM does not sleep
+    on_cpu = {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
+    seen = {"CUDA_VISIBLE_DEVICES": trainers.replace(" ", ",")}
+    assert placed.environment == (seen if count and trainers else on_cpu)
+    rollout = with_servers(config, placed).rollout
+    assert rollout.server_gpus == placed.servers
+    assert rollout.colocate == placed.shared
+    assert rollout.engine == ("vllm" if servers else config.rollout.engine)
 
 
 def test_place_uses_visible_devices(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,14 +102,27 @@ def test_place_uses_visible_devices(machine: Machine, monkeypatch: pytest.Monkey
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-1f,7")
     placed = place_ranks(Request(2, "1+1"), vllm(), (1, 2))
     assert (placed.trainers, placed.servers) == (("5",), ("GPU-1f",))
+    assert gpu_environment("cpu") == {"CUDA_VISIBLE_DEVICES": ""}
+    assert gpu_environment("4,5") == {"CUDA_VISIBLE_DEVICES": "4,5"}
+    assert gpu_environment("") == {}
 
 
-def test_place_tensor_parallel_server_gets_two_gpus(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "split", "most", "message"),
+    [
+        (8, None, 8, "asks for more GPUs than the 4 that are here"),
+        (4, "4+4", 4, "divides 8 GPUs, and --gpus are 4"),
+        (4, "0+4", 4, "has 0 trainers, and there are 1 to 4"),
+        (4, "2+2", 1, "has 2 trainers, and there are 1"),
+        (4, "1+3", 4, "3 GPUs are to serve, and a server takes 2"),
+    ],
+)
+def test_place_impossible_split_is_refused(
+    machine: Machine, gpus: int, split: str | None, most: int, message: str
+) -> None:
     machine(4)
-    config = vllm(server_args="--tensor-parallel-size 2")
-    assert place_ranks(Request(4, "2+2"), config, (1, 4)).servers == ("2,3",)
-    with pytest.raises(ConfigError, match="3 GPUs are to serve, and a server takes 2"):
-        place_ranks(Request(4, "1+3"), config, (1, 4))
+    with pytest.raises(ConfigError, match=message):
+        place_ranks(Request(gpus, split), vllm(server_args=TWO_GPUS), (1, most))
 
 
 def test_place_large_model_uses_enough_gpus_per_server(
@@ -120,64 +160,6 @@ def test_owned_server_spreads_over_its_gpus(tmp_path: Path) -> None:
     [second] = re.findall(r"^server 1 \| \$ (.*)$", started, re.MULTILINE)
     assert "--tensor-parallel-size 2 " in first
     assert "--tensor-parallel-size" not in second
-
-
-def test_place_without_gpu_uses_cpu_processes(machine: Machine) -> None:
-    machine(0)
-    placed = place_ranks(Request(4, "2+2"), vllm(), (1, 4))
-    assert placed.trainers == placed.servers == ("cpu", "cpu")
-    assert placed.environment == {"CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
-    assert gpu_environment("cpu") == {"CUDA_VISIBLE_DEVICES": ""}
-    assert gpu_environment("4,5") == {"CUDA_VISIBLE_DEVICES": "4,5"}
-    assert gpu_environment("") == {}
-    shared = place_ranks(Request(1), vllm(), (1, 1))
-    assert not shared.shared  # vLLM sleeps on GPUs alone
-
-
-@pytest.mark.parametrize("path", [DEMO.model.path, "owner/none"])
-def test_choose_split_default_serves_on_half_of_gpus(machine: Machine, path: str) -> None:
-    machine(8)
-    config = replace(vllm(), model=replace(DEMO.model, path=path))
-    placed = place_ranks(Request(8), config, (1, 8))
-    assert (placed.trainers, placed.servers) == (("0", "1", "2", "3"), ("4", "5", "6", "7"))
-    assert not placed.shared
-
-
-@pytest.mark.parametrize("count", [1, 8])
-def test_choose_split_without_server_use_trains_on_all_gpus(machine: Machine, count: int) -> None:
-    machine(count)
-    sft = replace(DEMO, train=replace(DEMO.train, method="sft"))
-    placed = place_ranks(Request(count, None, False), sft, (1, count))
-    assert (len(placed.trainers), placed.servers) == (count, ())
-    assert with_servers(sft, placed) == sft
-
-
-def test_place_serving_command_uses_all_gpus_and_experiment_all_but_one(
-    machine: Machine,
-) -> None:
-    machine(8)
-    asked = place_ranks(Request(8), vllm(), (0, 0))
-    assert (len(asked.trainers), len(asked.servers)) == (0, 8)
-    trained = place_ranks(Request(8), vllm(), (1, 1))
-    assert (trained.trainers, len(trained.servers)) == (("0",), 7)
-    with pytest.raises(ConfigError, match="has 2 trainers, and there are 1"):
-        place_ranks(Request(8, "2+6"), vllm(), (1, 1))
-
-
-@pytest.mark.parametrize(
-    ("request_", "message"),
-    [
-        (Request(8), "asks for more GPUs than the 4 that are here"),
-        (Request(4, "4+4"), "divides 8 GPUs, and --gpus are 4"),
-        (Request(4, "0+4"), "has 0 trainers, and there are 1 to 4"),
-    ],
-)
-def test_place_impossible_split_is_refused(
-    machine: Machine, request_: Request, message: str
-) -> None:
-    machine(4)
-    with pytest.raises(ConfigError, match=message):
-        place_ranks(request_, vllm(), (1, request_.gpus))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from conftest import DEMO
-from paint.config import schema as cfg
 from paint.config.schema import Config, TrainConfig
 from paint.data.problems import Problem
 from paint.inference.engine import Completion
@@ -28,7 +27,9 @@ from paint.training.load_balancing import (
 )
 from paint.training.rollouts import Rollout, TeacherPrompt
 
-MODEL = CostModel(weights=10**6, attention=10**3, head=10**5, is_full=False, recomputes=False)
+MODEL = CostModel(
+    weights=10**6, attention=10**3, head=10**5, is_full=False, recomputes=False, packed=False
+)
 
 
 def rollout(row: int, prompt: int, completion: int, teacher: int | None = None) -> Rollout:
@@ -43,9 +44,8 @@ def of_lengths(lengths: Sequence[int]) -> list[Rollout]:
     return [rollout(row, 10, length, 20) for row, length in enumerate(lengths)]
 
 
-def asked(size: int, tokens: int, *, packed: bool = False) -> Config:
-    train = TrainConfig(micro_batch_size=size, micro_batch_tokens=tokens)
-    return Config(train=train, model=cfg.ModelConfig(packed=packed))
+def asked(size: int, tokens: int) -> TrainConfig:
+    return TrainConfig(micro_batch_size=size, micro_batch_tokens=tokens)
 
 
 def numbers(rollouts: Sequence[Rollout]) -> list[int]:
@@ -80,7 +80,7 @@ def test_micro_batches_respect_row_and_token_limits(
     lengths: list[int], size: int, tokens: int
 ) -> None:
     config = asked(size, tokens)
-    groups = list(micro_batches(of_lengths(lengths), config))
+    groups = list(micro_batches(of_lengths(lengths), config, False))
     assert sorted(row for group in groups for row in numbers(group)) == list(range(len(lengths)))
     widths = [max(20 + len(r.completion.ids) for r in group) for group in groups]
     assert widths == sorted(widths, reverse=True)
@@ -95,16 +95,16 @@ def test_micro_batches_respect_row_and_token_limits(
 def test_micro_batches_count_teacher_prompt() -> None:
     config = asked(2, 200)
     student = [rollout(0, 90, 10), rollout(1, 90, 10)]
-    assert list(map(numbers, micro_batches(student, config))) == [[0, 1]]
+    assert list(map(numbers, micro_batches(student, config, False))) == [[0, 1]]
     both = [rollout(0, 40, 10, teacher=91), rollout(1, 40, 10, teacher=91)]
-    assert list(map(numbers, micro_batches(both, config))) == [[0], [1]]
+    assert list(map(numbers, micro_batches(both, config, False))) == [[0], [1]]
     assert flops(both[:1], MODEL) - flops([rollout(0, 40, 10)], MODEL) == MODEL.forward(101)
 
 
 def test_micro_batches_packed_rows_have_no_padding() -> None:
     rows = [rollout(0, 90, 10), rollout(1, 10, 10), rollout(2, 10, 10)]
-    assert list(map(numbers, micro_batches(rows, asked(3, 150)))) == [[0], [1, 2]]
-    assert list(map(numbers, micro_batches(rows, asked(3, 150, packed=True)))) == [[0, 1, 2]]
+    assert list(map(numbers, micro_batches(rows, asked(3, 150), False))) == [[0], [1, 2]]
+    assert list(map(numbers, micro_batches(rows, asked(3, 150), True))) == [[0, 1, 2]]
     packed = replace(MODEL, packed=True)
     assert flops(rows, packed) == sum(flops([r], MODEL) for r in rows) < flops(rows, MODEL)
 
@@ -138,7 +138,7 @@ def test_balance_rows_gives_rank_its_share_of_all_rows(
     monkeypatch.setattr(load_balancing, "all_gather_objects", gather)
     monkeypatch.setattr(Accelerator, "num_processes", 2)
     monkeypatch.setattr(Accelerator, "process_index", rank)
-    config = asked(1, 4096)
+    config = Config(train=asked(1, 4096))
     mine = balance_rows(Accelerator(cpu=True), everyones[3 * rank : 3 * rank + 3], policy, config)
     assert numbers(mine) == [[0, 3, 4, 5], [1, 2]][rank]
 
@@ -146,7 +146,7 @@ def test_balance_rows_gives_rank_its_share_of_all_rows(
 def test_flops_match_flop_counter() -> None:
     """Eager attention is what the counter sees; it takes all pairs, and a causal pass half."""
     policy = load_policy(replace(DEMO, attention="eager"), seed=0)
-    model = cost_model(policy, Config())
+    model = cost_model(policy, recomputes=False)
     counted = {}
     for name, grad in (("forward", False), ("both", True)):
         with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(grad):

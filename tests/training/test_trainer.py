@@ -34,7 +34,7 @@ from paint.core.storage import (
     lock_folder,
     write_json,
 )
-from paint.data.problems import DataError, Problem, batch_indices
+from paint.data.problems import Problem, batch_indices
 from paint.grading.base import Grade
 from paint.grading.math.grader import is_correct
 from paint.inference.adapter_sync_check import LogprobMismatchError
@@ -57,6 +57,7 @@ from runs import (
     resume_command,
     stored,
     wait_for,
+    write_problems,
 )
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -71,6 +72,9 @@ SMALL: dict[str, dict[str, Any]] = {
         "learning_rate": 1e-4,
     },
 }
+
+
+GROUPS = {"group_size": 4, "iterations": 2}
 
 
 def small(**sections: dict[str, Any]) -> Config:
@@ -180,6 +184,53 @@ def test_train_update_does_not_depend_on_micro_batches(
             assert found == pytest.approx(all_at_once[name], rel=1e-5)
 
 
+TWO_STEPS = {"steps": 2}
+SPLIT: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
+    "paint": ("demo-paint", {"train": TWO_STEPS}),
+    "off policy": ("demo-paint", {"rollout": {"off_policy_steps": 1}, "train": TWO_STEPS}),
+    "sft": ("demo-sft", {"train": {"steps": 1, "batch_size": 12}}),
+    # The second of three groups lies on both of two ranks.
+    "grpo": (
+        "demo-grpo",
+        {"grpo": GROUPS | {"kl": 0.1}, "train": {"steps": 1, "batch_size": 12}},
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SPLIT)
+def test_train_result_does_not_depend_on_micro_batches_or_processes(
+    tmp_path: Path, case: str
+) -> None:
+    recipe, sections = SPLIT[case]
+
+    def config(size: int) -> Config:
+        return changed(recipe, SMALL, sections, {"train": {"micro_batch_size": size}})
+
+    for size in (1, 3, 12):
+        train(config(size), tmp_path / str(size))
+    result = subprocess.run(
+        in_two_processes(train_command(config(3), tmp_path / "two")),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2 ranks" in result.stdout
+    expected = read_metrics(tmp_path / "12")
+    for name in ("1", "3", "two"):
+        assert_same(adapter(tmp_path / name), adapter(tmp_path / "12"), tolerance=2e-6)
+        found = read_metrics(tmp_path / name)
+        # Adam would hide a gradient that is a mean over ranks instead of a sum.
+        for key in ("loss", "gradient_norm", "first_kl"):
+            values = [[row.get(key, 0.0) for row in rows] for rows in (found, expected)]
+            assert values[0] == pytest.approx(values[1], rel=1e-4, abs=1e-7)
+        # Rows were dealt, and are written in the order of the minibatch all the same.
+        for row, other in zip(stored(tmp_path / name), stored(tmp_path / "12"), strict=True):
+            for key in ("problem_id", "completion_ids", "context", "advantage"):
+                assert row.get(key) == other.get(key)
+
+
 def test_train_is_deterministic_for_seed(tmp_path: Path, run: Path) -> None:
     train(small(), tmp_path / "same")
     train(small(train={"seed": 1, "steps": 1}), tmp_path / "other")
@@ -254,34 +305,32 @@ def test_step_metrics_are_averaged_like_loss() -> None:
 
 
 FIVE_STEPS = {"steps": 5, "checkpoint_every": 2}
-
-
-@pytest.fixture(scope="module")
-def five_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a run that is killed and resumed must end in."""
-    folder = tmp_path_factory.mktemp("runs") / "whole"
-    train(small(train=FIVE_STEPS), folder)
-    return folder
+CASES = {
+    "before the first checkpoint": (1, small(train=FIVE_STEPS)),
+    "after it": (3, small(train=FIVE_STEPS)),
+    # That takes milliseconds: more of them, to meet one.
+    "while one is written": (0, small(train=FIVE_STEPS | {"checkpoint_every": 1})),
+    "off policy": (3, small(rollout={"off_policy_steps": 2}, train=FIVE_STEPS)),
+    "grpo": (3, changed("demo-grpo", SMALL, {"grpo": GROUPS, "train": FIVE_STEPS})),
+    "sft": (3, changed("demo-sft", SMALL, {"train": FIVE_STEPS})),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "when", ["before the first checkpoint", "after it", "while one is written"]
-)
-def test_run_killed_and_resumed_is_bitwise_equal(
-    tmp_path: Path, five_steps: Path, when: str
-) -> None:
-    config, killed = small(train=FIVE_STEPS), tmp_path / "killed"
-    if when == "while one is written":  # that takes milliseconds: more of them, to meet one
-        config = replace(config, train=replace(config.train, checkpoint_every=1))
-    conditions = {
-        "before the first checkpoint": lambda: len(read_metrics(killed)) >= 1,
-        "after it": lambda: len(read_metrics(killed)) >= 3,
-        "while one is written": lambda: list((killed / "checkpoints").glob(".step-00000[1-4]*")),
-    }
-    kill_and_resume(config, killed, conditions[when])
-    assert_same(adapter(killed), adapter(five_steps))
-    assert_same_history(five_steps, killed)
+@pytest.mark.parametrize("case", CASES)
+def test_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path, case: str) -> None:
+    steps, config = CASES[case]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    train(config, whole)
+
+    def is_due() -> bool:
+        if steps:
+            return len(read_metrics(killed)) >= steps
+        return bool(list((killed / "checkpoints").glob(".step-00000[1-4]*")))
+
+    kill_and_resume(config, killed, is_due)
+    assert_same(adapter(killed), adapter(whole))
+    assert_same_history(whole, killed)
 
 
 @pytest.mark.slow
@@ -304,35 +353,6 @@ def test_run_interrupted_by_signal_saves_and_prints_resume_command(
     assert checkpoint is not None
     assert checkpoint.name == f"step-{done:06d}"
     assert "Traceback" not in output
-
-
-@pytest.mark.slow
-def test_train_two_processes_match_one_with_twice_the_micro_batches(
-    tmp_path: Path,
-) -> None:
-    config = small(train={"steps": 2, "micro_batch_size": 2})
-    train(config, tmp_path / "one")
-    line = train_command(config, tmp_path / "two")
-    result = subprocess.run(
-        in_two_processes(line),
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "MASTER_PORT": "29511"},
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert_same(adapter(tmp_path / "two"), adapter(tmp_path / "one"), tolerance=1e-6)
-    one, two = (read_metrics(tmp_path / name) for name in ("one", "two"))
-    for name in (
-        "loss",
-        "first_kl",
-        "gradient_norm",
-    ):  # Adam would hide a gradient that is a mean over ranks instead of a sum
-        assert [row[name] for row in two] == pytest.approx([row[name] for row in one], rel=1e-5)
-    # Rows were dealt, and are written in the order of the minibatch all the same.
-    for name in ("problem_id", "completion_ids", "context"):
-        expected = [row[name] for row in stored(tmp_path / "one")]
-        assert [row[name] for row in stored(tmp_path / "two")] == expected
-    assert len(expected) == 8
 
 
 def test_reduce_gradients_counts_each_gradient_once(
@@ -394,36 +414,6 @@ def test_checkpoint_full_disk_is_reported_and_loses_nothing(tmp_path: Path) -> N
     assert resumed.returncode == 0, resumed.stderr
     train(config, tmp_path / "whole")
     assert_same(adapter(folder), adapter(tmp_path / "whole"))
-
-
-def test_prompt_filter_overlong_prompts_are_refused_or_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [
-        {
-            "problem": "Start at $5$ and apply $+7$ modulo $100$.",
-            "solution": r"$5+7 \equiv 12$",
-            "answer": "12",
-        },
-        {
-            "problem": "Start at $6$ and apply $+7$ modulo $100$.",
-            "solution": "so " * 500,
-            "answer": "13",
-        },
-    ]
-    path = tmp_path / "problems.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data: dict[str, Any] = {"path": str(path), "max_prompt_tokens": 300}
-    with pytest.raises(DataError, match=r"problem 2\b.*\b300\b.*skip"):
-        train(small(data=data), tmp_path / "refused")
-    config = small(data=data | {"on_bad_row": "skip"}, train={"steps": 1, "batch_size": 2})
-    train(config, tmp_path / "skipped")
-    output = capsys.readouterr().out
-    assert "training problems measured: 2/2" in output
-    assert "solutions searched for anchors: 1/1" in output
-    assert "skipped 1 rows: over the token limit" in output
-    stored = (tmp_path / "skipped/rollouts/step-000001.jsonl").read_text()
-    assert '"problem_id": "2"' not in stored
 
 
 def test_resume_with_other_config_is_refused_with_difference(run: Path) -> None:
@@ -620,14 +610,15 @@ def test_resume_with_other_problems_is_refused(tmp_path: Path, problems: list[Pr
         {"problem": p.problem, "solution": p.solution, "answer": p.answer} for p in problems[:12]
     ]
     path = tmp_path / "problems.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = small(data={"path": str(path)}, train={"steps": 2, "checkpoint_every": 1})
+    config = small(
+        data={"path": write_problems(path, rows)}, train={"steps": 2, "checkpoint_every": 1}
+    )
     train(config, tmp_path / "run")
-    path.write_text("".join(json.dumps(row) + "\n" for row in reversed(rows)))
+    write_problems(path, reversed(rows))
     longer = replace(config, train=replace(config.train, steps=3))
     with pytest.raises(RunError, match=rf"problems.*{path}"):
         train(longer, tmp_path / "run", resume=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_problems(path, rows)
     train(longer, tmp_path / "run", resume=True)
     assert len(read_metrics(tmp_path / "run")) == 3
 
@@ -684,6 +675,26 @@ def test_engine_mismatch_stops_run_before_update(
     assert gaps == pytest.approx([0, 0, 0.1, 0.1], abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [changed("demo-grpo", SMALL), small(rollout={"off_policy_steps": 2})],
+    ids=["grpo", "off policy"],
+)
+def test_engine_mismatch_of_every_algorithm_stops_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config
+) -> None:
+    generate = LocalEngine.generate
+
+    def drift(engine: LocalEngine, *request: Any) -> list[Completion]:
+        found = generate(engine, *request)
+        return [replace(c, log_probs=tuple(x + 0.1 for x in c.log_probs)) for c in found]
+
+    monkeypatch.setattr(LocalEngine, "generate", drift)
+    with pytest.raises(LogprobMismatchError, match=r"step 1\b.*local.*0\.1 nats"):
+        train(config, tmp_path / "run")
+    assert latest_checkpoint(tmp_path / "run") is None
+
+
 def test_merged_engine_mismatch_is_small_in_float32(tmp_path: Path, run: Path) -> None:
     """In float32 merging is harmless; in bfloat16 the run says how far off it is."""
     merged, rough = tmp_path / "merged", tmp_path / "rough"
@@ -696,24 +707,6 @@ def test_merged_engine_mismatch_is_small_in_float32(tmp_path: Path, run: Path) -
         read_metrics(folder)[1]["logprob_mismatch_mean"] for folder in (run, merged, rough)
     )
     assert max(local_gap, merged_gap) < 1e-5 < rough_gap
-
-
-def test_paint_step_solution_without_anchors_uses_mask_ratio_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "problems.jsonl"
-    path.write_text(
-        json.dumps({"problem": "Is it so?", "solution": "It is, as one sees.", "answer": "yes"})
-        + "\n"
-    )
-    train(small(data={"path": str(path)}, train={"steps": 1, "batch_size": 1}), tmp_path / "run")
-    assert "1 of 1 solutions have no anchors" in capsys.readouterr().out
-    [row] = stored(tmp_path / "run")
-    assert (row["overlap"], row["mask_ratio"], row["context"]) == (
-        0.0,
-        0.3,
-        "It is, as one ...(omitted)...",
-    )
 
 
 def test_run_folder_stores_config_versions_and_requested_files(run: Path) -> None:
@@ -730,27 +723,6 @@ def test_run_folder_stores_config_versions_and_requested_files(run: Path) -> Non
     }
     checkpoints = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert checkpoints == ["step-000002", "step-000003"]
-
-
-def test_learning_rate_warms_up_then_is_constant(tmp_path: Path) -> None:
-    config = small(
-        train={
-            "steps": 4,
-            "warmup_steps": 3,
-            "learning_rate": 3e-4,
-            "batch_size": 2,
-            "checkpoint_every": 1,
-        }
-    )
-    train(config, tmp_path / "run")
-    rates = [row["learning_rate"] for row in read_metrics(tmp_path / "run")]
-    assert rates == pytest.approx([1e-4, 2e-4, 3e-4, 3e-4])
-    for number, rate in enumerate(rates, start=1):
-        [group] = torch.load(tmp_path / f"run/checkpoints/step-{number:06d}/optimizer.pt")[
-            "param_groups"
-        ]
-        assert (group["lr"], group["weight_decay"]) == (rate, 0.0)
-        assert (group["betas"], group["eps"]) == ((0.9, 0.999), 1e-8)
 
 
 def test_run_can_be_extended_but_not_shortened(tmp_path: Path, run: Path) -> None:

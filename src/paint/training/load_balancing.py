@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from accelerate import Accelerator
 
-from paint.config.schema import Config
+from paint.config.schema import Config, TrainConfig
 from paint.core.distributed import all_gather_objects
 from paint.models.policy import Policy
 from paint.training.rollouts import Rollout
@@ -37,7 +37,7 @@ class CostModel:
     head: int
     is_full: bool
     recomputes: bool
-    packed: bool = False
+    packed: bool
 
     def forward(self, tokens: int) -> int:
         """FLOPs of a causal forward pass over one row."""
@@ -51,8 +51,8 @@ class CostModel:
         return matrices + 4 * self.attention * tokens**2 + again
 
 
-def cost_model(policy: Policy, config: Config) -> CostModel:
-    """Build the cost model of a policy from its weights and the config."""
+def cost_model(policy: Policy, *, recomputes: bool) -> CostModel:
+    """Build the cost model of a policy from its weights."""
     base, shape = policy.base, policy.base.config.get_text_config()
     embedding = base.get_input_embeddings().weight
     heads = shape.num_attention_heads
@@ -61,9 +61,9 @@ def cost_model(policy: Policy, config: Config) -> CostModel:
         weights=sum(p.numel() for p in base.get_decoder().parameters() if p is not embedding),
         attention=shape.num_hidden_layers * heads * head_size,
         head=policy.lm_head.weight.numel(),
-        is_full=config.model.train_mode == "full",
-        recomputes=config.model.gradient_checkpointing,
-        packed=config.model.packed,
+        is_full=policy.tuning == "full",
+        recomputes=recomputes,
+        packed=policy.packed,
     )
 
 
@@ -73,14 +73,13 @@ def balance_rows(
     """Return this rank's part of the rollouts of all ranks, balanced by cost."""
     if accelerator.num_processes == 1:
         return list(rollouts)
-
     all_rollouts, ranks = all_gather_objects(list(rollouts)), accelerator.num_processes
-    assigned = assign_rows(all_rollouts, ranks, cost_model(policy, config), config)
-    return assigned[accelerator.process_index]
+    model = cost_model(policy, recomputes=config.model.gradient_checkpointing)
+    return assign_rows(all_rollouts, ranks, model, config.train)[accelerator.process_index]
 
 
 def assign_rows(
-    rollouts: Sequence[Rollout], ranks: int, model: CostModel, config: Config
+    rollouts: Sequence[Rollout], ranks: int, model: CostModel, limits: TrainConfig
 ) -> list[list[Rollout]]:
     """Assign rollouts to ranks greedily: the most expensive first, each to the rank it loads least.
 
@@ -88,7 +87,7 @@ def assign_rows(
     """
 
     def cost(part: Sequence[Rollout]) -> int:
-        return sum(flops(micro, model) for micro in micro_batches(part, config))
+        return sum(flops(micro, model) for micro in micro_batches(part, limits, model.packed))
 
     assigned: list[list[Rollout]] = [[] for _ in range(ranks)]
     for rollout in sorted(rollouts, key=lambda r: (-cost([r]), r.row)):
@@ -101,29 +100,26 @@ def flops(micro: Sequence[Rollout], model: CostModel) -> int:
     # The loss costs three matmuls per completion token; it has no padding (paint.objective.fused).
     if model.packed and len(micro) > 1:
         return sum(flops([rollout], model) for rollout in micro)
-
-    student = max(len(r.prompt) + len(r.completion.ids) for r in micro)
-    teacher = max(
-        (len(r.teacher_prompt.prompt) + len(r.completion.ids) for r in micro if r.teacher_prompt),
-        default=0,
-    )
+    student, teacher = (max(widths) for widths in zip(*map(_widths, micro), strict=True))
     passes = model.forward(student) + model.backward(student) + model.forward(teacher)
     return len(micro) * passes + 6 * model.head * sum(len(r.completion.ids) for r in micro)
 
 
-def micro_batches(rollouts: Sequence[Rollout], config: Config) -> Iterator[list[Rollout]]:
+def micro_batches(
+    rollouts: Sequence[Rollout], limits: TrainConfig, packed: bool
+) -> Iterator[list[Rollout]]:
     """Group rollouts of similar length, the longest first, so that there is little padding.
 
     A group has at most ``train.micro_batch_size`` rows and ``train.micro_batch_tokens`` tokens,
-    padding included. A row over that limit is a group by itself.
+    padding included unless it is packed. A row over that limit is a group by itself.
     """
     group: list[Rollout] = []
-    for rollout in sorted(rollouts, key=rollout_tokens, reverse=True):
+    for rollout in sorted(rollouts, key=lambda r: max(_widths(r)), reverse=True):
         extended = [*group, rollout]
-        widths = [rollout_tokens(r) for r in extended]
-        tokens = sum(widths) if config.model.packed else len(widths) * widths[0]
-        is_over = tokens > config.train.micro_batch_tokens
-        if group and (is_over or len(extended) > config.train.micro_batch_size):
+        widths = [max(_widths(r)) for r in extended]
+        tokens = sum(widths) if packed else len(widths) * widths[0]
+        is_over = tokens > limits.micro_batch_tokens or len(extended) > limits.micro_batch_size
+        if group and is_over:
             yield group
             extended = [rollout]
         group = extended
@@ -131,7 +127,7 @@ def micro_batches(rollouts: Sequence[Rollout], config: Config) -> Iterator[list[
         yield group
 
 
-def rollout_tokens(rollout: Rollout) -> int:
-    """Tokens of the longer sequence, the student's or (in distillation) the teacher's."""
-    prompts = [rollout.prompt, *([rollout.teacher_prompt.prompt] if rollout.teacher_prompt else [])]
-    return max(map(len, prompts)) + len(rollout.completion.ids)
+def _widths(rollout: Rollout) -> tuple[int, int]:
+    """Tokens of the student's sequence, and of the teacher's; 0 without a teacher."""
+    completion, teacher = len(rollout.completion.ids), rollout.teacher_prompt
+    return len(rollout.prompt) + completion, len(teacher.prompt) + completion if teacher else 0

@@ -129,17 +129,21 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     Returns the scored rollouts in the order of their rows: those of all ranks on the first rank,
     and a rank's own on the others.
     """
-    config = setup.config
+    config, options = setup.config, setup.config.objective
     barrier()  # ranks may differ much in how long they generated
     rollouts = balance_rows(setup.accelerator, rollouts, setup.policy, config)
-    total = global_counts(setup.accelerator, rollouts, config.objective)
+    counts = torch.tensor(loss_counts(rollouts, options), device=setup.accelerator.device)
+    total = setup.accelerator.reduce(counts, "sum").tolist()  # over all ranks
 
     scored: list[ScoredRollout] = []
-    micros = list(micro_batches(rollouts, config))
+    micros = list(micro_batches(rollouts, config.train, setup.policy.packed))
     missing = passes_missing(setup.accelerator, setup.policy.base, len(micros))
     for micro in micros:
         loss, values = score(micro)
-        setup.accelerator.backward(loss * micro_batch_weight(micro, total, config.objective))
+        # A micro-batch weighs as its fraction of the step's completions or tokens.
+        unit = 1 if options.reduction == "token" else 0
+        weight = loss_counts(micro, options)[unit] / max(total[unit], 1)
+        setup.accelerator.backward(loss * weight)
 
         columns = {name: column.split(completion_lengths(micro)) for name, column in values.items()}
         for i, rollout in enumerate(micro):
@@ -194,27 +198,7 @@ def completion_ids(rollouts: Sequence[Rollout], device: torch.device) -> Tensor:
     return torch.tensor([i for rollout in rollouts for i in rollout.completion.ids], device=device)
 
 
-def global_counts(
-    accelerator: Accelerator, rollouts: Sequence[Rollout], options: ObjectiveConfig
-) -> tuple[int, int]:
-    """Completions and loss tokens of the optimizer step, over all ranks."""
-    counts = torch.tensor(
-        [len(rollouts), loss_tokens(rollouts, options)], device=accelerator.device
-    )
-    completions, tokens = accelerator.reduce(counts, "sum").tolist()
-    return completions, tokens
-
-
-def micro_batch_weight(
-    micro: Sequence[Rollout], total: tuple[int, int], options: ObjectiveConfig
-) -> float:
-    """The weight of a micro-batch's mean loss: its fraction of the step's completions or tokens."""
-    completions, tokens = total
-    if options.reduction == "token":
-        return loss_tokens(micro, options) / max(tokens, 1)
-    return len(micro) / completions
-
-
-def loss_tokens(rollouts: Sequence[Rollout], options: ObjectiveConfig) -> int:
-    """Completion tokens that count in the loss."""
-    return sum(max(length - options.skip_tokens, 0) for length in completion_lengths(rollouts))
+def loss_counts(rollouts: Sequence[Rollout], options: ObjectiveConfig) -> tuple[int, int]:
+    """The completions, and their tokens that count in the loss."""
+    lengths = completion_lengths(rollouts)
+    return len(lengths), sum(max(length - options.skip_tokens, 0) for length in lengths)

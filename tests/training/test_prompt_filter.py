@@ -1,0 +1,103 @@
+"""Prompts over the limit: refused with their lengths, or skipped and counted; never cut."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.config.schema import Config
+from paint.core.display import Display
+from paint.data.problems import DataError, read_problems
+from paint.models.policy import load_policy
+from paint.training.prompt_filter import filter_problems
+from paint.training.trainer import train
+from runs import changed, stored, write_problems
+
+LONG = "so " * 600
+SKIP = {"on_bad_row": "skip"}
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4},
+    "rollout": {"max_new_tokens": 24},
+    "train": {"steps": 1, "batch_size": 8},
+}
+
+
+def of_rows(
+    folder: Path,
+    recipe: str,
+    rows: Sequence[tuple[str, str]],
+    data: dict[str, Any],
+    **sections: dict[str, Any],
+) -> Config:
+    """A recipe on problems with these texts and solutions, named 1, 2, ..."""
+    problems = [{"problem": p, "solution": s, "answer": "12"} for p, s in rows]
+    path = write_problems(folder / "problems.jsonl", problems)
+    return changed(recipe, SMALL, {"data": {"path": path} | data}, sections)
+
+
+def kept(config: Config) -> list[str]:
+    """The names of the problems that fit."""
+    policy = load_policy(config.model, seed=0)
+    return [p.id for p in filter_problems(policy, config, read_problems(config.data), Display())]
+
+
+@pytest.mark.parametrize(("recipe", "solution"), [("demo-grpo", LONG), ("demo-sft", "It is 12.")])
+def test_prompt_filter_limit_is_that_of_what_is_learnt_from(
+    tmp_path: Path, recipe: str, solution: str
+) -> None:
+    """GRPO reads no solution; SFT reads the problem with its solution."""
+    rows = [("What?", solution)]
+    policy = load_policy(of_rows(tmp_path, recipe, rows, {}).model, seed=0)
+    length = len(policy.student_prompt("What?"))
+    length += len(policy.solution_ids(solution)) if recipe == "demo-sft" else 0
+    assert kept(of_rows(tmp_path, recipe, rows, {"max_prompt_tokens": length})) == ["1"]
+    with pytest.raises(DataError, match=rf"problem 1 .* of {length} tokens.* {length - 1} "):
+        kept(of_rows(tmp_path, recipe, rows, {"max_prompt_tokens": length - 1}))
+
+
+def test_prompt_filter_limit_is_at_most_positions(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"makes a prompt with its solution of .* limit of 1024 "):
+        kept(of_rows(tmp_path, "demo-sft", [("What?", LONG)], {}))
+
+
+def test_prompt_filter_counts_what_teacher_may_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("so " * 60, "It is 1."), ("Is it?", "so " * 60)]
+
+    def names(limit: int, data: dict[str, Any] | None = None, **sections: Any) -> list[str]:
+        data = {"max_prompt_tokens": limit} | (data or {})
+        return kept(of_rows(tmp_path, "demo-paint", rows, data, **sections))
+
+    assert names(200) == ["1", "2"]
+    with pytest.raises(DataError, match=r"problem 1\b.*teacher prompt.*\b200\b"):
+        names(200, context={"source": "other"})
+    assert "another's solution: 2/2" not in capsys.readouterr().out
+    assert names(200, SKIP, context={"source": "other"}) == ["2"]
+    output = capsys.readouterr().out
+    assert "their solutions measured: 2/2" in output
+    assert "measured with another's solution: 2/2" in output
+    with pytest.raises(DataError, match=r"teacher prompt.*\b650\b"):
+        names(650, teacher={"reason_first": True, "rationale_tokens": 600})
+
+
+@pytest.mark.parametrize("source", ["own", "other"])
+def test_prompt_filter_skipped_rows_are_counted_and_never_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str
+) -> None:
+    rows = [(f"What is {i}?", f"It is {i}, as one sees.") for i in range(4)] + [("And?", LONG)]
+    context = {"source": source}
+    with pytest.raises(DataError, match=r"problem 5\b.*\b1000\b.*skip"):
+        train(of_rows(tmp_path, "demo-paint", rows, {}, context=context), tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    train(of_rows(tmp_path, "demo-paint", rows, SKIP, context=context), tmp_path / "run")
+    output = capsys.readouterr().out
+    assert "training problems measured: 5/5" in output
+    assert "solutions searched for anchors: 4/4" in output
+    assert "skipped 1 rows: over the token limit" in output
+    assert "4 of 4 solutions have no anchors" in output
+    rollouts = stored(tmp_path / "run")
+    assert {row["problem_id"] for row in rollouts} == {"1", "2", "3", "4"}
+    assert {(row["overlap"], row["mask_ratio"]) for row in rollouts} == {(0.0, 0.3)}
+    assert all("so so" not in row["context"] for row in rollouts)
