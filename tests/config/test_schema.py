@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -185,6 +186,34 @@ def test_read_recipe_unreadable_file_is_named(tmp_path: Path) -> None:
         read_recipe(tmp_path / "latin.toml")
     assert "x.toml is not valid TOML" in refusal(tmp_path, "[train]\nsteps = 10\nsteps ==\n")
     assert "at line 3, column 8" in refusal(tmp_path, "[train]\nsteps = 10\nseed = =\n")
+
+
+@pytest.mark.parametrize(
+    "setting", ["train.seed", "train.learning_rate", "data.path", "data.limit"]
+)
+@pytest.mark.parametrize("digits", ["0x" + "f" * 6000, "9" * 400])
+def test_read_recipe_number_of_too_many_digits_is_refused_by_name(
+    tmp_path: Path, setting: str, digits: str
+) -> None:
+    section, key = setting.split(".")
+    message = refusal(tmp_path, f"[{section}]\n{key} = {digits}")
+    assert message.startswith(f"x.toml: {setting} must be ")
+
+
+def test_read_recipe_bare_carriage_return_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_bytes(b"[train]\nsteps = 10 # is\rseed = 3\n")
+    with pytest.raises(ConfigError, match=r"x\.toml is not valid TOML: .*line 2"):
+        read_recipe(path)
+    path.write_bytes(b"[train]\r\nsteps = 10\r\n")
+    assert read_recipe(path).train.steps == 10
+
+
+def test_read_recipe_pipe_or_device_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    for path in (tmp_path / "pipe.toml", Path("/dev/zero")):
+        with pytest.raises(ConfigError, match=f"{path} cannot be read: it is a pipe or a device"):
+            read_recipe(path)
 
 
 def test_read_recipe_accepts_byte_order_mark(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from paint.config.schema import Config
 from paint.core.errors import ConfigError, format_value, wrap_errors
+from paint.core.settings import MAX_FLOAT
 
 RECIPE_BYTES = 2**16
 """Largest recipe file, in bytes. Recipes have about a thousand; long TOML can take hours."""
@@ -59,9 +60,12 @@ def read_recipe(path: str | Path) -> Config:
     """
     with wrap_errors(f"{path} cannot be read", ConfigError, "name a recipe, a TOML file"):
         try:
+            if not Path(path).is_file() and not Path(path).is_dir() and Path(path).exists():
+                raise ValueError("it is a pipe or a device")  # reading it might never end
             if Path(path).stat().st_size > RECIPE_BYTES:
                 raise ValueError(f"it is longer than {RECIPE_BYTES:,} bytes")
-            table = tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
+            # Not read_text, which would end lines at bare carriage returns; TOML has none.
+            table = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
         except FileNotFoundError:
             raise ConfigError(f"{path} does not exist; name a recipe, a TOML file") from None
         except IsADirectoryError:
@@ -205,7 +209,7 @@ def _section(name: str, table: Any) -> Any:
         if isinstance(value, list):
             value = tuple(value)
         elif type(value) is int and float in (field.type, *get_args(field.type)):
-            value = float(value)
+            value = float(value) if abs(value) <= MAX_FLOAT else value
         if not _fits(value, field.type):
             got = format_value(table[field.name])
             raise ConfigError(f"{name}.{field.name} must be {_words(field.type)}, got {got}")

@@ -74,7 +74,10 @@ def has_control_characters(text: str) -> bool:
 
 def format_value(value: object) -> str:
     """Format text as in a TOML recipe, any other value as its repr."""
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    try:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    except ValueError:  # Python writes no integer of more than 4,300 digits in decimal
+        return "a number of too many digits"
 
 
 def format_short(value: object) -> str:
