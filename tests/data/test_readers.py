@@ -1,6 +1,7 @@
 """Rows: each kind of file gives its cells as they stand there, and says which row is bad."""
 
 import decimal
+import os
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ def test_read_csv_row_with_wrong_cell_count_is_bad_and_next_is_read(
         (b'a,b\n0,0\n1,"2\n9,9\n', "row 3 or later: unexpected end of data"),
         (b"a,b\n0,0\n1," + b"x" * (ROW_BYTES + 1) + b"\n9,9\n", "row 3 or later: "),
         (b"a,caf\xe9\n1,2\n", "row 1 or later: 'utf-8' codec"),
+        (b"a,b\n0,0\n1,2\0\n", "row 3 or later: a cell has a NUL byte; write it in UTF-8"),
+        (b"a,b\0\n0,0\n", "row 1 or later: a cell has a NUL byte; write it in UTF-8"),
         ("a,b\n1,2\n".encode("utf-16"), "row 1 or later: 'utf-8' codec"),
     ],
 )
@@ -226,6 +229,20 @@ def test_read_hub_unreachable_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
 
     (tmp_path / "owner" / "name").mkdir(parents=True)
     assert refusal("owner/name").startswith("owner/name is a folder")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
+def test_read_rows_pipe_or_device_is_refused(tmp_path: Path, suffix: str) -> None:
+    pipe, device = tmp_path / f"pipe{suffix}", tmp_path / f"device{suffix}"
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/zero")
+    for path in (pipe, device):
+        assert f"{path}: it is a pipe or a device" in refusal(path)
+        with pytest.raises(DataError):
+            count_rows(path)
+
+    os.mkfifo(tmp_path / "rows.report.json")
+    assert "rows.report.json: it is a pipe" in refusal(write(tmp_path / "rows.jsonl", b"{}\n"))
 
 
 def test_data_files_folder_resolves_to_one_file_or_all_shards(tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ def read_rows(source: str | Path) -> Iterator[Row]:
         yield from read_hub(hub["name"], hub["config"], hub["split"] or "train")
         return
 
-    _require_as_prepared(path)
     with _open(path) as file:
+        _require_as_prepared(path)
         if kind not in _READERS:
             raise DataError(
                 f"{path} has no known format; its name must end in {', '.join(_READERS)}"
@@ -98,6 +98,8 @@ def _open(path: Path) -> IO[bytes]:
     """Open the file for reading. Raises DataError."""
     with wrap_errors(path, DataError, NAME_IT):
         try:
+            if path.exists() and not path.is_file() and not path.is_dir():
+                raise ValueError("it is a pipe or a device")  # reading it might never end
             return path.open("rb")
         except FileNotFoundError:
             raise DataError(f"{path} does not exist; {NAME_IT}") from None
@@ -120,8 +122,8 @@ def _require_as_prepared(path: Path) -> None:
     if path.suffix != ".jsonl" or not report_of(path).exists() or not path.exists():
         return
     report = report_of(path)
-    with wrap_errors(report, DataError, f"delete it to use {path} as it is"):
-        stored = json.loads(report.read_bytes())
+    with wrap_errors(report, DataError, f"delete it to use {path} as it is"), _open(report) as file:
+        stored = json.load(file)
     if isinstance(stored, dict) and REPORTED in stored:
         with wrap_errors(path, DataError, "name a file that can be read"):
             digest = digest_of_file(path)
@@ -165,8 +167,8 @@ def count_rows(path: Path) -> int:
     if path.suffix.lower() == ".parquet":
         import pyarrow.parquet
 
-        with wrap_errors(path, DataError, REWRITE):
-            return int(pyarrow.parquet.read_metadata(path).num_rows)
+        with wrap_errors(path, DataError, REWRITE), _open(path) as file:
+            return int(pyarrow.parquet.read_metadata(file).num_rows)
     with _open(path) as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(2**20), b""))
 
@@ -245,6 +247,8 @@ def _csv(file: IO[bytes], path: Path) -> Iterator[Row]:
         reader = csv.reader(text, strict=True)
         try:
             for cells in reader:
+                if any("\0" in cell for cell in cells):
+                    raise csv.Error("a cell has a NUL byte")
                 row, line = line, reader.line_num + 1
                 if not any(cells):
                     continue
