@@ -12,9 +12,11 @@ student's states get their gradient.
                   holds all logits
     liger, trl    plain forward KL at the same temperature, which is all they can do of it
 
-Every contender has a process of its own. Seconds are medians over rounds in which each runs once,
-so that whatever else the machine does slows all alike. Memory is the peak beside the inputs: on a
-CPU for 1, 4 and 16 completions. The whole took 17 minutes on two cores.
+Every contender has a process of its own. Seconds are medians over rounds in which it and the
+products run once, so that whatever else the machine does slows both alike. Memory is the peak
+beside the inputs: on a CPU for 1, 4 and 16 completions. The figures are stored after each
+contender. Those that torch compiles come last and for the first size only: compiling takes about a
+minute a size.
 """
 
 import json
@@ -36,7 +38,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from paint.objective import fused
 from paint.objective.fused import fused_paint_loss
 from paint.objective.options import Impl
-from workers import Worker, answers_alone, seconds_of, serve, started
+from workers import Worker, answers_alone, chosen, seconds_of, serve
 
 VOCABULARY = 151_936
 TEMPERATURE = 1.1
@@ -199,6 +201,8 @@ CONTENDERS: dict[str, Callable[[Inputs], Callable[[], Any]]] = {
     "trl": trl,
 }
 ON_GPU_ALONE = {"paint triton", "paint chunked, compiled"}
+COMPILED = {"paint chunked, compiled", "liger"}
+"""Contenders that torch.compile compiles on a GPU, anew in every process."""
 
 
 # The measurements
@@ -231,52 +235,68 @@ def products_of(run: Callable[[], Any], x: Inputs) -> float:
     return flops / (2 * x.student.numel() * len(x.head))
 
 
-def compare(
-    size: Size, names: Sequence[str], options: Options, console: Console
-) -> dict[str, dict[str, Any]]:
-    """Figures of every contender for one head."""
-    contenders, figures = dict[str, Worker](), dict[str, dict[str, Any]]()
-    orders = {name: [name, asdict(size), size.completions] for name in names}
-    for name, contender in started(__file__, orders):
-        console.print(f"{size.name}: warming up {name}", style="dim")
-        if "error" in contender.first:
-            console.print(f"{name} cannot run here: {contender.first['error']}")
-            contender.close()
-            continue
-        contenders[name] = contender
-        figures[name] = {
-            "products": contender("products"),
-            "seconds": [],
-            "peak_bytes": {size.completions: contender.first["peak_bytes"]},
-        }
-    for number in range(options.repeat):
-        left = sum(found["seconds"][-1] for found in figures.values() if number) * (
-            options.repeat - number
-        )
-        estimate = f", {left:.0f} s left for the rounds" if number else ""
-        console.print(f"{size.name}: round {number + 1} of {options.repeat}{estimate}", style="dim")
-        for name, contender in contenders.items():
-            figures[name]["seconds"].append(contender("seconds"))
-    bound = figures["products"]["seconds"]
-    for name, contender in contenders.items():
+Figures = dict[str, Any]
+
+
+def measured(name: str, size: Size, bound: Worker | None, options: Options) -> Figures:
+    """One contender's figures for one head; one that fails or dies has an "error".
+
+    Args:
+        bound: the worker of the products, which run once before each timed run; None if it died.
+    """
+    contender = Worker(__file__, [name, asdict(size), size.completions])
+    try:
+        answers: list[Any] = [contender.first]
+        if "error" not in contender.first:
+            answers.append(contender("products"))
+        seconds, products = list[Any](), list[Any]()
+        while not _is_error(answers[-1]) and len(seconds) < options.repeat:
+            if bound is not None:
+                products.append(bound("seconds"))
+            answers.append(contender("seconds"))
+            seconds.append(answers[-1])
+    finally:
         contender.close()
-        figures[name]["ratios"] = [
-            mine / least for mine, least in zip(figures[name]["seconds"], bound, strict=True)
-        ]
-    for count in (
-        () if torch.cuda.is_available() else sorted({*options.memory} - {size.completions})
-    ):
-        for name in contenders:
-            console.print(f"{size.name}: memory of {name}, {count} completions", style="dim")
-            contender = Worker(__file__, [name, asdict(size), count])
-            figures[name]["peak_bytes"][count] = contender.first.get("peak_bytes")
-            contender.close()
-    return figures
+    if _is_error(answers[-1]):
+        return dict(answers[-1])
+
+    sound = [found for found in products if not _is_error(found)]
+    ratios = [mine / least for mine, least in zip(seconds, sound, strict=False)]
+    peaks = {size.completions: contender.first["peak_bytes"]}
+    for count in () if torch.cuda.is_available() else sorted({*options.memory} - {*peaks}):
+        other = Worker(__file__, [name, asdict(size), count])
+        peaks[count] = other.first.get("peak_bytes")
+        other.close()
+    return {"products": answers[1], "seconds": seconds, "ratios": ratios, "peak_bytes": peaks}
+
+
+def _is_error(answer: Any) -> bool:
+    return isinstance(answer, dict)
+
+
+def compare(
+    size: Size,
+    names: Sequence[str],
+    options: Options,
+    console: Console,
+    store: Callable[[str, Figures], None],
+) -> None:
+    """Measure every contender for one head, one after the other, and store each at once."""
+    bound = Worker(__file__, ["products", asdict(size), size.completions])
+    has_bound = "error" not in bound.first
+    for name in names:
+        console.print(f"{size.name}: {name}", style="dim")
+        figures = measured(name, size, bound if has_bound else None, options)
+        if "error" in figures:
+            console.print(f"{name} cannot run here: {figures['error']}")
+        store(name, figures)
+    bound.close()
 
 
 def table(size: Size, figures: dict[str, dict[str, Any]]) -> Table:
     """One head's figures."""
-    counts = list(next(iter(figures.values()))["peak_bytes"])
+    counts = [n for found in figures.values() for n in found.get("peak_bytes", ())]
+    counts = list(dict.fromkeys(counts))
     tokens = size.completions * size.completion
     result = Table(
         title=f"{size.name}, V = {size.vocabulary:,}, {tokens:,} tokens, "
@@ -288,7 +308,10 @@ def table(size: Size, figures: dict[str, dict[str, Any]]) -> Table:
     for count in counts:
         result.add_column(f"GB at {count} x {size.completion}", justify="right")
     for name, found in figures.items():
-        s, r = found["seconds"], found["ratios"]
+        if "error" in found:
+            result.add_row(name, "-", found["error"][:40])
+            continue
+        s, r = found["seconds"], found["ratios"] or [float("nan")]
         peaks = [found["peak_bytes"][count] for count in counts]
         result.add_row(
             name,
@@ -306,24 +329,36 @@ def main(options: Options) -> None:
     """Measure, print, store."""
     console = Console(width=140)
     gpu = torch.cuda.is_available()
-    names = [
-        n
-        for n in CONTENDERS
-        if (gpu or n not in ON_GPU_ALONE) and (not options.only or n in options.only)
-    ]
-    names = ["products", *(name for name in names if name != "products")]
-    device = torch.cuda.get_device_name() if gpu else "CPU"
-    results = {}
-    for size in GPU if gpu else CPU:
-        size = replace(
+    can_run = [name for name in CONTENDERS if gpu or name not in ON_GPU_ALONE]
+    names = chosen(can_run, options.only)
+    about = {
+        "device": torch.cuda.get_device_name() if gpu else "CPU",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    sizes = [
+        replace(
             size, vocabulary=options.vocabulary, completion=options.completion or size.completion
         )
-        figures = compare(size, names, options, console)
-        console.print(table(size, figures))
-        results[size.name] = {**asdict(size), "contenders": figures}
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        about = {"device": device, "threads": torch.get_num_threads(), "torch": torch.__version__}
-        options.json.write_text(json.dumps(about | {"sizes": results}, indent=1) + "\n")
+        for size in (GPU if gpu else CPU)
+    ]
+    results: dict[str, dict[str, Any]] = {
+        size.name: {**asdict(size), "contenders": {}} for size in sizes
+    }
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+
+    late = [name for name in names if name in COMPILED]
+    soon = [name for name in names if name not in COMPILED]
+    for size, some in [*((size, soon) for size in sizes), (sizes[0], late)]:
+
+        def store(name: str, figures: Figures, size: Size = size) -> None:
+            results[size.name]["contenders"][name] = figures
+            options.json.write_text(json.dumps(about | {"sizes": results}, indent=1) + "\n")
+
+        if some:
+            compare(size, some, options, console, store)
+    for size in sizes:
+        console.print(table(size, results[size.name]["contenders"]))
     console.print(f"written to {options.json}")
 
 

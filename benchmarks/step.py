@@ -13,6 +13,8 @@ one completion at a time.
                        the student's prompt, so it reads less
     trl distillation   DistillationTrainer, forward KL (beta 0): TRL's loss in chunks; a teacher
                        like GOLD's
+    ..., autocast      a TRL trainer with its own default, bf16: its adapters are computed in
+                       bfloat16, too; on a GPU alone
     opsd, restated     what OPSD's public trainer does between rollout and optimizer, in our own
                        words (siyan-zhao/OPSD at 8ae338d: it needs other versions of its libraries)
 
@@ -52,7 +54,7 @@ from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.training.rollouts import Rollout, TeacherPrompt
 from paint.training.train_step import Setup, accumulate, update
-from workers import Worker, answers_alone, cpu_seconds_of, seconds_of, serve
+from workers import Worker, answers_alone, chosen, cpu_seconds_of, seconds_of, serve
 
 TEMPERATURE, CLIP, LEARNING_RATE, MAX_NORM = 1.1, 0.06, 5e-6, 0.1
 OURS = "paint"
@@ -205,14 +207,14 @@ def opsd(path: str, sizes: Sizes) -> Run:
     return run
 
 
-def sdft(mode: str, path: str, sizes: Sizes) -> Run:
+def sdft(mode: str, path: str, sizes: Sizes, *, autocast: bool = False) -> Run:
     """TRL's SDFTTrainer; the teacher is the model without its adapter."""
     from trl.experimental.sdft import SDFTConfig, SDFTTrainer
 
     model, tokenizer = load(path, sizes.dtype)
     alpha = {"distillation_alpha": 0.0} if mode == "full_logits" else {}
     args = SDFTConfig(
-        **arguments(sizes),
+        **arguments(sizes, autocast),
         num_generations=1,
         max_prompt_length=None,
         max_completion_length=sizes.completion,
@@ -238,13 +240,13 @@ def sdft(mode: str, path: str, sizes: Sizes) -> Run:
     return steps_of(trainer, [batch(row) for row in rows_of(model.config.vocab_size, sizes)])
 
 
-def gold(path: str, sizes: Sizes) -> Run:
+def gold(path: str, sizes: Sizes, *, autocast: bool = False) -> Run:
     """TRL's GOLDTrainer with a second copy of the model as teacher."""
     from trl.experimental.gold import GOLDConfig, GOLDTrainer
 
     (model, tokenizer), (teacher, _) = load(path, sizes.dtype), load(path, sizes.dtype)
     args = GOLDConfig(
-        **arguments(sizes),
+        **arguments(sizes, autocast),
         max_length=None,
         max_completion_length=sizes.completion,
         temperature=TEMPERATURE,
@@ -277,13 +279,13 @@ def gold(path: str, sizes: Sizes) -> Run:
     return steps_of(trainer, [batch(row) for row in rows_of(model.config.vocab_size, sizes)])
 
 
-def distillation(path: str, sizes: Sizes) -> Run:
+def distillation(path: str, sizes: Sizes, *, autocast: bool = False) -> Run:
     """TRL's DistillationTrainer with a second copy of the model as teacher."""
     from trl import DistillationConfig, DistillationTrainer
 
     (model, tokenizer), (teacher, _) = load(path, sizes.dtype), load(path, sizes.dtype)
     args = DistillationConfig(
-        **arguments(sizes),
+        **arguments(sizes, autocast),
         max_completion_length=sizes.completion,
         temperature=TEMPERATURE,
         beta=0.0,
@@ -315,7 +317,11 @@ CONTENDERS: dict[str, Callable[[str, Sizes], Run]] = {
     "trl gold": gold,
     "trl distillation": distillation,
     "opsd, restated": opsd,
+    "trl sdft, autocast": partial(sdft, "full_logits", autocast=True),
+    "trl gold, autocast": partial(gold, autocast=True),
+    "trl distillation, autocast": partial(distillation, autocast=True),
 }
+ON_GPU_ALONE = {"trl sdft, autocast", "trl gold, autocast", "trl distillation, autocast"}
 
 
 # What TRL's trainers have in common
@@ -342,8 +348,13 @@ def adapter(path: str) -> Any:
     )
 
 
-def arguments(sizes: Sizes) -> dict[str, Any]:
-    """Settings of a trainer that are ours, too, or keep it from reporting."""
+def arguments(sizes: Sizes, autocast: bool) -> dict[str, Any]:
+    """Settings of a trainer that are ours, too, or keep it from reporting.
+
+    Args:
+        autocast: TRL's default, which also computes the adapters in bfloat16; otherwise everything
+            is computed in its own format, as ours.
+    """
     return {
         "output_dir": tempfile.mkdtemp(),
         "per_device_train_batch_size": 1,
@@ -351,7 +362,7 @@ def arguments(sizes: Sizes) -> dict[str, Any]:
         "learning_rate": LEARNING_RATE,
         "max_grad_norm": MAX_NORM,
         "gradient_checkpointing": False,
-        "bf16": False,  # the weights' own format, no autocast on top
+        "bf16": autocast,
         "report_to": [],
         "use_cpu": not torch.cuda.is_available(),
     }
@@ -497,7 +508,8 @@ def table(title: str, figures: dict[str, dict[str, Any]], options: Options) -> T
 def main(options: Options) -> None:
     """Measure, print, store."""
     console = Console(width=140)
-    names = [name for name in CONTENDERS if not options.only or name in options.only]
+    gpu = torch.cuda.is_available()
+    names = chosen([name for name in CONTENDERS if gpu or name not in ON_GPU_ALONE], options.only)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     about = {
         "device": device,

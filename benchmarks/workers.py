@@ -11,9 +11,9 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -38,9 +38,10 @@ class Worker:
         return answer
 
     def __call__(self, question: str) -> Any:
-        """What one more run takes."""
+        """What one more run takes; {"error"} if it failed or died."""
         assert self.process.stdin is not None
-        print(question, file=self.process.stdin, flush=True)
+        with suppress(BrokenPipeError):  # it has died: the answer says so
+            print(question, file=self.process.stdin, flush=True)
         return self.answer()
 
     def answer(self) -> Any:
@@ -53,15 +54,19 @@ class Worker:
         self.process.communicate()
 
 
-def started(script: str, orders: Mapping[str, Any]) -> Iterator[tuple[str, Worker]]:
-    """A worker for each order: on a GPU all at once, as starting takes longest there.
+def chosen(names: Iterable[str], only: Sequence[str]) -> list[str]:
+    """The names, or of these the ones of --only, in their own order.
 
-    On a CPU one after the other: they would share its memory and its processors.
+    Raises:
+        SystemExit: --only names one that is not among them.
     """
-    at_once = torch.cuda.is_available()
-    workers = {name: Worker(script, order) for name, order in orders.items() if at_once}
-    for name, order in orders.items():
-        yield name, workers.get(name) or Worker(script, order)
+    names = list(names)
+    if unknown := [name for name in only if name not in names]:
+        sys.exit(
+            f"--only {', '.join(map(repr, unknown))}: there is none of that name here; choose from "
+            f"{', '.join(map(repr, names))}"
+        )
+    return [name for name in names if not only or name in only]
 
 
 def answers_alone() -> TextIO:
@@ -80,18 +85,26 @@ def serve(
 
     Args:
         build: makes what is run; what it leaves in memory is not the run's.
-        questions: what is done with it for a line of that name.
+        questions: what is done with it for a line of that name; a run that fails is an {"error"}.
     """
-    try:
-        run = build()
-        first: dict[str, Any] = {"peak_bytes": peak_of(run)}
-    except (RuntimeError, MemoryError, ImportError) as error:
-        print(json.dumps({"error": str(error).splitlines()[0]}), file=answers, flush=True)
-        return
 
-    print(json.dumps(first), file=answers, flush=True)
-    for question in sys.stdin:
-        print(json.dumps(questions[question.strip()](run)), file=answers, flush=True)
+    def answer(ask: Callable[[], Any]) -> Any:
+        try:
+            found = ask()
+        except (RuntimeError, MemoryError, ImportError) as error:
+            found = {"error": (str(error).splitlines() or [type(error).__name__])[0]}
+        print(json.dumps(found), file=answers, flush=True)
+        return found
+
+    made: list[Callable[[], Any]] = []
+
+    def first() -> dict[str, Any]:
+        made.append(build())
+        return {"peak_bytes": peak_of(made[0])}
+
+    if "error" not in answer(first):
+        for question in sys.stdin:
+            answer(partial(questions[question.strip()], made[0]))
 
 
 def seconds_of(run: Callable[[], Any]) -> float:

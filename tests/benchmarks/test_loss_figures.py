@@ -1,0 +1,68 @@
+"""The loss beside its products and peers: a contender that dies costs its own figures."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+import loss
+from loss import Options, Size
+
+FAKE = """
+import json, sys
+name, size, completions = json.loads(sys.argv[2])
+with open({started!r}, "a") as file:
+    print(size["name"], name, file=file)
+print('{{"error": "no such package"}}' if name == "absent" else '{{"peak_bytes": 7}}', flush=True)
+for question in sys.stdin:
+    if name == "dies" and question == "seconds\\n":
+        sys.exit(1)
+    print({{"products": 3.0, "seconds": 0.5}}[question.strip()], flush=True)
+"""
+
+
+def test_main_contender_that_dies_or_is_absent_costs_its_own_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, started = tmp_path / "fake.py", tmp_path / "started"
+    script.write_text(FAKE.format(started=str(started)))
+    monkeypatch.setattr(loss, "__file__", str(script))
+    names = ("products", "late", "dies", "absent", "good")
+    monkeypatch.setattr(loss, "CONTENDERS", dict.fromkeys(names))
+    monkeypatch.setattr(loss, "COMPILED", {"late"})
+    monkeypatch.setattr(loss, "CPU", [Size("one", 8, 4, 1), Size("two", 8, 4, 1)])
+    path = tmp_path / "figures.json"
+    loss.main(Options(repeat=2, memory=(1,), json=path))
+
+    sizes = json.loads(path.read_text())["sizes"]
+    assert list(sizes["one"]["contenders"]) == ["products", "dies", "absent", "good", "late"]
+    assert list(sizes["two"]["contenders"]) == ["products", "dies", "absent", "good"]
+    for size in sizes.values():
+        found = size["contenders"]
+        assert found["dies"] == {"error": "ended without a word"}
+        assert found["absent"] == {"error": "no such package"}
+        sound = {"products": 3.0, "seconds": [0.5, 0.5], "ratios": [1.0, 1.0]}
+        assert found["good"] == sound | {"peak_bytes": {"1": 7}}
+    # Those that are compiled come last, and for the first size only.
+    assert started.read_text().splitlines()[-1] == "one late"
+
+
+def test_main_stores_figures_after_each_contender(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seen = tmp_path / "figures.json", list[list[str]]()
+
+    def measured(name: str, size: Size, *_: object) -> dict[str, str]:
+        found = json.loads(path.read_text())["sizes"][size.name]["contenders"] if seen else {}
+        seen.append(list(found))
+        return {"error": name}
+
+    monkeypatch.setattr(loss, "measured", measured)
+    bound = SimpleNamespace(first={}, close=lambda: None)
+    monkeypatch.setattr(loss, "Worker", lambda *_: bound)
+    loss.main(Options(only=("products", "paint chunked", "trl"), json=path))
+    assert seen == [[], ["products"], ["products", "paint chunked"]]
