@@ -1,6 +1,8 @@
 """The report of what a GPU shows, rehearsed on a CPU; the formula of an update's memory."""
 
 import json
+import os
+import subprocess
 import sys
 import time
 from importlib.metadata import Distribution, version
@@ -20,6 +22,8 @@ from paint.estimate.shapes import SHAPES, Shape
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import gpu
+import loss
+import step
 from gpu import (
     REHEARSAL,
     Options,
@@ -74,7 +78,7 @@ def test_update_part_reports_phases_flops_and_memory(tmp_path: Path) -> None:
     updates = cells_of(rows, "Updates")
     loads = [load.title for load in REHEARSAL.loads]
     assert [(row["checkpointing"], row["load"]) for row in updates] == [
-        (checkpointing, load) for checkpointing in (True, False) for load in loads
+        (checkpointing, load) for checkpointing in (False, True) for load in loads
     ]
     assert all(row["seconds"] > 0 and row["formula_GB"] > 0 for row in updates)
     phases = cells_of(rows, "Phases")
@@ -91,7 +95,7 @@ def test_update_flops_match_hand_count() -> None:
     attention = 4 * 28 * 2048 * 3024**2 / 2
     assert plain["teacher forward"] == 32 * (2 * shape.weights * 3024 + attention)
     assert kept["backward"] == plain["backward"] + plain["student forward"]
-    long = update_flops(shape, model, gpu.FULL.loads[1], False)
+    long = update_flops(shape, model, gpu.FULL.loads[-1], False)
     assert long["loss"] == pytest.approx(16_384 * 3.09 * 2 * 2048 * 151_936)
 
 
@@ -138,9 +142,43 @@ def test_flops_match_real_model_with_adapters() -> None:
 def test_generation_part_times_engine_and_bounds_logprob_mismatch(tmp_path: Path) -> None:
     rows = rehearsed("generation", tmp_path)
     found = cells_of(rows, "Generation")
-    assert [row["model"] for row in found] == ["random 1.7B", "demo"]
+    assert [(row["model"], row["engine"]) for row in found] == [
+        ("random 1.7B", "local"),
+        ("demo", "local"),
+    ]
     assert all(row["tokens_per_second"] > 0 and row["largest_gap"] < 0.05 for row in found)
     assert ("", {"note": "SmolLM2 is skipped: --smollm2 names no folder"}) in rows
+
+
+def test_generation_part_that_fails_for_one_model_keeps_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "_random_model", lambda *_: str(tmp_path / "none"))
+    broken, sound = cells_of(rehearsed("generation", tmp_path), "Generation")
+    assert broken["model"] == "random 1.7B"
+    assert str(tmp_path / "none") in broken["failed"]
+    assert sound["tokens_per_second"] > 0
+
+
+@pytest.mark.slow
+def test_starts_part_runs_first_commands_to_their_end(tmp_path: Path) -> None:
+    found = cells_of(rehearsed("starts", tmp_path), "Starts")
+    names = ["plan", "train the demo", "train 1.7B", "evaluate the demo"]
+    assert [row["command"] for row in found] == names
+    assert all(row["seconds"] > 0 for row in found)
+
+
+def test_starts_part_command_that_fails_costs_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        code = int("train" in command)
+        return subprocess.CompletedProcess(command, code, "one line\nthe reason\n")
+
+    monkeypatch.setattr("gpu.subprocess.run", ended)
+    found = cells_of(rehearsed("starts", tmp_path), "Starts")
+    assert ["failed" in row for row in found] == [False, True, True, False]
+    assert found[1]["failed"] == "RuntimeError: ended with 1: the reason"
 
 
 @pytest.mark.slow
@@ -242,6 +280,39 @@ def test_main_writes_report_after_each_part_and_continues_after_failure(
 
     late = main(Options(folder=fake / "out", seconds=5), parts)
     assert {part["status"] for part in late["parts"].values()} == {"skipped: no time was left"}
+
+
+def test_main_runs_where_paint_is_not_installed(tmp_path: Path) -> None:
+    # Without the site module, files of site-packages that name other folders are not read.
+    packages = str(Path(torch.__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": packages}
+    python = [sys.executable, "-S"]
+    absent = subprocess.run([*python, "-c", "import paint"], env=environment, capture_output=True)
+    if absent.returncode == 0:
+        pytest.skip("paint is in site-packages itself")
+    command = [
+        *python,
+        str(gpu.SCRIPT),
+        "--rehearse",
+        "--only",
+        "smollm2",
+        "--folder",
+        str(tmp_path),
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "gpu-report.json").read_text())
+    assert report["parts"]["smollm2"]["status"] == "skipped: Skipped: --smollm2 names no folder"
+
+
+@pytest.mark.parametrize("benchmark", [gpu, loss, step])
+def test_only_with_unknown_name_is_refused_with_those_there_are(
+    benchmark: Any, tmp_path: Path
+) -> None:
+    options = {"json": tmp_path / "out.json"} if benchmark is not gpu else {"folder": tmp_path}
+    with pytest.raises(SystemExit, match=r"--only 'none': .* choose from '"):
+        benchmark.main(benchmark.Options(only=("none",), **options))
+    assert not list(tmp_path.iterdir())
 
 
 def test_name_the_version_makes_uninstalled_package_discoverable(tmp_path: Path) -> None:
