@@ -1,27 +1,30 @@
 """Micro-batches and flags of a server that a plan's bytes allow."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError
-from paint.estimate.plan import BESIDE, SERVER_SHARE, Plan, Split, make_plan, server_of
-from paint.estimate.sizing import CPU_TOKENS, STEP, server_flags, size_micro_batch
+from paint.estimate.plan import BESIDE, SERVER_SHARE, Plan, Split, gb, make_plan, server_of
+from paint.estimate.sizing import (
+    CPU_TOKENS,
+    STEP,
+    server_flags,
+    size_micro_batch,
+    with_micro_batch,
+    worst_peak,
+)
 
 SHARED = Split(1, 1, True, "")
 
 
-def planned(model: str, memory: float, split: Split = SHARED, gpus: int = 1) -> Plan:
+def planned(model: str, memory: float, split: Split | None = SHARED, gpus: int = 1) -> Plan:
     config = read_recipe(find_recipe(f"paint-qwen3-{model}"))
     config = replace(config, rollout=replace(config.rollout, engine="vllm"))
     return make_plan(config, gpus, memory=memory, split=split)
-
-
-def sized(plan: Plan, tokens: int, checkpointing: bool) -> Plan:
-    model = replace(plan.config.model, gradient_checkpointing=checkpointing)
-    train = replace(plan.config.train, micro_batch_tokens=tokens)
-    return replace(plan, config=replace(plan.config, model=model, train=train))
 
 
 @pytest.mark.parametrize(
@@ -46,8 +49,8 @@ def test_size_micro_batch_takes_most_tokens_that_fit(
     if most is not None:
         assert tokens == most
     else:
-        chosen = sized(plan, tokens, is_on)
-        assert chosen.fits
+        chosen = with_micro_batch(plan, tokens, is_on)
+        assert worst_peak(chosen) <= plan.headroom
         # The shortest prompts let most tokens be the student's.
         shortest = replace(chosen.rows(), teacher_prompt=250)
         fit, more = tokens // 1274, (tokens + STEP) // 1274
@@ -125,3 +128,32 @@ def test_server_flags_without_room_are_refused_with_changes_that_fit(
     if "--model.quantization nf4" in changes:
         server_flags(replace(plan, config=changed(plan.config, quantization="nf4")))
         server_flags(replace(plan, split=Split(1, 1, False, "")))
+
+
+def test_machines_of_documents_match_sizes() -> None:
+    """The table of three models on three machines, row by row."""
+    page = Path(__file__).parents[2] / "docs/how-to/large-models.md"
+    machines = {"one H100": (1, 80e9), "one of 24 GB": (1, 24e9), "8 x 80 GB": (8, 80e9)}
+    rows = re.findall(r"^\| (\d[\d.]*B) \| (.*) \|$", page.read_text(), re.MULTILINE)
+    wanted = []
+    for model in ("1.7B", "4B", "8B"):
+        for machine, (gpus, memory) in machines.items():
+            plan = planned(model.lower(), memory, None, gpus)
+            plan = with_micro_batch(plan, *size_micro_batch(plan))
+            split, config = plan.split, plan.config
+            try:
+                flags = server_flags(plan)
+                server = [f"{flags.utilization:.2f}", str(flags.sequences)]
+            except ConfigError:
+                server = ["refused", "-"]
+            cells = [
+                machine,
+                "shared" if split.shared else f"{split.trainers}+{split.servers}",
+                gb(plan.memory.resident),
+                gb(worst_peak(plan)),
+                f"{config.train.micro_batch_tokens:,}",
+                "on" if config.model.gradient_checkpointing else "off",
+                *server,
+            ]
+            wanted.append((model, " | ".join(cells)))
+    assert rows == wanted

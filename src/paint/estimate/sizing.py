@@ -37,16 +37,8 @@ def size_micro_batch(
         return tokens or CPU_TOKENS, bool(checkpointing)
 
     def fits(tokens: int, checkpointing: bool) -> bool:
-        model = replace(plan.config.model, gradient_checkpointing=checkpointing)
-        train = replace(plan.config.train, micro_batch_tokens=tokens)
-        sized = replace(plan, config=replace(plan.config, model=model, train=train))
-        longest = sized.rows()
-        # Shorter teacher prompts let more rows, and so more tokens of the student's, go together.
-        most = min(train.micro_batch_size, math.ceil(train.batch_size / plan.split.trainers))
-        rows = max(min(most, tokens // (longest.prompt + longest.completion)), 1)
-        taught = min(tokens // rows - longest.completion, longest.teacher_prompt)
-        shorter = Rows(rows, longest.prompt, max(taught, longest.prompt), longest.completion)
-        return max(sized.peak(longest), sized.peak(shorter)) <= sized.headroom
+        sized = with_micro_batch(plan, tokens, checkpointing)
+        return worst_peak(sized) <= sized.headroom
 
     if checkpointing is None:
         checkpointing = not fits(tokens or STEP, False)
@@ -57,6 +49,25 @@ def size_micro_batch(
         found = bisect(most, False, key=lambda n: not fits(n * STEP, checkpointing))
         tokens = max(found, 1) * STEP
     return tokens, checkpointing
+
+
+def with_micro_batch(plan: Plan, tokens: int, checkpointing: bool) -> Plan:
+    """The plan with other values of the two settings of ``size_micro_batch``."""
+    model = replace(plan.config.model, gradient_checkpointing=checkpointing)
+    train = replace(plan.config.train, micro_batch_tokens=tokens)
+    return replace(plan, config=replace(plan.config, model=model, train=train))
+
+
+def worst_peak(plan: Plan) -> float:
+    """Peak bytes of a training GPU over micro-batches of all lengths that the config allows."""
+    train, longest = plan.config.train, plan.rows()
+    # Shorter teacher prompts let more rows, and so more tokens of the student's, go together.
+    most = min(train.micro_batch_size, math.ceil(train.batch_size / plan.split.trainers))
+    fit = train.micro_batch_tokens // (longest.prompt + longest.completion)
+    rows = max(min(most, fit), 1)
+    taught = min(train.micro_batch_tokens // rows - longest.completion, longest.teacher_prompt)
+    shorter = Rows(rows, longest.prompt, max(taught, longest.prompt), longest.completion)
+    return max(plan.peak(longest), plan.peak(shorter))
 
 
 @dataclass(frozen=True)
