@@ -33,6 +33,11 @@ USER_ERRORS = [
     ("resume runs/a --gpus 2 --split two", "--split must be"),
     ("resume runs/a --split 1+1", "add --gpus N"),
     ("grade a\x1b[31m", "control characters"),
+    ("grade x --dead\u202eline 1", "--dead\\u202eline"),
+    ("train demo-paint --train.st\u202eeps 1", "--train.st\\u202eeps"),
+    ("train demo-paint --train.method \u202ex", "\\u202ex"),
+    ("plan demo-paint -- --train.steps=1", "the argument --"),
+    ("grade -- x", "the argument --"),
     ("data openthoughts x.jsonl --share 2", "--share: must be in [0, 1], got 2"),
     ("data openthoughts x.jsonl --sample 0", "--sample: must be in [1, 10000000], got 0"),
     ("data openthoughts x.jsonl --sample ten", "--sample"),
@@ -79,7 +84,18 @@ def test_main_user_error_exits_with_2_and_writes_nothing(
     error = said()
     assert message in error
     assert "Traceback" not in error
+    assert "\u202e" not in error
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["grade", "x", ""], ["grade", "x", "--out="], ["resume", ""], ["show", " "]],
+    ids=" ".join,
+)
+def test_main_empty_path_is_refused(words: list[str], said: Callable[[], str]) -> None:
+    assert main(words) == 2
+    assert "is empty; name a file or a folder" in said()
 
 
 def test_main_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, redirect_stderr, suppress
 from dataclasses import fields
 from typing import Annotated, Any, Union, get_args
 
@@ -132,7 +132,8 @@ def parse(line: Sequence[str]) -> Any:
 
     Raises:
         SystemExit: after help or completion with 0, after an error, which is printed, with 2.
-        ConfigError: a control character, or a recipe that cannot be read or stands after the flags.
+        ConfigError: a control character, the argument --, or a recipe that cannot be read or stands
+            after the flags.
     """
     for argument in line:
         if has_control_characters(argument):
@@ -148,13 +149,23 @@ def parse(line: Sequence[str]) -> Any:
     if {"-h", "--help"} & set(words) or not line:
         words = ["--help"]  # tyro's help lacks the positional arguments that were given
 
-    command = tyro.cli(
-        kind,
-        prog=" ".join(["paint", *line[:depth]]),
-        description=(DATA if depth else ABOUT) if verbs is not kind else _description(kind),
-        args=words,
-        default=tyro.MISSING_NONPROP if default is None else default,
-    )
+    if depth and "--" in words:
+        raise ConfigError("the argument -- would hide the settings after it; leave it out")
+
+    said = io.StringIO()
+    try:
+        # tyro's messages repeat arguments as they are, marks that change the direction included.
+        is_plain = words == list(map(sanitize_for_terminal, words))
+        with nullcontext() if is_plain else redirect_stderr(said):
+            command = tyro.cli(
+                kind,
+                prog=" ".join(["paint", *line[:depth]]),
+                description=(DATA if depth else ABOUT) if verbs is not kind else _description(kind),
+                args=words,
+                default=tyro.MISSING_NONPROP if default is None else default,
+            )
+    finally:
+        sys.stderr.write(sanitize_for_terminal(said.getvalue()))
     if hasattr(command, "recipe") and default is None:
         raise ConfigError(
             f"the recipe {command.recipe} stands after the flags, whose defaults it sets; write "

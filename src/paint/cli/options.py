@@ -9,7 +9,7 @@ from tyro.conf import Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from paint.config.schema import MAX_COUNT, Config
-from paint.core.errors import format_short, path_error
+from paint.core.errors import PaintError, format_short, path_error
 from paint.training.launcher import Request
 
 
@@ -39,6 +39,8 @@ def bounded(kind: type, low: float, high: float, *, optional: bool = False) -> A
 
 
 def _path(text: str) -> Path:
+    if not text.strip():  # of a ValueError in a list of paths, tyro would not give the reason
+        raise PaintError("a path is empty; name a file or a folder")
     if wrong := path_error(text):
         raise ValueError(f"{format_short(text)} {wrong}; name a file or a folder")
     return Path(text)
