@@ -1,5 +1,6 @@
 """The pages in a real browser: true values, keys, links, dark mode, nothing from the network."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -244,8 +245,6 @@ HOSTILE = (
 
 def test_page_model_text_is_not_executed(browser: Any, run: Path, tmp_path: Path) -> None:
     """Also in problems, contexts and names: it neither runs, nor steers, nor turns around."""
-    import shutil
-
     folder = tmp_path / "hostile"
     shutil.copytree(run, folder)
     shutil.rmtree(folder / "tokens")
@@ -270,6 +269,40 @@ def test_page_model_text_is_not_executed(browser: Any, run: Path, tmp_path: Path
         assert shown.page.title() != "taken"
         assert shown.page.locator("main img").count() == 0
         assert not shown.said
+
+
+@pytest.mark.parametrize("view", ["constructor", "__proto__"])
+def test_page_unknown_view_shows_first(browser: Any, page: Path, view: str) -> None:
+    with opened(browser, page, f"view={view}") as shown:
+        assert shown.page.is_visible("[data-view=run]")
+        assert not shown.said
+
+
+def test_page_names_cannot_turn_text_around(browser: Any, run: Path, tmp_path: Path) -> None:
+    """Direction marks in names of runs, policies and benchmarks are shown as such."""
+    mark, quiet = "\u202e", Display(enabled=False)
+    runs = [tmp_path / f"{name}{mark}" for name in ("one", "two")]
+    for folder in runs:
+        shutil.copytree(run, folder)
+    evals = tmp_path / f"evals{mark}"
+    for step in ("step-000000", "step-000003"):
+        made = run / f"validation/{step}/held_out"
+        shutil.copytree(made, evals / f"{step}{mark}" / f"set{mark}")
+    alone = PageSpec(again=False)
+    pages = [
+        show_targets(runs[:1], quiet, alone, out=tmp_path / "run.html"),
+        show_targets(runs, quiet, out=tmp_path / "runs.html"),
+        show_targets([evals], quiet, out=tmp_path / "evals.html"),
+    ]
+    for path in pages:
+        with opened(browser, path) as shown:
+            assert mark not in shown.page.title()
+            for tab in range(shown.page.locator("[role=tab]").count()):
+                shown.page.click(f"[role=tab] >> nth={tab}")
+                text = shown.page.inner_text("body")
+                assert mark not in text
+                assert "U+202E" in text
+            assert not shown.said
 
 
 @pytest.mark.parametrize("method", ["sft", "grpo"])
@@ -313,8 +346,6 @@ def test_page_of_evaluation_shows_failure_reason(browser: Any, run: Path, tmp_pa
 
 
 def test_page_overlays_several_runs(browser: Any, run: Path, tmp_path: Path) -> None:
-    import shutil
-
     other = tmp_path / "other"
     shutil.copytree(run, other)
     page = show_targets([run, other], Display(enabled=False), out=tmp_path / "c.html")

@@ -18,6 +18,7 @@ import jinja2
 import numpy as np
 
 from paint.core import storage
+from paint.core.errors import sanitize_for_terminal
 
 ASSETS = resources("paint.viewer") / "assets"
 
@@ -71,7 +72,7 @@ def render(kind: str, title: str, data: Mapping[str, Any]) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     template = environment.from_string((ASSETS / "page.html").read_text("utf-8"))
     return template.render(
-        title=title,
+        title=sanitize_for_terminal(title),
         style=style,
         script=script,
         style_hash=_hash(style),

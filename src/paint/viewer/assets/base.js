@@ -22,9 +22,10 @@ function filled(made, attributes, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
     else if (value === true) made.setAttribute(key, "");
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, value);
+    else if (value !== false && value !== null && value !== undefined) made.setAttribute(key, key === "title" || key === "aria-label" ? clean(value) : value);
   }
-  made.append(...children.flat(9).filter((child) => child !== null && child !== undefined && child !== false));
+  const shown = children.flat(9).filter((child) => child !== null && child !== undefined && child !== false);
+  made.append(...shown.map((child) => (child instanceof Node ? child : clean(child))));
   return made;
 }
 
@@ -44,6 +45,13 @@ function unpack(packed) {
 // Untrusted text becomes text nodes. Control characters, direction marks and invisible characters
 // are shown by name.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00a0\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufe00-\ufe0f\ufeff\ufff9-\ufffb\ud800-\udfff]|\udb40[\udc00-\udfff]/;
+const isUnseen = (letter) => { const code = letter.codePointAt(0); return (code <= 0xffff || code >= 0xe0000) && UNSEEN.test(letter); };
+const unseenName = (letter) => `U+${hex(letter.codePointAt(0), 4)}`;
+// Names in headings, labels and tables: without marks, in one text.
+function clean(text) {
+  const whole = String(text);
+  return UNSEEN.test(whole) ? Array.from(whole, (letter) => (isUnseen(letter) ? unseenName(letter) : letter)).join("") : whole;
+}
 function visible(text, { breaks = true } = {}) {
   const nodes = [];
   let plain = "";
@@ -57,7 +65,7 @@ function visible(text, { breaks = true } = {}) {
     else if (code >= 0xdc80 && code <= 0xdcff) mark("odd", hex(code - 0xdc00, 2));
     else if (code < 0x20) mark("odd", String.fromCodePoint(0x2400 + code));
     else if (code === 0x7f) mark("odd", "\u2421");
-    else if ((code <= 0xffff || code >= 0xe0000) && UNSEEN.test(letter)) mark("odd", `U+${hex(code, 4)}`);
+    else if (isUnseen(letter)) mark("odd", unseenName(letter));
     else plain += letter;
   }
   flush();
@@ -119,7 +127,7 @@ function tabs(title, subtitle, views) {
   const top = document.getElementById("top"), main = document.getElementById("main");
   const built = new Map(), buttons = new Map();
   const show = (name, move = true) => {
-    if (!views[name]) name = Object.keys(views)[0];
+    if (!Object.hasOwn(views, name ?? "")) name = Object.keys(views)[0];
     for (const [key, button] of buttons) button.setAttribute("aria-selected", key === name);
     if (!built.has(name)) { const section = el("section", { "data-view": name, role: "tabpanel" }); built.set(name, section); main.append(section); views[name].build(section); }
     for (const [key, section] of built) section.hidden = key !== name;

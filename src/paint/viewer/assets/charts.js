@@ -67,7 +67,7 @@ function lineChart({ title, note, x: xs, series, zero = false, format = number, 
       const range = s.low && Number.isFinite(s.low[i]) ? ` [${format(s.low[i])}, ${format(s.high[i])}]` : "";
       return (series.length > 1 ? `${s.name} ` : "") + format(s.y[i]) + range;
     });
-    read.textContent = `${xname} ${number(xs[i])}: ${said.join(" \u00b7 ")}`;
+    read.textContent = clean(`${xname} ${number(xs[i])}: ${said.join(" \u00b7 ")}`);
   };
   const tell = (i) => { for (const chart of charts) chart(i === null ? null : xs[i]); };
   charts.push((value) => { const i = value === null ? -1 : xs.indexOf(value); shown(i < 0 ? null : i); });
