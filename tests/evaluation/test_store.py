@@ -125,7 +125,7 @@ def test_store_flipped_bit_in_finished_store_is_refused_by_file_name(
     grade(reopen_store(folder))
     path = folder / data.draw(st.sampled_from(STORED))
     whole = path.read_bytes()
-    at = data.draw(st.integers(0, len(whole) - 1))
+    at = data.draw(st.integers(0, 2**20)) % len(whole)  # asked.json has the folder's name
     flipped = whole[at] ^ (1 << data.draw(st.integers(0, 7)))
     path.write_bytes(whole[:at] + bytes([flipped]) + whole[at + 1 :])
     before = contents(folder)
@@ -207,6 +207,24 @@ def test_store_file_of_another_store_is_refused(tmp_path: Path) -> None:
     assert not missing(reopen_store(mine))
 
 
+def test_store_in_place_of_another_is_refused_by_name(tmp_path: Path) -> None:
+    base, mine = tmp_path / "base/set", tmp_path / "mine/set"
+    for folder in (base, mine):
+        fill(fresh(folder))
+    base.parent.rename(tmp_path / "kept")
+    shutil.copytree(mine.parent, base.parent)
+    assert f"{base} holds the samples of mine/set" in refusal(reopen_store(base))
+    # A folder that was renamed is still itself.
+    assert not missing(reopen_store(mine))
+    shutil.rmtree(base.parent)
+    assert not missing(reopen_store(tmp_path / "kept/set"))
+    # Two that were swapped are each refused.
+    mine.parent.rename(base.parent)
+    (tmp_path / "kept").rename(mine.parent)
+    for folder in (base, mine):
+        assert f"{folder} holds the samples of " in refusal(reopen_store(folder))
+
+
 def test_store_samples_of_other_prompts_are_refused(tmp_path: Path) -> None:
     fill(fresh(tmp_path / "mine"))
     elsewhere = open_store(tmp_path / "other", ASKED, PROBLEMS, [[7, i] for i in range(3)])
@@ -269,7 +287,8 @@ def test_store_settings_are_plain_json_with_every_library_version(tmp_path: Path
     fill(fresh(tmp_path, versions={"paint": "2"}))
     fill(fresh(tmp_path))
     asked = json.loads((tmp_path / "asked.json").read_text())
-    assert asked == ASKED | {"versions": [{"paint": "1"}, {"paint": "2"}]}
+    place = f"{tmp_path.parent.name}/{tmp_path.name}"
+    assert asked == ASKED | {"versions": [{"paint": "1"}, {"paint": "2"}], "place": place}
 
 
 def test_store_is_locked_by_one_process(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 from accelerate import Accelerator
@@ -16,7 +16,7 @@ from paint.cli import main
 from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
-from paint.core.storage import read_json
+from paint.core.storage import CorruptFileError, read_json
 from paint.evaluation.store import StoreError, find_stores
 from paint.training.trainer import train
 from paint.viewer.compare import compare_data
@@ -105,13 +105,75 @@ def test_evaluation_data_matches_grades(run: Path) -> None:
             assert (answer["reason"] == "right") == answer["correct"]
 
 
-def test_evaluation_data_ungraded_names_command(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["grades.jsonl"], "is not graded; run `paint grade"),
+        (["SHA256SUMS"], "has no SHA256SUMS"),
+        (["SHA256SUMS", "completions.jsonl"], "12 of 12 samples are missing"),
+    ],
+)
+def test_evaluation_data_missing_file_is_named(
+    run: Path, tmp_path: Path, names: list[str], words: str
+) -> None:
     folder = tmp_path / "validation"
     shutil.copytree(run / "validation", folder)
     [store, *_] = find_stores(folder)
-    (store / "grades.jsonl").unlink()
-    with pytest.raises(StoreError, match="paint grade"):
+    for name in names:
+        (store / name).unlink()
+    with pytest.raises(StoreError, match=f"^{store}.*{words}"):
         evaluation_data([folder])
+
+
+def test_evaluation_data_cut_last_sample_is_refused(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "validation"
+    shutil.copytree(run / "validation", folder)
+    [store, *_] = find_stores(folder)
+    (store / "SHA256SUMS").unlink()
+    path = store / "completions.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(StoreError, match=f"^{store}: 1 of 12 samples are missing"):
+        evaluation_data([folder])
+
+
+@pytest.mark.parametrize("format", ["html", "inspect"])
+def test_show_targets_swapped_steps_are_refused(
+    run: Path, tmp_path: Path, format: Literal["html", "inspect"]
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    first, last, kept = (folder / "validation" / f"step-00000{i}" for i in (0, 3, 9))
+    for source, target in ((first, kept), (last, first), (kept, last)):
+        source.rename(target)
+    with pytest.raises(CorruptFileError, match=rf"^{first}/held_out holds .*step-000003/held_out"):
+        show_targets([folder / "validation"], QUIET, format=format)
+    if format == "html":
+        with pytest.raises(CorruptFileError, match=f"^{first}/held_out holds"):
+            show_targets([folder], QUIET, PageSpec(again=False))
+
+
+def test_show_targets_swapped_rollouts_are_refused(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    first = folder / "rollouts/step-000001.jsonl"
+    shutil.copy(folder / "rollouts/step-000003.jsonl", first)
+    with pytest.raises(RunError, match=f"^row 0 of {first} is not the completion in"):
+        show_targets([folder], QUIET, PageSpec(again=False))
+    shutil.copy(folder / "tokens/step-000003.parquet", folder / "tokens/step-000001.parquet")
+    with pytest.raises(CorruptFileError, match=r"step-000001\.parquet is of step 3 "):
+        show_targets([folder], QUIET, PageSpec(again=False))
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty", "cut", "zeroed"])
+def test_compare_data_damaged_metrics_are_refused(run: Path, tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    path = folder / "metrics.jsonl"
+    whole = path.read_bytes()
+    contents = {"empty": b"", "cut": whole[:-20], "zeroed": bytes(len(whole))}
+    path.unlink() if damage == "gone" else path.write_bytes(contents[damage])
+    with pytest.raises(RunError, match=f"^{path} ends before step {3 if damage == 'cut' else 1}"):
+        compare_data([run, folder], QUIET)
 
 
 @pytest.fixture(scope="module")

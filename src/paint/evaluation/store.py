@@ -24,7 +24,7 @@ from paint.core import storage
 from paint.core.errors import PaintError, wrap_errors
 from paint.data.problems import Problem, from_row, to_row
 
-CHANGEABLE_SETTINGS = {"samples", "versions"}
+CHANGEABLE_SETTINGS = {"samples", "versions", "place"}
 """Settings that may differ between two calls that fill one store."""
 
 COMPLETIONS = "completions.jsonl"
@@ -128,7 +128,9 @@ def open_store(
         with _or_store_error(folder):
             (folder / storage.SUMS).unlink(missing_ok=True)  # absent until all files are written
             storage.write_jsonl(folder / "problems.jsonl", rows)
-            storage.write_json(folder / "asked.json", {**settings, "versions": versions})
+            place = f"{folder.parent.name}/{folder.name}"
+            asked = {**settings, "versions": versions, "place": place}
+            storage.write_json(folder / "asked.json", asked)
             (folder / COMPLETIONS).touch()
             dropped = storage.trim_partial_line(folder / COMPLETIONS)
         store = _opened(folder, dropped=dropped)
@@ -142,13 +144,16 @@ def reopen_store(folder: Path) -> Iterator[Store]:
 
     Raises:
         StoreError: the folder contains no store.
-        CorruptFileError: a file cannot be read, or was changed since the samples were complete.
+        CorruptFileError: a file cannot be read, was changed since the samples were complete, or
+            belongs to another evaluation, which is beside it.
         FolderInUse: another process uses it.
     """
     _read_settings(folder)
     with storage.lock_folder(folder):
         _require_unchanged(folder, "asked.json", "problems.jsonl", COMPLETIONS)
-        yield _opened(folder)
+        store = _opened(folder)
+        _require_place(store)
+        yield store
 
 
 def find_stores(folder: Path) -> list[Path]:
@@ -217,6 +222,19 @@ def _require_unchanged(folder: Path, *names: str) -> None:
     if (folder / storage.SUMS).exists():
         for name in names:
             storage.verify_checksums(folder, HINTS[name].format(folder=folder), name)
+
+
+def _require_place(store: Store) -> None:
+    """Reject samples that were stored in another folder, if that one has samples, too."""
+    folder, made_in = store.folder.resolve(), store.settings.get("place")
+    if not isinstance(made_in, str) or made_in == f"{folder.parent.name}/{folder.name}":
+        return
+    # A folder that was renamed, or copied alone, is still itself.
+    if (folder.parent.parent / made_in / "asked.json").exists():
+        raise storage.CorruptFileError(
+            f"{store.folder} holds the samples of {made_in}, which is beside it, too; put the "
+            f"files of both back, or move {store.folder} away and evaluate again"
+        )
 
 
 def _require_same(

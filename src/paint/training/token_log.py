@@ -70,7 +70,8 @@ def read_tokens(path: Path) -> dict[int, dict[str, Any]]:
     """Read a token file: by row, its columns in token order, numbers as arrays, text as lists.
 
     Raises:
-        CorruptFileError: the file cannot be read, was changed, or has another schema number.
+        CorruptFileError: the file cannot be read, was changed, has another schema number, or
+            belongs to another step or run.
     """
     hint = (
         f"restore it, or delete it: `paint show --step {step_of(path)}` computes the values again"
@@ -83,6 +84,13 @@ def read_tokens(path: Path) -> dict[int, dict[str, Any]]:
         raise CorruptFileError(
             f"{path}: its schema is {found}, and this version reads {SCHEMA}; use the version of "
             f"paint that wrote it"
+        )
+
+    step, run = str(step_of(path)), read_run_json(path.parent.parent)["id"]
+    if (metadata.get("step"), metadata.get("run")) != (step, run):
+        raise CorruptFileError(
+            f"{path} is of step {metadata.get('step')} of run {metadata.get('run')}, and not of "
+            f"step {step} of run {run}; {hint}"
         )
 
     columns = {name: _values(table, name) for name in table.column_names}

@@ -5,7 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from paint.config.recipe import to_table
-from paint.config.run_folder import read_metrics, read_run
+from paint.config.run_folder import (
+    latest_checkpoint,
+    read_history,
+    read_metrics,
+    read_run,
+    step_of,
+)
 from paint.config.schema import Config
 from paint.core.display import Display
 from paint.evaluation.intervals import compare
@@ -18,12 +24,15 @@ def compare_data(runs: Sequence[Path], display: Display) -> dict[str, Any]:
     """The data of the page.
 
     Raises:
-        RunError: a folder holds no run.
+        RunError: a folder holds no run, or metrics of finished steps are missing.
         CorruptFileError: a file was changed since it was written.
     """
     short = [run.resolve().name for run in runs]
     names = short if len(set(short)) == len(short) else [str(run) for run in runs]
     configs = [read_run(run) for run in runs]
+    for run in runs:
+        saved = latest_checkpoint(run)
+        read_history(run, step_of(saved) if saved else 0)
     validated = [graded_validation(run, display) for run in runs]
     return {
         "name": " · ".join(names),

@@ -10,7 +10,7 @@ import numpy as np
 from paint.config.run_folder import step_of, step_paths
 from paint.core.display import Display
 from paint.core.errors import reason
-from paint.core.storage import FolderInUse
+from paint.core.storage import SUMS, FolderInUse
 from paint.evaluation.grade import policy_names, stored_in, to_graded_samples
 from paint.evaluation.intervals import SHARE, bootstrap
 from paint.evaluation.metrics import GradedSamples, pass_at_k
@@ -35,16 +35,26 @@ def read_graded(folder: Path) -> Graded:
     """Read an evaluation with its stored grades; nothing is regraded or written.
 
     Raises:
-        StoreError: not all samples are graded.
+        StoreError: not all samples are graded, or the checksums that bind both are missing.
         CorruptFileError: a file cannot be read, or was changed since it was written.
     """
     path = folder / "grades.jsonl"
     with reopen_store(folder) as store:
         if not path.exists():
             raise StoreError(f"{folder} is not graded; run `paint grade {folder}`")
+        if store.missing:
+            raise StoreError(
+                f"{folder}: {len(store.missing)} of {len(store.rows)} samples are missing; the "
+                f"same command as before generates them"
+            )
+        if not (folder / SUMS).exists():
+            raise StoreError(
+                f"{folder} has no {SUMS}, so {path.name} may be of other samples; run "
+                f"`paint grade {folder}`"
+            )
         rows = read_grades(folder)
         expected = [(problem.id, sample) for problem, sample in store.rows]
-        if store.missing or [(row["problem"], row["sample"]) for row in rows] != expected:
+        if [(row.get("problem"), row.get("sample")) for row in rows] != expected:
             raise StoreError(f"{path} does not have all stored samples; run `paint grade {folder}`")
         by_row = {(sample.problem, sample.sample): sample for sample in store.samples()}
         samples = [by_row[row] for row in expected]

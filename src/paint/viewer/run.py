@@ -103,6 +103,13 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         for step, rollouts in chosen.items():
             path = tokens_path(run, step)
             logged = read_tokens(path) if path.exists() else {}
+            for rollout in rollouts:
+                tokens = logged.get(rollout["row"], {}).get("token_id")
+                if tokens is not None and tokens.tolist() != rollout["completion_ids"]:
+                    raise RunError(
+                        f"row {rollout['row']} of {run / 'rollouts' / path.stem}.jsonl is not the "
+                        f"completion in {path}; put back the one that was changed"
+                    )
             student = scorer.become_student(step) if scorer else None
             is_exact = student == step - 1
             rows: list[dict[str, Any]] = []
