@@ -119,6 +119,8 @@ def test_wrap_errors_names_place_reason_and_hint() -> None:
         raise PaintError("mine")
     with pytest.raises(KeyboardInterrupt), wrap_errors("x", ConfigError, "y"):
         raise KeyboardInterrupt
+    with pytest.raises(FutureWarning, match=r"^old$"), wrap_errors("x", ConfigError, "y"):
+        raise FutureWarning("old")
     assert reason(ValueError("")) == "ValueError"
 
 

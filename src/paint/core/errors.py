@@ -91,7 +91,8 @@ def wrap_errors(place: object, kind: type[PaintError], hint: str) -> Iterator[No
     """Turn any exception in the block into a ``kind`` with place, reason and hint.
 
     Use it around calls of libraries and of the system only; otherwise a bug in paint would be
-    reported as a fault of the file. PaintError and Interrupted pass unchanged.
+    reported as a fault of the file. PaintError, Interrupted and warnings of libraries, which
+    ``python -W error`` raises, pass unchanged.
 
     Args:
         place: the file, folder, address or setting in question.
@@ -99,7 +100,7 @@ def wrap_errors(place: object, kind: type[PaintError], hint: str) -> Iterator[No
     """
     try:
         yield
-    except (PaintError, Interrupted):
+    except (PaintError, Interrupted, Warning):
         raise
     except Exception as error:
         raise kind(f"{place}: {reason(error)}; {hint}") from error
