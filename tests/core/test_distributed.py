@@ -16,7 +16,7 @@ from paint.core.distributed import (
     require_one_process,
     require_torchrun,
 )
-from paint.core.errors import PaintError
+from paint.core.errors import PaintError, PeerExit
 from paint.inference.vllm.process import free_port
 from processes import in_two_processes
 
@@ -163,6 +163,9 @@ def test_require_all_ranks_unconnected_tasks_are_refused(
         require_all_ranks(accelerator)
     with pytest.raises(ConfigError, match="eval runs in one process"):
         require_one_process("eval")
+    by_accelerate.setenv("SLURM_PROCID", "1")
+    with pytest.raises(PeerExit):  # the first one gives the command, once
+        require_all_ranks(accelerator)
     by_accelerate.setenv("WORLD_SIZE", "1")  # one rank, in one of two tasks
     require_all_ranks(accelerator)
 

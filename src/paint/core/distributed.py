@@ -36,6 +36,9 @@ AGENT_SECONDS = 60
 _COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which launchers give the number of processes; the first one set counts."""
 
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+"""Variables in which launchers give a process its number."""
+
 _IGNORED = {
     "ACCELERATE_USE_FSDP": "FSDP",
     "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
@@ -74,6 +77,8 @@ def require_all_ranks(accelerator: Accelerator) -> None:
     variable, launched = _launched()
     if launched == accelerator.num_processes:
         return
+    if any(os.environ.get(name, "0") != "0" for name in _RANKS):
+        raise PeerExit(_status(ConfigError()))  # the first process gives the command
     if variable == "WORLD_SIZE":
         raise ConfigError(
             f"{launched} processes were launched, and accelerate sees {accelerator.num_processes}; "
