@@ -360,3 +360,17 @@ def test_merged_engine_merges_adapter_only_while_generating(
     assert len(seen) > 2
     assert all(merged == {True} for merged in seen)
     assert is_merged() == {False}
+
+
+def test_generate_passes_cache_by_the_name_that_decoder_takes(policy: Policy) -> None:
+    """transformers 5.24 calls past_key_values cache."""
+    engine, decoder = LocalEngine(policy, batch_size=2), policy.base.get_decoder()
+    prompts, sampling = [[5, 6, 7], [8, 9]], Sampling(1.0, 1.0, -1, 8)
+    expected = engine.generate(prompts, sampling, [0, 1])
+    forward = decoder.forward
+
+    def renamed(*, position_ids: Tensor, cache: Any = None, **options: Any) -> Any:
+        return forward(position_ids=position_ids, past_key_values=cache, **options)
+
+    decoder.forward = renamed
+    assert engine.generate(prompts, sampling, [0, 1]) == expected

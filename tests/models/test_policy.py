@@ -3,6 +3,7 @@
 import json
 import logging
 import re
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    PreTrainedModel,
+)
 
 from conftest import DEMO, move
 from paint.config import schema as cfg
@@ -160,6 +167,30 @@ def test_merge_preserves_student_outputs_and_student(trained: Policy, tmp_path: 
     torch.testing.assert_close(before, all_logits_alone(merged), rtol=1e-3, atol=1e-3)
     after = trained.lm_head(trained.hidden_states(PROMPTS, COMPLETIONS))
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
+
+
+def test_load_policy_names_that_transformers_renamed_do_not_warn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Warnings are errors here. transformers 5.24 warns so where peft asks for the old name."""
+
+    def renamed(model: PreTrainedModel) -> bool:
+        message = "`is_gradient_checkpointing` is deprecated and will be removed in v6."
+        warnings.warn(message, FutureWarning, stacklevel=2)
+        return False
+
+    monkeypatch.setattr(PreTrainedModel, "is_gradient_checkpointing", property(renamed))
+    assert load_policy(DEMO, seed=0).tuning == "lora"
+
+
+def test_merge_keeps_generation_settings(demo_copy: Path, tmp_path: Path) -> None:
+    own = json.loads((demo_copy / "generation_config.json").read_text())
+    own |= {"temperature": 0.6, "top_p": 0.95, "do_sample": True, "bos_token_id": 1}
+    (demo_copy / "generation_config.json").write_text(json.dumps(own))
+    policy = load_policy(replace(DEMO, path=str(demo_copy)), seed=0)
+    assert policy.base.generation_config.temperature is None
+    merge(policy, tmp_path / "merged")
+    assert json.loads((tmp_path / "merged/generation_config.json").read_text()) == own
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from itertools import takewhile
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -205,11 +206,13 @@ class LocalEngine(Engine):
     ) -> _Batch:
         """Run the model on n more tokens of every row; mask includes them."""
         decoder = self.policy.base.get_decoder()
-        options = {}
-        if "position_ids" in signature(decoder.forward).parameters:
+        parameters = signature(decoder.forward).parameters
+        # Since transformers 5.24 it is called cache, and the old name warns.
+        options: dict[str, Any] = {"cache" if "cache" in parameters else "past_key_values": cache}
+        if "position_ids" in parameters:
             options["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         states = decoder(
-            input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **options
+            input_ids=ids, attention_mask=mask, use_cache=True, **options
         ).last_hidden_state
         # Only the last state, without its token dimension: torch would copy the head for each row.
         return _Batch(rows, self.policy.lm_head(states[:, -1]).float(), mask, cache)

@@ -10,10 +10,10 @@ start, and neither padding nor the other rows of a batch change a row.
 
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +37,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from transformers.utils.logging import disable_progress_bar
 
 from paint.config import schema as cfg
+from paint.config.recipe import require_bitsandbytes
 from paint.core.device import require_dtype
 from paint.core.errors import PaintError, format_short, format_value, wrap_errors
 from paint.demo.files import model_path
@@ -377,8 +378,7 @@ def _quantization(config: cfg.ModelConfig, device: torch.device | str) -> dict[s
     """Arguments with which transformers quantizes the layers on loading, as a vLLM server does."""
     if config.quantization == "none":
         return {}
-    if find_spec("bitsandbytes") is None:
-        raise ImportError("model.quantization nf4 needs bitsandbytes: pip install 'paint[nf4]'")
+    require_bitsandbytes("model.quantization nf4")
     quantization = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type=config.quantization,
@@ -565,7 +565,12 @@ def _with_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> 
     )
     adapter._register_custom_module({nn.Linear: MemoryEfficientLoraLinear})
     place = f"model.lora_targets {config.lora_targets}, model.lora_rank {config.lora_rank}"
-    with wrap_errors(place, PolicyError, "name linear layers of the model, and a smaller rank"):
+    with (
+        wrap_errors(place, PolicyError, "name linear layers of the model, and a smaller rank"),
+        warnings.catch_warnings(),
+    ):
+        # peft asks for the old name of a property that transformers renamed in 5.24.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         return peft.get_peft_model(base, adapter)
 
 

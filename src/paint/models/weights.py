@@ -7,10 +7,12 @@ from typing import Any, Literal
 
 import peft
 import torch
+from huggingface_hub import try_to_load_from_cache
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from paint.config import schema as cfg
 from paint.core import storage
@@ -135,7 +137,7 @@ def load_trained(policy: Policy, folder: Path) -> None:
 
 
 def merge(policy: Policy, folder: Path) -> None:
-    """Save base + adapter as one model, for serving elsewhere.
+    """Save base + adapter as one model with the base's generation settings, for serving elsewhere.
 
     Rounding to the model's dtype may lose a small adapter. So generation during training never uses
     merged weights (docs/fidelity.md, D4).
@@ -148,6 +150,15 @@ def merge(policy: Policy, folder: Path) -> None:
         }
         policy.base.save_pretrained(folder, state_dict=weights)
         policy.tokenizer.save_pretrained(folder)
+
+    # The policy samples without them (paint.models.policy), and others should sample as before.
+    name = policy.tokenizer.name_or_path
+    settings = Path(model_path(name), GENERATION_CONFIG_NAME)
+    if not Path(model_path(name)).is_dir():
+        cached = try_to_load_from_cache(name, GENERATION_CONFIG_NAME)
+        settings = Path(cached) if isinstance(cached, str) else settings
+    if settings.is_file():
+        storage.write_atomic(folder / GENERATION_CONFIG_NAME, settings.read_bytes())
 
 
 def _sort_targets(path: Path) -> None:
