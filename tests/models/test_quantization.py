@@ -32,7 +32,10 @@ NF4 = replace(DEMO, quantization="nf4")
         {"rollout": {"engine": "merged"}},
     ],
 )
-def test_nf4_incompatible_settings_are_refused(change: Sections) -> None:
+def test_nf4_incompatible_settings_are_refused(
+    monkeypatch: pytest.MonkeyPatch, change: Sections
+) -> None:
+    monkeypatch.setattr("paint.config.recipe.require_bitsandbytes", lambda setting: None)
     config = changed("demo-paint", {"model": {"quantization": "nf4"}}, change)
     with pytest.raises(ConfigError, match=r"model\.quantization nf4"):
         require_trainable(config)
@@ -46,9 +49,13 @@ def test_nf4_server_command_quantizes_same_weights() -> None:
 
 
 def test_nf4_without_bitsandbytes_names_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paint.models.policy.find_spec", lambda name: None)
-    with pytest.raises(PolicyError, match="pip install 'paint\\[nf4\\]'"):
-        load_policy(NF4, seed=0)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for refused in (
+        lambda: load_policy(NF4, seed=0),
+        lambda: require_trainable(changed("demo-paint", {"model": {"quantization": "nf4"}})),
+    ):
+        with pytest.raises(ConfigError, match=r"quantization nf4 .*pip install bitsandbytes"):
+            refused()
 
 
 @pytest.fixture

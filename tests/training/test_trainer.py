@@ -34,7 +34,7 @@ from paint.core.storage import (
     lock_folder,
     write_json,
 )
-from paint.data.problems import Problem, batch_indices
+from paint.data.problems import DataError, Problem, batch_indices
 from paint.grading.base import Grade
 from paint.grading.math.grader import is_correct
 from paint.inference.adapter_sync_check import LogprobMismatchError
@@ -753,3 +753,30 @@ def test_trackers_receive_every_metric(tmp_path: Path) -> None:
         [row["loss"] for row in metrics]
     )
     assert set(metrics[0]) - {"step"} <= set(accumulator.Tags()["scalars"])
+
+
+def test_trackers_get_name_and_id_of_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[dict[str, Any]] = []
+
+    def note(_: Accelerator, project: str, config: Any, init_kwargs: dict[str, Any]) -> None:
+        opened.append(init_kwargs)
+
+    monkeypatch.setattr(Accelerator, "init_trackers", note)
+    for steps in (1, 2):
+        batch = {"steps": steps, "batch_size": 2}
+        config = small(train=batch, log={"trackers": ["tensorboard"]})
+        train(config, tmp_path / "first", resume=steps == 2)
+    run_id = read_run_json(tmp_path / "first")["id"]
+    assert opened[0]["wandb"] == {"name": "first", "id": run_id, "resume": "allow"}
+    assert opened[0]["trackio"] == {"name": f"first-{run_id}", "resume": "allow"}
+    assert opened[0] == opened[1]
+
+
+def test_train_missing_column_is_said_before_anything_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paint.training.trainer.load_policy", lambda *_, **__: pytest.fail("loads"))
+    path = write_problems(tmp_path / "problems.jsonl", [{"question": "1 + 1?", "answer": "2"}])
+    with pytest.raises(DataError, match="problem"):
+        train(small(data={"path": path}), tmp_path / "run")
+    assert capsys.readouterr().out == ""

@@ -143,6 +143,15 @@ def require_paths(config: Config) -> None:
             )
 
 
+def require_bitsandbytes(setting: str) -> None:
+    """Require the package that a setting with this value needs. Raises ConfigError."""
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            f"{setting} needs bitsandbytes, which is not installed: pip install bitsandbytes, or "
+            f"leave the setting out"
+        )
+
+
 def require_trainable(config: Config) -> None:
     """Raise ConfigError unless paths, trackers, dtype and engine suit what is trained."""
     require_paths(config)
@@ -154,12 +163,10 @@ def require_trainable(config: Config) -> None:
                 f"pip install {tracker}, or remove it"
             )
 
-    is_8bit = config.train.optimizer == "adamw8bit"
-    if is_8bit and importlib.util.find_spec("bitsandbytes") is None:
-        raise ConfigError(
-            'train.optimizer "adamw8bit" needs bitsandbytes, which is not installed: '
-            'pip install bitsandbytes, or set it to "adamw"'
-        )
+    if config.train.optimizer == "adamw8bit":
+        require_bitsandbytes("train.optimizer adamw8bit")
+    if config.model.quantization == "nf4":
+        require_bitsandbytes("model.quantization nf4")
 
     model, engine = config.model, config.rollout.engine_type
     is_full = model.train_mode == "full"

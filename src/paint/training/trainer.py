@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 
 from paint.config.recipe import require_trainable, to_table
-from paint.config.run_folder import RunError, latest_checkpoint, step_of, step_paths
+from paint.config.run_folder import RunError, latest_checkpoint, read_run_json, step_of, step_paths
 from paint.config.schema import Config, ConfigError, TeacherConfig
 from paint.core.display import Clock, Display
 from paint.core.distributed import (
@@ -118,7 +118,6 @@ def train(
             )
         if ranks > 1:
             display.note(f"{ranks} ranks")
-        _plan(config, ranks, accelerator.device, display)
 
         # Refused now, not after the model is loaded or after the first rollouts.
         candidates = read_problems(config.data)
@@ -126,6 +125,7 @@ def train(
             require_slope(config.divergence)
         if config.objective.impl == "triton":
             triton_row_work(accelerator.device)
+        _plan(config, ranks, accelerator.device, display)
 
         policy = load_policy(config.model, seed=config.train.seed, device=accelerator.device)
         # The teacher is the policy as it is before a checkpoint is loaded. Live weights are the
@@ -166,7 +166,13 @@ def train(
                 display.note(f"resuming after step {done} of {folder}")
             if config.log.trackers:
                 flat = {f"{name}.{k}": str(v) for name in table for k, v in table[name].items()}
-                accelerator.init_trackers(config.log.project, config=flat)
+                name, run_id = folder.absolute().name, read_run_json(folder)["id"]
+                # A resumed run goes on in the tracker's run of the same id or name.
+                own = {
+                    "wandb": {"name": name, "id": run_id, "resume": "allow"},
+                    "trackio": {"name": f"{name}-{run_id}", "resume": "allow"},
+                }
+                accelerator.init_trackers(config.log.project, config=flat, init_kwargs=own)
 
             # SFT without validation asks no engine, and starts no server.
             opened: AbstractContextManager[Engine] = nullcontext(LocalEngine(policy, batch_size=1))
