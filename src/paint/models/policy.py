@@ -584,4 +584,7 @@ def _checkpoint_gradients(model: peft.PeftModel | PreTrainedModel) -> None:
             module.attention_dropout = 0.0
 
     model.enable_input_require_grads()
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    # Renamed in transformers 5.24, which warns of the old name.
+    names = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+    enable = next(getattr(model, name) for name in names if hasattr(model, name))
+    enable({"use_reentrant": False})
