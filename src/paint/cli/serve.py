@@ -21,7 +21,7 @@ class Serve:
     """The recipe that is trained. It stands before the flags."""
     config: Settings
     host: str = "0.0.0.0"
-    """Address to listen on; 0.0.0.0 is all of the machine's."""
+    """Address to listen on; 0.0.0.0 is all of the machine's, open to the network."""
     port: Annotated[int, bounded(int, 1, 65_000)] = 8000
     """Port of the first server, in [1, 65000]."""
     gpus: GpuOptions = ONE_PROCESS
