@@ -240,6 +240,17 @@ def test_resume_command_of_killed_rank_is_that_of_its_launch(
     assert resume_command(["--nnodes", "1"], line.split()) == expected
 
 
+@pytest.mark.parametrize(("host", "is_open"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_serve_dry_run_names_host_that_is_open_to_network(
+    machine: Machine, capsys: pytest.CaptureFixture[str], host: str, is_open: bool
+) -> None:
+    machine(1)
+    launcher.serve(Request(1, dry_run=True), DEMO, host=host, port=8000)
+    command, *notes = capsys.readouterr().out.splitlines()
+    assert f"--host {host} " in command
+    assert [f"# --host {host} is open to the network" in note for note in notes] == [True] * is_open
+
+
 def test_serve_on_public_host_requires_key(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -264,6 +264,11 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
     if request.dry_run:
         for variables, command in commands:
             print(_shown(variables, command))
+        if host not in ("127.0.0.1", "::1", "localhost"):
+            print(
+                f"# --host {host} is open to the network: whoever has {API_KEY} can use and change "
+                f"the servers. --host takes the address of one network of this machine."
+            )
         return 0
     key = os.environ.get(API_KEY)
     if not key:
@@ -421,7 +426,8 @@ def _gpus_of_machine(request: Request) -> tuple[list[str], float]:
     On a machine without any, NO_GPU and 0.
     """
     # In another process: one that has asked CUDA cannot be pinned any more.
-    found = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True).stdout
+    line = [sys.executable, "-P", "-c", COUNT]
+    found = subprocess.run(line, capture_output=True, text=True).stdout
     sizes = [float(size) for size in found.split()]
     if not sizes:
         return [NO_GPU] * request.gpus, 0.0
