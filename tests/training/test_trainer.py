@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -780,3 +781,23 @@ def test_train_missing_column_is_said_before_anything_is_loaded(
     with pytest.raises(DataError, match="problem"):
         train(small(data={"path": path}), tmp_path / "run")
     assert capsys.readouterr().out == ""
+
+
+def test_accumulate_transfers_values_of_a_micro_batch_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes: list[torch.Size] = []
+    to_list = torch.Tensor.tolist
+
+    def counted(tensor: torch.Tensor) -> Any:
+        if sys._getframe(1).f_code.co_name == "accumulate":
+            shapes.append(tensor.shape)
+        return to_list(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", counted)
+    train(small(train={"steps": 1}), tmp_path / "run")
+    totals, *values = shapes  # of two micro-batches of four rows each
+    assert totals == (2,)
+    assert len(values) == 2
+    tokens = read_metrics(tmp_path / "run")[0]["rollout_tokens"]
+    assert sum(shape[1] for shape in values) == tokens

@@ -6,6 +6,7 @@ accumulate the gradient and update the student. The loss does not depend on micr
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from accelerate import Accelerator
@@ -145,10 +146,15 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
         weight = loss_counts(micro, options)[unit] / max(total[unit], 1)
         setup.accelerator.backward(loss * weight)
 
-        columns = {name: column.split(completion_lengths(micro)) for name, column in values.items()}
-        for i, rollout in enumerate(micro):
-            tokens = {name: parts[i].tolist() for name, parts in columns.items()}
+        # One transfer for all values, since each waits for the device. Wider floats change nothing.
+        kind = reduce(torch.promote_types, (column.dtype for column in values.values()))
+        table = torch.stack([column.detach().to(kind) for column in values.values()]).tolist()
+        start = 0
+        for rollout, length in zip(micro, completion_lengths(micro), strict=True):
+            rows = zip(values, table, strict=True)
+            tokens = {name: row[start : start + length] for name, row in rows}
             scored.append(ScoredRollout(rollout, tokens))
+            start += length
 
     for _ in range(missing):  # sharded layers: every rank takes part in every pass
         setup.accelerator.backward(0 * score(micros[-1])[0])
