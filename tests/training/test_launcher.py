@@ -368,7 +368,8 @@ def at_step(process: "subprocess.Popen[str]", run: Path, step: int) -> list[psut
 
 def real_servers(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those of them that answer requests; not their engines and watchdogs."""
-    return [process for process in processes if command_line(process).startswith(SERVER)]
+    started = SERVER.partition("env OMP_NUM_THREADS=1 ")[2]  # env has become the server
+    return [process for process in processes if command_line(process).startswith(started)]
 
 
 def servers_started(run: Path) -> int:
