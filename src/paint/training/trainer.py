@@ -58,6 +58,7 @@ from paint.training.prompt_filter import (
     warn_template_mismatch,
 )
 from paint.training.rollouts import OFF_POLICY_KL_WARNING, ScoredRollout
+from paint.training.step_times import MEASURED, bottleneck
 from paint.training.token_log import write_tokens
 from paint.training.train_step import (
     Setup,
@@ -241,6 +242,7 @@ def loop(
             )
             accelerator.log(metrics, step=done)
 
+    seconds: list[dict[str, float]] = []  # of the first steps, by phase
     with run_log.stop_signals(signals), display.running(config.steps, done):
         try:
             if done % config.checkpoint_every == 0 or done == config.steps:
@@ -256,6 +258,9 @@ def loop(
                         setup, folder, display, scored, gradient_norm, clock, done + 1
                     )
                 done += 1
+                seconds.append(clock.seconds)
+                if len(seconds) == MEASURED:
+                    display.note(bottleneck(setup.config, accelerator.num_processes, seconds))
                 if setup.callbacks:
                     is_stopped = bool(any_rank_signal([int(is_stopped)]))
                 signal_number = any_rank_signal(signals)

@@ -1,0 +1,56 @@
+"""What bounds a run: seconds of its first steps, and the split of its GPUs that would be faster."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.training.step_times import bottleneck
+from paint.training.trainer import train
+from runs import changed
+
+
+def asking(gpus: str, rollout: dict[str, Any] | None = None) -> Any:
+    """A run whose servers have these GPUs, separated by spaces; "": none."""
+    servers = {"engine": "vllm", "server_gpus": gpus.split()} if gpus else {}
+    return changed("demo-paint", {"train": {"batch_size": 8}, "rollout": servers | (rollout or {})})
+
+
+SLOW = {"sync": 90.0, "rollout": 90.0, "loss": 90.0}
+"""The first step, which is not counted."""
+
+
+@pytest.mark.parametrize(
+    ("servers", "rollout", "ranks", "step", "split"),
+    [
+        ("4 5 6 7", {}, 4, {"sync": 0.1, "rollout": 8.9, "loss": 0.5, "update": 0.5}, "2+6"),
+        ("4 5 6 7", {}, 4, {"sync": 0.1, "rollout": 0.9, "loss": 8.0, "update": 1.0}, "6+2"),
+        ("4 5 6 7", {}, 4, {"rollout": 5.0, "loss": 5.0}, None),
+        ("4,5 6,7", {}, 4, {"rollout": 9.0, "loss": 1.0}, "2+6"),  # servers of two GPUs
+        ("2 3 4 5 6 7", {}, 2, {"rollout": 1.0, "loss": 99.0}, "7+1"),
+        ("4 5 6 7", {"off_policy_steps": 1}, 4, {"wait": 6.0, "loss": 3.0}, "2+6"),
+        ("4 5 6 7", {"off_policy_steps": 1}, 4, {"loss": 3.0}, None),
+        ("0 1", {"colocate": True}, 2, {"rollout": 9.0, "loss": 1.0}, None),
+        ("", {}, 1, {"rollout": 9.0, "loss": 1.0}, None),
+    ],
+)
+def test_bottleneck_names_split_that_is_faster(
+    servers: str, rollout: dict[str, Any], ranks: int, step: dict[str, float], split: str | None
+) -> None:
+    said = bottleneck(asking(servers, rollout), ranks, [SLOW, step, step])
+    assert ("--split" in said) == (split is not None)
+    assert split is None or f"`--split {split}`" in said
+
+
+def test_bottleneck_estimates_seconds_of_split() -> None:
+    steps = [SLOW, {"rollout": 790.0, "loss": 0.25}, {"rollout": 810.0, "loss": 0.25}]
+    assert bottleneck(asking("4 5 6 7"), 4, steps) == (
+        "steps take 800 s: rollouts 800 s, update 0.25 s; with `--split 1+7` a step would take "
+        f"about {800 * 4 / 7 + 1:.0f} s"
+    )
+
+
+def test_train_says_what_bounds_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = {"steps": 4, "batch_size": 2}
+    train(changed("demo-paint", {"rollout": {"max_new_tokens": 8}, "train": few}), tmp_path)
+    assert capsys.readouterr().out.count("s: rollouts ") == 1
