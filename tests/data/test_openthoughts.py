@@ -325,6 +325,23 @@ def test_openthoughts_decisions_with_other_settings_are_refused(tmp_path: Path) 
         make_training_data(tmp_path / "out", benchmarks=[])
 
 
+def test_openthoughts_changed_source_is_refused(tmp_path: Path) -> None:
+    run(tmp_path, GOOD)
+    before = (tmp_path / "out.jsonl").read_bytes()
+    for rows in (GOOD[:-1], [*GOOD, row(30)]):
+        with pytest.raises(DataError, match=r"out\.decided\.jsonl.*\(the content of the source\)"):
+            run(tmp_path, rows)
+    assert (tmp_path / "out.jsonl").read_bytes() == before
+    # Decisions are complete without their source, too.
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    source.unlink()
+    quiet = Display(enabled=False)
+    again = make_training_data(
+        out, benchmarks=BENCHMARKS, source=str(source), sample=3, deadline=0.5, display=quiet
+    )
+    assert (again.sampled, source.exists()) == (3, False)
+
+
 def test_openthoughts_report_matches_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,7 +127,8 @@ def make_training_data(
 
     Raises:
         DataError: the source cannot be read, a file cannot be written, existing decisions were made
-            with other settings, or `out` does not end in .jsonl.
+            with other settings or from a local source whose content was another, or `out` does not
+            end in .jsonl.
         CorruptFileError: a line of the existing decisions cannot be read.
         FolderInUse: another process writes the same file.
     """
@@ -150,6 +151,11 @@ def make_training_data(
     }
     with wrap_errors(out.parent, DataError, "name another file"):
         out.parent.mkdir(parents=True, exist_ok=True)
+
+    if Path(source).exists():
+        with wrap_errors(source, DataError, "name a file or folder that can be read"):
+            digests = map(storage.digest_of_file, data_files(Path(source)))
+            settings["source_sha256"] = storage.digest(*digests)
 
     with storage.lock_folder(out.parent, f".{out.name}.lock"):
         rows, is_complete = _resume(decided, settings)
@@ -355,9 +361,9 @@ def _resume(decided: Path, settings: dict[str, Any]) -> tuple[int, bool]:
 
     changed = [name for name in settings if first.get(name) != settings[name]]
     if lines > 1 and changed:
+        what = ", ".join(changed).replace("source_sha256", "the content of the source")
         raise DataError(
-            f"{decided} was made with other settings ({', '.join(changed)}); "
-            "delete it, or write to another file"
+            f"{decided} was made with other settings ({what}); delete it, or write to another file"
         )
 
     is_complete = "rows" in last
