@@ -169,8 +169,13 @@ def _sort_targets(path: Path) -> None:
 
 
 def _require_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
-    """Refuse weights that are not finite, before the policy is changed."""
+    """Refuse weights that are no finite real numbers, before the policy is changed."""
     for name, value in weights.items():
+        if not value.is_floating_point():
+            raise PolicyError(
+                f"{folder}: {name} is stored as {str(value.dtype).removeprefix('torch.')}, and "
+                f"weights are floating-point numbers; train it again"
+            )
         if not value.isfinite().all():
             raise PolicyError(f"{folder}: {name} has values that are not finite; train it again")
 
