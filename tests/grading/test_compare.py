@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from paint.grading.base import Item
 from paint.grading.math.compare import explain_gold
 from paint.grading.math.grader import MathGrader, is_correct
+from paint.grading.math.parse import _Formula
 
 CASES = r"""
 # complex numbers and equations with them
@@ -530,6 +531,68 @@ x^{-1} <- \frac{1}{x}
 ! \sqrt{x+1} <- \sqrt{x}+1
 ! x^{y^z} <- (x^y)^z
 ! \log_a b <- \log_b a
+
+# as JSON and models leave them
+\frac{33}{100} <- \\frac{33}{100}
+3\sqrt{13} <- 3\\sqrt{13}
+\left( 3, \frac{\pi}{2} \right) <- \\left( 3, \\frac{\\pi}{2} \\right)
+5\text{ cm} <- 5 \\text{ cm} \ \checkmark
+\begin{pmatrix}1\\x\end{pmatrix} <- \\begin{pmatrix}1\\\\x\\end{pmatrix}
+\begin{pmatrix}1\\x\end{pmatrix} <- \begin{bmatrix} 2/2 \\x\end{bmatrix}
+5 <- = 5
+5 <- \approx 5
+5‰ <- 5
+5‰ <- 0.005
+150000000 <- 1.5e8
+0.00015 <- 1.5e-4
+\frac{1}{2} <- The answer is: $\frac{1}{2}$.
+5 <- \text{The answer is 5}
+B <- \text{Option B}
+600 <- {\large 600}
+600 <- 600 \checkmark
+(3, 4] <- ]3, 4]
+(0,1)\cup[2,3) <- ]0,1[ \cup [2,3[
+E_{1},E_{2} <- E_2, E_1
+28\% <- 28 percent
+I,II,III,IV <- \{I, II, III, IV\}
+I,II,III <- II, III \text{ and } I
+\begin{cases}1 & \text{if } x>0\\2 & x<0\end{cases} <- \begin{cases}1,&x>0, \\ 2, & x<0.\end{cases}
+45 <- 1+2+\cdots+9 = 45
+45 <- |S| = 9 \cdot 5 = 45
+45 <- \text{total} = 9\cdot 5 = 45
+4210_{5} <- (4210)_5
+(4210)_{5} <- 4210 \text{ (base 5)}
+\angle ABC <- \angle CBA
+(10,-7) <- y=-7,\ x=10
+! \begin{pmatrix}1\\x\end{pmatrix} <- \begin{bmatrix}x\\1\end{bmatrix}
+! 5 <- \ge 5
+! 5 <- < 5
+! \ge 5 <- 5
+! 5\% <- 5‰
+! n^2 <- n^2 \text{ if } n>2, \text{ otherwise } 0
+! 2 <- 2 \text{ if } n \text{ is even, else } 3
+! 1.5e8 <- 1.5e7
+! 3e-1 <- 0.3
+! 5 <- The answer is 6
+! B <- Option C
+! [3, 4] <- ]3, 4]
+! E_{1},E_{2} <- E_1,E_3
+! I,II,III <- I, II
+! \begin{cases}1 & x>0\\2 & x<0\end{cases} <- \begin{cases}1, & x>0 \\ 1, & x<0\end{cases}
+! 45 <- 1+2+\cdots+9 = 46
+! 45 <- 45 = 1+2+\cdots
+! 4210_{5} <- 4210 \text{ (base 6)}
+! \angle ABC <- \angle BCA
+! 7 <- 7 \text{ is wrong}
+! 7 <- 7'
+! 1,3 <- [1, 3]
+! (-7,10) <- y=-7,\ x=10
+! 9^{9^{9}} <- 9^{9^{9}}+1
+2000\sqrt{3} <- x = 2000\sqrt{3} \approx 3464
+\frac{9}{4} <- \frac{9}{4} = 2.3
+! \frac{9}{4} <- x = \frac{9}{4} = 2.27
+! 3464.1 <- 3465.1
+! 2000\sqrt{3} <- x = 2000\sqrt{3} = 3465.1
 """
 
 
@@ -572,6 +635,12 @@ def test_grader_equal_is_symmetric(verdicts: dict[tuple[str, str], bool]) -> Non
     with MathGrader(workers=2, deadline=20) as grader:
         both = grader.equal([*pairs, *((answer, gold) for gold, answer in pairs)])
     assert both == [verdicts[pair] for pair in pairs] * 2
+
+
+def test_formula_overrides_methods_that_the_parser_has() -> None:
+    own = {name for name in vars(_Formula) if not name.startswith("__")}
+    assert own == {"convert_postfix_list", "convert_atom_expr", "parse_number"}
+    assert own <= vars(_Formula.__base__).keys()
 
 
 FRACTIONS = st.fractions(max_denominator=60).filter(lambda number: abs(number) < 100)

@@ -7,11 +7,13 @@ algebra, which may take for ever: paint.grading.math.grader gives each pair a pr
 which can be ended.
 
 Forgiven: a unit, a percent or currency sign, a name (`x =`), a condition or a remark that only one
-side has, the order of a list, decimals that agree to six places.
+side has, the order of a list, decimals that agree to six places, doubled backslashes, words such as
+"The answer is", sizes, `\checkmark`.
 
-Not forgiven: two different units or conditions, units that scale (7\text{K} is 7000), another order
-in a tuple or a ranking, open ends of an interval for closed ones, a tuple for a set in braces, dots
-for omitted terms unless both texts are the same. What cannot be decided is not right.
+Not forgiven: two different units or conditions, units that scale (7\text{K} is 7000), an inequality
+for a number, another order in a tuple or a ranking, open ends of an interval for closed ones, a
+tuple for a set in braces, an interval for a list, dots for omitted terms unless both texts are the
+same. What cannot be decided is not right.
 
 Left out: several boxes read as one list, bounds found by solving (x^2 < 4 for -2 < x < 2).
 """
@@ -52,12 +54,21 @@ _ESCAPE_OR_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 _DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _WRAPPER = r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox)\s*\{"
+# What is said around an answer, and how large it is set.
+_SAID = re.compile(
+    rf"^(?:(?:{_WRAPPER}\s*)?[Tt]he\s+(?:final\s+)?answer\s+is[\s:]*\}}?|\\therefore(?![A-Za-z]))\s*"
+    rf"|^(?:{_WRAPPER}\s*)?(?:Option|Choice|Answer)[\s:]*\}}?\s*(?=\(?[A-Z]\)?\}}?$)"
+    r"|\\(?:[lL]arge|LARGE|[hH]uge|small)(?![A-Za-z])\s*|\s*\\checkmark$"
+)
+_OF_CASES = re.compile(rf"{_WRAPPER}\s*(?:if|for|when)?\s*\}}|[,;.](?=\s*(?:&|\\\\|\\end))")
 _WRAPPED = re.compile(rf"{_WRAPPER}([^{{}}]*)\}}")
 _SEPARATOR = r"(?:,\\!\s*|\{,\}|\\[,;: ]|[, ~])"
 _INTEGER = re.compile(rf"([+\-\u2212]?)\s*([0-9]{{1,3}}(?:{_SEPARATOR}[0-9]{{3}})+|[0-9]+)")
 
 # What stands before a value: x = and a currency sign.
-_NAME = re.compile(r"(?:[^0-9=<>!:{}]|\{[^0-9={}]*\})+=(?=[^=]+$)")
+_NAME = re.compile(
+    rf"(?:[^0-9=<>!:{{}}]|\{{[^0-9={{}}]*\}}|\^\{{-1\}}|_[0-9])+=(?=[^=]+$)|\s*{_WRAPPER}[^{{}}]*\}}\s*="
+)
 _CURRENCY_SIGN = r"\\?\$|€|£|\\pounds(?![a-z])|\\text\s*\{\s*\\?\$\s*\}"
 _CURRENCY = re.compile(rf"\s*({_CURRENCY_SIGN})")
 
@@ -67,7 +78,7 @@ _POWER = r"(?:\s*\^\s*(?:\{\s*-?[0-9]\s*\}|[0-9]))?"
 _WRAPPED_UNIT = rf"{_WRAPPER}(?!\s*[ei]\s*\}})[^{{}}]*\}}{_POWER}"  # \mathrm{i} is a number
 _RAISED_CIRCLE = r"\^\s*(?:\\circ|\{\s*\\circ\s*\})"
 _DEGREE_SIGN = rf"{_RAISED_CIRCLE}(?:\s*[CF](?![A-Za-z]))?|\\degree(?![A-Za-z])|°"
-_PERCENT_SIGN = r"(?:\\?%|(?:percent(?:age)?|pct)(?![a-z]))"
+_PERCENT_SIGN = r"(?:\\?%|‰|\\permil(?![A-Za-z])|(?:percent(?:age)?|pct)(?![a-z]))"
 _PLAIN_WORD = r"(?<![A-Za-z\\])[a-z]{4,}"
 _ABBREVIATION = (  # only after a blank: 2km may be 2 times k times m
     r"(?<=[\s~,;:!])(?:[cmk]m|[km]?g|ft|lb|oz|hr|min|sec|mph|[ap]\.?m)"
@@ -75,36 +86,44 @@ _ABBREVIATION = (  # only after a blank: 2km may be 2 times k times m
 _PLAIN_UNIT = rf"(?:{_PLAIN_WORD}|{_ABBREVIATION})\b{_POWER}"
 _BASE = r"(?<=[0-9])_(?:[0-9]|\{[0-9]+\})"  # 52_8: forgiven like a unit
 _ONE_UNIT = rf"(?:{_WRAPPED_UNIT}|{_DEGREE_SIGN}|{_PERCENT_SIGN}|{_PLAIN_UNIT}|{_BASE})"
+_WRITTEN_BASE = re.compile(  # 52 (base 8) is 52_{8}, and so is (52)_8
+    rf"\(?([0-9]+)\)?(?:\\[,; ]|[\s~])*(?:_\{{?|(?:{_WRAPPER}\s*)?\(?base\s*\$?)([0-9]+)[$)}}\s]*"
+)
 _UNIT = re.compile(rf"(?:{_GAP}{_ONE_UNIT})+\s*$")
 
 # Words after a number that change it instead of counting something.
 _CHANGING_WORDS = """
 and or not if unless except than least most plus minus half halves squared cubed factorial
-impossible k K M B bn mn tenth tenths hundredth hundredths thousandth thousandths score
+impossible is isn wrong incorrect false k K M B bn mn tenth tenths hundredth hundredths thousandth
+thousandths score
 """
 _CHANGING_WORD = rf"(?<![A-Za-z])(?:{'|'.join(_CHANGING_WORDS.split())})(?![A-Za-z])"
 _FURTHER_NUMBER = r"(?<!mod)(?<!base)[\s~][0-9]"  # 2 hours 30 minutes
 _NO_UNIT = re.compile(rf"{_CHANGING_WORD}|{_FURTHER_NUMBER}")
 
 # Units are compared part by part, each in one spelling.
-_UNIT_PART = re.compile(r"[ap]\.m|[A-Za-z]+|[%°$€£]|[\^_]?[^A-Za-z0-9]*[0-9]+")
+_UNIT_PART = re.compile(r"[ap]\.m|[A-Za-z]+|[%‰°$€£]|[\^_]?[^A-Za-z0-9]*[0-9]+")
 _SPELLINGS = """
 cm centimeter centimetre; mm millimeter millimetre; km kilometer kilometre; m meter metre
 in inch inche; ft foot feet; yd yard; mi mile; g gram; kg kilogram; lb pound; oz ounce; s sec second
-min minute; h hr hour; l liter litre; $ dollar; % percent percentage pct; ° degree deg circ
-^{2 square sq; ^{3 cubic cu; am a.m; pm p.m
+min minute; h hr hour; l liter litre; $ dollar; % percent percentage pct; ‰ permil
+° degree deg circ; ^{2 square sq; ^{3 cubic cu; am a.m; pm p.m
 """
 _SAME_UNIT = {
     name: unit
     for unit, *names in map(str.split, re.split("[;\n]", _SPELLINGS.strip()))
     for name in names
 }
-_PERCENT, _DEGREE = frozenset("%"), frozenset("°")
+_PERCENT, _PERMILLE, _DEGREE = frozenset("%"), frozenset("‰"), frozenset("°")
 
 _POWERS = {"dozen": "12", "hundred": "10^2", "thousand": "10^3"}
 _POWERS |= {"million": "10^6", "billion": "10^9", "trillion": "10^{12}"}
 _MAGNITUDE = re.compile(
     rf"(?<=[0-9])(?:[\s~]|\\[,;: ])*+({_WRAPPER}\s*)?({'|'.join(_POWERS)})(?![A-Za-z])"
+)
+# 1.5e-8 and 15e8; 3e-1 may be a formula with Euler's number.
+_SCIENTIFIC = re.compile(
+    r"(?<![A-Za-z0-9.}])(?:([0-9]+\.[0-9]+)[eE]([+-]?[0-9]+)|([0-9]+)[eE]([0-9]+))(?![A-Za-z0-9.])"
 )
 # 7\text{K} is 7000, but 7\text{ K} may be a temperature.
 _SHORT_MAGNITUDE = re.compile(rf"(?<=[0-9]){_WRAPPER}([KkMB]|bn|mn)\}}")
@@ -131,6 +150,8 @@ _CONDITION = re.compile(
     rf"((?:(?<![A-Za-z\\])(?:{_CONDITION_WORDS})(?![A-Za-z])|\\forall|{_MEMBERSHIP}).*)$",
     re.DOTALL,
 )
+_ROMAN = re.compile("[ivx]+")
+_OTHERWISE = re.compile(r"(?<![A-Za-z])(?:otherwise|else)(?![A-Za-z])")  # two answers in one
 _UNIVERSAL = re.compile(r"for\s+(?:all|any|every|each)|\\forall|where|with|about|approx|by|i\.e\.")
 
 _SMALL_WORD = re.compile(r"(?<![A-Za-z\\])(?:of|is|the|in|to|at|on|per|each)(?![A-Za-z])")
@@ -229,7 +250,8 @@ def compare_symbolic(given: str, gold: str) -> Reason:
                 return "right"
             if not (isinstance(value, Scalar) and isinstance(expected, Scalar)):
                 continue
-            for sign, factor in ((_PERCENT, Rational(1, 100)), (_DEGREE, pi / 180)):
+            scales = {_PERCENT: Rational(1, 100), _PERMILLE: Rational(1, 1000), _DEGREE: pi / 180}
+            for sign, factor in scales.items():
                 if unit == gold_unit or sign not in (unit, gold_unit):
                     continue
                 a, b = (
@@ -308,7 +330,11 @@ def _same_choice(given: str, gold: str) -> bool:
 def _condition(text: str) -> tuple[str, str]:
     """An answer without what is said of it behind, and that: n^2, for all n > 2."""
     condition = _CONDITION.search(text)
-    if condition is None or not re.match(r"[^A-Za-z]|[A-Za-z](?![A-Za-z])", text):
+    if (
+        condition is None
+        or _OTHERWISE.search(text)
+        or not re.match(r"[^A-Za-z]|[A-Za-z](?![A-Za-z])", text)
+    ):
         return text, ""
     answer = text[: condition.start()]
     if len(re.findall(r"[(\[]|\\{", answer)) > len(re.findall(r"[)\]]|\\}", answer)):
@@ -325,7 +351,10 @@ def _compatible(condition: str, other: str) -> bool:
 
 
 def _prose(text: str) -> str:
-    return re.sub(r",?\s*\band\b,?\s*", ", ", normalize(text).casefold())
+    """Words in one spelling; Roman numerals, as of statements, in one order and without braces."""
+    words = re.sub(r",?\s*\band\b,?\s*", ", ", normalize(text).casefold())
+    numerals = words.removeprefix(r"\{").removesuffix(r"\}").replace(" ", "").split(",")
+    return ", ".join(sorted(numerals)) if all(map(_ROMAN.fullmatch, numerals)) else words
 
 
 def _leaves_out(text: str) -> bool:
@@ -335,11 +364,19 @@ def _leaves_out(text: str) -> bool:
 
 def _quantities(given: str, gold: str) -> tuple[str, frozenset[str], str, frozenset[str]]:
     """Both answers, each followed by its unit, without the unit and without a lone side's name."""
+    given, gold = _result(given, gold), _result(gold, given)
     if "=" not in gold:
         given = _unnamed(given)
     elif "=" not in given:
         gold = _unnamed(gold)
     return (*_quantity(given), *_quantity(gold))
+
+
+def _result(text: str, other: str) -> str:
+    """The last side of a chain with dots, for a value: 1 + 2 + ... + 9 = 45."""
+    last = text.rpartition("=")[2]
+    is_chain = "=" not in other and _leaves_out(text) and not _leaves_out(last)
+    return last if is_chain else text
 
 
 def _unnamed(text: str) -> str:
@@ -350,6 +387,7 @@ def _unnamed(text: str) -> str:
 
 def _quantity(text: str) -> tuple[str, frozenset[str]]:
     """A number without its unit, and the unit in one spelling; empty where there is none."""
+    text = _SCIENTIFIC.sub(r"\1\3\\cdot 10^{\2\4}", text)
     text = _SHORT_MAGNITUDE.sub(lambda letter: rf"\cdot {_SHORT_POWERS[letter[1]]}", text)
     text = _MAGNITUDE.sub(lambda word: rf"\cdot {_POWERS[word[2]]}{word[1] or ''}", text)
     currency = _CURRENCY.match(text)
@@ -372,14 +410,25 @@ def _quantity(text: str) -> tuple[str, frozenset[str]]:
 
 def _bare(text: str) -> str:
     r"""The content of its box, if any, without math delimiters, an outer \text and a full stop."""
-    text = _without_stop(boxed(text) or text).removeprefix(r"\displaystyle").lstrip()
+    text = _without_stop(_undoubled(boxed(text) or text)).removeprefix(r"\displaystyle").lstrip()
     for left, right in _DELIMITERS:
         if len(text) > len(left) + len(right) and text.startswith(left) and text.endswith(right):
             text = _without_stop(text[len(left) : -len(right)])
             break
 
     wrapped = _WRAPPED.fullmatch(text)
-    return _without_stop(wrapped[1]) if wrapped else text
+    text = _SAID.sub("", _without_stop(wrapped[1]) if wrapped else text)
+    if r"\begin{cases}" in text:
+        text = _OF_CASES.sub("", text)
+    base = _WRITTEN_BASE.fullmatch(text)
+    return rf"{base[1]}_{{{base[2]}}}" if base else text.strip(" $")
+
+
+def _undoubled(text: str) -> str:
+    r"""Commands with one backslash, where JSON has left two: \\frac; in a matrix two end a row."""
+    if not re.search(r"(?<!\\)\\(?!\\)", text):
+        return text.replace(r"\\", "\\")
+    return text if r"\begin" in text else re.sub(r"\\\\(?=[A-Za-z])", r"\\", text)
 
 
 def _without_stop(text: str) -> str:

@@ -5,7 +5,8 @@ r"""Parser of answers: numbers, formulas, statements, lists, regions and sets by
 Lists, tuples, chains, unions and `\pm` are taken apart here, where their order, names and brackets
 are still seen. latex2sympy, math-verify's parser, reads formulas only, with four changes: factors
 are multiplied (it adds 5(4), as if it were a mixed number), decimals are exact, `I` is a letter,
-and Greek letters are no constants.
+and Greek letters are no constants. Its public function takes no such changes, so its class is used,
+which is private: pyproject.toml pins it.
 """
 
 import re
@@ -31,6 +32,7 @@ class Scalar:
 
     expr: Any
     is_decimal: bool = False  # written with a decimal point, so perhaps rounded
+    place: Rational | None = None  # of the last written digit, of a number in digits
 
     def __str__(self) -> str:
         return str(self.expr)
@@ -91,6 +93,21 @@ _SIGNS = """
 ( langle lparen; ) rangle rparen; ∪ cup bigcup; ∩ cap bigcap; ∖ setminus backslash; ∓ mp; < lt; > gt
 """  # noqa: RUF001
 _COMMANDS = {name: sign for sign, *names in map(str.split, _SIGNS.split(";")) for name in names}
+
+
+def _as_closed(text: re.Match[str]) -> str:
+    """]0, 1] is (0, 1], in unions too."""
+    open_end = r"([\[\]])([^\[\](),]+,[^\[\](),]+)([\[\]])"
+    return re.sub(open_end, lambda m: "[("[m[1] == "]"] + m[2] + "])"[m[3] == "["], text[0])
+
+
+def _as_angle(angle: re.Match[str]) -> str:
+    """∠CBA is ∠ABC, and no product."""
+    points = re.findall(r"[A-Z](?:_\{[0-9]+\})?", angle[1])
+    letters = "".join(min(points, points[::-1])).translate(str.maketrans("", "", "_{}"))
+    return rf"\mathrm{{angle{letters}}}"
+
+
 _SPELLINGS = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -101,6 +118,9 @@ _SPELLINGS = [
         (r"(?<=lim_\{)([A-Za-z])→", r"\1\\to "),
         (r"(?<![A-Za-z])lg(?![A-Za-z])", "log_{10}"),
         (r"(?<![A-Za-z\\])infinity(?![A-Za-z])", "∞"),
+        (r"(?<![A-Za-z\\{])E(?=_)", r"\\mathrm{E}"),  # not Euler's number
+        (r"^\](.*)|(.*)\[$", _as_closed),
+        (r"∠((?:\s*[A-Z](?:_\{[0-9]+\})?){3})", _as_angle),
         (r"[½¼¾]", lambda sign: {"½": "{1/2}", "¼": "{1/4}", "¾": "{3/4}"}[sign[0]]),
     )
 ]
@@ -122,7 +142,8 @@ _MATRIX = re.compile(
 _PERIOD = r"\\(?:overline|bar|dot)\s*\{\s*([0-9]{1,20})\s*\}"
 _REPEATING = re.compile(rf"([0-9]*)\.([0-9]*){_PERIOD}")
 _MIXED = re.compile(r"(?<![0-9.,}\])A-Za-z])([0-9]+)\\frac\{([0-9]+)\}\{([0-9]+)\}(?![\^])")
-_NO_NUMBER = re.compile(r"[0-9]_|[0-9] [0-9]")
+_DIGITS = re.compile(r"-?[0-9]*(?:\.([0-9]+))?")
+_NO_NUMBER = re.compile(r"[0-9]_|[0-9] [0-9]|[0-9]\s*(?:\^\{)?'")
 _ANGLE_FUNCTION = "sin|cos|tan|cot|sec|csc"
 _FUNCTION = re.compile(
     rf"(?<![A-Za-z\\])(?<!_\{{)((?:arc)?(?:{_ANGLE_FUNCTION})h?|log|ln|exp|max|min)(?![A-Za-z])"
@@ -293,7 +314,7 @@ def _part(text: str) -> Value:
 
 
 def _statement(sides: list[str], relations: list[str]) -> Value:
-    if not sides[0].strip():  # = 5
+    if not sides[0].strip() and relations[0] in "=≈":  # = 5
         sides, relations = sides[1:], relations[1:]
     values = tuple(map(_part, sides))
     if not relations:
@@ -362,7 +383,9 @@ def _scalar(text: str) -> Scalar:
         value = None
     if not isinstance(value, Expr):
         raise AnswerParseError
-    return Scalar(value, re.search(r"\.[0-9]", text) is not None)
+    digits = _DIGITS.fullmatch(text)
+    place = Rational(1, 10 ** len(digits[1] or "")) if digits else None
+    return Scalar(value, re.search(r"\.[0-9]", text) is not None, place)
 
 
 _CONFIG = ConversionConfig(lowercase_symbols=False)

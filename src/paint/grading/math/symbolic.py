@@ -18,7 +18,7 @@ from zlib import crc32
 
 import sympy
 from mpmath import mp, mpc, mpf  # type: ignore[import-untyped]
-from sympy import Add, Derivative, I, Mul, Pow, oo
+from sympy import Abs, Add, Derivative, I, Mul, Pow, oo
 from sympy.core.function import AppliedUndef
 
 from paint.grading.math.parse import Builder, Listing, Region, Scalar, Statement, Value
@@ -37,7 +37,6 @@ POINTS, WHOLE_POINTS, FEWEST_POINTS = 9, 40, 3
 MOST_BITS = 1 << 21  # of an exact power; larger ones are computed with rounding
 MOST_OF_FACTORIAL = 100_000
 ABSOLUTE, RELATIVE = 1e-6, 1e-5  # what rounding may change in a number with a decimal point
-CARELESS = 0.02  # in a chain such as x = 1/3 = 0.33
 
 _COMPLEX_NAMES = {"z", "w", "math{omega}"}
 _WHOLE_NAMES = {"k", "m", "n", "N"}
@@ -150,6 +149,8 @@ def _agree_at(
         gap, size = abs(x - y), max(abs(x), abs(y))
         if not mp.isfinite(gap):
             raise Undefined
+        if not any(map(_names, exprs)) and mp.mag(size) > mp.prec // 2:
+            raise Undefined  # so large that the last digits are not seen
         if is_rounded:
             return bool(gap <= min(ABSOLUTE, RELATIVE * size))
         return bool(gap <= mpf(10) ** (-mp.dps // 2) * max(size, 1))
@@ -293,8 +294,9 @@ def _values(statement: Statement) -> list[Value]:
     if len(scalars) != len(values):
         return []
     said: list[Value] = [scalars[0]]
-    for later, earlier in pairwise(scalars):
-        if _consistent(earlier, later):
+    signs = reversed(statement.relations)
+    for (later, earlier), sign in zip(pairwise(scalars), signs, strict=False):
+        if _consistent(earlier, later, is_rounded=sign == "≈"):
             said.append(earlier)
         elif has_name and _names(earlier.expr):  # A = pi r^2 = 9 pi
             break
@@ -303,14 +305,16 @@ def _values(statement: Statement) -> list[Value]:
     return said
 
 
-def _consistent(a: Scalar, b: Scalar) -> bool:
+def _consistent(a: Scalar, b: Scalar, *, is_rounded: bool) -> bool:
+    """Whether a step of a chain is true, if need be to one unit of its last written place."""
     if _same_scalars(a, b):
         return True
-    if not (a.is_decimal or b.is_decimal) or _names(a.expr) | _names(b.expr):
+    places = [side.place for side in (a, b) if side.place and (side.is_decimal or is_rounded)]
+    if not places or _names(a.expr) | _names(b.expr):
         return False
     try:
         x, y = (mp.mpmathify(_number(side.expr, _World("real"))) for side in (a, b))
-        return bool(abs(x - y) <= CARELESS * max(abs(x), abs(y)))
+        return bool(abs(x - y) <= mp.mpmathify(max(places)))
     except Exception:
         return False
 
@@ -321,7 +325,10 @@ def _name(statement: Statement) -> Any:
     if not isinstance(first, Scalar):
         return None
     factors = Mul.make_args(first.expr)
-    is_name = all(_is_name(factor.base if factor.is_Pow else factor) for factor in factors)
+    bases = [
+        factor.args[0] if factor.is_Pow or factor.func is Abs else factor for factor in factors
+    ]
+    is_name = all(map(_is_name, bases))
     is_inverse = all(factor.exp == -1 for factor in factors if factor.is_Pow)  # f^{-1}(x)
     return first.expr if is_name and is_inverse else None
 
@@ -412,12 +419,16 @@ def _same_listings(a: Listing, b: Listing) -> bool:
     orders = [{"{}": "set", "": "list", "or": "list"}.get(x.brackets, "tuple") for x in (a, b)]
     if set(orders) == {"set", "tuple"}:
         return False
+    if len(a.parts) == 2 and "list" in orders and "[" in f"{a.brackets}{b.brackets}"[:1]:
+        return False  # an interval
     if orders == ["tuple", "tuple"] and len(a.parts) == 2 and a.brackets != b.brackets:
         return False
 
     names = [_names_of(x) for x in (a, b)]
     is_ordered = "tuple" in orders or a.is_ranking or b.is_ranking or any(len(x) > 1 for x in names)
     if is_ordered and not all(names):
+        # y = 3, x = 1 is (1, 3).
+        a, b = (_by_name(x) if len(own) > 1 else x for x, own in zip((a, b), names, strict=True))
         return all(values_equal(x, y) for x, y in zip(a.parts, b.parts, strict=True))
     return _matched(a.parts, b.parts)
 
@@ -426,6 +437,12 @@ def _names_of(listing: Listing) -> set[Any]:
     """The names of assignments; none if other parts are among them."""
     names = {_name(part) if isinstance(part, Statement) else None for part in listing.parts}
     return set() if None in names else names
+
+
+def _by_name(listing: Listing) -> Listing:
+    if listing.brackets:
+        return listing
+    return replace(listing, parts=tuple(sorted(listing.parts, key=str)))
 
 
 def _without_twins(listing: Listing) -> Listing:
