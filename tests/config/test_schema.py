@@ -234,8 +234,7 @@ BAD: list[tuple[Any, str, list[Any]]] = [
     (RolloutConfig, "top_k", [0, -2]),
     (RolloutConfig, "max_new_tokens", [0]),
     (RolloutConfig, "batch_size", [0]),
-    # No scheme; servers with the local engine.
-    (RolloutConfig, "urls", [("node1:8000",), ("http://node1:8000",)]),
+    (RolloutConfig, "urls", [("node1:8000",)]),  # no scheme
     (RolloutConfig, "max_logprob_mismatch", [0.0, -1.0, float("nan")]),
     (RolloutConfig, "server", ["", " "]),
     (RolloutConfig, "server_timeout", [0.0, float("inf")]),

@@ -43,7 +43,7 @@ def of_model(path: str, config: Config = SERVED, **changes: object) -> Config:
 
 
 def test_choose_split_without_owned_server_uses_ranks_only() -> None:
-    assert choose_split(RECIPE, 8) == Split(8, 0, False, 'rollout.engine is "local"')
+    assert choose_split(RECIPE, 8) == Split(8, 0, False, 'rollout.engine is "auto"')
     elsewhere = replace(SERVED, rollout=replace(SERVED.rollout, urls=("http://a:1",)))
     split = choose_split(elsewhere, 8, 2)
     assert (split.trainers, split.servers, split.shared) == (16, 0, False)

@@ -641,7 +641,7 @@ def test_server_command_has_model_adapter_and_user_arguments() -> None:
     model = replace(config.model, lora_rank=40)
     line = server_command(model, rollout, 8123, max_tokens=8192 + 1024, positions=1024)
     assert line[:5] == ["env", "A=1", "vllm", "serve", config.model.path]
-    flags = dict(zip(line[5:17:2], line[6:17:2], strict=True))
+    flags = dict(zip(line[5:21:2], line[6:21:2], strict=True))
     assert flags == {
         "--host": "127.0.0.1",
         "--port": "8123",
@@ -649,8 +649,10 @@ def test_server_command_has_model_adapter_and_user_arguments() -> None:
         "--max-model-len": "1024",  # the positions, fewer than 8,192 and 1,024 tokens
         "--max-lora-rank": "64",
         "--max-loras": "1",
+        "--max-num-seqs": "32",
+        "--hf-overrides": '{"head_dtype": "float32"}',
     }
-    assert line[17:] == ["--enable-lora", "--enable-sleep-mode", "--dtype", "half", "-x", "a b"]
+    assert line[21:] == ["--enable-lora", "--enable-sleep-mode", "--dtype", "half", "-x", "a b"]
     ahead = replace(rollout, colocate=False, off_policy_steps=3)
     line = server_command(model, ahead, 8123, max_tokens=9216, positions=None)
     assert line[line.index("--max-loras") + 1] == "4"

@@ -11,7 +11,7 @@ from paint.config.recipe import from_table, read_recipe, require_trainable
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.inference.engine import Engine
-from paint.inference.registry import ENGINES, engine_type, server_engine
+from paint.inference.registry import AUTO, ENGINES, engine_type, server_engine
 from paint.training.launcher import with_servers_enabled
 from paint.training.trainer import train
 
@@ -26,7 +26,8 @@ def comparisons(path: Path) -> list[str]:
         if isinstance(node, (ast.Compare, ast.match_case)):
             part = node.pattern if isinstance(node, ast.match_case) else node
             names = [n.value for n in ast.walk(part) if isinstance(n, ast.Constant)]
-            found += [f"{path.name}:{part.lineno}" for name in names if name in ENGINES]
+            # Other settings have an "auto", too.
+            found += [f"{path.name}:{part.lineno}" for n in names if n in ENGINES and n != AUTO]
     return found
 
 
@@ -52,9 +53,9 @@ def test_engine_type_properties_equal_those_of_class(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("vlm", r'must be one of local, vllm, merged, or module:name, got "vlm"$'),
-        ("", r'must be one of local, .*, got ""$'),
-        ("a b:C", r'must be one of local, .*, got "a b:C"$'),
+        ("vlm", r'must be one of auto, local, vllm, merged, or module:name, got "vlm"$'),
+        ("", r'must be one of auto, .*, got ""$'),
+        ("a b:C", r'must be one of auto, .*, got "a b:C"$'),
         ("no_such.module:C", r"no_such\.module cannot be imported: .*PYTHONPATH$"),
         ("extensions.shout_engine:Whisper", r"extensions\.shout_engine has no Whisper$"),
         ("pathlib:Path", r"has no is_remote and no takes_adapters and no from_setup; see "),
@@ -65,10 +66,20 @@ def test_engine_type_unknown_name_is_refused(name: str, message: str) -> None:
         RolloutConfig(engine=name)
 
 
+def test_rollout_config_servers_with_local_engine_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r'^rollout.urls must be empty .*"local"'):
+        RolloutConfig(engine="local", urls=("http://node1:8000",))
+    with pytest.raises(ConfigError, match=r"^rollout.server_gpus must be empty "):
+        RolloutConfig(engine="local", server_gpus=("0",))
+    assert RolloutConfig(urls=("http://node1:8000",)).engine_type.is_remote
+
+
 def test_read_recipe_unknown_engine_names_recipe(tmp_path: Path) -> None:
     recipe = tmp_path / "x.toml"
     recipe.write_text('[rollout]\nengine = "sglang"\n')
-    with pytest.raises(ConfigError, match=r"x\.toml: rollout\.engine must be one of local, vllm, "):
+    with pytest.raises(
+        ConfigError, match=r"x\.toml: rollout\.engine must be one of auto, local, vllm, "
+    ):
         read_recipe(recipe)
 
 

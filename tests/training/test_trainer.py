@@ -712,7 +712,8 @@ def test_merged_engine_mismatch_is_small_in_float32(tmp_path: Path, run: Path) -
 
 def test_run_folder_stores_config_versions_and_requested_files(run: Path) -> None:
     facts = json.loads((run / "run.json").read_text())
-    assert from_table(facts["config"]) == read_run(run) == small()
+    # Of auto, what it became.
+    assert from_table(facts["config"]) == read_run(run) == small(rollout={"engine": "local"})
     assert facts["versions"]["torch"] == version("torch")
     assert facts["git"] is None or len(facts["git"].removesuffix("-dirty")) == 40
     assert {path.name for path in run.iterdir() if not path.name.startswith(".")} == {
@@ -729,7 +730,7 @@ def test_run_folder_stores_config_versions_and_requested_files(run: Path) -> Non
 def test_run_can_be_extended_but_not_shortened(tmp_path: Path, run: Path) -> None:
     train(small(train={"steps": 2}), tmp_path / "grown")
     train(small(), tmp_path / "grown", resume=True)
-    assert read_run(tmp_path / "grown") == small()
+    assert read_run(tmp_path / "grown") == small(rollout={"engine": "local"})
     assert_same(adapter(tmp_path / "grown"), adapter(run))
     with pytest.raises(RunError, match="not lowered to 1"):
         train(small(train={"steps": 1}), tmp_path / "grown", resume=True)

@@ -31,7 +31,7 @@ from paint.core.settings import (
     validate_path,
     within,
 )
-from paint.inference.registry import EngineType, engine_type
+from paint.inference.registry import EngineType, engine_type, resolved_engine
 from paint.objective.divergences import Divergence, find_divergence
 from paint.objective.options import ObjectiveConfig as ObjectiveConfig
 
@@ -148,10 +148,11 @@ class DataConfig(Section):
 class RolloutConfig(Section):
     """How completions are sampled, and where."""
 
-    engine: str = "local"
-    """Inference engine: local is the training process itself; vllm is vLLM servers with base +
-    adapter (docs/how-to/vllm.md); merged is local with the adapter merged into the rounded weights,
-    for comparison only; module:Class is your own engine."""
+    engine: str = "auto"
+    """Inference engine: auto is vllm where torch sees a GPU and a server can be started, and local
+    elsewhere; local is the training process itself; vllm is vLLM servers with base + adapter
+    (docs/how-to/vllm.md); merged is local with the adapter merged into the rounded weights, for
+    comparison only; module:Class is your own engine."""
     temperature: float = setting(1.1, *TEMPERATURE)
     """Sampling temperature, in [0.001, 1000] (paper: Experimental Details, 1.1 in training, 1.0 in
     evaluation)."""
@@ -205,7 +206,7 @@ class RolloutConfig(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        engine = engine_type(self.engine)
+        engine = self.engine_type
         _require_no_secrets(self)
         are_addresses = all(_is_address(url) for url in self.urls)
         allowed = "addresses that start with http:// or https:// and a host"
@@ -231,8 +232,8 @@ class RolloutConfig(Section):
 
     @property
     def engine_type(self) -> EngineType:
-        """The properties of the engine."""
-        return engine_type(self.engine)
+        """The properties of the engine; auto with named servers generates on them."""
+        return engine_type(resolved_engine(self.engine, bool(self.urls or self.server_gpus)))
 
     @property
     def owns_servers(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from paint.config.schema import ConfigError
 from paint.core.errors import format_value
 from paint.estimate.memory import Rows
-from paint.estimate.plan import CARDS, Plan, gb, server_of
+from paint.estimate.plan import CARDS, PROBLEM, SOLUTION, Plan, gb, server_of
 
 CPU_TOKENS = 4096
 """train.micro_batch_tokens on a CPU (ours: more tokens are padding there, and no faster)."""
@@ -116,6 +116,11 @@ def _refuse(plan: Plan) -> None:
         and fits(replace(plan, config=rounded))
     ):
         found.append("--model.quantization nf4")
+    tokens = server.tokens - config.rollout.max_new_tokens
+    if tokens >= PROBLEM + SOLUTION:
+        data = replace(config.data, max_prompt_tokens=tokens)
+        if fits(replace(plan, config=replace(config, data=data))):
+            found.append(f"--data.max-prompt-tokens {tokens}")
     apart = replace(plan.split, shared=False)
     if plan.split.shared and fits(replace(plan, split=apart)):
         found.append("servers on GPUs of their own (--gpus 2 --split 1+1)")
@@ -123,7 +128,7 @@ def _refuse(plan: Plan) -> None:
         if capacity > plan.capacity and fits(replace(plan, capacity=capacity)):
             found.append(f"GPUs of {capacity / 1e9:.0f} GB")
             break
-    changes = "; or ".join(found) or "a smaller model, or larger GPUs"
+    changes = "; or ".join(found[:3]) or "a smaller model, or larger GPUs"
     together = ", which also train" if plan.split.shared else ""
     raise ConfigError(
         f"model.path {format_value(model.path)}: a server may use {plan.server_share:.0%} of "

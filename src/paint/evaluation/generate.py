@@ -24,7 +24,6 @@ from paint.data.problems import DataError, Problem
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
-from paint.inference.registry import engine_type
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.models.weights import ADAPTER, load_trained, read_lora, weights_digest
@@ -67,7 +66,7 @@ def load_eval_policy(
 ) -> Policy:
     """Load the policy to evaluate: on the CPU if servers generate, else on own_device()."""
     # With servers, this process only writes adapters and checks log-probs; they use the GPU.
-    device = "cpu" if engine_type(rollout.engine).is_remote else own_device()
+    device = "cpu" if rollout.engine_type.is_remote else own_device()
     return load_policy(model, seed=seed, device=device)
 
 

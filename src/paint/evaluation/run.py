@@ -28,7 +28,7 @@ from paint.evaluation.overrides import manual_labels
 from paint.grading.math.grader import MathGrader
 from paint.grading.registry import find_grader
 from paint.inference.engine import sampling_from
-from paint.inference.registry import engine_type
+from paint.inference.resolve import resolve_evaluation
 from paint.models.weights import own_dtype, read_adapter_shape, trained_in
 
 ADAPTER_SHAPE = ["lora_rank", "lora_alpha", "lora_targets"]
@@ -65,7 +65,10 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
     if isinstance(find_grader(evaluation.grader), MathGrader):
         for benchmark in benchmarks:
             name_unparsed(benchmark.name, benchmark.problems, display.note)
-    if model.train_mode == "full" and not engine_type(evaluation.rollout.engine).takes_full_weights:
+    is_full = model.train_mode == "full"
+    rollout = resolve_evaluation(evaluation.rollout, display, is_full=is_full)
+    evaluation = replace(evaluation, rollout=rollout)
+    if is_full and not rollout.engine_type.takes_full_weights:
         raise ConfigError(
             f'rollout.engine must be "local" for runs of model.train_mode "full", got '
             f'"{evaluation.rollout.engine}": servers load adapters only. A checkpoint\'s model/ '

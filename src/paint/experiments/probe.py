@@ -41,6 +41,7 @@ from paint.experiments.ablations import CONTROLS
 from paint.grading.math.compare import boxed
 from paint.grading.registry import find_grader
 from paint.inference.engine import derive_seed, sampling_from
+from paint.inference.resolve import resolve_evaluation
 from paint.models.policy import Policy
 from paint.objective.anchors import contains, normalize
 from paint.training.prompt_filter import filter_problems
@@ -99,7 +100,8 @@ def probe(
     validate_probe(config, problems, samples, ratios, shown)
     require_one_process("paint probe")
     display = Display()
-    config = replace(config, model=base_as_rank1_adapter(config.model))
+    rollout = resolve_evaluation(config.rollout, display, is_full=False)
+    config = replace(config, model=base_as_rank1_adapter(config.model), rollout=rollout)
 
     policy = load_eval_policy(config.model, config.rollout)
     longest: ContextSource = "other" if "other" in shown else "own"

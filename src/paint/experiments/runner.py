@@ -56,6 +56,7 @@ from paint.evaluation.metrics import GradedSamples
 from paint.experiments.eval_protocols import EvalProtocol
 from paint.experiments.report import BASE, Result, by_step, read_results, write_results
 from paint.grading.registry import find_grader
+from paint.inference.resolve import resolve_evaluation, resolve_training
 from paint.models.weights import trained_in
 from paint.training.trainer import train
 
@@ -89,6 +90,10 @@ class ExperimentRun:
         earlier = range(train.checkpoint_every, train.steps, train.checkpoint_every)
         return [*(earlier if every_checkpoint else ()), train.steps]
 
+    def resolved(self) -> "ExperimentRun":
+        """With the engine that ``auto`` is on this machine."""
+        return ExperimentRun(self.name, resolve_training(self.config, Display(enabled=False)))
+
     def with_seed(self, seed: int) -> "ExperimentRun":
         train = replace(self.config.train, seed=seed)
         return ExperimentRun(self.name, replace(self.config, train=train))
@@ -117,6 +122,10 @@ def run_experiment(
         Interrupted: a signal ended a training, which is saved.
         PaintError: any other error of a training or an evaluation.
     """
+    is_full = any(run.config.model.train_mode == "full" for run in runs)
+    rollout = resolve_evaluation(protocol.rollout, display, is_full=is_full)
+    protocol = replace(protocol, rollout=rollout)
+    runs = [run.resolved() for run in runs]
     base = _require_comparable(runs)
     steps = {run.name: run.steps(every_checkpoint=every_checkpoint) for run in [base, *runs]}
     if every_checkpoint and all(len(evaluated) == 1 for evaluated in steps.values()):

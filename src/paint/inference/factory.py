@@ -12,6 +12,7 @@ from paint.config import schema as cfg
 from paint.core.display import Display
 from paint.core.distributed import run_on_rank0
 from paint.data.problems import Problem
+from paint.estimate.sizing import ServerFlags
 from paint.inference.adapter_sync_check import check_adapter_sync
 from paint.inference.engine import Engine, RemoteEngine, sampling_from
 from paint.inference.rank0 import Rank0Engine
@@ -29,6 +30,7 @@ class EngineSetup:
         model: the model that the policy was loaded from, and that servers load.
         folder: the run's folder, for logs and adapters.
         max_tokens: maximum length of prompt and completion together.
+        server_flags: sizes of a server of the run's own that shares the trainer's GPU.
     """
 
     policy: Policy
@@ -37,6 +39,7 @@ class EngineSetup:
     folder: Path
     display: Display
     max_tokens: int
+    server_flags: ServerFlags | None = None
 
 
 @contextmanager

@@ -40,7 +40,11 @@ class EngineType:
         return load_object(self.class_name, "rollout.engine", ENGINES)
 
 
+AUTO = "auto"
+"""vLLM or local, as paint.inference.resolve decides; until then it has local's properties."""
+
 ENGINES = {
+    AUTO: EngineType("paint.inference.local:LocalEngine", server_engine="vllm"),
     "local": EngineType("paint.inference.local:LocalEngine", server_engine="vllm"),
     "vllm": EngineType(
         "paint.inference.vllm.engine:VllmEngine", is_remote=True, server_engine="vllm"
@@ -66,6 +70,11 @@ def engine_type(name: str) -> EngineType:
         )
     server_engine = name if engine.is_remote else ""
     return EngineType(name, engine.is_remote, engine.takes_adapters, server_engine)
+
+
+def resolved_engine(name: str, has_servers: bool) -> str:
+    """The engine that ``auto`` is with servers, or without; any other is itself."""
+    return ("vllm" if has_servers else "local") if name == AUTO else name
 
 
 def server_engine(name: str) -> str:

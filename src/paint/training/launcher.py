@@ -28,7 +28,7 @@ from paint.config.run_folder import RunError, fixed_differences, read_run
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import PaintError, format_short, wrap_errors
 from paint.demo.files import model_path
-from paint.inference.registry import server_engine
+from paint.inference.registry import resolved_engine, server_engine
 from paint.inference.vllm.process import (
     API_KEY,
     LOG,
@@ -43,7 +43,8 @@ from paint.inference.vllm.process import (
 from paint.launch import GPUS, SHUTDOWN_SECONDS
 
 if TYPE_CHECKING:
-    from paint.estimate.plan import Split
+    from paint.estimate.plan import Plan, Split
+    from paint.estimate.sizing import ServerFlags
 
 COUNT = """
 import torch
@@ -96,12 +97,14 @@ class Placement:
         servers: the GPUs of each server, as ``rollout.server_gpus``.
         shared: the same GPUs train and serve, in turns.
         reason: why, in words.
+        memory: bytes of the smallest GPU; 0 without GPUs.
     """
 
     trainers: tuple[str, ...]
     servers: tuple[str, ...]
     shared: bool
     reason: str
+    memory: float
 
     @property
     def environment(self) -> dict[str, str]:
@@ -147,18 +150,19 @@ def place_ranks(request: Request, config: Config, ranks: tuple[int, int]) -> Pla
     is_cpu = NO_GPU in gpus
     size = 1 if is_cpu else size
     servers = [",".join(served[i : i + size]) for i in range(0, len(served), size)]
-    return Placement(
-        tuple(gpus[: split.trainers]), tuple(servers), split.shared and not is_cpu, split.reason
-    )
+    trainers, shared = tuple(gpus[: split.trainers]), split.shared and not is_cpu
+    return Placement(trainers, tuple(servers), shared, split.reason, memory)
 
 
 def with_servers(config: Config, placement: Placement) -> Config:
     """The config with the servers of a placement; without any, the ranks generate."""
+    rollout = config.rollout
     if not placement.servers:
-        return config
+        engine = resolved_engine(rollout.engine, bool(rollout.urls))
+        return _with_rollout(config, engine=engine)
     return _with_rollout(
         config,
-        engine=server_engine(config.rollout.engine),
+        engine=server_engine(rollout.engine),
         server_gpus=placement.servers,
         colocate=placement.shared,
     )
@@ -458,19 +462,44 @@ def _print_plan(
     Args:
         tokens: the longest sequence that is requested; None where it depends on the prompts.
     """
+    from paint.estimate.report import start_line
+    from paint.estimate.sizing import server_flags
+
     print(f"# {placement}")
+    sizes = None
+    if placement.trainers and placement.memory:
+        plan = None
+        with suppress(ConfigError):  # a model that is not planned
+            plan = _plan_of(config, placement)
+        if plan:
+            print(f"# {start_line(plan)}")
+            sizes = server_flags(plan) if placement.shared else None
     if ranks:
         print(_shown(placement.environment, ranks))
     for number, gpus in enumerate(placement.servers):
-        command = _server_command(config, gpus, "PORT", tokens or 0)
+        command = _server_command(config, gpus, "PORT", tokens or 0, sizes=sizes)
         if tokens is None:
             command[command.index("--max-model-len") + 1] = "LONGEST"
         print(f"# server {number}, started by the first of them")
         print(_shown(gpu_environment(gpus), command))
 
 
+def _plan_of(config: Config, placement: Placement) -> "Plan":
+    from paint.estimate.plan import Split, make_plan
+
+    trainers = len(placement.trainers)
+    serving = sum(len(gpus.split(",")) for gpus in placement.servers)
+    split = Split(trainers, serving, placement.shared, placement.reason)
+    return make_plan(config, max(trainers, serving), memory=placement.memory, split=split)
+
+
 def _server_command(
-    config: Config, gpus: str, port: str, tokens: int, host: str = "127.0.0.1"
+    config: Config,
+    gpus: str,
+    port: str,
+    tokens: int,
+    host: str = "127.0.0.1",
+    sizes: "ServerFlags | None" = None,
 ) -> list[str]:
     positions = None  # of a model that is no folder, only its loading tells
     with suppress(OSError, ValueError):
@@ -483,6 +512,7 @@ def _server_command(
         max_tokens=tokens,
         positions=positions if isinstance(positions, int) else None,
         gpus=gpus,
+        sizes=sizes,
         host=host,
     )
     command[command.index("--port") + 1] = port

@@ -34,6 +34,7 @@ from paint.core.storage import lock_folder
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
 from paint.estimate.plan import Split, make_plan, require_fit
 from paint.estimate.report import start_line
+from paint.estimate.sizing import ServerFlags, server_flags
 from paint.evaluation.grade import summarise_folders
 from paint.evaluation.validation import Validation, load_validation, validate
 from paint.grading.base import Grade
@@ -41,6 +42,7 @@ from paint.grading.registry import find_grader
 from paint.inference.engine import Engine, PendingCompletions
 from paint.inference.factory import EngineSetup, open_engine
 from paint.inference.local import LocalEngine
+from paint.inference.resolve import resolve_training
 from paint.inference.vllm.process import training_tokens
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
@@ -95,7 +97,6 @@ def train(
         Interrupted: after SIGINT or SIGTERM, when the step under way is finished and saved.
     """
     require_trainable(config)
-    table = to_table(config)
     require_torchrun()
     # One rank's rows may take longer than another's.
     seconds = START_SECONDS + config.rollout.server_timeout + config.rollout.timeout
@@ -126,7 +127,9 @@ def train(
             require_slope(config.divergence)
         if config.objective.impl == "triton":
             triton_row_work(accelerator.device)
-        _plan(config, ranks, accelerator.device, display)
+        config = resolve_training(config, display, ranks)
+        table = to_table(config)
+        flags_of_server = _plan(config, ranks, accelerator.device, display)
 
         policy = load_policy(config.model, seed=config.train.seed, device=accelerator.device)
         # The teacher is the policy as it is before a checkpoint is loaded. Live weights are the
@@ -179,7 +182,13 @@ def train(
             opened: AbstractContextManager[Engine] = nullcontext(LocalEngine(policy, batch_size=1))
             if config.generates:
                 engine_setup = EngineSetup(
-                    policy, config.model, config.rollout, folder, display, training_tokens(config)
+                    policy,
+                    config.model,
+                    config.rollout,
+                    folder,
+                    display,
+                    training_tokens(config),
+                    flags_of_server,
                 )
                 opened = open_engine(engine_setup, problems)
             with opened as engine:
@@ -386,8 +395,12 @@ def grades_of(setup: Setup, scored: Sequence[ScoredRollout]) -> list[Grade]:
     return graded or grade_rollouts(setup, rollouts)
 
 
-def _plan(config: Config, ranks: int, device: torch.device, display: Display) -> None:
-    """Say what lies where; on a GPU, refuse what cannot fit."""
+def _plan(config: Config, ranks: int, device: torch.device, display: Display) -> ServerFlags | None:
+    """Say what lies where; on a GPU, refuse what cannot fit.
+
+    Returns:
+        The sizes of a server that shares the GPU; None where none does.
+    """
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     # Without sleep, an own server may be on another GPU: its command says so, and nothing else.
     serves = config.rollout.owns_servers
@@ -400,10 +413,13 @@ def _plan(config: Config, ranks: int, device: torch.device, display: Display) ->
         line = start_line(plan)
     except ConfigError as error:  # a model that the plan does not know may be trained all the same
         display.note(f"no plan: {error}")
-        return
+        return None
+    flags = None
     if gpus:
         require_fit(plan)
+        flags = server_flags(plan) if split.shared else None
     display.note(line)
+    return flags
 
 
 @contextmanager

@@ -445,6 +445,7 @@ def _own_server(setup: EngineSetup, log: Path, number: int, gpus: str) -> VllmSe
         max_tokens=setup.max_tokens,
         positions=getattr(setup.policy.model.config, "max_position_embeddings", None),
         gpus=gpus,
+        sizes=setup.server_flags,
     )
     environment = server_environment(options) | gpu_environment(gpus)
     name = f"server {number}" if options.server_gpus else ""

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ from pathlib import Path
 from paint.config import schema as cfg
 from paint.core.errors import PaintError, reason, sanitize_for_terminal, wrap_errors
 from paint.demo.files import model_path
+from paint.estimate.sizing import ServerFlags
 
 STOP_SECONDS = 20.0
 """How long to wait for the watchdog, which ends what it runs first."""
@@ -31,6 +33,11 @@ NO_GPU = "cpu"
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes for --max-lora-rank."""
+
+VLLM_VERSION = "0.32.0"
+"""The version that uvx starts; the tests run it, on a CPU."""
+
+DEFAULT_SERVER = cfg.RolloutConfig().server
 
 LOG = "launch.log"
 """In a run's folder: what is started for it, and what that prints."""
@@ -55,6 +62,14 @@ TRAINER_VARIABLES = re.compile(
 """The trainer's own variables, which a server would take for its own."""
 
 
+def server_start(server: str) -> list[str]:
+    """The words of ``rollout.server``; uvx starts the default where it is there and vLLM is not."""
+    words = shlex.split(server)
+    if server == DEFAULT_SERVER and not shutil.which(words[0]) and shutil.which("uvx"):
+        return ["uvx", "--from", f"vllm=={VLLM_VERSION}", *words]
+    return words
+
+
 def server_command(
     model: cfg.ModelConfig,
     options: cfg.RolloutConfig,
@@ -63,29 +78,39 @@ def server_command(
     max_tokens: int,
     positions: int | None,
     gpus: str = "",
+    sizes: ServerFlags | None = None,
     host: str = "127.0.0.1",
 ) -> list[str]:
     """The command line of an owned server; ``rollout.server_args`` come last and override it.
 
     Args:
+        sizes: its share of the GPU's memory and its rows at once; None is vLLM's default share,
+            and the rows that are requested.
         gpus: an entry of ``rollout.server_gpus``; the server spreads over all of them.
         max_tokens: the longest prompt and completion together.
         positions: the longest sequence that the model takes; None where it has no limit.
         host: the address on which it listens.
     """
     path = model_path(model.path)
-    start = shlex.split(options.server)
+    start = server_start(options.server)
     # ``vllm serve MODEL``, but ``python -m vllm.entrypoints.openai.api_server --model MODEL``.
     model_arguments = [path] if start[-1] == "serve" else ["--model", path]
 
-    settings = {
+    settings: dict[str, object] = {
         "--host": host,
         "--port": port,
         "--dtype": model.dtype,
         "--max-model-len": min(max_tokens, positions or max_tokens),
         "--max-lora-rank": max_rank_flag(model.lora_rank),
         "--max-loras": 1 + options.off_policy_steps,
+        # vLLM's default on a large GPU is 1,024, for which it captures graphs and keeps memory.
+        "--max-num-seqs": options.batch_size * (1 + options.off_policy_steps),
     }
+    if sizes is not None:
+        settings["--max-num-seqs"] = sizes.sequences
+        settings["--gpu-memory-utilization"] = sizes.utilization
+    if model.dtype != "float32":  # logits rounded to 16 bits differ from the trainer's
+        settings["--hf-overrides"] = '{"head_dtype": "float32"}'
     if "," in gpus:
         settings["--tensor-parallel-size"] = len(gpus.split(","))
     if model.quantization == "nf4":  # in flight, vLLM's is nf4 with scales of 8 bits, as ours

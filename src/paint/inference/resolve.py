@@ -1,0 +1,130 @@
+"""Resolution of ``rollout.engine = "auto"``, and of a GPU that a server shares with the trainer.
+
+``auto`` is resolved once, at the start of a training, an evaluation or a probe. A run's record has
+what it became, so a resumed run generates as it began.
+"""
+
+import os
+import shlex
+import shutil
+from dataclasses import replace
+
+import torch
+
+from paint.config.schema import Config, ConfigError, RolloutConfig
+from paint.core.display import Display
+from paint.estimate.plan import UTILIZATION, Split, make_plan, require_fit, server_flag
+from paint.estimate.sizing import server_flags
+from paint.inference.registry import AUTO, resolved_engine
+from paint.inference.vllm.process import VLLM_VERSION, server_start
+
+SLOWER = "vLLM is expected to sample about five times as fast on a GPU (docs/how-to/vllm.md)"
+
+
+def resolve_training(config: Config, display: Display, ranks: int = 1) -> Config:
+    """Resolve the engine of a training, and let a server on the trainer's GPU sleep.
+
+    Args:
+        ranks: training processes; several without servers of their own generate themselves.
+
+    Returns:
+        The config, in which rollout.engine is not "auto", and rollout.colocate is set where the
+        run's own server would share the trainer's GPU.
+
+    Raises:
+        ConfigError: the server would share the GPU, and cannot sleep.
+    """
+    if not config.generates:
+        return _with_rollout(config, engine=resolved_engine(config.rollout.engine, False))
+
+    is_auto = config.rollout.engine == AUTO
+    engine, why = _choose(config.rollout, config.model.train_mode == "full", ranks)
+    chosen = _with_rollout(config, engine=engine)
+    if _shares_gpu(chosen):
+        problem = _sharing_problem(chosen)
+        if problem and not is_auto:
+            raise ConfigError(problem)
+        if problem:
+            chosen, why = _with_rollout(config, engine=_local()), f"since {problem}; {SLOWER}"
+        else:
+            chosen = _with_rollout(chosen, colocate=True)
+    if is_auto:
+        display.note(f"engine: {chosen.rollout.engine}, {why}")
+    return chosen
+
+
+def resolve_evaluation(rollout: RolloutConfig, display: Display, *, is_full: bool) -> RolloutConfig:
+    """Resolve the engine of an evaluation or a probe, which trains nothing beside a server.
+
+    Args:
+        is_full: all weights were trained, which servers do not take.
+    """
+    engine, why = _choose(rollout, is_full, 1)
+    if rollout.engine == AUTO:
+        display.note(f"engine: {engine}, {why}")
+    return replace(rollout, engine=engine)
+
+
+def _choose(rollout: RolloutConfig, is_full: bool, ranks: int) -> tuple[str, str]:
+    """The engine, and why ``auto`` became it: servers that are named, or a GPU and a server."""
+    if rollout.engine != AUTO:
+        return rollout.engine, ""
+    if rollout.urls or rollout.server_gpus:
+        return resolved_engine(AUTO, True), "since servers are named"
+    if is_full:
+        return _local(), "since all weights are trained, and servers take adapters"
+    if not _sees_gpu():
+        return _local(), "since torch sees no GPU"
+    if ranks > 1:
+        return _local(), f"since each rank generates; --gpus {ranks} starts servers, and {SLOWER}"
+    start = server_start(rollout.server)
+    if not shutil.which(start[0]):
+        return _local(), f"since neither `{start[0]}` nor `uvx` is on the PATH; {SLOWER}"
+    first = f" (the first start downloads vLLM {VLLM_VERSION})" if start[0] == "uvx" else ""
+    why = f"since torch sees a GPU, and `{shlex.join(start)}` can be started{first}"
+    return resolved_engine(AUTO, True), why
+
+
+def _local() -> str:
+    return resolved_engine(AUTO, False)
+
+
+def _with_rollout(config: Config, **changes: object) -> Config:
+    return replace(config, rollout=replace(config.rollout, **changes))  # type: ignore[arg-type]
+
+
+def _sees_gpu() -> bool:
+    return torch.cuda.is_available() and os.environ.get("ACCELERATE_USE_CPU", "") != "true"
+
+
+def _shares_gpu(config: Config) -> bool:
+    """Whether a server of the run's own would use this process's GPU, and nothing says how.
+
+    It sleeps with rollout.colocate, it may have a share of the memory, and its GPUs may be named.
+    """
+    rollout = config.rollout
+    is_told = rollout.colocate or server_flag(config, UTILIZATION) is not None
+    is_apart = bool(rollout.server_gpus) or "CUDA_VISIBLE_DEVICES=" in rollout.server
+    return rollout.owns_servers and _sees_gpu() and not is_told and not is_apart
+
+
+def _sharing_problem(config: Config) -> str:
+    """Why trainer and server cannot use one GPU in turns, with what would help; "" if they can."""
+    if config.rollout.off_policy_steps:
+        return (
+            "rollout.off_policy_steps lets the server generate while this process trains, on one "
+            "GPU; add --gpus 2, or give the server a part of the memory, as in "
+            f'--rollout.server-args="{UTILIZATION} 0.4"'
+        )
+    memory = torch.cuda.get_device_properties(0).total_memory
+    colocated = _with_rollout(config, colocate=True)
+    try:
+        plan = make_plan(colocated, 1, memory=memory, split=Split(1, 1, True, "in turns"))
+    except ConfigError:  # a model that the plan does not know may be trained all the same
+        return ""
+    try:
+        require_fit(plan)
+        server_flags(plan)
+    except ConfigError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,179 @@
+"""What ``auto`` becomes, and a server on the trainer's GPU: on machines that are made up."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.schema import Config, ConfigError, RolloutConfig
+from paint.core.display import Display
+from paint.estimate.plan import Plan, Split, make_plan, require_fit, server_of
+from paint.estimate.sizing import ServerFlags, server_flags
+from paint.inference.resolve import resolve_evaluation, resolve_training
+from paint.inference.vllm.process import VLLM_VERSION, server_command
+
+BIG = "paint-qwen3-8b"
+H100, A100_40, RTX_4090 = 85.0e9, 42.4e9, 25.4e9
+QUIET = Display(enabled=False)
+
+Machine = Callable[..., None]
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Makes torch see a GPU with so many bytes (0: none), and these commands on the PATH."""
+    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
+
+    def make(memory: float = H100, *commands: str) -> None:
+        properties = SimpleNamespace(total_memory=int(memory))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(memory))
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+        found = {name: f"/bin/{name}" for name in commands}
+        monkeypatch.setattr("shutil.which", lambda name: found.get(name))
+
+    return make
+
+
+def configured(recipe: str = "paint-qwen3-1.7b", **rollout: Any) -> Config:
+    config = read_recipe(find_recipe(recipe))
+    return replace(config, rollout=replace(config.rollout, **rollout))
+
+
+@pytest.mark.parametrize(
+    ("memory", "commands", "rollout", "engine", "why"),
+    [
+        (0, ["vllm"], {}, "local", "torch sees no GPU"),
+        (H100, [], {}, "local", "neither `vllm` nor `uvx` is on the PATH"),
+        (H100, ["vllm"], {}, "vllm", "`vllm serve` can be started"),
+        (H100, ["uvx"], {}, "vllm", f"`uvx --from vllm=={VLLM_VERSION} vllm serve` .*downloads"),
+        (H100, ["env"], {"server": "env A=1 vllm serve"}, "vllm", "`env A=1 vllm serve`"),
+        (H100, ["uvx"], {"server": "mine serve"}, "local", "neither `mine`"),
+        (0, [], {"urls": ("http://node1:8000",)}, "vllm", "servers are named"),
+        (H100, ["vllm"], {"engine": "local"}, "local", ""),
+        (H100, ["vllm"], {"engine": "merged"}, "merged", ""),
+        (H100, ["vllm"], {"off_policy_steps": 1}, "local", "off_policy_steps"),
+        (RTX_4090 / 2, ["vllm"], {}, "local", "no room for one row of 9,216 tokens"),
+    ],
+)
+def test_resolve_training_auto_is_vllm_with_gpu_and_server(
+    machine: Machine,
+    capsys: pytest.CaptureFixture[str],
+    memory: float,
+    commands: list[str],
+    rollout: dict[str, Any],
+    engine: str,
+    why: str,
+) -> None:
+    machine(memory, *commands)
+    config = resolve_training(configured(**rollout), Display())
+    assert config.rollout.engine == engine
+    said = capsys.readouterr().out
+    assert bool(said) == bool(why)
+    if why:
+        assert re.search(rf"engine: {engine}, since .*{why}", said)
+    assert resolve_training(config, QUIET) == config  # the record of a run stays as it is
+
+
+def test_resolve_training_several_ranks_and_full_weights_generate_themselves(
+    machine: Machine,
+) -> None:
+    machine(H100, "vllm")
+    assert resolve_training(configured(), QUIET, 8).rollout.engine == "local"
+    full = configured("paint-qwen3-1.7b")
+    full = replace(full, model=replace(full.model, train_mode="full", dtype="float32"))
+    assert resolve_training(full, QUIET).rollout.engine == "local"
+    assert resolve_evaluation(RolloutConfig(), QUIET, is_full=True).engine == "local"
+    assert resolve_evaluation(RolloutConfig(), QUIET, is_full=False).engine == "vllm"
+
+
+@pytest.mark.parametrize(
+    ("rollout", "sleeps"),
+    [
+        ({}, True),
+        ({"server_args": "--gpu-memory-utilization 0.3"}, False),
+        ({"server": "env CUDA_VISIBLE_DEVICES=1 vllm serve"}, False),
+        ({"server_gpus": ("1",)}, False),
+        ({"urls": ("http://node1:8000",)}, False),
+    ],
+)
+def test_resolve_training_server_on_trainers_gpu_sleeps(
+    machine: Machine, rollout: dict[str, Any], sleeps: bool
+) -> None:
+    machine(H100)
+    config = resolve_training(configured(engine="vllm", **rollout), QUIET)
+    assert config.rollout.colocate == sleeps
+    machine(0)
+    assert not resolve_training(configured(engine="vllm", **rollout), QUIET).rollout.colocate
+
+
+def test_resolve_training_given_server_that_cannot_share_is_refused(machine: Machine) -> None:
+    machine(RTX_4090)
+    config = configured("paint-qwen3-8b", engine="vllm")
+    with pytest.raises(ConfigError, match=r"8B.* 1 x 25\.4 GB, which also train.* use .*48 GB"):
+        resolve_training(config, QUIET)
+    machine(H100)
+    config = configured(engine="vllm", off_policy_steps=1)
+    with pytest.raises(ConfigError, match=r"off_policy_steps .*--gpus 2.*--gpu-memory-utiliz"):
+        resolve_training(config, QUIET)
+
+
+def shared(recipe: str, memory: float) -> Plan:
+    split = Split(1, 1, True, "")
+    return make_plan(configured(recipe, engine="vllm", colocate=True), memory=memory, split=split)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "memory", "share"),
+    [
+        ("paint-qwen3-1.7b", H100, 0.89),
+        ("paint-qwen3-4b", H100, 0.83),
+        ("paint-qwen3-8b", H100, 0.72),
+        ("paint-qwen3-1.7b", A100_40, 0.79),
+        ("paint-qwen3-4b", A100_40, 0.66),
+        ("paint-qwen3-1.7b", RTX_4090, 0.66),
+    ],
+)
+def test_plan_server_share_leaves_room_for_trainer(
+    recipe: str, memory: float, share: float
+) -> None:
+    plan = shared(recipe, memory)
+    require_fit(plan)
+    assert server_flags(plan).utilization == share
+    # vLLM refuses to start where so much is not free, beside the trainer and its context.
+    assert share * memory <= memory - plan.memory.resident - 4e9
+    assert server_of(plan).tokens >= server_of(plan).longest
+
+
+@pytest.mark.parametrize(
+    ("recipe", "memory"), [("paint-qwen3-4b", 24e9), ("paint-qwen3-8b", 24e9), (BIG, A100_40)]
+)
+def test_server_flags_without_room_are_refused_with_what_fits(recipe: str, memory: float) -> None:
+    plan = shared(recipe, memory)
+    with pytest.raises(ConfigError, match=r"no room for one row of .*; use ") as error:
+        server_flags(plan)
+    assert ("GPUs of 48 GB" in str(error.value)) == (memory < 40e9)
+    if prompt := re.search(r"--data.max-prompt-tokens (\d+)", str(error.value)):
+        data = replace(plan.config.data, max_prompt_tokens=int(prompt[1]))
+        assert server_flags(replace(plan, config=replace(plan.config, data=data))).sequences > 0
+
+
+def test_server_command_has_share_rows_and_float32_head() -> None:
+    config = configured(engine="vllm")
+    rollout = replace(config.rollout, batch_size=16, off_policy_steps=2)
+    line = server_command(
+        config.model, rollout, 8000, max_tokens=9216, positions=None, sizes=ServerFlags(0.85, 40)
+    )
+    flags = dict(pairwise(line))
+    assert flags["--gpu-memory-utilization"] == "0.85"
+    assert flags["--max-num-seqs"] == "40"
+    assert flags["--hf-overrides"] == '{"head_dtype": "float32"}'
+    model = replace(config.model, dtype="float32")
+    line = server_command(model, rollout, 8000, max_tokens=9216, positions=None)
+    assert not {"--hf-overrides", "--gpu-memory-utilization"} & set(line)
+    assert line[line.index("--max-num-seqs") + 1] == "48"
