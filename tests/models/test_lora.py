@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from conftest import DEMO, move
-from paint.config.schema import Dtype
+from paint.config.schema import Dtype, TeacherConfig
 from paint.models import policy as policies
 from paint.models.policy import Policy, load_policy
+from paint.models.teacher import open_teacher
 
 PROMPTS, COMPLETIONS = [[5, 6, 7], [8, 9]], [[10, 11, 12, 13], [14, 15, 16]]
 
@@ -58,6 +59,8 @@ def test_memory_efficient_lora_disabled_or_merged_matches_peft() -> None:
     states = policy.hidden_states(PROMPTS, COMPLETIONS)
     with policy.model.disable_adapter():
         off = policy.hidden_states(PROMPTS, COMPLETIONS)
+    with open_teacher(policy, TeacherConfig()).view():
+        assert torch.equal(policy.hidden_states(PROMPTS, COMPLETIONS), off)
     untrained = load_policy(dataclasses.replace(DEMO, dtype="bfloat16"), seed=0)
     assert torch.equal(off, untrained.hidden_states(PROMPTS, COMPLETIONS))
     assert not torch.equal(off, states)

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
@@ -92,7 +93,7 @@ class Policy:
         """The model without peft's wrapper; its layers keep their adapters."""
         return self.model.get_base_model() if self.tuning == "lora" else self.model
 
-    @property
+    @cached_property
     def adapted(self) -> dict[str, LoraLayer]:
         """Layers with an adapter, by name; none if every weight is trained."""
         return {

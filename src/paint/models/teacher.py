@@ -179,7 +179,12 @@ def _swapped(
 def _replacing_adapters(policy: Policy, updates: Mapping[str, Tensor]) -> Iterator[None]:
     """Turn adapters off and apply the updates instead within the block: W x + ΔW x."""
     adapted = policy.adapted
-    with policy.model.disable_adapter(), ExitStack() as stack:
+    # peft's disable_adapter asks every module for its status: 29 ms for 196 layers; this is 0.5 ms.
+    before = [layer._disable_adapters for layer in adapted.values()]
+    with ExitStack() as stack:
+        for layer, was_off in zip(adapted.values(), before, strict=True):
+            stack.callback(setattr, layer, "_disable_adapters", was_off)
+            layer._disable_adapters = True
         for name, update in updates.items():
             layer = adapted[name].get_base_layer()
             hook = layer.register_forward_hook(_adding(update.to(layer.weight.dtype)))
