@@ -33,7 +33,7 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.run_folder import checkpoints as list_checkpoints
-from paint.config.schema import Config, EvaluationConfig
+from paint.config.schema import Config, ContextSource, EvaluationConfig
 from paint.core.errors import ConfigError, PaintError, format_value, wrap_errors
 from paint.core.plugins import spec_of
 from paint.core.storage import digest, read_growing_jsonl, read_json, read_jsonl, write_jsonl
@@ -369,29 +369,38 @@ def evaluate(
     return Evaluation(run.evaluate(config, [_text(one) for one in targets]))
 
 
-def show(*targets: Run | Evaluation | str | Path, out: Path | None = None, **options: Any) -> Page:
+def show(
+    *targets: Run | Evaluation | str | Path,
+    steps: Sequence[int] = (),
+    row: int | None = None,
+    contexts: Sequence[ContextSource] = (),
+    rescore: bool = False,
+    out: str | Path | None = None,
+) -> Page:
     """Write the page of a run, of several runs over each other, or of evaluations.
 
     Args:
         targets: runs or evaluations.
+        steps: of one run: the steps whose rollouts are shown; none named, as many as fit.
+        row: of one run: one row of each step, from 0.
+        contexts: of one run: score its rollouts under these contexts, too; needs ``rescore``.
+        rescore: of one run: load its model and score its rollouts again.
         out: file to write; None is show.html in the first target.
-        options: of one run: ``steps``, ``row``, ``contexts``, and ``rescore=True``, which loads its
-            model and scores its rollouts again.
 
     Raises:
         PaintError: a target cannot be read; the message has the cause and a hint.
     """
     from paint.core.display import Display
-    from paint.viewer.run import PageSpec
+    from paint.viewer.run import EVERYTHING, PageSpec
     from paint.viewer.show import show_targets
 
     paths = [Path(_text(target)) for target in targets]
     if not paths:
         raise ConfigError("nothing to show; pass a run or an evaluation")
     is_run = len(paths) == 1 and (paths[0] / "run.json").exists()
-    again = options.pop("rescore", False) if is_run else True
-    spec = PageSpec(again=again, **options)
-    return Page(show_targets(paths, Display(enabled=False), spec, out=out))
+    page = PageSpec(steps, row, contexts, rescore) if is_run else EVERYTHING
+    path = show_targets(paths, Display(enabled=False), page, out=Path(out) if out else None)
+    return Page(path)
 
 
 def run_training(

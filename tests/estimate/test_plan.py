@@ -287,3 +287,22 @@ def test_plan_command_takes_recipe_flags_and_refuses_unknown_models(
     assert "has no config.json here" in capsys.readouterr().err
     assert main(["plan", "paint-qwen3-8b", "--model.lora-targets", "experts"]) == 2
     assert "model.lora_targets names experts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flags"),
+    [
+        ("paint-qwen3-1.7b", "--train.micro-batch-tokens 36864"),
+        ("paint-qwen3-8b", "--train.micro-batch-tokens 36864 --model.no-gradient-checkpointing"),
+    ],
+)
+def test_plan_names_larger_micro_batches_that_fit(
+    recipe: str, flags: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def suggested(*settings: str) -> list[str]:
+        assert main(["plan", recipe, "--gpus", "1", *settings]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line.partition(": ")[2] for line in lines if "larger micro-batches" in line]
+
+    assert suggested() == [flags]
+    assert suggested(*flags.split()) == []

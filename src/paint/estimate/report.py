@@ -1,6 +1,7 @@
 """Text of a memory plan: the output of `paint plan` and the start line of a run."""
 
 from paint.estimate.plan import USABLE, Plan, gb, peak_phase, server_of, suggestions
+from paint.estimate.sizing import size_micro_batch
 
 
 def start_line(plan: Plan) -> str:
@@ -78,10 +79,24 @@ def lines(plan: Plan) -> list[str]:
     if split.servers:
         text += [_server_words(plan), ""]
     text.append(f"fits     {_fit_words(plan)}")
+    if plan.fits and (flags := _larger_micro_batch(plan)):
+        text.append(f"         so do fewer and larger micro-batches: {flags}")
     if not plan.fits:
         changes = suggestions(plan)
         text += [f"         {'or' if i else 'use'} {change}" for i, change in enumerate(changes)]
     return text
+
+
+def _larger_micro_batch(plan: Plan) -> str:
+    """Flags for the most tokens of a micro-batch that fit on a GPU; "" where they are set."""
+    tokens, is_on = size_micro_batch(plan)
+    model, train = plan.config.model, plan.config.train
+    flags = []
+    if plan.gpus and tokens > train.micro_batch_tokens:
+        flags.append(f"--train.micro-batch-tokens {tokens}")
+    if plan.gpus and model.gradient_checkpointing and not is_on:
+        flags.append("--model.no-gradient-checkpointing")
+    return " ".join(flags)
 
 
 def _server_words(plan: Plan) -> str:

@@ -1,10 +1,12 @@
 """The callback contract: methods that are called while a run trains.
 
-class StopWhenSolved(paint.Callback):
-    def on_step(self, step, metrics, rollouts):
-        return metrics["accuracy"] == 1
+    class StopWhenSolved(paint.Callback):
+        def on_step(self, step, metrics, rollouts):
+            return metrics["accuracy"] == 1
 
-paint.train("demo-paint", callbacks=[StopWhenSolved()])
+    paint.train("demo-paint", callbacks=[StopWhenSolved()])
+
+Callbacks run in the training process, on the first rank.
 """
 
 from collections.abc import Mapping, Sequence

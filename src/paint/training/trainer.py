@@ -267,9 +267,10 @@ def loop(
                         setup, folder, display, scored, gradient_norm, clock, done + 1
                     )
                 done += 1
-                seconds.append(clock.seconds)
-                if len(seconds) == MEASURED:
-                    display.note(bottleneck(setup.config, accelerator.num_processes, seconds))
+                if len(seconds) < MEASURED:
+                    seconds.append(clock.seconds)
+                    if len(seconds) == MEASURED:
+                        display.note(bottleneck(setup.config, accelerator.num_processes, seconds))
                 if setup.callbacks:
                     is_stopped = bool(any_rank_signal([int(is_stopped)]))
                 signal_number = any_rank_signal(signals)
