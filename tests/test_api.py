@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -136,6 +137,24 @@ def test_train_takes_objects_in_place_of_names(run: paint.Run, tmp_path: Path) -
     changed = {line.partition(":")[0] for line in run.differences(other)}
     assert {"train.method", "objective.divergence"} <= changed
     assert other.config.objective.divergence == "test_api:chi_squared"
+
+
+def test_train_takes_grader_that_no_module_holds(tmp_path: Path) -> None:
+    longest = 150
+
+    def is_short(completion: str, row: Mapping[str, Any]) -> bool:
+        return len(completion) <= longest and bool(re.search(r"\d", row["answer"]))
+
+    run = paint.train(
+        "demo-paint",
+        data=ROWS,
+        output_dir=tmp_path / "run",
+        grading={"grader": is_short},
+        **SMALL,
+    )
+    rollouts = run.rollouts()
+    assert list(rollouts["reward"]) == [float(len(text) <= longest) for text in rollouts["text"]]
+    assert set(rollouts["reason"]) <= {"right", "wrong"}
 
 
 class Recorder(paint.Callback):

@@ -30,7 +30,9 @@ def test_notebook_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.Monke
     assert results[2]["text/html"].count("<tr") == 6  # tokens: a head and five rows
     assert results[3]["text/html"].startswith("<iframe srcdoc=")
     assert "chi_squared" in results[4]["text/plain"]
-    assert results[5]["text/html"].count("<tr") == 3  # comparisons of two runs with the base
+    assert "right" in results[5]["text/plain"]  # rewards by a function of the notebook
+    assert "Error" not in results[5]["text/plain"]
+    assert results[6]["text/html"].count("<tr") == 3  # comparisons of two runs with the base
     for cell in notebook.cells:  # progress is lines, not a table drawn over and over
         assert len(cell.outputs) < 60
     assert (tmp_path / "runs/callback/checkpoints").is_dir()

@@ -4,6 +4,7 @@ An object that is passed in Python gets such a name from ``spec_of``. This proce
 name even where no module can be imported for it, as in a notebook.
 """
 
+import base64
 import importlib
 import re
 import sys
@@ -16,6 +17,8 @@ from paint.core.errors import ConfigError, format_short
 _SPEC = re.compile(r"\w+(\.\w+)*:\w+")
 _passed: dict[str, Any] = {}
 # Objects that were passed in Python, by their names.
+
+PICKLED = "pickle:"
 
 
 def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
@@ -33,6 +36,10 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     """
     if spec in _passed:
         return _passed[spec]
+    if spec.startswith(PICKLED):
+        import dill
+
+        return dill.loads(base64.b64decode(spec.removeprefix(PICKLED)))
     if not _SPEC.fullmatch(spec):
         raise ConfigError(
             f"{setting} must be one of {', '.join(known)}, or module:name, got {format_short(spec)}"
@@ -67,3 +74,19 @@ def spec_of(value: Any, name: str = "", module: str = "") -> str:
     spec = f"{module or value.__module__}:{name}"
     _passed[spec] = value
     return spec
+
+
+def portable_spec(spec: str) -> str:
+    """A name by which a process that this one starts finds the object, too.
+
+    An object that is in no module that can be imported, such as a function of a script, of a
+    notebook or of another function, is pickled with the globals that it uses.
+    """
+    module, _, name = spec.partition(":")
+    found = _passed.get(spec)
+    is_importable = getattr(sys.modules.get(module), name, None) is found and module != "__main__"
+    if found is None or is_importable:
+        return spec
+    import dill
+
+    return PICKLED + base64.b64encode(dill.dumps(found, byref=False, recurse=True)).decode()

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from paint.core.errors import PaintError
-from paint.core.plugins import load_object
+from paint.core.plugins import load_object, portable_spec
 
 DEADLINES = (0.01, 86_400.0)  # seconds, least and most
 # Wall time for each second of the deadline: a call that waits instead of computing ends too.
@@ -65,7 +65,7 @@ class Pool:
         if (workers is not None and workers < 1) or not DEADLINES[0] <= deadline <= DEADLINES[1]:
             raise ValueError(f"{workers} workers with a deadline of {deadline} s")
         self._most_workers = workers or _cores()
-        self._settings = json.dumps([function, deadline, warm_up, memory])
+        self._settings = json.dumps([portable_spec(function), deadline, warm_up, memory])
         self.workers: list[Worker] = []
 
     def call(self, calls: Sequence[Arguments]) -> list[Result]:
