@@ -10,7 +10,9 @@ import paint
 
 @pytest.mark.parametrize("name", paint.__all__)
 def test_package_exported_name_is_importable(name: str) -> None:
-    assert callable(getattr(paint, name))
+    exported = getattr(paint, name)
+    assert callable(exported)
+    assert (exported.__name__, exported.__module__.partition(".")[0]) == (name, "paint")
     assert name in dir(paint)
 
 
