@@ -233,7 +233,7 @@ def test_shard_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path) -> None:
     launcher = psutil.Process(process.pid)
     for each in [launcher, *launcher.children(recursive=True)]:
         each.kill()
-    process.wait()
+    process.communicate()  # closes the pipe, too
     assert len(read_metrics(killed)) < 3
 
     finish(in_two_processes([sys.executable, "-m", "paint.cli", "resume", str(killed)]))

@@ -246,7 +246,9 @@ def test_serve_dry_run_names_host_that_is_open_to_network(
 ) -> None:
     machine(1)
     launcher.serve(Request(1, dry_run=True), DEMO, host=host, port=8000)
-    command, *notes = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    [command] = printed.out.splitlines()  # launch/slurm.sbatch counts them
+    notes = printed.err.splitlines()
     assert f"--host {host} " in command
     assert [f"# --host {host} is open to the network" in note for note in notes] == [True] * is_open
 

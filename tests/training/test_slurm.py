@@ -97,13 +97,15 @@ def submit(tmp_path: Path) -> Iterator[Submit]:
             stderr=subprocess.STDOUT,
             text=True,
             env=environment | variables,
+            process_group=0,
         )
         started.append(process)
         return process
 
     yield run
     for process in started:
-        process.kill()
+        with suppress(ProcessLookupError):  # its children hold the pipe that is read
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 

@@ -4,7 +4,6 @@ An object that is passed in Python gets such a name from ``spec_of``. This proce
 name even where no module can be imported for it, as in a notebook.
 """
 
-import base64
 import importlib
 import re
 import sys
@@ -17,8 +16,6 @@ from paint.core.errors import ConfigError, format_short
 _SPEC = re.compile(r"\w+(\.\w+)*:\w+")
 _passed: dict[str, Any] = {}
 # Objects that were passed in Python, by their names.
-
-PICKLED = "pickle:"
 
 
 def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
@@ -36,10 +33,6 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
     """
     if spec in _passed:
         return _passed[spec]
-    if spec.startswith(PICKLED):
-        import dill
-
-        return dill.loads(base64.b64decode(spec.removeprefix(PICKLED)))
     if not _SPEC.fullmatch(spec):
         raise ConfigError(
             f"{setting} must be one of {', '.join(known)}, or module:name, got {format_short(spec)}"
@@ -76,17 +69,12 @@ def spec_of(value: Any, name: str = "", module: str = "") -> str:
     return spec
 
 
-def portable_spec(spec: str) -> str:
-    """A name by which a process that this one starts finds the object, too.
+def is_importable(spec: str) -> bool:
+    """Whether another process finds the object by its name, too.
 
-    An object that is in no module that can be imported, such as a function of a script, of a
-    notebook or of another function, is pickled with the globals that it uses.
+    It does not where the object was passed in Python and is in no module that can be imported, such
+    as a function of a script, of a notebook or of another function.
     """
     module, _, name = spec.partition(":")
-    found = _passed.get(spec)
-    is_importable = getattr(sys.modules.get(module), name, None) is found and module != "__main__"
-    if found is None or is_importable:
-        return spec
-    import dill
-
-    return PICKLED + base64.b64encode(dill.dumps(found, byref=False, recurse=True)).decode()
+    is_there = getattr(sys.modules.get(module), name, None) is _passed.get(spec)
+    return spec not in _passed or (is_there and module != "__main__")

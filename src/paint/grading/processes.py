@@ -7,6 +7,7 @@ work of the machine, nor on earlier calls.
 Left out: systems without fork (Windows).
 """
 
+import base64
 import contextlib
 import dataclasses
 import gc
@@ -21,12 +22,13 @@ from collections.abc import Callable, Sequence
 from typing import IO, Any
 
 from paint.core.errors import PaintError
-from paint.core.plugins import load_object, portable_spec
+from paint.core.plugins import is_importable, load_object
 
 DEADLINES = (0.01, 86_400.0)  # seconds, least and most
 # Wall time for each second of the deadline: a call that waits instead of computing ends too.
 WALL_SECONDS = 20
 REASON_CHARACTERS = 200
+PICKLED = "pickle:"
 
 Arguments = Sequence[Any]
 """Arguments of one call, as JSON takes them."""
@@ -65,7 +67,7 @@ class Pool:
         if (workers is not None and workers < 1) or not DEADLINES[0] <= deadline <= DEADLINES[1]:
             raise ValueError(f"{workers} workers with a deadline of {deadline} s")
         self._most_workers = workers or _cores()
-        self._settings = json.dumps([portable_spec(function), deadline, warm_up, memory])
+        self._settings = json.dumps([_portable(function), deadline, warm_up, memory])
         self.workers: list[Worker] = []
 
     def call(self, calls: Sequence[Arguments]) -> list[Result]:
@@ -149,6 +151,27 @@ class Worker:
             self._process.__exit__(None, None, None)  # closes the pipes and waits
 
 
+def _portable(function: str) -> str:
+    """The name of a function, or the pickled function where a worker cannot import it."""
+    if is_importable(function):
+        return function
+    import dill
+
+    # By value, with the globals that it uses.
+    found = dill.dumps(load_object(function, "grading.grader", ()), byref=False, recurse=True)
+    return PICKLED + base64.b64encode(found).decode()
+
+
+def _load(function: str) -> Callable[..., Any]:
+    if not function.startswith(PICKLED):
+        found: Callable[..., Any] = load_object(function, "grading.grader", ())
+        return found
+    import dill
+
+    loaded: Callable[..., Any] = dill.loads(base64.b64decode(function.removeprefix(PICKLED)))
+    return loaded
+
+
 def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -173,7 +196,7 @@ def _work(name: str, deadline: float, warm_up: Sequence[Arguments], memory: int)
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
-    function = load_object(name, "grading.grader", ())
+    function = _load(name)
     for arguments in warm_up:
         function(*arguments)
     gc.freeze()  # a child shares these objects' memory as long as no collection touches them

@@ -271,7 +271,8 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
         if host not in ("127.0.0.1", "::1", "localhost"):
             print(
                 f"# --host {host} is open to the network: whoever has {API_KEY} can use and change "
-                f"the servers. --host takes the address of one network of this machine."
+                f"the servers. --host takes the address of one network of this machine.",
+                file=sys.stderr,  # launch/slurm.sbatch counts the commands on stdout
             )
         return 0
     key = os.environ.get(API_KEY)
