@@ -114,6 +114,7 @@ def test_validation_damaged_checkpoint_hint_recovers_same_metrics(
     assert figures(run) == figures(finished[0])
 
 
+@pytest.mark.slow
 def test_validation_text_is_utf8_in_any_locale(mine: Path, tmp_path: Path) -> None:
     rows = [{"problem": f"Wie groß ist ${n}+1$? ≡ \u2028", "answer": str(n + 1)} for n in range(2)]
     path, run = tmp_path / "mine.jsonl", tmp_path / "run"

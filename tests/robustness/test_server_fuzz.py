@@ -95,6 +95,7 @@ def fake_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeVllmServer]:
     made.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("route", "good"), [("/v1/completions", COMPLETION), ("/v1/models", MODELS)]
 )

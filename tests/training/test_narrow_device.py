@@ -35,8 +35,8 @@ def accelerator() -> Iterator[Accelerator]:
     [
         ("demo-paint", {}),
         ("demo-paint", {"impl": "reference"}),
-        ("demo-opsd", {}),
-        ("demo-grpo", {}),
+        pytest.param("demo-opsd", {}, marks=pytest.mark.slow),
+        pytest.param("demo-grpo", {}, marks=pytest.mark.slow),
         ("demo-sft", {}),
     ],
 )
