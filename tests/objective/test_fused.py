@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -28,9 +28,9 @@ from paint.objective.fused import (
     ImplError,
     LogProbs,
     RowWork,
+    choose_row_work,
     fused_log_probs,
     fused_paint_loss,
-    triton_row_work,
 )
 from paint.objective.loss import ENTROPY_FLOOR, Loss, entropy, paint_loss
 from paint.objective.options import ClipMode, Impl, ObjectiveConfig
@@ -765,16 +765,65 @@ def test_fused_log_probs_invalid_arguments_are_refused() -> None:
             fused_log_probs(hidden, head, tokens, **options)
 
 
+@pytest.fixture
+def unbuilt() -> Iterator[None]:
+    """Forget before and after the test whether the kernels can be built."""
+    fused._kernel_problem.cache_clear()
+    yield
+    fused._kernel_problem.cache_clear()
+
+
+TRITON, AUTO = (ObjectiveConfig(impl=impl) for impl in ("triton", "auto"))
+
+
+@pytest.mark.usefixtures("unbuilt")
+def test_triton_without_gpu_is_refused_with_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ImplError, match=r"TRITON_INTERPRET.*chunked"):
+        choose_row_work(TRITON, torch.device("cpu"))
+
+
 @linux
-def test_triton_unavailable_is_refused_with_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("unbuilt")
+def test_triton_that_cannot_be_built_is_refused_and_auto_takes_plain_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    builds = []
+
+    def build(device: torch.device) -> None:
+        builds.append(device)
+        raise RuntimeError("Failed to find C compiler. Please specify via CC")
+
+    monkeypatch.setattr("paint.objective.triton_kernels.build", build)
+    for _ in range(2):
+        work, problem = choose_row_work(AUTO, torch.device("cuda"))
+        assert work == TORCH
+        assert problem == "RuntimeError: Failed to find C compiler. Please specify via CC"
+    assert builds == [torch.device("cuda")]
+    with pytest.raises(ImplError, match=r"C compiler.*chunked"):
+        choose_row_work(TRITON, torch.device("cuda"))
+    assert choose_row_work(AUTO, torch.device("cpu")) == (TORCH, "")
+
+
+@pytest.mark.usefixtures("unbuilt")
+def test_triton_that_is_not_installed_leaves_auto_plain_torch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "paint.objective.triton_kernels", None)
     monkeypatch.delattr("paint.objective.triton_kernels", raising=False)
-    with pytest.raises(ImplError, match=r"triton.*chunked"):
-        triton_row_work(torch.device("cpu"))
-    monkeypatch.undo()
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(ImplError, match="TRITON_INTERPRET"):
-        triton_row_work(torch.device("cpu"))
+    work, problem = choose_row_work(AUTO, torch.device("cuda"))
+    assert work == TORCH
+    assert "triton_kernels" in problem
+
+
+@linux
+@pytest.mark.usefixtures("unbuilt")
+def test_triton_that_can_be_built_is_chosen_by_auto_and_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert choose_row_work(TRITON, torch.device(DEVICE)) == (kernels(), "")  # builds them
+    monkeypatch.setattr("paint.objective.triton_kernels.build", lambda device: None)
+    assert choose_row_work(AUTO, torch.device("cuda")) == (kernels(), "")
 
 
 def test_bfloat16_matmul_accumulates_in_float32_and_restores_setting() -> None:

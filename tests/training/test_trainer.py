@@ -159,9 +159,22 @@ def test_train_triton_without_gpu_is_refused(
 ) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    fused._kernel_problem.cache_clear()
     with pytest.raises(fused.ImplError, match="use impl='chunked'"):
         train(small(objective={"impl": "triton"}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_train_kernels_that_cannot_be_built_are_named_once_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = fused.RowWork(fused.measure, fused.differentiate)
+    choice = "paint.training.trainer.choose_row_work"
+    monkeypatch.setattr(choice, lambda *_: (plain, "no C compiler"))
+    train(small(train={"steps": 1}), tmp_path / "run")
+    lines = capsys.readouterr().out.splitlines()
+    (said,) = (i for i, line in enumerate(lines) if "no C compiler" in line)
+    assert said < next(i for i, line in enumerate(lines) if "student prompt" in line)
 
 
 @pytest.mark.parametrize("skip_tokens", [0, 9])

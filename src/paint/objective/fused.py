@@ -26,8 +26,7 @@ second derivatives.
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from importlib.util import find_spec
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -35,7 +34,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from paint.core.errors import PaintError
+from paint.core.errors import PaintError, reason
 from paint.objective import loss
 from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name, find_divergence
 from paint.objective.loss import Lengths, Loss
@@ -105,10 +104,11 @@ def fused_paint_loss(
     is not the trained one.
 
     impl: reference holds all logits; chunked is plain torch; triton needs a GPU (or Triton's
-    interpreter); auto is triton on a GPU and chunked elsewhere. chunk_tokens bounds the memory and
-    changes nothing else: two tensors of chunk_tokens × v in float32 (and one in the head's half
-    precision, on a GPU), besides the gradients; None: 1,024 on a GPU and 512 elsewhere. Logits are
-    accumulated and stored in float32, or in float64 for float64 states, whatever the head's dtype.
+    interpreter); auto is triton on a GPU where the kernels can be built, and chunked elsewhere.
+    chunk_tokens bounds the memory and changes nothing else: two tensors of chunk_tokens × v in
+    float32 (and one in the head's half precision, on a GPU), besides the gradients; None: 1,024 on
+    a GPU and 512 elsewhere. Logits are accumulated and stored in float32, or in float64 for float64
+    states, whatever the head's dtype.
 
     Raises ValueError if views, lengths and head do not match or an option is out of range;
     TypeError for a head that is not a linear layer or its weight; ImplError if triton cannot run.
@@ -189,7 +189,7 @@ def _visit_chunks(
     """
     student_hidden, teacher_hidden = hidden
     weight, bias = heads[0]
-    work = _row_work(options, student_hidden.device)
+    work, _ = choose_row_work(options, student_hidden.device)
     weights = loss.token_weights(
         lengths, reduction=options.reduction, skip_tokens=options.skip_tokens
     )
@@ -508,28 +508,40 @@ def _blocks(logits: Tensor) -> Iterator[slice]:
     return (slice(first, first + size) for first in range(0, len(logits), size))
 
 
-def _row_work(options: ObjectiveConfig, device: torch.device) -> RowWork:
-    has_kernel = find_divergence(options.divergence) in DIVERGENCES.values()
-    can_use_triton = device.type == "cuda" and find_spec("triton") and has_kernel
-    if options.impl == "triton" or (options.impl == "auto" and can_use_triton):
-        return triton_row_work(device)
-    return RowWork(measure, differentiate)
+def choose_row_work(options: ObjectiveConfig, device: torch.device) -> tuple[RowWork, str]:
+    """Choose what options.impl names, and say why auto takes plain torch on a GPU, if it does.
+
+    Raises ImplError if impl is triton, which cannot run.
+    """
+    plain, problem = RowWork(measure, differentiate), ""
+    if options.impl == "triton":
+        if problem := _kernel_problem(device):
+            raise ImplError(f"impl='triton' cannot run here: {problem}; use impl='chunked'")
+    elif options.impl != "auto" or device.type != "cuda":
+        return plain, ""
+    elif find_divergence(options.divergence) not in DIVERGENCES.values():
+        return plain, f"there is no kernel of objective.divergence {options.divergence}"
+    elif problem := _kernel_problem(device):
+        return plain, problem
+
+    from paint.objective import triton_kernels
+
+    return RowWork(triton_kernels.measure, triton_kernels.differentiate), ""
 
 
-def triton_row_work(device: torch.device) -> RowWork:
-    """The RowWork of paint.objective.triton_kernels; raises ImplError if it cannot run."""
+@cache
+def _kernel_problem(device: torch.device) -> str:
+    """Build the Triton kernels and run them; return why that failed, or an empty string."""
     # Check before the import: it decides once whether the kernels are interpreted.
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise ImplError(
-            "impl='triton' needs a GPU, or TRITON_INTERPRET=1 to try it without; use impl='chunked'"
-        )
+        return "it needs a GPU, or TRITON_INTERPRET=1 to try it without"
     try:
         from paint.objective import triton_kernels
-    except ImportError as error:
-        raise ImplError(
-            f"impl='triton' needs the triton package ({error}); use impl='chunked'"
-        ) from error
-    return RowWork(triton_kernels.measure, triton_kernels.differentiate)
+
+        triton_kernels.build(device)
+    except Exception as error:  # Triton, a compiler and a driver raise errors of any type
+        return f"{type(error).__name__}: {reason(error)}"
+    return ""
 
 
 # The products. Sums are float32 throughout; not every device can multiply half precision without

@@ -53,9 +53,9 @@ class ObjectiveConfig(Section):
     Where one view thinks and the other does not, the first token is where they differ most (ours;
     paper: none)."""
     impl: Impl = "auto"
-    """What computes the loss (paint.objective.fused): auto takes triton on a GPU and chunked
-    elsewhere; reference holds the logits of a whole micro-batch. Changes speed and memory, never
-    the result."""
+    """What computes the loss (paint.objective.fused): auto takes triton on a GPU where its kernels
+    can be built (a C compiler and Python's headers are needed) and chunked elsewhere; reference
+    holds the logits of a whole micro-batch. Changes speed and memory, never the result."""
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)

@@ -15,6 +15,7 @@ This module needs Triton, which comes with PyTorch for GPUs; it is imported only
 
 from typing import no_type_check
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -106,6 +107,17 @@ def differentiate(
             num_warps=WARPS,
         )
     return metrics
+
+
+def build(device: torch.device) -> None:
+    """Build both kernels and run them on one row, so that what is missing is found early.
+
+    At its first launch, Triton needs a C compiler and Python's headers. Raises whatever Triton, the
+    compiler or the driver raise.
+    """
+    row, selected = torch.zeros(1, 2, device=device), torch.ones(1, dtype=torch.bool, device=device)
+    view = measure(row, None, 1.0)
+    differentiate(row, row, view, view, selected, None, row, ObjectiveConfig(temperature=1.0))
 
 
 @triton.jit

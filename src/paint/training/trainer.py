@@ -48,7 +48,7 @@ from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
 from paint.objective.divergences import DIVERGENCES, FORWARD_KL
-from paint.objective.fused import triton_row_work
+from paint.objective.fused import choose_row_work
 from paint.objective.loss import require_slope
 from paint.training import checkpoint, run_log
 from paint.training.async_rollouts import AsyncRollouts
@@ -125,8 +125,10 @@ def train(
         candidates = read_problems(config.data)
         if config.divergence not in DIVERGENCES.values():
             require_slope(config.divergence)
-        if config.objective.impl == "triton":
-            triton_row_work(accelerator.device)
+        if config.algorithm.needs_context:  # what the settings of the divergence apply to
+            _, problem = choose_row_work(config.objective, accelerator.device)
+            if problem:
+                display.note(f"the loss is computed without Triton kernels: {problem}")
         config = resolve_training(config, display, ranks)
         table = to_table(config)
         flags_of_server = _plan(config, ranks, accelerator.device, display)
