@@ -18,7 +18,7 @@ from paint.core.plugins import spec_of
 from paint.core.storage import read_jsonl
 from paint.evaluation.grade import summarise_folders
 from paint.grading.base import Grade, Item
-from paint.grading.registry import find_grader
+from paint.grading.registry import chosen_letter, find_grader
 from paint.training.trainer import train
 from runs import changed, stored
 
@@ -49,6 +49,39 @@ def test_exact_grader_compares_last_box_or_complete_text() -> None:
     with find_grader("exact") as grader:
         grades = grader.grade([Item(text, ("0.5", "half")) for text in texts])
     assert [grade.reward for grade in grades] == [1, 1, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        (r"It is B, so \boxed{A}", "A"),
+        (r"\boxed{\text{(c)}}", "C"),
+        (r"\boxed{B. Paris}", "B"),
+        (r"\boxed{Option D}", "D"),
+        (r"\boxed{Paris}", None),
+        ("The answer is A. No, the answer is **(B)**.", "B"),
+        ("Answer: option C", "C"),
+        ("The answer is a city.", None),
+        ("D", "D"),
+        ("B) Paris", "B"),
+        ("A city in France", None),
+        ("<think>The answer is A</think>\nC", "C"),
+        ("<think>The answer is A", None),
+    ],
+)
+def test_chosen_letter_is_that_of_box_or_stated_answer(text: str, letter: str | None) -> None:
+    assert chosen_letter(text) == letter
+
+
+def test_choice_grader_compares_letters_and_fails_on_other_gold_answers() -> None:
+    golds = ["B", "(b)", "B. Paris", ("A", "B"), "C", "Paris"]
+    with find_grader("choice") as grader:
+        grades = grader.grade([Item(r"\boxed{B}", gold) for gold in golds])
+        [unanswered] = grader.grade([Item("I do not know", "B")])
+    assert [grade.reward for grade in grades] == [1, 1, 1, 1, 0, 0]
+    assert [grade.failed for grade in grades] == [False] * 5 + [True]
+    assert grades[-1].reason == "the gold answer 'Paris' is no letter"
+    assert unanswered == Grade(0.0, "no letter")
 
 
 def test_no_grader_gives_no_reward() -> None:

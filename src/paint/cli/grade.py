@@ -23,7 +23,7 @@ class Grade:
     out: OptionalPlace = None
     """Folder of summary.json and summary.md; None: the first of the folders."""
     grader: str = "math"
-    """Grader: math, exact, or module:name for your own function."""
+    """Grader: math, exact, choice, or module:name for your own function."""
     deadline: Seconds = 5.0
     """CPU seconds for a comparison of two answers, or a call of your function, in
     [0.01, 86400]."""

@@ -361,8 +361,9 @@ class GradingConfig(Section):
     """How completions are graded: for GRPO's reward, and for the accuracy that runs report."""
 
     grader: str = setting("math", *GRADER)
-    """Grader: math compares the boxed answer with the gold one, exact compares texts, none leaves
-    completions ungraded, and module:name is your own function (paint.grading.base; ours)."""
+    """Grader: math compares the boxed answer with the gold one, exact compares texts, choice
+    compares a letter, none leaves completions ungraded, and module:name is your own function
+    (docs/how-to/own-grader.md; ours)."""
     deadline: float = setting(5.0, *DEADLINE)
     """CPU seconds that a comparison of two answers, or a call of your function, may take, in
     [0.01, 86400] (ours)."""
@@ -560,7 +561,7 @@ class EvaluationConfig(Section):
     dtype: Dtype | None = None
     """Number format of the weights; None is that of the run, or else that of the model's files."""
     grader: str = setting("math", *GRADER)
-    """Grader, as grading.grader of a recipe: math, exact, or module:name (ours)."""
+    """Grader, as grading.grader of a recipe: math, exact, choice, or module:name (ours)."""
     deadline: float = setting(5.0, *DEADLINE)
     """CPU seconds that a comparison of two answers, or a call of your function, may take, in
     [0.01, 86400] (ours)."""

@@ -2,11 +2,13 @@ r"""Registry of graders by name.
 
 math           the boxed answer equals the gold answer (paint.grading.math.grader)
 exact          the text equals the gold answer character by character
+choice         the letter that is chosen is the gold one
 none           no completion is graded
 module:name    a custom function (paint.grading.base)
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +19,15 @@ from paint.grading.math.compare import boxed
 from paint.grading.math.grader import MathGrader
 from paint.grading.processes import Pool
 
-GRADERS = ("math", "exact", "none")
+GRADERS = ("math", "exact", "choice", "none")
+
+# At the beginning of a box: B, (b), \text{B}, B. Paris, Option B.
+_IN_BOX = re.compile(r"(?:\\[a-z]+|[\W_])*?(?:(?:option|choice|answer)\W*)?([A-Z])(?![A-Z])", re.I)
+# In a text without a box: "the answer is (B)", or else a text that is "B" or begins "B. Paris".
+_ANSWER_IS = re.compile(
+    r"(?i:answer(?:\s+is)?)[\W_]*(?:(?i:option|choice)[\W_]*)?([A-Z])(?![A-Za-z])"
+)
+_AT_BEGINNING = re.compile(r"[\W_]*([A-Z])[*_]*(?:[).:,\n]|$)")
 
 
 def find_grader(
@@ -39,6 +49,8 @@ def find_grader(
             return MathGrader(deadline=deadline, workers=workers)
         case "exact":
             return ExactGrader()
+        case "choice":
+            return ChoiceGrader()
         case "none":
             return NoGrader()
     name = grader if isinstance(grader, str) else spec_of(grader)
@@ -57,6 +69,20 @@ class ExactGrader(Grader):
     def grade(self, items: Sequence[Item]) -> list[Grade]:
         """The grades in the order of the items."""
         return [_exact(item) for item in items]
+
+
+class ChoiceGrader(Grader):
+    r"""Reward 1 where the chosen letter is a gold one; case, brackets and what follows are ignored.
+
+    The letter is that at the beginning of the last \boxed{}. Without a box it is a capital letter:
+    that of the last "answer is B" or "Answer: (B)", or else the one that the text begins with, as
+    "B" and "B. Paris" do. It is looked for after the last closed think block. A gold answer that
+    is no letter is a failure of the grader.
+    """
+
+    def grade(self, items: Sequence[Item]) -> list[Grade]:
+        """The grades in the order of the items."""
+        return [_choice(item) for item in items]
 
 
 class NoGrader(Grader):
@@ -94,8 +120,36 @@ def _exact(item: Item) -> Grade:
     written = item.text.rpartition("</think>")[2]
     answer = boxed(written)
     answer = (written if answer is None else answer).strip()
-    golds = [item.gold] if isinstance(item.gold, str) else item.gold
-    return _graded(answer in [gold.strip() for gold in golds])
+    return _graded(answer in [gold.strip() for gold in _golds(item)])
+
+
+def _choice(item: Item) -> Grade:
+    golds = [(gold, _IN_BOX.match(gold)) for gold in _golds(item)]
+    for gold, letter in golds:
+        if letter is None:
+            return Grade(0.0, f"the gold answer {gold!r} is no letter"[:200], failed=True)
+
+    chosen = chosen_letter(item.text)
+    if chosen is None:
+        return Grade(0.0, "no letter")
+    return _graded(chosen in [letter[1].upper() for _, letter in golds if letter])
+
+
+def chosen_letter(completion: str) -> str | None:
+    """The letter that a completion chooses, as a capital; None if it chooses none."""
+    written = completion.rpartition("</think>")[2]
+    if "<think>" in written:  # the thought never ended
+        return None
+    if (box := boxed(written)) is not None:
+        found = _IN_BOX.match(box)
+    else:
+        said = list(_ANSWER_IS.finditer(written))
+        found = said[-1] if said else _AT_BEGINNING.match(written)
+    return found[1].upper() if found else None
+
+
+def _golds(item: Item) -> Sequence[str]:
+    return [item.gold] if isinstance(item.gold, str) else item.gold
 
 
 def _grade(value: Any) -> Grade:
