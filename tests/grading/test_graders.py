@@ -184,7 +184,11 @@ def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
     [figures] = json.loads(summary.read_text())["figures"]["base"].values()
     assert figures["reward"]["mean"] == pytest.approx(sum(rewards) / 6)
     assert not {"maj_at_k", "lenient_avg_at_k", "unboxed_frac"} & figures.keys()
-    assert "Mean reward" in summary.with_suffix(".md").read_text()
+    tables = summary.with_suffix(".md").read_text()
+    assert "Mean reward" in tables
+    first = f"| base | demo | 4 | chain-0 | {grades[0]['strict']['reason']} |"
+    assert first in tables.split("Failures of the grader")[1]
+    assert list(json.loads(summary.read_text())["grader_failures"]["base"].values()) == [4]
 
     # The mathematics grader reads the same samples, and has votes and lenient figures.
     summarise_folders([summary.parent], summary.parent, Display(enabled=False))

@@ -86,11 +86,6 @@ def grade(
                 lengths[row], repetitive[row] = (s.tokens, s.truncated), is_repetitive(s.text)
             count.to(len(grades))
 
-    if failed := [row for row in rows if grades[row].failed]:
-        display.note(
-            f"{store.folder.name}: the grader failed on {len(failed)} of {len(rows)} samples, "
-            f"which count 0; first on problem {failed[0][0]}: {grades[failed[0]].reason}"
-        )
     votes: Sequence[int | None] = [None] * len(rows)
     if isinstance(grader, MathGrader):
         math_grades = [g for g in map(grades.__getitem__, rows) if isinstance(g, MathGrade)]
@@ -106,7 +101,14 @@ def grade(
         for row, vote in zip(rows, votes, strict=True)
     ]
     write_grades(store, lines)
-    return to_graded_samples(store, lines, [lengths[row] for row in rows])
+    graded = to_graded_samples(store, lines, [lengths[row] for row in rows])
+    if graded.failures:
+        problem, reason = graded.failures[0]
+        display.note(
+            f"{store.folder.name}: the grader failed on {len(graded.failures)} of {len(rows)} "
+            f"samples, which count 0; first on problem {problem}: {reason}"
+        )
+    return graded
 
 
 def _verdict_columns(grade: Grade, vote: int | None) -> dict[str, Any]:
@@ -114,7 +116,7 @@ def _verdict_columns(grade: Grade, vote: int | None) -> dict[str, Any]:
     if isinstance(grade, MathGrade):
         return {"strict": asdict(grade.strict), "lenient": asdict(grade.lenient), "vote": vote}
     verdict = {"correct": grade.correct, "answer": None, "reason": grade.reason}
-    return {"strict": verdict, "reward": grade.reward}
+    return {"strict": verdict, "reward": grade.reward, "failed": grade.failed}
 
 
 def to_graded_samples(
@@ -150,6 +152,7 @@ def to_graded_samples(
         repetitive=table(row["looping"] for row in grades),
         rewards=table(float(row["reward"]) for row in grades) if has_rewards else None,
         reasons=Counter(row["strict"]["reason"] for row in grades),
+        failures=[(row["problem"], row["strict"]["reason"]) for row in grades if row.get("failed")],
         overridden=dict(sorted(by_hand.items())),
         labels=_labels(store.problems),
         gold_warnings=() if has_rewards else gold_warnings(store.problems),

@@ -83,6 +83,7 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
         Sheet("Other scores of the same samples", ["", "", *scores], score_rows),
         Sheet("Completions", ["", "", "tokens an answer", *texts], text_rows),
         _reasons(graded),
+        _failures(graded),
         _by_hand(graded),
         _gold_warnings(graded),
         *(_labelled(graded, label, k) for label in LABELS),
@@ -172,6 +173,7 @@ def summary_json(graded: ByPolicy) -> dict[str, Any]:
         "samples": of_each(lambda part: part.correct.shape[1]),
         "problems": of_each(lambda part: len(part.problems)),
         "reasons": of_each(lambda part: dict(part.reasons)),
+        "grader_failures": of_each(lambda part: len(part.failures)),
         "by_hand": of_each(lambda part: dict(part.overridden)),
         "labels": of_each(
             lambda part: {
@@ -211,6 +213,16 @@ def _reasons(graded: ByPolicy) -> Sheet:
         for policy, name, part in parts
     ]
     return Sheet("Reasons of the verdicts", ["", "", *reasons], rows if reasons else [])
+
+
+def _failures(graded: ByPolicy) -> Sheet:
+    """Samples on which the grader failed, which count 0, and the first of them."""
+    rows = [
+        [policy, name, f"{len(part.failures):,}", *part.failures[0]]
+        for policy, name, part in _parts(graded)
+        if part.failures
+    ]
+    return Sheet("Failures of the grader", ["", "", "samples", "first problem", "reason"], rows)
 
 
 def _by_hand(graded: ByPolicy) -> Sheet:

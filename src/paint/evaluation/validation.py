@@ -156,7 +156,12 @@ def validate(
 
     interval = avg_at_k(graded.correct)
     display.note(f"{title}: Avg@{task.protocol.samples} {interval.points()} (95 % interval)")
-    rewards = {} if graded.rewards is None else {"validation_reward": float(graded.rewards.mean())}
+    rewards = {}
+    if graded.rewards is not None:
+        rewards = {
+            "validation_reward": float(graded.rewards.mean()),
+            "validation_grader_failures": len(graded.failures),
+        }
     return {
         **rewards,
         "validation_avg_at_k": interval.mean,
