@@ -1,0 +1,73 @@
+"""The grader of code: which blocks pass, and that no block outlives its limits."""
+
+import importlib
+import time
+from pathlib import Path
+
+import pytest
+
+from paint.core.display import Display
+from paint.grading.base import Grade, Item
+from paint.grading.registry import find_grader
+from paint.training.trainer import train
+from runs import changed, stored, write_problems
+
+SPEC = "examples.grade_code:grade"
+grade_code = importlib.import_module("examples.grade_code")
+ROW = {"answer": "assert add(1, 2) == 3\nassert add(-1, 1) == 0\n"}
+
+
+def block(code: str) -> str:
+    return f"Try this:\n```python\n{code}\n```\nDone."
+
+
+def test_grade_code_rewards_share_of_passed_tests() -> None:
+    right, half = block("def add(a, b):\n    return a + b"), block("def add(a, b):\n    return 3")
+    texts = [right, half, half + right, block("def add(:"), "return a + b"]
+    with find_grader(SPEC) as grader:
+        grades = grader.grade([Item(text, "", row=ROW) for text in texts])
+    assert [grade.reward for grade in grades] == [1, 0.5, 1, 0, 0]
+    assert grades[1] == Grade(0.5, "1 of 2 tests passed")
+    assert grades[4] == Grade(0.0, "no code block")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os._exit(0)",
+        "raise SystemExit",
+        "import time; time.sleep(60)",
+        "while True: pass",
+        "x = bytearray(1 << 31)",
+        "while True: print('x' * 1000)",
+        "import subprocess; subprocess.run(['sleep', '60'])",
+    ],
+)
+def test_grade_code_block_over_limits_fails_in_time(
+    code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grade_code, "WALL_SECONDS", 0.5)
+    began = time.monotonic()
+    assert not grade_code.passes(code, "assert True")
+    assert time.monotonic() - began < 10
+
+
+def test_train_grades_code_by_tests_of_row(tmp_path: Path) -> None:
+    row = {"problem": "Write add.", "solution": block("def add(a, b):\n    return a + b")}
+    row |= {"id": "add", "tests": ROW["answer"]}
+    config = changed(
+        "demo-paint",
+        {
+            "data": {
+                "path": write_problems(tmp_path / "code.jsonl", [row]),
+                "answer_field": "tests",
+            },
+            "rollout": {"max_new_tokens": 8},
+            "train": {"steps": 1, "batch_size": 2},
+            "grading": {"grader": SPEC},
+        },
+    )
+    train(config, tmp_path / "run", display=Display(enabled=False))
+    assert [(r["reward"], r["reason"]) for r in stored(tmp_path / "run")] == [
+        (0.0, "no code block")
+    ] * 2
