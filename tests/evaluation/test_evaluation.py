@@ -15,14 +15,17 @@ import pytest
 import torch
 
 from paint.cli import main
-from paint.config.schema import ConfigError, EvaluationConfig
+from paint.config.schema import ConfigError, EvaluationConfig, ModelConfig, RolloutConfig
 from paint.core.display import Display, Terminal
 from paint.data.benchmarks import load_benchmark
 from paint.data.problems import Problem
 from paint.demo.files import MODEL
+from paint.estimate.memory import sampled_row
+from paint.estimate.shapes import shape_of
 from paint.evaluation.generate import (
     EvalTask,
     SamplingProtocol,
+    collect_samples,
     deployment_prompts,
     generate,
     open_task,
@@ -34,6 +37,7 @@ from paint.evaluation.run import resolve
 from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
 from paint.evaluation.tables import Sheet, print_sheets
 from paint.grading.math.grader import MathGrade, MathGrader, Verdict
+from paint.inference import local
 from paint.inference.engine import Completion, OnCompletion, Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError
@@ -204,6 +208,34 @@ def test_generate_interrupted_resumes_to_same_samples(
         again = grade(stored, grader, QUIET)
     for name in ("correct", "lenient", "votes", "tokens", "truncated", "unboxed", "repetitive"):
         assert np.array_equal(getattr(before, name), getattr(again, name)), name
+
+
+@pytest.mark.parametrize(("device", "rows"), [("cuda", 3), ("cpu", 64)])
+def test_collect_samples_takes_rows_that_fit_on_gpu(
+    policy: Policy,
+    problems: list[Problem],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    rows: int,
+) -> None:
+    """A GPU of whose memory a tenth is kept, and the rest holds three rows and a half."""
+    model, task = ModelConfig(path="demo", dtype="float32"), task_of(policy, tmp_path, problems[:1])
+    row = sampled_row(model, shape_of("demo"), require_room(policy, task))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (4.5 * row, 10 * row))
+    monkeypatch.setattr(Policy, "device", torch.device(device))
+
+    class Counting(LocalEngine):
+        def stream(self, prompts: Any, _: Any, seeds: Any, finished: OnCompletion) -> None:
+            batches.append(self.batch_size)
+            for index in range(len(prompts)):
+                finished(index, Completion((policy.end_ids[0],), (0.0,), truncated=False))
+
+    batches: list[int] = []
+    monkeypatch.setattr(local, "LocalEngine", Counting)
+    rollout = RolloutConfig(engine="local", batch_size=64)
+    with collect_samples(policy, model, rollout, [task], tmp_path / "engine", QUIET):
+        assert batches == [rows]
 
 
 def test_store_other_weights_under_same_path_are_refused(

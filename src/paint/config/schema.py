@@ -166,7 +166,9 @@ class RolloutConfig(Section):
     """Longest completion, in tokens (paper: Experimental Details, 1024 in training, 38,912 in
     evaluation)."""
     batch_size: int = setting(32, at_least(1), "rows; default: 32")
-    """Rows generated at once: by a rank, or by a vLLM server; changes speed and memory only."""
+    """Most rows generated at once: by a rank, or by a vLLM server. An evaluation takes fewer where
+    its GPU has no memory for more, and rows that run out of memory are halved; changes speed and
+    memory only."""
     max_logprob_mismatch: float = setting(
         0.05, [Check("above 0", lambda nats: nats > 0)], "nats; inf is off; default: 0.05"
     )

@@ -168,9 +168,14 @@ def training_memory(
         # Gradients of gate and up, and of an adapter's input in float32.
         backward=read * (WIDE + width) * shape.intermediate + read * WIDE * shape.hidden,
         update=2 * WIDE * (min(trained, MESSAGE) if ranks > 1 else 0) + 2 * WIDE * trained,
-        cache=generating * (rows.prompt + rows.completion) * width * shape.cache
-        + generating * shape.vocabulary * 3 * WIDE,
+        cache=generating * sampled_row(model, shape, rows.prompt + rows.completion),
     )
+
+
+def sampled_row(model: ModelConfig, shape: Shape, tokens: int) -> float:
+    """Bytes of a row while it is sampled: keys and values of its tokens, and three rows of the
+    vocabulary (logits, probabilities and what top-k or top-p makes of them)."""
+    return tokens * WIDTHS[model.dtype] * shape.cache + shape.vocabulary * 3 * WIDE
 
 
 def frozen_bytes(model: ModelConfig, shape: Shape) -> float:

@@ -1,4 +1,4 @@
-"""Sizes that a run takes from its memory plan: micro-batches, and the flags of a server.
+"""Sizes taken from the memory plan: micro-batches, rows sampled at once, and a server's flags.
 
 Never run on a GPU: the bytes are the plan's, whose formulas are compared with counted bytes.
 """
@@ -7,10 +7,11 @@ import math
 from bisect import bisect
 from dataclasses import dataclass, replace
 
-from paint.config.schema import ConfigError
+from paint.config.schema import ConfigError, ModelConfig
 from paint.core.errors import format_value
-from paint.estimate.memory import Rows
+from paint.estimate.memory import Rows, sampled_row
 from paint.estimate.plan import CARDS, PROBLEM, SOLUTION, Plan, gb, server_of
+from paint.estimate.shapes import shape_of
 
 CPU_TOKENS = 4096
 """train.micro_batch_tokens on a CPU (ours: more tokens are padding there, and no faster)."""
@@ -68,6 +69,19 @@ def worst_peak(plan: Plan) -> float:
     taught = min(train.micro_batch_tokens // rows - longest.completion, longest.teacher_prompt)
     shorter = Rows(rows, longest.prompt, max(taught, longest.prompt), longest.completion)
     return max(plan.peak(longest), plan.peak(shorter))
+
+
+def size_sampling(model: ModelConfig, tokens: int, memory: float) -> int:
+    """The most rows that a process can sample at once, at least 1.
+
+    Args:
+        tokens: of the longest prompt and completion together.
+        memory: bytes that are free for them.
+
+    Raises:
+        ConfigError: the plan does not know the model.
+    """
+    return max(int(memory / sampled_row(model, shape_of(model.path), tokens)), 1)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,13 @@ samples the policy in training through the engine of the training, on all ranks.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
+
+import torch
 
 from paint.config import schema as cfg
 from paint.config.run_folder import require_checkpoint
@@ -21,6 +23,8 @@ from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.core.storage import SUMS, digest, digest_of_file, lock_folder
 from paint.data.problems import DataError, Problem
+from paint.estimate.plan import USABLE
+from paint.estimate.sizing import size_sampling
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
 from paint.inference.factory import EngineSetup, open_engine
@@ -125,6 +129,7 @@ def collect_samples(
         unfinished = [row for row in zip(tasks, stores, strict=True) if row[1].missing]
         if unfinished:
             problems = [problem for task in tasks for problem in task.problems]
+            rollout = _fitted(policy, model, rollout, max_tokens, display)
             setup = EngineSetup(policy, model, rollout, folder, display, max_tokens)
             with open_engine(setup, problems) as engine:
                 _generate_all(policy, engine, unfinished, display)
@@ -220,6 +225,29 @@ def require_room(policy: Policy, task: EvalTask) -> int:
             f"{positions} positions; max_new_tokens can be at most {positions - longest}"
         )
     return longest + new
+
+
+def _fitted(
+    policy: Policy,
+    model: cfg.ModelConfig,
+    rollout: cfg.RolloutConfig,
+    max_tokens: int,
+    display: Display,
+) -> cfg.RolloutConfig:
+    """Settings whose batch_size fits on the GPU that the policy is on, by the plan's bytes."""
+    if policy.device.type != "cuda":
+        return rollout
+
+    free, total = torch.cuda.mem_get_info(policy.device)
+    with suppress(ConfigError):  # a model that the plan does not know may be evaluated all the same
+        most = size_sampling(model, max_tokens, free - (1 - USABLE) * total)
+        if most < rollout.batch_size:
+            display.note(
+                f"engine: {most} rows at once, by the plan, not {rollout.batch_size} "
+                f"(rollout.batch_size): each may take {max_tokens:,} tokens of the GPU's memory"
+            )
+            return replace(rollout, batch_size=most)
+    return rollout
 
 
 def _generate_all(
