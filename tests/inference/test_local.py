@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,7 +30,7 @@ from conftest import DEMO
 from paint.core import display
 from paint.core.display import Clock, Display, Terminal
 from paint.data.problems import Problem
-from paint.inference.engine import Sampling
+from paint.inference.engine import EngineError, Sampling
 from paint.inference.local import LocalEngine, MergedEngine, distribution, invert
 from paint.models import attention
 from paint.models.policy import Policy, load_policy
@@ -212,6 +213,44 @@ def test_generate_refills_finished_rows(policy: Policy, problems: list[Problem])
     lengths = [len(completions[i].ids) for i in ordered]
     waiting = sum(max(lengths[i : i + 4]) - 1 for i in range(0, 24, 4))
     assert sum(tokens == 1 for _, tokens in shapes) < waiting
+
+
+@pytest.mark.parametrize("most", [3, 1])
+def test_generate_out_of_memory_halves_batch_and_goes_on(
+    policy: Policy,
+    problems: list[Problem],
+    most: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    prompts = prompts_of(policy, problems, 12)
+    expected = LocalEngine(policy, batch_size=8).generate(prompts, SHORT, range(12))
+
+    def allocate(_: Any, __: Any, inputs: dict[str, Tensor]) -> None:
+        row_counts.append(inputs["input_ids"].shape[0])
+        if row_counts[-1] > most and len(row_counts) > 5:  # in the middle of rows
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    row_counts: list[int] = []
+    hook = policy.base.get_decoder().register_forward_pre_hook(allocate, with_kwargs=True)
+    engine = LocalEngine(policy, batch_size=8, display=Display())
+    completions = engine.generate(prompts, SHORT, range(12))
+    hook.remove()
+    assert [c.ids for c in completions] == [c.ids for c in expected]
+    for mine, theirs in zip(completions, expected, strict=True):
+        assert mine.log_probs == pytest.approx(theirs.log_probs, abs=1e-4)
+    sizes = [8, 4, 2, 1][: 3 if most == 3 else 4]
+    assert capsys.readouterr().out.splitlines() == [
+        f"engine: out of memory with {rows} rows at once; {fewer} from now on"
+        for rows, fewer in pairwise(sizes)
+    ]
+
+
+def test_generate_one_row_out_of_memory_is_an_error(policy: Policy) -> None:
+    with (
+        patch.object(LocalEngine, "_forward", side_effect=torch.OutOfMemoryError),
+        pytest.raises(EngineError, match="max_new_tokens"),
+    ):
+        LocalEngine(policy, batch_size=2).generate([[5, 6], [7]], SHORT, range(2))
 
 
 FAMILIES: dict[str, Callable[[dict[str, Any]], PreTrainedModel]] = {

@@ -25,7 +25,7 @@ from transformers.cache_utils import DynamicLayer
 from paint.core.device import float64_device
 from paint.core.display import Display
 from paint.core.errors import NonFiniteError
-from paint.inference.engine import Completion, Engine, OnCompletion, Sampling
+from paint.inference.engine import Completion, Engine, EngineError, OnCompletion, Sampling
 from paint.inference.factory import EngineSetup
 from paint.models.attention import grouped_query_decode
 from paint.models.policy import Policy
@@ -47,9 +47,13 @@ class _Row:
 
     index: int
     prompt: tuple[int, ...]
-    uniforms: list[float]
+    uniforms: list[float] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
+
+    @property
+    def text(self) -> tuple[int, ...]:
+        return (*self.prompt, *self.ids)
 
 
 @dataclass(frozen=True)
@@ -106,32 +110,65 @@ class LocalEngine(Engine):
         finished: OnCompletion,
     ) -> None:
         # Sort prompts by length, for little padding, and equal prompts next to each other.
-        texts = [tuple(prompt) for prompt in prompts]
-        order = sorted(range(len(texts)), key=lambda i: (-len(texts[i]), texts[i]))
-        waiting = deque(order)
+        rows = (_Row(i, tuple(prompt)) for i, prompt in enumerate(prompts))
+        waiting = deque(sorted(rows, key=lambda row: (-len(row.prompt), row.prompt)))
         # A rank may have no row of a last batch.
-        beginning = self._read_beginning(texts) if texts else None
+        beginning = self._read_beginning([row.prompt for row in waiting]) if waiting else None
         batch: _Batch | None = None
+        started: dict[int, _Row] = {}
         finished_tokens = 0
 
         def hand_over(index: int, completion: Completion) -> None:
             nonlocal finished_tokens
             finished_tokens += len(completion.ids)
+            del started[index]
             finished(index, completion)
 
         while waiting or batch:
-            free = self.batch_size - (len(batch.rows) if batch else 0)
+            new, free = [], self.batch_size - len(started)
             if waiting and (not batch or (free * REFILL >= self.batch_size and _is_plain(batch))):
-                taken = [waiting.popleft() for _ in range(min(free, len(waiting)))]
-                rows = [_Row(i, texts[i], _uniforms(seeds[i], sampling)) for i in taken]
-                new = self._read(rows, beginning)
-                batch = _joined(batch, new) if batch else new
-
-            assert batch is not None
-            tokens = _draw(batch, sampling)
-            batch = self._decode(batch, tokens, sampling, hand_over)
-            unfinished = sum(len(row.ids) for row in batch.rows) if batch else 0
+                new = [waiting.popleft() for _ in range(min(free, len(waiting)))]
+                for row in new:
+                    started[row.index] = row
+                    if not row.uniforms:
+                        row.uniforms.extend(_uniforms(seeds[row.index], sampling))
+            try:
+                batch = self._advance(batch, new, beginning, sampling, hand_over)
+            except torch.OutOfMemoryError as error:
+                self._halve(len(started), error)
+                # A row goes on where it was: its text is read like a prompt.
+                waiting.extendleft(reversed(started.values()))
+                started.clear()
+                batch = None
+            unfinished = sum(len(row.ids) for row in started.values())
             self.display.writing(finished_tokens, unfinished)
+
+    def _halve(self, rows: int, error: torch.OutOfMemoryError) -> None:
+        """Go on with half the rows that ran out of memory."""
+        if rows == 1:
+            raise EngineError(
+                "one row alone does not fit in the device's memory; lower rollout.max_new_tokens, "
+                "or use a larger GPU or servers"
+            ) from error
+        self.batch_size = rows // 2
+        self.display.note(
+            f"engine: out of memory with {rows} rows at once; {self.batch_size} from now on"
+        )
+
+    def _advance(
+        self,
+        batch: _Batch | None,
+        new: list[_Row],
+        beginning: DynamicCache | None,
+        sampling: Sampling,
+        finished: OnCompletion,
+    ) -> _Batch | None:
+        """Read new rows into the batch, and decode one token of every row."""
+        if new:
+            read = self._read(new, beginning)
+            batch = _joined(batch, read) if batch else read
+        assert batch is not None
+        return self._decode(batch, _draw(batch, sampling), sampling, finished)
 
     def _read_beginning(self, prompts: Sequence[tuple[int, ...]]) -> DynamicCache | None:
         """Prefill the common prefix of all prompts; None if it is short or cannot be shared."""
@@ -146,8 +183,8 @@ class LocalEngine(Engine):
         return batch.cache if _is_plain(batch) else None
 
     def _read(self, rows: list[_Row], beginning: DynamicCache | None) -> _Batch:
-        """Prefill the prompts of rows, each distinct prompt once."""
-        prompts = list(dict.fromkeys(row.prompt for row in rows))
+        """Prefill the texts of rows, each distinct text once."""
+        prompts = list(dict.fromkeys(row.text for row in rows))
         start = beginning.get_seq_length() if beginning else 0
         cache = self._new_cache()
         if beginning:
@@ -165,7 +202,7 @@ class LocalEngine(Engine):
             [], torch.tensor(ids, device=device), torch.tensor(mask, device=device), cache
         )
         places = {prompt: place for place, prompt in enumerate(prompts)}
-        return _selected(batch, rows, [places[row.prompt] for row in rows])
+        return _selected(batch, rows, [places[row.text] for row in rows])
 
     def _decode(
         self, batch: _Batch, tokens: Int[Tensor, " b"], sampling: Sampling, finished: OnCompletion
