@@ -215,6 +215,30 @@ def test_pool_retries_transient_failure_without_eviction(
     assert "left out" not in said()
 
 
+def test_pool_server_out_of_memory_gets_half_as_many_rows(
+    fake_servers: Any, opened: Open, said: Callable[[], str]
+) -> None:
+    answer, at_once, lock = FakeVllmServer.complete, 0, threading.Lock()
+
+    def complete(server: FakeVllmServer, body: Any) -> tuple[int, Any]:
+        nonlocal at_once
+        with lock:
+            at_once += 1
+            rows = at_once
+        time.sleep(0.02)
+        response = answer(server, body)
+        with lock:
+            at_once -= 1
+        return response if rows <= 2 else (500, {"error": {"message": "CUDA out of memory."}})
+
+    fake_server = fake_servers()
+    fake_server.complete = complete.__get__(fake_server)
+    engine = opened(fake_server, in_flight=8)
+    assert generate(engine) == EXPECTED
+    assert engine.in_flight == 2
+    assert len(re.findall("out of memory.*rows at once on each server from now on", said())) == 2
+
+
 def test_sync_weights_retries_before_eviction(
     fake_servers: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

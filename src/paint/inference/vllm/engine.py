@@ -368,6 +368,9 @@ class VllmEngine(RemoteEngine):
         if not left:
             self.silent_since = time.monotonic()
         what_now = f"{left} of {len(self.servers)} servers go on" if left else "waiting for it"
+        if "out of memory" in f"{reason}{_log_of(server)}" and self.in_flight > 1:
+            self.in_flight //= 2
+            what_now += f", {self.in_flight} rows at once on each server from now on"
         self.display.note(f"engine: {server.url} is left out ({reason}); {what_now}")
 
     async def _readmit(self, server: VllmServer, adapter: Path) -> bool:
