@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -871,7 +870,7 @@ def run_part(name: str, limit: float, folder: Path, options: Options) -> dict[st
             [sys.executable, str(SCRIPT), "part", json.dumps(order)],
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=_environment(folder),
+            env=_environment(),
             start_new_session=True,
         )
         try:
@@ -896,24 +895,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """The house's modules, no network, and Triton's interpreter where there is no GPU."""
     paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    if _version("paint") == "not installed":
-        paths.append(str(name_the_version(folder / "metadata")))
     own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
     if not on_gpu():
         own["TRITON_INTERPRET"] = "1"
     return {**os.environ, **own}
-
-
-def name_the_version(folder: Path) -> Path:
-    """Make a folder on whose account paint has a version, which runs write down, uninstalled."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    info = folder / f"paint-{project['version']}.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text(f"Name: paint\nVersion: {project['version']}\n")
-    return folder
 
 
 def work(order: dict[str, Any]) -> int:

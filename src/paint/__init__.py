@@ -19,6 +19,7 @@ if sys.platform == "win32":
     )
 
 from paint.core.errors import ConfigError, Interrupted, NonFiniteError, PaintError
+from paint.core.versions import __version__ as __version__
 
 if TYPE_CHECKING:
     from paint.algorithms.base import Algorithm
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from paint.objective.masking import anchors, mask_ratio, mask_solution, normalize, overlap
     from paint.objective.prompts import student_messages, teacher_messages
     from paint.training.callbacks import Callback
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Algorithm",

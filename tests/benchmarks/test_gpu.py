@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from importlib.metadata import Distribution, version
 from pathlib import Path
 from typing import Any
 
@@ -313,12 +312,6 @@ def test_only_with_unknown_name_is_refused_with_those_there_are(
     with pytest.raises(SystemExit, match=r"--only 'none': .* choose from '"):
         benchmark.main(benchmark.Options(only=("none",), **options))
     assert not list(tmp_path.iterdir())
-
-
-def test_name_the_version_makes_uninstalled_package_discoverable(tmp_path: Path) -> None:
-    path = [str(gpu.name_the_version(tmp_path / "metadata"))]
-    (found,) = Distribution.discover(name="paint", path=path)
-    assert found.version == version("paint")
 
 
 def test_markdown_shows_tables_notes_and_rehearsal_notice() -> None:

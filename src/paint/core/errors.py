@@ -17,7 +17,8 @@ import traceback
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
+
+from paint.core.versions import versions
 
 MAX_REASON_CHARACTERS = 300
 """Longest part of a library's message that is passed on."""
@@ -130,11 +131,11 @@ def crash_report(error: Exception, command: Sequence[str]) -> str:
     of the main packages and the traceback, without secrets.
     """
     message = f"{reason(error)} ({type(error).__name__}, which paint did not expect)"
-    names = ("paint", "torch", "transformers", "peft", "accelerate", "tokenizers", "pyarrow")
+    libraries = ("torch", "transformers", "peft", "accelerate", "tokenizers", "pyarrow")
     lines = [
         f"command: paint {shlex.join(command)}",
         f"python {platform.python_version()} on {platform.platform()}",
-        *(f"{name} {_version(name)}" for name in names),
+        *map(" ".join, versions(*libraries).items()),
         "",
         *traceback.format_exception(error),
     ]
@@ -214,10 +215,3 @@ _SECRETS = [
         r"(\b(?:hf|sk|ghp|gho|pk)[_-])[\w-]{8,}",
     )
 ]
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "is not installed"

@@ -23,7 +23,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +30,7 @@ from typing import Any, Literal
 from paint.core import storage
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
+from paint.core.versions import versions
 from paint.data.benchmarks import Benchmark
 from paint.data.decontaminate import NGRAM, SHARE, Index, build_index, contaminated
 from paint.data.readers import (
@@ -338,10 +338,7 @@ def _write_sample(
         sample=sample,
         seed=seed,
         settings=settings,
-        versions={
-            name: version(name)
-            for name in ("paint", "math-verify", "latex2sympy2_extended", "sympy")
-        },
+        versions=versions("math-verify", "latex2sympy2_extended", "sympy"),
     )
     with wrap_errors(report, DataError, FREE_SPACE):
         storage.write_jsonl(out.with_suffix(".contaminated.jsonl"), repeated)

@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from paint.core.device import own_device
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.core.storage import SUMS, digest, digest_of_file, lock_folder
+from paint.core.versions import versions
 from paint.data.problems import DataError, Problem
 from paint.estimate.plan import USABLE
 from paint.estimate.sizing import size_sampling
@@ -202,9 +202,7 @@ def open_task(
         "seed": protocol.seed,
         "engine": engine,
         "samples": protocol.samples,
-        "versions": {
-            name: version(name) for name in ("paint", "torch", "transformers", "math-verify")
-        },
+        "versions": versions("torch", "transformers", "math-verify"),
     }
     prompts = [task.prompts[problem.id] for problem in task.problems]
     return open_store(task.folder, settings, task.problems, prompts)

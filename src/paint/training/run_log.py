@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,6 +30,7 @@ from paint.config.schema import Config
 from paint.core import storage
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
+from paint.core.versions import versions
 from paint.grading.base import Grade
 from paint.grading.math.grader import MathGrade
 from paint.training.rollouts import ScoredRollout, logprob_mismatches, off_policy_metrics
@@ -41,7 +41,7 @@ UNAVERAGED = {"student_log_prob", "teacher_log_prob", "tempered_log_prob", "entr
 Table = Mapping[str, Mapping[str, Any]]
 """A config as run.json stores it, by section and key."""
 
-LIBRARIES = ("paint", "torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
+LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 
 
 def new_run(table: Table, folder: Path, problems: str, model: Mapping[str, str]) -> None:
@@ -292,7 +292,7 @@ def _or_run_error(path: Path, folder: Path) -> Iterator[None]:
 
 
 def _versions() -> dict[str, str]:
-    return {name: version(name) for name in LIBRARIES} | {"python": platform.python_version()}
+    return versions(*LIBRARIES) | {"python": platform.python_version()}
 
 
 def _git_revision() -> str | None:

@@ -7,13 +7,13 @@ number from 1. Its score is the strict verdict, with the reason as the explanati
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from paint.core import storage
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
+from paint.core.versions import versions
 from paint.evaluation.grade import policy_names, stored_in
 from paint.evaluation.metrics import avg_at_k
 from paint.evaluation.store import COMPLETIONS, StoreError
@@ -100,7 +100,7 @@ def log_of(policy: str, benchmark: str, graded: Graded, when: str) -> dict[str, 
             },
             "model": policy,
             "config": {"epochs": settings["samples"]},
-            "packages": {"paint": version("paint")},
+            "packages": versions(),
             "metadata": {name: settings[name] for name in settings if name != "versions"},
         },
         "plan": {"name": "paint eval", "steps": []},

@@ -9,7 +9,6 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 
 from paint.core import storage
 from paint.core.errors import sanitize_for_terminal
+from paint.core.versions import __version__
 
 ASSETS = resources("paint.viewer") / "assets"
 
@@ -78,7 +78,7 @@ def render(kind: str, title: str, data: Mapping[str, Any]) -> str:
         style_hash=_hash(style),
         script_hash=_hash(script),
         data=as_json(data),
-        version=version("paint"),
+        version=__version__,
     )
 
 
