@@ -2,17 +2,17 @@
 PYTHON ?= python3
 BIN = .venv/bin
 
-.PHONY: setup vllm inspect screenshots demo real results test test-all lint check \
+.PHONY: setup vllm inspect screenshots demo real results test test-all lint docs check \
 	bench-loss bench-step bench-update gpu clean
 
 setup: .venv/ready
 
-.venv/ready: pyproject.toml
+.venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "paint needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@echo "setting up .venv (once; downloads PyTorch)"
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 vllm: .venv-vllm/ready  ## vLLM for CPUs, in an environment of its own
@@ -65,7 +65,10 @@ lint: setup
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-check: lint test-all  ## what CI runs
+docs: setup  ## the documentation as a site, in build/docs; warnings are errors
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/docs
+
+check: lint docs test-all  ## what CI runs
 
 bench-loss: setup  ## the loss beside its matrix products, Liger and TRL
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
@@ -83,4 +86,4 @@ gpu:  ## all that only a GPU can show, in under nine minutes (docs/dev/benchmark
 	$(or $(wildcard $(BIN)/python),$(PYTHON)) benchmarks/gpu.py $(if $(OUT),--folder $(OUT)) $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
 
 clean:
-	rm -rf .venv .venv-vllm .venv-inspect runs .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv* build dist runs .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
@@ -407,9 +408,10 @@ def test_generate_passes_cache_by_the_name_that_decoder_takes(policy: Policy) ->
     prompts, sampling = [[5, 6, 7], [8, 9]], Sampling(1.0, 1.0, -1, 8)
     expected = engine.generate(prompts, sampling, [0, 1])
     forward = decoder.forward
+    name = "cache" if "cache" in signature(forward).parameters else "past_key_values"
 
     def renamed(*, position_ids: Tensor, cache: Any = None, **options: Any) -> Any:
-        return forward(position_ids=position_ids, past_key_values=cache, **options)
+        return forward(position_ids=position_ids, **{name: cache}, **options)
 
     decoder.forward = renamed
     assert engine.generate(prompts, sampling, [0, 1]) == expected
