@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from paint.cli import main
-from paint.cli.data import OpenThoughts, Validate
-from paint.config.schema import DataConfig
+from paint.cli.data import OpenThoughts
 from paint.data.openthoughts import make_training_data
 
 
@@ -31,6 +30,11 @@ def test_data_openthoughts_sample_passes_validate(
     assert json.loads(out.read_text())["answer"] == "3"
     assert main(["data", "validate", str(out), "--model.path", "demo"]) == 0
     assert "1 rows, 1 good" in capsys.readouterr().out
+    assert (
+        main(["data", "validate", str(out), "demo-paint", "--prompts.student", "{{ answer }}?"])
+        == 0
+    )
+    assert "user\n3?<|im_end|>" in capsys.readouterr().out
 
     out.with_suffix(".report.json").unlink()  # the file is changed on purpose
     out.write_text(out.read_text() * 2)
@@ -43,7 +47,3 @@ def test_data_flags_have_defaults_of_functions() -> None:
     for field in fields(OpenThoughts):
         if field.name not in ("out", "benchmarks"):
             assert field.default == made[field.name].default, field.name
-    settings = {field.name: field.default for field in fields(DataConfig)}
-    for field in fields(Validate):
-        if field.name in settings:
-            assert field.default == settings[field.name], field.name

@@ -152,6 +152,49 @@ def test_read_problems_bad_row_is_refused_or_skipped_and_counted(
     assert good_rows.skipped == {reason: 1}
 
 
+NO_CHATS = [
+    ([{"role": "user"}], "must be a role and a content, both text"),
+    ([{"role": "user", "content": None, "tool_calls": []}], "must be a role and a content"),
+    ([{"role": "user", "content": "q", "name": "Ann"}], "must be a role and a content"),
+    ([{"role": "system", "content": "s"}], r"with a turn of the user \(roles: system\)"),
+    ([{"role": "user", "content": "\ud800"}], "is not valid Unicode"),
+]
+
+
+@pytest.mark.parametrize(("messages", "said"), NO_CHATS)
+def test_read_problems_chat_that_is_none_is_refused(
+    tmp_path: Path, messages: list[dict[str, Any]], said: str
+) -> None:
+    path = write(tmp_path, {"messages": messages, "solution": "s", "answer": "a"})
+    with pytest.raises(DataError, match=f'row 1: field "messages" .*{said}'):
+        read(path)
+
+
+def test_read_problems_reply_of_chat_is_solution_unless_the_row_has_one(tmp_path: Path) -> None:
+    asked = {"role": "user", "content": "q", "name": None}
+    reply = {"role": "assistant", "content": "r"}
+    system = {"role": "system", "content": "s"}
+    chats = [[asked, reply], [system, asked], [asked, reply, asked, reply]]
+    path = write(tmp_path, *({"messages": chat, "solution": "s"} for chat in chats))
+    problems = read_problems(DataConfig(path=str(path)), needs={"solution": ""}).problems
+    assert [p.solution for p in problems] == ["r", "s", "r"]
+    assert {(p.problem, p.answers) for p in problems} == {("q", ())}
+    assert problems[2].turns == (("user", "q"), ("assistant", "r"), ("user", "q"))
+    path = write(tmp_path, {"prompt": [asked], "completion": [reply], "answer": "a"})
+    [problem] = read(path, problem_field="prompt", solution_field="completion").problems
+    assert (problem.problem, problem.solution) == ("q", "r")
+
+
+def test_read_problems_missing_field_is_refused_by_what_needs_it(tmp_path: Path) -> None:
+    path = write(tmp_path, {"problem": "p", "answer": " "})
+    [problem] = read_problems(DataConfig(path=str(path)), needs={}).problems
+    assert (problem.solution, problem.answer, problem.answers) == ("", "", ())
+    with pytest.raises(DataError, match=r"answer. is empty"):
+        read_problems(DataConfig(path=str(path)), needs={"answer": "x"})
+    with pytest.raises(DataError, match=r"fields of the row: problem, answer.; SFT needs it; set"):
+        read_problems(DataConfig(path=str(path)), needs={"solution": "SFT"})
+
+
 def test_read_problems_column_case_is_ignored_if_unambiguous(tmp_path: Path) -> None:
     row = {"Problem": "p", "SOLUTION": "s", "Answer": "a", "ID": "i"}
     assert read(write(tmp_path, row)).problems == [Problem("p", "s", "a", "i")]
@@ -266,6 +309,8 @@ def test_problems_digest_depends_on_every_answer_but_not_labels() -> None:
     assert problems_digest([one]) == problems_digest(
         [replace(one, row=3, labels=(("level", "1"),))]
     )
+    assert problems_digest([one]) == problems_digest([replace(one, fields={"problem": "p"})])
+    assert problems_digest([one]) != problems_digest([replace(one, fields={"rules": "r"})])
 
 
 # A CSV file with NUL bytes is refused.

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from paint.config.schema import DataConfig
+from paint.config.schema import Config, DataConfig, ModelConfig
 from paint.core.display import Display
 from paint.data.benchmarks import Benchmark
 from paint.data.problems import DataError, Problem, read_problems
@@ -41,12 +41,12 @@ def write(folder: Path, *lines: dict[str, Any] | str) -> str:
 
 
 def check_of(path: str, **options: Any) -> FileCheck:
-    return check_file(
-        DataConfig(path=path, **options),
-        "demo",
-        teacher_thinking=False,
-        display=Display(enabled=False),
-    )
+    return check_file(config_of(path, **options), display=Display(enabled=False))
+
+
+def config_of(path: str, *, model: str = "demo", **options: Any) -> Config:
+    data = DataConfig(path=path, **options)
+    return Config(model=ModelConfig(path=model, teacher_thinking=False), data=data)
 
 
 def shown(check: FileCheck) -> str:
@@ -56,15 +56,15 @@ def shown(check: FileCheck) -> str:
 
 
 def test_check_file_counts_bad_rows_and_names_first(tmp_path: Path) -> None:
-    bad = [row(n, answer="") for n in range(8)]
+    bad = [row(n, solution="") for n in range(8)]
     check = check_of(write(tmp_path, row(0), "{", *bad, row(1, extra=1), row(0), row(2)))
     assert check.good == 3
     assert {reason: rows.count for reason, rows in check.bad.items()} == {
         "invalid JSON": 1,
-        'field "answer" is empty': 8,
+        'field "solution" is empty': 8,
         "same problem as an earlier row": 1,
     }
-    assert [number for number, _ in check.bad['field "answer" is empty'].first] == [3, 4, 5, 6, 7]
+    assert [number for number, _ in check.bad['field "solution" is empty'].first] == [3, 4, 5, 6, 7]
     assert check.bad["same problem as an earlier row"].first == [
         (12, "same problem as an earlier row, row 1 (value 'Start at $0$.')")
     ]
@@ -134,7 +134,7 @@ def test_check_file_lists_benchmark_copies_by_pass(tmp_path: Path) -> None:
         tmp_path, row(0), row(1, problem=posed.format(12)), row(2, problem=posed.format(7))
     )
     quiet = Display(enabled=False)
-    check = check_file(DataConfig(path=path), "demo", benchmarks=[benchmark], display=quiet)
+    check = check_file(config_of(path), benchmarks=[benchmark], display=quiet)
     repeated, alike = check.contaminated.values()
     assert [number for number, _ in repeated.first] == [2]
     assert [number for number, _ in alike.first] == [3]
@@ -143,8 +143,8 @@ def test_check_file_lists_benchmark_copies_by_pass(tmp_path: Path) -> None:
     assert "row 2: owls, problem o1: 'along the road stand trees on which 12 owls" in text
     assert "repeat one except for numbers or letters" in text
 
-    clean_data = DataConfig(path=write(tmp_path, row(0)))
-    clean = check_file(clean_data, "demo", benchmarks=[benchmark], display=quiet)
+    clean_config = config_of(write(tmp_path, row(0)))
+    clean = check_file(clean_config, benchmarks=[benchmark], display=quiet)
     assert "no row repeats a benchmark problem" in shown(clean)
     assert "benchmark" not in shown(check_of(path))
 
@@ -173,6 +173,14 @@ def test_print_check_shows_findings(tmp_path: Path) -> None:
         assert piece in text, piece
 
 
+def test_check_file_rows_without_answer_count_where_nothing_needs_it(tmp_path: Path) -> None:
+    rows = [{"problem": "Is it?", "solution": "It is."}, row(1)]
+    check = check_of(write(tmp_path, *rows))
+    assert (check.good, check.boxed) == (2, {"right": 1})
+    assert "Problem: Is it?" in check.views["student"]
+    assert "Begin ===\nIt is." in check.views["teacher"]
+
+
 def test_check_file_without_good_row_is_reported(tmp_path: Path) -> None:
     check = check_of(write(tmp_path, "[1]", "{"))
     assert (check.good, check.lengths, check.boxed) == (0, {}, {})
@@ -184,10 +192,10 @@ def test_check_file_without_good_row_is_reported(tmp_path: Path) -> None:
 def test_check_file_unusable_tokenizer_is_refused(tmp_path: Path, demo_copy: Path) -> None:
     path = write(tmp_path, row(0))
     with pytest.raises(PolicyError, match=r'model\.path "nowhere/at-all" cannot be loaded'):
-        check_file(DataConfig(path=path), "nowhere/at-all", display=Display(enabled=False))
+        check_of(path, model="nowhere/at-all")
     (demo_copy / "chat_template.jinja").unlink()
     with pytest.raises(PolicyError, match="has no chat template"):
-        check_file(DataConfig(path=path), str(demo_copy), display=Display(enabled=False))
+        check_of(path, model=str(demo_copy))
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=60))

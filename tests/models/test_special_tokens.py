@@ -157,7 +157,8 @@ def test_check_file_counts_rows_with_control_text(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     lines = [json.dumps(asdict(replace(row, id=str(n)))) for n, row in enumerate(rows)]
     path.write_text("\n".join(lines))
-    check = check_file(cfg.DataConfig(path=str(path)), "demo", display=Display(enabled=False))
+    config = Config(cfg.ModelConfig(path="demo"), cfg.DataConfig(path=str(path)))
+    check = check_file(config, display=Display(enabled=False))
     assert check.good == 1
     assert check.bad[REASON].count == 2
     assert check.bad[REASON].first[0] == (2, f"{REASON}: '<|im_end|>' in its problem")

@@ -93,7 +93,7 @@ def build_teacher_prompt(
         context = mask_solution(reference, ratio, placement=options.placement, seed=seed)
 
     complete = announces_complete(options.wording, is_complete=context == reference)
-    prompt = policy.teacher_prompt(problem.problem, context, complete=complete)
+    prompt = policy.teacher_prompt(problem, context, complete=complete)
     return TeacherPrompt(context, complete, prompt)
 
 
@@ -141,7 +141,7 @@ def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int)
         if r.teacher_prompt and r.teacher_prompt.context is not None
     ]
     prompts = [
-        policy.rationale_prompt(r.problem.problem, context, complete=complete)
+        policy.rationale_prompt(r.problem, context, complete=complete)
         for r, context, complete in with_context
     ]
     seeds = [
@@ -160,7 +160,7 @@ def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int)
     for (rollout, context, complete), written in zip(with_context, rationales, strict=True):
         rationale = policy.decode(written.ids).strip()
         prompt = policy.teacher_prompt(
-            rollout.problem.problem, context, complete=complete, rationale=rationale
+            rollout.problem, context, complete=complete, rationale=rationale
         )
         teacher_prompt = TeacherPrompt(context, complete, prompt, rationale)
         metrics = {**rollout.metrics, "rationale_tokens": len(written.ids)}

@@ -50,7 +50,7 @@ def reference(setup: Setup, row: int, problem: Problem) -> Rollout:
     policy = setup.policy
     ids = tuple(policy.solution_ids(problem.solution))
     completion = Completion(ids, (), truncated=False, source="reference")
-    prompt = policy.student_prompt(problem.problem)
+    prompt = policy.student_prompt(problem)
     return Rollout(row, problem, prompt, completion, problem.solution)
 
 

@@ -1,12 +1,21 @@
 """``paint data openthoughts`` and ``paint data validate``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional
 
-from paint.cli.options import Count, OptionalCount, Place, Seconds, Seed, bounded
-from paint.config.schema import DataConfig
+from paint.cli.options import (
+    Count,
+    OptionalCount,
+    Place,
+    Recipe,
+    Seconds,
+    Seed,
+    Settings,
+    bounded,
+)
+from paint.config.recipe import require_paths
 
 
 @dataclass(frozen=True)
@@ -69,51 +78,28 @@ class OpenThoughts:
 class Validate:
     """Count a file's rows that are good, bad, long, doubled or without a verified answer.
 
-    The exit status is 1 if a run would refuse the file.
+    Checks and prompts are those of a run of the recipe. The exit status is 1 if a run would refuse
+    the file.
 
-    Example: paint data validate demo --model.path demo --data.limit 50
+    Example: paint data validate demo demo-paint --data.limit 50
     """
 
     file: Positional[str]
     """JSONL, CSV or Parquet file, a hub data set (owner/name), or demo."""
-    model_path: Annotated[str, arg(name="model.path")]
-    """Model whose tokenizer counts: folder, hub name or demo."""
+    recipe: Recipe
+    """Recipe to train by; where it is left out, the paper's settings."""
+    config: Settings
     benchmarks: tuple[str, ...] = ()
     """Problem sets, as in `paint eval`, whose problems are searched for in the file."""
-    teacher_thinking: Annotated[bool, arg(name="model.teacher-thinking")] = True
-    """Thinking mode of the teacher's prompt."""
-    problem_field: Annotated[str, arg(name="data.problem-field")] = "problem"
-    """Field that holds the problem x."""
-    solution_field: Annotated[str, arg(name="data.solution-field")] = "solution"
-    """Field that holds the verified solution y*."""
-    answer_field: Annotated[str, arg(name="data.answer-field")] = "answer"
-    """Field that holds the final gold answer."""
-    id_field: Annotated[str, arg(name="data.id-field")] = "id"
-    """Field that names a row."""
-    max_prompt_tokens: Annotated[Count, arg(name="data.max-prompt-tokens")] = 8192
-    """Longest prompt of the teacher, in tokens."""
-    limit: Annotated[OptionalCount, arg(name="data.limit")] = None
-    """Number of valid rows to read; None is all."""
 
     def run(self) -> int:
-        """Print the counts; return 1 if a run would refuse the file."""
+        """Print the counts and both views; return 1 if a run would refuse the file."""
         from paint.data.benchmarks import load_benchmark
         from paint.data.validate import check_file, print_check
 
-        source = DataConfig(
-            path=self.file,
-            problem_field=self.problem_field,
-            solution_field=self.solution_field,
-            answer_field=self.answer_field,
-            id_field=self.id_field,
-            max_prompt_tokens=self.max_prompt_tokens,
-            limit=self.limit,
-        )
-        check = check_file(
-            source,
-            self.model_path,
-            teacher_thinking=self.teacher_thinking,
-            benchmarks=[load_benchmark(name) for name in self.benchmarks],
-        )
+        config = replace(self.config, data=replace(self.config.data, path=self.file))
+        require_paths(config)
+        benchmarks = [load_benchmark(name) for name in self.benchmarks]
+        check = check_file(config, benchmarks=benchmarks)
         print_check(check)
         return 1 if check.bad or check.too_long.count else 0

@@ -145,6 +145,8 @@ def parse(line: Sequence[str]) -> Any:
         verbs, depth = verbs[line[depth]], depth + 1
     kind = _union(verbs) if isinstance(verbs, dict) else verbs
     words = list(line[depth:])
+    if kind is Validate and words and (len(words) == 1 or words[1].startswith("-")):
+        words.insert(1, "paint")  # the paper's settings
     default = None if isinstance(verbs, dict) else _default(verbs, words)
     if {"-h", "--help"} & set(words) or not line:
         words = ["--help"]  # tyro's help lacks the positional arguments that were given

@@ -122,12 +122,14 @@ class DataConfig(Section):
     """Problems: a JSONL, CSV or Parquet file, or a hub name such as owner/name or
     owner/name:config@split; "demo" is the embedded family. Required: no default."""
     problem_field: str = setting("problem", FIELD, 'default: "problem"')
-    """Field that holds the problem x."""
+    """Field that holds the problem x: text, or chat messages. A row without it is taken from its
+    field "messages"; the last assistant turn of a chat is the solution."""
     solution_field: str = setting("solution", FIELD, 'default: "solution"')
-    """Field that holds the verified solution y*, part of which the teacher sees."""
+    """Field that holds the verified solution y*, part of which the teacher sees. Rows may lack it
+    where no setting needs it."""
     answer_field: str = setting("answer", FIELD, 'default: "answer"')
     """Field that holds the final gold answer. GRPO's reward and the controls use it; PAINT uses it
-    only to report accuracy."""
+    only to report accuracy, and rows may lack it."""
     id_field: str = setting("id", FIELD, 'default: "id"')
     """Field that names a row. Rows without "id" are named by their number; a field of another name
     is required."""
@@ -275,6 +277,32 @@ class ContextConfig(Section):
 
 
 @dataclass(frozen=True, slots=True)
+class PromptsConfig(Section):
+    """Wording of the prompts (docs/how-to/own-context.md). Each is a Jinja2 template of the last
+    user turn, in which the fields of the row stand by name, or the name of a field that holds a
+    text or chat messages. Empty: the paper's wording."""
+
+    student: str = ""
+    """Prompt of the student, in training, validation and evaluation (paper: Prompt views); of chat
+    messages the default is the chat as it is."""
+    teacher: str = ""
+    """Prompt of the teacher, with the masked reference as `context` and the student's turn as
+    `student` (paper: Prompt views). Where the student's is not the paper's, the default is the
+    reference and then the student's turn (ours)."""
+    teacher_complete: str = ""
+    """The same where the reference is announced as complete; the default is prompts.teacher, if
+    that is set."""
+    teacher_system: str = ""
+    """System turn of the teacher, in place of the row's own; the default of prompts.teacher is then
+    the student's turn alone (ours)."""
+    rationale: str = ""
+    """Request for a rationale, for teacher.reason_first; sees what prompts.teacher sees (ours)."""
+
+
+PAPER_PROMPTS = PromptsConfig()
+
+
+@dataclass(frozen=True, slots=True)
 class TeacherConfig(Section):
     """The teacher: its weights, and whether it reasons before it scores."""
 
@@ -370,6 +398,11 @@ class GradingConfig(Section):
     """CPU seconds that a comparison of two answers, or a call of your function, may take, in
     [0.01, 86400] (ours)."""
 
+    @property
+    def needs_answer(self) -> bool:
+        """Whether the grader compares with a gold answer."""
+        return self.grader in ("math", "exact", "choice")
+
 
 @dataclass(frozen=True, slots=True)
 class ValidationConfig(Section):
@@ -446,6 +479,7 @@ class Config:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     """How the student samples its completions: one for every problem (grpo: a group), on policy."""
     context: ContextConfig = field(default_factory=ContextConfig)
+    prompts: PromptsConfig = field(default_factory=PromptsConfig)
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     grpo: GrpoConfig = field(default_factory=GrpoConfig)
@@ -520,6 +554,23 @@ class Config:
     def generates(self) -> bool:
         """Whether a run samples completions: to learn from them, or to validate."""
         return self.algorithm.needs_rollouts or bool(self.validation.path)
+
+    @property
+    def needed_fields(self) -> dict[str, str]:
+        """Of solution and answer, those that every problem must have, each with what needs it."""
+        algorithm, source = self.algorithm, self.context.source
+        method = f"train.method {format_value(self.train.method)}"
+        shown = f"context.source {format_value(source)}"
+        needed: dict[str, str] = {}
+        if not algorithm.needs_rollouts:
+            needed["solution"] = method
+        elif algorithm.needs_context and source in ("own", "other"):
+            needed["solution"] = shown
+        if algorithm.needs_grades and self.grading.needs_answer:
+            needed["answer"] = f"{method} with grading.grader {format_value(self.grading.grader)}"
+        elif algorithm.needs_context and source in ("answer", "wrong_answer"):
+            needed["answer"] = shown
+        return needed
 
     def _refuse_distillation_settings(self) -> None:
         """Refuse what the baselines would ignore: they have no teacher and no divergence."""

@@ -6,14 +6,16 @@ missing, invalid or repeated content are refused, or skipped and counted.
 `batch_indices` returns the problems of an optimizer step. It is a pure function of seed and step,
 so a resumed run sees the same data.
 
-Texts reach the prompts exactly as written. Prompt lengths need the model's tokenizer and are
+A problem is a text, or a chat whose last assistant turn is the solution. Texts reach the prompts
+exactly as written. Prompt lengths need the model's tokenizer and are
 checked where prompts are built (paint.training.prompt_filter).
 """
 
+import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from paint.config.schema import DataConfig
 from paint.core.storage import digest
@@ -22,6 +24,7 @@ from paint.data.readers import DataError as DataError
 from paint.demo.files import problems_path
 from paint.grading.base import Item
 
+ROLES = ("id", "problem", "solution", "answer")
 LABELS = ("level", "subject")
 """Columns by which an evaluation groups problems, each in a separate table."""
 
@@ -31,9 +34,13 @@ class Problem:
     """A training example: x, y* and the gold answer, as text (paper: section 'Background').
 
     Attributes:
+        problem: its text; of a chat, its last user turn.
+        solution, answer: "" where the row has none.
         also: further accepted answers.
         labels: level and subject as (name, value), if the data have them.
         row: row number in the source, from 1; 0 if unknown.
+        turns: of a chat, role and text of its turns up to that of the user.
+        fields: all fields of the row by name.
     """
 
     problem: str
@@ -43,11 +50,13 @@ class Problem:
     also: tuple[str, ...] = ()
     labels: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     row: int = field(default=0, compare=False)
+    turns: tuple[tuple[str, str], ...] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """All accepted answers, at least one."""
-        return (self.answer, *self.also)
+        """All accepted answers; () if the row has none."""
+        return (self.answer, *self.also) if self.answer else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +67,26 @@ class ValidRows:
     skipped: dict[str, int]
 
 
+NEEDS_BOTH = {"solution": "", "answer": ""}
+"""Both fields that a problem may lack, without what needs them."""
+
 DATA_FIELD = "set --data.{role}-field to the one that holds the {role}"
 """Hint in messages about a missing column, if `data` comes from a recipe and flags."""
 
 
 def read_problems(
-    data: DataConfig, *, solutions: bool = True, column_hint: str = DATA_FIELD
+    data: DataConfig,
+    *,
+    needs: Mapping[str, str] = NEEDS_BOTH,
+    solutions: bool = True,
+    column_hint: str = DATA_FIELD,
 ) -> ValidRows:
     """Read the problems of `data.path`: a JSONL, CSV or Parquet file, a hub data set, or "demo".
 
     A valid row has problem, solution and answer as text that is not blank (an answer or an id may
-    be a number, and several accepted answers are a list). It repeats neither the problem (white
-    space aside) nor the id of an earlier valid row. Without an id column, its id is the row number.
-    With `data.limit`, reading stops at that many valid rows.
+    be a number, several accepted answers are a list, and a problem may be a chat). It repeats
+    neither the problem (white space aside) nor the id of an earlier valid row. Without an id
+    column, its id is the row number. With `data.limit`, reading stops at that many valid rows.
 
     Without `solutions` the source is an evaluation set: a solution that is missing, null or blank
     becomes "", a problem may occur twice (published sets are evaluated unchanged), and a list of
@@ -78,7 +94,9 @@ def read_problems(
 
     Args:
         data: the source, its columns, and the action on a bad row.
-        solutions: whether every problem needs a solution.
+        needs: of solution and answer, those that every problem needs, and for messages what needs
+            them (`Config.needed_fields`). The others are "" where they are missing, null or blank.
+        solutions: False for an evaluation set.
         column_hint: hint in messages about a missing column.
 
     Raises:
@@ -89,7 +107,7 @@ def read_problems(
     problems: list[Problem] = []
     skipped: dict[str, int] = {}
     for row, problem in validate_rows(
-        read_rows(source), data, solutions=solutions, column_hint=column_hint
+        read_rows(source), data, needs=needs, solutions=solutions, column_hint=column_hint
     ):
         if isinstance(problem, Problem):
             problems.append(problem)
@@ -110,21 +128,28 @@ def read_problems(
 
 
 def validate_rows(
-    rows: Iterable[Row], data: DataConfig, *, solutions: bool = True, column_hint: str = DATA_FIELD
+    rows: Iterable[Row],
+    data: DataConfig,
+    *,
+    needs: Mapping[str, str] = NEEDS_BOTH,
+    solutions: bool = True,
+    column_hint: str = DATA_FIELD,
 ) -> Iterator[tuple[int, Problem | BadRow]]:
     """Yield the number of each row with its problem or its error.
 
     Validation and arguments are those of `read_problems`.
     """
+    needs = needs if solutions else {"answer": ""}
     first_rows: dict[tuple[str, str], int] = {}
     for row, fields in rows:
         try:
             if isinstance(fields, BadRow):
                 raise fields
-            problem = _problem(fields, row, data, solutions, column_hint)
+            problem = _problem(fields, row, data, needs, solutions, column_hint)
             keys = [("id", problem.id)]
             if solutions:
-                keys.insert(0, ("problem", " ".join(problem.problem.split())))
+                text = " ".join(text for _, text in problem.turns) or problem.problem
+                keys.insert(0, ("problem", " ".join(text.split())))
             for role, text in keys:
                 if (role, text) in first_rows:
                     detail = f", row {first_rows[role, text]} (value {shorten(text)})"
@@ -140,6 +165,8 @@ def validate_rows(
 def problems_digest(problems: Sequence[Problem]) -> str:
     """Digest of the problems and their order: 16 hexadecimal digits."""
     parts = [part for p in problems for part in (p.id, p.problem, p.solution, *p.answers)]
+    others = [{k: v for k, v in p.fields.items() if k not in ROLES} for p in problems]
+    parts += [json.dumps(fields, sort_keys=True, default=str) for fields in others if fields]
     return digest(*parts, "")[:16]
 
 
@@ -165,6 +192,7 @@ def from_row(row: dict[str, Any]) -> Problem:
 def item_of(problem: Problem, text: str, *, truncated: bool) -> Item:
     """Build the grader item of a completion, with the problem's fields as its row."""
     row = {
+        **problem.fields,
         "id": problem.id,
         "problem": problem.problem,
         "solution": problem.solution,
@@ -206,18 +234,76 @@ def _permutation(count: int, seed: str) -> list[int]:
 
 
 def _problem(
-    fields: dict[str, object], row: int, data: DataConfig, solutions: bool, column_hint: str
+    fields: dict[str, object],
+    row: int,
+    data: DataConfig,
+    needs: Mapping[str, str],
+    solutions: bool,
+    column_hint: str,
 ) -> Problem:
-    problem = _text(fields, data.problem_field, "problem", column_hint)
-    reference = fields.get(_column(fields, data.solution_field) or "")
-    is_unsolved = not solutions and _is_blank(reference)
-    solution = "" if is_unsolved else _text(fields, data.solution_field, "solution", column_hint)
-    has_more = not solutions and data.answer_field == "answer"
-    answer, *also = _answers(fields, data.answer_field, has_more, column_hint)
+    def hint(role: str) -> str:
+        return f"{needs[role]} needs it; {column_hint}" if needs.get(role) else column_hint
+
+    def is_left_out(role: str, name: str) -> bool:
+        return role not in needs and _is_blank(fields.get(_column(fields, name) or ""))
+
+    place = _column(fields, data.problem_field) or _column(fields, "messages") or ""
+    turns: tuple[tuple[str, str], ...] = ()
+    if is_chat(fields.get(place)):
+        turns, solution = _chat(fields, place)
+        problem = turns[-1][1]
+    else:
+        problem = _text(fields, data.problem_field, "problem", column_hint)
+        solution = ""
+    if not solution and not is_left_out("solution", data.solution_field):
+        reference = _column(fields, data.solution_field)
+        if reference and is_chat(fields[reference]):
+            solution = _chat(fields, reference, ends_in="assistant")[1]
+        else:
+            solution = _text(fields, data.solution_field, "solution", hint("solution"))
+
+    answer, also = "", []
+    if not is_left_out("answer", data.answer_field):
+        has_more = not solutions and data.answer_field == "answer"
+        answer, *also = _answers(fields, data.answer_field, has_more, hint("answer"))
     # The default id column may be missing, one that was configured by name may not.
     is_numbered = data.id_field == "id" and _column(fields, "id") is None
     name = str(row) if is_numbered else _text(fields, data.id_field, "id", column_hint)
-    return Problem(problem, solution, answer, name, tuple(also), _labels(fields), row)
+    labels = _labels(fields)
+    return Problem(problem, solution, answer, name, tuple(also), labels, row, turns, fields)
+
+
+def is_chat(value: object) -> TypeGuard[list[dict[str, Any]]]:
+    """Whether a value is a list of chat messages, as TRL takes them."""
+    return isinstance(value, list) and bool(value) and all(isinstance(m, dict) for m in value)
+
+
+def read_chat(messages: Sequence[Mapping[str, Any]], name: str) -> list[tuple[str, str]]:
+    """Role and text of the chat messages in field `name`. Raises BadRow if one is no text."""
+    turns = []
+    for number, message in enumerate(messages, start=1):
+        role, content = message.get("role"), message.get("content")
+        others = [key for key, value in message.items() if value is not None]
+        if not (isinstance(role, str) and isinstance(content, str) and len(others) == 2):
+            detail = f": message {number} is {shorten(message)}; it must be a role and a content"
+            raise BadRow(f'field "{name}" is no chat', f"{detail}, both text")
+        _require_unicode(content, name)
+        turns.append((role, content))
+    return turns
+
+
+def _chat(
+    fields: dict[str, object], name: str, ends_in: str = "user"
+) -> tuple[tuple[tuple[str, str], ...], str]:
+    """The turns of a chat up to the last user's, and the assistant's reply to it ("" for none)."""
+    messages = fields[name]
+    turns = read_chat(messages if is_chat(messages) else [], name)
+    reply = turns.pop()[1] if turns and turns[-1][0] == "assistant" else ""
+    last = turns[-1][0] if turns else "none"
+    if (ends_in == "user" and last != "user") or (ends_in == "assistant" and not reply.strip()):
+        detail = f" (roles: {', '.join(role for role, _ in turns) or 'none'})"
+        raise BadRow(f'field "{name}" is no chat with a turn of the {ends_in}', detail)
+    return tuple(turns), reply
 
 
 def _answers(
@@ -282,9 +368,13 @@ def _text(fields: dict[str, object], field_name: str, role: str, column_hint: st
     if not value.strip():
         raise BadRow(f'field "{name}" is empty', f" (value {shorten(value)})")
 
+    _require_unicode(value, name)
+    return str(value)
+
+
+def _require_unicode(text: str, name: str) -> None:
     try:
-        value.encode("utf-8")
+        text.encode("utf-8")
     except UnicodeEncodeError as error:
         detail = f": half a surrogate pair at character {error.start + 1}"
         raise BadRow(f'field "{name}" is not valid Unicode', detail) from None
-    return str(value)

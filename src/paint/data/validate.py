@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import PreTrainedTokenizerBase
 
-from paint.config.schema import DataConfig
+from paint.config.schema import Config
 from paint.core.display import Display, Terminal
 from paint.data.benchmarks import Benchmark
 from paint.data.decontaminate import Pass, build_index, contaminated
@@ -27,9 +27,9 @@ from paint.demo.files import problems_path
 from paint.grading.base import Item
 from paint.grading.registry import find_grader
 from paint.models.policy import encode, load_tokenizer
+from paint.models.prompts import student_messages, teacher_messages
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.objective.masking import MARKER, anchors
-from paint.objective.prompts import teacher_messages
 
 SHOWN_ROWS = 5
 CHUNK = 256
@@ -75,10 +75,11 @@ class FileCheck:
         too_long: valid rows whose teacher prompt is over `limit` tokens.
         without_anchors: number of valid rows without anchors, whose overlap counts as 0.
         boxed: number of solutions by verdict, graded as if they were completions: "right" if the
-            box holds the answer.
+            box holds the answer. Rows without solution or answer are left out.
         gold_warnings: valid rows with a gold answer that does not parse or may be misread.
         contaminated: valid rows that repeat a benchmark problem, by the pass that found them; empty
             without benchmarks.
+        views: prompts of the first valid row, by view.
     """
 
     path: str
@@ -92,13 +93,12 @@ class FileCheck:
     boxed: Counter[str] = field(default_factory=Counter)
     gold_warnings: BadRows = field(default_factory=BadRows)
     contaminated: dict[str, BadRows] = field(default_factory=dict)
+    views: dict[str, str] = field(default_factory=dict)
 
 
 def check_file(
-    data: DataConfig,
-    tokenizer: str,
+    config: Config,
     *,
-    teacher_thinking: bool = True,
     benchmarks: Sequence[Benchmark] = (),
     workers: int | None = None,
     display: Display | None = None,
@@ -106,8 +106,7 @@ def check_file(
     """Validate all rows of `data.path`, or up to `data.limit` valid ones.
 
     Args:
-        tokenizer: folder or hub name of the model to train; "demo" is the embedded one.
-        teacher_thinking: thinking mode of the teacher's prompt, as in `model.teacher_thinking`.
+        config: settings of the run.
         benchmarks: evaluation sets that the problems should not repeat.
         workers: processes that compare answers, by default one for each core.
 
@@ -116,14 +115,14 @@ def check_file(
         PolicyError: the tokenizer cannot be loaded, or has no working chat template.
     """
     display = display or Display()
-    loaded = load_tokenizer(tokenizer)
-    check = FileCheck(problems_path(data.path), data.max_prompt_tokens)
+    loaded = load_tokenizer(config.model.path)
+    check = FileCheck(problems_path(config.data.path), config.data.max_prompt_tokens)
     lengths: dict[str, list[int]] = defaultdict(list)
     index = build_index(benchmarks, masked=True)
     check.contaminated = {FOUND_BY[pieces.name]: BadRows() for pieces in index.passes if benchmarks}
 
     total = count_rows(Path(check.path)) if Path(check.path).is_file() else 0
-    checked = _checked_rows(data, loaded, check)
+    checked = _checked_rows(config, loaded, check)
     with find_grader(workers=workers) as grader, display.counting("rows", total) as counter:
         while chunk := list(islice(checked, CHUNK)):
             for row, problem in chunk:
@@ -132,6 +131,9 @@ def check_file(
                     continue
                 check.good += 1
                 check.without_anchors += not anchors(problem.solution)
+                views = prompts_of(loaded, problem, config)
+                if not check.views:
+                    check.views = {name: str(loaded.decode(ids)) for name, ids in views.items()}
                 if found := gold_warnings([problem]):
                     texts = (f"{shorten(warning.answer)}: {warning.why}" for warning in found)
                     check.gold_warnings.add(row, ", ".join(texts))
@@ -139,14 +141,19 @@ def check_file(
                     message = f"{match.benchmark}, problem {match.id}: {shorten(match.shared)}"
                     check.contaminated[FOUND_BY[match.found_by]].add(row, message)
 
-                tokens = prompt_lengths(loaded, problem, teacher_thinking)
+                tokens = {
+                    "problem": len(loaded.encode(problem.problem, add_special_tokens=False)),
+                    "solution": len(loaded.encode(problem.solution, add_special_tokens=False)),
+                    **{f"{name} prompt": len(ids) for name, ids in views.items()},
+                }
                 for name, length in tokens.items():
                     lengths[name].append(length)
                 if (length := tokens["teacher prompt"]) > check.limit:
                     check.too_long.add(row, f"a teacher prompt of {length} tokens")
 
             good = [problem for _, problem in chunk if isinstance(problem, Problem)]
-            items = [Item(problem.solution, problem.answers) for problem in good]
+            graded = [problem for problem in good if problem.solution and problem.answer]
+            items = [Item(problem.solution, problem.answers) for problem in graded]
             check.boxed.update(grade.reason for grade in grader.grade(items))
             counter.to(chunk[-1][0])
 
@@ -156,16 +163,17 @@ def check_file(
     return check
 
 
-def prompt_lengths(
-    tokenizer: PreTrainedTokenizerBase, problem: Problem, teacher_thinking: bool
-) -> dict[str, int]:
-    """Count the tokens of problem, solution and longest teacher prompt."""
+def prompts_of(
+    tokenizer: PreTrainedTokenizerBase, problem: Problem, config: Config
+) -> dict[str, list[int]]:
+    """Token ids of the student's prompt and of the longest teacher prompt."""
     # The complete solution and the omission marker: no mask makes the prompt longer.
-    messages = teacher_messages(problem.problem, f"{problem.solution} {MARKER}", complete=False)
+    context, options = f"{problem.solution} {MARKER}", config.prompts
+    student = student_messages(options, problem)
+    teacher = teacher_messages(options, problem, context, complete=False)
     return {
-        "problem": len(tokenizer.encode(problem.problem, add_special_tokens=False)),
-        "solution": len(tokenizer.encode(problem.solution, add_special_tokens=False)),
-        "teacher prompt": len(encode(tokenizer, messages, thinking=teacher_thinking)),
+        "student": encode(tokenizer, student, thinking=config.model.student_thinking),
+        "teacher": encode(tokenizer, teacher, thinking=config.model.teacher_thinking),
     }
 
 
@@ -209,7 +217,10 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
     if not check.good:
         return
 
-    right = check.boxed.get("right", 0) / check.good
+    for name, text in check.views.items():
+        console.print(f"--- the {name} reads of the first row ---", text, sep="\n", markup=False)
+    console.print("---")
+    right = check.boxed.get("right", 0) / max(check.boxed.total(), 1)
     verdicts = ", ".join(f"{count:,} {reason}" for reason, count in sorted(check.boxed.items()))
     without_anchors = check.without_anchors / check.good
     console.print(
@@ -227,7 +238,7 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
 
 
 def _checked_rows(
-    data: DataConfig, tokenizer: PreTrainedTokenizerBase, check: FileCheck
+    config: Config, tokenizer: PreTrainedTokenizerBase, check: FileCheck
 ) -> Iterator[tuple[int, Problem | BadRow]]:
     """Yield all rows up to the last valid one within the limit, and count their columns.
 
@@ -240,11 +251,11 @@ def _checked_rows(
             yield row, fields
 
     valid = 0
-    for row, problem in validate_rows(rows(), data):
+    for row, problem in validate_rows(rows(), config.data, needs=config.needed_fields):
         found = isinstance(problem, Problem) and special_text_finder(
             tokenizer, problem=problem.problem, solution=problem.solution, answer=problem.answer
         )
         yield row, BadRow(REASON, found) if found else problem
         valid += isinstance(problem, Problem)
-        if valid == data.limit:
+        if valid == config.data.limit:
             return

@@ -66,16 +66,20 @@ def base_as_rank1_adapter(model: cfg.ModelConfig) -> cfg.ModelConfig:
 
 
 def load_eval_policy(
-    model: cfg.ModelConfig, rollout: cfg.RolloutConfig, *, seed: int = 0
+    model: cfg.ModelConfig,
+    rollout: cfg.RolloutConfig,
+    *,
+    seed: int = 0,
+    prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS,
 ) -> Policy:
     """Load the policy to evaluate: on the CPU if servers generate, else on own_device()."""
     # With servers, this process only writes adapters and checks log-probs; they use the GPU.
     device = "cpu" if rollout.engine_type.is_remote else own_device()
-    return load_policy(model, seed=seed, device=device)
+    return load_policy(model, seed=seed, device=device, prompts=prompts)
 
 
 def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking: bool) -> Prompts:
-    """The deployment prompt of each problem: the problem alone.
+    """The deployment prompt of each problem, without a reference.
 
     Raises:
         DataError: a problem contains text that the chat format reads as a special token. No
@@ -87,7 +91,7 @@ def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking:
                 f"problem {problem.id} contains {REASON}{found} ({problem.problem[:60]!r} ...), "
                 f"which would change the conversation; spell it differently"
             )
-    return {p.id: policy.student_prompt(p.problem, thinking=thinking) for p in problems}
+    return {p.id: policy.student_prompt(p, thinking=thinking) for p in problems}
 
 
 @contextmanager

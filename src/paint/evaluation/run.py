@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paint.config.run_folder import checkpoints, read_run
-from paint.config.schema import ConfigError, EvaluationConfig, ModelConfig
+from paint.config.schema import (
+    PAPER_PROMPTS,
+    ConfigError,
+    EvaluationConfig,
+    ModelConfig,
+    PromptsConfig,
+)
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.data.benchmarks import folder_name, load_benchmark
@@ -40,6 +46,7 @@ class EvalTarget:
 
     name: str  # in tables and folders
     checkpoint: Path | None  # folder of an adapter or of a trained model; None for the base model
+    prompts: PromptsConfig = PAPER_PROMPTS  # of its run
 
 
 def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
@@ -87,7 +94,7 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
     protocol = SamplingProtocol(
         evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
     )
-    policy = load_eval_policy(model, evaluation.rollout)
+    policy = load_eval_policy(model, evaluation.rollout, prompts=policies[0].prompts)
     prompts = {
         benchmark.name: deployment_prompts(policy, benchmark.problems, thinking=evaluation.thinking)
         for benchmark in benchmarks
@@ -146,8 +153,14 @@ def resolve(
         raise ConfigError(
             f"two targets are called {min(twice)}; rename a folder, or evaluate them in two calls"
         )
+    prompts = {policy.prompts for policy in policies}
+    if len(prompts) > 1:
+        raise ConfigError(
+            "the targets were trained with different prompts; evaluate them in two calls, then "
+            "compare with `paint grade`"
+        )
     if evaluation.base or not policies:
-        policies = [EvalTarget("base", None), *policies]
+        policies = [EvalTarget("base", None, *prompts), *policies]
 
     dtype = evaluation.dtype or (first.dtype if trained else own_dtype(first.path))
     model = first if trained else base_as_rank1_adapter(first)
@@ -160,16 +173,19 @@ def resolve_target(target: str) -> tuple[ModelConfig, list[EvalTarget]]:
     """The base model of a target, and its trained policies; none if the target is a model."""
     path = Path(target)
     if (path / "run.json").exists():
-        model, run = read_run(path).model, path.resolve().name
+        config, run = read_run(path), path.resolve().name
         if not checkpoints(path):
             raise ConfigError(f"{path} has no checkpoint yet")
-        trained = [(c.name, trained_in(c, model.train_mode)) for c in checkpoints(path)]
-        return model, [EvalTarget(f"{run}-{name}", folder) for name, folder in trained]
+        trained = [(c.name, trained_in(c, config.model.train_mode)) for c in checkpoints(path)]
+        return config.model, [
+            EvalTarget(f"{run}-{name}", folder, config.prompts) for name, folder in trained
+        ]
 
     run_folder, name = path.resolve().parent.parent, path.resolve().name
     if (path / "state.json").exists() and (run_folder / "run.json").exists():
-        model = read_run(run_folder).model
-        return model, [EvalTarget(f"{run_folder.name}-{name}", trained_in(path, model.train_mode))]
+        config = read_run(run_folder)
+        folder = trained_in(path, config.model.train_mode)
+        return config.model, [EvalTarget(f"{run_folder.name}-{name}", folder, config.prompts)]
     if (path / "adapter" / "adapter_config.json").exists():
         adapter = path / "adapter"
         return read_adapter_shape(adapter), [EvalTarget(f"{run_folder.name}-{name}", adapter)]

@@ -103,7 +103,7 @@ def probe(
     rollout = resolve_evaluation(config.rollout, display, is_full=False)
     config = replace(config, model=base_as_rank1_adapter(config.model), rollout=rollout)
 
-    policy = load_eval_policy(config.model, config.rollout)
+    policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
     longest: ContextSource = "other" if "other" in shown else "own"
     sized = replace(config, context=replace(config.context, source=longest))
     trained_on = filter_problems(policy, sized, read_problems(config.data), display)

@@ -298,7 +298,7 @@ def _evaluate(
     place = folder / "evaluation" / f"seed-{run.seed}"
     problems = protocol.benchmark.problems
 
-    policy = load_eval_policy(model, protocol.rollout, seed=run.seed)
+    policy = load_eval_policy(model, protocol.rollout, seed=run.seed, prompts=run.config.prompts)
     prompts = deployment_prompts(policy, problems, thinking=protocol.thinking)
     tasks = []
     for step, checkpoint in checkpoints.items():

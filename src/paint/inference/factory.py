@@ -62,7 +62,7 @@ def open_engine(setup: EngineSetup, problems: Sequence[Problem]) -> Iterator[Eng
 
     # All rows are requested at once and go to the least busy server: four a server reach each one.
     count = 4 * max(len(rollout.urls), len(rollout.server_gpus), 1)
-    prompts = [policy.student_prompt(problems[i % len(problems)].problem) for i in range(count)]
+    prompts = [policy.student_prompt(problems[i % len(problems)]) for i in range(count)]
     sampling = sampling_from(rollout)
     sampling = replace(sampling, max_new_tokens=min(SYNC_CHECK_TOKENS, sampling.max_new_tokens))
     with ExitStack() as stack:

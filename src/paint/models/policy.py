@@ -41,12 +41,14 @@ from paint.config import schema as cfg
 from paint.config.recipe import require_bitsandbytes
 from paint.core.device import require_dtype
 from paint.core.errors import PaintError, format_short, format_value, wrap_errors
+from paint.data.problems import Problem
 from paint.demo.files import model_path
+from paint.models import prompts as views
 from paint.models.cpu_float32 import widen
 from paint.models.lora import MemoryEfficientLoraLinear
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text, special_text
-from paint.objective.prompts import rationale_messages, student_messages, teacher_messages
+from paint.objective.prompts import student_messages
 
 PACKING_ERROR = 0.05
 """Relative error of packed states that rounding may cause; rows that attend to each other exceed
@@ -67,6 +69,7 @@ class Policy:
         lm_head: hidden states (n h) to logits (n v). It has no adapter: with LoRA it is frozen.
         student_thinking, teacher_thinking: whether each view's prompt leaves thinking on.
         packed: rows are concatenated instead of padded.
+        prompts: wording of the prompts.
         digest: of the base weights if they are sharded, since one rank alone cannot compute it.
     """
 
@@ -77,6 +80,7 @@ class Policy:
     teacher_thinking: bool
     packed: bool = False
     digest: str | None = None
+    prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS
 
     @property
     def device(self) -> torch.device:
@@ -112,18 +116,24 @@ class Policy:
         """Token ids that end a completion: the model's and the tokenizer's."""
         return sorted(set(_end_ids(self.model, self.tokenizer)))
 
-    def student_prompt(self, problem: str, *, thinking: bool | None = None) -> list[int]:
+    def student_prompt(self, problem: Problem | str, *, thinking: bool | None = None) -> list[int]:
         """Token ids of the deployment prompt, with thinking as configured unless given.
 
-        Source: figure 'Prompt views'.
+        A text is a problem without further fields. Source: figure 'Prompt views'.
         """
         thinking = self.student_thinking if thinking is None else thinking
-        return encode(self.tokenizer, student_messages(problem), thinking=thinking)
+        messages = views.student_messages(self.prompts, _problem_of(problem))
+        return encode(self.tokenizer, messages, thinking=thinking)
 
     def teacher_prompt(
-        self, problem: str, context: str | None, *, complete: bool, rationale: str | None = None
+        self,
+        problem: Problem | str,
+        context: str | None,
+        *,
+        complete: bool,
+        rationale: str | None = None,
     ) -> list[int]:
-        """Token ids of the privileged prompt with a masked, complete or no solution.
+        """Token ids of the privileged prompt with a masked, complete or no reference.
 
         Source: figure 'Prompt views'.
         """
@@ -132,7 +142,13 @@ class Policy:
 
         if rationale is not None:  # generated text, which the user cannot correct
             rationale = drop_special_text(self.tokenizer, rationale)
-        messages = teacher_messages(problem, context, complete=complete, rationale=rationale)
+        messages = views.teacher_messages(
+            self.prompts,
+            _problem_of(problem),
+            context,
+            complete=complete,
+            rationale=rationale,
+        )
         return encode(self.tokenizer, messages, thinking=self.teacher_thinking)
 
     def template_difference(self) -> tuple[str, str]:
@@ -142,7 +158,7 @@ class Policy:
         differ in the privileged context alone, as in the paper (section 'Background').
         """
         student, teacher = (
-            self.student_prompt("What is 1 + 1?", thinking=thinking)
+            encode(self.tokenizer, student_messages("What is 1 + 1?"), thinking=thinking)
             for thinking in (self.student_thinking, self.teacher_thinking)
         )
         start = _shared(student, teacher)
@@ -151,12 +167,16 @@ class Policy:
         parts = student[: len(student) - end], teacher[: len(teacher) - end]
         return self.decode(parts[0], special=True), self.decode(parts[1], special=True)
 
-    def rationale_prompt(self, problem: str, context: str, *, complete: bool) -> list[int]:
+    def rationale_prompt(
+        self, problem: Problem | str, context: str, *, complete: bool
+    ) -> list[int]:
         """Token ids of the prompt for a reason-first teacher's rationale.
 
         Thinking is off, because the reply is the rationale.
         """
-        messages = rationale_messages(problem, context, complete=complete)
+        messages = views.rationale_messages(
+            self.prompts, _problem_of(problem), context, complete=complete
+        )
         return encode(self.tokenizer, messages, thinking=False)
 
     def solution_ids(self, solution: str) -> list[int]:
@@ -250,6 +270,10 @@ class Policy:
         return torch.cat([part[n - 1 : -1] for part, n in zip(parts, starts, strict=True)])
 
 
+def _problem_of(problem: Problem | str) -> Problem:
+    return Problem(problem, "", "", "") if isinstance(problem, str) else problem
+
+
 def encode(
     tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *, thinking: bool
 ) -> list[int]:
@@ -287,7 +311,11 @@ def _require_no_control(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
 
 
 def load_policy(
-    config: cfg.ModelConfig, *, seed: int, device: torch.device | str = "cpu"
+    config: cfg.ModelConfig,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS,
 ) -> Policy:
     """Load a model and its tokenizer, and add a new adapter with train_mode "lora".
 
@@ -316,7 +344,9 @@ def load_policy(
         _checkpoint_gradients(model)
     digest = digest_of_weights(base) if is_sharded(base) else None
     thinking = config.student_thinking, config.teacher_thinking
-    policy = Policy(model, tokenizer, base.get_output_embeddings(), *thinking, digest=digest)
+    policy = Policy(
+        model, tokenizer, base.get_output_embeddings(), *thinking, digest=digest, prompts=prompts
+    )
     return _packing(policy, config) if config.packed else policy
 
 

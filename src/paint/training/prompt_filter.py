@@ -51,7 +51,7 @@ def filter_problems(
     def has_no_control(problem: Problem) -> bool:
         found = special_text_finder(
             policy.tokenizer,
-            problem=problem.problem,
+            problem="\n\n".join([problem.problem, *(text for _, text in problem.turns)]),
             solution=problem.solution,
             answer=problem.answer,
         )
@@ -69,14 +69,20 @@ def filter_problems(
         """
         if not algorithm.needs_context:
             solution = () if algorithm.needs_rollouts else policy.solution_ids(problem.solution)
-            return len(policy.student_prompt(problem.problem)) + len(solution)
+            return len(policy.student_prompt(problem)) + len(solution)
 
         def teacher_tokens(context: str) -> int:
             rationale = "" if teacher.reason_first else None
-            prompt = policy.teacher_prompt(
-                problem.problem, context, complete=False, rationale=rationale
+            # The paper's wording of a complete solution is the shorter one.
+            longest = max(
+                len(
+                    policy.teacher_prompt(
+                        problem, context, complete=is_complete, rationale=rationale
+                    )
+                )
+                for is_complete in {False, bool(policy.prompts.teacher_complete)}
             )
-            return len(prompt) + (teacher.rationale_tokens if teacher.reason_first else 0)
+            return longest + (teacher.rationale_tokens if teacher.reason_first else 0)
 
         # The longest view hides next to nothing, and has the marker on top.
         longest = teacher_tokens(f"{problem.solution} {MARKER}")

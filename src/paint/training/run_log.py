@@ -180,8 +180,8 @@ def step_metrics(
         metrics["truncated_frac"] = sum(c.truncated for c in sampled) / len(sampled)
         rewards = [grade.reward for grade in grades if grade.reward is not None]
         if rewards:
-            metrics["accuracy"] = sum(grade.correct for grade in grades) / len(grades)
-        if rewards and not isinstance(grades[0], MathGrade):
+            metrics["accuracy"] = sum(grade.correct for grade in grades) / len(rewards)
+        if rewards and not any(isinstance(grade, MathGrade) for grade in grades):
             metrics["reward"] = sum(rewards) / len(rewards)
             metrics["grader_failures"] = sum(grade.failed for grade in grades)
         if gaps:  # an algorithm need not score the sampled tokens

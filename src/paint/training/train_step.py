@@ -98,7 +98,7 @@ def generation_request(
 ) -> tuple[list[list[int]], Sampling, list[int]]:
     """Prompts, sampling settings and seeds of a step's request to the engine."""
     config = setup.config
-    prompts = [setup.policy.student_prompt(problem.problem) for _, problem in batch]
+    prompts = [setup.policy.student_prompt(problem) for _, problem in batch]
     seeds = [derive_seed(config.train.seed, step_index, row) for row, _ in batch]
     return prompts, sampling_from(config.rollout), seeds
 
@@ -115,13 +115,15 @@ def student_log_probs(
 
 
 def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
-    """Grade each completion by the run's grader."""
-    transcript = setup.policy.transcript
+    """Grade each completion by the run's grader; without a gold answer that it needs, as None."""
+    transcript, needs_answer = setup.policy.transcript, setup.config.grading.needs_answer
     items = [
         item_of(r.problem, transcript(r.prompt, r.completion.ids), truncated=r.completion.truncated)
         for r in rollouts
     ]
-    return list(setup.grader.grade(items))
+    grades = iter(setup.grader.grade([i for i in items if i.gold or not needs_answer]))
+    ungraded = Grade(None, "no answer")
+    return [next(grades) if i.gold or not needs_answer else ungraded for i in items]
 
 
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[ScoredRollout]:

@@ -122,7 +122,7 @@ def train(
             display.note(f"{ranks} ranks")
 
         # Refused now, not after the model is loaded or after the first rollouts.
-        candidates = read_problems(config.data)
+        candidates = read_problems(config.data, needs=config.needed_fields)
         if config.divergence not in DIVERGENCES.values():
             require_slope(config.divergence)
         if config.algorithm.needs_context:  # what the settings of the divergence apply to
@@ -133,7 +133,12 @@ def train(
         table = to_table(config)
         flags_of_server = _plan(config, ranks, accelerator.device, display)
 
-        policy = load_policy(config.model, seed=config.train.seed, device=accelerator.device)
+        policy = load_policy(
+            config.model,
+            seed=config.train.seed,
+            device=accelerator.device,
+            prompts=config.prompts,
+        )
         # The teacher is the policy as it is before a checkpoint is loaded. Live weights are the
         # policy itself: no copy is kept.
         needs_teacher = config.algorithm.needs_teacher(config)

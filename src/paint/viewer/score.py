@@ -84,7 +84,9 @@ class Scorer:
         """
         self.run, self.config = run, config
         model = replace(config.model, gradient_checkpointing=False)
-        self.policy = load_policy(model, seed=config.train.seed, device=own_device())
+        self.policy = load_policy(
+            model, seed=config.train.seed, device=own_device(), prompts=config.prompts
+        )
         if model_digests(self.policy) != read_run_json(run)["model"]:
             raise RunError(
                 f"{config.model.path} holds another model than {run} was trained from, so its "
@@ -146,7 +148,9 @@ def read_training_problems(
     """Read the run's training problems; [] with a note if the file is missing or changed."""
     try:
         quiet = Display(enabled=False)
-        problems = filter_problems(policy, config, read_problems(config.data), quiet)
+        problems = filter_problems(
+            policy, config, read_problems(config.data, needs=config.needed_fields), quiet
+        )
     except DataError as error:
         display.note(f"solutions are not shown: {error}")
         return []

@@ -1,0 +1,152 @@
+"""Chat messages of the views: the paper's, those of the section [prompts], or chats of the data.
+
+    problem -> student_messages;    problem, masked reference -> teacher_messages
+
+Templates are rendered once, in the sandbox in which transformers renders chat templates. What they
+insert is data: braces in it stay as they are.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from jinja2 import StrictUndefined, Template
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from paint.config.schema import PromptsConfig
+from paint.core.errors import format_short, wrap_errors
+from paint.data.problems import Problem, is_chat, read_chat
+from paint.data.readers import DataError
+from paint.objective import prompts as paper
+
+REFERENCE = "=== Reference Begin ===\n{{ context }}\n=== Reference End ===\n\n"
+TEACHER = REFERENCE + "{{ student }}"
+RATIONALE = TEACHER + "\n\nBefore you answer, explain what in the reference above matters for it."
+"""Default templates where the student's prompt is not the paper's (ours)."""
+
+Messages = list[dict[str, str]]
+
+
+def student_messages(options: PromptsConfig, problem: Problem) -> Messages:
+    """Deployment prompt: the problem in the paper's wording, a template's, or the chat as it is.
+
+    Raises:
+        DataError: the template cannot be rendered, such as for a field that the row has not.
+    """
+    if options.student:
+        return _render(options, "student", problem, {})
+    if problem.turns:
+        return _messages(problem.turns)
+    return paper.student_messages(problem.problem)
+
+
+def teacher_messages(
+    options: PromptsConfig,
+    problem: Problem,
+    context: str,
+    *,
+    complete: bool,
+    rationale: str | None = None,
+) -> Messages:
+    """Privileged prompt: the student's with the masked reference.
+
+    With a rationale it is a conversation: the request for it, the rationale as the reply, and the
+    student's turn (of the paper's wording: a request for the answer).
+
+    Args:
+        complete: the reference is announced as complete.
+
+    Raises:
+        DataError: as ``student_messages``.
+    """
+    is_paper = not (options.student or problem.turns)
+    student = student_messages(options, problem)
+    names = {"context": context, "complete": complete, "student": student[-1]["content"]}
+    if rationale is not None:
+        reply = {"role": "assistant", "content": rationale}
+        last = student[-1:]
+        if is_paper:
+            last = paper.teacher_messages(
+                problem.problem, context, complete=complete, rationale=rationale
+            )[-1:]
+        asked = rationale_messages(options, problem, context, complete=complete)
+        return [*asked, reply, *last]
+    if complete and options.teacher_complete:
+        messages = _render(options, "teacher_complete", problem, names)
+    elif options.teacher:
+        messages = _render(options, "teacher", problem, names)
+    elif options.teacher_system:
+        messages = student
+    elif is_paper:
+        messages = paper.teacher_messages(problem.problem, context, complete=complete)
+    else:
+        messages = [*student[:-1], _user(_fill(TEACHER, names))]
+    return _with_system(options, problem, names, messages)
+
+
+def rationale_messages(
+    options: PromptsConfig, problem: Problem, context: str, *, complete: bool
+) -> Messages:
+    """Prompt for the rationale that a reason-first teacher writes (the wording is ours)."""
+    student = student_messages(options, problem)
+    names = {"context": context, "complete": complete, "student": student[-1]["content"]}
+    if options.rationale:
+        messages = _render(options, "rationale", problem, names)
+    elif options.student or problem.turns:
+        messages = [*student[:-1], _user(_fill(RATIONALE, names))]
+    else:
+        messages = paper.rationale_messages(problem.problem, context, complete=complete)
+    return _with_system(options, problem, names, messages)
+
+
+def _with_system(
+    options: PromptsConfig, problem: Problem, names: Mapping[str, Any], messages: Messages
+) -> Messages:
+    """The messages with the teacher's system turn, if there is one, in place of their own."""
+    if not options.teacher_system:
+        return messages
+    [*_, system] = _render(options, "teacher_system", problem, names)
+    others = [message for message in messages if message["role"] != "system"]
+    return [{"role": "system", "content": system["content"]}, *others]
+
+
+def _render(
+    options: PromptsConfig, key: str, problem: Problem, names: Mapping[str, Any]
+) -> Messages:
+    """The chat with its last user turn by a template, or what the field of that name holds."""
+    template, fields = getattr(options, key), problem.fields
+    roles = {"problem": problem.problem, "solution": problem.solution, "answer": problem.answer}
+    given = {name: text for name, text in roles.items() if text}
+    known = {**fields, "id": problem.id, **given, "row": fields, **names}
+    place = f"prompts.{key} {format_short(template)}"
+    found = f"problem {problem.id} has the fields {', '.join(fields) or 'problem'}"
+    if is_chat(chat := fields.get(template)):
+        with wrap_errors(f"{place}, problem {problem.id}", DataError, "correct the row"):
+            return _messages(read_chat(chat, template))
+    if template not in fields and "{" not in template:
+        raise DataError(
+            f"{place} is neither a template, such as {{{{ problem }}}}, nor a field; {found}"
+        )
+    with wrap_errors(place, DataError, found):
+        text = str(fields[template]) if template in fields else _fill(template, known)
+    return [*_messages(problem.turns[:-1]), _user(text)]
+
+
+def _messages(turns: Iterable[tuple[str, str]]) -> Messages:
+    return [{"role": role, "content": text} for role, text in turns]
+
+
+def _user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def _fill(template: str, names: Mapping[str, Any]) -> str:
+    return _compile(template).render(names)
+
+
+@lru_cache(maxsize=16)
+def _compile(template: str) -> Template:
+    sandbox = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    return sandbox.from_string(template)

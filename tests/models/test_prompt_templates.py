@@ -1,0 +1,140 @@
+"""Prompts by templates and from chats; of the default wording, token by token the paper's."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.config.schema import Config, DataConfig, PromptsConfig
+from paint.data.problems import Problem, validate_rows
+from paint.data.readers import DataError
+from paint.models.policy import Policy
+from paint.models.prompts import rationale_messages, student_messages, teacher_messages
+from paint.objective import prompts as paper
+
+ROW = {"problem": "Is {{ answer }} {% x %} even?", "solution": "It is {{ 1 }}.", "answer": "2"}
+ROW |= {"hint": "look", "two words": "seen"}
+CHAT = [
+    {"role": "system", "content": "Be kind."},
+    {"role": "user", "content": "Hello"},
+    {"role": "assistant", "content": "Hi."},
+    {"role": "user", "content": "Where is it?"},
+    {"role": "assistant", "content": "On its way."},
+]
+
+
+def problem_of(row: dict[str, Any]) -> Problem:
+    [(_, problem)] = validate_rows([(1, row)], DataConfig(), needs={})
+    assert isinstance(problem, Problem)
+    return problem
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_messages_default_is_the_papers(complete: bool) -> None:
+    options, problem, text = PromptsConfig(), problem_of(ROW), str(ROW["problem"])
+    assert student_messages(options, problem) == paper.student_messages(text)
+    assert rationale_messages(options, problem, "c", complete=complete) == (
+        paper.rationale_messages(text, "c", complete=complete)
+    )
+    for rationale in (None, "r"):
+        assert teacher_messages(
+            options, problem, "c", complete=complete, rationale=rationale
+        ) == paper.teacher_messages(text, "c", complete=complete, rationale=rationale)
+
+
+def test_messages_template_sees_fields_and_braces_are_data() -> None:
+    options = PromptsConfig(
+        student="{{ problem }} {{ hint }} {{ row['two words'] }}",
+        teacher="{{ student }}|{{ context }}|{{ 'all' if complete else 'part' }}|{{ answer }}",
+        rationale="Why {{ context }}?",
+    )
+    problem = problem_of(ROW)
+    asked = user(f"{ROW['problem']} look seen")
+    assert student_messages(options, problem) == [asked]
+    context = "{{ problem }}"
+    assert teacher_messages(options, problem, context, complete=True) == [
+        user(f"{ROW['problem']} look seen|{{{{ problem }}}}|all|2")
+    ]
+    assert teacher_messages(options, problem, context, complete=False, rationale="r") == [
+        user("Why {{ problem }}?"), {"role": "assistant", "content": "r"}, asked
+    ]  # fmt: skip
+
+
+def test_messages_complete_wording_is_used_only_where_announced() -> None:
+    options = PromptsConfig(teacher="part", teacher_complete="whole {{ context }}")
+    problem = Problem("p", "", "", "1", fields={"part": "of it"})
+    assert teacher_messages(options, problem, "c", complete=True) == [user("whole c")]
+    assert teacher_messages(options, problem, "c", complete=False) == [user("of it")]
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (
+            "{{ qestion }}",
+            r"'qestion' is undefined; problem 1 has the fields problem, .*, two",
+        ),
+        ("qestion", r"neither a template.* nor a field; problem 1 has the fields problem, solu"),
+        ("{{ problem", "unexpected end of template"),
+        ("{{ problem.__class__.__mro__ }}", "is unsafe"),
+        ("{{ context }}", "'context' is undefined"),
+    ],
+)
+def test_messages_template_that_cannot_be_rendered_is_refused(template: str, said: str) -> None:
+    with pytest.raises(DataError, match=rf"^prompts\.student .*{said}"):
+        student_messages(PromptsConfig(student=template), problem_of(ROW))
+
+
+def test_messages_of_chat_are_its_turns_and_reference_its_reply() -> None:
+    problem = problem_of({"messages": CHAT})
+    assert (problem.problem, problem.solution) == ("Where is it?", "On its way.")
+    assert student_messages(PromptsConfig(), problem) == CHAT[:-1]
+
+    *before, last = teacher_messages(PromptsConfig(), problem, "Rules", complete=False)
+    assert before == CHAT[:-2]
+    assert last == user("=== Reference Begin ===\nRules\n=== Reference End ===\n\nWhere is it?")
+    short = PromptsConfig(student="{{ problem }} In a word.")
+    assert student_messages(short, problem) == [*CHAT[:-2], user("Where is it? In a word.")]
+
+
+def test_messages_teacher_system_replaces_system_turn() -> None:
+    problem = problem_of({"messages": CHAT})
+    options = PromptsConfig(teacher_system="{{ context }}")
+    ruled = {"role": "system", "content": "Rules"}
+    assert teacher_messages(options, problem, "Rules", complete=True) == [ruled, *CHAT[1:-1]]
+    assert student_messages(options, problem) == CHAT[:-1]
+    plain = teacher_messages(options, Problem("p", "", "", "1"), "Rules", complete=True)
+    assert plain == [ruled, *paper.student_messages("p")]
+
+
+def test_messages_field_of_chat_is_the_prompt() -> None:
+    problem = problem_of({"problem": "Where is it?", "asked": CHAT[:2]})
+    assert student_messages(PromptsConfig(student="asked"), problem) == CHAT[:2]
+
+
+def test_policy_prompts_are_those_of_its_settings(policy: Policy) -> None:
+    own = type(policy)(**{**vars(policy), "prompts": PromptsConfig(student="Say {{ problem }}")})
+    assert "user\nSay it<|im_end|>" in own.decode(own.student_prompt("it"), special=True)
+    assert own.template_difference() == policy.template_difference()
+
+
+def test_needed_fields_name_what_needs_them() -> None:
+    assert Config().needed_fields == {"solution": 'context.source "own"'}
+
+
+def test_printed_templates_are_the_papers_wording() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/own-context.md").read_text()
+    [block] = [b for b in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "boxed" in b]
+    options = PromptsConfig(**tomllib.loads(block)["prompts"])
+    problem = Problem("What is 1 + 1?", "", "", "1")
+    assert student_messages(options, problem) == student_messages(PromptsConfig(), problem)
+    for complete in (False, True):
+        assert teacher_messages(options, problem, "c", complete=complete) == teacher_messages(
+            PromptsConfig(), problem, "c", complete=complete
+        )

@@ -1,0 +1,45 @@
+"""Data that is no mathematics: chats, rows without answers, prompts and contexts of one's own."""
+
+from pathlib import Path
+from typing import Any
+
+from paint.config.run_folder import read_metrics
+from paint.config.schema import EvaluationConfig
+from paint.evaluation.run import resolve
+from paint.models.policy import load_policy
+from paint.training.trainer import train
+from runs import changed, stored, write_problems
+
+RULES = {"role": "system", "content": "Answer in one line."}
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4},
+    "rollout": {"max_new_tokens": 8},
+    "train": {"steps": 1, "batch_size": 4, "micro_batch_size": 4},
+    "log": {"token_rows": 0},
+}
+
+
+def chat(number: int) -> dict[str, Any]:
+    asked = {"role": "user", "content": f"Where is parcel {number}?"}
+    return {"messages": [RULES, asked, {"role": "assistant", "content": f"At depot {number}."}]}
+
+
+def test_train_on_chats_without_answers_by_own_prompts(tmp_path: Path) -> None:
+    path = write_problems(tmp_path / "chats.jsonl", map(chat, range(4)))
+    prompts = {"student": "{{ problem }} Please.", "teacher": "{{ context }} | {{ student }}"}
+    config = changed("demo-paint", SMALL, {"data": {"path": path}, "prompts": prompts})
+    train(config, tmp_path / "run")
+
+    assert "accuracy" not in read_metrics(tmp_path / "run")[0]
+    policy = load_policy(config.model, seed=0)
+    for row in stored(tmp_path / "run"):
+        assert "correct" not in row
+        student, teacher = (
+            policy.decode(row[name], special=True) for name in ("prompt_ids", "teacher_prompt_ids")
+        )
+        assert student.count("system\nAnswer in one line.<|im_end|>") == 1
+        assert f"user\n{row['problem']} Please.<|im_end|>" in student
+        assert f"user\n{row['context']} | {row['problem']} Please.<|im_end|>" in teacher
+
+    policies = resolve(EvaluationConfig(), [str(tmp_path / "run")])[1]
+    assert [policy.prompts for policy in policies] == [config.prompts] * 2
