@@ -164,7 +164,8 @@ def spelled(kind: Any) -> str:
     if origin is tuple:
         return f"{spelled(inner[0])} ..."
     if origin in (Union, UnionType):
-        return " " + " or ".join(spelled(i).strip() for i in inner if i is not NoneType)
+        kinds = [Literal[True, False] if i is bool else i for i in inner if i is not NoneType]
+        return " " + " or ".join(spelled(kind).strip() for kind in kinds)
     return f" {kind.__name__.upper()}"
 
 

@@ -109,7 +109,7 @@ def fake_decoder(shape: Shape, model: ModelConfig) -> Iterator[tuple[Counted, An
                 if buffer is not None:
                     module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
         policy.eval()
-        if model.gradient_checkpointing:
+        if model.gradient_checkpointing is True:
             _checkpoint_gradients(policy)
         yield counted, policy, (policy.get_base_model() if model.train_mode == "lora" else policy)
 
@@ -174,7 +174,7 @@ def test_training_memory_matches_fake_tensor_count(
         layer = (
             rows.rows * (rows.prompt + rows.completion) * saved_by_layer(Config(model=model), shape)
         )
-        again = layer if model.gradient_checkpointing else 0.0  # computed again, later
+        again = layer if model.gradient_checkpointing is True else 0.0  # computed again, later
         assert kept == pytest.approx(planned.saved - again, rel=0.05)
 
         gradient = torch.empty_like(student)

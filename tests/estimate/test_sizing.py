@@ -8,16 +8,17 @@ import pytest
 
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError
-from paint.estimate.plan import BESIDE, SERVER_SHARE, Plan, Split, gb, make_plan, server_of
-from paint.estimate.sizing import (
-    CPU_TOKENS,
-    STEP,
-    server_flags,
-    size_micro_batch,
-    size_sampling,
-    with_micro_batch,
+from paint.estimate.plan import (
+    BESIDE,
+    SERVER_SHARE,
+    Plan,
+    Split,
+    gb,
+    make_plan,
+    server_of,
     worst_peak,
 )
+from paint.estimate.sizing import server_flags, size_sampling
 
 SHARED = Split(1, 1, True, "")
 
@@ -26,45 +27,6 @@ def planned(model: str, memory: float, split: Split | None = SHARED, gpus: int =
     config = read_recipe(find_recipe(f"paint-qwen3-{model}"))
     config = replace(config, rollout=replace(config.rollout, engine="vllm"))
     return make_plan(config, gpus, memory=memory, split=split)
-
-
-@pytest.mark.parametrize(
-    ("model", "memory", "most", "checkpointing"),
-    [
-        ("1.7b", 80e9, 4 * 9216, False),
-        ("4b", 80e9, 4 * 9216, False),
-        ("8b", 80e9, 4 * 9216, False),
-        ("1.7b", 24e9, None, False),
-        ("8b", 40e9, None, False),
-        ("8b", 28e9, None, True),
-        ("8b", 24e9, STEP, True),  # nothing fits
-    ],
-)
-def test_size_micro_batch_takes_most_tokens_that_fit(
-    model: str, memory: float, most: int | None, checkpointing: bool
-) -> None:
-    plan = planned(model, memory)
-    tokens, is_on = size_micro_batch(plan)
-    assert is_on == checkpointing
-    assert tokens % STEP == 0
-    if most is not None:
-        assert tokens == most
-    else:
-        chosen = with_micro_batch(plan, tokens, is_on)
-        assert worst_peak(chosen) <= plan.headroom
-        # The shortest prompts let most tokens be the student's.
-        shortest = replace(chosen.rows(), teacher_prompt=250)
-        fit, more = tokens // 1274, (tokens + STEP) // 1274
-        assert chosen.peak(replace(shortest, rows=max(fit, 1))) <= plan.headroom
-        assert chosen.peak(replace(shortest, rows=more)) > plan.headroom
-    assert size_micro_batch(plan, tokens=512, checkpointing=True) == (512, True)
-    assert size_micro_batch(plan, checkpointing=is_on) == (tokens, is_on)
-
-
-def test_size_micro_batch_of_cpu_is_as_without_choice() -> None:
-    plan = planned("1.7b", 16e9, Split(1, 0, False, ""), gpus=0)
-    assert size_micro_batch(plan) == (CPU_TOKENS, False)
-    assert size_micro_batch(plan, tokens=8192, checkpointing=True) == (8192, True)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +102,7 @@ def test_machines_of_documents_match_sizes() -> None:
     for model in ("1.7B", "4B", "8B"):
         for machine, (gpus, memory) in machines.items():
             plan = planned(model.lower(), memory, None, gpus)
-            plan = with_micro_batch(plan, *size_micro_batch(plan))
-            split, config = plan.split, plan.config
+            split, config = plan.split, plan.chosen
             try:
                 flags = server_flags(plan)
                 server = [f"{flags.utilization:.2f}", str(flags.sequences)]
@@ -152,7 +113,7 @@ def test_machines_of_documents_match_sizes() -> None:
                 "shared" if split.shared else f"{split.trainers}+{split.servers}",
                 gb(plan.memory.resident),
                 gb(worst_peak(plan)),
-                f"{config.train.micro_batch_tokens:,}",
+                f"{config.train.token_limit:,}",
                 "on" if config.model.gradient_checkpointing else "off",
                 *server,
             ]

@@ -83,6 +83,13 @@ def small(**sections: dict[str, Any]) -> Config:
     return changed("demo-paint", SMALL, sections)
 
 
+RESOLVED: dict[str, dict[str, Any]] = {
+    "rollout": {"engine": "local"},
+    "model": {"gradient_checkpointing": False},
+}
+"""What auto becomes on a CPU."""
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three steps that nothing disturbs, with checkpoints after the second and third: read only."""
@@ -437,6 +444,21 @@ def test_resume_with_other_config_is_refused_with_difference(run: Path) -> None:
         train(small(), run)
 
 
+def test_resume_keeps_micro_batches_that_were_chosen_at_start(tmp_path: Path) -> None:
+    config = small(train={"steps": 1, "batch_size": 2, "micro_batch_tokens": "auto"})
+    train(config, tmp_path)
+
+    facts = read_run_json(tmp_path)
+    chosen = facts["config"]["train"], facts["config"]["model"]
+    assert chosen[0]["micro_batch_tokens"] == 4096
+    assert chosen[1]["gradient_checkpointing"] is False
+    chosen[0]["micro_batch_tokens"] = 512  # as another machine would have chosen
+    write_json(tmp_path / "run.json", facts)
+
+    train(replace(config, train=replace(config.train, steps=2)), tmp_path, resume=True)
+    assert read_run(tmp_path).train.micro_batch_tokens == 512
+
+
 def resumed(run: Path, at: Path) -> Path:
     """A copy of a run, to be damaged, which has a step to go."""
     shutil.copytree(run, at)
@@ -725,8 +747,7 @@ def test_merged_engine_mismatch_is_small_in_float32(tmp_path: Path, run: Path) -
 
 def test_run_folder_stores_config_versions_and_requested_files(run: Path) -> None:
     facts = json.loads((run / "run.json").read_text())
-    # Of auto, what it became.
-    assert from_table(facts["config"]) == read_run(run) == small(rollout={"engine": "local"})
+    assert from_table(facts["config"]) == read_run(run) == small(**RESOLVED)
     assert facts["versions"]["torch"] == version("torch")
     assert facts["git"] is None or len(facts["git"].removesuffix("-dirty")) == 40
     assert {path.name for path in run.iterdir() if not path.name.startswith(".")} == {
@@ -743,7 +764,7 @@ def test_run_folder_stores_config_versions_and_requested_files(run: Path) -> Non
 def test_run_can_be_extended_but_not_shortened(tmp_path: Path, run: Path) -> None:
     train(small(train={"steps": 2}), tmp_path / "grown")
     train(small(), tmp_path / "grown", resume=True)
-    assert read_run(tmp_path / "grown") == small(rollout={"engine": "local"})
+    assert read_run(tmp_path / "grown") == small(**RESOLVED)
     assert_same(adapter(tmp_path / "grown"), adapter(run))
     with pytest.raises(RunError, match="not lowered to 1"):
         train(small(train={"steps": 1}), tmp_path / "grown", resume=True)

@@ -122,11 +122,14 @@ def flags(config: Config, default: Config) -> list[str]:
     """List the flags of `paint train` that turn the recipe's config, the default, into this one."""
     before, words = to_table(default), []
     for section, settings in to_table(config).items():
+        kinds = {field.name: field.type for field in dataclasses.fields(_SECTIONS[section])}
         for key, value in settings.items():
             if value != before[section][key]:
-                flag = f"--{section}.{'no-' if value is False else ''}{key.replace('_', '-')}"
+                is_switch = kinds[key] is bool
+                no = "no-" if is_switch and not value else ""
+                flag = f"--{section}.{no}{key.replace('_', '-')}"
                 values = value if isinstance(value, list) else [value]
-                texts = [] if isinstance(value, bool) else list(map(str, values))
+                texts = [] if is_switch else list(map(str, values))
                 # A separate argument that starts with a dash would be parsed as a flag.
                 is_dashed = len(texts) == 1 and texts[0].startswith("-")
                 words += [f"{flag}={texts[0]}"] if is_dashed else [flag, *texts]

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from paint.config.recipe import differences, from_table
+from paint.config.recipe import differences, from_table, to_table
 from paint.config.schema import Config
 from paint.core.errors import PaintError
 from paint.core.storage import (
@@ -70,6 +70,16 @@ def read_run(folder: Path) -> Config:
         RunError, CorruptFileError: as ``read_run_json``. ConfigError: it does not fit this version.
     """
     return from_table(read_run_json(folder)["config"], source=str(folder / "run.json"))
+
+
+def with_resolved(config: Config, begun: Config) -> Config:
+    """The config with what its "auto" became in a run that has begun."""
+    resolved = to_table(begun)
+    table = {
+        section: {k: resolved[section][k] if v == "auto" else v for k, v in values.items()}
+        for section, values in to_table(config).items()
+    }
+    return from_table(table)
 
 
 def fixed_differences(before: Config, after: Config) -> list[str]:

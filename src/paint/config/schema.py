@@ -50,6 +50,8 @@ def _is_filled(text: str) -> bool:
 TEMPERATURE = within("[0.001, 1000]"), "sampling temperature"
 TOP_P = within("(0, 1]"), "1 is off; default: 0.95"
 TOP_K = [Check("at least 1, or -1", lambda top_k: top_k >= 1 or top_k == -1)], "-1 is off"
+CPU_TOKENS = 4096
+TOKENS = [Check("at least 1 or auto", lambda n: n == "auto" or 1 <= n <= MAX_COUNT)]
 LIMIT = [Check("at least 1 or None", lambda limit: limit is None or limit >= 1)]
 SECONDS = within("(0, 31536000]")  # at most a year
 NAME = [Check("a name", _is_filled)]
@@ -87,8 +89,9 @@ class ModelConfig(Section):
         "paper: seven",
     )
     """Names of the linear layers that get an adapter (paper: Experimental Details, these seven)."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, more time, the same result."""
+    gradient_checkpointing: bool | Literal["auto"] = "auto"
+    """Recompute activations in the backward pass: less memory, more time, the same result. auto: on
+    a GPU on which one longest row does not fit without it (ours)."""
     shard: bool = False
     """Shard the frozen layers over the ranks of a machine; each layer is gathered when it computes.
     For models larger than one GPU; the same result (ours; docs/how-to/large-models.md)."""
@@ -353,10 +356,10 @@ class TrainConfig(Section):
     micro_batch_size: int = setting(4, at_least(1), "default: 4")
     """Most completions in one forward and backward pass of a rank; changes memory and speed, never
     the result."""
-    micro_batch_tokens: int = setting(4096, at_least(1), "default: 4096")
+    micro_batch_tokens: int | Literal["auto"] = setting("auto", TOKENS, "default: auto")
     """Most tokens in such a pass: its rows times the length of the longest (prompt, the teacher's
-    if that is longer, and completion). A longer row is a pass by itself (ours: less padding than
-    with more tokens, less memory for long rows)."""
+    if that is longer, and completion). A longer row is a pass by itself. auto: the most that fit on
+    a GPU by the memory plan, and 4,096 on a CPU, where more are padding (ours)."""
     learning_rate: float = setting(5e-6, within("(0, inf)"), "paper: 5e-6")
     """Learning rate of the adapters (paper: Experimental Details, 5e-6), constant after the warm-up
     (ours)."""
@@ -378,6 +381,11 @@ class TrainConfig(Section):
     """Seed of the order of problems, of sampling and of the adapters, at least 0."""
     checkpoint_every: int = setting(20, at_least(1), "steps; paper: 20")
     """Steps between checkpoints (paper: Experimental Details, evaluated every 20 steps)."""
+
+    @property
+    def token_limit(self) -> int:
+        """``micro_batch_tokens`` as a number; those of a CPU until a plan has chosen them."""
+        return self.micro_batch_tokens if isinstance(self.micro_batch_tokens, int) else CPU_TOKENS
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)

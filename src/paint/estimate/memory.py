@@ -123,7 +123,7 @@ def training_memory(
 
     read = rows.rows * (rows.prompt + rows.completion)
     layer = saved_by_layer(config, shape)
-    if model.gradient_checkpointing:
+    if model.gradient_checkpointing is True:
         last_norm = WIDE * (shape.hidden + 1)
         saved = read * (shape.layers * width * shape.hidden + last_norm + layer)
     else:

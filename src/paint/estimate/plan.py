@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import CPU_TOKENS, Config, ConfigError
 from paint.core.errors import format_value
 from paint.estimate.memory import (
     SLEEPING,
@@ -42,6 +42,9 @@ PROBLEM, SOLUTION, TRACE = 250, 1_000, 10_000
 UTILIZATION = "--gpu-memory-utilization"
 SERVER_SHARE = 0.92
 """Share of a GPU's memory that vLLM uses without the flag UTILIZATION (vllm/config/cache.py)."""
+
+STEP = 1024
+"""A chosen train.micro_batch_tokens is a multiple of this many tokens."""
 
 BESIDE = 4e9
 """Bytes of a shared GPU that neither a waking server nor the trainer's tensors use: two CUDA
@@ -108,6 +111,7 @@ class Plan:
     """Memory plan of a config on the GPUs of one or several machines.
 
     Attributes:
+        config: its micro-batches and gradient checkpointing may be "auto" (``chosen``).
         capacity: memory of each GPU in bytes.
         gpus: number of GPUs in each machine; 0 for a laptop's CPU.
     """
@@ -118,6 +122,38 @@ class Plan:
     gpus: int
     nodes: int
     split: Split
+
+    @cached_property
+    def chosen(self) -> Config:
+        """The config with micro-batches and checkpointing chosen by the bytes where they are auto.
+
+        Gradient checkpointing is off where a micro-batch of one longest row fits without it. The
+        tokens are then the most that fit, whatever the lengths of the rows, at most as many as
+        train.micro_batch_size of the longest rows have. On a CPU nothing is recomputed, and the
+        tokens are CPU_TOKENS. Where nothing fits, each row is a micro-batch, with checkpointing.
+        """
+        train, model = self.config.train, self.config.model
+        if train.micro_batch_tokens != "auto" and model.gradient_checkpointing != "auto":
+            return self.config
+        if not self.gpus:
+            return with_micro_batch(self.config, CPU_TOKENS, False)
+
+        least = self._sized(STEP, True)
+        # The local engine's cache may be larger, whatever the micro-batches are.
+        available = max(least.headroom, least.memory.resident + least.memory.phases["rollout"])
+
+        def fits(tokens: int, checkpointing: bool) -> bool:
+            return worst_peak(self._sized(tokens, checkpointing)) <= available
+
+        checkpointing = not fits(STEP, False)
+        longest = least.rows()
+        row = max(longest.prompt, longest.teacher_prompt) + longest.completion
+        most = range(1, math.ceil(train.micro_batch_size * row / STEP) + 1)
+        found = bisect(most, False, key=lambda n: not fits(n * STEP, checkpointing))
+        return with_micro_batch(self.config, max(found, 1) * STEP, checkpointing)
+
+    def _sized(self, tokens: int, checkpointing: bool) -> "Plan":
+        return replace(self, config=with_micro_batch(self.config, tokens, checkpointing))
 
     @property
     def shards(self) -> int:
@@ -176,8 +212,8 @@ class Plan:
                 reference = TRACE if config.data.solution_field == "trace" else SOLUTION
                 completion = min(completion, reference)
 
-        train = config.train
-        fit = train.micro_batch_tokens // (max(prompt, teacher_prompt) + completion)
+        train = self.chosen.train
+        fit = train.token_limit // (max(prompt, teacher_prompt) + completion)
         mine = math.ceil(train.batch_size / self.split.trainers)
         number = min(train.micro_batch_size, max(fit, 1), mine)
         return Rows(number, prompt, teacher_prompt, completion)
@@ -194,7 +230,7 @@ class Plan:
 
     def memory_of(self, rows: Rows) -> Memory:
         """Estimate the memory of a training GPU for a micro-batch."""
-        split, config = self.split, self.config
+        split, config = self.split, self.chosen
         is_local = not split.servers and not config.rollout.urls and config.algorithm.needs_rollouts
         mine = math.ceil(config.train.batch_size / split.trainers)
         return training_memory(
@@ -223,9 +259,32 @@ class Plan:
     @property
     def longest_prompt(self) -> int:
         """Tokens of the longest teacher prompt that fits with the longest completions."""
-        rows = self.rows()
+        plan = self._sized(STEP, True) if self.gpus else self
+        rows = plan.rows()
         most = self.shape.positions - rows.completion
-        return _most(lambda n: self.peak(replace(rows, teacher_prompt=n)) <= self.headroom, most)
+        return _most(lambda n: plan.peak(replace(rows, teacher_prompt=n)) <= plan.headroom, most)
+
+
+def with_micro_batch(config: Config, tokens: int, checkpointing: bool) -> Config:
+    """The config with these values where train.micro_batch_tokens and checkpointing are auto."""
+    model, train = config.model, config.train
+    if model.gradient_checkpointing == "auto":
+        model = replace(model, gradient_checkpointing=checkpointing)
+    if train.micro_batch_tokens == "auto":
+        train = replace(train, micro_batch_tokens=tokens)
+    return replace(config, model=model, train=train)
+
+
+def worst_peak(plan: Plan) -> float:
+    """Peak bytes of a training GPU over micro-batches of all lengths that the config allows."""
+    train, longest = plan.chosen.train, plan.rows()
+    # Shorter teacher prompts let more rows, and so more tokens of the student's, go together.
+    most = min(train.micro_batch_size, math.ceil(train.batch_size / plan.split.trainers))
+    fit = train.token_limit // (longest.prompt + longest.completion)
+    rows = max(min(most, fit), 1)
+    taught = min(train.token_limit // rows - longest.completion, longest.teacher_prompt)
+    shorter = Rows(rows, longest.prompt, max(taught, longest.prompt), longest.completion)
+    return max(plan.peak(longest), plan.peak(shorter))
 
 
 def make_plan(
@@ -327,7 +386,7 @@ def suggestions(plan: Plan, *, usual: bool = False) -> list[str]:
 
     rollout, split, flags = plan.config.rollout, plan.split, []
     settings: list[tuple[str, str, dict[str, Any]]] = [
-        ("--model.gradient-checkpointing", "model", {"gradient_checkpointing": True}),
+        ("--model.gradient-checkpointing True", "model", {"gradient_checkpointing": True}),
         ("--train.micro-batch-size 1", "train", {"micro_batch_size": 1}),
         ("--rollout.batch-size 4", "rollout", {"batch_size": min(rollout.batch_size, 4)}),
     ]

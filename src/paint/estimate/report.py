@@ -1,7 +1,6 @@
 """Text of a memory plan: the output of `paint plan` and the start line of a run."""
 
 from paint.estimate.plan import USABLE, Plan, gb, peak_phase, server_of, suggestions
-from paint.estimate.sizing import size_micro_batch
 
 
 def start_line(plan: Plan) -> str:
@@ -16,14 +15,15 @@ def start_line(plan: Plan) -> str:
     where = f" on each of {plan.split.trainers} ranks" if plan.split.trainers > 1 else ""
     return (
         f"plan, an estimate: at most {gb(memory.peak)} of {gb(plan.capacity)} GB to train"
-        f"{where} ({resident}; {peak_phase(memory)}); fits: {_fit_words(plan)}"
+        f"{where} ({resident}; {peak_phase(memory)}); fits: {_fit_words(plan)}; "
+        f"{_micro_batch_words(plan)}"
     )
 
 
 def lines(plan: Plan) -> list[str]:
     """The memory plan as lines of text."""
     config, shape, split, memory = plan.config, plan.shape, plan.split, plan.memory
-    rows, is_on = plan.rows(), config.model.gradient_checkpointing
+    rows = plan.rows()
     layers = f"layers, 1 of {plan.shards} parts" if plan.shards > 1 else "layers"
     resident = {
         f"base: {layers}": memory.layers,
@@ -63,7 +63,7 @@ def lines(plan: Plan) -> list[str]:
         f"assumed) and {rows.teacher_prompt:,} (teacher, at most), completions of at most "
         f"{rows.completion:,}",
         "",
-        f"GB on each training GPU, gradient checkpointing {'on' if is_on else 'off'}",
+        f"GB on each training GPU, {_micro_batch_words(plan)}",
         *(f"  {name:66}{gb(value):>8}" for name, value in resident.items() if value),
         *(
             f"  + {f'{phase}: {names[phase]}':64}{gb(value):>8}"
@@ -79,24 +79,19 @@ def lines(plan: Plan) -> list[str]:
     if split.servers:
         text += [_server_words(plan), ""]
     text.append(f"fits     {_fit_words(plan)}")
-    if plan.fits and (flags := _larger_micro_batch(plan)):
-        text.append(f"         so do fewer and larger micro-batches: {flags}")
     if not plan.fits:
         changes = suggestions(plan)
         text += [f"         {'or' if i else 'use'} {change}" for i, change in enumerate(changes)]
     return text
 
 
-def _larger_micro_batch(plan: Plan) -> str:
-    """Flags for the most tokens of a micro-batch that fit on a GPU; "" where they are set."""
-    tokens, is_on = size_micro_batch(plan)
-    model, train = plan.config.model, plan.config.train
-    flags = []
-    if plan.gpus and tokens > train.micro_batch_tokens:
-        flags.append(f"--train.micro-batch-tokens {tokens}")
-    if plan.gpus and model.gradient_checkpointing and not is_on:
-        flags.append("--model.no-gradient-checkpointing")
-    return " ".join(flags)
+def _micro_batch_words(plan: Plan) -> str:
+    train, model = plan.chosen.train, plan.chosen.model
+    is_on = model.gradient_checkpointing is True
+    return (
+        f"micro-batches of at most {train.token_limit:,} tokens, "
+        f"gradient checkpointing {'on' if is_on else 'off'}"
+    )
 
 
 def _server_words(plan: Plan) -> str:

@@ -1,74 +1,15 @@
-"""Sizes taken from the memory plan: micro-batches, rows sampled at once, and a server's flags.
+"""Sizes taken from the memory plan: rows sampled at once, and a server's flags.
 
 Never run on a GPU: the bytes are the plan's, whose formulas are compared with counted bytes.
 """
 
-import math
-from bisect import bisect
 from dataclasses import dataclass, replace
 
 from paint.config.schema import ConfigError, ModelConfig
 from paint.core.errors import format_value
-from paint.estimate.memory import Rows, sampled_row
+from paint.estimate.memory import sampled_row
 from paint.estimate.plan import CARDS, PROBLEM, SOLUTION, Plan, gb, server_of
 from paint.estimate.shapes import shape_of
-
-CPU_TOKENS = 4096
-"""train.micro_batch_tokens on a CPU (ours: more tokens are padding there, and no faster)."""
-
-STEP = 1024
-"""train.micro_batch_tokens is a multiple of this many tokens."""
-
-
-def size_micro_batch(
-    plan: Plan, *, tokens: int | None = None, checkpointing: bool | None = None
-) -> tuple[int, bool]:
-    """Choose train.micro_batch_tokens and model.gradient_checkpointing by the plan's bytes.
-
-    Gradient checkpointing is off where a micro-batch of one longest row fits without it. The tokens
-    are then the most that fit, whatever the lengths of the rows, at most as many as
-    train.micro_batch_size of the longest rows have. On a CPU they are CPU_TOKENS, without
-    checkpointing. Where nothing fits, each row is a micro-batch, with checkpointing.
-
-    Args:
-        plan: with the machine's memory and split; its own values of the two settings do not matter.
-        tokens, checkpointing: values that are given, and kept; None for those to be chosen.
-    """
-    if not plan.gpus:
-        return tokens or CPU_TOKENS, bool(checkpointing)
-
-    def fits(tokens: int, checkpointing: bool) -> bool:
-        sized = with_micro_batch(plan, tokens, checkpointing)
-        return worst_peak(sized) <= sized.headroom
-
-    if checkpointing is None:
-        checkpointing = not fits(tokens or STEP, False)
-    if tokens is None:
-        longest = plan.rows()
-        row = max(longest.prompt, longest.teacher_prompt) + longest.completion
-        most = range(1, math.ceil(plan.config.train.micro_batch_size * row / STEP) + 1)
-        found = bisect(most, False, key=lambda n: not fits(n * STEP, checkpointing))
-        tokens = max(found, 1) * STEP
-    return tokens, checkpointing
-
-
-def with_micro_batch(plan: Plan, tokens: int, checkpointing: bool) -> Plan:
-    """The plan with other values of the two settings of ``size_micro_batch``."""
-    model = replace(plan.config.model, gradient_checkpointing=checkpointing)
-    train = replace(plan.config.train, micro_batch_tokens=tokens)
-    return replace(plan, config=replace(plan.config, model=model, train=train))
-
-
-def worst_peak(plan: Plan) -> float:
-    """Peak bytes of a training GPU over micro-batches of all lengths that the config allows."""
-    train, longest = plan.config.train, plan.rows()
-    # Shorter teacher prompts let more rows, and so more tokens of the student's, go together.
-    most = min(train.micro_batch_size, math.ceil(train.batch_size / plan.split.trainers))
-    fit = train.micro_batch_tokens // (longest.prompt + longest.completion)
-    rows = max(min(most, fit), 1)
-    taught = min(train.micro_batch_tokens // rows - longest.completion, longest.teacher_prompt)
-    shorter = Rows(rows, longest.prompt, max(taught, longest.prompt), longest.completion)
-    return max(plan.peak(longest), plan.peak(shorter))
 
 
 def size_sampling(model: ModelConfig, tokens: int, memory: float) -> int:

@@ -37,6 +37,7 @@ from paint.config.run_folder import (
     read_run_json,
     step_folder,
     step_of,
+    with_resolved,
 )
 from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.display import LOG_WIDTH, Counter, Display, Terminal
@@ -373,7 +374,7 @@ def _require_same(
                 for name, value in protocol.table.items()
                 if stored_protocol.get(name) != value
             ]
-            changes = differences(config, run.config)
+            changes = differences(config, with_resolved(run.config, config))
             lines += [line for line in changes if line.split(":")[0] not in CHANGEABLE_SETTINGS]
             if lines:
                 raise RunError(

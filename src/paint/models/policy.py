@@ -340,7 +340,7 @@ def load_policy(
     widen(base)
     _require_usable(base, tokenizer, config)
     model.eval()
-    if config.gradient_checkpointing:
+    if config.gradient_checkpointing is True:
         _checkpoint_gradients(model)
     digest = digest_of_weights(base) if is_sharded(base) else None
     thinking = config.student_thinking, config.teacher_thinking

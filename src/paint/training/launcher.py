@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paint.config.recipe import flags, read_recipe
-from paint.config.run_folder import RunError, fixed_differences, read_run
+from paint.config.run_folder import RunError, fixed_differences, read_run, with_resolved
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import PaintError, format_short, wrap_errors
 from paint.demo.files import model_path
@@ -366,6 +366,7 @@ def _with_rollout(config: Config, **changes: object) -> Config:
 def _as_begun(config: Config, folder: Path) -> Config:
     """The config of the run in the folder, with what may change. Raises RunError for another."""
     begun, rollout = read_run(folder), config.rollout
+    config = with_resolved(config, begun)
     # What --gpus itself may have put there is no setting of the user's.
     places = {"engine": begun.rollout.engine, "colocate": begun.rollout.colocate}
     before, wanted = (

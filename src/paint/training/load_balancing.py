@@ -74,7 +74,7 @@ def balance_rows(
     if accelerator.num_processes == 1:
         return list(rollouts)
     all_rollouts, ranks = all_gather_objects(list(rollouts)), accelerator.num_processes
-    model = cost_model(policy, recomputes=config.model.gradient_checkpointing)
+    model = cost_model(policy, recomputes=config.model.gradient_checkpointing is True)
     return assign_rows(all_rollouts, ranks, model, config.train)[accelerator.process_index]
 
 
@@ -118,7 +118,7 @@ def micro_batches(
         extended = [*group, rollout]
         widths = [max(_widths(r)) for r in extended]
         tokens = sum(widths) if packed else len(widths) * widths[0]
-        is_over = tokens > limits.micro_batch_tokens or len(extended) > limits.micro_batch_size
+        is_over = tokens > limits.token_limit or len(extended) > limits.micro_batch_size
         if group and is_over:
             yield group
             extended = [rollout]

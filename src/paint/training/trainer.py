@@ -18,8 +18,16 @@ from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 
 from paint.config.recipe import require_trainable, to_table
-from paint.config.run_folder import RunError, latest_checkpoint, read_run_json, step_of, step_paths
-from paint.config.schema import Config, ConfigError, TeacherConfig
+from paint.config.run_folder import (
+    RunError,
+    latest_checkpoint,
+    read_run,
+    read_run_json,
+    step_of,
+    step_paths,
+    with_resolved,
+)
+from paint.config.schema import CPU_TOKENS, Config, ConfigError, TeacherConfig
 from paint.core.display import Clock, Display
 from paint.core.distributed import (
     any_rank_signal,
@@ -32,7 +40,7 @@ from paint.core.distributed import (
 from paint.core.errors import Interrupted, wrap_errors
 from paint.core.storage import lock_folder
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
-from paint.estimate.plan import Split, make_plan, require_fit
+from paint.estimate.plan import Split, make_plan, require_fit, with_micro_batch
 from paint.estimate.report import start_line
 from paint.estimate.sizing import ServerFlags, server_flags
 from paint.evaluation.grade import summarise_folders
@@ -114,6 +122,8 @@ def train(
         report_once(folder) as signals,
         find_grader(grading.grader, deadline=grading.deadline) as grader,
     ):
+        if resume:
+            config = with_resolved(config, read_run(folder))
         if config.train.batch_size < ranks:
             raise ConfigError(
                 f"train.batch_size {config.train.batch_size} is smaller than the {ranks} ranks"
@@ -130,8 +140,8 @@ def train(
             if problem:
                 display.note(f"the loss is computed without Triton kernels: {problem}")
         config = resolve_training(config, display, ranks)
+        config, flags_of_server = _plan(config, ranks, accelerator.device, display)
         table = to_table(config)
-        flags_of_server = _plan(config, ranks, accelerator.device, display)
 
         policy = load_policy(
             config.model,
@@ -403,11 +413,14 @@ def grades_of(setup: Setup, scored: Sequence[ScoredRollout]) -> list[Grade]:
     return graded or grade_rollouts(setup, rollouts)
 
 
-def _plan(config: Config, ranks: int, device: torch.device, display: Display) -> ServerFlags | None:
-    """Say what lies where; on a GPU, refuse what cannot fit.
+def _plan(
+    config: Config, ranks: int, device: torch.device, display: Display
+) -> tuple[Config, ServerFlags | None]:
+    """Say what lies where, and choose the micro-batches; on a GPU, refuse what cannot fit.
 
     Returns:
-        The sizes of a server that shares the GPU; None where none does.
+        The config in which no size is auto, and the flags of a server that shares the GPU; None
+        where none does.
     """
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     # Without sleep, an own server may be on another GPU: its command says so, and nothing else.
@@ -421,13 +434,14 @@ def _plan(config: Config, ranks: int, device: torch.device, display: Display) ->
         line = start_line(plan)
     except ConfigError as error:  # a model that the plan does not know may be trained all the same
         display.note(f"no plan: {error}")
-        return None
+        return with_micro_batch(config, CPU_TOKENS, False), None
     flags = None
     if gpus:
         require_fit(plan)
         flags = server_flags(plan) if split.shared else None
     display.note(line)
-    return flags
+    # Ranks that divide the rows must agree.
+    return run_on_rank0(lambda: plan.chosen), flags
 
 
 @contextmanager
