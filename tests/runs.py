@@ -17,6 +17,11 @@ from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
 from paint.config.run_folder import latest_checkpoint, read_metrics, step_of
 from paint.config.schema import Config
 from paint.core.storage import read_jsonl
+from paint.data.problems import Problem
+from paint.evaluation.generate import EvalTask, SamplingProtocol, deployment_prompts, open_task
+from paint.evaluation.store import Sample, prompt_digest
+from paint.inference.engine import Sampling
+from paint.models.policy import Policy
 from processes import train_command
 
 Sections = Mapping[str, Mapping[str, Any]]
@@ -37,10 +42,29 @@ def write_problems(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
     return str(path)
 
 
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file of JSON lines."""
+    return list(read_jsonl(path, ""))
+
+
 def stored(folder: Path, step: int = 1) -> list[dict[str, Any]]:
     """The rollouts of a step."""
-    path = folder / f"rollouts/step-{step:06d}.jsonl"
-    return list(read_jsonl(path, ""))
+    return rows_of(folder / f"rollouts/step-{step:06d}.jsonl")
+
+
+def evaluated(
+    policy: Policy, folder: Path, problems: list[Problem], texts: dict[tuple[str, int], str]
+) -> Path:
+    """A finished evaluation with these texts, by problem and sample; "..." ends a cut one."""
+    samples = 1 + max(sample for _, sample in texts)
+    prompts = deployment_prompts(policy, problems, thinking=False)
+    protocol = SamplingProtocol(samples, False, Sampling(1.0, 1.0, -1, 80))
+    task = EvalTask(folder, problems, prompts, protocol)
+    with open_task(policy, task, model="demo", engine="local") as store:
+        for (problem, number), text in reversed(texts.items()):
+            prompt, is_cut = prompt_digest(prompts[problem]), text.endswith("...")
+            store.add(Sample(problem, number, prompt, text, len(text), is_cut, "local"))
+    return folder
 
 
 def adapter(folder: Path, step: int | None = None) -> dict[str, torch.Tensor]:

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 
 from paint.cli import main
 from paint.config.schema import ConfigError, EvaluationConfig, ModelConfig, RolloutConfig
-from paint.core.display import Display, Terminal
+from paint.core.display import Display
 from paint.data.benchmarks import load_benchmark
 from paint.data.problems import Problem
 from paint.demo.files import MODEL
@@ -34,14 +33,14 @@ from paint.evaluation.generate import (
 )
 from paint.evaluation.grade import cast_votes, grade, is_repetitive, stored_in, summarise_folders
 from paint.evaluation.run import resolve
-from paint.evaluation.store import Sample, Store, StoreError, prompt_digest, reopen_store
-from paint.evaluation.tables import Sheet, print_sheets
+from paint.evaluation.store import Store, StoreError, reopen_store
 from paint.grading.math.grader import MathGrade, MathGrader, Verdict
 from paint.inference import local
 from paint.inference.engine import Completion, OnCompletion, Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError
 from paint.models.weights import save_trained
+from runs import evaluated, rows_of, write_problems
 
 PROTOCOL = SamplingProtocol(3, thinking=False, sampling=Sampling(1.0, 1.0, -1, 80))
 QUIET = Display(enabled=False)
@@ -82,10 +81,6 @@ def opened(policy: Policy, task: EvalTask) -> AbstractContextManager[Store]:
     return open_task(policy, task, model="demo", engine="local")
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     """The samples of a store without regard to the order in which they came."""
     rows = rows_of(folder / "completions.jsonl")
@@ -99,19 +94,6 @@ def texts_of(folder: Path, names: list[str]) -> list[list[str]]:
 
 def asked_of(folder: Path, names: list[str]) -> list[dict[str, Any]]:
     return [json.loads((folder / name / "demo/asked.json").read_text()) for name in names]
-
-
-def stored(
-    policy: Policy, folder: Path, problems: list[Problem], texts: dict[tuple[str, int], str]
-) -> Path:
-    """A finished evaluation with these texts; those that end in "..." are truncated."""
-    k = 1 + max(sample for _, sample in texts)
-    task = task_of(policy, folder, problems, replace(PROTOCOL, samples=k))
-    with opened(policy, task) as store:
-        for row, text in reversed(texts.items()):
-            prompt = prompt_digest(task.prompts[row[0]])
-            store.add(Sample(*row, prompt, text, len(text), text.endswith("..."), "local"))
-    return folder
 
 
 def test_generate_stores_k_samples_a_problem_in_order(
@@ -159,7 +141,7 @@ def test_grade_counts_every_kind_of_sample(
         ("half", 1): "\\boxed{2}...",
         ("half", 2): "a half",
     }
-    with reopen_store(stored(policy, tmp_path, problems, texts)) as store:
+    with reopen_store(evaluated(policy, tmp_path, problems, texts)) as store:
         graded = grade(store, grader, QUIET)
     assert graded.correct.tolist() == [[True, False, False], [True, False, False]]
     assert graded.lenient is not None
@@ -457,19 +439,16 @@ def test_is_repetitive_is_false_for_real_completions() -> None:
 
 
 def test_summary_has_rows_by_level_and_subject(policy: Policy, tmp_path: Path) -> None:
-    path = tmp_path / "mine.jsonl"
-    rows: list[dict[str, Any]] = [
-        {"problem": "a", "answer": 1, "Level": 10, "subject": "Algebra"},
-        {"problem": "b", "answer": 2, "Level": 9, "subject": "Algebra"},
-        {"problem": "c", "answer": 3, "Level": 9, "subject": "Algebra"},
-        {"problem": "d", "answer": 4, "Level": None, "subject": "Algebra"},
+    levels = {"a": 10, "b": 9, "c": 9, "d": None}
+    rows = [
+        {"problem": name, "answer": number, "Level": level, "subject": "Algebra"}
+        for number, (name, level) in enumerate(levels.items(), start=1)
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    problems = load_benchmark(str(path)).problems
+    problems = load_benchmark(write_problems(tmp_path / "mine.jsonl", rows)).problems
     texts = {
         (str(i), k): rf"\boxed{{{i if i != 3 else 9 + k}}}" for i in range(1, 5) for k in (0, 1)
     }
-    place = stored(policy, tmp_path / "evals/base/mine", problems, texts)
+    place = evaluated(policy, tmp_path / "evals/base/mine", problems, texts)
     summarise_folders([place], tmp_path, QUIET)
     summary = json.loads((tmp_path / "summary.json").read_text())
     levels = summary["labels"]["base"]["mine"]["level"]
@@ -485,43 +464,7 @@ def test_summary_has_rows_by_level_and_subject(policy: Policy, tmp_path: Path) -
     assert "by subject" not in text
 
 
-def test_summary_counts_verdict_reasons(
-    policy: Policy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    problems = [Problem("What is 3+4?", "", "7", "sum"), Problem("Area?", "", "\\frac{}{}", "bad")]
-    texts = {
-        ("sum", 0): r"\boxed{7}",
-        ("sum", 1): r"<think> \boxed{7}",
-        ("sum", 2): "seven",
-        ("bad", 0): r"\boxed{x+1}",
-        ("bad", 1): r"\boxed{7}",
-        ("bad", 2): "none",
-    }
-    stored(policy, tmp_path / "base/mine", problems, texts)
-    assert main(["grade", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert json.loads((tmp_path / "summary.json").read_text())["reasons"]["base"]["mine"] == {
-        "right": 1,
-        "unclosed thought": 1,
-        "no box": 2,
-        "unparsable gold": 2,
-    }
-    assert "Reasons of the verdicts" in said
-    assert "| base | mine | 2 | 2 | 1 | 1 |" in (tmp_path / "summary.md").read_text()
-
-
 NAME = "[best] {0} [/red]"
-
-
-def test_terminal_names_with_markup_are_shown_verbatim(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # a terminal
-    display, written = Display(), StringIO()
-    display.console = Terminal(written, width=200)
-    with display.counting(NAME, 3) as count:
-        count.add(7)
-    print_sheets(display.console, [Sheet(NAME, ["", NAME], [[NAME, ":x:"]])])
-    assert written.getvalue().count(NAME) >= 5
-    assert ":x:" in written.getvalue()
 
 
 def test_eval_file_names_are_shown_verbatim_and_cannot_escape_folder(
@@ -555,7 +498,7 @@ def test_grade_any_accepted_answer_is_correct(
     texts = {
         ("1", k): rf"\boxed{{{text}}}" for k, text in enumerate(["2", "two", "2.5", "3", "1/2"])
     }
-    place = stored(policy, tmp_path / "base/mine", problems, texts)
+    place = evaluated(policy, tmp_path / "base/mine", problems, texts)
     [row] = rows_of(place / "problems.jsonl")
     assert row["answer"] == ["2", "two", r"\frac{5}{2}"]
     with reopen_store(place) as store:
@@ -569,7 +512,7 @@ def test_stored_evaluations_with_same_names_are_distinguished(
 ) -> None:
     for name in ("a/base/mine", "b/base/mine", "b/after/mine"):
         texts = {(problem.id, 0): rf"\boxed{{{problem.answer}}}" for problem in problems[:2]}
-        stored(policy, tmp_path / name, problems[:2], texts)
+        evaluated(policy, tmp_path / name, problems[:2], texts)
     stores = stored_in([tmp_path / "b", tmp_path / "a", tmp_path / "b/.."])
     found = [str(path.relative_to(tmp_path)) for path in stores]
     assert found == ["b/base/mine", "b/after/mine", "a/base/mine"]

@@ -9,11 +9,9 @@ import pytest
 from paint.cli import main
 from paint.data.problems import Problem
 from paint.data.readers import DataError
-from paint.evaluation.generate import EvalTask, SamplingProtocol, deployment_prompts, open_task
 from paint.evaluation.overrides import manual_labels
-from paint.evaluation.store import Sample, prompt_digest
-from paint.inference.engine import Sampling
 from paint.models.policy import Policy
+from runs import evaluated, rows_of, write_problems
 
 PROBLEMS = [Problem("p", "", "1", "7"), Problem("q", "", "2", "8")]
 GIVEN = {"problem": "7", "sample": 1, "verdict": "right", "reason": "gold lacks its unit"}
@@ -28,15 +26,9 @@ def write(folder: Path, *lines: dict[str, Any] | str) -> Path:
 
 def evaluation(policy: Policy, folder: Path, *policies: str) -> Path:
     """Two problems, two samples each: the first of each is right."""
+    texts = {(p.id, k): rf"\boxed{{{p.answer}{'0' * k}}}" for p in PROBLEMS for k in (0, 1)}
     for name in policies:
-        prompts = deployment_prompts(policy, PROBLEMS, thinking=False)
-        protocol = SamplingProtocol(2, False, Sampling(1.0, 1.0, -1, 8))
-        task = EvalTask(folder / name / "mine", PROBLEMS, prompts, protocol)
-        with open_task(policy, task, model="demo", engine="local") as store:
-            for problem, k in store.missing:
-                text = rf"\boxed{{{problem.answer}{'0' * k}}}"
-                prompt = prompt_digest(prompts[problem.id])
-                store.add(Sample(problem.id, k, prompt, text, 3, False, "local"))
+        evaluated(policy, folder / name / "mine", PROBLEMS, texts)
     return folder
 
 
@@ -67,12 +59,11 @@ def test_overrides_replace_grades_and_are_counted(
     }
     assert table["reasons"]["base"]["mine"] == {"right": 2, "wrong": 2}
     said = capsys.readouterr().out
-    for text in ("Manual verdicts", "gold lacks its unit", "guessed"):
+    for text in ("Manual verdicts", "gold lacks its unit", "guessed", "Reasons of the verdicts"):
         assert text in said
         assert text in (evals / "summary.md").read_text()
-    lines = [
-        json.loads(line) for line in (evals / "base/mine/grades.jsonl").read_text().splitlines()
-    ]
+    assert "| base | mine | 2 | 2 |" in (evals / "summary.md").read_text()
+    lines = rows_of(evals / "base/mine/grades.jsonl")
     assert [(line["strict"]["correct"], line.get("by_hand")) for line in lines] == [
         (True, None),
         (True, "gold lacks its unit"),
@@ -94,9 +85,9 @@ def test_overrides_apply_to_named_policy_only(policy: Policy, tmp_path: Path) ->
 def test_eval_refuses_invalid_overrides_before_generation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [{"problem": "1+1?", "answer": "-5", "id": "7"}]
-    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    flags = ["--benchmarks", str(tmp_path / "mine.jsonl"), "--samples", "2", "--no-thinking"]
+    row = {"problem": "1+1?", "answer": "-5", "id": "7"}
+    flags = ["--benchmarks", write_problems(tmp_path / "mine.jsonl", [row])]
+    flags += ["--samples", "2", "--no-thinking"]
     flags += ["--rollout.max-new-tokens", "8", "--folder", str(tmp_path / "evals")]
     path = write(tmp_path, GIVEN | {"problem": "9"})
     command = ["eval", "demo", *flags, "--overrides", str(path)]

@@ -1,7 +1,6 @@
 """Checkpoints are evaluated on the user's own problems, all are shown, and a kill loses nothing."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -15,24 +14,21 @@ from typing import Any
 import pytest
 
 from paint.cli import main
-from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import read_run
 from paint.config.schema import Config, ConfigError, ValidationConfig
-from paint.core.storage import to_jsonl
 from paint.data.readers import DataError
-from paint.demo.files import MODEL
+from paint.demo.files import HELD_OUT_PROBLEMS
 from paint.evaluation.store import StoreError
 from paint.training.trainer import train
 from processes import in_two_processes, train_command, until
+from runs import changed, rows_of, write_problems
 
 
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's own file: eight held-out problems, without solutions."""
-    rows = [json.loads(line) for line in (MODEL / "held_out.jsonl").read_text().splitlines()[:8]]
-    path = tmp_path_factory.mktemp("problems") / "mine.jsonl"
-    path.write_text(to_jsonl({key: row[key] for key in ("problem", "answer")} for row in rows))
-    return path
+    rows = [{key: row[key] for key in ("problem", "answer")} for row in rows_of(HELD_OUT_PROBLEMS)]
+    return Path(write_problems(tmp_path_factory.mktemp("problems") / "mine.jsonl", rows[:8]))
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +41,10 @@ def finished(mine: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
 
 
 def config(mine: Path, **changes: Any) -> Config:
-    recipe = read_recipe(find_recipe("demo-paint"))
     options = {"steps": 3, "batch_size": 4, "checkpoint_every": 2} | changes
-    validation = ValidationConfig(path=str(mine), samples=2, thinking=False, max_new_tokens=96)
-    rollout = replace(recipe.rollout, batch_size=6)
-    return replace(
-        recipe, train=replace(recipe.train, **options), validation=validation, rollout=rollout
-    )
+    validation = {"path": str(mine), "samples": 2, "thinking": False, "max_new_tokens": 96}
+    small = {"train": options, "validation": validation, "rollout": {"batch_size": 6}}
+    return changed("demo-paint", small)
 
 
 def figures(run: Path) -> Any:
@@ -69,10 +62,8 @@ def test_validation_evaluates_every_checkpoint_against_start(
     assert summary["problems"] == {name: {"mine": 8} for name in summary["figures"]}
     assert "validation after step 2: Avg@2" in said
     assert "Avg@2 less that of step-000000" in said
-    asked = [
-        json.loads((run / "validation" / f"step-00000{i}/mine/asked.json").read_text())
-        for i in (0, 2, 3)
-    ]
+    places = [run / f"validation/step-00000{i}/mine/asked.json" for i in (0, 2, 3)]
+    asked = [json.loads(place.read_text()) for place in places]
     assert len({setting["adapter"] for setting in asked}) == 3
     assert (asked[0]["temperature"], asked[0]["top_p"], asked[0]["top_k"]) == (1.0, 0.95, -1)
     # The table can be made again from the run alone.
@@ -112,22 +103,6 @@ def test_validation_damaged_checkpoint_hint_recovers_same_metrics(
     shutil.copytree(run / "validation/step-000003", run / "validation/step-000003 (copy)")
     subprocess.run(command, check=True, capture_output=True)
     assert figures(run) == figures(finished[0])
-
-
-@pytest.mark.slow
-def test_validation_text_is_utf8_in_any_locale(mine: Path, tmp_path: Path) -> None:
-    rows = [{"problem": f"Wie groß ist ${n}+1$? ≡ \u2028", "answer": str(n + 1)} for n in range(2)]
-    path, run = tmp_path / "mine.jsonl", tmp_path / "run"
-    path.write_text(to_jsonl(rows), "utf-8")
-    options = {"steps": 1, "batch_size": 2, "checkpoint_every": 1}
-    command = train_command(config(path, **options), run)
-    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    stored = run / "validation/step-000001/mine"
-    assert "Wie groß ist $1+1$? ≡ \u2028" in (stored / "problems.jsonl").read_text("utf-8")
-    grade = [sys.executable, "-m", "paint.cli", "grade", str(run)]
-    subprocess.run(grade, check=True, env=environment, capture_output=True)
 
 
 @pytest.mark.slow
