@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paint.config.recipe import read_recipe
 from paint.config.schema import (
     Config,
     ConfigError,
@@ -32,7 +31,7 @@ from paint.experiments.probe import (
 from paint.models.policy import Policy
 from paint.objective.masking import mask_solution
 from processes import until
-from runs import changed
+from runs import changed, rows_of, write_problems
 
 DEMO = changed("demo-paint", {"train": {"seed": 3}})
 RATIOS = (0.0, 0.5)
@@ -52,8 +51,7 @@ def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lines_of(folder: Path, reader: str, name: str = "completions") -> list[dict[str, Any]]:
     """What is stored of a reader, without regard to the order in which it came."""
-    path = folder / reader / "problems" / f"{name}.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = rows_of(folder / reader / "problems" / f"{name}.jsonl")
     return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
 
 
@@ -250,22 +248,16 @@ def test_probe_killed_and_resumed_gives_same_summary(tmp_path: Path) -> None:
 
 
 def test_probe_problems_without_answers_are_refused_with_hint(tmp_path: Path) -> None:
-    data, recipe = tmp_path / "problems.jsonl", tmp_path / "recipe.toml"
     row = {"problem": "What is 3+4?", "solution": "It is $\\boxed{7}$.", "final": "7"}
-    data.write_text(json.dumps(row) + "\n")
-    recipe.write_text(
-        f'[model]\npath = "demo"\ndtype = "float32"\n[data]\npath = "{data}"\n'
-        "[rollout]\nmax_new_tokens = 32"
-    )
-    with pytest.raises(
-        DataError, match=r'problems.jsonl row 1: field "answer" is missing .*--data.answer-field'
-    ):
-        probe(read_recipe(recipe), tmp_path / "probe", problems=100, samples=2, ratios=(0.25,))
+    data = {"path": write_problems(tmp_path / "problems.jsonl", [row])}
+    config = changed("demo-paint", {"data": data, "rollout": {"max_new_tokens": 32}})
+    with pytest.raises(DataError, match=r'jsonl row 1: field "answer" .*--data.answer-field'):
+        probe(config, tmp_path / "probe", problems=100, samples=2, ratios=(0.25,))
     assert not (tmp_path / "probe").exists()
     # The way out is one; of fewer problems than asked for, all are taken.
-    text = recipe.read_text()
-    recipe.write_text(text.replace(f'"{data}"', f'"{data}"\nanswer_field = "final"'))
-    graded = probe(read_recipe(recipe), tmp_path / "probe", problems=100, samples=2, ratios=(0.25,))
+    data_config = dataclasses.replace(config.data, answer_field="final")
+    named = dataclasses.replace(config, data=data_config)
+    graded = probe(named, tmp_path / "probe", problems=100, samples=2, ratios=(0.25,))
     shapes = {name: samples.correct.shape for name, samples in graded.items()}
     assert shapes == {"student": (1, 2), "teacher@0.25": (1, 2)}
 

@@ -35,6 +35,7 @@ from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.grading.math.grader import MathGrader
 from paint.training.run_log import new_run
 from processes import until
+from runs import rows_of
 
 RECIPE = """
 [model]
@@ -111,18 +112,25 @@ def bytes_in(folder: Path) -> dict[str, tuple[int, bytes]]:
     }
 
 
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def right_of(place: Path) -> list[int]:
     """Correct samples of each problem, from the stored grades."""
-    correct = [row["strict"]["correct"] for row in lines_of(place / "demo/grades.jsonl")]
+    correct = [row["strict"]["correct"] for row in rows_of(place / "demo/grades.jsonl")]
     return [int(n) for n in np.reshape(correct, (PROBLEMS, SAMPLES)).sum(axis=1)]
 
 
-def without_times(result: Result) -> Result:
-    return replace(result, seconds=0.0)
+def by_checkpoint(folder: Path, **changes: Any) -> dict[tuple[str, int, int], Result]:
+    """The results by run, seed and step."""
+    return {(r.cell, r.seed, r.steps): replace(r, **changes) for r in read_results(folder)}
+
+
+def assert_same_but_for_times(folder: Path, other: Path) -> None:
+    assert by_checkpoint(folder, seconds=0.0) == by_checkpoint(other, seconds=0.0)
+
+
+def run_cells(folder: Path, *configs: Config, **options: Any) -> list[Result]:
+    """An experiment with one seed; each config is a run, called one."""
+    cells = [ExperimentRun("one", config) for config in configs]
+    return run_experiment(cells, [0], folder, demo_protocol(2, 2), Display(), **options)
 
 
 def test_experiment_results_have_one_row_per_run_and_seed(
@@ -135,18 +143,18 @@ def test_experiment_results_have_one_row_per_run_and_seed(
     for result in results:
         place = folder / "evaluation" / f"seed-{result.seed}" / result.cell
         assert result.right == right_of(place)
-        lengths = [sample["tokens"] for sample in lines_of(place / "demo/completions.jsonl")]
+        lengths = [sample["tokens"] for sample in rows_of(place / "demo/completions.jsonl")]
         assert result.answer_tokens == pytest.approx(np.mean(lengths))
         if result.cell == "base":
             assert (result.steps, result.rollout_tokens, result.seconds) == (0, 0, 0)
             continue
         run = folder / result.cell / f"seed-{result.seed}"
-        rollouts = [row for path in run.glob("rollouts/*") for row in lines_of(path)]
+        rollouts = [row for path in run.glob("rollouts/*") for row in rows_of(path)]
         assert (result.steps, len(rollouts)) == (2, 8)
         assert result.rollout_tokens == sum(len(rollout["completion_ids"]) for rollout in rollouts)
         spent = [
             value
-            for row in lines_of(run / "metrics.jsonl")
+            for row in rows_of(run / "metrics.jsonl")
             for name, value in row.items()
             if re.fullmatch("seconds_(?!left).*", name)
         ]
@@ -224,7 +232,7 @@ def test_experiment_every_checkpoint_adds_evaluations_without_training(
         (name, seed, 1) for seed in (0, 1) for name in ("tight", "loose")
     ]
     for result in added:
-        rollouts = lines_of(folder / result.cell / f"seed-{result.seed}/rollouts/step-000001.jsonl")
+        rollouts = rows_of(folder / result.cell / f"seed-{result.seed}/rollouts/step-000001.jsonl")
         assert result.rollout_tokens == sum(len(row["completion_ids"]) for row in rollouts)
         [last] = [r for r in before if (r.cell, r.seed) == (result.cell, result.seed)]
         assert 0 < result.seconds < last.seconds
@@ -280,11 +288,7 @@ def test_experiment_evaluation_interrupted_between_checkpoints_resumes(
     assert {result.cell for result in read_results(folder)} == {"base", "tight"}
 
     assert main(command) == 0
-    ours, wanted = (
-        {(r.cell, r.seed, r.steps): r for r in read_results(path)}
-        for path in (folder, stepped.folder)
-    )
-    assert ours == wanted
+    assert by_checkpoint(folder) == by_checkpoint(stepped.folder)
     for name in ("results.md", "efficiency.svg"):
         assert (folder / name).read_bytes() == (stepped.folder / name).read_bytes()
 
@@ -303,11 +307,7 @@ def test_experiment_missing_checkpoint_is_named_and_retrained(
 
     shutil.rmtree(checkpoints / "step-000002")
     assert main(command) == 0
-    ours, wanted = (
-        {(r.cell, r.seed, r.steps): without_times(r) for r in read_results(path)}
-        for path in (folder, stepped.folder)
-    )
-    assert ours == wanted
+    assert_same_but_for_times(folder, stepped.folder)
 
 
 def test_experiment_checkpoint_steps_follow_settings_and_need_earlier_ones(
@@ -320,7 +320,7 @@ def test_experiment_checkpoint_steps_follow_settings_and_need_earlier_ones(
     once = ExperimentRun("one", replace(config, train=replace(config.train, checkpoint_every=25)))
     assert once.steps(every_checkpoint=True) == [25]
     with pytest.raises(ConfigError, match=r"set train\.checkpoint_every below train\.steps"):
-        run_experiment([once], [0], tmp_path, demo_protocol(2, 2), Display(), every_checkpoint=True)
+        run_cells(tmp_path, once.config, every_checkpoint=True)
     assert not any(tmp_path.iterdir())
 
 
@@ -328,15 +328,10 @@ def test_experiment_progress_reports_position_and_remaining_time(
     finished: Experiment,
 ) -> None:
     _, _, said = finished
-    parts = re.findall(
-        r"^(\d) of 6: (\w+), seed (\d)(; about \d+ min left)?$", said, flags=re.MULTILINE
-    )
-    assert [part[:3] for part in parts[:3]] == [
-        ("1", "base", "0"),
-        ("2", "tight", "0"),
-        ("3", "loose", "0"),
-    ]
-    assert [bool(part[3]) for part in parts] == [False, False, True, True, True, True]
+    parts = re.findall(r"^(\d of 6: \w+, seed \d)(; about \d+ min left)?$", said, re.MULTILINE)
+    first = ["1 of 6: base, seed 0", "2 of 6: tight, seed 0", "3 of 6: loose, seed 0"]
+    assert [part[0] for part in parts[:3]] == first
+    assert [bool(part[1]) for part in parts] == [False, False, True, True, True, True]
     assert said.count("\ntraining ") == 4
     assert "loss" not in said
 
@@ -353,9 +348,8 @@ def test_experiment_repeated_command_changes_no_results(
     assert "nothing was trained or evaluated" in again
     assert "--folder" in again
     assert again[again.index("The demo") :] == said[said.index("The demo") :]
-    assert {
-        name: value for name, value in bytes_in(folder).items() if name.startswith(kept)
-    } == before
+    after = {name: value for name, value in bytes_in(folder).items() if name.startswith(kept)}
+    assert after == before
     assert (folder / "results.svg").read_bytes() == plot
 
 
@@ -384,12 +378,9 @@ def test_experiment_run_with_missing_metrics_is_refused(
     folder, command, _ = finished.copy(tmp_path / "demo")
     (folder / "results.jsonl").unlink()
     path = folder / "loose/seed-1/metrics.jsonl"
-    whole = path.read_bytes()
-    path.write_bytes(whole[: whole.index(b"\n") + 1])
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
     assert main(command) == 2
-    assert (
-        f"{path} ends before step 2, and there is a checkpoint of step 2" in capsys.readouterr().err
-    )
+    assert f"{path} ends before step 2" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -408,24 +399,14 @@ def test_experiment_full_disk_is_reported_and_command_resumes(
         assert str(tmp_path / "demo") in result.stderr
         assert "Traceback" not in result.stderr
     subprocess.run(command, check=True, capture_output=True)
-    ours, wanted = (read_results(path) for path in (tmp_path / "demo", finished.folder))
-    assert list(map(without_times, ours)) == list(map(without_times, wanted))
+    assert_same_but_for_times(tmp_path / "demo", finished.folder)
 
 
 @pytest.mark.parametrize(
     ("change", "flags", "message"),
     [
-        (
-            ("steps = 2", "steps = 3"),
-            [],
-            "tight, seed 0, in another setting:\n  train.steps: 2 -> 3",
-        ),
-        (
-            ("clip = 0.06", "clip = 0.1"),
-            [],
-            "tight, seed 0, in another setting:\n  objective.clip: ",
-        ),
-        (("", ""), ["--samples", "4"], "base, seed 0, in another setting:\n  samples: 3 -> 4\n"),
+        (("steps = 2", "steps = 3"), [], "tight, seed 0, {}:\n  train.steps: 2 -> 3"),
+        (("", ""), ["--samples", "4"], "base, seed 0, {}:\n  samples: 3 -> 4\n"),
     ],
 )
 def test_experiment_other_setting_in_same_folder_is_refused_with_difference(
@@ -445,7 +426,7 @@ def test_experiment_other_setting_in_same_folder_is_refused_with_difference(
     finally:
         recipe.write_text(text)
     error = capsys.readouterr().err
-    assert f"{folder} holds {message}" in error
+    assert f"{folder} holds {message.format('in another setting')}" in error
     assert "choose another place (--folder)" in error
     assert bytes_in(folder) == before
 
@@ -468,10 +449,7 @@ def test_experiment_two_processes_share_experiment_and_survive_kill_of_one(
     assert not list(shared.glob(".lock-*"))
     assert "loose, seed 0" in said
     assert "tight, seed 0" in said
-    ours, wanted = (read_results(path) for path in (shared, folder))
-    assert sorted(map(str, map(without_times, ours))) == sorted(
-        map(str, map(without_times, wanted))
-    )
+    assert_same_but_for_times(shared, folder)
 
 
 def test_experiment_idle_process_waits_for_others_and_leaves_no_lock(
@@ -509,35 +487,29 @@ DEMO, LARGE = (read_recipe(find_recipe(name)) for name in ("demo-paint", "paint-
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        ([ExperimentRun("one", DEMO), ExperimentRun("one", DEMO)], "^one names two recipes"),
-        ([ExperimentRun("base", DEMO)], "^base names two recipes, or is reserved"),
+        ({"one": DEMO, "base": DEMO}, "^base names two recipes, or is reserved"),
+        ({"one": DEMO, "two": LARGE}, r"^model\.path of two is 'Qwen/Qwen3-1\.7B', .* one 'demo'"),
         (
-            [ExperimentRun("one", DEMO), ExperimentRun("two", LARGE)],
-            r"^model\.path of two is 'Qwen/Qwen3-1\.7B', and that of one 'demo'",
-        ),
-        (
-            [
-                ExperimentRun("one", DEMO),
-                ExperimentRun("two", replace(DEMO, model=replace(DEMO.model, dtype="bfloat16"))),
-            ],
+            {"one": DEMO, "two": replace(DEMO, model=replace(DEMO.model, dtype="bfloat16"))},
             r"^model\.dtype of two is 'bfloat16', and that of one 'float32'",
         ),
     ],
 )
 def test_experiment_incomparable_runs_are_refused(
-    cells: list[ExperimentRun], message: str, tmp_path: Path
+    cells: dict[str, Config], message: str, tmp_path: Path
 ) -> None:
+    runs = [ExperimentRun(name, config) for name, config in cells.items()]
+    with pytest.raises(ConfigError, match=r"^one names two recipes"):
+        run_cells(tmp_path / "demo", DEMO, DEMO)
     with pytest.raises(ConfigError, match=message):
-        run_experiment(cells, [0], tmp_path / "demo", demo_protocol(2, 2), Display())
+        run_experiment(runs, [0], tmp_path / "demo", demo_protocol(2, 2), Display())
     assert not (tmp_path / "demo").exists()
 
 
 def test_experiment_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "demo").write_text("")
     with pytest.raises(RunError, match=r"demo: File exists; choose another place"):
-        run_experiment(
-            [ExperimentRun("one", DEMO)], [0], tmp_path / "demo", demo_protocol(2, 2), Display()
-        )
+        run_cells(tmp_path / "demo", DEMO)
 
 
 def test_experiment_several_ranks_are_refused(
@@ -545,23 +517,16 @@ def test_experiment_several_ranks_are_refused(
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"^an experiment is one process"):
-        run_experiment(
-            [ExperimentRun("one", DEMO)], [0], tmp_path / "demo", demo_protocol(2, 2), Display()
-        )
+        run_cells(tmp_path, DEMO)
 
 
 def test_experiment_server_urls_do_not_count_as_other_setting(tmp_path: Path) -> None:
     before = replace(DEMO, rollout=replace(DEMO.rollout, engine="vllm", urls=("http://one:1",)))
-    after = replace(
-        before,
-        rollout=replace(before.rollout, urls=("http://two:1",)),
-        train=replace(DEMO.train, steps=7),
-    )
-    new_run(to_table(before), tmp_path / "cell/seed-0", "", {})
+    rollout = replace(before.rollout, urls=("http://two:1",))
+    after = replace(before, rollout=rollout, train=replace(DEMO.train, steps=7))
+    new_run(to_table(before), tmp_path / "one/seed-0", "", {})
     with pytest.raises(RunError, match=r"in another setting:\n  train\.steps: \d+ -> 7\nRepeat"):
-        run_experiment(
-            [ExperimentRun("cell", after)], [0], tmp_path, demo_protocol(2, 2), Display()
-        )
+        run_cells(tmp_path, after)
 
 
 def test_experiment_changed_problems_are_refused_before_training(
@@ -574,12 +539,9 @@ def test_experiment_changed_problems_are_refused_before_training(
     run_experiment(cells, [0], tmp_path / "demo", exam, Display())
     before = bytes_in(tmp_path / "demo")
     problems.write_text(problems.read_text().replace("$+1$", "$+2$"))
-    with pytest.raises(
-        RunError, match=r"holds base, seed 0, in another setting:\n  problems_digest: "
-    ):
-        run_experiment(
-            cells, [0, 1], tmp_path / "demo", demo_protocol(None, 2, str(problems)), Display()
-        )
+    exam = demo_protocol(None, 2, str(problems))
+    with pytest.raises(RunError, match=r"base, seed 0, in another setting:\n  problems_digest: "):
+        run_experiment(cells, [0, 1], tmp_path / "demo", exam, Display())
     assert bytes_in(tmp_path / "demo") == before
 
 
@@ -631,11 +593,9 @@ def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(
     assert {name: bytes_in(killed / name) for name in done} == done
 
     assert main(["demo", *recipes, "--folder", str(tmp_path / "undisturbed"), *SMALL]) == 0
-    undisturbed = read_results(tmp_path / "undisturbed")
-    assert list(map(without_times, read_results(killed))) == list(map(without_times, undisturbed))
-    assert (
-        undisturbed[1].right != undisturbed[0].right
-    )  # it learnt, or broke: equal results say something
+    assert_same_but_for_times(killed, tmp_path / "undisturbed")
+    base, tight, _ = read_results(tmp_path / "undisturbed")
+    assert base.right != tight.right  # it learnt, or broke: equal results say something
     adapter = "loose/seed-0/checkpoints/step-000024/adapter/adapter_model.safetensors"
     assert (killed / adapter).read_bytes() == (tmp_path / "undisturbed" / adapter).read_bytes()
 
@@ -655,11 +615,7 @@ def test_grids_match_paper() -> None:
     }
     assert {name: list(ABLATION_TABLES[name].points.values()) for name in papers} == papers
     baselines = {name: table.points[table.baseline] for name, table in ABLATION_TABLES.items()}
-    assert [baselines[name] for name in papers] == [
-        replace(fixed, correct=0, wrong=0),
-        fixed,
-        fixed,
-    ]
+    assert [baselines[name] for name in papers] == [papers["mask-ratio"][0], fixed, fixed]
 
 
 def test_grid_point_changes_only_varied_settings() -> None:
