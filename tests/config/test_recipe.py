@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from paint.config.recipe import differences, find_recipe, read_recipe, shipped_recipes, to_table
+from paint.config.recipe import (
+    differences,
+    find_recipe,
+    read_recipe,
+    require_paths,
+    shipped_recipes,
+    to_table,
+)
 from paint.config.schema import Config
 
 METHODS = {"paint": "distillation", "opsd": "distillation", "grpo": "grpo", "sft": "sft"}
@@ -163,6 +170,7 @@ def test_shipped_recipes_cover_every_method_and_model() -> None:
 @pytest.mark.parametrize("name", NAMED)
 def test_recipe_has_model_and_method_of_its_name(name: str) -> None:
     config = read_recipe(find_recipe(name))
+    require_paths(config)
     method, model = name.removesuffix("-long").split("-", 1)
     if method == "demo":
         method, model = model, method
