@@ -64,10 +64,7 @@ def test_print_gold_warnings_counts_all_and_names_first(capsys: pytest.CaptureFi
 def test_load_benchmark_without_parsable_gold_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = (
-        r"mine: none of the 2 gold answers parses \(row 2, id q0: '\\\\frac\{1\}\{': it does not "
-        r"parse\); name the column that holds the answers, as FILE:problem,answer"
-    )
+    message = r"mine: none of the 2 gold answers parses \(row 2, id q0: .*as FILE:problem,answer"
     path = benchmark(tmp_path, *BROKEN[:2])
     with pytest.raises(DataError, match=message):
         name_unparsed("mine", load_benchmark(str(path)).problems, print)
@@ -89,18 +86,10 @@ def test_eval_prints_gold_warnings_before_generation_and_in_summary(
     assert warning < generated < text.index("Gold answers to check")
     assert "the [red] seventh" in text
     summary = json.loads((tmp_path / "evals/demo/summary.json").read_text())
-    assert summary["doubts"] == {
-        "mine": [
-            {"problem": "q1", "answer": r"\frac{1}{", "why": "it does not parse"},
-            {
-                "problem": "q2",
-                "answer": "the [red] seventh",
-                "why": "it is read as text (read as 'the[red]seventh')",
-            },
-            {"problem": "q3", "answer": r"\sqrt", "why": "it does not parse"},
-        ]
-    }
-    assert (
-        r"| mine | q3 | \\sqrt | it does not parse |"
-        in (tmp_path / "evals/demo/summary.md").read_text()
-    )
+    assert [list(doubt.values()) for doubt in summary["doubts"]["mine"]] == [
+        ["q1", r"\frac{1}{", "it does not parse"],
+        ["q2", "the [red] seventh", "it is read as text (read as 'the[red]seventh')"],
+        ["q3", r"\sqrt", "it does not parse"],
+    ]
+    text = (tmp_path / "evals/demo/summary.md").read_text()
+    assert r"| mine | q3 | \\sqrt | it does not parse |" in text

@@ -223,9 +223,8 @@ def test_read_hub_unreachable_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
         list(read_rows("nobody/nothing"))
 
     monkeypatch.chdir(tmp_path)
-    assert refusal("folder/p.jsonl").startswith(
-        "folder/p.jsonl does not exist"
-    )  # an ending makes it a file
+    # An ending makes it a file.
+    assert refusal("folder/p.jsonl").startswith("folder/p.jsonl does not exist")
 
     (tmp_path / "owner" / "name").mkdir(parents=True)
     assert refusal("owner/name").startswith("owner/name is a folder")
