@@ -36,8 +36,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from paint.core import storage
-from paint.demo.problems import (
+from demo_problems import (
     LENGTHS,
     MODULUS,
     Chain,
@@ -48,6 +47,7 @@ from paint.demo.problems import (
     random_chains,
     visible_steps,
 )
+from paint.core import storage
 from paint.objective.masking import MARKER, mask_solution
 from paint.objective.prompts import rationale_messages, student_messages, teacher_messages
 
@@ -462,7 +462,7 @@ def write_problems(out: Path) -> None:
             }
             for i, chain in enumerate(random_chains(count, seed=2, held_out=held_out))
         )
-        storage.write_atomic(out / name, storage.to_jsonl(rows))
+        storage.write_jsonl(out / name, rows)
 
 
 def main() -> None:

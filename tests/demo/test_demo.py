@@ -7,11 +7,11 @@ from typing import get_args
 
 import pytest
 
+from demo_problems import Chain, apply, boxed, random_chain, random_chains, visible_steps
 from paint.cli import main
 from paint.config.recipe import to_table
 from paint.config.schema import Config
 from paint.data.problems import Problem
-from paint.demo.problems import Chain, apply, boxed, random_chain, random_chains, visible_steps
 from paint.evaluation.intervals import compare_seeds
 from paint.experiments.demo import run_demo
 from paint.experiments.report import shares
@@ -155,9 +155,7 @@ def test_demo_paint_gains_fifteen_points(tmp_path: Path) -> None:
 def test_demo_methods_use_shipped_recipes_and_consecutive_seeds(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new_run(
-        to_table(Config()), tmp_path / place, "", {}
-    )  # another setting, which the experiment must meet
+    new_run(to_table(Config()), tmp_path / place, "", {})  # what the experiment must meet
     flags = ["--methods", "sft", "grpo", "opsd", "paint", "--seeds", "2", "--seed", "3"]
     assert main(["demo", *flags, "--folder", str(tmp_path)]) == 2
     run_name = place.replace("/seed-", ", seed ")

@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 from transformers import Qwen3ForCausalLM
 
+from demo_problems import apply, is_held_out, random_chains, visible_steps
 from paint.demo.files import MODEL
-from paint.demo.problems import apply, is_held_out, random_chains, visible_steps
 from paint.models.policy import Policy
 from pretrain_demo import (
     SLIP_RATE,

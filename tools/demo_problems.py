@@ -1,9 +1,8 @@
 """Problems of the demo: chains of operations modulo 100.
 
 A reference solution states the result of every step. One problem in two, by the hash of its text,
-has a reference in the model's own style, the others in another style.
-
-This module does not import torch. The demo's model is made by tools/pretrain_demo.py.
+has a reference in the model's own style, the others in another style. The demo's model is made by
+tools/pretrain_demo.py.
 """
 
 import hashlib
