@@ -205,7 +205,7 @@ def write_problems(cache: Path) -> None:
         "evaluation": rows(word_problems(HELD_OUT, "evaluation", 120, seed=0)),
     }
     for name, table in tables.items():
-        storage.write_atomic(cache / f"{name}.jsonl", storage.to_jsonl(table))
+        storage.write_jsonl(cache / f"{name}.jsonl", table)
 
 
 def prepare(cache: Path, display: Display, model: str | None = None) -> Path:

@@ -196,11 +196,6 @@ def verify_checksums(folder: Path, hint: str, part: str = "") -> dict[str, str]:
     return selected
 
 
-def to_jsonl(rows: Iterable[Any]) -> str:
-    """Format JSON values, one per line."""
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
 def digest(*parts: str) -> str:
     """Return the SHA-256 of a sequence of texts, as 64 hexadecimal digits."""
     return digest_of_bytes(["\0".join(parts).encode("utf-8", "replace")])
