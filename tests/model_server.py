@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from fake_vllm_server import FakeVllmServer
-from paint.config.schema import ModelConfig
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import load_policy
@@ -38,10 +37,8 @@ class ModelServer(FakeVllmServer):
                 return super().complete(body)
             if name != self.served:
                 folder = Path(self.adapters[name])
-                shape = replace(read_adapter_shape(folder), path="demo", dtype="float32")
-                self.policy = self.policy or load_policy(
-                    replace(ModelConfig(), **_shape(shape)), seed=0
-                )
+                model = replace(read_adapter_shape(folder), path="demo", dtype="float32")
+                self.policy = self.policy or load_policy(model, seed=0)
                 load_trained(self.policy, folder)
                 self.served = name
             sampling = Sampling(
@@ -60,11 +57,6 @@ class ModelServer(FakeVllmServer):
             "stop_reason": None,
         }
         return 200, {"choices": [choice]}
-
-
-def _shape(model: ModelConfig) -> dict[str, Any]:
-    names = ("path", "dtype", "lora_rank", "lora_alpha", "lora_targets")
-    return {name: getattr(model, name) for name in names}
 
 
 if __name__ == "__main__":

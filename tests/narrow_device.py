@@ -66,11 +66,7 @@ class NarrowTensor(Tensor):
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
-        cls,
-        op: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        cls, op: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         return _call(op, args, kwargs or {})
 
@@ -91,13 +87,7 @@ class NarrowDevice(TorchDispatchMode):
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         torch._C._set_only_lift_cpu_tensors(False)
 
-    def __torch_dispatch__(
-        self,
-        op: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _call(op, args, kwargs or {})
 
 

@@ -1,6 +1,5 @@
 """The Python API: training on rows, reading runs, evaluation, callbacks and resuming."""
 
-import json
 import os
 import re
 import signal
@@ -16,12 +15,11 @@ from datasets import Dataset
 import paint
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import RunError
-from paint.core.storage import read_jsonl
 from paint.data.readers import DataError
 from paint.demo.files import problems_path
-from runs import adapter, assert_same
+from runs import adapter, assert_same, rows_of, write_problems
 
-ROWS = list(read_jsonl(Path(problems_path("demo")), ""))[:24]
+ROWS = rows_of(Path(problems_path("demo")))[:24]
 SMALL: dict[str, Any] = {"train": {"steps": 2, "batch_size": 4, "micro_batch_size": 4}}
 chi_squared = paint.Divergence(
     name="chi_squared",
@@ -37,9 +35,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> paint.Run:
 
 
 def test_train_on_rows_equals_training_on_their_file(run: paint.Run, tmp_path: Path) -> None:
-    assert list(read_jsonl(run.path / "data.jsonl", "")) == ROWS
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    assert rows_of(run.path / "data.jsonl") == ROWS
+    file = write_problems(tmp_path / "rows.jsonl", ROWS)
     from_file = paint.train("demo-paint", data=file, output_dir=tmp_path / "file", **SMALL)
     assert_same(adapter(run.path), adapter(from_file.path))
     for number, rows in enumerate([Dataset.from_list(ROWS), pd.DataFrame(ROWS)]):
@@ -90,7 +87,7 @@ def test_train_rows_of_other_kind_are_refused(rows: Any, named: str, tmp_path: P
 def test_train_missing_values_of_frame_are_null(tmp_path: Path) -> None:
     frame = pd.DataFrame([ROWS[0] | {"level": 1.0}, ROWS[1]])
     run = paint.train("demo-paint", data=frame, output_dir=tmp_path / "run", **SMALL)
-    assert [row["level"] for row in read_jsonl(run.path / "data.jsonl", "")] == [1.0, None]
+    assert [row["level"] for row in rows_of(run.path / "data.jsonl")] == [1.0, None]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,12 @@ QUIET = Display(enabled=False)
 INSPECT = Path(__file__).parents[2] / ".venv-inspect/bin/python"
 
 
+@pytest.fixture
+def copied(run: Path, tmp_path: Path) -> Path:
+    """The run in a folder that a test may damage."""
+    return Path(shutil.copytree(run, tmp_path / "run"))
+
+
 def data_of(page: Path) -> dict[str, Any]:
     text = page.read_text("utf-8").split('id="data">')[1].split("</script>")[0]
     data: dict[str, Any] = json.loads(text)
@@ -113,67 +119,46 @@ def test_evaluation_data_matches_grades(run: Path) -> None:
         (["SHA256SUMS", "completions.jsonl"], "12 of 12 samples are missing"),
     ],
 )
-def test_evaluation_data_missing_file_is_named(
-    run: Path, tmp_path: Path, names: list[str], words: str
-) -> None:
-    folder = tmp_path / "validation"
-    shutil.copytree(run / "validation", folder)
-    [store, *_] = find_stores(folder)
+def test_evaluation_data_missing_file_is_named(copied: Path, names: list[str], words: str) -> None:
+    [store, *_] = find_stores(copied / "validation")
     for name in names:
         (store / name).unlink()
     with pytest.raises(StoreError, match=f"^{store}.*{words}"):
-        evaluation_data([folder])
-
-
-def test_evaluation_data_cut_last_sample_is_refused(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "validation"
-    shutil.copytree(run / "validation", folder)
-    [store, *_] = find_stores(folder)
-    (store / "SHA256SUMS").unlink()
-    path = store / "completions.jsonl"
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(StoreError, match=f"^{store}: 1 of 12 samples are missing"):
-        evaluation_data([folder])
+        evaluation_data([copied / "validation"])
 
 
 @pytest.mark.parametrize("format", ["html", "inspect"])
 def test_show_targets_swapped_steps_are_refused(
-    run: Path, tmp_path: Path, format: Literal["html", "inspect"]
+    copied: Path, format: Literal["html", "inspect"]
 ) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(run, folder)
-    first, last, kept = (folder / "validation" / f"step-00000{i}" for i in (0, 3, 9))
+    first, last, kept = (copied / "validation" / f"step-00000{i}" for i in (0, 3, 9))
     for source, target in ((first, kept), (last, first), (kept, last)):
         source.rename(target)
     with pytest.raises(CorruptFileError, match=rf"^{first}/held_out holds .*step-000003/held_out"):
-        show_targets([folder / "validation"], QUIET, format=format)
+        show_targets([copied / "validation"], QUIET, format=format)
     if format == "html":
         with pytest.raises(CorruptFileError, match=f"^{first}/held_out holds"):
-            show_targets([folder], QUIET, PageSpec(again=False))
+            show_targets([copied], QUIET, PageSpec(again=False))
 
 
-def test_show_targets_swapped_rollouts_are_refused(run: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(run, folder)
-    first = folder / "rollouts/step-000001.jsonl"
-    shutil.copy(folder / "rollouts/step-000003.jsonl", first)
+def test_show_targets_swapped_rollouts_are_refused(copied: Path) -> None:
+    first = copied / "rollouts/step-000001.jsonl"
+    shutil.copy(copied / "rollouts/step-000003.jsonl", first)
     with pytest.raises(RunError, match=f"^row 0 of {first} is not the completion in"):
-        show_targets([folder], QUIET, PageSpec(again=False))
-    shutil.copy(folder / "tokens/step-000003.parquet", folder / "tokens/step-000001.parquet")
+        show_targets([copied], QUIET, PageSpec(again=False))
+    shutil.copy(copied / "tokens/step-000003.parquet", copied / "tokens/step-000001.parquet")
     with pytest.raises(CorruptFileError, match=r"step-000001\.parquet is of step 3 "):
-        show_targets([folder], QUIET, PageSpec(again=False))
+        show_targets([copied], QUIET, PageSpec(again=False))
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut", "zeroed"])
-def test_compare_data_damaged_metrics_are_refused(run: Path, tmp_path: Path, damage: str) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(run, folder)
-    path = folder / "metrics.jsonl"
+def test_compare_data_damaged_metrics_are_refused(run: Path, copied: Path, damage: str) -> None:
+    path = copied / "metrics.jsonl"
     whole = path.read_bytes()
     contents = {"empty": b"", "cut": whole[:-20], "zeroed": bytes(len(whole))}
     path.unlink() if damage == "gone" else path.write_bytes(contents[damage])
     with pytest.raises(RunError, match=f"^{path} ends before step {3 if damage == 'cut' else 1}"):
-        compare_data([run, folder], QUIET)
+        compare_data([run, copied], QUIET)
 
 
 @pytest.fixture(scope="module")
@@ -207,14 +192,10 @@ def test_compare_data_compares_runs_where_both_validated(run: Path, other: Path)
         ("metrics.jsonl", r"metrics.jsonl ends before step 1, and there is a checkpoint of step 3"),
     ],
 )
-def test_show_targets_missing_file_is_named(
-    run: Path, tmp_path: Path, name: str, words: str
-) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(run, folder)
-    (folder / name).unlink()
+def test_show_targets_missing_file_is_named(copied: Path, name: str, words: str) -> None:
+    (copied / name).unlink()
     with pytest.raises(RunError, match=words):
-        show_targets([folder], QUIET, PageSpec(again=False))
+        show_targets([copied], QUIET, PageSpec(again=False))
 
 
 def test_shortened_omits_middle_of_long_answers() -> None:
