@@ -27,8 +27,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import tyro
@@ -38,8 +40,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # paint ma
 from paint.config.schema import Config, TrainConfig
 from paint.estimate.memory import CHUNK, Rows, training_memory
 from paint.estimate.shapes import SHAPES, Shape
-from paint.objective.options import Impl
-from workers import chosen
+from paint.objective.options import Impl, ObjectiveConfig
+from workers import chosen, seconds_of
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -298,6 +300,68 @@ def _distance(found: torch.Tensor | None, truth: torch.Tensor | None) -> float:
     assert found is not None
     assert truth is not None
     return float((found.double() - truth.double()).norm() / truth.double().norm())
+
+
+CHOICES = tuple(product((1024, 2048), (1, 3), (1024, 2048)))
+"""Block and pipeline stages of the kernels, and tokens of a chunk; the first are the defaults."""
+
+
+def choices(scale: Scale, say: Say, _: Place) -> None:
+    """What only a GPU can choose: seconds of the row work and of the whole loss by each choice."""
+    from paint.objective import triton_kernels
+
+    for name, hidden in scale.heads.items():
+        case = _states(hidden, replace(scale, tokens=4 * scale.tokens), torch.bfloat16)
+        found = {}
+        for choice in CHOICES:
+            block, stages, chunk = choice
+            cells = {"head": name, "block": block, "stages": stages, "chunk": chunk}
+            views = [(states[:chunk].detach() @ case[2].T).float() for states in case[:2]]
+            with (
+                row_of_its_own(say, "Choices", **cells),
+                patch.multiple(triton_kernels, BLOCK=block, STAGES=stages),
+            ):
+                work, loss = (
+                    _median([seconds_of(run) for _ in range(scale.repeat + 2)][1:])
+                    for run in (partial(_row_work, views), partial(_whole_loss, case, chunk))
+                )
+                found[choice] = loss
+                say(
+                    "Choices",
+                    **cells,
+                    row_work_us_a_token=1e6 * work / len(views[0]),
+                    loss_us_a_token=1e6 * loss / len(case[0]),
+                )
+        if CHOICES[0] in found:
+            best = min(found, key=lambda choice: found[choice])
+            share = found[best] / found[CHOICES[0]]
+            say(
+                note=f"{name}: the loss is fastest with block, stages and chunk {best}, in "
+                f"{share:.2f} of the seconds of the default"
+            )
+
+
+def _row_work(views: Sequence[torch.Tensor]) -> None:
+    """Both kernels on a chunk of both views' logits."""
+    from paint.objective.triton_kernels import differentiate, measure
+
+    student, teacher = views
+    first, second = (measure(view, None, 1.1) for view in views)
+    nowhere = torch.zeros(len(student), dtype=torch.bool, device=device())
+    slope = torch.empty_like(student, dtype=torch.bfloat16)
+    options = ObjectiveConfig(temperature=1.1)
+    differentiate(student, teacher, first, second, nowhere, None, slope, options)
+
+
+def _whole_loss(case: Sequence[torch.Tensor], chunk: int) -> None:
+    """The loss of four completions and its gradient."""
+    from paint.objective.fused import fused_paint_loss
+
+    student, teacher, head = case
+    student.grad = None
+    lengths = [len(student) // 4] * 4
+    loss = fused_paint_loss(student, teacher, head, lengths, impl="triton", chunk_tokens=chunk)
+    loss.value.backward()
 
 
 # --- loss and step: the other benchmarks ---------------------------------------------------------
@@ -805,6 +869,7 @@ PARTS = {
     "update-1.7B": Part("Updates of a random Qwen3-1.7B", 110, partial(update, "1.7B")),
     "generation": Part("Generation by both engines", 200, generation),
     "loss": Part("The loss beside its matrix products and its peers", 150, loss),
+    "choices": Part("Choices of the kernels", 60, choices),
     "resume": Part("Resuming on the GPU", 80, resume),
     "update-8B": Part("Updates of a random Qwen3-8B", 150, partial(update, "8B")),
     "tests": Part("Tests on the GPU", 120, tests),

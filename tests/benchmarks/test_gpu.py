@@ -138,6 +138,30 @@ def test_flops_match_real_model_with_adapters() -> None:
     assert backward.get_total_flops() == backward_flops(shape, adapters, tokens) + 2 * masked
 
 
+def test_choices_part_times_every_choice_with_its_kernels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paint.objective import fused, triton_kernels
+
+    used, measure = set(), triton_kernels.measure
+
+    def noted(logits: torch.Tensor, *rest: Any) -> dict[str, torch.Tensor]:
+        used.add((triton_kernels.BLOCK, triton_kernels.STAGES))
+        return measure(logits, *rest)
+
+    monkeypatch.setattr(triton_kernels, "measure", noted)
+    defaults = triton_kernels.BLOCK, triton_kernels.STAGES
+    choices = ((*defaults, 8), (512, 3, 16))
+    assert gpu.CHOICES[0] == (*defaults, fused.GPU_CHUNK)
+    monkeypatch.setattr(gpu, "CHOICES", choices)
+    rows = rehearsed("choices", tmp_path)
+    found = cells_of(rows, "Choices")
+    assert [(row["block"], row["stages"], row["chunk"]) for row in found] == list(choices)
+    assert all(row["row_work_us_a_token"] > 0 and row["loss_us_a_token"] > 0 for row in found)
+    assert used == {choice[:2] for choice in choices}
+    assert defaults == (triton_kernels.BLOCK, triton_kernels.STAGES)
+
+
 def test_generation_part_times_engine_and_bounds_logprob_mismatch(tmp_path: Path) -> None:
     rows = rehearsed("generation", tmp_path)
     found = cells_of(rows, "Generation")

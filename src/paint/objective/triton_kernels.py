@@ -23,8 +23,10 @@ from torch import Tensor
 from paint.objective.divergences import DIVERGENCES, find_divergence
 from paint.objective.options import ObjectiveConfig
 
-BLOCK = 2048
-WARPS = 8
+# At 1,024 entries a block, a multiprocessor of an H100 holds 48 or more warps of either kernel; at
+# 2,048, 24 to 32, by the registers of the compiled kernels. Which is faster is for a GPU to say, as
+# is pipelining the loads in more than one stage: benchmarks/gpu.py times both.
+BLOCK, WARPS, STAGES = 1024, 8, 1
 # Replaces log 0: still 0 as a probability at any temperature, and finite, so that 0 log 0 is 0.
 LOWEST = tl.constexpr(-1e30)
 
@@ -49,6 +51,7 @@ def measure(logits: Tensor, tokens: Tensor | None, temperature: float) -> dict[s
             TEMPERATURE=temperature,
             SAMPLED=tokens is not None,
             BLOCK=BLOCK,
+            STAGES=STAGES,
             num_warps=WARPS,
         )
     if tokens is None:
@@ -104,6 +107,7 @@ def differentiate(
             CLIP_MODE=options.clip_mode,
             GRADIENT=slope is not None,
             BLOCK=BLOCK,
+            STAGES=STAGES,
             num_warps=WARPS,
         )
     return metrics
@@ -134,6 +138,7 @@ def _measure(
     TEMPERATURE: tl.constexpr,
     SAMPLED: tl.constexpr,
     BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
@@ -147,19 +152,24 @@ def _measure(
     others = tl.zeros((BLOCK,), dtype)
     moment = tl.zeros((BLOCK,), dtype)
     mass_at_1 = tl.zeros((BLOCK,), dtype)
-    for start in range(0, vocabulary, BLOCK):
+    for start in tl.range(0, vocabulary, BLOCK, num_stages=STAGES):
         z = _load(logits, start, vocabulary, BLOCK)
         higher = tl.maximum(highest, tl.max(z))
         rise = (higher - highest) * (1 / TEMPERATURE)
         highest = higher
+        if rise > 0:
+            moment = tl.exp(-rise) * (moment - rise * (others + tops))
+            others = tl.exp(-rise) * (others + tops)
+            tops = tl.zeros_like(tops)
+            if SAMPLED:
+                mass_at_1 *= tl.exp(-rise * TEMPERATURE)
 
         d = (z - highest) * (1 / TEMPERATURE)
-        moment = tl.exp(-rise) * (moment - rise * (others + tops)) + tl.exp(d) * d
-        overtaken = tl.where(rise > 0, tops, 0.0)
-        others = tl.exp(-rise) * (others + overtaken) + tl.where(d < 0, tl.exp(d), 0.0)
-        tops += tl.where(d < 0, 0.0, 1.0) - overtaken
+        moment += tl.exp(d) * d
+        others += tl.where(d < 0, tl.exp(d), 0.0)
+        tops += tl.where(d < 0, 0.0, 1.0)
         if SAMPLED:
-            mass_at_1 = tl.exp(-rise * TEMPERATURE) * mass_at_1 + tl.exp(z - highest)
+            mass_at_1 += tl.exp(z - highest)
 
     count, rest = tl.sum(tops), tl.sum(others)
     log_sum = tl.log(count) + _log1p(rest / count)
@@ -198,6 +208,7 @@ def _differentiate(
     CLIP_MODE: tl.constexpr,
     GRADIENT: tl.constexpr,
     BLOCK: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     student += row * student_stride
@@ -219,7 +230,7 @@ def _differentiate(
         mass = tl.zeros((BLOCK,), dtype)
         own_mass = tl.zeros((BLOCK,), dtype)
 
-        for start in range(0, vocabulary, BLOCK):
+        for start in tl.range(0, vocabulary, BLOCK, num_stages=STAGES):
             log_p = _log_probs(teacher, start, vocabulary, highest_p, log_sum_p, TEMPERATURE, BLOCK)
             log_q = _log_probs(student, start, vocabulary, highest_q, log_sum_q, TEMPERATURE, BLOCK)
             highest, mass = _add_exp(highest, mass, _lerp(log_p, log_q, MIX))
@@ -234,7 +245,7 @@ def _differentiate(
     kept_g = tl.zeros((BLOCK,), dtype)
     cut = tl.zeros((BLOCK,), dtype)
 
-    for start in range(0, vocabulary, BLOCK):
+    for start in tl.range(0, vocabulary, BLOCK, num_stages=STAGES):
         log_p = _log_probs(teacher, start, vocabulary, highest_p, log_sum_p, TEMPERATURE, BLOCK)
         log_q = _log_probs(student, start, vocabulary, highest_q, log_sum_q, TEMPERATURE, BLOCK)
         if chosen:
@@ -275,7 +286,7 @@ def _differentiate(
     # Second pass: dD/dz_i = (g_i [i ∈ A] − q_i Σ_{v∈A} g_v) / T.
     if GRADIENT:
         slope += row * slope_stride
-        for start in range(0, vocabulary, BLOCK):
+        for start in tl.range(0, vocabulary, BLOCK, num_stages=STAGES):
             log_p = _log_probs(teacher, start, vocabulary, highest_p, log_sum_p, TEMPERATURE, BLOCK)
             log_q = _log_probs(student, start, vocabulary, highest_q, log_sum_q, TEMPERATURE, BLOCK)
             if chosen:
