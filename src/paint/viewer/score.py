@@ -188,45 +188,38 @@ def detail(
         log_probs = [(x / options.loss_temperature).log_softmax(-1) for x in logits(chunk)]
         ratios.append(entropy_ratio(entropy(log_probs[1]), entropy(log_probs[0])))
     selected = select(torch.cat(ratios), [n], options)
-    flat = [
-        position
-        for chunk in chunks
-        for position in positions(*logits(chunk), tokens[chunk], selected[chunk], options)
+    parts = [
+        _detail_of_rows(*logits(chunk), tokens[chunk], selected[chunk], options) for chunk in chunks
     ]
-
-    names = list(flat[0].values) if flat else []
-    counts = [len(position.entries) for position in flat]
+    values, entries = (
+        {name: torch.cat([part[kind][name] for part in parts]).cpu() for name in parts[0][kind]}
+        for kind in (0, 1)
+    )
+    is_kept = entries["is_kept"]
     return Detail(
-        values={name: np.array([p.values[name] for p in flat], np.float32) for name in names},
-        edges=np.cumsum([0, *counts]),
-        entries=np.array([i for p in flat for i in p.entries], np.int64),
+        values={name: column.float().numpy() for name, column in values.items()},
+        edges=np.cumsum([0, *is_kept.sum(-1).tolist()]),
+        entries=entries["ids"][is_kept].numpy(),
         log_probs={
-            view: np.array([x for p in flat for x in p.log_probs[view]], np.float32)
+            view: entries[view][is_kept].float().numpy()
             for view in ("student", "teacher", "target")
         },
-        terms=np.array([x for p in flat for x in p.terms], np.float32),
+        terms=entries["terms"][is_kept].float().numpy(),
     )
 
 
-@dataclass(frozen=True)
-class Position:
-    """One token of a ``Detail``."""
-
-    values: dict[str, float]
-    entries: list[int]
-    log_probs: dict[str, list[float]]
-    terms: list[float]
-
-
-def positions(
+def _detail_of_rows(
     student_logits: Tensor,
     teacher_logits: Tensor,
     tokens: Tensor,
     selected: Tensor,
     options: ObjectiveConfig,
-) -> list[Position]:
-    """Compute the loss terms of some rows of logits with a known selection."""
-    made: dict[int, Position] = {}
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Values of some tokens with a known selection (n), and their entries, of which some are kept.
+
+    The entries (n c) are the sampled token, then the others by falling probability.
+    """
+    values: dict[str, Tensor] = {}
     for is_selected in (False, True):
         places = (selected == is_selected).nonzero()[:, 0]
         if not len(places):
@@ -235,41 +228,31 @@ def positions(
         # All rows selected, or none, so that the reference loss has the values of the step.
         share = 1.0 if is_selected else 0.0
         of_rows = replace(options, top_fraction=share, skip_tokens=0, reduction="token")
-        student = student_logits[places].detach().requires_grad_()
-        teacher, sampled = teacher_logits[places], tokens[places]
-        loss = loss_from_logits(student, teacher, [len(places)], of_rows, sampled)
+        student, sampled = student_logits[places].requires_grad_(), tokens[places]
+        loss = loss_from_logits(student, teacher_logits[places], [len(places)], of_rows, sampled)
         loss.value.backward()
         assert student.grad is not None
         slope = student.grad.gather(-1, sampled[:, None])[:, 0] * len(places)
+        for name, found in {"loss": loss.per_token, **loss.stats, "slope": slope}.items():
+            column = values.setdefault(name, student_logits.new_zeros(len(tokens)))
+            column[places] = found.detach().to(column)
 
-        with torch.no_grad():
-            log_q, log_p = (
-                (x / options.loss_temperature).log_softmax(-1) for x in (student, teacher)
-            )
-            weight = options.interpolation_weight
-            target = interpolate(log_p, log_q, weight) if is_selected else log_p
-            log_probs = {"student": log_q, "teacher": log_p, "target": target}
-            divergence = find_divergence(options.divergence)
-            added = divergence_terms(log_probs["target"], log_probs["student"], divergence, sampled)
-            values = {"loss": loss.per_token, **loss.stats, "slope": slope}
-            columns = {name: value.tolist() for name, value in values.items()}
-            k = min(LIKELIEST, student.shape[-1])
-            likeliest = [view.topk(k, dim=-1).indices for view in log_probs.values()]
-            candidates = torch.cat([sampled[:, None], *likeliest], dim=-1)
-            gathered = {
-                name: view.gather(-1, candidates).tolist() for name, view in log_probs.items()
-            }
-            terms = added.gather(-1, candidates).tolist()
-            ids = candidates.tolist()
+    with torch.no_grad():
+        log_q, log_p = (
+            (x / options.loss_temperature).log_softmax(-1) for x in (student_logits, teacher_logits)
+        )
+        mixed = interpolate(log_p, log_q, options.interpolation_weight)
+        target = torch.where(selected[:, None], mixed, log_p)
+        terms = divergence_terms(target, log_q, find_divergence(options.divergence), tokens)
 
-        for i, place in enumerate(places.tolist()):
-            kept = {candidate: n for n, candidate in reversed([*enumerate(ids[i])])}
-            likely = [-x for x in gathered["target"][i]]
-            order = [0, *sorted((n for n in kept.values() if n), key=likely.__getitem__)]
-            made[place] = Position(
-                {name: column[i] for name, column in columns.items()},
-                [ids[i][n] for n in order],
-                {name: [rows[i][n] for n in order] for name, rows in gathered.items()},
-                [terms[i][n] for n in order],
-            )
-    return [made[place] for place in range(len(tokens))]
+        k = min(LIKELIEST, target.shape[-1])
+        likeliest = [view.topk(k).indices for view in (log_q, log_p, target)]
+        ids = torch.cat([tokens[:, None], *likeliest], dim=-1)
+        is_new = ~(ids[:, :, None] == ids[:, None, :]).tril(-1).any(-1)
+        rank = target.gather(-1, ids).masked_fill(~is_new, -torch.inf)
+        rank[:, 0] = torch.inf
+        order = rank.argsort(descending=True, stable=True)
+        ids, is_kept = ids.gather(-1, order), is_new.gather(-1, order)
+        views = {"student": log_q, "teacher": log_p, "target": target, "terms": terms}
+        entries = {name: view.gather(-1, ids) for name, view in views.items()}
+    return values, {"ids": ids, "is_kept": is_kept, **entries}
