@@ -100,7 +100,6 @@ def check_file(
     config: Config,
     *,
     benchmarks: Sequence[Benchmark] = (),
-    workers: int | None = None,
     display: Display | None = None,
 ) -> FileCheck:
     """Validate all rows of `data.path`, or up to `data.limit` valid ones.
@@ -108,7 +107,6 @@ def check_file(
     Args:
         config: settings of the run.
         benchmarks: evaluation sets that the problems should not repeat.
-        workers: processes that compare answers, by default one for each core.
 
     Raises:
         DataError: the source cannot be read or is empty.
@@ -123,7 +121,7 @@ def check_file(
 
     total = count_rows(Path(check.path)) if Path(check.path).is_file() else 0
     checked = _checked_rows(config, loaded, check)
-    with find_grader(workers=workers) as grader, display.counting("rows", total) as counter:
+    with find_grader() as grader, display.counting("rows", total) as counter:
         while chunk := list(islice(checked, CHUNK)):
             for row, problem in chunk:
                 if isinstance(problem, BadRow):
