@@ -1,5 +1,19 @@
 r"""Verdicts on answers in forms that occur in data sets and completions: gold | given | why."""
 
+from paint.grading.base import Gold
+from paint.grading.math.compare import compare_symbolic, compare_text
+from paint.grading.math.grader import accepted, answer_text
+
+
+def is_correct(completion: str, answer: Gold) -> bool:
+    """The strict verdict of a MathGrader, in this process and without a deadline."""
+    given = answer_text(completion)
+    return given is not None and any(
+        (compare_text(given, gold) or compare_symbolic(given, gold)) == "right"
+        for gold in accepted(answer)
+    )
+
+
 RIGHT = r"""
 1/2              | \frac{1}{2}                      | a fraction in ASCII
 \frac{1}{2}      | 0.5                              | a decimal

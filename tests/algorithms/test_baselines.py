@@ -25,7 +25,7 @@ from paint.config.run_folder import latest_checkpoint, read_metrics
 from paint.config.schema import Config
 from paint.data.problems import Problem, batch_indices
 from paint.grading.base import Grade
-from paint.grading.math.grader import MathGrader, is_correct
+from paint.grading.math.grader import MathGrader
 from paint.inference.engine import Completion
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy
@@ -35,6 +35,7 @@ from paint.training.run_log import step_metrics
 from paint.training.train_step import Setup, accumulate, update
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed, stored, write_problems
+from verdicts import is_correct
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},

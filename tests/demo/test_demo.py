@@ -15,12 +15,12 @@ from paint.data.problems import Problem
 from paint.evaluation.intervals import compare_seeds
 from paint.experiments.demo import run_demo
 from paint.experiments.report import shares
-from paint.grading.math.grader import is_correct
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
 from paint.objective.masking import Placement, mask_solution
 from paint.training.run_log import new_run
+from verdicts import is_correct
 
 EVALUATION = Sampling(temperature=1.0, top_p=1.0, top_k=-1, max_new_tokens=96)
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from paint.grading.base import Item
 from paint.grading.math.compare import explain_gold
-from paint.grading.math.grader import MathGrader, is_correct
+from paint.grading.math.grader import MathGrader
 from paint.grading.math.parse import _Formula
+from verdicts import is_correct
 
 CASES = r"""
 # complex numbers and equations with them

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from paint import PaintError
 from paint.grading.base import Item
 from paint.grading.math.compare import LONGEST_ANSWER, boxed
-from paint.grading.math.grader import MathGrade, MathGrader, Verdict, answer_text, is_correct
+from paint.grading.math.grader import MathGrade, MathGrader, Verdict, answer_text
 from paint.grading.processes import Worker
 from processes import alive, until
-from verdicts import ROWS
+from verdicts import ROWS, is_correct
 
 ROLLOUTS = Path(__file__).parents[1] / "samples" / "math_rollouts.jsonl"
 HANG = r"\sum_{i=1}^{10^{30}} \sin(i^2)"

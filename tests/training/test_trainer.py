@@ -37,7 +37,6 @@ from paint.core.storage import (
 )
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.grading.base import Grade
-from paint.grading.math.grader import is_correct
 from paint.inference.adapter_sync_check import LogprobMismatchError
 from paint.inference.engine import Completion, EngineError
 from paint.inference.local import LocalEngine
@@ -60,6 +59,7 @@ from runs import (
     wait_for,
     write_problems,
 )
+from verdicts import is_correct
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from paint.grading.base import Gold, Grade, Grader, Item
-from paint.grading.math.compare import Reason, alternatives, boxed, compare_symbolic, compare_text
+from paint.grading.math.compare import Reason, alternatives, boxed, compare_text
 from paint.grading.processes import Pool
 
 Pair = tuple[str, str]  # the given answer and the gold one
@@ -149,20 +149,6 @@ def accepted(gold: Gold) -> list[str]:
     if not answers:
         raise ValueError("a list of accepted answers is empty")
     return [each for answer in answers for each in alternatives(answer)]
-
-
-def is_correct(completion: str, answer: Gold) -> bool:
-    """The strict verdict of a MathGrader, in this process and without a deadline.
-
-    For single questions only: an expression such as 9^{9^{9}} can keep it busy for ever.
-    """
-    given = answer_text(completion)
-    if given is None:
-        return False
-    return any(
-        (compare_text(given, gold) or compare_symbolic(given, gold)) == "right"
-        for gold in accepted(answer)
-    )
 
 
 def answer_text(completion: str) -> str | None:
