@@ -26,48 +26,32 @@ from rich.text import Text
 from paint.core.device import wait_for_device
 from paint.core.errors import is_output_unread, sanitize_for_terminal
 
-SHOWN = {
-    "loss": "loss",
-    "kl": "unclipped KL to the target, nats",
-    "first_kl": "unclipped KL of the first token, nats",
-    "clip_frac": "tokens with a clipped entry",
-    "unclipped_mass": "P_A, target mass that is not clipped",
-    "overlap": "overlap",
-    "mask_ratio": "mask ratio",
-    "reward": "reward",
-    "frac_reward_zero_std": "groups with equal rewards, which have no gradient",
-    "base_kl": "KL to the model before training, nats",
-    "student_entropy": "student entropy, nats",
-    "teacher_entropy": "teacher entropy, nats",
-    "selected_frac": "tokens interpolated",
-    "selected_kl": "unclipped KL there, nats",
-    "completion_tokens": "tokens a completion",
-    "gradient_norm": "gradient norm, before clipping",
-    "truncated_frac": "truncated",
-    "accuracy": "verified correct (for analysis only)",
-    "logprob_mismatch_mean": "engine - trainer log-prob, mean",
-    "logprob_mismatch_p99": "engine - trainer log-prob, 99th percentile",
-    "off_policy_kl": "KL from the behavior policy, nats",
-    "tokens_per_second_rollout": "tokens/s, rollout",
-    "tokens_per_second_loss": "tokens/s, loss and gradient",
+METRICS = {
+    "loss": ("loss", "loss {:.4f}"),
+    "kl": ("unclipped KL to the target, nats", "kl {:.4f}"),
+    "first_kl": ("unclipped KL of the first token, nats", ""),
+    "clip_frac": ("tokens with a clipped entry", "clipped {:.1%}"),
+    "unclipped_mass": ("P_A, target mass that is not clipped", "P_A {:.3f}"),
+    "overlap": ("overlap", "overlap {:.2f}"),
+    "mask_ratio": ("mask ratio", "hidden {:.2f}"),
+    "reward": ("reward", ""),
+    "frac_reward_zero_std": ("groups with equal rewards: no gradient", "flat groups {:.0%}"),
+    "base_kl": ("KL to the model before training, nats", ""),
+    "student_entropy": ("student entropy, nats", ""),
+    "teacher_entropy": ("teacher entropy, nats", ""),
+    "selected_frac": ("tokens interpolated", ""),
+    "selected_kl": ("unclipped KL there, nats", ""),
+    "gradient_norm": ("gradient norm, before clipping", ""),
+    "accuracy": ("verified correct (for analysis only)", "correct {:.0%}"),
+    "truncated_frac": ("truncated", "truncated {:.0%}"),
+    "completion_tokens": ("tokens a completion", "{:.0f} tokens"),
+    "logprob_mismatch_mean": ("engine - trainer log-prob, mean", ""),
+    "logprob_mismatch_p99": ("engine - trainer log-prob, 99th percentile", ""),
+    "off_policy_kl": ("KL from the behavior policy, nats", ""),
+    "tokens_per_second_rollout": ("tokens/s, rollout", "{:,.0f} tok/s rollout"),
+    "tokens_per_second_loss": ("tokens/s, loss and gradient", "{:,.0f} tok/s loss"),
 }
-"""Metrics of the live table, each with its label."""
-
-LINE = {
-    "loss": "loss {:.4f}",
-    "kl": "kl {:.4f}",
-    "clip_frac": "clipped {:.1%}",
-    "unclipped_mass": "P_A {:.3f}",
-    "overlap": "overlap {:.2f}",
-    "mask_ratio": "hidden {:.2f}",
-    "frac_reward_zero_std": "flat groups {:.0%}",
-    "accuracy": "correct {:.0%}",
-    "truncated_frac": "truncated {:.0%}",
-    "completion_tokens": "{:.0f} tokens",
-    "tokens_per_second_rollout": "{:,.0f} tok/s rollout",
-    "tokens_per_second_loss": "{:,.0f} tok/s loss",
-}
-"""Metrics of a step's line without a terminal, each with its format."""
+"""Labels of metrics in the live table, and their formats in a step's line; "" if not in it."""
 
 SAY_SECONDS = 20.0
 """Seconds between progress lines without a terminal."""
@@ -204,7 +188,11 @@ class Display:
             self.bar.update(self.task, completed=number)
             self.live.update(self._picture())
         else:
-            shown = (form.format(metrics[name]) for name, form in LINE.items() if name in metrics)
+            shown = (
+                form.format(metrics[name])
+                for name, (_, form) in METRICS.items()
+                if form and name in metrics
+            )
             left = _duration(metrics["seconds_left"])
             self.note(f"step {number}/{self.steps}  {'  '.join(shown)}  {left} left")
 
@@ -224,7 +212,7 @@ class Display:
         table.add_column(justify="right")
         table.add_column()
 
-        for name, words in SHOWN.items():
+        for name, (words, _) in METRICS.items():
             if name in self.metrics:
                 table.add_row(f"{self.metrics[name]:,.4g}", words)
         return Group(table, self.bar)
