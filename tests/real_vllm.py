@@ -1,8 +1,14 @@
 """A real vLLM for CPUs as tests start it, on the cores that it shares with the trainer."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
+
+from paint.inference.vllm.process import ServerProcess, free_port
+from processes import until
 
 ROOT = Path(__file__).parents[1]
 PYTHON = ROOT / ".venv-vllm/bin/python"
@@ -21,3 +27,27 @@ LEAN = "--enforce-eager --distributed-executor-backend uni"
 needs_vllm = pytest.mark.skipif(
     not (ROOT / ".venv-vllm/ready").exists(), reason="no CPU engine here; `make vllm` installs it"
 )
+
+
+@contextmanager
+def serving(model: Path, flags: Sequence[str], log: Path) -> Iterator[str]:
+    """A server of a model in float32, which the test owns; its address."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [*SERVER.split(), "--model", str(model), "--dtype", "float32", *LEAN.split()]
+    environment = SMALL | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    process = ServerProcess([*command, "--port", str(port), *flags], environment, log)
+
+    def is_healthy() -> bool:
+        assert not process.dead, process.tail(40)
+        try:
+            return httpx2.get(f"{url}/health").status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    process.start()
+    try:
+        until(is_healthy, 180)
+        yield url
+    finally:
+        process.stop()

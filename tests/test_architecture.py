@@ -40,7 +40,7 @@ LAYERS = [
     ["evaluation"],
     ["algorithms", "training"],
     ["experiments"],
-    ["viewer"],
+    ["viewer", "publish"],
     ["training.launcher", "launch"],
     ["api"],
     ["cli", "__init__"],

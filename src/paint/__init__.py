@@ -23,7 +23,7 @@ from paint.core.versions import __version__ as __version__
 
 if TYPE_CHECKING:
     from paint.algorithms.base import Algorithm
-    from paint.api import Evaluation, Page, Run, evaluate, load_run, resume, show, train
+    from paint.api import Evaluation, Page, Run, evaluate, export, load_run, resume, show, train
     from paint.config.schema import Config
     from paint.grading.base import Grade
     from paint.objective.divergences import Divergence
@@ -58,6 +58,7 @@ __all__ = [
     "clipped_divergence",
     "entropy",
     "evaluate",
+    "export",
     "fused_paint_loss",
     "interpolate",
     "load_run",

@@ -1,4 +1,4 @@
-"""The Python API: train, resume, evaluate and read runs from a script or a notebook.
+"""The Python API: train, resume, evaluate, export and read runs from a script or a notebook.
 
     import paint
 
@@ -33,7 +33,7 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.run_folder import checkpoints as list_checkpoints
-from paint.config.schema import Config, ContextSource, EvaluationConfig
+from paint.config.schema import Config, ContextSource, Dtype, EvaluationConfig
 from paint.core.errors import ConfigError, PaintError, format_value, wrap_errors
 from paint.core.plugins import spec_of
 from paint.core.storage import digest, read_growing_jsonl, read_json, read_jsonl, write_jsonl
@@ -124,6 +124,10 @@ class Run:
         if checkpoint is None:
             raise RunError(f"{self.path} has no checkpoint yet; `paint resume {self.path}` goes on")
         return checkpoint / ("model" if self.config.model.train_mode == "full" else "adapter")
+
+    def export(self, folder: str | Path, **options: Any) -> Path:
+        """Write the last checkpoint for other programs; options are those of ``export``."""
+        return export(self, folder, **options)
 
     def differences(self, other: "Run") -> list[str]:
         """The settings that differ in another run, such as "train.seed: 0 -> 1"."""
@@ -401,6 +405,45 @@ def show(
     page = PageSpec(steps, row, contexts, rescore) if is_run else EVERYTHING
     path = show_targets(paths, Display(enabled=False), page, out=Path(out) if out else None)
     return Page(path)
+
+
+def export(
+    target: Run | str | Path,
+    folder: str | Path,
+    *,
+    merged: bool = False,
+    dtype: Dtype | None = None,
+    evaluations: Sequence[Evaluation | str | Path] = (),
+    license: str = "",
+    push: str = "",
+) -> Path:
+    """Write a checkpoint as a folder that transformers, peft and vLLM load, with a model card.
+
+    Args:
+        target: a checkpoint, or a run: its last one.
+        folder: folder to write; it must be new or empty.
+        merged: write one model instead of an adapter.
+        dtype: number format of what is written; None is float32 for an adapter, as it was trained,
+            and that of the run's base for a model.
+        evaluations: evaluations whose figures the card takes; they must have this checkpoint.
+        license: licence as the hub names it; "" is that of the base's card.
+        push: repository of the hub to upload to, owner/name; "" uploads nothing. Without a token,
+            what would be uploaded is listed.
+
+    Raises:
+        PaintError: the message has the cause and a hint.
+    """
+    from paint.publish import export as publish
+
+    return publish.export(
+        Path(_text(target)),
+        Path(folder),
+        merged=merged,
+        dtype=dtype,
+        evaluations=[Path(_text(evaluation)) for evaluation in evaluations],
+        license=license,
+        repository=push,
+    )
 
 
 def run_training(

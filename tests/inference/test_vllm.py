@@ -35,11 +35,10 @@ from paint.inference.engine import EngineError, Sampling
 from paint.inference.local import LocalEngine
 from paint.inference.vllm.client import VllmServer
 from paint.inference.vllm.engine import VllmEngine
-from paint.inference.vllm.process import ServerProcess, free_port
 from paint.models.policy import Policy, load_policy
 from paint.models.weights import save_trained
 from processes import alive, in_two_processes, train_command, until
-from real_vllm import LEAN, SERVER, SMALL, needs_vllm
+from real_vllm import LEAN, SERVER, SMALL, needs_vllm, serving
 from runs import adapter, assert_same, kill_and_resume, stored
 
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
@@ -52,27 +51,9 @@ pytestmark = [pytest.mark.slow, needs_vllm]
 @pytest.fixture(scope="session")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of somebody else's server, which takes adapters up to rank 8."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    flags = ["--model", str(MODEL), "--dtype", "float32", *LEAN.split(), "--port", str(port)]
-    flags += ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "3"]
-    environment = SMALL | {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-    log = tmp_path_factory.mktemp("server") / "log"
-    process = ServerProcess([*SERVER.split(), *flags], environment, log)
-
-    def is_healthy() -> bool:
-        assert not process.dead, process.tail(40)
-        try:
-            return httpx2.get(f"{url}/health").status_code == 200
-        except httpx2.TransportError:
-            return False
-
-    process.start()
-    try:
-        until(is_healthy, 180)
+    flags = ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "3"]
+    with serving(MODEL, flags, tmp_path_factory.mktemp("server") / "log") as url:
         yield url
-    finally:
-        process.stop()
 
 
 class Address:

@@ -10,11 +10,16 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from conftest import move
 from paint.config.schema import ModelConfig
-from paint.evaluation.generate import _trained_digest
+from paint.evaluation.generate import checkpoint_digest
 from paint.models.policy import Policy, PolicyError, load_policy
+from paint.models.teacher import student_weights
 from paint.models.weights import (
+    export_adapter,
+    export_merged,
     load_trained,
     model_digests,
     read_adapter_shape,
@@ -49,18 +54,18 @@ def test_save_trained_is_equal_across_processes(tmp_path: Path) -> None:
 
 def test_adapter_digest_depends_on_weights_and_shape(trained: Policy, tmp_path: Path) -> None:
     save_trained(trained, tmp_path)
-    path, before = tmp_path / "adapter_config.json", _trained_digest(tmp_path)
+    path, before = tmp_path / "adapter_config.json", checkpoint_digest(tmp_path)
     shape = json.loads(path.read_text())
     shape["target_modules"].reverse()
     path.write_text(json.dumps(shape | {"base_model_name_or_path": "moved/elsewhere"}))
-    assert _trained_digest(tmp_path) == before
+    assert checkpoint_digest(tmp_path) == before
     path.write_text(json.dumps(shape | {"lora_alpha": 17}))
-    assert _trained_digest(tmp_path) != before
+    assert checkpoint_digest(tmp_path) != before
     path.write_text(json.dumps(shape))
     with torch.no_grad():
         trained.trainable[0].view(-1)[3] += 1e-4
     save_trained(trained, tmp_path)
-    assert _trained_digest(tmp_path) != before
+    assert checkpoint_digest(tmp_path) != before
 
 
 @pytest.mark.parametrize(
@@ -142,3 +147,45 @@ def test_save_trained_non_finite_weights_are_refused(
         load_trained(policy, tmp_path / "saved")
     for parameter, value in zip(policy.trainable, before, strict=True):
         assert torch.equal(parameter, value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tuning", ["lora", "full"])
+def test_export_merged_reports_what_rounding_keeps(
+    tuning: Literal["lora", "full"], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    config = replace(DEMO, train_mode=tuning, lora_rank=4)
+    policy, base = load_policy(config, seed=0), load_policy(config, seed=0)
+    move(policy, by=1e-3)
+    save_trained(policy, tmp_path / "trained")
+    before = {name: value.clone() for name, value in base.base.named_parameters()}
+    found = export_merged(base, tmp_path / "trained", tmp_path / "out", dtype)
+
+    stored, along, squares, errors = load_file(tmp_path / "out/model.safetensors"), 0.0, 0.0, 0.0
+    assert {value.dtype for value in stored.values()} == {dtype}
+    for name, value in student_weights(policy):
+        part = f"{name}.base_layer.weight" if tuning == "lora" else name
+        plain = part.replace(".base_layer", "")
+        update = (value if tuning == "lora" else value - before[part]).detach().double()
+        kept = stored[plain].double() - before[part].detach().double()
+        along += float((kept * update).sum())
+        squares += float(update.square().sum())
+        errors += float((kept - update).square().sum())
+    assert found.kept == pytest.approx(along / squares, abs=1e-4)
+    assert found.error == pytest.approx((errors / squares) ** 0.5, rel=1e-2, abs=1e-4)
+    assert (found.error > 0.05) == (dtype == torch.bfloat16)
+
+
+def test_export_adapter_in_16_bits_keeps_nearly_all(trained: Policy, tmp_path: Path) -> None:
+    save_trained(trained, tmp_path / "trained")
+    for name, dtype in (("exact", torch.float32), ("rounded", torch.bfloat16)):
+        (tmp_path / name).mkdir()
+        found = export_adapter(tmp_path / "trained", tmp_path / name, dtype)
+        assert found.kept == pytest.approx(1, abs=1e-3)
+        assert (found.error > 1e-4) == (dtype == torch.bfloat16)
+    shape = json.loads((tmp_path / "rounded/adapter_config.json").read_text())
+    assert shape["lora_alpha"] == 16
+    exact, rounded = (
+        load_file(tmp_path / n / "adapter_model.safetensors") for n in ("exact", "rounded")
+    )
+    assert all(torch.equal(rounded[name], value.bfloat16()) for name, value in exact.items())

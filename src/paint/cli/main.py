@@ -24,6 +24,7 @@ from paint.cli.ablate import Ablate, Table
 from paint.cli.data import OpenThoughts, Validate
 from paint.cli.demo import Demo
 from paint.cli.evaluate import Evaluate
+from paint.cli.export import Export
 from paint.cli.grade import Grade
 from paint.cli.plan import Plan
 from paint.cli.probe import Probe
@@ -54,6 +55,7 @@ VERBS: dict[str, Any] = {
     "eval": Evaluate,
     "grade": Grade,
     "show": Show,
+    "export": Export,
     "data": {"openthoughts": OpenThoughts, "validate": Validate},
     "probe": Probe,
     "demo": Demo,

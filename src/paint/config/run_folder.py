@@ -63,6 +63,14 @@ def read_run_json(folder: Path) -> dict[str, Any]:
     return facts
 
 
+def run_of(path: Path) -> Path | None:
+    """The run that a folder is, or that it is a checkpoint of; None if it is neither."""
+    if (path / "run.json").exists():
+        return path
+    run = path.resolve().parent.parent
+    return run if (path / "state.json").exists() and (run / "run.json").exists() else None
+
+
 def read_run(folder: Path) -> Config:
     """Read the resolved config of a run.
 

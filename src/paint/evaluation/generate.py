@@ -192,7 +192,7 @@ def open_task(
         engine: local, vllm or merged; their completions for one seed may differ.
     """
     protocol = task.protocol
-    identity = _trained_digest(task.trained) if task.trained else None
+    identity = checkpoint_digest(task.trained) if task.trained else None
     is_full_model = task.trained is not None and policy.tuning == "full"
     settings = {
         "model": model,
@@ -265,7 +265,7 @@ def _generate_all(
             generate(policy, engine, task, store, display)
 
 
-def _trained_digest(trained: Path) -> str:
+def checkpoint_digest(trained: Path) -> str:
     """Digest of the weights of an adapter or a model, and of an adapter's shape."""
     # Files in a checkpoint are verified against its checksums.
     checkpoint = trained.parent

@@ -202,6 +202,14 @@ class Policy:
         opens_thought = self.decode(prompt[-8:], special=True).rstrip().endswith("<think>")
         return "<think>\n" + text if opens_thought else text
 
+    def require_mergeable(self) -> None:
+        """Raise PolicyError if the weights are of 4 bits, to which no adapter can be added."""
+        if getattr(self.base, "is_loaded_in_4bit", False):
+            raise PolicyError(
+                "an adapter cannot be added to weights of 4 bits: it would be rounded away; load "
+                "the model with model.quantization none"
+            )
+
     @contextmanager
     def merged(self) -> Iterator[None]:
         """Merge the adapter into the weights within the block, and restore them afterwards.
@@ -212,12 +220,7 @@ class Policy:
         if self.tuning == "full":
             yield
             return
-        if getattr(self.base, "is_loaded_in_4bit", False):
-            raise PolicyError(
-                "an adapter cannot be added to weights of 4 bits: it would be rounded away; load "
-                "the model with model.quantization none"
-            )
-
+        self.require_mergeable()
         with torch.no_grad():
             weights = [layer.get_base_layer().weight for layer in self.adapted.values()]
             originals = [weight.clone() for weight in weights]

@@ -1,7 +1,9 @@
-"""Saving, loading and merging of trained weights: a LoRA adapter or a full model."""
+"""Saving, loading, merging and rounding of trained weights: a LoRA adapter or a full model."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +12,8 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
-from torch import Tensor
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import GENERATION_CONFIG_NAME
 
@@ -143,22 +146,117 @@ def merge(policy: Policy, folder: Path) -> None:
     merged weights (docs/fidelity.md, D4).
     """
     with policy.merged():
-        weights = {
-            name.replace(".base_layer", ""): value
-            for name, value in policy.base.state_dict().items()
-            if ".lora_" not in name
-        }
-        policy.base.save_pretrained(folder, state_dict=weights)
-        policy.tokenizer.save_pretrained(folder)
+        _save_model(policy, folder)
 
-    # The policy samples without them (paint.models.policy), and others should sample as before.
-    name = policy.tokenizer.name_or_path
+
+@dataclass(frozen=True)
+class Rounding:
+    """What a number format keeps of the update by training, over all layers.
+
+    Attributes:
+        kept: share of the update ΔW that is stored: <stored − base, ΔW> / ‖ΔW‖².
+        error: size of what is stored wrongly, relative to the update: ‖stored − base − ΔW‖ / ‖ΔW‖.
+    """
+
+    kept: float
+    error: float
+
+
+def export_adapter(trained: Path, folder: Path, dtype: torch.dtype) -> Rounding:
+    """Copy an adapter to another folder in this dtype.
+
+    Raises:
+        PolicyError: the folder has no adapter.
+    """
+    with wrap_errors(trained, PolicyError, "it must hold an adapter"):
+        exact = load_file(trained / ADAPTER)
+        shape = (trained / ADAPTER_CONFIG).read_bytes()
+    stored = {name: value.to(dtype) for name, value in exact.items()}
+    save_file(stored, folder / ADAPTER, metadata={"format": "pt"})
+    storage.write_atomic(folder / ADAPTER_CONFIG, shape)
+
+    def updates() -> Iterator[tuple[Tensor, Tensor]]:
+        for a in (name for name in exact if ".lora_A." in name):
+            b = a.replace(".lora_A.", ".lora_B.")
+            yield exact[b] @ exact[a], stored[b].float() @ stored[a].float()
+
+    return _rounding(updates())
+
+
+def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtype) -> Rounding:
+    """Load trained weights into the untrained policy, and save one model in this dtype.
+
+    The sum of base and adapter is rounded once. Afterwards the policy holds the rounded weights.
+
+    Raises:
+        PolicyError: the weights do not fit, or the base's are quantized.
+    """
+    policy.require_mergeable()
+    before = {
+        name: value.detach().clone()
+        for name, value in policy.model.named_parameters()
+        if policy.tuning == "full"
+    }
+    load_trained(policy, trained)
+
+    def updates() -> Iterator[tuple[Tensor, Tensor]]:
+        for weight, base, update, exact in _changes(policy, before):
+            weight.data = exact.to(dtype)
+            yield update, weight.float() - base
+
+    with torch.no_grad():
+        found = _rounding(updates())
+    policy.base.to(dtype)
+    _save_model(policy, folder)
+    return found
+
+
+def save_generation_settings(name: str, folder: Path) -> None:
+    """Copy generation_config.json of a model (a folder or a hub name in the cache), if it has one.
+
+    The policy samples without them (paint.models.policy), and others should sample as before.
+    """
     settings = Path(model_path(name), GENERATION_CONFIG_NAME)
     if not Path(model_path(name)).is_dir():
         cached = try_to_load_from_cache(name, GENERATION_CONFIG_NAME)
         settings = Path(cached) if isinstance(cached, str) else settings
     if settings.is_file():
         storage.write_atomic(folder / GENERATION_CONFIG_NAME, settings.read_bytes())
+
+
+def _save_model(policy: Policy, folder: Path) -> None:
+    """Save the base's weights as they are now, without adapters, with tokenizer and settings."""
+    weights = {
+        name.replace(".base_layer", ""): value
+        for name, value in policy.base.state_dict().items()
+        if ".lora_" not in name
+    }
+    policy.base.save_pretrained(folder, state_dict=weights)
+    policy.tokenizer.save_pretrained(folder)
+    save_generation_settings(policy.tokenizer.name_or_path, folder)
+
+
+def _changes(
+    policy: Policy, before: Mapping[str, Tensor]
+) -> Iterator[tuple[nn.Parameter, Tensor, Tensor, Tensor]]:
+    """Every trained weight with the base's values, the update, and their sum in float32."""
+    for name, base in before.items():
+        weight = policy.model.get_parameter(name)
+        yield weight, base, weight - base, weight.detach()
+    for layer in policy.adapted.values():
+        weight, update = layer.get_base_layer().weight, layer.get_delta_weight("default")
+        base = weight.detach().float()
+        yield weight, base, update, base + update
+
+
+def _rounding(updates: Iterable[tuple[Tensor, Tensor]]) -> Rounding:
+    """Compare each layer's update with what is stored of it."""
+    along = squares = errors = 0.0
+    for update, stored in updates:
+        along += float((stored * update).sum(dtype=torch.float64))
+        squares += float(update.square().sum(dtype=torch.float64))
+        errors += float((stored - update).square().sum(dtype=torch.float64))
+    return Rounding(along / squares, math.sqrt(errors / squares)) if squares else Rounding(1.0, 0.0)
 
 
 def _sort_targets(path: Path) -> None:

@@ -1,0 +1,156 @@
+"""`paint export`: a checkpoint as a folder that other programs load, and its upload to the hub.
+
+adapter_model.safetensors, adapter_config.json    or model.safetensors and config.json
+tokenizer.json, chat_template.jinja, ...          the base's, unchanged
+generation_config.json                            the base's, if it has one
+README.md                                         the model card (paint.publish.card)
+.eval_results/                                    figures of known benchmarks, for the hub
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from huggingface_hub import HfApi, get_token
+
+from paint.config import schema as cfg
+from paint.config.run_folder import (
+    RunError,
+    latest_checkpoint,
+    read_run,
+    read_run_json,
+    require_checkpoint,
+    run_of,
+)
+from paint.core.display import Display
+from paint.core.errors import PaintError, wrap_errors
+from paint.demo.files import model_path
+from paint.models.policy import load_policy, load_tokenizer
+from paint.models.weights import (
+    export_adapter,
+    export_merged,
+    save_generation_settings,
+    trained_in,
+)
+from paint.publish.card import Export, find_figures, write_card
+
+
+class ExportError(PaintError):
+    """A checkpoint cannot be exported or uploaded; the message has the reason and a hint."""
+
+
+def export(
+    target: Path,
+    folder: Path,
+    *,
+    merged: bool = False,
+    dtype: cfg.Dtype | None = None,
+    evaluations: Sequence[Path] = (),
+    license: str = "",
+    repository: str = "",
+    display: Display | None = None,
+) -> Path:
+    """Write a checkpoint's weights, tokenizer, settings and card to a new folder.
+
+    Args:
+        target: a checkpoint, or a run: its last one.
+        merged: one model instead of an adapter; always so after training of all weights.
+        dtype: number format of what is written; None is float32 for an adapter, as it was trained,
+            and that of the run's base for a model.
+        evaluations: folders of `paint eval` with this checkpoint among their policies. The run's
+            own validation is always included.
+        license: the hub's name of a licence; "" is that of the base's card, if there is one.
+        repository: owner/name on the hub to upload to; "" uploads nothing. Without a token, what
+            would be uploaded is listed.
+
+    Raises:
+        RunError: the target is no checkpoint of a run. CorruptFileError: it was changed since.
+        ExportError: the folder is not empty, an evaluation has not this checkpoint, or the hub
+            refuses the upload. PolicyError: the weights cannot be merged.
+    """
+    display = display or Display()
+    checkpoint, run = _find_checkpoint(target)
+    config = read_run(run)
+    trained = trained_in(checkpoint, config.model.train_mode)
+    require_checkpoint(checkpoint, trained.name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ExportError(f"{folder} exists; name a new folder, or remove it")
+    figures = [find_figures(place, trained) for place in evaluations]
+    if (run / "validation" / "summary.json").exists():
+        figures.append(find_figures(run / "validation", trained))
+
+    merged = merged or config.model.train_mode == "full"
+    dtype = dtype or (config.model.dtype if merged else "float32")
+    with wrap_errors(folder, ExportError, "free some space, or name another folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        if merged:
+            policy = load_policy(config.model, seed=0)
+            rounding = export_merged(policy, trained, folder, getattr(torch, dtype))
+        else:
+            rounding = export_adapter(trained, folder, getattr(torch, dtype))
+            load_tokenizer(config.model.path).save_pretrained(folder)
+            save_generation_settings(config.model.path, folder)
+        made = Export(
+            name=repository or folder.resolve().name,
+            config=config,
+            facts=read_run_json(run),
+            step=int(checkpoint.name.removeprefix("step-")),
+            merged=merged,
+            dtype=dtype,
+            rounding=rounding,
+            license=license,
+        )
+        write_card(made, figures, folder)
+
+    display.note(
+        f"written to {folder}: {'model' if merged else 'adapter'} in {dtype}, which keeps "
+        f"{rounding.kept:.2%} of the update with an error of {rounding.error:.2%}"
+    )
+    if not merged and Path(model_path(config.model.path)).exists():
+        display.note(
+            f"the adapter's base is a folder of this machine, {model_path(config.model.path)}; for "
+            f"others, export with --merged"
+        )
+    if repository:
+        upload(folder, repository, display)
+    return folder
+
+
+def upload(folder: Path, repository: str, display: Display) -> None:
+    """Upload a folder to a model repository of the hub, which is created private if it is new.
+
+    Without a token, the files are listed and nothing is sent.
+
+    Raises:
+        ExportError: the hub refuses it, or cannot be reached.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if get_token() is None:
+        listed = "".join(
+            f"\n  {path.relative_to(folder)}  {path.stat().st_size:,} bytes" for path in files
+        )
+        display.note(
+            f"not uploaded: there is no token. To {repository} would go:{listed}\n"
+            f"`hf auth login`, or the environment variable HF_TOKEN, gives one"
+        )
+        return
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    api = HfApi()
+    with wrap_errors(repository, ExportError, "check its name and the rights of your token"):
+        api.create_repo(repository, private=True, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repository, folder_path=folder, commit_message="Add model"
+        )
+    display.note(f"uploaded: {commit.commit_url}")
+
+
+def _find_checkpoint(target: Path) -> tuple[Path, Path]:
+    """The checkpoint that a target names, and its run."""
+    run = run_of(target)
+    if run is None:
+        raise RunError(f"{target} is neither a run nor a checkpoint in one; name runs/NAME")
+    checkpoint = latest_checkpoint(run) if run == target else target
+    if checkpoint is None:
+        raise RunError(f"{target} has no checkpoint yet; `paint resume {target}` goes on")
+    return checkpoint, run

@@ -1,0 +1,217 @@
+"""An exported checkpoint is the checkpoint: elsewhere, in its card, and on the hub."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import httpx2
+import peft
+import pytest
+import torch
+import yaml
+from huggingface_hub import ModelCard
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import paint
+from fake_hub import fake_hub
+from paint.config.run_folder import RunError, latest_checkpoint
+from paint.data.benchmarks import Benchmark
+from paint.data.problems import Problem
+from paint.demo.files import MODEL
+from paint.evaluation.store import StoreError
+from paint.models.policy import Policy, load_policy
+from paint.models.weights import Rounding, load_trained, trained_in
+from paint.publish import card
+from paint.publish.export import ExportError
+from real_vllm import needs_vllm, serving
+
+
+@pytest.fixture(scope="module")
+def checkpoint(run: Path) -> Path:
+    """The run's last one; its first has weights of its own."""
+    checkpoint = latest_checkpoint(run)
+    assert checkpoint is not None
+    return checkpoint
+
+
+@pytest.fixture(scope="module")
+def student(run: Path, checkpoint: Path) -> Policy:
+    """The policy with the checkpoint's adapter, moved by training alone."""
+    policy = load_policy(paint.load_run(run).config.model, seed=0)
+    load_trained(policy, trained_in(checkpoint, "lora"))
+    return policy
+
+
+PROBLEM = "Start at $5$ and apply $+2, \\times 3$ modulo $100$."
+ANSWER = "We get $5+2 \\equiv 7\\times 3 \\equiv 21$."
+
+
+def log_probs(logits: Tensor, ids: list[int]) -> Tensor:
+    return logits.log_softmax(-1)[torch.arange(len(ids)), torch.tensor(ids)]
+
+
+@pytest.fixture(scope="module")
+def scored(student: Policy) -> tuple[list[int], list[int], Tensor]:
+    """A prompt, a completion, and the checkpoint's log-probs of it."""
+    prompt, ids = student.student_prompt(PROBLEM), student.solution_ids(ANSWER)
+    with torch.no_grad():
+        return prompt, ids, log_probs(student.lm_head(student.hidden_states([prompt], [ids])), ids)
+
+
+def loaded_log_probs(folder: Path, prompt: list[int], ids: list[int], merged: bool) -> Tensor:
+    kind = AutoModelForCausalLM if merged else peft.AutoPeftModelForCausalLM
+    model = kind.from_pretrained(folder, dtype="float32")
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+    return log_probs(logits, ids)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_export_loads_elsewhere_and_answers_as_checkpoint(
+    run: Path, scored: tuple[list[int], list[int], Tensor], merged: bool, tmp_path: Path
+) -> None:
+    prompt, ids, expected = scored
+    folder = paint.load_run(run).export(tmp_path / "out", merged=merged)
+    found = loaded_log_probs(folder, prompt, ids, merged)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    base = AutoModelForCausalLM.from_pretrained(MODEL, dtype="float32")
+    with torch.no_grad():
+        untrained = log_probs(
+            base(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1], ids
+        )
+    assert (untrained - expected).abs().max() > 1e-2
+    text = AutoTokenizer.from_pretrained(folder).apply_chat_template(
+        [{"role": "user", "content": PROBLEM}], tokenize=False
+    )
+    assert PROBLEM in text
+    own = json.loads((MODEL / "generation_config.json").read_text())
+    assert json.loads((folder / "generation_config.json").read_text()) == own
+
+
+@pytest.mark.slow
+@needs_vllm
+@pytest.mark.parametrize("merged", [False, True])
+def test_export_in_vllm_answers_as_checkpoint(
+    run: Path, scored: tuple[list[int], list[int], Tensor], merged: bool, tmp_path: Path
+) -> None:
+    prompt, ids, expected = scored
+    folder = paint.load_run(run).export(tmp_path / "out", merged=merged)
+    adapter = ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"out={folder}"]
+    flags = ["--served-model-name", "out"] if merged else adapter
+    with serving(folder if merged else MODEL, flags, tmp_path / "log") as url:
+        asked = {"model": "out", "prompt": prompt + ids, "max_tokens": 1, "prompt_logprobs": 0}
+        answer = httpx2.post(f"{url}/v1/completions", json=asked, timeout=120).json()
+    rows = answer["choices"][0]["prompt_logprobs"][len(prompt) :]
+    found = [row[str(i)]["logprob"] for row, i in zip(rows, ids, strict=True)]
+    torch.testing.assert_close(torch.tensor(found), expected, rtol=0, atol=1e-3)
+
+
+def test_export_card_holds_run_and_evaluation(run: Path, tmp_path: Path) -> None:
+    folder = paint.export(run, tmp_path / "out", license="apache-2.0")
+    written = ModelCard.load(folder / "README.md")
+    summary = json.loads((run / "validation/summary.json").read_text())
+    figure = summary["figures"]["step-000003"]["held_out"]["avg_at_k"]
+    (result,) = written.data.eval_results
+    assert result.metric_value == pytest.approx(100 * figure["mean"], abs=0.005)
+    assert f"{100 * figure['low']:.2f}"[:4] in result.metric_name
+    assert written.data.license == "apache-2.0"
+    facts = json.loads((run / "run.json").read_text())
+    for fact in (
+        facts["id"],
+        facts["problems"],
+        "`model.lora_rank: 64 -> 4`",
+        "This model is `step-",
+    ):
+        assert fact in written.text
+    assert str(run) not in written.content
+    assert "held_out: 0 of 40 training problems" in written.text
+
+
+def test_find_figures_of_other_weights_are_refused(run: Path, tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    for path in (run / "checkpoints/step-000003/adapter").iterdir():
+        (adapter / path.name).write_bytes(path.read_bytes())
+    assert card.find_figures(run / "validation", adapter).policy == "step-000003"
+    shape = json.loads((adapter / "adapter_config.json").read_text())
+    (adapter / "adapter_config.json").write_text(json.dumps(shape | {"lora_alpha": 9}))
+    with pytest.raises(StoreError, match="no samples of"):
+        card.find_figures(run / "validation", adapter)
+
+
+def test_contamination_counts_training_problems_in_benchmarks(
+    run: Path, checkpoint: Path, problems: list[Problem]
+) -> None:
+    found = card.find_figures(run / "validation", trained_in(checkpoint, "lora"))
+    config, facts = paint.load_run(run).config, json.loads((run / "run.json").read_text())
+    repeated = replace(found, benchmarks=[Benchmark("own", problems[:3])])
+    (line,) = card._contamination(config, facts, [repeated])
+    assert line.startswith("- own: 3 of 40 training problems")
+    (line,) = card._contamination(config, facts | {"problems": "other"}, [repeated])
+    assert "have changed" in line
+
+
+def test_hub_entries_are_those_of_complete_hub_benchmarks(
+    run: Path, checkpoint: Path, problems: list[Problem], tmp_path: Path
+) -> None:
+    found = card.find_figures(run / "validation", trained_in(checkpoint, "lora"))
+    figures = found.summary["figures"][found.policy]
+    figures["aime_2026"] = figures["held_out"] | {
+        "avg_at_k": {"mean": 0.5, "low": 0.4, "high": 0.6}
+    }
+    whole = [Benchmark("aime_2026", problems[:30]), *found.benchmarks]
+    assert (
+        card._hub_entries(replace(found, benchmarks=[Benchmark("aime_2026", problems[:29])])) == []
+    )
+    (entry,) = card._hub_entries(replace(found, benchmarks=whole))
+    assert (entry.dataset_id, entry.value) == ("MathArena/aime_2026", 50.0)
+    made = card.Export(
+        "x",
+        paint.load_run(run).config,
+        json.loads((run / "run.json").read_text()),
+        3,
+        False,
+        "float32",
+        Rounding(1, 0),
+    )
+    card.write_card(made, [replace(found, benchmarks=whole)], tmp_path)
+    (written,) = yaml.safe_load((tmp_path / ".eval_results/MathArena--aime_2026.yaml").read_text())
+    assert written["dataset"] == {"id": "MathArena/aime_2026", "task_id": "MathArena/aime_2026"}
+
+
+def test_export_push_uploads_what_was_written(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    with fake_hub() as hub:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "none"))
+        paint.export(run, tmp_path / "dry", push="team/first")
+        assert not hub.created
+        assert "README.md" in capsys.readouterr().out
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        folder = paint.export(run, tmp_path / "out", push="team/first")
+        with pytest.raises(ExportError, match="another/first"):
+            paint.export(run, tmp_path / "refused", push="another/first")
+    (asked,) = hub.created
+    assert (asked["name"], asked["organization"]) == ("first", "team")
+    assert asked.get("visibility") == "private" or asked["private"]  # renamed in huggingface_hub 2
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert names == set(hub.files)
+    assert all(hub.files[name] == (folder / name).read_bytes() for name in names)
+    assert hub.tokens == {"Bearer hf_secret"}
+    assert "# team/first" in (folder / "README.md").read_text()
+
+
+def test_export_refusals_name_place(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/file").write_text("")
+    for target, folder, kind, said in [
+        (run, tmp_path / "full", ExportError, "full exists"),
+        (tmp_path, tmp_path / "out", RunError, "neither a run nor a checkpoint"),
+    ]:
+        with pytest.raises(kind, match=said):
+            paint.export(target, folder)
+    assert not (tmp_path / "out").exists()
