@@ -36,7 +36,20 @@ def test_help_example_is_valid_command(verb: str, capsys: pytest.CaptureFixture[
     assert type(parse(example)) is COMMANDS[verb]
 
 
-CHEAP = ["train", "resume", "show", "eval", "grade", "plan", "serve", "probe", "data validate"]
+CHEAP = [
+    "train",
+    "resume",
+    "show",
+    "export",
+    "runs",
+    "doctor",
+    "eval",
+    "grade",
+    "plan",
+    "serve",
+    "probe",
+    "data validate",
+]
 
 
 def test_help_cheap_examples_run_in_sequence(
@@ -49,6 +62,7 @@ def test_help_cheap_examples_run_in_sequence(
         "step-000002",
         "step-000004",
     ]
+    assert Path("exported/first/model.safetensors").exists()
     assert Path("runs/first/show.html").stat().st_size > 10_000
     assert Path("evals/demo/summary.json").exists()
     assert Path("probes/demo-paint/summary.json").exists()

@@ -21,14 +21,17 @@ from tyro.conf import subcommand
 
 from paint import __version__
 from paint.cli.ablate import Ablate, Table
+from paint.cli.chat import Chat
 from paint.cli.data import OpenThoughts, Validate
 from paint.cli.demo import Demo
+from paint.cli.doctor import Doctor
 from paint.cli.evaluate import Evaluate
 from paint.cli.export import Export
 from paint.cli.grade import Grade
 from paint.cli.plan import Plan
 from paint.cli.probe import Probe
 from paint.cli.resume import Resume
+from paint.cli.runs import Runs
 from paint.cli.serve import Serve
 from paint.cli.show import Show
 from paint.cli.train import Train
@@ -56,10 +59,13 @@ VERBS: dict[str, Any] = {
     "grade": Grade,
     "show": Show,
     "export": Export,
+    "chat": Chat,
     "data": {"openthoughts": OpenThoughts, "validate": Validate},
     "probe": Probe,
     "demo": Demo,
     "ablate": Ablate,
+    "runs": Runs,
+    "doctor": Doctor,
 }
 
 DATA = "Make or validate training data (docs/how-to/own-data.md)."
@@ -78,8 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; errors are one message on stderr.
 
     Returns:
-        0; 1 from `paint data validate`; 2 for what the user can fix; 70 for an unexpected error,
-        whose traceback is kept in a file; 128 + n where signal n ended the work.
+        0; 1 from `paint data validate` and `paint doctor`; 2 for what the user can fix; 70 for an
+        unexpected error, whose traceback is kept in a file; 128 + n where signal n ended the work.
     """
     sys.stdout = sys.stdout or io.StringIO()  # None where the shell closed it
     sys.stderr = sys.stderr or io.StringIO()

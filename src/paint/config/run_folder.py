@@ -16,6 +16,7 @@ folders are written by paint.training (run_log, checkpoint).
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from paint.core.errors import PaintError
 from paint.core.storage import (
     CorruptFileError,
     digest,
+    is_locked,
     read_growing_jsonl,
     read_json,
     verify_checksums,
@@ -112,6 +114,47 @@ def run_id(config: Mapping[str, Mapping[str, Any]], *digests: str) -> str:
 def read_metrics(folder: Path) -> list[dict[str, float]]:
     """Read all complete lines of metrics.jsonl; raise CorruptFileError for one that is no JSON."""
     return list(read_growing_jsonl(folder / "metrics.jsonl", START_ANEW))
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run at a glance.
+
+    Attributes:
+        state: "running", "done", or "stopped".
+        step, steps: steps done, and to do in all.
+        changed: time of the last step, or of the start, in seconds since 1970.
+        metrics: the last value of every metric.
+    """
+
+    name: str
+    state: str
+    step: int
+    steps: int
+    changed: float
+    metrics: dict[str, float]
+
+
+def list_runs(folder: Path) -> list[RunStatus]:
+    """List the runs of a folder, the last to change first.
+
+    Raises:
+        CorruptFileError, ConfigError: a run cannot be read.
+    """
+    found = [_status(path.parent) for path in folder.glob("*/run.json")]
+    return sorted(found, key=lambda status: -status.changed)
+
+
+def _status(folder: Path) -> RunStatus:
+    steps, history = read_run(folder).train.steps, folder / "metrics.jsonl"
+    rows = read_metrics(folder) if history.exists() else []
+    step = int(rows[-1]["step"]) if rows else 0
+    last = latest_checkpoint(folder)
+    is_done = last is not None and step_of(last) >= steps
+    state = "running" if is_locked(folder) else "done" if is_done else "stopped"
+    changed = (history if rows else folder / "run.json").stat().st_mtime
+    metrics = {name: value for row in rows for name, value in row.items()}
+    return RunStatus(folder.name, state, step, steps, changed, metrics)
 
 
 def read_history(folder: Path, steps: int) -> list[dict[str, float]]:

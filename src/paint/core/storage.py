@@ -15,6 +15,7 @@ Writing raises the file system's OSError. A caller that knows a hint wraps the c
 """
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -248,6 +249,18 @@ def lock_folder(
         yield
     finally:
         lock.release()
+
+
+def is_locked(folder: Path, name: str = ".lock") -> bool:
+    """Whether another process holds the lock of a folder; nothing is written."""
+    try:
+        with (folder / name).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock file, or a file system without locks
+        return False
+    return False
 
 
 def digest_of_file(path: Path) -> str:

@@ -9,7 +9,7 @@ finished row leaves the batch, and a waiting one takes its place.
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from itertools import takewhile
@@ -101,6 +101,17 @@ class LocalEngine(Engine):
                 self._write(prompts, sampling, seeds, finished)
         finally:
             self.policy.model.train(was_training)
+
+    def tokens(self, prompt: Sequence[int], sampling: Sampling, seed: int) -> Iterator[int]:
+        """Yield the tokens of the completion that ``stream`` samples, each as it is drawn.
+
+        Each step must run within ``torch.no_grad()``, with the weights that are to be used.
+        """
+        row = _Row(0, tuple(prompt), _uniforms(seed, sampling))
+        batch: _Batch | None = self._read([row], None)
+        while batch:
+            batch = self._decode(batch, _draw(batch, sampling), sampling, lambda *_: None)
+            yield row.ids[-1]
 
     def _write(
         self,

@@ -1,0 +1,38 @@
+"""`paint doctor`: what a run would find, and libraries that do not fit."""
+
+import json
+
+import pytest
+
+from paint.cli import doctor, main
+
+
+def test_doctor_sizes_and_recipe_are_those_of_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "demo-paint", "paint", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert 0 < found["memory"]["free"] <= found["memory"]["total"]
+    assert found["packages"]["torch"]["fits"]
+    assert "fits: yes" in found["recipes"]["demo-paint"]
+    assert "config.json" in found["recipes"]["paint"]
+
+
+def test_doctor_library_that_does_not_fit_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needs = ["torch<2", "nosuch>=1", "transformers", "peft", 'other>1; extra == "dev"']
+    monkeypatch.setattr(doctor, "requires", lambda name: needs)
+    assert main(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "nosuch: not installed, and paint needs >=1" in said
+    assert "and paint needs <2" in said
+    assert "2 of 4 fit" in said
+
+
+@pytest.mark.parametrize(
+    ("there", "said"), [("vllm", "/bin/vllm"), ("uvx", "by uvx"), ("", "not found")]
+)
+def test_doctor_vllm_is_found_as_a_run_finds_it(
+    there: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == there else None)
+    assert said in doctor._vllm()

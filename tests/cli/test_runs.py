@@ -1,0 +1,39 @@
+"""`paint runs`: the runs of a folder with state, step and last figures."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from paint.cli import main
+from paint.config.run_folder import read_metrics
+from paint.core.storage import lock_folder
+
+
+def test_runs_lists_state_step_and_last_figures(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("whole", "busy", "cut"):
+        shutil.copytree(run, tmp_path / name)
+    shutil.rmtree(tmp_path / "cut/checkpoints/step-000003")
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "cut/metrics.jsonl").write_text("".join(lines[:2]))
+    (tmp_path / "other").mkdir()
+    with lock_folder(tmp_path / "busy"):
+        assert main(["runs", str(tmp_path), "--json"]) == 0
+    found = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    states = {name: (row["state"], row["step"], row["steps"]) for name, row in found.items()}
+    assert states == {"whole": ("done", 3, 3), "busy": ("running", 3, 3), "cut": ("stopped", 2, 3)}
+    rows = read_metrics(run)
+    assert found["whole"]["metrics"]["loss"] == rows[2]["loss"]
+    assert found["cut"]["metrics"]["loss"] == rows[1]["loss"]
+    assert main(["runs", str(tmp_path)]) == 0
+    assert "stopped   step 2/3" in capsys.readouterr().out
+
+
+def test_runs_of_folder_without_runs_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["runs", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err

@@ -1,0 +1,47 @@
+"""`paint chat`: everybody answers as their engine would, side by side."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from paint.cli import main
+from paint.data.problems import Problem
+from paint.evaluation.chat import open_chat
+from paint.inference.engine import Sampling, derive_seed
+from paint.inference.local import LocalEngine
+
+SAMPLING = Sampling(temperature=1.0, top_p=0.95, top_k=-1, max_new_tokens=30)
+
+
+def test_chat_answers_are_those_of_base_trained_and_teacher(
+    run: Path, problems: list[Problem]
+) -> None:
+    chat, problem = open_chat(str(run)), problems[0]
+    policy, engine = chat.policy, LocalEngine(chat.policy, batch_size=1)
+    steps = list(chat.answers(problem.problem, SAMPLING, 7, solution=problem.solution))
+    assert 1 < len(steps) <= 30
+    assert list(steps[0]) == ["base", "shown-step-000003", "teacher"]
+
+    student = policy.student_prompt(problem.problem)
+    teacher = policy.teacher_prompt(problem.problem, problem.solution, complete=True)
+    seeds = [derive_seed(7, problem.problem)]
+    expected = {"shown-step-000003": engine.generate([student], SAMPLING, seeds)}
+    with chat.base.view():
+        expected["base"] = engine.generate([student], SAMPLING, seeds)
+        expected["teacher"] = engine.generate([teacher], SAMPLING, seeds)
+    for name, (completion,) in expected.items():
+        assert steps[-1][name] == policy.transcript(student, completion.ids), name
+
+
+def test_chat_answers_every_line_of_input(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("What is 1 + 1?\nWhat is 2 + 2?\n\nunread\n"))
+    assert main(["chat", str(run), "--max-new-tokens", "3"]) == 0
+    assert capsys.readouterr().out.count("shown-step-000003") == 2
+
+
+def test_chat_with_model_has_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    (*_, last) = open_chat("demo").answers("What is 1 + 1?", SAMPLING, 0)
+    assert list(last) == ["base"]
