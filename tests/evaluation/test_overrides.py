@@ -59,7 +59,7 @@ def test_overrides_replace_grades_and_are_counted(
     }
     assert table["reasons"]["base"]["mine"] == {"right": 2, "wrong": 2}
     said = capsys.readouterr().out
-    for text in ("Manual verdicts", "gold lacks its unit", "guessed", "Reasons of the verdicts"):
+    for text in ("Manual verdicts", "gold lacks its unit", "guessed"):
         assert text in said
         assert text in (evals / "summary.md").read_text()
     assert "| base | mine | 2 | 2 |" in (evals / "summary.md").read_text()

@@ -185,7 +185,9 @@ def parse(line: Sequence[str]) -> Any:
 
 
 def _default(verb: type[Any], words: Sequence[str]) -> Any:
-    """Return the verb with the values of the recipe before its flags, or None without one."""
+    """Return the verb with the values of the recipe or run before its flags, or None without."""
+    if verb is Evaluate:
+        return Evaluate.defaults(words)
     names = [field.name for field in fields(verb)]
     if "recipe" not in names:
         return None

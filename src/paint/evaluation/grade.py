@@ -32,7 +32,7 @@ from paint.evaluation.store import (
     write_grades,
     write_summary,
 )
-from paint.evaluation.tables import markdown, print_sheets, sheets, summary_json
+from paint.evaluation.tables import markdown, print_sheets, sheets, summary_json, worth_showing
 from paint.grading.base import Grade, Grader
 from paint.grading.math.grader import MathGrade, MathGrader
 from paint.grading.registry import NoGrader, find_grader
@@ -194,8 +194,12 @@ def summarise(
 
     tables = sheets(by_policy)
     write_summary(folder, summary_json(by_policy), markdown(tables))
-    print_sheets(display.console, tables)
-    display.note(f"written to {folder}: summary.json, summary.md")
+    shown = worth_showing(tables, by_policy)
+    print_sheets(display.console, shown)
+    more = len(tables) - len(shown)
+    display.note(
+        f"written to {folder}: summary.json, summary.md" + f" ({more} more tables)" * bool(more)
+    )
 
 
 def summarise_folders(

@@ -5,11 +5,11 @@ problem by problem. An evaluation is a folder; the same command resumes it after
 No checkpoint is selected; the tables have all that were evaluated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paint.config.run_folder import checkpoints, read_run
+from paint.config.run_folder import checkpoints, read_metrics, read_run, run_of
 from paint.config.schema import (
     PAPER_PROMPTS,
     ConfigError,
@@ -31,6 +31,7 @@ from paint.evaluation.generate import (
 )
 from paint.evaluation.grade import summarise
 from paint.evaluation.overrides import manual_labels
+from paint.evaluation.store import COMPLETIONS
 from paint.grading.math.grader import MathGrader
 from paint.grading.registry import find_grader
 from paint.inference.engine import sampling_from
@@ -49,12 +50,22 @@ class EvalTarget:
     prompts: PromptsConfig = PAPER_PROMPTS  # of its run
 
 
-def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
+LONG = 3600.0
+"""Seconds from which an evaluation is asked about before it starts."""
+
+
+def evaluate(
+    evaluation: EvaluationConfig,
+    targets: Sequence[str],
+    *,
+    agree: Callable[[], None] = lambda: None,
+) -> Path:
     """Evaluate base and trained policies on all benchmarks, print the tables, return their folder.
 
     Args:
         targets: runs (all their checkpoints), checkpoints, adapters, or a model; all with one base
             model.
+        agree: called before an evaluation that may take more than an hour; it raises to prevent it.
 
     Raises:
         PaintError: the message has the cause and a hint.
@@ -94,6 +105,13 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
     protocol = SamplingProtocol(
         evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
     )
+    answers = len(policies) * sum(len(b.problems) for b in benchmarks) * evaluation.samples
+    answers -= sum(_stored(folder / t.name / b.name) for t, b in pairs)
+    if answers:
+        line, seconds = estimate(evaluation, targets, answers)
+        display.note(line)
+        if seconds > LONG:
+            agree()
     policy = load_eval_policy(model, evaluation.rollout, prompts=policies[0].prompts)
     prompts = {
         benchmark.name: deployment_prompts(policy, benchmark.problems, thinking=evaluation.thinking)
@@ -113,6 +131,36 @@ def evaluate(evaluation: EvaluationConfig, targets: Sequence[str]) -> Path:
             verdicts=verdicts,
         )
     return folder
+
+
+def estimate(
+    evaluation: EvaluationConfig, targets: Sequence[str], answers: int
+) -> tuple[str, float]:
+    """Say how long so many answers take at most, at the rate of the first run among the targets.
+
+    Returns:
+        A line for the user, and the seconds; 0 without a run that has sampled.
+    """
+    longest = evaluation.rollout.max_new_tokens
+    thinking = "with" if evaluation.thinking else "without"
+    line = (
+        f"to generate: {answers:,} answers to {', '.join(evaluation.benchmarks)}, of at most "
+        f"{longest:,} tokens, {thinking} thinking"
+    )
+    runs = filter(None, (run_of(Path(target)) for target in targets))
+    rows = [row for run in runs if (run / "metrics.jsonl").exists() for row in read_metrics(run)]
+    rates = [row["tokens_per_second_rollout"] for row in rows if "tokens_per_second_rollout" in row]
+    if not rates:
+        return line, 0.0
+    seconds = answers * longest / rates[-1]
+    words = f"{seconds / 3600:,.1f} hours" if seconds > LONG else f"{seconds / 60:,.0f} minutes"
+    return f"{line}; at most {words} at the run's {rates[-1]:,.0f} tokens/s", seconds
+
+
+def _stored(folder: Path) -> int:
+    """Number of samples that an earlier call stored."""
+    path = folder / COMPLETIONS
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def resolve(
@@ -172,7 +220,8 @@ def resolve(
 def resolve_target(target: str) -> tuple[ModelConfig, list[EvalTarget]]:
     """The base model of a target, and its trained policies; none if the target is a model."""
     path = Path(target)
-    if (path / "run.json").exists():
+    run_folder, name = run_of(path), path.resolve().name
+    if run_folder == path:
         config, run = read_run(path), path.resolve().name
         if not checkpoints(path):
             raise ConfigError(f"{path} has no checkpoint yet")
@@ -181,14 +230,14 @@ def resolve_target(target: str) -> tuple[ModelConfig, list[EvalTarget]]:
             EvalTarget(f"{run}-{name}", folder, config.prompts) for name, folder in trained
         ]
 
-    run_folder, name = path.resolve().parent.parent, path.resolve().name
-    if (path / "state.json").exists() and (run_folder / "run.json").exists():
+    if run_folder is not None:
         config = read_run(run_folder)
         folder = trained_in(path, config.model.train_mode)
         return config.model, [EvalTarget(f"{run_folder.name}-{name}", folder, config.prompts)]
     if (path / "adapter" / "adapter_config.json").exists():
         adapter = path / "adapter"
-        return read_adapter_shape(adapter), [EvalTarget(f"{run_folder.name}-{name}", adapter)]
+        run = path.resolve().parent.parent.name
+        return read_adapter_shape(adapter), [EvalTarget(f"{run}-{name}", adapter)]
     if (path / "adapter_config.json").exists():
         return read_adapter_shape(path), [EvalTarget(name, path)]
     return ModelConfig(path=target), []

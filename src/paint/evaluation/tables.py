@@ -22,17 +22,25 @@ from paint.evaluation.store import StoreError
 MOST_REASONS = 12
 """Maximum columns of reasons; a user's grader may give each sample a different one."""
 
+FEW_SAMPLES = 100
+"""With fewer samples of each policy and benchmark, a terminal shows the main tables only."""
+
 ByPolicy = Mapping[str, Mapping[str, GradedSamples]]
 """Graded samples by policy and benchmark."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table: title, column names, and the cells of each row."""
+    """A table: title, column names, and the cells of each row.
+
+    Attributes:
+        is_main: a terminal shows it for few samples, too.
+    """
 
     title: str
     columns: list[str]
     rows: list[list[str]]
+    is_main: bool = False
 
 
 def sheets(graded: ByPolicy) -> list[Sheet]:
@@ -79,7 +87,7 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
         [p, name, _tokens(row), *(row[f].points() for f in texts.values())] for p, name, row in rows
     ]
     made = [
-        Sheet(f"{measure}, in {unit} with 95 % interval", ["", *columns], averages),
+        Sheet(f"{measure}, in {unit} with 95 % interval", ["", *columns], averages, is_main=True),
         Sheet("Other scores of the same samples", ["", "", *scores], score_rows),
         Sheet("Completions", ["", "", "tokens an answer", *texts], text_rows),
         _reasons(graded),
@@ -132,6 +140,12 @@ def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
         if len(shared) > 1:
             before, after = ([part[name].scores for name in shared] for part in (base, benchmarks))
             yield policy, "macro", compare(before, after)
+
+
+def worth_showing(tables: Sequence[Sheet], graded: ByPolicy) -> list[Sheet]:
+    """The tables that a terminal shows: of few samples, the main ones; of more, all."""
+    samples = max(part.correct.size for _, _, part in _parts(graded))
+    return [table for table in tables if table.is_main or samples >= FEW_SAMPLES]
 
 
 def print_sheets(console: Console, tables: Sequence[Sheet]) -> None:
@@ -222,7 +236,8 @@ def _failures(graded: ByPolicy) -> Sheet:
         for policy, name, part in _parts(graded)
         if part.failures
     ]
-    return Sheet("Failures of the grader", ["", "", "samples", "first problem", "reason"], rows)
+    columns = ["", "", "samples", "first problem", "reason"]
+    return Sheet("Failures of the grader", columns, rows, is_main=True)
 
 
 def _by_hand(graded: ByPolicy) -> Sheet:
@@ -232,7 +247,7 @@ def _by_hand(graded: ByPolicy) -> Sheet:
         for policy, name, part in _parts(graded)
         for reason, counts in part.overridden.items()
     ]
-    return Sheet("Manual verdicts", ["", "", "reason", "right", "wrong"], rows)
+    return Sheet("Manual verdicts", ["", "", "reason", "right", "wrong"], rows, is_main=True)
 
 
 def _gold_warnings(graded: ByPolicy) -> Sheet:
@@ -244,7 +259,7 @@ def _gold_warnings(graded: ByPolicy) -> Sheet:
     ]
     left_out = [["", "", "", f"and {len(rows) - SHOWN} more: summary.json"]] * (len(rows) > SHOWN)
     columns = ["", "problem", "gold answer", "why"]
-    return Sheet("Gold answers to check", columns, rows[:SHOWN] + left_out)
+    return Sheet("Gold answers to check", columns, rows[:SHOWN] + left_out, is_main=True)
 
 
 def _warnings_by_benchmark(graded: ByPolicy) -> dict[str, Sequence[GoldWarning]]:
@@ -271,7 +286,8 @@ def _differences(graded: ByPolicy, measure: str) -> Sheet:
         difference, p_value = found.difference.points(sign=True), f"{found.p_value:.4f}"
         rows.append([policy, name, difference, p_value, detectable])
     title = f"{measure} less that of {next(iter(graded))}, on the same problems"
-    return Sheet(title, ["", "", "difference", "p", "detectable difference"], rows)
+    columns = ["", "", "difference", "p", "detectable difference"]
+    return Sheet(title, columns, rows, is_main=True)
 
 
 def _shared(graded: ByPolicy) -> list[str]:

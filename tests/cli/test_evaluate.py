@@ -1,0 +1,61 @@
+"""`paint eval`: defaults of a run, what it costs, and what a terminal shows."""
+
+from pathlib import Path
+
+import pytest
+
+from paint.cli import main
+from paint.cli.evaluate import evaluation_of
+from paint.cli.main import parse
+from paint.config.run_folder import read_metrics, read_run
+from paint.config.schema import EvaluationConfig
+from paint.evaluation import run as evaluation_run
+from runs import changed
+
+
+def test_evaluation_of_run_is_its_validation_or_the_demos_problems(run: Path) -> None:
+    validated = evaluation_of(read_run(run))
+    assert validated.benchmarks == (read_run(run).validation.path,)
+    assert (validated.samples, validated.limit, validated.thinking) == (3, 4, False)
+    assert (validated.rollout.top_p, validated.rollout.max_new_tokens) == (1.0, 60)
+    demo = evaluation_of(changed("demo-paint", {"grading": {"grader": "exact"}}))
+    assert (demo.benchmarks, demo.thinking, demo.grader) == (("demo",), False, "exact")
+    assert demo.rollout.max_new_tokens == 96
+    own = changed("demo-paint", {"data": {"path": "own.jsonl"}})
+    assert evaluation_of(own) == EvaluationConfig()
+
+
+def test_eval_of_run_takes_its_defaults_and_flags_override_them(run: Path) -> None:
+    for target in (run, run / "checkpoints/step-000003"):
+        parsed = parse(["eval", str(target), "--samples", "5"])
+        assert (parsed.targets, parsed.evaluation.samples) == ((str(target),), 5)
+        assert parsed.evaluation.rollout.max_new_tokens == 60
+    assert parse(["eval", "demo", str(run)]).evaluation == EvaluationConfig()
+
+
+def test_estimate_is_of_all_tokens_at_the_runs_rate(run: Path) -> None:
+    rate = read_metrics(run)[-1]["tokens_per_second_rollout"]
+    evaluation = evaluation_of(read_run(run))
+    line, seconds = evaluation_run.estimate(evaluation, ["demo", str(run)], 10_000_000)
+    assert seconds == pytest.approx(10_000_000 * 60 / rate)
+    assert f"at most {seconds / 3600:,.1f} hours" in line
+    assert evaluation_run.estimate(evaluation, ["demo"], 10)[1] == 0
+
+
+def test_eval_asks_before_long_evaluations(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(evaluation_run, "LONG", 0.0)
+    for stream in ("stdin", "stdout"):
+        monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda question: "n")
+    line = ["eval", str(run / "checkpoints/step-000003"), "--folder", str(tmp_path)]
+    assert main(line) == 2
+    assert "nothing was generated" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("completions.jsonl"))
+    assert main([*line, "--yes", "--samples", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "to generate: 8 answers to " in said
+    assert ", of at most 60 tokens, without thinking; at most " in said
+    assert said.count("┏") == 2  # of few samples, two tables
+    assert "more tables" in said
