@@ -51,6 +51,13 @@ def test_exact_grader_compares_last_box_or_complete_text() -> None:
     assert [grade.reward for grade in grades] == [1, 1, 0, 0, 1]
 
 
+def test_grader_of_notebook_that_uses_the_package_grades() -> None:
+    cell: dict[str, Any] = {"__name__": "__main__"}
+    exec("import paint\ndef half(text, row): return paint.Grade(0.5, 'half')", cell)
+    with find_grader(spec_of(cell["half"])) as grader:
+        assert grader.grade([Item("1", ("2",))]) == [Grade(0.5, "half")]
+
+
 @pytest.mark.parametrize(
     ("text", "letter"),
     [

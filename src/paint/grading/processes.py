@@ -11,6 +11,7 @@ import base64
 import contextlib
 import dataclasses
 import gc
+import io
 import json
 import os
 import select
@@ -19,6 +20,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import IO, Any
 
 from paint.core.errors import PaintError
@@ -157,9 +160,18 @@ def _portable(function: str) -> str:
         return function
     import dill
 
+    class Pickler(dill.Pickler):  # type: ignore[misc]
+        # Modules by name: dill would copy those outside of Python's folders, an editable install's.
+        dispatch = type(dill.Pickler.dispatch)(dill.Pickler.dispatch)
+        dispatch[ModuleType] = lambda pickler, module: pickler.save_reduce(
+            import_module, (module.__name__,), obj=module
+        )
+
+    found = io.BytesIO()
     # By value, with the globals that it uses.
-    found = dill.dumps(load_object(function, "grading.grader", ()), byref=False, recurse=True)
-    return PICKLED + base64.b64encode(found).decode()
+    pickler = Pickler(found, byref=False, recurse=True)
+    pickler.dump(load_object(function, "grading.grader", ()))
+    return PICKLED + base64.b64encode(found.getvalue()).decode()
 
 
 def _load(function: str) -> Callable[..., Any]:
