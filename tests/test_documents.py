@@ -1,0 +1,72 @@
+"""Commands in documents parse, and Python blocks run, on the demo in place of other models."""
+
+import re
+import shlex
+from pathlib import Path
+
+import matplotlib
+import pytest
+import torch
+
+import paint
+from paint.cli.main import parse
+from paint.demo.files import MODEL
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
+# The experiment log has commands of their day.
+COMMANDS = [
+    pytest.param(command, id=f"{document.stem}-{command[:60]}")
+    for document in DOCUMENTS
+    if document.name != "log.md"
+    for block in re.findall(r"^```\w*\n(.*?)^```", document.read_text(), re.M | re.S)
+    for command in re.findall(
+        r"^(?:\$ |\w+=\S+ |\.venv/bin/)*(?:paint|python -m paint\.launch --nproc-per-node \d+) "
+        r"([a-z].*)",
+        block.replace("\\\n", " "),
+        re.M,
+    )
+]
+
+# test_notebook.py and test_extend_page.py run these; the reference has signatures.
+OTHERS = ("notebook.md", "extend.md", "python-api.md", "log.md", "README.md")
+BLOCKS = [
+    pytest.param(block, id=document.stem)
+    for document in DOCUMENTS
+    if document.name not in OTHERS
+    for block in re.findall(r"^```python\n(.*?)^```", document.read_text(), re.M | re.S)
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_documented_command_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tests/extensions")
+    parse(shlex.split(command.partition(" > ")[0], comments=True))
+
+
+def test_documented_commands_are_found() -> None:
+    assert len(COMMANDS) > 70
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", BLOCKS)
+def test_documented_python_block_runs(
+    block: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matplotlib.use("Agg")
+    (tmp_path / "runs").mkdir()
+    for name in ("first", "demo-paint"):
+        (tmp_path / "runs" / name).symlink_to(run)
+    monkeypatch.chdir(tmp_path)
+    hidden = torch.randn(5, 4, requires_grad=True)
+    names = {
+        "paint": paint,
+        "lengths": [2, 3],
+        "lm_head": torch.randn(7, 4),
+        "student_hidden": hidden,
+        "teacher_hidden": torch.randn(5, 4),
+        "student_logits": hidden @ torch.randn(4, 7),
+        "teacher_logits": torch.randn(5, 7),
+    }
+    exec(block.replace("Qwen/Qwen3-1.7B", str(MODEL)).replace("step-000100", "step-000003"), names)
