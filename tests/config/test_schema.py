@@ -91,8 +91,8 @@ UNKNOWN = [
     ("[objectiv]\nclip = 0.1", "section objectiv; did you mean objective?"),
     (
         "[zzz]",
-        "section zzz; there are model, data, rollout, context, teacher, objective, grpo, train, "
-        "grading, validation, log",
+        "section zzz; there are model, data, rollout, context, prompts, teacher, objective, grpo, "
+        "train, grading, health, validation, log",
     ),
 ]
 

@@ -412,6 +412,34 @@ class GradingConfig(Section):
         return self.grader in ("math", "exact", "choice")
 
 
+Sign = Literal[
+    "truncated",
+    "no_answer",
+    "repetition",
+    "longer",
+    "shorter",
+    "entropy_low",
+    "entropy_high",
+    "kl",
+    "overlap",
+    "clipped",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthConfig(Section):
+    """Signs of a collapse in the metrics (docs/how-to/watch-a-run.md)."""
+
+    window: int = setting(3, at_least(1), "steps; default: 3")
+    """Last steps whose mean is compared with the first step; more where batches are small
+    (ours)."""
+    stop_on: tuple[Sign, ...] = setting(
+        (), [Check("distinct signs", _are_distinct)], "default: none"
+    )
+    """Signs that end the run with a checkpoint when they appear; the others are only printed
+    (ours)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ValidationConfig(Section):
     """Your own problems on which every checkpoint is evaluated, in the paper's evaluation
@@ -493,6 +521,7 @@ class Config:
     grpo: GrpoConfig = field(default_factory=GrpoConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     grading: GradingConfig = field(default_factory=GradingConfig)
+    health: HealthConfig = field(default_factory=HealthConfig)
     validation: ValidationConfig = field(default_factory=ValidationConfig)
     log: LogConfig = field(default_factory=LogConfig)
 

@@ -31,6 +31,7 @@ from paint.core import storage
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.core.versions import versions
+from paint.evaluation.grade import is_repetitive
 from paint.grading.base import Grade
 from paint.grading.math.grader import MathGrade
 from paint.training.rollouts import ScoredRollout, logprob_mismatches, off_policy_metrics
@@ -178,6 +179,11 @@ def step_metrics(
     if sampled:
         gaps = logprob_mismatches(scored)
         metrics["truncated_frac"] = sum(c.truncated for c in sampled) / len(sampled)
+        repetitive = sum(is_repetitive(s.rollout.text) for s in scored)
+        metrics["repetitive_frac"] = repetitive / len(sampled)
+        answers = [grade.strict.answer for grade in grades if isinstance(grade, MathGrade)]
+        if answers:
+            metrics["unboxed_frac"] = answers.count(None) / len(answers)
         rewards = [grade.reward for grade in grades if grade.reward is not None]
         if rewards:
             metrics["accuracy"] = sum(grade.correct for grade in grades) / len(rewards)

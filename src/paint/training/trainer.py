@@ -21,6 +21,7 @@ from paint.config.recipe import require_trainable, to_table
 from paint.config.run_folder import (
     RunError,
     latest_checkpoint,
+    read_history,
     read_run,
     read_run_json,
     step_of,
@@ -61,6 +62,7 @@ from paint.objective.loss import require_slope
 from paint.training import checkpoint, run_log
 from paint.training.async_rollouts import AsyncRollouts
 from paint.training.callbacks import Callback
+from paint.training.health import Health
 from paint.training.optim import learning_rate, open_optimizer
 from paint.training.prompt_filter import (
     filter_problems,
@@ -210,7 +212,10 @@ def train(
                 opened = open_engine(engine_setup, problems)
             with opened as engine:
                 parts = policy, teacher, problems, engine, optimizer, accelerator, grader
-                setup = Setup(config, *parts, callbacks=callbacks)
+                health = Health(
+                    config.health, read_history(folder, done) if done else [], display.note
+                )
+                setup = Setup(config, *parts, callbacks=[health, *callbacks])
                 if config.rollout.off_policy_steps:
                     setup = replace(
                         setup, async_rollouts=_open_async_rollouts(setup, folder, display, done)
@@ -288,8 +293,7 @@ def loop(
                     seconds.append(clock.seconds)
                     if len(seconds) == MEASURED:
                         display.note(bottleneck(setup.config, accelerator.num_processes, seconds))
-                if setup.callbacks:
-                    is_stopped = bool(any_rank_signal([int(is_stopped)]))
+                is_stopped = bool(any_rank_signal([int(is_stopped)]))
                 signal_number = any_rank_signal(signals)
                 is_due = done % config.checkpoint_every == 0 or done == config.steps or is_stopped
                 if is_due or signal_number:
@@ -302,7 +306,10 @@ def loop(
                 if is_due:
                     validate_checkpoint()
                 if is_stopped:
-                    display.note(f"a callback ended the training after step {done}")
+                    display.note(
+                        f"ended after step {done} by a callback or health.stop_on; the checkpoint "
+                        f"is complete"
+                    )
                     break
         except (Interrupted, checkpoint.RanksDiffer):
             raise
@@ -372,8 +379,6 @@ def log_step(
     run_log.append_metrics(folder, metrics)
     setup.accelerator.log(metrics, step=step_number)
     display.step(metrics)
-    if not setup.callbacks:
-        return False
     records = run_log.rollout_records(scored, grades)
     answers = [callback.on_step(step_number, metrics, records) for callback in setup.callbacks]
     return any(answers)

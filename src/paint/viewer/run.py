@@ -34,6 +34,7 @@ from paint.evaluation.grade import is_repetitive
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.grading.math.compare import boxed
 from paint.models.policy import load_tokenizer
+from paint.training.health import appearances
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
 from paint.viewer.evaluation import graded_validation
 from paint.viewer.page import packed, places_of, text_of
@@ -132,6 +133,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
         "settings": settings_of(config),
         "objective": objective_of(config),
         "metrics": columns_of(read_metrics(run)),
+        "signs": appearances(read_metrics(run), config.health.window),
         "validation": validation_metrics(graded_validation(run, display)),
         "stored_steps": [step_of(path) for path in step_paths(run / "rollouts", ".jsonl")],
         "steps": steps,

@@ -11,7 +11,7 @@ const CURVES = [
   ["Overlap", ["overlap", "overlap_without_answer"], "share of the solution's anchors in the completion", percent],
   ["Mask ratio", ["mask_ratio"], "hidden share of the solution", percent],
   ["Entropies", ["student_entropy", "teacher_entropy"], "nats: H_S and H_T", number],
-  ["Correct and truncated", ["accuracy", "truncated_frac"], "share of the step's completions", percent],
+  ["Correct, truncated, without an answer, repetitive", ["accuracy", "truncated_frac", "unboxed_frac", "repetitive_frac"], "share of the step's completions", percent],
   ["Reward", ["reward", "frac_reward_zero_std"], "", number],
   ["Length", ["completion_tokens", "rationale_tokens"], "tokens a completion", number],
   ["Selected tokens", ["selected_kl"], "KL of the tokens that are interpolated, nats", number],
@@ -41,6 +41,7 @@ function buildRun(section) {
   });
   section.append(el("p.soft", {}, "Hover a curve, or focus it and use \u2190 \u2192: all curves read the same step. A click (Enter) leads to that step's rollouts."));
   if (!STEPS.length) section.append(el("p.note", {}, "This run has no finished step yet."));
+  if (DATA.signs.length) section.append(el("h2", {}, "Signs of a collapse"), el("ul.signs", {}, DATA.signs.map(({ step, sign, text }) => el("li", {}, `step ${step}, ${sign}: ${text}`))));
   if (validated.length) section.append(el("h2", {}, "Validation"), el("div.charts", {}, validated));
   section.append(el("h2", {}, "Steps"), grid);
 }

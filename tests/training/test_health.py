@@ -1,0 +1,91 @@
+"""Signs of a collapse: bands, their words while training, and runs that end on them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+import paint
+from paint.config.schema import HealthConfig, Sign
+from paint.training.health import SIGNS, Health, appearances, signs
+from runs import adapter, assert_same
+
+Rows = list[dict[str, float]]
+
+
+def course(metric: str, values: Sequence[float]) -> Rows:
+    """The metrics of steps in which one of them takes these values."""
+    return [{"step": i, metric: value} for i, value in enumerate(values, start=1)]
+
+
+def test_signs_have_the_names_of_the_setting() -> None:
+    assert set(SIGNS) == set(get_args(Sign))
+
+
+@pytest.mark.parametrize(
+    ("sign", "first", "inside", "outside"),
+    [
+        ("truncated", 0.1, 0.34, 0.36),
+        ("no_answer", 0.0, 0.24, 0.26),
+        ("repetition", 0.0, 0.09, 0.11),
+        ("longer", 100.0, 199.0, 201.0),
+        ("shorter", 100.0, 51.0, 49.0),
+        ("entropy_low", 0.4, 0.11, 0.09),
+        ("entropy_high", 0.4, 0.79, 0.81),
+        ("kl", 0.01, 0.029, 0.031),
+        ("overlap", 0.6, 0.31, 0.29),
+        ("clipped", 0.02, 0.21, 0.23),
+    ],
+)
+def test_signs_out_of_band_names_the_sign(
+    sign: str, first: float, inside: float, outside: float
+) -> None:
+    metric = SIGNS[sign].metric
+    assert not signs(course(metric, [first] + 2 * [inside]), window=2)
+    found = signs(course(metric, [first, inside] + 2 * [outside]), window=2)
+    assert list(found) == [sign]
+    assert found[sign] == pytest.approx((outside, first))
+
+
+def test_signs_before_a_whole_window_are_none() -> None:
+    rows = course("kl", [0.01, 9, 9, 9])
+    assert [bool(signs(rows[:n], window=3)) for n in range(1, 5)] == [False, False, False, True]
+
+
+def test_appearances_of_a_sign_that_recovers_lists_it_again() -> None:
+    listed = appearances(course("kl", [1, 1, 4, 4, 1, 5]), window=1)
+    assert [(found["step"], found["sign"]) for found in listed] == [(3, "kl"), (6, "kl")]
+
+
+def test_health_of_resumed_run_does_not_repeat_a_sign() -> None:
+    rows, notes = course("kl", [1, 4, 4, 1, 5]), list[str]()
+    health = Health(HealthConfig(window=1, stop_on=("kl",)), rows[:2], notes.append)
+    ended = [health.on_step(int(row["step"]), row, []) for row in rows[2:]]
+    assert ended == [False, False, True]
+    assert [note.split(":")[0] for note in notes] == ["step 5"]
+
+
+def test_train_that_collapses_ends_with_a_checkpoint_and_resumes(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "train": {"steps": 5, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 0.03},
+        "rollout": {"max_new_tokens": 16},
+    }
+    ended = paint.train(
+        "demo-paint", output_dir=tmp_path / "ends", health={"stop_on": ["kl"]}, **settings
+    )
+    assert [checkpoint.name for checkpoint in ended.checkpoints] == ["step-000004"]
+    whole = paint.train("demo-paint", output_dir=tmp_path / "whole", **settings)
+    assert_same(adapter(paint.resume(ended).path), adapter(whole.path))
+
+
+@pytest.mark.slow
+def test_signs_of_demo_runs_tell_a_collapse_from_health(tmp_path: Path) -> None:
+    found = {}
+    for name, steps, rate in (("healthy", 20, 6e-4), ("collapses", 6, 6e-3)):
+        train = {"steps": steps, "learning_rate": rate}
+        run = paint.train("demo-paint", output_dir=tmp_path / name, train=train)
+        rows = run.metrics.reset_index().to_dict("records")
+        found[name] = [sign["sign"] for sign in appearances(rows, HealthConfig().window)]
+    assert not found["healthy"]
+    assert set(found["collapses"]) >= {"kl", "entropy_high"}
