@@ -118,6 +118,7 @@ def test_export_card_holds_run_and_evaluation(run: Path, tmp_path: Path) -> None
     assert written.data.license == "apache-2.0"
     facts = json.loads((run / "run.json").read_text())
     for fact in (
+        "Problem: PROBLEM\n\nPlease reason step by step",
         facts["id"],
         facts["problems"],
         "`model.lora_rank: 64 -> 4`",

@@ -27,6 +27,7 @@ from paint.demo.files import model_path
 from paint.evaluation.generate import checkpoint_digest
 from paint.evaluation.store import StoreError, find_stores
 from paint.models.weights import Rounding
+from paint.objective.prompts import student_messages
 
 LOCAL = (
     *("model.path", "data.path", "validation.path", "log."),
@@ -118,6 +119,8 @@ def write_card(export: Export, figures: Sequence[Figures], folder: Path) -> None
 def _text(export: Export, figures: Sequence[Figures], license: str | None) -> list[str]:
     """The lines of the card below its metadata."""
     config, facts = export.config, export.facts
+    prompt = config.prompts.student or student_messages("PROBLEM")[0]["content"]
+    thinking = "on" if config.model.student_thinking else "off"
     base, what = _public(config.model.path), "model" if export.merged else "LoRA adapter"
     settings = [line for line in differences(Config(), config) if not line.startswith(LOCAL)]
     versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
@@ -131,6 +134,13 @@ def _text(export: Export, figures: Sequence[Figures], license: str | None) -> li
         "## Use",
         "",
         *_usage(export, base),
+        "",
+        f"It was trained to answer this turn of the user, in the chat template with thinking "
+        f"{thinking}:",
+        "",
+        "```",
+        prompt,
+        "```",
         "",
         "## Training",
         "",
