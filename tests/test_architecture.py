@@ -162,12 +162,12 @@ LIGHT = [
 
 def test_light_modules_do_not_import_torch() -> None:
     code = (
-        f"import sys, {', '.join(LIGHT)}; assert paint.cli.main(['--help']) == 0; "
+        f"import sys, {', '.join(LIGHT)}; "
+        "from paint import PaintError, anchors, mask_solution, student_messages; "
         "assert not {'torch', 'transformers'} & set(sys.modules), 'torch was imported'"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    assert "train" in result.stdout
 
 
 RECIPES = [*map(find_recipe, shipped_recipes()), *sorted(ROOT.glob("examples/*/recipes/*.toml"))]
