@@ -14,6 +14,7 @@ import pytest
 import paint
 from paint.cli import main
 from paint.cli.grade import Grade
+from paint.cli.main import parse
 
 USER_ERRORS = [
     ("data chek", "openthoughts, validate"),
@@ -42,7 +43,11 @@ USER_ERRORS = [
     ("ablate mask-ratio", "RECIPE"),
     ("ablate mask-ratio demo-paint --train.seed 7", "--folder, --seed and --seeds"),
     ("ablate mask-ratio demo-paint --log.name x", "--folder, --seed and --seeds"),
+    ("ablate mask-ratio demo-paint --rollout.nonsense 1", "--rollout.nonsense"),
+    ("ablate mask-ratio demo-paint --train.method sft", 'train.method "sft"'),
     ("probe demo-paint --context theirs", "wrong_answer"),
+    ("probe demo-paint --rollout.nonsense 1", "--rollout.nonsense"),
+    ("probe demo-paint --train.method sft", 'train.method "sft"'),
     ("train demo-pain", "did you mean demo-paint"),
     ("train nowhere.toml", "nowhere.toml does not exist"),
     ("train", "RECIPE"),
@@ -73,6 +78,13 @@ def test_main_user_error_exits_with_2_and_writes_nothing(
     assert "Traceback" not in error
     assert "\u202e" not in error
     assert not list(tmp_path.iterdir())
+
+
+def test_probe_context_is_separate_from_recipe_context() -> None:
+    flags = ["--context", "own", "other", "--context.mask-ratio-wrong", "0.2", "--ratios", "0.4"]
+    command = parse(["probe", "demo-paint", *flags])
+    assert (command.context, command.ratios) == (("own", "other"), (0.4,))
+    assert (command.config.context.source, command.config.context.mask_ratio_wrong) == ("own", 0.2)
 
 
 @pytest.mark.parametrize(
