@@ -160,9 +160,3 @@ def test_demo_methods_use_shipped_recipes_and_consecutive_seeds(
     assert main(["demo", *flags, "--folder", str(tmp_path)]) == 2
     run_name = place.replace("/seed-", ", seed ")
     assert f"{tmp_path} holds {run_name}, in another setting" in capsys.readouterr().err
-
-
-def test_demo_unknown_method_gives_one_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--methods", "opsdd", "paint"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("paint demo: unknown recipe demo-opsdd; did you mean demo-opsd?")

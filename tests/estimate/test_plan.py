@@ -345,12 +345,6 @@ def test_training_memory_matches_table_of_documents() -> None:
         assert cells.split(" | ") == peaks
 
 
-def test_plan_command_takes_recipe_flags_and_refuses_unknown_models(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_plan_command_takes_recipe_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "paint-qwen3-8b", "--gpus", "2", "--train.micro-batch-size", "1"]) == 0
     assert "micro-batches of 1;" in capsys.readouterr().out
-    assert main(["plan", "paint-qwen3-8b", "--model.path", "owner/none"]) == 2
-    assert "has no config.json here" in capsys.readouterr().err
-    assert main(["plan", "paint-qwen3-8b", "--model.lora-targets", "experts"]) == 2
-    assert "model.lora_targets names experts" in capsys.readouterr().err

@@ -305,29 +305,6 @@ def test_eval_full_tuning_checkpoints_share_base_with_adapters(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "nothing to evaluate"),
-        (["demo"], "do not fit in the model's 1024 positions; max_new_tokens can be at most"),
-        (["nowhere/model", "--benchmarks", "demo"], "nowhere/model"),
-        (["demo", "--benchmarks", "aime_2042"], "aime_2042"),
-        (["demo", "--benchmarks", "nowhere.jsonl"], "nowhere.jsonl"),
-        (["demo", "--benchmarks", "demo", "demo"], "two benchmarks are named demo"),
-    ],
-)
-def test_eval_invalid_arguments_give_one_error_message(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    rest = [] if "--benchmarks" in arguments else ["--benchmarks", "demo"]
-    assert main(["eval", *arguments, *rest, "--folder", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert "Traceback" not in error
-    assert main(["grade", str(tmp_path)]) == 2
-    assert "holds no evaluation" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     "changes",
     [{"use_rslora": True}, {"alpha_pattern": {"q_proj": 160}}, {"target_modules": "all-linear"}],
 )

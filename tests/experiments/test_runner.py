@@ -711,10 +711,3 @@ def test_ablation_shows_every_checkpoint_and_best_per_seed(two_rows: Path, tmp_p
     assert "Not a result: Avg@2 of each seed's best checkpoint" in text
     assert "What it takes to reach" not in text
     assert not (folder / "efficiency.svg").exists()
-
-
-def test_ablation_of_recipe_without_masking_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["ablate", "controls", "demo-sft", "--folder", str(tmp_path)]) == 2
-    assert 'train.method "sft"' in capsys.readouterr().err
