@@ -31,6 +31,7 @@ from conftest import DEMO
 from paint.core import display
 from paint.core.display import Clock, Display, Terminal
 from paint.data.problems import Problem
+from paint.inference import batch
 from paint.inference.engine import EngineError, Sampling
 from paint.inference.local import LocalEngine, MergedEngine, distribution, invert
 from paint.models import attention
@@ -214,6 +215,32 @@ def test_generate_refills_finished_rows(policy: Policy, problems: list[Problem])
     lengths = [len(completions[i].ids) for i in ordered]
     waiting = sum(max(lengths[i : i + 4]) - 1 for i in range(0, 24, 4))
     assert sum(tokens == 1 for _, tokens in shapes) < waiting
+
+
+def test_generate_rows_of_different_lengths_are_not_padded_to_longest(
+    policy: Policy, problems: list[Problem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = prompts_of(policy, problems, 12)
+    prompts = [short[0] * 8, *short]
+    positions = [0]
+    one_group = attention._one_group
+
+    def count(module: Any, query: Tensor, key: Tensor, *rest: Any, **options: Any) -> Any:
+        if query.shape[2] == 1:
+            positions[-1] += len(key) * key.shape[2]
+        return one_group(module, query, key, *rest, **options)
+
+    monkeypatch.setattr(attention, "_one_group", count)
+    completions = LocalEngine(policy, batch_size=4).generate(prompts, SHORT, range(13))
+
+    positions.append(0)
+    monkeypatch.setattr(batch, "FILL", 0.0)  # all in one rectangle
+    monkeypatch.setattr(batch, "BLOCK", 3)
+    together = LocalEngine(policy, batch_size=4).generate(prompts, SHORT, range(13))
+    assert positions[0] < 0.9 * positions[1]
+    assert [c.ids for c in together] == [c.ids for c in completions]
+    for mine, theirs in zip(together, completions, strict=True):
+        assert mine.log_probs == pytest.approx(theirs.log_probs, abs=1e-4)
 
 
 @pytest.mark.parametrize("most", [3, 1])

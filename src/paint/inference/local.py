@@ -10,21 +10,20 @@ finished row leaves the batch, and a waiting one takes its place.
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from inspect import signature
 from itertools import takewhile
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers import Cache
 
 from paint.core.device import float64_device
 from paint.core.display import Display
 from paint.core.errors import NonFiniteError
+from paint.inference.batch import Batch, Group, Row, new_cache, pack, side_by_side
 from paint.inference.engine import Completion, Engine, EngineError, OnCompletion, Sampling
 from paint.inference.factory import EngineSetup
 from paint.models.attention import grouped_query_decode
@@ -39,37 +38,6 @@ REFILL = 4
 
 LIKELIEST = 256
 """Number of likeliest tokens in which top-p is searched first."""
-
-
-@dataclass(frozen=True)
-class _Row:
-    """An unfinished completion, and the uniform numbers by which its tokens are drawn."""
-
-    index: int
-    prompt: tuple[int, ...]
-    uniforms: list[float] = field(default_factory=list)
-    ids: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-
-    @property
-    def text(self) -> tuple[int, ...]:
-        return (*self.prompt, *self.ids)
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Rows of a batch, left-padded.
-
-    Attributes:
-        logits: of every row's next token (b v).
-        mask: 1 where a position of the cache holds a token of the row (b t).
-        cache: keys and values of these positions.
-    """
-
-    rows: list[_Row]
-    logits: Float[Tensor, "b v"]
-    mask: Int[Tensor, "b t"]
-    cache: DynamicCache
 
 
 class LocalEngine(Engine):
@@ -97,7 +65,7 @@ class LocalEngine(Engine):
         was_training = self.policy.model.training
         self.policy.model.eval()
         try:
-            with torch.no_grad(), gather_parameters(self.policy.base), grouped_query_decode():
+            with torch.no_grad(), gather_parameters(self.policy.base):
                 self._write(prompts, sampling, seeds, finished)
         finally:
             self.policy.model.train(was_training)
@@ -107,8 +75,8 @@ class LocalEngine(Engine):
 
         Each step must run within ``torch.no_grad()``, with the weights that are to be used.
         """
-        row = _Row(0, tuple(prompt), _uniforms(seed, sampling))
-        batch: _Batch | None = self._read([row], None)
+        row = Row(0, tuple(prompt), _uniforms(seed, sampling))
+        batch: Batch | None = self._read([row], None)
         while batch:
             batch = self._decode(batch, _draw(batch, sampling), sampling, lambda *_: None)
             yield row.ids[-1]
@@ -121,12 +89,12 @@ class LocalEngine(Engine):
         finished: OnCompletion,
     ) -> None:
         # Sort prompts by length, for little padding, and equal prompts next to each other.
-        rows = (_Row(i, tuple(prompt)) for i, prompt in enumerate(prompts))
+        rows = (Row(i, tuple(prompt)) for i, prompt in enumerate(prompts))
         waiting = deque(sorted(rows, key=lambda row: (-len(row.prompt), row.prompt)))
         # A rank may have no row of a last batch.
         beginning = self._read_beginning([row.prompt for row in waiting]) if waiting else None
-        batch: _Batch | None = None
-        started: dict[int, _Row] = {}
+        batch: Batch | None = None
+        started: dict[int, Row] = {}
         finished_tokens = 0
 
         def hand_over(index: int, completion: Completion) -> None:
@@ -137,7 +105,8 @@ class LocalEngine(Engine):
 
         while waiting or batch:
             new, free = [], self.batch_size - len(started)
-            if waiting and (not batch or (free * REFILL >= self.batch_size and _is_plain(batch))):
+            can_refill = batch and batch.groups[0].is_growing and free * REFILL >= self.batch_size
+            if waiting and (not batch or can_refill):
                 new = [waiting.popleft() for _ in range(min(free, len(waiting)))]
                 for row in new:
                     started[row.index] = row
@@ -168,20 +137,24 @@ class LocalEngine(Engine):
 
     def _advance(
         self,
-        batch: _Batch | None,
-        new: list[_Row],
-        beginning: DynamicCache | None,
+        batch: Batch | None,
+        new: list[Row],
+        beginning: Cache | None,
         sampling: Sampling,
         finished: OnCompletion,
-    ) -> _Batch | None:
+    ) -> Batch | None:
         """Read new rows into the batch, and decode one token of every row."""
         if new:
             read = self._read(new, beginning)
-            batch = _joined(batch, read) if batch else read
+            if batch:
+                logits = torch.cat([batch.logits, read.logits])
+                batch = Batch([*batch.groups, *read.groups], logits)
+            else:
+                batch = read
         assert batch is not None
         return self._decode(batch, _draw(batch, sampling), sampling, finished)
 
-    def _read_beginning(self, prompts: Sequence[tuple[int, ...]]) -> DynamicCache | None:
+    def _read_beginning(self, prompts: Sequence[tuple[int, ...]]) -> Cache | None:
         """Prefill the common prefix of all prompts; None if it is short or cannot be shared."""
         first, last = min(prompts), max(prompts)  # all others lie between them
         shared = list(takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
@@ -190,34 +163,39 @@ class LocalEngine(Engine):
             return None
 
         ids = torch.tensor([first[:length]], device=self.policy.device)
-        batch = self._forward([], ids, torch.ones_like(ids), self._new_cache())
-        return batch.cache if _is_plain(batch) else None
+        group = Group([], torch.ones_like(ids), new_cache(self.policy.base.config))
+        self._forward(ids, group.mask.cumsum(-1) - 1, group.mask, group.cache)
+        return group.cache if group.is_growing else None
 
-    def _read(self, rows: list[_Row], beginning: DynamicCache | None) -> _Batch:
+    def _read(self, rows: list[Row], beginning: Cache | None) -> Batch:
         """Prefill the texts of rows, each distinct text once."""
-        prompts = list(dict.fromkeys(row.text for row in rows))
+        texts = list(dict.fromkeys(row.text for row in rows))
         start = beginning.get_seq_length() if beginning else 0
-        cache = self._new_cache()
+        cache = new_cache(self.policy.base.config)
         if beginning:
             for layer, (keys, values, _) in enumerate(beginning):
-                sizes = len(prompts), -1, -1, -1
+                sizes = len(texts), -1, -1, -1
                 cache.update(keys.expand(sizes), values.expand(sizes), layer)
 
-        width = max(map(len, prompts)) - start
-        gaps = [start + width - len(prompt) for prompt in prompts]
+        width = max(map(len, texts)) - start
+        gaps = [start + width - len(text) for text in texts]
         filler = self.policy.tokenizer.pad_token_id or 0
-        ids = [[filler] * gap + list(p[start:]) for gap, p in zip(gaps, prompts, strict=True)]
-        mask = [[1] * start + [0] * gap + [1] * (width - gap) for gap in gaps]
-        device = self.policy.device
-        batch = self._forward(
-            [], torch.tensor(ids, device=device), torch.tensor(mask, device=device), cache
-        )
-        places = {prompt: place for place, prompt in enumerate(prompts)}
-        return _selected(batch, rows, [places[row.text] for row in rows])
+        ids = [[filler] * gap + list(t[start:]) for gap, t in zip(gaps, texts, strict=True)]
+        filled = [[1] * start + [0] * gap + [1] * (width - gap) for gap in gaps]
+        mask = torch.tensor(filled, device=self.policy.device)
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, start:]
+        logits = self._forward(torch.tensor(ids, device=mask.device), positions, mask, cache)
+        if len(texts) == len(rows):
+            return Batch([Group(rows, mask, cache)], logits)
+
+        places = {text: place for place, text in enumerate(texts)}
+        index = torch.tensor([places[row.text] for row in rows], device=mask.device)
+        cache.reorder_cache(index)
+        return Batch([Group(rows, mask[index], cache)], logits[index])
 
     def _decode(
-        self, batch: _Batch, tokens: Int[Tensor, " b"], sampling: Sampling, finished: OnCompletion
-    ) -> _Batch | None:
+        self, batch: Batch, tokens: Int[Tensor, " b"], sampling: Sampling, finished: OnCompletion
+    ) -> Batch | None:
         """Append these tokens, hand over finished rows, and decode the others."""
         log_probs = batch.logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0].tolist()
         if not all(map(math.isfinite, log_probs)):
@@ -226,47 +204,63 @@ class LocalEngine(Engine):
                 "train.learning_rate"
             )
 
-        end_ids, active = set(self.policy.end_ids), []
-        for place, (row, token) in enumerate(zip(batch.rows, tokens.tolist(), strict=True)):
-            row.ids.append(token)
-            row.log_probs.append(log_probs[place])
-            has_ended = token in end_ids
-            if has_ended or len(row.ids) == sampling.max_new_tokens:
-                truncated = not has_ended
-                finished(row.index, Completion(tuple(row.ids), tuple(row.log_probs), truncated))
-            else:
-                active.append(place)
+        end_ids, draws = set(self.policy.end_ids), zip(tokens.tolist(), log_probs, strict=True)
+        for group in batch.groups:
+            kept = []
+            for place, row in enumerate(group.rows):
+                token, log_prob = next(draws)
+                row.ids.append(token)
+                row.log_probs.append(log_prob)
+                has_ended = token in end_ids
+                if has_ended or len(row.ids) == sampling.max_new_tokens:
+                    truncated = not has_ended
+                    finished(row.index, Completion(tuple(row.ids), tuple(row.log_probs), truncated))
+                else:
+                    kept.append(place)
+            group.keep(kept)
 
-        if not active:
+        groups = [group for group in batch.groups if group.rows]
+        if not groups:
             return None
-        if len(active) < len(batch.rows):
-            batch = _selected(batch, [batch.rows[place] for place in active], active)
-            tokens = tokens[active]
-        mask = pad(batch.mask, (0, 1), value=1)
-        return self._forward(batch.rows, tokens[:, None], mask, batch.cache)
+
+        packs = self._packs and groups[0].is_growing
+        groups = pack(groups, into_one=not packs)
+        for group in groups:
+            group.mask = pad(group.mask, (0, 1), value=1)
+        rows = [row for group in groups for row in group.rows]
+        ids = torch.tensor([[row.ids[-1]] for row in rows], device=tokens.device)
+        positions = torch.tensor([[len(row) - 1] for row in rows], device=tokens.device)
+        mask, cache = side_by_side(groups) if packs else (groups[0].mask, groups[0].cache)
+        return Batch(groups, self._forward(ids, positions, mask, cache))
 
     def _forward(
         self,
-        rows: list[_Row],
         ids: Int[Tensor, "b n"],
-        mask: Int[Tensor, "b t"],
-        cache: DynamicCache,
-    ) -> _Batch:
-        """Run the model on n more tokens of every row; mask includes them."""
+        positions: Int[Tensor, "b n"],
+        mask: Int[Tensor, "b t"] | Bool[Tensor, "b 1 1 t"],
+        cache: Cache,
+    ) -> Float[Tensor, "b v"]:
+        """Run the model on n more tokens of every row, which mask includes."""
         decoder = self.policy.base.get_decoder()
         parameters = signature(decoder.forward).parameters
         # Since transformers 5.24 it is called cache, and the old name warns.
         options: dict[str, Any] = {"cache" if "cache" in parameters else "past_key_values": cache}
         if "position_ids" in parameters:
-            options["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        states = decoder(
-            input_ids=ids, attention_mask=mask, use_cache=True, **options
-        ).last_hidden_state
+            options["position_ids"] = positions
+        with grouped_query_decode():
+            states = decoder(
+                input_ids=ids, attention_mask=mask, use_cache=True, **options
+            ).last_hidden_state
         # Only the last state, without its token dimension: torch would copy the head for each row.
-        return _Batch(rows, self.policy.lm_head(states[:, -1]).float(), mask, cache)
+        logits: Tensor = self.policy.lm_head(states[:, -1])
+        return logits.float()
 
-    def _new_cache(self) -> DynamicCache:
-        return DynamicCache(config=self.policy.base.config)
+    @property
+    def _packs(self) -> bool:
+        """Whether the model's attention is grouped_query_decode's, which takes several groups."""
+        base = self.policy.base
+        is_ours: bool = base.config._attn_implementation == "sdpa"
+        return is_ours and base._supports_attention_backend
 
 
 class MergedEngine(LocalEngine):
@@ -288,49 +282,13 @@ class MergedEngine(LocalEngine):
             super().stream(prompts, sampling, seeds, finished)
 
 
-def _is_plain(batch: _Batch) -> bool:
-    """Whether every layer caches keys and values of every position, so that batches can be joined.
-
-    Layers with a sliding window or a recurrent state do not; their rows stay in one batch.
-    """
-    return all(type(layer) is DynamicLayer for layer in batch.cache.layers)
-
-
-def _selected(batch: _Batch, rows: list[_Row], places: list[int]) -> _Batch:
-    """Select places of a batch for these rows, and drop columns that none of them uses."""
-    index = torch.tensor(places, device=batch.mask.device)
-    mask = batch.mask[index]
-    batch.cache.reorder_cache(index)
-    if _is_plain(batch) and (empty := int(mask.any(0).int().argmax())):
-        mask = mask[:, empty:]
-        for layer in batch.cache.layers:
-            layer.keys, layer.values = layer.keys[:, :, empty:], layer.values[:, :, empty:]
-    return _Batch(rows, batch.logits[index], mask, batch.cache)
-
-
-def _joined(old: _Batch, new: _Batch) -> _Batch:
-    """Join two batches; the narrower one is padded on the left."""
-    width = max(old.mask.shape[1], new.mask.shape[1])
-    left = [width - batch.mask.shape[1] for batch in (old, new)]
-
-    def widened(parts: Sequence[Tensor]) -> Tensor:
-        return torch.cat([pad(p, (0, 0, n, 0)) for n, p in zip(left, parts, strict=True)])
-
-    for mine, others in zip(old.cache.layers, new.cache.layers, strict=True):
-        mine.keys = widened([mine.keys, others.keys])
-        mine.values = widened([mine.values, others.values])
-    mask = widened([batch.mask[..., None] for batch in (old, new)])[..., 0]
-    logits = torch.cat([old.logits, new.logits])
-    return _Batch([*old.rows, *new.rows], logits, mask, old.cache)
-
-
 def _uniforms(seed: int, sampling: Sampling) -> list[float]:
     generator = torch.Generator().manual_seed(seed)
     uniforms: list[float] = torch.rand(sampling.max_new_tokens, generator=generator).tolist()
     return uniforms
 
 
-def _draw(batch: _Batch, sampling: Sampling) -> Int[Tensor, " b"]:
+def _draw(batch: Batch, sampling: Sampling) -> Int[Tensor, " b"]:
     """Draw each row's next token by inverting its distribution at the next uniform number."""
     if sampling.temperature == 0:
         return batch.logits.argmax(-1)

@@ -31,6 +31,29 @@ def grouped_query_decode() -> Iterator[None]:
 def _attention(
     module: torch.nn.Module,
     query: Float[Tensor, "b heads n d"],
+    key: Tensor | list[Tensor],
+    value: Tensor | list[Tensor],
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Float[Tensor, "b n heads d_value"], None]:
+    """Attention of all rows; lists have a tensor for each group of rows (paint.inference.batch).
+
+    The mask of a narrower group has the group's positions first.
+    """
+    if isinstance(key, Tensor) and isinstance(value, Tensor):
+        return _one_group(module, query, key, value, attention_mask, **options)
+    sizes = [len(part) for part in key]
+    assert attention_mask is not None
+    parts = zip(query.split(sizes), key, value, attention_mask.split(sizes), strict=True)
+    mixed = [
+        _one_group(module, q, k, v, m[..., : k.shape[2]], **options)[0] for q, k, v, m in parts
+    ]
+    return torch.cat(mixed), None
+
+
+def _one_group(
+    module: torch.nn.Module,
+    query: Float[Tensor, "b heads n d"],
     key: Float[Tensor, "b groups t d"],
     value: Float[Tensor, "b groups t d_value"],
     attention_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None,
