@@ -149,8 +149,9 @@ def test_contamination_counts_training_problems_in_benchmarks(
     repeated = replace(found, benchmarks=[Benchmark("own", problems[:3])])
     (line,) = card._contamination(config, facts, [repeated])
     assert line.startswith("- own: 3 of 40 training problems")
-    (line,) = card._contamination(config, facts | {"problems": "other"}, [repeated])
-    assert "have changed" in line
+    warning, _, line = card._contamination(config, facts | {"problems": "other"}, [repeated])
+    assert "other rows" in warning
+    assert "3 of 40" in line
 
 
 def test_hub_entries_are_those_of_complete_hub_benchmarks(
