@@ -171,18 +171,19 @@ def _text(export: Export, figures: Sequence[Figures], license: str | None) -> li
 
 def _usage(export: Export, base: str) -> list[str]:
     """Code that loads the folder."""
-    loader, library = "AutoModelForCausalLM", "transformers"
+    loader = "AutoModelForCausalLM"
+    imports = [f"from transformers import {loader}, AutoTokenizer"]
     server = f"vllm serve {export.name}"
     if not export.merged:
-        loader, library = "AutoPeftModelForCausalLM", "peft"
+        loader = "AutoPeftModelForCausalLM"
+        imports = [f"from peft import {loader}", "from transformers import AutoTokenizer"]
         server = (
             f"vllm serve {base} --enable-lora --max-lora-rank {export.config.model.lora_rank} "
             f"--lora-modules trained={export.name}"
         )
     return [
         "```python",
-        f"from {library} import {loader}",
-        "from transformers import AutoTokenizer",
+        *imports,
         "",
         f'model = {loader}.from_pretrained("{export.name}")',
         f'tokenizer = AutoTokenizer.from_pretrained("{export.name}")',
