@@ -1,4 +1,4 @@
-"""docs/getting-started/notebook.md, executed as printed by a real notebook kernel."""
+"""The notebooks: docs/getting-started/notebook.md as printed, and examples/first-look.ipynb."""
 
 import os
 import re
@@ -9,23 +9,28 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/getting-started/notebook.md"
+FIRST_LOOK = ROOT / "examples/first-look.ipynb"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # of the notebook's libraries
+]
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of the notebook's libraries
-def test_notebook_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+@pytest.fixture(autouse=True)
+def kernel_finds_paint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "PYTHONPATH", str(ROOT / "src") + os.pathsep + os.environ.get("PYTHONPATH", "")
     )
+
+
+def test_notebook_page_runs_as_printed(tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(block) for block in blocks]
-    nbclient.NotebookClient(
-        notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}
-    ).execute()
+    results = _results(notebook, tmp_path)
 
-    results = [_result(cell) for cell in notebook.cells]
     assert "<td>" in results[0]["text/html"]  # metrics
     assert results[2]["text/html"].count("<tr") == 6  # tokens: a head and five rows
     assert results[3]["text/html"].startswith("<iframe srcdoc=")
@@ -33,12 +38,34 @@ def test_notebook_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.Monke
     assert "right" in results[5]["text/plain"]  # rewards by a function of the notebook
     assert "Error" not in results[5]["text/plain"]
     assert results[6]["text/html"].count("<tr") == 3  # comparisons of two runs with the base
-    for cell in notebook.cells:  # progress is lines, not a table drawn over and over
-        assert len(cell.outputs) < 60
     assert (tmp_path / "runs/callback/checkpoints").is_dir()
 
 
-def _result(cell: Any) -> dict[str, str]:
-    """The displayed value of a cell, by type."""
-    found = [output.data for output in cell.outputs if output.output_type == "execute_result"]
-    return dict(found[0]) if found else {}
+def test_first_look_runs_and_is_stored_without_outputs(tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    notebook = nbformat.read(FIRST_LOOK, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    results = [result for result in _results(notebook, tmp_path) if result]
+
+    metrics, tokens, page, table, comparisons, samples = results
+    assert metrics["text/html"].count("<tr") == 2 + 8  # steps, below two lines of names
+    assert tokens["text/html"].count("<tr") == 1 + 8
+    assert page["text/html"].startswith("<iframe srcdoc=")
+    assert table["text/html"].count("avg_at_k") == 3  # the base and two checkpoints
+    assert comparisons["text/html"].count("<tr") == 1 + 2
+    assert samples["text/html"].count("<tr") == 1 + 5
+
+
+def _results(notebook: Any, folder: Path) -> list[dict[str, str]]:
+    """The displayed value of each code cell, by type, after all have run in the folder."""
+    nbclient = pytest.importorskip("nbclient")
+    nbclient.NotebookClient(
+        notebook, timeout=300, resources={"metadata": {"path": str(folder)}}
+    ).execute()
+    results = []
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert len(cell.outputs) < 60  # progress is lines, not a table drawn over and over
+            shown = [o.data for o in cell.outputs if o.output_type == "execute_result"]
+            results.append(dict(shown[0]) if shown else {})
+    return results
