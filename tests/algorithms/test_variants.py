@@ -1,5 +1,7 @@
 """The switches of the paper and the controls: each does what it says, in real steps on the demo."""
 
+import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 import torch
 
 from paint.algorithms.paint import select_reference
+from paint.config.recipe import find_recipe, shipped_recipes
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
 from paint.data.problems import DataError, Problem, batch_indices
@@ -40,6 +43,22 @@ def run(folder: Path, config: Config) -> tuple[list[dict[str, Any]], dict[str, f
 @pytest.fixture(scope="module")
 def by_id(problems: list[Problem]) -> dict[str, Problem]:
     return {p.id: p for p in problems[:PROBLEMS]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [name for name in shipped_recipes() if re.match(r"paint-(?!qwen)", name)]
+)
+def test_shipped_variant_is_short_and_trains_on_demo(tmp_path: Path, name: str) -> None:
+    text = find_recipe(name).read_text()
+    assert len([line for line in text.splitlines() if line and line[0] != "#"]) <= 15
+    train(
+        changed("demo-paint", {"train": {"steps": 2, "batch_size": 16}}, tomllib.loads(text)),
+        tmp_path / "run",
+    )
+    losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
+    assert len(losses) == 2
+    assert all(0 < abs(loss) < 1 for loss in losses)
 
 
 @pytest.mark.parametrize("shown", ["own", "none", "other", "answer", "wrong_answer"])

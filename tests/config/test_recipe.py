@@ -24,6 +24,8 @@ SHIPPED = list(product(METHODS, MODELS))
 NAMED = [f"{method}-{model}" for method, model in SHIPPED] + ["demo-grpo-long"]
 NAMED += [f"demo-{method}" for method in METHODS]
 
+VARIANTS = ["paint-on-correct"]  # docs/how-to/variants.md
+
 Sourced = dict[str, tuple[Any, str]]
 """Settings by name, each with its value and the place in the source that gives it."""
 
@@ -164,7 +166,7 @@ def differing(a: Config, b: Config) -> set[str]:
 
 
 def test_shipped_recipes_cover_every_method_and_model() -> None:
-    assert set(shipped_recipes()) == {*NAMED, "paint", "opsd"}
+    assert set(shipped_recipes()) == {*NAMED, *VARIANTS, "paint", "opsd"}
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -33,6 +33,7 @@ from paint.training.train_step import (
     generate_rollouts,
     update,
 )
+from paint.training.weighting import token_factors, weigh_by_verdict
 
 MASKED_SOURCES = ("own", "other")
 # Context sources that are masked; all others are shown in full.
@@ -53,6 +54,10 @@ def paint_step(
     if setup.config.teacher.reason_first:
         with clock("rationale"):
             rollouts = write_rationales(setup, rollouts, step_index)
+
+    if setup.config.objective.uses_verdicts:
+        with clock("reward"):
+            rollouts = weigh_by_verdict(setup, rollouts)
 
     with clock("loss"):
         scored = accumulate(setup, rollouts, partial(score_rollouts, setup))
@@ -190,6 +195,7 @@ def score_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, d
         completion_lengths(rollouts),
         config.objective.resolve(config.rollout.temperature),
         tokens=completion_ids(rollouts, student_hidden.device),
+        factors=token_factors(rollouts, student_hidden.device),
         teacher_lm_head=setup.teacher.lm_head,
     )
     return loss.value, {"loss": loss.per_token, **loss.stats}

@@ -536,11 +536,8 @@ class Config:
         if not algorithm.needs_context:
             self._refuse_distillation_settings()
 
-        for is_used, what in (
-            (algorithm.needs_grades, f"train.method {method}"),
-            (bool(self.validation.path), "validation.path"),
-        ):
-            if is_used and self.grading.grader == "none":
+        for what in (self.needs_grades, "validation.path" if self.validation.path else ""):
+            if what and self.grading.grader == "none":
                 raise ConfigError(
                     f'grading.grader must not be "none" with {what}, which needs grades'
                 )
@@ -593,6 +590,13 @@ class Config:
         return self.algorithm.needs_rollouts or bool(self.validation.path)
 
     @property
+    def needs_grades(self) -> str:
+        """The settings by which the training needs grades; empty if it needs none."""
+        if self.algorithm.needs_grades:
+            return f"train.method {format_value(self.train.method)}"
+        return "objective.correct_weight and wrong_weight" if self.objective.uses_verdicts else ""
+
+    @property
     def needed_fields(self) -> dict[str, str]:
         """Of solution and answer, those that every problem must have, each with what needs it."""
         algorithm, source = self.algorithm, self.context.source
@@ -603,8 +607,9 @@ class Config:
             needed["solution"] = method
         elif algorithm.needs_context and source in ("own", "other"):
             needed["solution"] = shown
-        if algorithm.needs_grades and self.grading.needs_answer:
-            needed["answer"] = f"{method} with grading.grader {format_value(self.grading.grader)}"
+        if self.needs_grades and self.grading.needs_answer:
+            grader = format_value(self.grading.grader)
+            needed["answer"] = f"{self.needs_grades} with grading.grader {grader}"
         elif algorithm.needs_context and source in ("answer", "wrong_answer"):
             needed["answer"] = shown
         return needed
@@ -617,6 +622,9 @@ class Config:
             ("context.source", self.context.source, "own"),
             ("context.wording", self.context.wording, "as_shown"),
             ("objective.divergence", self.objective.divergence, "forward_kl"),
+            ("objective.correct_weight", self.objective.correct_weight, 1.0),
+            ("objective.wrong_weight", self.objective.wrong_weight, 1.0),
+            ("objective.position_weights", self.objective.position_weights, "uniform"),
         )
         for name, value, default in settings:
             if value != default:

@@ -92,13 +92,14 @@ def fused_paint_loss(
     reduction: Reduction = "completion",
     skip_tokens: int = 0,
     tokens: Int[Tensor, "n"] | None = None,
+    factors: Float[Tensor, "n"] | None = None,
     teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
     impl: Impl = "auto",
     chunk_tokens: int | None = None,
 ) -> Loss:
     """Compute paint_loss of lm_head(student_hidden), lm_head(teacher_hidden), chunk by chunk.
 
-    The options, value, per-token values and statistics are those of paint_loss (paper: Eq.
+    The options, factors, value, per-token values and statistics are those of paint_loss (paper: Eq.
     main_loss, Algorithm adaptive_opsd). The gradient reaches student_hidden, and the head if it is
     trained; the teacher gets none. teacher_lm_head is a separate head for the teacher, if its head
     is not the trained one.
@@ -131,6 +132,7 @@ def fused_paint_loss(
         lengths,
         options,
         tokens=tokens,
+        factors=factors,
         teacher_lm_head=teacher_lm_head,
         chunk_tokens=chunk_tokens,
     )
@@ -144,6 +146,7 @@ def loss_from_hidden(
     options: ObjectiveConfig,
     *,
     tokens: Int[Tensor, "n"] | None = None,
+    factors: Float[Tensor, "n"] | None = None,
     teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
     chunk_tokens: int | None = None,
 ) -> Loss:
@@ -169,10 +172,12 @@ def loss_from_hidden(
             nn.functional.linear(hidden.to(dtype), w.to(dtype), None if b is None else b.to(dtype))
             for hidden, (w, b) in ((student_hidden, head), (teacher_hidden, teacher_head))
         )
-        return loss.loss_from_logits(student_logits, teacher_logits, lengths, options, tokens)
+        return loss.loss_from_logits(
+            student_logits, teacher_logits, lengths, options, tokens, factors
+        )
 
     hidden, heads = (student_hidden, teacher_hidden), (head, teacher_head)
-    return _visit_chunks(hidden, heads, lengths, tokens, chunk_tokens, options)
+    return _visit_chunks(hidden, heads, lengths, tokens, factors, chunk_tokens, options)
 
 
 def _visit_chunks(
@@ -180,6 +185,7 @@ def _visit_chunks(
     heads: tuple[Head, Head],
     lengths: Sequence[int],
     tokens: Tensor | None,
+    factors: Tensor | None,
     chunk_tokens: int,
     options: ObjectiveConfig,
 ) -> Loss:
@@ -194,6 +200,7 @@ def _visit_chunks(
         lengths, reduction=options.reduction, skip_tokens=options.skip_tokens
     )
     weights = weights.to(_wide(student_hidden)).to(student_hidden.device)
+    scales = weights if factors is None else weights * factors  # of the gradients
     inputs = {
         name: value
         for name, value in {"hidden": student_hidden, "weight": weight, "bias": bias}.items()
@@ -226,7 +233,7 @@ def _visit_chunks(
         for name, values in metrics.items():
             columns.setdefault(name, torch.empty_like(weights))[where] = values
         if slope is not None:
-            states, scale = student_hidden[where], weights[where]
+            states, scale = student_hidden[where], scales[where]
             _add_gradients(gradients, where, slope, states, weight, scale, sign=sign)
 
     select_none = partial(torch.zeros_like, dtype=torch.bool)
@@ -253,6 +260,8 @@ def _visit_chunks(
                 visit(piece, select_all)
 
         per_token = columns.pop("per_token")
+        if factors is not None:
+            per_token = per_token * factors
         value = (weights * per_token).sum()
     value = _KnownGradients.apply(value, tuple(gradients.values()), *inputs.values())  # type: ignore[no-untyped-call]
     return Loss(value, per_token, columns)

@@ -170,7 +170,7 @@ class Loss:
     """Loss and its per-token statistics. Only value carries a gradient; the others are detached.
 
     value            Σ_n token_weights_n per_token_n, nats
-    per_token        the clipped divergence, or its estimate by the sampled token
+    per_token        the clipped divergence, or its estimate by the sampled token, times its factor
     stats            floating point, one value a token
       kl               the divergence without the clip: never negative (except sampled_token), while
                        the loss may be
@@ -202,6 +202,7 @@ def paint_loss(
     reduction: Reduction = "completion",
     skip_tokens: int = 0,
     tokens: Int[Tensor, "n"] | None = None,
+    factors: Float[Tensor, "n"] | None = None,
 ) -> Loss:
     """PAINT loss of a batch of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
 
@@ -214,7 +215,8 @@ def paint_loss(
     as the target unchanged. The gradient reaches student_logits through D's second argument alone,
     not through target or selection. Half precision is computed in float32. The first skip_tokens of
     a completion have weight 0 and are not selected; their stats are computed. Passing the sampled
-    tokens adds their log-probabilities to the stats.
+    tokens adds their log-probabilities to the stats. factors multiply the loss of each token, and
+    nothing else; None: 1.
 
     D is one of divergence or, with divergence sampled_token, a policy gradient on the sampled
     tokens ŷ_n (paper: appendix 'Training Algorithm', which names 'sampled-token objectives' and
@@ -239,7 +241,7 @@ def paint_loss(
         reduction=reduction,
         skip_tokens=skip_tokens,
     )
-    return loss_from_logits(student_logits, teacher_logits, lengths, options, tokens)
+    return loss_from_logits(student_logits, teacher_logits, lengths, options, tokens, factors)
 
 
 def loss_from_logits(
@@ -248,6 +250,7 @@ def loss_from_logits(
     lengths: Lengths,
     options: ObjectiveConfig,
     tokens: Int[Tensor, "n"] | None = None,
+    factors: Float[Tensor, "n"] | None = None,
 ) -> Loss:
     """paint_loss with its options as an ObjectiveConfig with a numerical temperature."""
     vocabulary, teacher_vocabulary = student_logits.shape[-1], teacher_logits.shape[-1]
@@ -274,6 +277,8 @@ def loss_from_logits(
     divergence = find_divergence(options.divergence)
     terms = divergence_terms(target_log_probs, student_log_probs, divergence, tokens)
     per_token, kept = clipped_sum(terms, options.clip, options.clip_mode)
+    if factors is not None:
+        per_token = per_token * factors
     weights = token_weights(lengths, reduction=options.reduction, skip_tokens=options.skip_tokens)
     value = (weights.to(dtype).to(per_token.device) * per_token).sum()
 

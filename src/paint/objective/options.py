@@ -52,6 +52,13 @@ class ObjectiveConfig(Section):
     """First tokens of every completion that are left out of the loss, of every method, at least 0.
     Where one view thinks and the other does not, the first token is where they differ most (ours;
     paper: none)."""
+    correct_weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
+    """Weight of the completions that the grader accepts, at least 0. The loss is the weighted mean;
+    a step in which no completion has a weight updates nothing (ours; paper: verdicts are not
+    used)."""
+    wrong_weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
+    """Weight of all other completions, at least 0: with 0, only correct ones are learned from
+    (ours; paper: verdicts are not used)."""
     impl: Impl = "auto"
     """What computes the loss (paint.objective.fused): auto takes triton on a GPU where its kernels
     can be built (a C compiler and Python's headers are needed) and chunked elsewhere; reference
@@ -82,6 +89,11 @@ class ObjectiveConfig(Section):
         if self.temperature is not None:
             return self
         return replace(self, temperature=rollout_temperature)
+
+    @property
+    def uses_verdicts(self) -> bool:
+        """Whether the weight of a completion depends on its verdict."""
+        return self.correct_weight != 1 or self.wrong_weight != 1
 
     @property
     def loss_temperature(self) -> float:

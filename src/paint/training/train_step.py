@@ -181,8 +181,10 @@ def update(setup: Setup, step_index: int) -> float:
             f"model.dtype float32"
         )
 
+    # Where no completion has a weight, momentum alone would still move the student.
+    is_empty = config.objective.uses_verdicts and norm == 0
     for group in setup.optimizer.param_groups:
-        group["lr"] = learning_rate(config.train, step_index)
+        group["lr"] = 0.0 if is_empty else learning_rate(config.train, step_index)
     setup.optimizer.step()
     setup.optimizer.zero_grad()
     setup.teacher.follow()

@@ -365,6 +365,13 @@ def log_step(
             f"{metrics['off_policy_kl']:.2g} nats, over {OFF_POLICY_KL_WARNING:g}; lower "
             f"rollout.off_policy_steps or train.learning_rate"
         )
+    if metrics.get("loss_weight") == 0:
+        display.note(
+            f"step {step_number}: no completion has a weight, and nothing was updated; "
+            f"{sum(grade.correct for grade in grades)} of {len(grades)} are correct "
+            f"(objective.correct_weight {options.correct_weight:g}, wrong_weight "
+            f"{options.wrong_weight:g})"
+        )
     if failed := [i for i, grade in enumerate(grades) if grade.failed]:
         first = failed[0]
         display.note(

@@ -1,0 +1,81 @@
+"""Steps whose completions are weighted by their verdicts."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.config.run_folder import read_metrics
+from paint.config.schema import Config, ConfigError
+from paint.training.rollouts import Rollout
+from paint.training.train_step import Setup
+from paint.training.trainer import train
+from paint.training.weighting import weigh_by_verdict
+from runs import adapter, assert_same, changed, stored
+
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 60, "batch_size": 8},
+    "train": {"steps": 1, "batch_size": 8, "micro_batch_size": 3, "checkpoint_every": 1},
+}
+
+
+def small(**objective: float) -> Config:
+    return changed("demo-paint", SMALL, {"objective": objective})
+
+
+def test_train_wrong_weight_zero_learns_from_correct_completions(tmp_path: Path) -> None:
+    train(small(), tmp_path / "all")
+    train(small(wrong_weight=0.0), tmp_path / "correct")
+    rows = stored(tmp_path / "all")
+    correct = [row["loss"] for row in rows if row["correct"]]
+    assert 0 < len(correct) < len(rows)
+
+    (metrics,) = read_metrics(tmp_path / "correct")
+    assert metrics["loss"] == pytest.approx(sum(correct) / len(correct), rel=1e-5)
+    assert metrics["loss_weight"] == pytest.approx(1)
+    weights = [row["loss_weight"] for row in stored(tmp_path / "correct")]
+    share = len(rows) / len(correct)
+    assert weights == pytest.approx([share * row["correct"] for row in rows])
+    (plain,) = read_metrics(tmp_path / "all")
+    assert metrics["kl"] == plain["kl"]
+    assert metrics["gradient_norm"] != plain["gradient_norm"]
+
+
+def test_train_step_without_weight_updates_nothing_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = iter((1, 0))
+
+    def weigh(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        share = next(steps)
+        return [
+            replace(r, metrics={**r.metrics, "loss_weight": share * r.metrics["loss_weight"]})
+            for r in weigh_by_verdict(setup, rollouts)
+        ]
+
+    monkeypatch.setattr("paint.algorithms.paint.weigh_by_verdict", weigh)
+    config = changed("demo-paint", SMALL, {"train": {"steps": 2}, "objective": {"wrong_weight": 2}})
+    train(config, tmp_path / "run")
+    assert [row["gradient_norm"] > 0 for row in read_metrics(tmp_path / "run")] == [True, False]
+    # Momentum of the first step moves nothing in the second.
+    assert_same(adapter(tmp_path / "run", 1), adapter(tmp_path / "run", 2))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "has a weight" in line]
+    assert [line[:7] for line in lines] == ["step 2:"]
+
+
+def test_config_verdict_weights_need_gold_answers_of_graders_that_compare() -> None:
+    for grader, needs in (("math", True), ("mine:grade", False)):
+        config = changed(
+            "demo-paint", {"objective": {"wrong_weight": 0.0}, "grading": {"grader": grader}}
+        )
+        assert ("answer" in config.needed_fields) == needs
+
+
+def test_config_verdict_weights_without_grades_or_teacher_are_refused() -> None:
+    with pytest.raises(ConfigError, match="wrong_weight, which needs grades"):
+        changed("demo-paint", {"objective": {"wrong_weight": 0}, "grading": {"grader": "none"}})
+    with pytest.raises(ConfigError, match=r"wrong_weight must be 1.*distillation"):
+        changed("demo-sft", {"objective": {"wrong_weight": 0.0}})
