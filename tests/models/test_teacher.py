@@ -121,7 +121,7 @@ def test_ema_teacher_averages_updates_not_factors(
     path = [factors(policy)]
     for seed in range(4):
         move(policy, seed)
-        teacher.follow()
+        teacher.follow(1)
         path.append(factors(policy))
 
     scale = DEMO.lora_alpha / DEMO.lora_rank
@@ -159,11 +159,27 @@ def test_ema_teacher_starts_at_loaded_adapter(
 
 
 @pytest.mark.parametrize("config", [DEMO, FULL])
+def test_ema_teacher_without_memory_is_student_of_last_due_step(config: Any) -> None:
+    policy = load_policy(config, seed=0)
+    teacher = open_teacher(policy, TeacherConfig(weights="ema", decay=0.0, every=3))
+    students = [hidden(policy)]
+    for steps in range(1, 8):
+        move(policy, steps)
+        teacher.follow(steps)
+        students.append(hidden(policy))
+        with teacher.view():
+            torch.testing.assert_close(
+                hidden(policy), students[steps // 3 * 3], rtol=1e-4, atol=1e-4
+            )
+    assert (students[6] - students[7]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("config", [DEMO, FULL])
 def test_live_teacher_is_student_without_gradient(config: Any) -> None:
     policy = load_policy(config, seed=0)
     teacher = open_teacher(policy, TeacherConfig(weights="live"))
     move(policy, 1)
-    teacher.follow()
+    teacher.follow(1)
     with teacher.view():
         seen = hidden(policy)
     assert torch.equal(seen, hidden(policy))
@@ -176,7 +192,7 @@ def test_ema_teacher_is_applied_beside_rounded_weights() -> None:
     policy = load_policy(replace(DEMO, dtype="bfloat16"), seed=0)
     teacher = open_teacher(policy, EMA)
     move(policy, 1, by=1e-4)
-    teacher.follow()
+    teacher.follow(1)
     before = {name: value.clone() for name, value in policy.base.named_parameters()}
     name, layer = next(iter(policy.adapted.items()))
     x = torch.randn(3, layer.in_features, generator=torch.Generator().manual_seed(0)).bfloat16()
@@ -216,7 +232,7 @@ def test_teacher_view_restores_student_after_error(
     policy = load_policy(config, seed=0)
     teacher = open_teacher(policy, TeacherConfig(weights=kind))
     move(policy, 1, by=0.02)
-    teacher.follow()
+    teacher.follow(1)
     before = {name: value.clone() for name, value in policy.model.state_dict().items()}
     places = [parameter.data_ptr() for parameter in policy.trainable]
     student = hidden(policy)
@@ -327,7 +343,7 @@ def test_full_tuning_ema_teacher_averages_every_weight(
     path = [weights()]
     for seed in range(3):
         move(policy, seed, by=0.02)
-        teacher.follow()
+        teacher.follow(1)
         path.append(weights())
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -346,7 +362,7 @@ def test_ema_teacher_checkpoint_is_exact_and_required(config: Any, tmp_path: Pat
     teacher = open_teacher(policy, EMA)
     for seed in range(2):
         move(policy, seed, by=0.02)
-        teacher.follow()
+        teacher.follow(1)
 
     with MathGrader() as grader:
         engine, accelerator = LocalEngine(policy, batch_size=1), Accelerator()

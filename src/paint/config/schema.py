@@ -315,6 +315,9 @@ class TeacherConfig(Section):
     variant)."""
     decay: float = setting(0.99, within("[0, 1)"), "default: 0.99")
     """EMA decay: the average's share that is kept at each step, in [0, 1); for ema only (ours)."""
+    every: int = setting(1, at_least(1), "steps; default: 1")
+    """Steps between updates of the average, at least 1; for ema only. With decay 0, the teacher is
+    the student as it was at the last of them: refreshed every so many steps (ours)."""
     reason_first: bool = False
     """The teacher first writes a rationale about the reference, and scores with it in its prompt
     (paper: Training Algorithm names it as a variant)."""

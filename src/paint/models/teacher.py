@@ -17,6 +17,8 @@ of the averages of A and B is another matrix. The average has no low rank, so it
 matrix in float32. It is applied separately from the base weights: added to bfloat16 weights it
 would be rounded away (docs/fidelity.md, D4).
 
+With decay 0 and every = N, the average is the student as it was at the last multiple of N steps.
+
 A teacher cannot be another model, and averages are over optimizer steps only.
 """
 
@@ -66,9 +68,12 @@ class Teacher:
         with torch.no_grad(), weights:
             yield
 
-    def follow(self) -> None:
-        """Update the average after an optimizer step: w ← decay · w + (1 − decay) · w_student."""
-        if self.config.weights == "ema":
+    def follow(self, steps: int) -> None:
+        """Update the average after ``steps`` optimizer steps, if it is due.
+
+        w ← decay · w + (1 − decay) · w_student, every ``teacher.every`` steps.
+        """
+        if self.config.weights == "ema" and steps % self.config.every == 0:
             with torch.no_grad():
                 for name, value in student_weights(self.policy):
                     self.own[name].lerp_(value, 1 - self.config.decay)

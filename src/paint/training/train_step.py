@@ -187,7 +187,7 @@ def update(setup: Setup, step_index: int) -> float:
         group["lr"] = 0.0 if is_empty else learning_rate(config.train, step_index)
     setup.optimizer.step()
     setup.optimizer.zero_grad()
-    setup.teacher.follow()
+    setup.teacher.follow(step_index + 1)
     return float(norm)
 
 
