@@ -169,6 +169,17 @@ def test_reason_first_teacher_scores_with_its_rationale(
             assert row["rationale"] not in policy.decode(row["prompt_ids"], special=True)
 
 
+def test_train_base_alone_as_teacher_asks_nothing_of_fresh_student(tmp_path: Path) -> None:
+    rows, metrics = run(tmp_path / "run", tiny(teacher={"base_weight": 1.0}, rollout=FEW_TOKENS))
+    assert all(row["context"] for row in rows)
+    assert metrics["kl"] == pytest.approx(0, abs=1e-6)
+
+
+def test_base_weight_without_base_model_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"base_weight must be 0.*ema.*got 0\.2.*frozen"):
+        tiny(teacher={"base_weight": 0.2, "weights": "ema"}, model={"train_mode": "full"})
+
+
 def test_reason_first_without_reference_is_refused() -> None:
     with pytest.raises(ConfigError, match="there is nothing to reason about"):
         tiny(teacher={"reason_first": True}, context={"source": "none"})

@@ -174,6 +174,28 @@ def test_ema_teacher_without_memory_is_student_of_last_due_step(config: Any) -> 
     assert (students[6] - students[7]).abs().max() > 0.01
 
 
+@pytest.mark.parametrize(("config", "weights"), [(DEMO, "frozen"), (DEMO, "ema"), (FULL, "frozen")])
+def test_teacher_with_base_weight_interpolates_log_probs(
+    config: Any, weights: Literal["frozen", "ema"]
+) -> None:
+    policy = load_policy(config, seed=0)
+    policy.model.double()
+    teacher = open_teacher(policy, TeacherConfig(weights=weights, decay=0.0, base_weight=0.3))
+    base = library_logits(policy.model).detach()  # before training, after the student's prompts
+    move(policy, 1)
+    teacher.follow(1)
+    longer = [[8, 15, *prompt] for prompt in PROMPTS]
+    with teacher.view():
+        privileged = teacher.lm_head(policy.hidden_states(longer, COMPLETIONS))
+
+    found = teacher.lm_head(teacher.hidden_states(longer, PROMPTS, COMPLETIONS))
+    logits = 0.7 * privileged + 0.3 * base
+    torch.testing.assert_close(
+        found.log_softmax(-1), logits.log_softmax(-1), rtol=1e-10, atol=1e-10
+    )
+    assert not found.requires_grad
+
+
 @pytest.mark.parametrize("config", [DEMO, FULL])
 def test_live_teacher_is_student_without_gradient(config: Any) -> None:
     policy = load_policy(config, seed=0)

@@ -181,12 +181,10 @@ def score_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, d
     policy, config = setup.policy, setup.config
     completions = [rollout.completion.ids for rollout in rollouts]
 
-    with setup.teacher.view():
-        teacher_prompts = [
-            rollout.teacher_prompt.prompt for rollout in rollouts if rollout.teacher_prompt
-        ]
-        teacher_hidden = policy.hidden_states(teacher_prompts, completions)
-    student_hidden = policy.hidden_states([rollout.prompt for rollout in rollouts], completions)
+    prompts = [rollout.prompt for rollout in rollouts]
+    teacher_prompts = [r.teacher_prompt.prompt for r in rollouts if r.teacher_prompt]
+    teacher_hidden = setup.teacher.hidden_states(teacher_prompts, prompts, completions)
+    student_hidden = policy.hidden_states(prompts, completions)
 
     loss = loss_from_hidden(
         student_hidden,

@@ -318,6 +318,10 @@ class TeacherConfig(Section):
     every: int = setting(1, at_least(1), "steps; default: 1")
     """Steps between updates of the average, at least 1; for ema only. With decay 0, the teacher is
     the student as it was at the last of them: refreshed every so many steps (ours)."""
+    base_weight: float = setting(0.0, within("[0, 1]"), "default: 0")
+    """Weight k of the base model, without context, in the teacher, in [0, 1]: at every token
+    p is proportional to p_T^(1-k) p_base^k, which holds the student near its beginning. Costs one
+    more forward pass (ours)."""
     reason_first: bool = False
     """The teacher first writes a rationale about the reference, and scores with it in its prompt
     (paper: Training Algorithm names it as a variant)."""
@@ -571,6 +575,14 @@ class Config:
                 f"tokens is that of the policy which drew them, and references are not drawn)"
             )
 
+        is_kept = self.model.train_mode == "lora" or self.teacher.weights == "frozen"
+        if self.teacher.base_weight and not is_kept:
+            raise ConfigError(
+                f"teacher.base_weight must be 0 with model.train_mode full and teacher.weights "
+                f"{self.teacher.weights}, got {self.teacher.base_weight:g} (the base model is not "
+                f"kept); set teacher.weights frozen, or train_mode lora"
+            )
+
         if self.teacher.reason_first and self.context.source == "none":
             raise ConfigError(
                 'context.source must not be "none" with teacher.reason_first: '
@@ -621,6 +633,7 @@ class Config:
         """Refuse what the baselines would ignore: they have no teacher and no divergence."""
         settings = (
             ("teacher.weights", self.teacher.weights, "frozen"),
+            ("teacher.base_weight", self.teacher.base_weight, 0.0),
             ("teacher.reason_first", self.teacher.reason_first, False),
             ("context.source", self.context.source, "own"),
             ("context.wording", self.context.wording, "as_shown"),

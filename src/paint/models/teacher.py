@@ -22,13 +22,14 @@ With decay 0 and every = N, the average is the student as it was at the last mul
 A teacher cannot be another model, and averages are over optimizer steps only.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -67,6 +68,29 @@ class Teacher:
             weights = _replacing_adapters(self.policy, self.own)
         with torch.no_grad(), weights:
             yield
+
+    def hidden_states(
+        self,
+        prompts: Sequence[Sequence[int]],
+        student_prompts: Sequence[Sequence[int]],
+        completions: Sequence[Sequence[int]],
+    ) -> Float[Tensor, "n h"]:
+        """Hidden states of the completions' tokens after the teacher's prompts, without gradients.
+
+        With ``teacher.base_weight`` k, they are interpolated with those of the base model after the
+        student's prompts. The head is linear, so this interpolates energies:
+
+            p ∝ p_T^(1−k) p_base^k
+        """
+        with self.view():
+            hidden = self.policy.hidden_states(prompts, completions)
+        if self.config.base_weight:
+            is_base = self.config.weights == "frozen"
+            base = self if is_base else replace(self, config=cfg.TeacherConfig(), own={})
+            with base.view():
+                base_hidden = self.policy.hidden_states(student_prompts, completions)
+            hidden = hidden.lerp(base_hidden, self.config.base_weight)
+        return hidden
 
     def follow(self, steps: int) -> None:
         """Update the average after ``steps`` optimizer steps, if it is due.

@@ -121,11 +121,10 @@ class Scorer:
     def score(self, rollout: Mapping[str, Any], teacher_prompt: Sequence[int]) -> Detail:
         """Score a stored rollout under the loaded student and a teacher with this prompt."""
         options = self.config.objective.resolve(self.config.rollout.temperature)
-        completion = rollout["completion_ids"]
+        prompt, completion = rollout["prompt_ids"], rollout["completion_ids"]
         with torch.no_grad():
-            student = self.policy.hidden_states([rollout["prompt_ids"]], [completion])
-            with self.teacher.view():
-                teacher = self.policy.hidden_states([teacher_prompt], [completion])
+            student = self.policy.hidden_states([prompt], [completion])
+            teacher = self.teacher.hidden_states([teacher_prompt], [prompt], [completion])
             tokens = torch.tensor(completion, device=student.device)
         heads = self.policy.lm_head, self.teacher.lm_head
         return detail(student, teacher, heads, tokens, options)
