@@ -24,7 +24,12 @@ SHIPPED = list(product(METHODS, MODELS))
 NAMED = [f"{method}-{model}" for method, model in SHIPPED] + ["demo-grpo-long"]
 NAMED += [f"demo-{method}" for method in METHODS]
 
-VARIANTS = ["paint-anchored", "paint-on-correct", "paint-refreshed"]  # docs/how-to/variants.md
+VARIANTS = [
+    "paint-anchored",
+    "paint-entropy-gap",
+    "paint-on-correct",
+    "paint-refreshed",
+]  # docs/how-to/variants.md
 
 Sourced = dict[str, tuple[Any, str]]
 """Settings by name, each with its value and the place in the source that gives it."""

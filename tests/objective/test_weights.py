@@ -1,12 +1,15 @@
-"""Weights of completions by their verdicts, and the factors of tokens in the loss."""
+"""Weights of completions by their verdicts and of tokens by their figures, in the loss."""
+
+from typing import Any
 
 import pytest
 import torch
 
-from paint.objective.fused import fused_paint_loss
+from paint import ConfigError
+from paint.objective.fused import fused_paint_loss, loss_from_hidden
 from paint.objective.loss import paint_loss
 from paint.objective.options import Impl, ObjectiveConfig
-from paint.objective.weights import verdict_weights
+from paint.objective.weights import position_factors, verdict_weights
 
 VERDICTS, LENGTHS = [True, False, False], [5, 3, 1]
 
@@ -24,7 +27,7 @@ VERDICTS, LENGTHS = [True, False, False], [5, 3, 1]
     ],
 )
 def test_verdict_weights_have_mean_one_unless_none_counts(
-    options: dict[str, float], expected: list[float]
+    options: dict[str, Any], expected: list[float]
 ) -> None:
     found = verdict_weights(VERDICTS, LENGTHS, ObjectiveConfig(**options))
     assert found == pytest.approx(expected)
@@ -46,7 +49,7 @@ def test_loss_factors_weigh_values_and_gradients(impl: Impl) -> None:
     value = sum((part.mean() for part in per_token.split(LENGTHS)), torch.zeros(())) / 3
     expected = value, per_token, *torch.autograd.grad(value, inputs)
 
-    options = {"factors": factors, "top_fraction": 0.0, "interpolation_weight": 0.0}
+    options: dict[str, Any] = {"factors": factors, "top_fraction": 0.0, "interpolation_weight": 0.0}
     if impl == "reference":
         logits = student @ head.T, teacher @ head.T
         loss = paint_loss(*logits, LENGTHS, **options)
@@ -57,3 +60,56 @@ def test_loss_factors_weigh_values_and_gradients(impl: Impl) -> None:
     found = loss.value, loss.per_token, *torch.autograd.grad(loss.value, inputs)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("impl", ["reference", "chunked", "triton"])
+@pytest.mark.parametrize("name", ["entropy_gap", "extensions.late:late"])
+def test_loss_position_weights_match_weighted_formula(impl: Impl, name: str) -> None:
+    """Beside Σ_i 1/(b |y_i|) Σ_n w_n D_n / mean w, without the first token; w held fixed."""
+    lengths = [7, 3, 1, 0]
+    generator = torch.Generator().manual_seed(1)
+    student, teacher, head = (
+        torch.randn(n, 6, generator=generator, dtype=torch.float64) for n in (11, 11, 40)
+    )
+    inputs = student.requires_grad_(), head.requires_grad_()
+    log_p = (teacher @ head.detach().T).log_softmax(-1)
+    log_q = (student @ head.T).log_softmax(-1)
+    kl = (log_p.exp() * (log_p - log_q)).sum(-1)
+    gap = ((log_p.exp() * log_p).sum(-1) - (log_q.exp() * log_q).sum(-1)).abs().detach()
+    value = torch.zeros((), dtype=torch.float64)
+    for losses, gaps in zip(kl.split(lengths), gap.split(lengths), strict=True):
+        n = len(losses)
+        weights = gaps if name == "entropy_gap" else (torch.arange(n) >= n // 2).double()
+        if n > 1:
+            value = value + (weights * losses)[1:].sum() / weights[1:].sum().clamp(min=1e-9) / 4
+    expected = value, *torch.autograd.grad(value, inputs)
+
+    options = ObjectiveConfig(
+        position_weights=name,
+        interpolation_weight=0.0,
+        clip_mode="none",
+        temperature=1.0,
+        skip_tokens=1,
+        impl=impl,
+    )
+    loss = loss_from_hidden(student, teacher, head, lengths, options, chunk_tokens=4)
+    found = loss.value, *torch.autograd.grad(loss.value, inputs)
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_position_factors_of_equal_views_are_zero_and_multiply_others() -> None:
+    options = ObjectiveConfig(position_weights="entropy_gap")
+    student, teacher = torch.tensor([1.0, 2, 3, 4]), torch.tensor([1.0, 2, 4, 7])
+    stats = {"student_entropy": student, "teacher_entropy": teacher}
+    found = position_factors(stats, [2, 2], options, torch.tensor([1.0, 1, 2, 2]))
+    assert found is not None
+    assert found.tolist() == [0, 0, 1, 3]
+    assert position_factors(stats, [2, 2], ObjectiveConfig()) is None
+
+
+def test_position_weights_unknown_are_refused() -> None:
+    with pytest.raises(ConfigError, match="uniform, entropy_gap, or module:name"):
+        ObjectiveConfig(position_weights="gap")
+    with pytest.raises(ConfigError, match="not a function"):
+        ObjectiveConfig(position_weights=f"{__name__}:LENGTHS")

@@ -39,6 +39,7 @@ from paint.objective import loss
 from paint.objective.divergences import DIVERGENCES, Divergence, divergence_name, find_divergence
 from paint.objective.loss import Lengths, Loss
 from paint.objective.options import ClipMode, Impl, ObjectiveConfig, Reduction
+from paint.objective.weights import position_factors
 
 Columns = dict[str, Float[Tensor, "n"]]
 
@@ -91,6 +92,7 @@ def fused_paint_loss(
     divergence: str | Divergence = "forward_kl",
     reduction: Reduction = "completion",
     skip_tokens: int = 0,
+    position_weights: str = "uniform",
     tokens: Int[Tensor, "n"] | None = None,
     factors: Float[Tensor, "n"] | None = None,
     teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
@@ -123,6 +125,7 @@ def fused_paint_loss(
         temperature=temperature,
         reduction=reduction,
         skip_tokens=skip_tokens,
+        position_weights=position_weights,
         impl=impl,
     )
     return loss_from_hidden(
@@ -177,6 +180,12 @@ def loss_from_hidden(
         )
 
     hidden, heads = (student_hidden, teacher_hidden), (head, teacher_head)
+    if options.position_weights != "uniform":
+        # The factors depend on all tokens of a completion. So their figures are computed first, for
+        # two products a token, which keeps the memory of a chunk and a trained head's gradient.
+        with torch.no_grad():
+            measured = _visit_chunks(hidden, heads, lengths, tokens, None, chunk_tokens, options)
+        factors = position_factors(measured.stats, lengths, options, factors)
     return _visit_chunks(hidden, heads, lengths, tokens, factors, chunk_tokens, options)
 
 

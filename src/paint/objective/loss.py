@@ -20,6 +20,7 @@ from torch import Tensor
 from paint.core.errors import ConfigError
 from paint.objective.divergences import Divergence, divergence_name, find_divergence
 from paint.objective.options import ClipMode, ObjectiveConfig, Reduction
+from paint.objective.weights import position_factors
 
 Lengths = Sequence[int] | Int[Tensor, "b"]
 
@@ -201,6 +202,7 @@ def paint_loss(
     divergence: str | Divergence = "forward_kl",
     reduction: Reduction = "completion",
     skip_tokens: int = 0,
+    position_weights: str = "uniform",
     tokens: Int[Tensor, "n"] | None = None,
     factors: Float[Tensor, "n"] | None = None,
 ) -> Loss:
@@ -216,7 +218,7 @@ def paint_loss(
     not through target or selection. Half precision is computed in float32. The first skip_tokens of
     a completion have weight 0 and are not selected; their stats are computed. Passing the sampled
     tokens adds their log-probabilities to the stats. factors multiply the loss of each token, and
-    nothing else; None: 1.
+    nothing else; None: 1. position_weights names further factors (paint.objective.weights).
 
     D is one of divergence or, with divergence sampled_token, a policy gradient on the sampled
     tokens ŷ_n (paper: appendix 'Training Algorithm', which names 'sampled-token objectives' and
@@ -240,6 +242,7 @@ def paint_loss(
         temperature=temperature,
         reduction=reduction,
         skip_tokens=skip_tokens,
+        position_weights=position_weights,
     )
     return loss_from_logits(student_logits, teacher_logits, lengths, options, tokens, factors)
 
@@ -277,11 +280,6 @@ def loss_from_logits(
     divergence = find_divergence(options.divergence)
     terms = divergence_terms(target_log_probs, student_log_probs, divergence, tokens)
     per_token, kept = clipped_sum(terms, options.clip, options.clip_mode)
-    if factors is not None:
-        per_token = per_token * factors
-    weights = token_weights(lengths, reduction=options.reduction, skip_tokens=options.skip_tokens)
-    value = (weights.to(dtype).to(per_token.device) * per_token).sum()
-
     with torch.no_grad():
         stats = {
             "kl": terms.sum(-1),
@@ -295,6 +293,12 @@ def loss_from_logits(
         if tokens is not None:
             stats["student_log_prob"] = token_log_probs(student_logits, tokens)
             stats["teacher_log_prob"] = token_log_probs(teacher_logits, tokens)
+        factors = position_factors(stats, lengths, options, factors)
+
+    if factors is not None:
+        per_token = per_token * factors
+    weights = token_weights(lengths, reduction=options.reduction, skip_tokens=options.skip_tokens)
+    value = (weights.to(dtype).to(per_token.device) * per_token).sum()
     return Loss(value, per_token.detach(), stats)
 
 

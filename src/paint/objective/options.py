@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from paint.core.errors import ConfigError
 from paint.core.settings import NOT_NEGATIVE, Section, require, setting, within
 from paint.objective.divergences import find_divergence
+from paint.objective.weights import find_position_weights
 
 ClipMode = Literal["pointwise", "token", "none"]
 Reduction = Literal["completion", "token"]
@@ -59,6 +60,10 @@ class ObjectiveConfig(Section):
     wrong_weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
     """Weight of all other completions, at least 0: with 0, only correct ones are learned from
     (ours; paper: verdicts are not used)."""
+    position_weights: str = "uniform"
+    """Weights of the tokens of a completion: uniform, entropy_gap (how much the teacher's entropy
+    differs from the student's), or module:name for a function of your own
+    (paint.objective.weights). All but uniform compute the logits twice (ours; paper: uniform)."""
     impl: Impl = "auto"
     """What computes the loss (paint.objective.fused): auto takes triton on a GPU where its kernels
     can be built (a C compiler and Python's headers are needed) and chunked elsewhere; reference
@@ -72,6 +77,7 @@ class ObjectiveConfig(Section):
             is_known = getattr(self, key) in choices
             require(self, key, is_known, f"one of {', '.join(choices)}", f"default: {choices[0]}")
 
+        find_position_weights(self.position_weights)
         divergence = find_divergence(self.divergence)
         is_clippable = self.clip_mode == "none" or not divergence.is_sampled
         why_none = "a clip would take the gradient from the tokens that the teacher disfavours most"

@@ -226,7 +226,13 @@ def _detail_of_rows(
 
         # All rows selected, or none, so that the reference loss has the values of the step.
         share = 1.0 if is_selected else 0.0
-        of_rows = replace(options, top_fraction=share, skip_tokens=0, reduction="token")
+        of_rows = replace(
+            options,
+            top_fraction=share,
+            skip_tokens=0,
+            reduction="token",
+            position_weights="uniform",
+        )
         student, sampled = student_logits[places].requires_grad_(), tokens[places]
         loss = loss_from_logits(student, teacher_logits[places], [len(places)], of_rows, sampled)
         loss.value.backward()
