@@ -26,13 +26,14 @@ def test_find_algorithm_built_in_properties() -> None:
     found = {name: find_algorithm(name) for name in ALGORITHMS}
     assert {n: a.needs_teacher(config) for n, a in found.items()} == {
         "distillation": True,
+        "mixed": True,
         "grpo": False,
         "sft": False,
     }
     assert found["grpo"].needs_teacher(replace(config, grpo=GrpoConfig(kl=0.1)))
-    assert [a.group_size(config) for a in found.values()] == [1, 4, 1]
-    assert [a.updates_per_batch(config) for a in found.values()] == [1, 3, 1]
-    assert [a.needs_rollouts for a in found.values()] == [True, True, False]
+    assert [a.group_size(config) for a in found.values()] == [1, 4, 4, 1]
+    assert [a.updates_per_batch(config) for a in found.values()] == [1, 1, 3, 1]
+    assert [a.needs_rollouts for a in found.values()] == [True, True, True, False]
 
 
 @pytest.mark.parametrize(

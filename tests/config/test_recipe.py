@@ -29,6 +29,7 @@ VARIANTS = [
     "paint-entropy-gap",
     "paint-on-correct",
     "paint-refreshed",
+    "paint-rewarded",
 ]  # docs/how-to/variants.md
 
 Sourced = dict[str, tuple[Any, str]]

@@ -123,7 +123,7 @@ REFUSED = [
     ("model.student_thinking", "1", "true or false, got 1"),
     ("model.lora_targets", "'q'", 'a list of text, got "q"'),
     ("data.path", "3", "text, got 3"),
-    ("train.method", "'opsd'", "one of distillation, grpo, sft, or module:name, got"),
+    ("train.method", "'opsd'", "one of distillation, mixed, grpo, sft, or module:name, got"),
     ("teacher.weights", "'live '", 'one of frozen, ema, live, got "live "'),
     ("context.source", "'masked'", "one of own, none, other, answer, wrong_answer, got"),
     ("grpo.group_size", "1", "at least 2, got 1 ("),

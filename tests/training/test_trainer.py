@@ -208,6 +208,17 @@ def test_train_update_does_not_depend_on_micro_batches(
 TWO_STEPS = {"steps": 2}
 SPLIT: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "paint": ("demo-paint", {"train": TWO_STEPS}),
+    "weights": (
+        "demo-paint",
+        {
+            "objective": {"wrong_weight": 0.25, "position_weights": "entropy_gap"},
+            "train": {"steps": 1, "batch_size": 12},
+        },
+    ),
+    "mixed": (
+        "demo-paint",
+        {"grpo": {"group_size": 4}, "train": {"method": "mixed", "steps": 1, "batch_size": 12}},
+    ),
     "off policy": ("demo-paint", {"rollout": {"off_policy_steps": 1}, "train": TWO_STEPS}),
     "sft": ("demo-sft", {"train": {"steps": 1, "batch_size": 12}}),
     # The second of three groups lies on both of two ranks.

@@ -84,6 +84,21 @@ class Distillation(Algorithm):
         return _load("paint.algorithms.paint:paint_step")(setup, batch, step_index, clock)
 
 
+class Mixed(Algorithm):
+    """Distillation beside GRPO's reward, in one loss (ours)."""
+
+    name = "mixed"
+    needs_context = True
+    needs_grades = True
+    uses_policy_gradient = True
+
+    def group_size(self, config: Config) -> int:
+        return config.grpo.group_size
+
+    def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
+        return _load("paint.algorithms.mixed:mixed_step")(setup, batch, step_index, clock)
+
+
 class Grpo(Algorithm):
     """Group-relative policy gradient on verified answers (paper: 'GRPO')."""
 
@@ -114,7 +129,7 @@ class Sft(Algorithm):
         return _load("paint.algorithms.sft:sft_step")(setup, batch, step_index, clock)
 
 
-ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in (Distillation, Grpo, Sft)}
+ALGORITHMS: dict[str, type[Algorithm]] = {a.name: a for a in (Distillation, Mixed, Grpo, Sft)}
 
 
 def find_algorithm(name: str) -> Algorithm:

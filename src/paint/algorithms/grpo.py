@@ -89,6 +89,7 @@ def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
             r,
             grade=grade,
             metrics={
+                **r.metrics,
                 "reward": float(rewards[r.row]),
                 "advantage": float(advantage[r.row]),
                 "frac_reward_zero_std": float(is_flat[r.row]),
@@ -99,12 +100,16 @@ def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
 
 
 def score_group(
-    setup: Setup, old: Mapping[int, list[float]], rollouts: Sequence[Rollout]
+    setup: Setup,
+    old: Mapping[int, list[float]],
+    rollouts: Sequence[Rollout],
+    student_hidden: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The clipped surrogate of some completions, at the sampling temperature.
 
     Args:
         old: by row, log-probs of its tokens before the first update on them; empty in that update.
+        student_hidden: the student's hidden states; None: they are computed.
     """
     config, lengths = setup.config, completion_lengths(rollouts)
     temperature = config.objective.resolve(config.rollout.temperature).loss_temperature
@@ -116,7 +121,7 @@ def score_group(
             base = student_log_probs(setup, rollouts, temperature, head=setup.teacher.lm_head)
             base_log_prob = base.log_prob
 
-    scores = student_log_probs(setup, rollouts, temperature)
+    scores = student_log_probs(setup, rollouts, temperature, hidden=student_hidden)
     old_log_prob = scores.log_prob.detach()
     if old:
         old_log_prob = old_log_prob.new_tensor([x for r in rollouts for x in old[r.row]])

@@ -48,16 +48,7 @@ def paint_step(
     and the norm of the gradient.
     """
     rollouts = generate_rollouts(setup, batch, step_index, clock)
-
-    with clock("context"):
-        rollouts = [add_teacher_prompt(setup, rollout, step_index) for rollout in rollouts]
-    if setup.config.teacher.reason_first:
-        with clock("rationale"):
-            rollouts = write_rationales(setup, rollouts, step_index)
-
-    if setup.config.objective.uses_verdicts:
-        with clock("reward"):
-            rollouts = weigh_by_verdict(setup, rollouts)
+    rollouts = add_contexts(setup, rollouts, step_index, clock)
 
     with clock("loss"):
         scored = accumulate(setup, rollouts, partial(score_rollouts, setup))
@@ -66,6 +57,21 @@ def paint_step(
     with clock("update"):
         gradient_norm = update(setup, step_index)
     return scored, gradient_norm
+
+
+def add_contexts(
+    setup: Setup, rollouts: Sequence[Rollout], step_index: int, clock: Clock
+) -> list[Rollout]:
+    """Build the teacher's prompts of this rank's rollouts, and weigh them by verdict if asked."""
+    with clock("context"):
+        rollouts = [add_teacher_prompt(setup, rollout, step_index) for rollout in rollouts]
+    if setup.config.teacher.reason_first:
+        with clock("rationale"):
+            rollouts = write_rationales(setup, rollouts, step_index)
+    if setup.config.objective.uses_verdicts:
+        with clock("reward"):
+            rollouts = weigh_by_verdict(setup, rollouts)
+    return list(rollouts)
 
 
 def add_teacher_prompt(setup: Setup, rollout: Rollout, step_index: int) -> Rollout:
@@ -81,7 +87,8 @@ def add_teacher_prompt(setup: Setup, rollout: Rollout, step_index: int) -> Rollo
 
     seed = derive_seed(setup.config.train.seed, step_index, rollout.row)
     prompt = build_teacher_prompt(setup.policy, options, setup.problems, problem, ratio, seed)
-    return replace(rollout, teacher_prompt=prompt, metrics={**scores, "mask_ratio": ratio})
+    metrics = {**rollout.metrics, **scores, "mask_ratio": ratio}
+    return replace(rollout, teacher_prompt=prompt, metrics=metrics)
 
 
 def build_teacher_prompt(
@@ -173,8 +180,12 @@ def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int)
     return with_rationales
 
 
-def score_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, dict[str, Tensor]]:
+def score_rollouts(
+    setup: Setup, rollouts: Sequence[Rollout], student_hidden: Tensor | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Score the completions under student and teacher, and compute the loss.
+
+    The student's hidden states are computed unless they are given.
 
     Source: section 'Sparse Teacher Energy Interpolation', Eq. main_loss.
     """
@@ -184,7 +195,8 @@ def score_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> tuple[Tensor, d
     prompts = [rollout.prompt for rollout in rollouts]
     teacher_prompts = [r.teacher_prompt.prompt for r in rollouts if r.teacher_prompt]
     teacher_hidden = setup.teacher.hidden_states(teacher_prompts, prompts, completions)
-    student_hidden = policy.hidden_states(prompts, completions)
+    if student_hidden is None:
+        student_hidden = policy.hidden_states(prompts, completions)
 
     loss = loss_from_hidden(
         student_hidden,

@@ -332,7 +332,11 @@ class TeacherConfig(Section):
 @dataclass(frozen=True, slots=True)
 class GrpoConfig(Section):
     """The GRPO baseline: several completions per problem, rewarded by the verified answer. For
-    train.method grpo only."""
+    train.method grpo and mixed only."""
+
+    weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
+    """Weight of GRPO's loss beside the distillation's, at least 0; for train.method mixed only
+    (ours)."""
 
     group_size: int = setting(8, at_least(2), "completions a problem; paper: 8")
     """Completions per problem, at least 2; train.batch-size is a multiple of it (paper: Main
@@ -353,6 +357,7 @@ class TrainConfig(Section):
 
     method: str = "distillation"
     """Algorithm of a step: distillation is PAINT, and OPSD where nothing is masked or interpolated;
+    mixed is distillation beside GRPO's reward in one loss (ours);
     grpo and sft are the baselines (paper: Compared post-training recipes); module:Class is one of
     your own (paint.algorithms.base)."""
     steps: int = setting(100, at_least(1), "optimizer steps; paper: 100")
@@ -542,6 +547,13 @@ class Config:
             )
         if not algorithm.needs_context:
             self._refuse_distillation_settings()
+        if algorithm.uses_policy_gradient:
+            updates = algorithm.updates_per_batch(self)
+            if self.grpo.iterations != updates:
+                raise ConfigError(
+                    f"grpo.iterations must be {updates} with train.method {method}, got "
+                    f"{self.grpo.iterations} (updates on the same completions)"
+                )
 
         for what in (self.needs_grades, "validation.path" if self.validation.path else ""):
             if what and self.grading.grader == "none":

@@ -103,13 +103,24 @@ def generation_request(
     return prompts, sampling_from(config.rollout), seeds
 
 
-def student_log_probs(
-    setup: Setup, rollouts: Sequence[Rollout], temperature: float, *, head: nn.Linear | None = None
-) -> LogProbs:
-    """Log-probs of the completions' tokens under the current policy, after the student's prompt."""
+def student_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Tensor:
+    """Hidden states of the completions' tokens (n h) of the current policy."""
     prompts = [rollout.prompt for rollout in rollouts]
     completions = [rollout.completion.ids for rollout in rollouts]
-    hidden = setup.policy.hidden_states(prompts, completions)
+    return setup.policy.hidden_states(prompts, completions)
+
+
+def student_log_probs(
+    setup: Setup,
+    rollouts: Sequence[Rollout],
+    temperature: float,
+    *,
+    head: nn.Linear | None = None,
+    hidden: Tensor | None = None,
+) -> LogProbs:
+    """Log-probs of the completions' tokens under the current policy, after the student's prompt."""
+    if hidden is None:
+        hidden = student_hidden_states(setup, rollouts)
     tokens = completion_ids(rollouts, hidden.device)
     return fused_log_probs(hidden, head or setup.policy.lm_head, tokens, temperature=temperature)
 

@@ -1,0 +1,66 @@
+"""Distillation beside GRPO's reward: the loss and its gradient are the weighted sum of both."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from paint.config.run_folder import read_metrics
+from paint.config.schema import ConfigError
+from paint.training import train_step
+from paint.training.train_step import Setup
+from paint.training.trainer import train
+from runs import changed, stored
+
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 60, "batch_size": 12},
+    "train": {"steps": 1, "batch_size": 12, "micro_batch_size": 5},
+}
+
+
+def gradient(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, method: str, weight: float = 1.0
+) -> Tensor:
+    """The gradient of a run's only step."""
+    found: list[Tensor] = []
+
+    def update(setup: Setup, step_index: int) -> float:
+        found.extend(p.grad.flatten() for p in setup.policy.trainable if p.grad is not None)
+        found[:] = [torch.cat(found).clone()]
+        return train_step.update(setup, step_index)
+
+    module = {"mixed": "mixed", "grpo": "grpo"}[method]
+    monkeypatch.setattr(f"paint.algorithms.{module}.update", update)
+    grpo = {"group_size": 4, "weight": weight}
+    train(changed("demo-paint", SMALL, {"train": {"method": method}, "grpo": grpo}), folder)
+    (flat,) = found
+    return flat
+
+
+def test_mixed_step_adds_weighted_reward_loss_and_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = gradient(tmp_path / "both", monkeypatch, "mixed", 0.5)
+    distilled = gradient(tmp_path / "distilled", monkeypatch, "mixed", 0.0)
+    rewarded = gradient(tmp_path / "rewarded", monkeypatch, "grpo")
+    assert rewarded.norm() > 0.01 * distilled.norm() > 0
+    torch.testing.assert_close(both, distilled + 0.5 * rewarded, rtol=1e-4, atol=1e-6)
+
+    figures = {name: read_metrics(tmp_path / name)[0] for name in ("both", "distilled", "rewarded")}
+    assert figures["both"]["grpo_loss"] == pytest.approx(figures["rewarded"]["loss"], abs=1e-6)
+    total = figures["distilled"]["loss"] + 0.5 * figures["rewarded"]["loss"]
+    assert figures["both"]["loss"] == pytest.approx(total, abs=1e-6)
+    assert figures["both"]["kl"] == figures["distilled"]["kl"]
+    row = stored(tmp_path / "both")[0]
+    assert {"overlap", "mask_ratio", "reward", "advantage", "context"} <= row.keys()
+
+
+def test_mixed_refuses_several_updates_and_ungraded_completions() -> None:
+    mixed = {"train": {"method": "mixed"}}
+    with pytest.raises(ConfigError, match=r"grpo.iterations must be 1 .*mixed.*got 2"):
+        changed("demo-paint", mixed, {"grpo": {"iterations": 2}})
+    with pytest.raises(ConfigError, match=r"none.*mixed"):
+        changed("demo-paint", mixed, {"grading": {"grader": "none"}})
