@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from peft.utils import load_peft_weights
+from torch import Tensor
 
 from conftest import DEMO, move
 from fake_vllm_server import END, FakeVllmServer
@@ -25,6 +26,7 @@ from paint.config.schema import Config
 from paint.core.display import Display
 from paint.core.storage import digest_of_file
 from paint.data.problems import Problem
+from paint.inference import adapter_sync_check
 from paint.inference.adapter_sync_check import LogprobMismatchError, check_adapter_sync
 from paint.inference.engine import Completion, EngineError, Sampling
 from paint.inference.factory import EngineSetup, open_engine
@@ -760,6 +762,23 @@ def test_adapter_sync_check_passes_matching_engine_and_restores_adapter(
     assert max(gaps["before"], gaps["perturbed"], gaps["restored"]) < 1e-4
     assert gaps["moved"] > 0.1
     assert all(torch.equal(a, b) for a, b in zip(before, trained.trainable, strict=True))
+
+
+def test_adapter_sync_check_scores_all_rows_few_times(
+    trained: Policy, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six times without the search, which scores one row at a time."""
+    scored: list[int] = []
+    score = adapter_sync_check.trainer_log_probs
+
+    def count(policy: Policy, prompts: Any, completions: list[Completion]) -> Tensor:
+        scored.append(len(completions))
+        return score(policy, prompts, completions)
+
+    monkeypatch.setattr(adapter_sync_check, "trainer_log_probs", count)
+    check_adapter_sync(trained, LocalEngine(trained, batch_size=4), prompts, SAMPLING, 1e-3)
+    assert scored.count(1) > 3
+    assert scored.count(4) <= 8
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,18 @@ def check_adapter_sync(
             f"Look at {CAUSES}"
         )
 
-    unperturbed = trainer_log_probs(policy, prompts, completions)
-    target, reached, scale = max(2 * min(bound, 1.0), 0.1), 0.0, 1e-4
+    # One row is enough to search with, and then all are scored: the policy may be on a CPU.
+    parts = completions[:1], completions
+    unperturbed = [trainer_log_probs(policy, prompts[: len(part)], part) for part in parts]
+    target, scale = max(2 * min(bound, 1.0), 0.1), 1e-4
     with restoring(policy):
-        while reached < target and scale < 1e3:
-            perturb(policy, scale)
-            scale *= 1.2
-            current = trainer_log_probs(policy, prompts, completions)
-            reached = float((current - unperturbed).abs().mean())
+        for part, old in zip(parts, unperturbed, strict=True):
+            reads = prompts[: len(part)]
+            while (trainer_log_probs(policy, reads, part) - old).abs().mean() < target:
+                if scale > 1e3:
+                    break
+                perturb(policy, scale)
+                scale *= 2
         changed = generate()
         perturbed = _mismatches(policy, prompts, changed)
 
