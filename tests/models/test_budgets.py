@@ -1,14 +1,42 @@
-"""Budgets of a step on a GPU, counted without one at the sizes of Qwen3-1.7B."""
+"""Budgets of a step on a GPU, counted without one at the sizes of Qwen3-1.7B.
+
+A kernel is an operation that is not a view; its bytes are those of its operands and results. Fake
+tensors on a CPU say that they are on CUDA, and attention and the RMS norm, each one kernel there,
+are stood in for.
+"""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.qwen3 import modeling_qwen3
 
+from paint.algorithms.paint import score_rollouts
 from paint.config import schema as cfg
+from paint.data.problems import Problem
+from paint.grading.math.grader import MathGrader
+from paint.inference.engine import Completion
+from paint.inference.local import LocalEngine
+from paint.models import rms_norm
 from paint.models.policy import Policy, _with_adapter, load_tokenizer
 from paint.models.teacher import open_teacher
+from paint.objective import fused
+from paint.training.rollouts import Rollout, TeacherPrompt
+from paint.training.train_step import Setup, accumulate
 
 QWEN3 = Qwen3Config(
     hidden_size=2048,
@@ -21,6 +49,11 @@ QWEN3 = Qwen3Config(
     tie_word_embeddings=True,
     attn_implementation="sdpa",
 )
+NO_KERNELS = {
+    *("view", "_unsafe_view", "t", "transpose", "permute", "slice", "select", "unsqueeze"),
+    *("expand", "alias", "detach", "empty", "new_empty", "lift_fresh", "device"),
+}
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +75,125 @@ def test_teacher_view_takes_less_than_two_milliseconds(large: Policy) -> None:
             pass
         seconds.append(time.process_time() - start)
     assert min(seconds) < 0.002
+
+
+class Kernels(TorchDispatchMode):
+    """Number of kernels, and the bytes that they read and write."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.number, self.bytes = 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ not in NO_KERNELS:
+            leaves = tree_leaves((args, kwargs, out))
+            tensors = {id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}
+            self.number += 1
+            self.bytes += sum(map(_bytes, tensors.values()))
+        return out
+
+
+def _bytes(tensor: Tensor) -> int:
+    number = tensor.element_size()
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        number *= size if stride else 1  # an expanded axis is read once
+    return number
+
+
+def attention(module: Any, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+    return query.transpose(1, 2) * 1.0, None
+
+
+@contextmanager
+def on_fake_gpu(policy: Policy) -> Iterator[Kernels]:
+    """Give the policy fake weights that say they are on CUDA, and count kernels."""
+    with FakeTensorMode(), Kernels() as kernels:
+        made: dict[int, nn.Parameter] = {}  # tied weights stay one
+        for module in policy.model.modules():
+            for name, value in module._parameters.items():
+                if value is not None:
+                    fake = nn.Parameter(torch.empty(value.shape, dtype=value.dtype), False)
+                    fake = made.setdefault(id(value), fake.requires_grad_(value.requires_grad))
+                    module._parameters[name] = fake
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
+        with (
+            patch.object(FakeTensor, "is_cuda", property(lambda _: True)),
+            patch.object(Policy, "device", CPU),
+            patch.object(rms_norm, "_is_weight_times_rms_norm", lambda _: True),
+            patch.object(rms_norm, "rms_norm", lambda x, shape, eps: x * 1.0),
+            patch.object(modeling_qwen3, "create_causal_mask", lambda **_: None),
+            patch.dict(ALL_ATTENTION_FUNCTIONS._global_mapping, {"sdpa": attention}),
+        ):
+            rms_norm.fuse_norms(policy.base)
+            yield kernels
+
+
+def test_student_forward_of_one_row_takes_few_kernels_and_bytes(large: Policy) -> None:
+    policy = replace(large)
+    with on_fake_gpu(policy) as kernels:
+        kernels.number = kernels.bytes = 0
+        policy.hidden_states([[6] * 250], [[7] * 1024])
+    assert kernels.number <= 1_900
+    assert kernels.bytes <= 24e9
+
+
+class Syncs(TorchFunctionMode):
+    """Calls for which a CUDA device finishes its work: of its values, and copies to it."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.__name__
+        is_mask = name in ("__getitem__", "__setitem__") and any(
+            isinstance(index, Tensor) and index.dtype == torch.bool
+            for index in tree_leaves(args[1])
+        )
+        is_copy = name == "tensor" and "device" in kwargs
+        is_copy |= name == "to" and any(isinstance(a, torch.device) for a in args[1:])
+        is_read = name in ("tolist", "item", "__bool__", "__int__", "__float__", "cpu", "nonzero")
+        if is_mask or is_read or (is_copy and not kwargs.get("non_blocking")):
+            self.calls.append(name)
+        return func(*args, **kwargs)
+
+
+def measured(logits: Tensor, tokens: Tensor | None, temperature: float) -> dict[str, Tensor]:
+    names = ("highest", "log_sum", "entropy", "log_prob")
+    return {name: logits.new_zeros(len(logits)) for name in names}
+
+
+def differentiated(student: Tensor, *_: Any) -> dict[str, Tensor]:
+    names = ("per_token", "kl", "clipped", "unclipped_mass")
+    return {name: student.new_zeros(len(student)) for name in names}
+
+
+def test_micro_batch_waits_for_gpu_three_times_at_most(policy: Policy) -> None:
+    config = cfg.Config(train=cfg.TrainConfig(micro_batch_size=2))
+    teacher = open_teacher(policy, cfg.TeacherConfig())
+    engine, optimizer = LocalEngine(policy, batch_size=1), torch.optim.AdamW(policy.trainable)
+    parts = policy, teacher, [], engine, optimizer, Accelerator(cpu=True), MathGrader()
+    setup = Setup(config, *parts)
+    rollouts = [
+        Rollout(
+            row,
+            Problem("1 + 1", "2", "2", str(row)),
+            [5] * 3,
+            Completion((7, 8), (0.0, 0.0), False),
+            "",
+            TeacherPrompt("2", True, [5] * 4),
+        )
+        for row in range(6)
+    ]
+    rows = fused.RowWork(measured, differentiated)
+    counts = []
+    for several in (rollouts[:2], rollouts):
+        with patch.object(fused, "choose_row_work", lambda *_: (rows, "")), Syncs() as syncs:
+            accumulate(setup, several, partial(score_rollouts, setup))
+        counts.append(len(syncs.calls))
+    assert counts[0] > 0
+    assert counts[1] - counts[0] <= 2 * 3, syncs.calls

@@ -1,4 +1,4 @@
-"""The lean layer computes what peft's computes, bit by bit, and keeps less of it."""
+"""The layer computes what peft's computes, bit by bit on a CPU, and keeps less of it."""
 
 import dataclasses
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from conftest import DEMO, move
 from paint.config.schema import Dtype, TeacherConfig
 from paint.models import policy as policies
+from paint.models.lora import BFloat16Lora, Float32Lora
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 
@@ -68,3 +69,43 @@ def test_memory_efficient_lora_disabled_or_merged_matches_peft() -> None:
     with policy.merged():
         merged = policy.hidden_states(PROMPTS, COMPLETIONS)
     assert (merged - states).norm() < 0.2 * (off - states).norm()
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("share", [0.005, 0.05, 0.3])
+@pytest.mark.parametrize(
+    ("function", "gradient_error"), [(Float32Lora, 1e-6), (BFloat16Lora, 4e-3)]
+)
+def test_lora_output_errs_by_its_rounding_with_operands_in_either_format(
+    function: type[torch.autograd.Function], gradient_error: float, share: float, has_bias: bool
+) -> None:
+    """Against float64; the adapter adds this share of the layer's output."""
+    torch.manual_seed(0)
+    n, width, rank, scale = 256, 256, 64, 2.0
+    x, weight = torch.randn(2, n // 2, width).bfloat16(), torch.randn(width, width).bfloat16() / 16
+    bias = torch.randn(width).bfloat16() if has_bias else None
+    a, b = torch.randn(rank, width) / 16, torch.randn(width, rank)
+    b *= share / (scale * (x.float() @ a.T @ b.T)).std()
+    gradient = 1e-3 * torch.randn(2, n // 2, width).bfloat16()
+
+    def run(dtype: torch.dtype | None) -> list[Tensor]:
+        inputs = [t.to(dtype or t.dtype, copy=True).requires_grad_() for t in (x, a, b)]
+        added = bias if bias is None else bias.to(dtype or bias.dtype)
+        y = torch.nn.functional.linear(inputs[0], weight.to(inputs[0].dtype), added)
+        if dtype is None:
+            output = function.apply(y, *inputs, scale)
+        else:
+            output = y + scale * (inputs[0] @ inputs[1].T @ inputs[2].T)
+        output.backward(gradient.to(output.dtype))
+        return [output.detach(), *(t.grad for t in inputs if t.grad is not None)]
+
+    found = run(None)
+    assert [t.dtype for t in found] == [torch.bfloat16, torch.bfloat16, *2 * [torch.float32]]
+    errors = [
+        float((mine.double() - exact).norm() / exact.norm())
+        for mine, exact in zip(found, run(torch.float64), strict=True)
+    ]
+    output, of_x, of_a, of_b = errors
+    assert 1.5e-3 < output < 3e-3  # that of rounding to bfloat16
+    assert of_x < 3e-3
+    assert max(of_a, of_b) < gradient_error

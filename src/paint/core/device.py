@@ -6,6 +6,7 @@ else the CPU. ACCELERATE_USE_CPU=true overrides the choice.
 
 # Capabilities are tested on the device, not looked up by its name: new kinds need no code here.
 
+from collections.abc import Sequence
 from functools import cache
 
 import torch
@@ -24,6 +25,12 @@ def own_device() -> torch.device:
     """Return the device of this process (one rank)."""
     device: torch.device = PartialState().device
     return device
+
+
+def to_device(ids: Sequence[int] | Sequence[list[int]], device: torch.device) -> torch.Tensor:
+    """Copy integers to a device, without waiting for its work before."""
+    # Apple's devices would read them after they are freed.
+    return torch.tensor(ids, dtype=torch.long).to(device, non_blocking=device.type != "mps")
 
 
 def require_dtype(device: torch.device | str, dtype: torch.dtype) -> None:

@@ -39,13 +39,14 @@ from transformers.utils.logging import disable_progress_bar
 
 from paint.config import schema as cfg
 from paint.config.recipe import require_bitsandbytes
-from paint.core.device import require_dtype
+from paint.core.device import require_dtype, to_device
 from paint.core.errors import PaintError, format_short, format_value, wrap_errors
 from paint.data.problems import Problem
 from paint.demo.files import model_path
 from paint.models import prompts as views
 from paint.models.cpu_float32 import widen
 from paint.models.lora import MemoryEfficientLoraLinear
+from paint.models.rms_norm import fuse_norms
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text, special_text
 from paint.objective.prompts import student_messages
@@ -250,20 +251,20 @@ class Policy:
 
         width = max(map(len, rows))
         pad = self.tokenizer.pad_token_id or 0
-        ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=self.device)
-        lengths = torch.tensor([len(row) for row in rows], device=self.device)
-        starts = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
-        positions = torch.arange(width, device=self.device)
+        ids = to_device([row + [pad] * (width - len(row)) for row in rows], self.device)
+        starts = [number * width + len(prompt) - 1 for number, prompt in enumerate(prompts)]
+        spans = [range(n, n + len(c)) for n, c in zip(starts, completions, strict=True)]
+        # Not a boolean mask, whose size the device would have to tell.
+        predicts = to_device([position for span in spans for position in span], self.device)
 
         # No mask: padding comes last, so no token attends to it; a mask has tokens x tokens a row.
         states = self.base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-        predicts = (positions >= starts[:, None] - 1) & (positions < lengths[:, None] - 1)
-        selected: Tensor = states[predicts]
+        selected: Tensor = states.flatten(0, 1).index_select(0, predicts)
         return selected
 
     def _packed_states(self, rows: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
         """hidden_states of one concatenated row, in which position ids mark the starts of rows."""
-        ids = torch.tensor([[i for row in rows for i in row]], device=self.device)
+        ids = to_device([[i for row in rows for i in row]], self.device)
         positions = torch.cat([torch.arange(len(row)) for row in rows]).to(self.device)
         states = self.base.get_decoder()(
             input_ids=ids, position_ids=positions[None], use_cache=False
@@ -335,6 +336,8 @@ def load_policy(
     require_dtype(device, getattr(torch, config.dtype))
     is_shared = config.shard and ranks_here() > 1
     base, tokenizer = _load_base(config, device, is_shared=is_shared)
+    if torch.device(device).type == "cuda":
+        fuse_norms(base)  # before sharding, while each weight is one tensor
     model = _with_adapter(base, config, seed) if config.train_mode == "lora" else base
     if is_shared:  # after adding adapters, which take their shapes from unsharded weights
         shard(base, device)

@@ -208,7 +208,8 @@ def _visit_chunks(
     weights = loss.token_weights(
         lengths, reduction=options.reduction, skip_tokens=options.skip_tokens
     )
-    weights = weights.to(_wide(student_hidden)).to(student_hidden.device)
+    device = student_hidden.device
+    weights = weights.to(_wide(student_hidden)).to(device, non_blocking=device.type != "mps")
     scales = weights if factors is None else weights * factors  # of the gradients
     inputs = {
         name: value

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from paint.algorithms.base import Algorithm, find_algorithm
 from paint.config.schema import Config
+from paint.core.device import to_device
 from paint.core.display import Clock
 from paint.core.distributed import barrier, gather_on_rank0, sum_gradients
 from paint.core.errors import NonFiniteError
@@ -216,7 +217,7 @@ def completion_lengths(rollouts: Sequence[Rollout]) -> list[int]:
 
 def completion_ids(rollouts: Sequence[Rollout], device: torch.device) -> Tensor:
     """The token ids of all completions, concatenated (n)."""
-    return torch.tensor([i for rollout in rollouts for i in rollout.completion.ids], device=device)
+    return to_device([i for rollout in rollouts for i in rollout.completion.ids], device)
 
 
 def loss_counts(rollouts: Sequence[Rollout], options: ObjectiveConfig) -> tuple[int, int]:
