@@ -27,6 +27,7 @@ from paint.evaluation.generate import (
     collect_samples,
     deployment_prompts,
     generate,
+    load_eval_policy,
     open_task,
     require_room,
     sample_of,
@@ -218,6 +219,35 @@ def test_collect_samples_takes_rows_that_fit_on_gpu(
     rollout = RolloutConfig(engine="local", batch_size=64)
     with collect_samples(policy, model, rollout, [task], tmp_path / "engine", QUIET):
         assert batches == [rows]
+
+
+@pytest.mark.parametrize(
+    ("rollout", "free", "device"),
+    [
+        (RolloutConfig(engine="local"), 0, "cuda"),
+        (RolloutConfig(engine="vllm"), 80e9, "cpu"),  # its server takes the GPU
+        (RolloutConfig(engine="vllm", urls=("http://a:1",)), 80e9, "cuda"),
+        (RolloutConfig(engine="vllm", urls=("http://127.0.0.1:1",)), 3e9, "cpu"),
+    ],
+)
+def test_load_eval_policy_beside_servers_takes_gpu_with_room(
+    policy: Policy,
+    rollout: RolloutConfig,
+    free: float,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def load(*_: Any, device: torch.device, **__: Any) -> Policy:
+        devices.append(device.type)
+        return policy
+
+    devices: list[str] = []
+    module = "paint.evaluation.generate"
+    monkeypatch.setattr(f"{module}.own_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(f"{module}.load_policy", load)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 80e9))
+    load_eval_policy(ModelConfig(path="Qwen/Qwen3-1.7B"), rollout)
+    assert devices == [device]
 
 
 def test_store_other_weights_under_same_path_are_refused(

@@ -24,6 +24,7 @@ from paint.core.storage import SUMS, digest, digest_of_file, lock_folder
 from paint.core.versions import versions
 from paint.data.problems import DataError, Problem
 from paint.estimate.plan import USABLE
+from paint.estimate.shapes import WIDTHS, shape_of
 from paint.estimate.sizing import size_sampling
 from paint.evaluation.store import Sample, Store, StoreError, open_store, prompt_digest
 from paint.inference.engine import Completion, Engine, Sampling, derive_seed
@@ -72,10 +73,21 @@ def load_eval_policy(
     seed: int = 0,
     prompts: cfg.PromptsConfig = cfg.PAPER_PROMPTS,
 ) -> Policy:
-    """Load the policy to evaluate: on the CPU if servers generate, else on own_device()."""
-    # With servers, this process only writes adapters and checks log-probs; they use the GPU.
-    device = "cpu" if rollout.engine_type.is_remote else own_device()
+    """Load the policy to evaluate: on own_device(), or on the CPU if its GPU is for servers."""
+    device = own_device()
+    if rollout.engine_type.is_remote and not (rollout.urls and _has_room(device, model)):
+        device = torch.device("cpu")
     return load_policy(model, seed=seed, device=device, prompts=prompts)
+
+
+def _has_room(device: torch.device, model: cfg.ModelConfig) -> bool:
+    """Whether a GPU has twice the bytes of the model free; servers elsewhere leave it to us."""
+    if device.type != "cuda":
+        return False
+    with suppress(ConfigError):  # a model that the plan does not know
+        weights = WIDTHS[model.dtype] * shape_of(model.path).parameters
+        return 2 * weights <= torch.cuda.mem_get_info(device)[0]
+    return False
 
 
 def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking: bool) -> Prompts:
