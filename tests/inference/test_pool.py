@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from torch import Tensor
 from conftest import DEMO, move
 from fake_vllm_server import END, FakeVllmServer
 from paint.config.recipe import find_recipe, read_recipe
-from paint.config.schema import Config
+from paint.config.schema import Config, RolloutConfig
 from paint.core.display import Display
 from paint.core.storage import digest_of_file
 from paint.data.problems import Problem
@@ -153,6 +154,51 @@ def test_sync_weights_names_are_unique_across_versions_and_runs(
     assert len(set(seen)) == 6
     # Each replaced the one before, and nobody else's.
     assert list(fake_server.adapters) == [seen[2], seen[5]]
+
+
+@pytest.mark.parametrize(
+    ("options", "room", "uid", "where"),
+    [
+        ({}, 1e9, os.getuid(), "memory"),
+        ({}, 1e5, os.getuid(), "run"),  # no room
+        ({}, 1e9, -1, "run"),  # somebody else made the folder
+        ({"adapter_folder": "given"}, 1e9, os.getuid(), "given"),
+        ({"urls": ("http://127.0.0.1:1",)}, 1e9, os.getuid(), "run"),
+    ],
+)
+def test_adapters_of_own_servers_are_in_shared_memory_with_room(
+    policy: Policy,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    room: float,
+    uid: int,
+    where: str,
+) -> None:
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    monkeypatch.setattr("paint.inference.vllm.engine.MEMORY", memory)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=room))
+    monkeypatch.setattr("os.getuid", lambda: uid)
+    if "adapter_folder" in options:
+        options = {"adapter_folder": str(tmp_path / "given")}
+    rollout = RolloutConfig(engine="vllm", **options)
+    (tmp_path / "run").mkdir()
+    setup = EngineSetup(policy, DEMO, rollout, tmp_path / "run", Display(), 1024)
+
+    engines = []
+    for _ in range(2):  # a killed run leaves its adapters to the next one
+        engine = VllmEngine.from_setup(setup)
+        assert not list(engine.folder.glob("*paint-*"))
+        engine.servers.clear()
+        engine.sync_weights()
+        engines.append(engine)
+    assert engine.folder.is_relative_to(tmp_path / where)
+    assert (engine.folder.stat().st_mode & 0o077 == 0) == (where == "memory")
+    for engine in engines:
+        engine.close()
+    assert not list(tmp_path.rglob("adapter_model.safetensors"))
+    assert engine.folder.exists() == (where != "memory")
 
 
 def test_sync_weights_shared_adapter_folder_keeps_runs_apart(
@@ -361,7 +407,7 @@ def test_sync_weights_folder_unreadable_by_server_is_named(
     fake_servers: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = opened(fake_servers())
-    monkeypatch.setattr(vllm_engine, "save_trained", lambda *_: None)
+    monkeypatch.setattr(vllm_engine, "save_served", lambda *_: None)
     with pytest.raises(
         EngineError,
         match=rf"cannot read {engine.folder}/paint-.*--rollout\.adapter-folder",
@@ -544,15 +590,17 @@ def test_colocated_server_is_awake_only_to_generate(fake_servers: Any, opened: O
 def test_sync_weights_full_disk_is_reported(
     fake_servers: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(_: Policy, folder: Path) -> None:
+        folder.mkdir()
         raise OSError("no space left")
 
     engine = opened(fake_servers())
-    monkeypatch.setattr(vllm_engine, "save_trained", full)
+    monkeypatch.setattr(vllm_engine, "save_served", full)
     with pytest.raises(
         EngineError, match=r"could not be written to .*no space left; free some space"
     ):
         engine.sync_weights()
+    assert not list(engine.folder.iterdir())
 
 
 # A server and its worker: one process starts another and writes both numbers down. The worker does

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from conftest import move
-from paint.config.schema import ModelConfig
+from paint.config.schema import Dtype, ModelConfig
 from paint.evaluation.generate import checkpoint_digest
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.teacher import student_weights
@@ -23,6 +23,7 @@ from paint.models.weights import (
     load_trained,
     model_digests,
     read_adapter_shape,
+    save_served,
     save_trained,
     weights_digest,
 )
@@ -50,6 +51,23 @@ def test_save_trained_is_equal_across_processes(tmp_path: Path) -> None:
     assert read_adapter_shape(tmp_path / "1") == ModelConfig(
         path="demo", dtype="float32", lora_targets=tuple(targets)
     )
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_save_served_rounds_adapter_as_server_would(dtype: Dtype, tmp_path: Path) -> None:
+    policy = load_policy(replace(DEMO, dtype=dtype), seed=0)
+    move(policy)
+    save_trained(policy, tmp_path / "trained")
+    save_served(policy, tmp_path / "served")
+    trained, served = (
+        load_file(tmp_path / name / "adapter_model.safetensors") for name in ("trained", "served")
+    )
+    assert trained.keys() == served.keys()
+    assert all(
+        torch.equal(value.to(getattr(torch, dtype)), served[n]) for n, value in trained.items()
+    )
+    shapes = [read_adapter_shape(tmp_path / name) for name in ("trained", "served")]
+    assert shapes[0] == shapes[1]
 
 
 def test_adapter_digest_depends_on_weights_and_shape(trained: Policy, tmp_path: Path) -> None:

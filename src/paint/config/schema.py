@@ -196,7 +196,8 @@ class RolloutConfig(Section):
     passwords belong in environment variables."""
     adapter_folder: str | None = None
     """Folder through which adapters are sent to the servers, which must see it under the same path;
-    the run creates a subfolder of its name. None is the run folder."""
+    the run creates a subfolder of its name. None is shared memory (/dev/shm) with room for servers
+    that the run starts, and else the run folder."""
     server_timeout: float = setting(900.0, SECONDS, "seconds; default: 900")
     """Seconds to wait for a starting server, or while no server responds, before the run stops with
     a checkpoint."""
@@ -232,7 +233,7 @@ class RolloutConfig(Section):
         require(self, "server_gpus", are_named, allowed, "cpu: none")
 
         require(self, "server", bool(self.server.split()), "a command", 'default: "vllm serve"')
-        validate_path(self, "adapter_folder", "None: the run directory")
+        validate_path(self, "adapter_folder", "None: chosen by the run")
         are_apart = not self.off_policy_steps or (engine.takes_adapters and not self.colocate)
         allowed = "0 with rollout.colocate and with rollout.engine merged"
         require(self, "off_policy_steps", are_apart, allowed, "servers generate during training")

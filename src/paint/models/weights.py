@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -118,14 +119,27 @@ def save_trained(policy: Policy, folder: Path) -> None:
     Raises:
         OSError: the disk is full or not writable.
     """
-    try:
+    with _full_disk_as_os_error(folder):
         if policy.tuning == "full":
             merge(policy, folder)
         else:
             policy.model.save_pretrained(folder)
             _sort_targets(folder / ADAPTER_CONFIG)
-    except SafetensorError as error:  # how a full disk is reported
-        raise OSError(f"{folder} could not be written: {reason(error)}") from error
+
+
+def save_served(policy: Policy, folder: Path) -> None:
+    """Save the adapter for a server, rounded to the base's dtype as the server itself would.
+
+    Nothing waits for a disk: a server reads it at once, and nobody after a crash.
+
+    Raises:
+        OSError: the disk is full or not writable.
+    """
+    dtype = policy.lm_head.weight.dtype
+    named = policy.model.named_parameters()
+    rounded = {name: value.detach().to(dtype) for name, value in named if value.requires_grad}
+    with _full_disk_as_os_error(folder):
+        policy.model.save_pretrained(folder, state_dict=rounded)
 
 
 def load_trained(policy: Policy, folder: Path) -> None:
@@ -257,6 +271,14 @@ def _rounding(updates: Iterable[tuple[Tensor, Tensor]]) -> Rounding:
         squares += float(update.square().sum(dtype=torch.float64))
         errors += float((stored - update).square().sum(dtype=torch.float64))
     return Rounding(along / squares, math.sqrt(errors / squares)) if squares else Rounding(1.0, 0.0)
+
+
+@contextmanager
+def _full_disk_as_os_error(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(f"{folder} could not be written: {reason(error)}") from error
 
 
 def _sort_targets(path: Path) -> None:

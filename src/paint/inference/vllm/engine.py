@@ -13,6 +13,7 @@ left and none returns in time.
 """
 
 import asyncio
+import os
 import shutil
 import threading
 import time
@@ -25,7 +26,7 @@ from typing import Any, TypeVar
 
 from paint.core.display import Display
 from paint.core.errors import PaintError
-from paint.core.storage import atomic_dir, digest
+from paint.core.storage import digest
 from paint.inference.engine import (
     Completion,
     EngineError,
@@ -52,13 +53,16 @@ from paint.inference.vllm.process import (
     server_environment,
 )
 from paint.models.policy import Policy
-from paint.models.weights import save_trained
+from paint.models.weights import save_served
 
 HEARTBEAT_SECONDS = 5.0
 """Time between two health checks of a server that works."""
 
 RETRY_SECONDS = 0.5
 """Time between two attempts to take a server back."""
+
+MEMORY = Path("/dev/shm")
+"""Shared memory of a machine with Linux."""
 
 SAY_SECONDS = 10.0
 MAX_FAILURES = 3
@@ -113,7 +117,7 @@ class VllmEngine(RemoteEngine):
         """An engine on the servers at ``rollout.urls``; without any, on servers that it starts:
         one, or one for each of ``rollout.server_gpus``."""
         options = setup.rollout
-        folder = adapter_folder(setup.folder, options.adapter_folder)
+        folder = adapters = adapter_folder(setup.folder, options.adapter_folder)
         servers = [VllmServer(url, timeout=options.timeout) for url in options.urls]
         if not servers:
             # Several, and the ranks beside them, have one log (docs/how-to/several-gpus.md).
@@ -124,10 +128,13 @@ class VllmEngine(RemoteEngine):
             ]
             counted = "a vLLM server" if len(servers) == 1 else f"{len(servers)} vLLM servers"
             setup.display.note(f"engine: starting {counted}; the log is {log}")
+            if options.adapter_folder is None:
+                versions = 2 + options.off_policy_steps
+                adapters = memory_folder(setup.folder, versions, setup.policy) or folder
         return cls(
             setup.policy,
             servers,
-            folder,
+            adapters,
             setup.display,
             in_flight=options.batch_size,
             patience=options.server_timeout,
@@ -150,9 +157,9 @@ class VllmEngine(RemoteEngine):
         self.version += 1
         adapter = self.folder / f"paint-{self.run}-{self.version:06d}"
         try:
-            with atomic_dir(adapter) as partial:
-                save_trained(self.policy, partial)
+            save_served(self.policy, adapter)
         except OSError as error:
+            shutil.rmtree(adapter, ignore_errors=True)
             raise EngineError(
                 f"the adapter could not be written to {adapter}: {error}; free some space, or "
                 f"choose another folder with --rollout.adapter-folder"
@@ -221,6 +228,8 @@ class VllmEngine(RemoteEngine):
             self.loop.run(_gather(engine._leave(server) for server in engine.servers))
         self.loop.close()
         delete_adapters(self.folder)
+        if self.folder.parent == MEMORY:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     async def _connect(self, server: VllmServer) -> None:
         await self._until_healthy(server)
@@ -476,6 +485,28 @@ def adapter_folder(run_folder: Path, shared: str | None) -> Path:
         ) from error
     delete_adapters(folder)
     return folder
+
+
+def memory_folder(run_folder: Path, versions: int, policy: Policy) -> Path | None:
+    """Make a folder for a run's adapters in shared memory, for servers on this machine.
+
+    Adapters that the same run left there before a kill are deleted.
+
+    Returns:
+        None where there is no such folder, or no room for so many versions of the adapter.
+    """
+    size = sum(value.nbytes for value in policy.trainable)
+    folder = MEMORY / f"paint-{run_folder.name}-{digest(str(run_folder.resolve()))[:8]}"
+    try:
+        if shutil.disk_usage(MEMORY).free < versions * size:
+            return None
+        folder.mkdir(mode=0o700, exist_ok=True)
+        is_ours = folder.lstat().st_uid == os.getuid()  # everybody may make folders there
+    except OSError:
+        return None
+    if is_ours:
+        delete_adapters(folder)
+    return folder if is_ours else None
 
 
 def delete_adapters(folder: Path) -> None:
