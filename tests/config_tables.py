@@ -22,7 +22,7 @@ TABLES = st.fixed_dictionaries(
             }
         ),
         "grpo": st.fixed_dictionaries(
-            {"group_size": st.integers(2, 64), "kl": st.floats(0, 10) | st.integers(0, 9)}
+            {"iterations": st.integers(1, 64), "kl": st.floats(0, 10) | st.integers(0, 9)}
         ),
         "train": st.fixed_dictionaries({"seed": st.integers(0, 10**6)}),
         "log": st.fixed_dictionaries(

@@ -22,7 +22,7 @@ SPEC = "extensions.reward_weighted:RewardWeighted"
 
 
 def test_find_algorithm_built_in_properties() -> None:
-    config = Config(grpo=GrpoConfig(group_size=4, iterations=3))
+    config = Config(grpo=GrpoConfig(iterations=3))
     found = {name: find_algorithm(name) for name in ALGORITHMS}
     assert {n: a.needs_teacher(config) for n, a in found.items()} == {
         "distillation": True,
@@ -31,7 +31,7 @@ def test_find_algorithm_built_in_properties() -> None:
         "sft": False,
     }
     assert found["grpo"].needs_teacher(replace(config, grpo=GrpoConfig(kl=0.1)))
-    assert [a.group_size(config) for a in found.values()] == [1, 4, 4, 1]
+    assert [a.min_samples for a in found.values()] == [1, 2, 2, 1]
     assert [a.updates_per_batch(config) for a in found.values()] == [1, 1, 3, 1]
     assert [a.needs_rollouts for a in found.values()] == [True, True, True, False]
 

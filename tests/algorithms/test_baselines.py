@@ -40,7 +40,6 @@ from verdicts import is_correct
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
     "rollout": {"max_new_tokens": 60, "batch_size": 12},
-    "grpo": {"group_size": 4},
     "train": {
         "steps": 1,
         "batch_size": 12,
@@ -54,7 +53,8 @@ ADAMS_NOISE = 0.01  # of a learning rate, where a gradient is nearly zero
 
 def small(method: str, **sections: dict[str, Any]) -> Config:
     """The method's recipe for the demo on a few rows, with changes."""
-    return changed(f"demo-{method}", SMALL, sections)
+    group = {"rollout": {"samples_per_problem": 4}} if method == "grpo" else {}
+    return changed(f"demo-{method}", SMALL, group, sections)
 
 
 # The equations.
@@ -316,7 +316,7 @@ def test_grpo_loss_gradient_and_advantages_match_trl(
     loss = trainer.compute_loss(trainer.model, inputs)
     loss.backward()
 
-    options = {"group_size": 4, "kl": kl, "clip": 0.2}
+    options = {"kl": kl, "clip": 0.2}
     config = small(
         "grpo", objective={"reduction": reduction}, grpo=options, train={"micro_batch_size": 5}
     )
@@ -417,7 +417,7 @@ def test_grpo_step_matches_manual_step(
     tmp_path: Path, problems: list[Problem], iterations: int, kl: float
 ) -> None:
     rate = 1e-4 if iterations == 1 else 3e-3
-    changes: dict[str, Any] = {"group_size": 4, "iterations": iterations, "kl": kl}
+    changes: dict[str, Any] = {"iterations": iterations, "kl": kl}
     config = small("grpo", grpo=changes, train={"learning_rate": rate, "seed": 2})
     train(config, tmp_path / "run")
     rows, by_id = stored(tmp_path / "run"), {p.id: p for p in problems}
@@ -480,7 +480,7 @@ def test_grpo_batch_of_equal_rewards_leaves_adapter_unchanged(
         {"problem": p.problem, "solution": p.solution, "answer": "nobody"} for p in problems[:6]
     ]
     path = write_problems(tmp_path / "problems.jsonl", rows)
-    config = small("grpo", data={"path": path}, grpo={"group_size": 4, "iterations": 2})
+    config = small("grpo", data={"path": path}, grpo={"iterations": 2})
     train(config, tmp_path / "run")
     [metrics] = read_metrics(tmp_path / "run")
     assert (metrics["reward"], metrics["frac_reward_zero_std"], metrics["loss"]) == (0, 1, 0)
@@ -492,7 +492,7 @@ def test_grpo_failure_between_iterations_keeps_last_complete_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = {"steps": 3, "checkpoint_every": 3, "learning_rate": 1e-3}
-    config = small("grpo", grpo={"group_size": 4, "iterations": 2}, train=changes)
+    config = small("grpo", grpo={"iterations": 2}, train=changes)
     train(config, tmp_path / "whole")
     made: list[int] = []
 

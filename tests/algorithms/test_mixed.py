@@ -16,7 +16,7 @@ from runs import changed, stored
 
 SMALL: dict[str, dict[str, Any]] = {
     "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 60, "batch_size": 12},
+    "rollout": {"max_new_tokens": 60, "batch_size": 12, "samples_per_problem": 4},
     "train": {"steps": 1, "batch_size": 12, "micro_batch_size": 5},
 }
 
@@ -34,7 +34,7 @@ def gradient(
 
     module = {"mixed": "mixed", "grpo": "grpo"}[method]
     monkeypatch.setattr(f"paint.algorithms.{module}.update", update)
-    grpo = {"group_size": 4, "weight": weight}
+    grpo = {"weight": weight}
     train(changed("demo-paint", SMALL, {"train": {"method": method}, "grpo": grpo}), folder)
     (flat,) = found
     return flat

@@ -96,7 +96,7 @@ PAPER: dict[str, Sourced] = {
     },
     "grpo": EVALUATION
     | {
-        "grpo.group_size": (8, "Main Results: 8 GRPO rollouts"),
+        "rollout.samples_per_problem": (8, "Main Results: 8 GRPO rollouts"),
         "rollout.max_new_tokens": (16_000, "Experimental Setup: maximum generation length 16k"),
     },
     "sft": EVALUATION,
@@ -119,7 +119,7 @@ SCRIPTS: dict[str, Sourced] = {
     | {
         "train.learning_rate": (2e-5, "run_grpo.sh: --learning_rate 2e-5"),
         "train.batch_size": (32, "run_grpo.sh: 8 processes, 1 each, 4 accumulated"),
-        "grpo.group_size": (8, "run_grpo.sh: --num_generations 8"),
+        "rollout.samples_per_problem": (8, "run_grpo.sh: --num_generations 8"),
         "grpo.kl": (0.0, "run_grpo.sh: --beta 0.0"),
         "grpo.clip": (0.2, "GRPOConfig: epsilon"),
         "grpo.iterations": (1, "GRPOConfig: num_iterations"),
@@ -210,8 +210,7 @@ def test_recipe_values_match_source(method: str, model: str, source: dict[str, S
 @pytest.mark.parametrize(("method", "model"), [*product(EPOCHS, MODELS)])
 def test_baseline_steps_match_epochs_of_scripts(method: str, model: str) -> None:
     config = shipped(method, model)
-    group = config.grpo.group_size if method == "grpo" else 1
-    problems_a_step = config.train.batch_size // group
+    problems_a_step = config.train.batch_size // config.rollout.samples_per_problem
     assert config.train.steps == math.ceil(EPOCHS[method] * PROBLEMS / problems_a_step)
     assert f"= {config.train.steps:,} steps" in find_recipe(f"{method}-{model}").read_text()
 
@@ -251,7 +250,8 @@ def test_baseline_recipes_differ_from_paint_only_in_method_settings(model: str) 
     paint = shipped("paint", model)
     both = {"method", "steps", "learning_rate", "max_grad_norm", "checkpoint_every"}
     trained = {f"train.{name}" for name in both}
-    sampled = {f"rollout.{name}" for name in ("temperature", "top_p", "top_k", "max_new_tokens")}
+    names = ("temperature", "top_p", "top_k", "max_new_tokens", "samples_per_problem")
+    sampled = {f"rollout.{name}" for name in names}
     assert differing(paint, shipped("grpo", model)) == trained | sampled | {
         "model.student_thinking"
     }

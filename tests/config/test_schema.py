@@ -80,7 +80,7 @@ def test_read_recipe_overrides_named_settings_only(tmp_path: Path) -> None:
 
 
 UNKNOWN = [
-    ("[grpo]\ngroup_sise = 4", "key grpo.group_sise; did you mean grpo.group_size?"),
+    ("[grpo]\niteration = 4", "key grpo.iteration; did you mean grpo.iterations?"),
     ("[context]\nclip = 0.1", "key context.clip; did you mean objective.clip or grpo.clip?"),
     (
         "[context]\nzzz = 1",
@@ -126,7 +126,7 @@ REFUSED = [
     ("train.method", "'opsd'", "one of distillation, mixed, grpo, sft, or module:name, got"),
     ("teacher.weights", "'live '", 'one of frozen, ema, live, got "live "'),
     ("context.source", "'masked'", "one of own, none, other, answer, wrong_answer, got"),
-    ("grpo.group_size", "1", "at least 2, got 1 ("),
+    ("rollout.samples_per_problem", "0", "at least 1, got 0 ("),
     (
         "log.trackers",
         "['mlflow']",
@@ -201,7 +201,7 @@ BAD: list[tuple[Any, str, list[Any]]] = [
     (ContextConfig, "mask_ratio_correct", [-0.1, 1.0, 0.2, float("nan")]),
     (TeacherConfig, "decay", [-0.1, 1.0, float("nan")]),
     (TeacherConfig, "rationale_tokens", [0, -1]),
-    (GrpoConfig, "group_size", [1, 0, -8]),
+    (RolloutConfig, "samples_per_problem", [0, -8]),
     (GrpoConfig, "clip", [0.0, 1.0, float("nan")]),
     (GrpoConfig, "kl", [-0.01, float("inf"), float("nan")]),
     (GrpoConfig, "iterations", [0]),
@@ -240,7 +240,7 @@ def test_config_value_out_of_range_is_refused_by_name(section: Any, key: str, va
     [
         ContextConfig(mask_ratio_wrong=0.0, mask_ratio_correct=0.0),
         TeacherConfig(decay=0.0, rationale_tokens=1),
-        GrpoConfig(group_size=2, kl=0.0, iterations=1),
+        GrpoConfig(kl=0.0, iterations=1),
         ObjectiveConfig(divergence="sampled_token", clip_mode="none"),
         ObjectiveConfig(interpolation_weight=0.0, top_fraction=0.0),
         ObjectiveConfig(interpolation_weight=1.0, top_fraction=1.0),
@@ -262,7 +262,17 @@ def test_config_range_limits_and_uneven_micro_batches_are_accepted(section: Any)
 
 
 CLASHES = [
-    ("train.batch_size", "[train]\nmethod = 'grpo'\nbatch_size = 12"),
+    ("train.batch_size", "[train]\nbatch_size = 12\n[rollout]\nsamples_per_problem = 8"),
+    ("rollout.samples_per_problem", "[train]\nmethod = 'grpo'"),
+    (
+        "rollout.samples_per_problem",
+        "[train]\nmethod = 'sft'\n[rollout]\nsamples_per_problem = 2",
+    ),
+    (
+        "rollout.keep",
+        "[train]\nmethod = 'grpo'\n[rollout]\nsamples_per_problem = 2\nkeep = 'correct'",
+    ),
+    ("grading.grader", "[rollout]\nkeep = 'wrong'\n[grading]\ngrader = 'none'"),
     ("objective.clip_mode", "[objective]\ndivergence = 'sampled_token'"),
     ("teacher.weights", "[train]\nmethod = 'grpo'\n[grpo]\nkl = 0.04\n[teacher]\nweights = 'ema'"),
     ("context.source", "[train]\nmethod = 'sft'\n[context]\nsource = 'other'"),
@@ -282,8 +292,8 @@ def test_read_recipe_conflicting_settings_are_refused_with_file(
 @pytest.mark.parametrize(
     "text",
     [
-        "[train]\nmethod = 'grpo'\nbatch_size = 12\n[grpo]\ngroup_size = 4",
-        "[train]\nbatch_size = 12",  # groups are of no account to the other methods
+        "[train]\nmethod = 'grpo'\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4",
+        "[train]\nbatch_size = 12\n[rollout]\nsamples_per_problem = 4\nkeep = 'shortest_correct'",
         "[train]\nmethod = 'sft'\nbatch_size = 12",
         "[model]\ntrain_mode = 'full'\ndtype = 'float32'",
         "[rollout]\nengine = 'vllm'",
@@ -329,8 +339,8 @@ def test_config_round_trips_through_json(given_table: dict[str, dict[str, Any]])
 
 
 def test_from_table_invalid_stored_config_names_source() -> None:
-    table = {"train": {"method": "grpo"}, "grpo": {"group_size": 5}}
-    with pytest.raises(ConfigError, match=r"^runs/a/run\.json: train\.batch_size\b.*grpo\.group"):
+    table = {"rollout": {"samples_per_problem": 5}}
+    with pytest.raises(ConfigError, match=r"^runs/a/run\.json: train\.batch_size\b.*samples_per"):
         from_table(table, source="runs/a/run.json")
     with pytest.raises(ConfigError, match=r"^runs/a/run\.json: .*train\.stepz"):
         from_table({"train": {"stepz": 1}}, source="runs/a/run.json")

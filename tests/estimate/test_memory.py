@@ -262,7 +262,9 @@ def test_training_memory_settings_have_expected_cost() -> None:
     assert training_memory(live, shape, rows).copy == 0
 
     grpo = replace(
-        config, train=TrainConfig(method="grpo"), rollout=RolloutConfig(top_p=1.0, top_k=-1)
+        config,
+        train=TrainConfig(method="grpo"),
+        rollout=RolloutConfig(top_p=1.0, top_k=-1, samples_per_problem=8),
     )
     assert training_memory(grpo, shape, rows).teacher == 0
     assert (

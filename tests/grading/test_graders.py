@@ -27,8 +27,7 @@ short_grader = importlib.import_module("extensions.short_grader")
 SMALL: dict[str, dict[str, Any]] = {
     "data": {"limit": 3},  # each problem is in each step
     "model": {"lora_rank": 4, "lora_alpha": 8},
-    "rollout": {"max_new_tokens": 60, "batch_size": 12},
-    "grpo": {"group_size": 4},
+    "rollout": {"max_new_tokens": 60, "batch_size": 12, "samples_per_problem": 4},
     "train": {"steps": 1, "batch_size": 12, "micro_batch_size": 12, "checkpoint_every": 1},
     "grading": {"grader": SHORT, "deadline": 0.2},
 }

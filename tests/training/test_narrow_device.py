@@ -98,7 +98,7 @@ def one_step(
     with NarrowDevice(), MathGrader() as grader:
         teacher = open_teacher(policy, config.teacher)
         optimizer = torch.optim.AdamW(policy.trainable)
-        problems = read_problems(config.data).problems[: config.grpo.group_size]
+        problems = read_problems(config.data).problems[: config.rollout.samples_per_problem]
         engine = LocalEngine(policy, batch_size=len(problems))
         setup = Setup(config, policy, teacher, problems, engine, optimizer, accelerator, grader)
         clock = Clock(Display(enabled=False))

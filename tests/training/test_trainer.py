@@ -75,7 +75,10 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-GROUPS = {"group_size": 4, "iterations": 2}
+GROUPS: dict[str, dict[str, Any]] = {
+    "rollout": {"samples_per_problem": 4},
+    "grpo": {"iterations": 2, "kl": 0.1},
+}
 
 
 def small(**sections: dict[str, Any]) -> Config:
@@ -217,14 +220,21 @@ SPLIT: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     ),
     "mixed": (
         "demo-paint",
-        {"grpo": {"group_size": 4}, "train": {"method": "mixed", "steps": 1, "batch_size": 12}},
+        {
+            "rollout": {"samples_per_problem": 4},
+            "train": {"method": "mixed", "steps": 1, "batch_size": 12},
+        },
     ),
     "off policy": ("demo-paint", {"rollout": {"off_policy_steps": 1}, "train": TWO_STEPS}),
     "sft": ("demo-sft", {"train": {"steps": 1, "batch_size": 12}}),
     # The second of three groups lies on both of two ranks.
+    "kept": (
+        "demo-paint",
+        {"rollout": {"samples_per_problem": 4, "keep": "wrong"}, "train": {"batch_size": 12}},
+    ),
     "grpo": (
         "demo-grpo",
-        {"grpo": GROUPS | {"kl": 0.1}, "train": {"steps": 1, "batch_size": 12}},
+        GROUPS | {"train": {"steps": 1, "batch_size": 12}},
     ),
 }
 
@@ -343,7 +353,7 @@ CASES = {
     # That takes milliseconds: more of them, to meet one.
     "while one is written": (0, small(train=FIVE_STEPS | {"checkpoint_every": 1})),
     "off policy": (3, small(rollout={"off_policy_steps": 2}, train=FIVE_STEPS)),
-    "grpo": (3, changed("demo-grpo", SMALL, {"grpo": GROUPS, "train": FIVE_STEPS})),
+    "grpo": (3, changed("demo-grpo", SMALL, GROUPS | {"train": FIVE_STEPS})),
     "sft": (3, changed("demo-sft", SMALL, {"train": FIVE_STEPS})),
 }
 

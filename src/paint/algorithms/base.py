@@ -36,23 +36,21 @@ class Algorithm:
         needs_context: the teacher reads a privileged context, so teacher prompts are measured and
             the settings of context, teacher and divergence apply.
         needs_grades: it learns from rewards.
+        min_samples: fewest completions of a problem in a batch (``rollout.samples_per_problem``).
         uses_policy_gradient: its gradient is that of the policy that drew the tokens, so they must
-            be on policy and drawn at the loss's temperature.
+            be on policy and drawn at the loss's temperature, and none is left out.
     """
 
     name: ClassVar[str] = ""
     needs_rollouts: ClassVar[bool] = True
     needs_context: ClassVar[bool] = False
     needs_grades: ClassVar[bool] = False
+    min_samples: ClassVar[int] = 1
     uses_policy_gradient: ClassVar[bool] = False
 
     def needs_teacher(self, config: Config) -> bool:
         """Whether it scores under the teacher's weights; without, no copy of them is kept."""
         return self.needs_context
-
-    def group_size(self, config: Config) -> int:
-        """Completions of one problem in a batch."""
-        return 1
 
     def updates_per_batch(self, config: Config) -> int:
         """Optimizer updates in one step."""
@@ -90,10 +88,8 @@ class Mixed(Algorithm):
     name = "mixed"
     needs_context = True
     needs_grades = True
+    min_samples = 2
     uses_policy_gradient = True
-
-    def group_size(self, config: Config) -> int:
-        return config.grpo.group_size
 
     def step(self, setup: Any, batch: Any, step_index: int, clock: Any) -> Any:
         return _load("paint.algorithms.mixed:mixed_step")(setup, batch, step_index, clock)
@@ -104,13 +100,11 @@ class Grpo(Algorithm):
 
     name = "grpo"
     needs_grades = True
+    min_samples = 2
     uses_policy_gradient = True
 
     def needs_teacher(self, config: Config) -> bool:
         return config.grpo.kl > 0
-
-    def group_size(self, config: Config) -> int:
-        return config.grpo.group_size
 
     def updates_per_batch(self, config: Config) -> int:
         return config.grpo.iterations

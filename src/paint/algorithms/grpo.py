@@ -81,7 +81,7 @@ def reward(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
     )
     rewards = torch.tensor([by_row[row] for row in sorted(by_row)], dtype=torch.float64)
 
-    size = setup.config.grpo.group_size
+    size = setup.config.rollout.samples_per_problem
     advantage = advantages(rewards, size)
     is_flat = (rewards.view(-1, size).std(dim=1) == 0).double().repeat_interleave(size)
     return [

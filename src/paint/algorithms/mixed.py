@@ -2,8 +2,9 @@
 
     loss = PAINT + w GRPO,     w = grpo.weight
 
-Every problem has ``grpo.group_size`` completions. Each of them is scored by the teacher, and gets
-an advantage within its group. There is one update, so GRPO's ratio is 1 and its clip idle.
+Every problem has ``rollout.samples_per_problem`` completions. Each of them is scored by the
+teacher, and gets an advantage within its group. There is one update, so GRPO's ratio is 1 and its
+clip idle.
 """
 
 from collections.abc import Sequence

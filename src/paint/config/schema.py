@@ -170,6 +170,13 @@ class RolloutConfig(Section):
     max_new_tokens: int = setting(1024, at_least(1), "tokens")
     """Longest completion, in tokens (paper: Experimental Details, 1024 in training, 38,912 in
     evaluation)."""
+    samples_per_problem: int = setting(1, at_least(1), "completions a problem; default: 1")
+    """Completions of each problem in a step; train.batch_size is a multiple of it (paper:
+    Algorithm 1, 1; grpo: Main Results, 8)."""
+    keep: Literal["all", "correct", "shortest_correct", "wrong"] = "all"
+    """Which of them are trained on, by the grader: all, those with reward 1, of each problem the
+    shortest with reward 1, or the others. A problem without any is skipped, and the loss is the
+    mean over those that are kept (paper: all; docs/how-to/rollouts.md)."""
     batch_size: int = setting(32, at_least(1), "rows; default: 32")
     """Most rows generated at once: by a rank, or by a vLLM server. An evaluation takes fewer where
     its GPU has no memory for more, and rows that run out of memory are halved; changes speed and
@@ -332,16 +339,13 @@ class TeacherConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class GrpoConfig(Section):
-    """The GRPO baseline: several completions per problem, rewarded by the verified answer. For
-    train.method grpo and mixed only."""
+    """The GRPO baseline: several completions per problem (rollout.samples_per_problem), rewarded by
+    the verified answer. For train.method grpo and mixed only."""
 
     weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
     """Weight of GRPO's loss beside the distillation's, at least 0; for train.method mixed only
     (ours)."""
 
-    group_size: int = setting(8, at_least(2), "completions a problem; paper: 8")
-    """Completions per problem, at least 2; train.batch-size is a multiple of it (paper: Main
-    Results, 8)."""
     clip: float = setting(0.2, within("(0, 1)"), "default: 0.2")
     """Clip range of the ratio of new to old probability around 1, in (0, 1)
     (OPSD's scripts, 0.2)."""
@@ -526,7 +530,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    """How the student samples its completions: one for every problem (grpo: a group), on policy."""
+    """How the student samples its completions: one for every problem (grpo: several), on policy."""
     context: ContextConfig = field(default_factory=ContextConfig)
     prompts: PromptsConfig = field(default_factory=PromptsConfig)
     teacher: TeacherConfig = field(default_factory=TeacherConfig)
@@ -540,12 +544,6 @@ class Config:
 
     def __post_init__(self) -> None:
         algorithm, method = self.algorithm, format_value(self.train.method)
-        size, batch = algorithm.group_size(self), self.train.batch_size
-        if batch % size:
-            raise ConfigError(
-                f"train.batch_size must be a multiple of grpo.group_size = {size}, got {batch} "
-                "(completions a step)"
-            )
         if not algorithm.needs_context:
             self._refuse_distillation_settings()
         if algorithm.uses_policy_gradient:
@@ -602,6 +600,29 @@ class Config:
                 "there is nothing to reason about"
             )
 
+        samples, batch = self.rollout.samples_per_problem, self.train.batch_size
+        if batch % samples:
+            raise ConfigError(
+                f"train.batch_size must be a multiple of rollout.samples_per_problem = {samples}, "
+                f"got {batch} (completions a step)"
+            )
+        if samples < algorithm.min_samples:
+            raise ConfigError(
+                f"rollout.samples_per_problem must be at least {algorithm.min_samples} with "
+                f"train.method {method}, got {samples} (grpo in the paper: 8)"
+            )
+        if samples > 1 and not algorithm.needs_rollouts:
+            raise ConfigError(
+                f"rollout.samples_per_problem must be 1 with train.method {method}, got {samples} "
+                "(it samples nothing)"
+            )
+        keeps_some = self.rollout.keep != "all"
+        if keeps_some and (not algorithm.needs_rollouts or algorithm.uses_policy_gradient):
+            raise ConfigError(
+                f'rollout.keep must be "all" with train.method {method}, got '
+                f'"{self.rollout.keep}" (it needs complete groups, or samples nothing)'
+            )
+
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm that ``train.method`` names."""
@@ -622,6 +643,8 @@ class Config:
         """The settings by which the training needs grades; empty if it needs none."""
         if self.algorithm.needs_grades:
             return f"train.method {format_value(self.train.method)}"
+        if self.rollout.keep != "all":
+            return f"rollout.keep {format_value(self.rollout.keep)}"
         return "objective.correct_weight and wrong_weight" if self.objective.uses_verdicts else ""
 
     @property
@@ -707,11 +730,12 @@ class EvaluationConfig(Section):
         require(self, "benchmarks", bool(self.benchmarks), "a list of problem sets", "paper: three")
         validate_path(self, "folder", 'default: "evals"')
         validate_path(self, "overrides", "a JSONL file")
-        is_on_policy, note = (
-            not self.rollout.off_policy_steps,
-            "an evaluation has no training steps",
-        )
-        require(self.rollout, "off_policy_steps", is_on_policy, "0", note)
+        note = "an evaluation has no training steps"
+        require(self.rollout, "off_policy_steps", not self.rollout.off_policy_steps, "0", note)
+        is_one, note = self.rollout.samples_per_problem == 1, "`--samples` is the number"
+        require(self.rollout, "samples_per_problem", is_one, "1", note)
+        keeps_all, note = self.rollout.keep == "all", "an evaluation counts every sample"
+        require(self.rollout, "keep", keeps_all, '"all"', note)
         require(self, "grader", self.grader != "none", "a grader", "an evaluation needs grades")
 
 

@@ -47,7 +47,8 @@ class Rollout:
             (docs/reference/metrics.md).
         behavior_log_probs: log-probs, in nats, that the trainer computes under the behavior policy.
             None if the data is on-policy, () if they were not computed.
-        grade: the grade, if the method needs one.
+        grade: the grade, if the method or ``rollout.keep`` needs one.
+        kept: whether it is trained on (``rollout.keep``).
     """
 
     row: int
@@ -59,14 +60,48 @@ class Rollout:
     metrics: Mapping[str, float] = field(default_factory=dict)
     behavior_log_probs: tuple[float, ...] | None = None
     grade: Grade | None = None
+    kept: bool = True
 
 
 @dataclass(frozen=True)
 class ScoredRollout:
-    """A rollout after the loss, with its values at every token (docs/reference/metrics.md)."""
+    """A rollout after the loss, with its values at every token (docs/reference/metrics.md).
+
+    A rollout that is not kept has none.
+    """
 
     rollout: Rollout
     tokens: dict[str, list[float]]
+
+
+def kept_rows(rollouts: Sequence[Rollout], keep: str, samples: int) -> set[int]:
+    """The rows that ``rollout.keep`` trains on; of equally short completions the first.
+
+    Args:
+        rollouts: graded, of all ranks; each problem has ``samples`` neighbouring rows.
+    """
+    correct = [r for r in rollouts if r.grade and r.grade.correct]
+    match keep:
+        case "correct":
+            kept = correct
+        case "shortest_correct":
+            longest_first = sorted(
+                correct, key=lambda r: (len(r.completion.ids), r.row), reverse=True
+            )
+            kept = list({r.row // samples: r for r in longest_first}.values())  # the last counts
+        case "wrong":  # where the grader failed, a completion may be right
+            kept = [r for r in rollouts if r.grade and not r.grade.correct and not r.grade.failed]
+        case _:
+            kept = list(rollouts)
+    return {r.row for r in kept}
+
+
+def kept_metrics(scored: Sequence[ScoredRollout], samples: int) -> dict[str, int]:
+    """The completions of a step that are trained on, and the problems of which none is."""
+    kept = [s.rollout.row for s in scored if s.rollout.kept]
+    problems = len(scored) // samples
+    skipped = problems - len({row // samples for row in kept})
+    return {"kept_completions": len(kept), "skipped_problems": skipped}
 
 
 def logprob_mismatches(scored: Sequence[ScoredRollout]) -> list[float]:
@@ -97,7 +132,7 @@ def off_policy_metrics(scored: Sequence[ScoredRollout]) -> dict[str, float]:
     logs = [
         now - then
         for s in scored
-        if s.rollout.behavior_log_probs
+        if s.rollout.kept and s.rollout.behavior_log_probs
         for now, then in zip(
             s.tokens["student_log_prob"], s.rollout.behavior_log_probs, strict=True
         )

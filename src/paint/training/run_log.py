@@ -140,38 +140,15 @@ def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
 def step_metrics(
     scored: Sequence[ScoredRollout], grades: Sequence[Grade], reduction: str, skip_tokens: int = 0
 ) -> dict[str, float]:
-    """Compute the metrics of a step from all its rollouts, averaged with the weights of the loss.
+    """Compute the metrics of a step from all its rollouts, kept or not.
 
     Metrics that a method does not have are left out: references have no grades, baselines no
-    teacher. With a grader other than the math grader, the mean reward is included.
-    Source: docs/reference/metrics.md has every name.
+    teacher, and a step without kept rollouts no loss. With a grader other than the math grader, the
+    mean reward is included. Source: docs/reference/metrics.md has every name.
     """
+    kept = [s for s in scored if s.rollout.kept]
+    metrics = loss_metrics(kept, reduction, skip_tokens) if kept else {}
     tokens = sum(len(s.rollout.completion.ids) for s in scored)
-
-    def mean(name: str) -> float:
-        per_row = [s.tokens[name][skip_tokens:] for s in scored]
-        if reduction == "token":
-            return sum(map(sum, per_row)) / max(sum(map(len, per_row)), 1)
-        return sum(sum(values) / len(values) for values in per_row if values) / len(scored)
-
-    metrics = {
-        FRACTIONS.get(name, name): mean(name) for name in scored[0].tokens if name not in UNAVERAGED
-    }
-    if "kl" in scored[0].tokens:
-        # Computed even if objective.skip_tokens leaves the token out, to show its KL.
-        first_kl = [s.tokens["kl"][0] for s in scored if s.tokens["kl"]]
-        metrics["first_kl"] = sum(first_kl) / max(len(first_kl), 1)
-    if "selected" in scored[0].tokens:
-        selected_kl = [
-            kl
-            for s in scored
-            for kl, is_selected in zip(s.tokens["kl"], s.tokens["selected"], strict=True)
-            if is_selected
-        ]
-        metrics["selected_kl"] = sum(selected_kl) / max(len(selected_kl), 1)
-    for name in scored[0].rollout.metrics:
-        metrics[name] = sum(s.rollout.metrics[name] for s in scored) / len(scored)
-
     metrics["completion_tokens"] = tokens / len(scored)
     completions = [s.rollout.completion for s in scored]
     sampled = [completion for completion in completions if completion.source != "reference"]
@@ -194,6 +171,37 @@ def step_metrics(
             metrics["logprob_mismatch_mean"] = sum(gaps) / len(gaps)
             metrics["logprob_mismatch_p99"] = gaps[int(0.99 * (len(gaps) - 1))]
         metrics |= off_policy_metrics(scored)
+    return metrics
+
+
+def loss_metrics(
+    kept: Sequence[ScoredRollout], reduction: str, skip_tokens: int
+) -> dict[str, float]:
+    """Compute the metrics of the rollouts that are trained on, with the weights of the loss."""
+
+    def mean(name: str) -> float:
+        per_row = [s.tokens[name][skip_tokens:] for s in kept]
+        if reduction == "token":
+            return sum(map(sum, per_row)) / max(sum(map(len, per_row)), 1)
+        return sum(sum(values) / len(values) for values in per_row if values) / len(kept)
+
+    metrics = {
+        FRACTIONS.get(name, name): mean(name) for name in kept[0].tokens if name not in UNAVERAGED
+    }
+    if "kl" in kept[0].tokens:
+        # Computed even if objective.skip_tokens leaves the token out, to show its KL.
+        first_kl = [s.tokens["kl"][0] for s in kept if s.tokens["kl"]]
+        metrics["first_kl"] = sum(first_kl) / max(len(first_kl), 1)
+    if "selected" in kept[0].tokens:
+        selected_kl = [
+            kl
+            for s in kept
+            for kl, is_selected in zip(s.tokens["kl"], s.tokens["selected"], strict=True)
+            if is_selected
+        ]
+        metrics["selected_kl"] = sum(selected_kl) / max(len(selected_kl), 1)
+    for name in kept[0].rollout.metrics:
+        metrics[name] = sum(s.rollout.metrics[name] for s in kept) / len(kept)
     return metrics
 
 
@@ -274,8 +282,9 @@ def _record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
         **({} if grade.reward is None else {"correct": grade.correct}),
         "truncated": completion.truncated,
         "source": completion.source,
+        "kept": rollout.kept,
         **rollout.metrics,
-        "loss": sum(scored.tokens["loss"]) / len(completion.ids),
+        **({"loss": sum(scored.tokens["loss"]) / len(completion.ids)} if rollout.kept else {}),
         "prompt_ids": rollout.prompt,
         "completion_ids": completion.ids,
         "engine_log_probs": completion.log_probs,

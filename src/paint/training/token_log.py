@@ -48,12 +48,12 @@ def write_tokens(
     rows: int | Literal["all"],
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    """Write the token values of a step's first ``rows`` rows.
+    """Write the token values of a step's first ``rows`` rows, of those that are trained on.
 
     Raises:
         RunError: the file cannot be written.
     """
-    kept = [s for s in scored if rows == "all" or s.rollout.row < rows]
+    kept = [s for s in scored if s.rollout.kept and (rows == "all" or s.rollout.row < rows)]
     if not kept:
         return
 

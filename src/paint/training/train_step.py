@@ -5,7 +5,7 @@ accumulate the gradient and update the student. The loss does not depend on micr
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import torch
@@ -16,7 +16,12 @@ from paint.algorithms.base import Algorithm, find_algorithm
 from paint.config.schema import Config
 from paint.core.device import to_device
 from paint.core.display import Clock
-from paint.core.distributed import barrier, gather_on_rank0, sum_gradients
+from paint.core.distributed import (
+    all_gather_objects,
+    barrier,
+    gather_on_rank0,
+    sum_gradients,
+)
 from paint.core.errors import NonFiniteError
 from paint.data.problems import Problem, item_of
 from paint.grading.base import Grade, Grader
@@ -30,7 +35,7 @@ from paint.training.async_rollouts import AsyncRollouts
 from paint.training.callbacks import Callback
 from paint.training.load_balancing import balance_rows, micro_batches
 from paint.training.optim import learning_rate
-from paint.training.rollouts import Rollout, ScoredRollout
+from paint.training.rollouts import Rollout, ScoredRollout, kept_rows
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,7 @@ The tokens of all completions are concatenated.
 def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock) -> list[Rollout]:
     """Sample one completion for every row from the student; off-policy, from an earlier student.
 
+    Those that ``rollout.keep`` leaves out are marked, and ``accumulate`` passes over them.
     Source: Algorithm 1, 'Sample one student rollout'.
     """
     policy, pending = setup.policy, setup.async_rollouts
@@ -88,10 +94,25 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
         Rollout(row, problem, prompt, completion, policy.decode(completion.ids))
         for (row, problem), prompt, completion in zip(batch, prompts, completions, strict=True)
     ]
-    if pending is None:
+    if pending is not None:
+        with clock("behavior"):
+            rollouts = pending.score_under_behavior_policy(rollouts, step_index)
+    if setup.config.rollout.keep == "all":
         return rollouts
-    with clock("behavior"):
-        return pending.score_under_behavior_policy(rollouts, step_index)
+    with clock("reward"):
+        return mark_kept(setup, rollouts)
+
+
+def mark_kept(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Grade this rank's completions, and mark those that ``rollout.keep`` leaves out.
+
+    The completions of a problem may lie on several ranks, so all ranks gather all.
+    """
+    options = setup.config.rollout
+    grades = grade_rollouts(setup, rollouts)
+    graded = [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
+    kept = kept_rows(all_gather_objects(graded), options.keep, options.samples_per_problem)
+    return [replace(r, kept=r.row in kept) for r in graded]
 
 
 def generation_request(
@@ -141,16 +162,20 @@ def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[ScoredRollout]:
     """Accumulate the gradient of the step's loss over micro-batches, with rows balanced over ranks.
 
+    The loss is the mean over the rollouts that are kept; without any, the gradient is 0.
+
     Returns the scored rollouts in the order of their rows: those of all ranks on the first rank,
     and a rank's own on the others.
     """
     config, options = setup.config, setup.config.objective
     barrier()  # ranks may differ much in how long they generated
-    rollouts = balance_rows(setup.accelerator, rollouts, setup.policy, config)
+    spare = list(rollouts[:1])
+    scored = [ScoredRollout(r, {}) for r in rollouts if not r.kept]
+    kept = [r for r in rollouts if r.kept]
+    rollouts = balance_rows(setup.accelerator, kept, setup.policy, config)
     counts = torch.tensor(loss_counts(rollouts, options), device=setup.accelerator.device)
     total = setup.accelerator.reduce(counts, "sum").tolist()  # over all ranks
 
-    scored: list[ScoredRollout] = []
     micros = list(micro_batches(rollouts, config.train, setup.policy.packed))
     missing = passes_missing(setup.accelerator, setup.policy.base, len(micros))
     for micro in micros:
@@ -171,7 +196,7 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
             start += length
 
     for _ in range(missing):  # sharded layers: every rank takes part in every pass
-        setup.accelerator.backward(0 * score(micros[-1])[0])
+        setup.accelerator.backward(0 * score(micros[-1] if micros else spare)[0])
     return sorted(gather_on_rank0(scored), key=lambda item: item.rollout.row)
 
 
@@ -184,6 +209,9 @@ def update(setup: Setup, step_index: int) -> float:
         NonFiniteError: the gradient is not finite; nothing was updated.
     """
     trainable, config = setup.policy.trainable, setup.config
+    for parameter in trainable:
+        if parameter.grad is None:  # no completion was kept
+            parameter.grad = torch.zeros_like(parameter)
     sum_gradients(setup.accelerator, trainable)
     norm = torch.nn.utils.clip_grad_norm_(trainable, config.train.max_grad_norm)
     if not torch.isfinite(norm):

@@ -69,7 +69,7 @@ from paint.training.prompt_filter import (
     print_first_prompts,
     warn_template_mismatch,
 )
-from paint.training.rollouts import OFF_POLICY_KL_WARNING, ScoredRollout
+from paint.training.rollouts import OFF_POLICY_KL_WARNING, ScoredRollout, kept_metrics
 from paint.training.step_times import MEASURED, bottleneck
 from paint.training.token_log import write_tokens
 from paint.training.train_step import (
@@ -323,14 +323,14 @@ def loop(
 
 
 def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
-    """The rows of a step: as many neighbouring rows of each problem as a group has.
+    """The rows of a step: ``rollout.samples_per_problem`` neighbouring rows of each problem.
 
     Source: Algorithm 1, 'Sample a minibatch'.
     """
     config, problems = setup.config.train, setup.problems
-    group_size = setup.algorithm.group_size(setup.config)
-    indices = batch_indices(len(problems), config.batch_size // group_size, step_index, config.seed)
-    return list(enumerate(problems[i] for i in indices for _ in range(group_size)))
+    samples = setup.config.rollout.samples_per_problem
+    indices = batch_indices(len(problems), config.batch_size // samples, step_index, config.seed)
+    return list(enumerate(problems[i] for i in indices for _ in range(samples)))
 
 
 def log_step(
@@ -352,8 +352,18 @@ def log_step(
 
     grades = grades_of(setup, scored)
     metrics: dict[str, float] = {"step": step_number}
-    options = setup.config.objective
+    options, rollout = setup.config.objective, setup.config.rollout
     metrics |= run_log.step_metrics(scored, grades, options.reduction, options.skip_tokens)
+    if rollout.keep != "all":
+        counts = kept_metrics(scored, rollout.samples_per_problem)
+        metrics |= counts
+        if skipped := counts["skipped_problems"]:
+            display.note(
+                f"step {step_number}: {skipped} of "
+                f"{len(scored) // rollout.samples_per_problem} problems have no completion that "
+                f"rollout.keep {rollout.keep} trains on, and are skipped; the loss is the mean "
+                f"over {counts['kept_completions']} of {len(scored)} completions"
+            )
     metrics |= clock.rates(sum(len(s.rollout.completion.ids) for s in scored))
     metrics["gradient_norm"] = gradient_norm
     metrics["learning_rate"] = learning_rate(setup.config.train, step_number - 1)
