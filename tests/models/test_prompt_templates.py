@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paint.config.schema import Config, DataConfig, PromptsConfig
+from paint.config.schema import Config, DataConfig, PromptsConfig, RolloutConfig
 from paint.data.problems import Problem, validate_rows
 from paint.data.readers import DataError
 from paint.models.policy import Policy
@@ -126,6 +126,9 @@ def test_policy_prompts_are_those_of_its_settings(policy: Policy) -> None:
 
 def test_needed_fields_name_what_needs_them() -> None:
     assert Config().needed_fields == {"solution": 'context.source "own"'}
+    keeping = Config(rollout=RolloutConfig(keep="wrong"))
+    by = 'rollout.keep "wrong" with grading.grader "math"'
+    assert keeping.needed_fields == Config().needed_fields | {"answer": by}
 
 
 def test_printed_templates_are_the_papers_wording() -> None:

@@ -157,7 +157,11 @@ class RolloutConfig(Section):
     """Inference engine: auto is vllm where torch sees a GPU and a server can be started, and local
     elsewhere; local is the training process itself; vllm is vLLM servers with base + adapter
     (docs/how-to/vllm.md); merged is local with the adapter merged into the rounded weights, for
-    comparison only; module:Class is your own engine."""
+    comparison only; stored takes the completions of rollout.stored; module:Class is your own
+    engine."""
+    stored: str = ""
+    """With rollout.engine stored: a run, an evaluation of one policy on one benchmark, or a JSONL
+    file, whose completions are trained on in place of new ones (ours; docs/how-to/rollouts.md)."""
     temperature: float = setting(1.1, *TEMPERATURE)
     """Sampling temperature, in [0.001, 1000] (paper: Experimental Details, 1.1 in training, 1.0 in
     evaluation)."""
@@ -238,6 +242,12 @@ class RolloutConfig(Section):
         are_named = all(re.fullmatch(r"[\w-]+(,[\w-]+)*", gpus) for gpus in self.server_gpus)
         allowed = "GPUs for each server, such as 4 or 4,5"
         require(self, "server_gpus", are_named, allowed, "cpu: none")
+
+        source = "a run, an evaluation or a JSONL file"
+        allowed = f'{source if engine.is_stored else "empty"} with rollout.engine "{self.engine}"'
+        are_given = bool(self.stored) == engine.is_stored
+        require(self, "stored", are_given, allowed, "trained on in place of new completions")
+        validate_path(self, "stored", source)
 
         require(self, "server", bool(self.server.split()), "a command", 'default: "vllm serve"')
         validate_path(self, "adapter_folder", "None: chosen by the run")
@@ -576,15 +586,27 @@ class Config:
                 "distribution)"
             )
 
-        if rollout.off_policy_steps and (not algorithm.needs_rollouts or tokens_carry_gradient):
+        is_stored = rollout.engine_type.is_stored
+        if self.is_off_policy and (not algorithm.needs_rollouts or tokens_carry_gradient):
             what = f"train.method {method}"
             if divergence.is_sampled:
                 what = f'objective.divergence "{divergence.name}"'
+            refused = f"off_policy_steps must be 0 with {what}, got {rollout.off_policy_steps}"
+            if is_stored:
+                refused = f'engine must not be "{rollout.engine}" with {what}'
             raise ConfigError(
-                f"rollout.off_policy_steps must be 0 with {what}, got {rollout.off_policy_steps} "
-                "(a gradient by sampled "
+                f"rollout.{refused} (a gradient by sampled "
                 f"tokens is that of the policy which drew them, and references are not drawn)"
             )
+        for is_used, allowed in (
+            (bool(self.validation.path), "validation.path must be empty"),
+            (bool(rollout.off_policy_steps), "rollout.off_policy_steps must be 0"),
+        ):
+            if is_used and is_stored:
+                raise ConfigError(
+                    f'{allowed} with rollout.engine "{rollout.engine}", which samples nothing; '
+                    f"`paint eval RUN` evaluates checkpoints"
+                )
 
         is_kept = self.model.train_mode == "lora" or self.teacher.weights == "frozen"
         if self.teacher.base_weight and not is_kept:
@@ -632,6 +654,11 @@ class Config:
     def divergence(self) -> Divergence:
         """The divergence that ``objective.divergence`` names."""
         return find_divergence(self.objective.divergence)
+
+    @property
+    def is_off_policy(self) -> bool:
+        """Whether completions are those of another policy than the one that is trained."""
+        return bool(self.rollout.off_policy_steps) or self.rollout.engine_type.is_stored
 
     @property
     def generates(self) -> bool:

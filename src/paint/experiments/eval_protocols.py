@@ -8,6 +8,7 @@ from paint.data.benchmarks import Benchmark, load_benchmark
 from paint.data.problems import problems_digest
 from paint.demo.files import NAME
 from paint.inference.engine import Sampling, sampling_from
+from paint.inference.registry import AUTO
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def paper_protocol(
         top_p=paper.top_p,
         top_k=paper.top_k,
         max_new_tokens=paper.max_new_tokens,
+        engine=AUTO if config.rollout.engine_type.is_stored else config.rollout.engine,
+        stored="",
         timeout=max(config.rollout.timeout, paper.timeout),
     )
     return EvalProtocol(

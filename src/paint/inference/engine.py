@@ -41,15 +41,20 @@ def sampling_from(section: cfg.RolloutConfig | cfg.ValidationConfig) -> Sampling
     return Sampling(section.temperature, section.top_p, section.top_k, section.max_new_tokens)
 
 
+STORED = "stored"
+"""Source of completions that were sampled before the run (paint.inference.stored)."""
+
+
 @dataclass(frozen=True)
 class Completion:
     """A completion sampled from the policy.
 
     Attributes:
         ids: sampled token ids, the end token included when there is one.
-        log_probs: engine's log p(id | prefix) at temperature 1, before top-k and top-p, in nats.
+        log_probs: engine's log p(id | prefix) at temperature 1, before top-k and top-p, in nats; ()
+            if no engine gave them.
         truncated: it was cut at ``max_new_tokens`` without an end token.
-        source: a server's address, "local", or "reference" for a problem's solution.
+        source: a server's address, "local", "stored", or "reference" for a problem's solution.
     """
 
     ids: tuple[int, ...]

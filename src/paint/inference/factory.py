@@ -31,6 +31,7 @@ class EngineSetup:
         folder: the run's folder, for logs and adapters.
         max_tokens: maximum length of prompt and completion together.
         server_flags: sizes of a server of the run's own that shares the trainer's GPU.
+        problems: the problems that will be sampled.
     """
 
     policy: Policy
@@ -40,6 +41,7 @@ class EngineSetup:
     display: Display
     max_tokens: int
     server_flags: ServerFlags | None = None
+    problems: Sequence[Problem] = ()
 
 
 @contextmanager
@@ -47,7 +49,7 @@ def open_engine(setup: EngineSetup, problems: Sequence[Problem]) -> Iterator[Eng
     """Open the engine of ``rollout.engine``, for all ranks; one on servers is checked first.
 
     Args:
-        problems: problems of the run, for the adapter sync check.
+        problems: the problems that will be sampled; the adapter sync check takes the first.
 
     Raises:
         EngineError: a server cannot be reached or started, or lacks room for the adapter.
@@ -56,6 +58,7 @@ def open_engine(setup: EngineSetup, problems: Sequence[Problem]) -> Iterator[Eng
     rollout, policy = setup.rollout, setup.policy
     kind = rollout.engine_type
     build = kind.load().from_setup
+    setup = replace(setup, problems=problems)
     if not kind.is_remote:
         yield build(setup)
         return

@@ -23,12 +23,14 @@ class EngineType:
             weights.
         server_engine: the engine that replaces it where a run is given GPUs for servers; "" if
             none does.
+        is_stored: its completions were sampled before the run, by another policy.
     """
 
     class_name: str
     is_remote: bool = False
     takes_adapters: bool = True
     server_engine: str = ""
+    is_stored: bool = False
 
     @property
     def takes_full_weights(self) -> bool:
@@ -50,6 +52,7 @@ ENGINES = {
         "paint.inference.vllm.engine:VllmEngine", is_remote=True, server_engine="vllm"
     ),
     "merged": EngineType("paint.inference.local:MergedEngine", takes_adapters=False),
+    "stored": EngineType("paint.inference.stored:StoredEngine", is_stored=True),
 }
 
 

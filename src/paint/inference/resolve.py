@@ -58,7 +58,15 @@ def resolve_evaluation(rollout: RolloutConfig, display: Display, *, is_full: boo
 
     Args:
         is_full: all weights were trained, which servers do not take.
+
+    Raises:
+        ConfigError: the engine has stored completions only.
     """
+    if rollout.engine_type.is_stored:
+        raise ConfigError(
+            f'rollout.engine must not be "{rollout.engine}" here, where completions are sampled; '
+            f"`paint grade` grades stored samples"
+        )
     engine, why = _choose(rollout, is_full, 1)
     if rollout.engine == AUTO:
         display.note(f"engine: {engine}, {why}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from paint.data.problems import Problem
 from paint.grading.base import Grade
 from paint.inference.adapter_sync_check import CAUSES, LogprobMismatchError
-from paint.inference.engine import Completion
+from paint.inference.engine import STORED, Completion
 
 OFF_POLICY_KL_WARNING = 0.05
 """Nats of off_policy_kl above which a run warns (docs/concepts/off-policy.md)."""
@@ -45,8 +45,8 @@ class Rollout:
         teacher_prompt: the teacher's prompt, in distillation.
         metrics: values of the completion: overlap, mask_ratio, reward, ...
             (docs/reference/metrics.md).
-        behavior_log_probs: log-probs, in nats, that the trainer computes under the behavior policy.
-            None if the data is on-policy, () if they were not computed.
+        behavior_log_probs: log-probs, in nats, that the trainer computes under the behavior policy;
+            of stored completions the engine's. None if the data is on-policy, () if unknown.
         grade: the grade, if the method or ``rollout.keep`` needs one.
         kept: whether it is trained on (``rollout.keep``).
     """
@@ -107,10 +107,11 @@ def kept_metrics(scored: Sequence[ScoredRollout], samples: int) -> dict[str, int
 def logprob_mismatches(scored: Sequence[ScoredRollout]) -> list[float]:
     """|log p_engine − log p_trainer| of the sampled tokens at temperature 1, in nats, sorted.
 
-    Uses every token; off-policy, only tokens with behavior log-probs.
+    Uses every token; off-policy, only tokens with behavior log-probs. Of stored completions, none:
+    the trainer does not have the policy that sampled them.
     """
     gaps: list[float] = []
-    for s in scored:
+    for s in (s for s in scored if s.rollout.completion.source != STORED):
         behavior = s.rollout.behavior_log_probs
         trainer = s.tokens.get("student_log_prob", ()) if behavior is None else behavior
         if trainer:

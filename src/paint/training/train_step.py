@@ -90,8 +90,17 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
         with clock("submit"):
             pending.submit(step_index)
 
+    # Stored completions have their engine's log-probs, if any: the behavior policy is not here.
+    is_stored = setup.config.rollout.engine_type.is_stored
     rollouts = [
-        Rollout(row, problem, prompt, completion, policy.decode(completion.ids))
+        Rollout(
+            row,
+            problem,
+            prompt,
+            completion,
+            policy.decode(completion.ids),
+            behavior_log_probs=completion.log_probs if is_stored else None,
+        )
         for (row, problem), prompt, completion in zip(batch, prompts, completions, strict=True)
     ]
     if pending is not None:
@@ -209,8 +218,8 @@ def update(setup: Setup, step_index: int) -> float:
         NonFiniteError: the gradient is not finite; nothing was updated.
     """
     trainable, config = setup.policy.trainable, setup.config
-    for parameter in trainable:
-        if parameter.grad is None:  # no completion was kept
+    if all(parameter.grad is None for parameter in trainable):  # no completion was kept
+        for parameter in trainable:
             parameter.grad = torch.zeros_like(parameter)
     sum_gradients(setup.accelerator, trainable)
     norm = torch.nn.utils.clip_grad_norm_(trainable, config.train.max_grad_norm)

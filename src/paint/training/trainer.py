@@ -209,17 +209,21 @@ def train(
                     training_tokens(config),
                     flags_of_server,
                 )
-                opened = open_engine(engine_setup, problems)
+                opened = open_engine(engine_setup, drawn_problems(config, problems))
             with opened as engine:
+                if config.is_off_policy and config.divergence is not FORWARD_KL:
+                    display.note(
+                        "off-policy: forward KL tolerates completions of another policy, reverse "
+                        "KL does not (arXiv 2606.24143), and objective.divergence is "
+                        f"{config.objective.divergence}; watch off_policy_kl"
+                    )
                 parts = policy, teacher, problems, engine, optimizer, accelerator, grader
                 health = Health(
                     config.health, read_history(folder, done) if done else [], display.note
                 )
                 setup = Setup(config, *parts, callbacks=[health, *callbacks])
                 if config.rollout.off_policy_steps:
-                    setup = replace(
-                        setup, async_rollouts=_open_async_rollouts(setup, folder, display, done)
-                    )
+                    setup = replace(setup, async_rollouts=_open_async_rollouts(setup, folder, done))
                 try:
                     loop(setup, validation, folder, display, done, signals)
                     if at_end is not None and is_main:
@@ -333,6 +337,14 @@ def minibatch(setup: Setup, step_index: int) -> list[tuple[int, Problem]]:
     return list(enumerate(problems[i] for i in indices for _ in range(samples)))
 
 
+def drawn_problems(config: Config, problems: Sequence[Problem]) -> list[Problem]:
+    """The problems that the steps of a run draw, in the order of the data."""
+    drawn = config.train.steps * (config.train.batch_size // config.rollout.samples_per_problem)
+    # The first epoch has each problem once.
+    first = batch_indices(len(problems), min(drawn, len(problems)), 0, config.train.seed)
+    return [problems[i] for i in sorted(first)]
+
+
 def log_step(
     setup: Setup,
     folder: Path,
@@ -370,10 +382,11 @@ def log_step(
     metrics["seconds_left"] = display.seconds_left(step_number)
 
     if metrics.get("off_policy_kl", 0.0) > OFF_POLICY_KL_WARNING:
+        lag = "" if rollout.engine_type.is_stored else "rollout.off_policy_steps or "
         display.note(
             f"step {step_number}: the completions are off-policy: off_policy_kl is "
             f"{metrics['off_policy_kl']:.2g} nats, over {OFF_POLICY_KL_WARNING:g}; lower "
-            f"rollout.off_policy_steps or train.learning_rate"
+            f"{lag}train.learning_rate"
         )
     if metrics.get("loss_weight") == 0:
         display.note(
@@ -401,15 +414,9 @@ def log_step(
     return any(answers)
 
 
-def _open_async_rollouts(setup: Setup, folder: Path, display: Display, done: int) -> AsyncRollouts:
+def _open_async_rollouts(setup: Setup, folder: Path, done: int) -> AsyncRollouts:
     """Asynchronous rollouts, with those that were in flight after ``done`` steps."""
     config = setup.config
-    if config.divergence is not FORWARD_KL:
-        display.note(
-            "rollout.off_policy_steps: forward KL tolerates off-policy completions, reverse KL "
-            f"does not (arXiv 2606.24143), and objective.divergence is "
-            f"{config.objective.divergence}; watch off_policy_kl"
-        )
 
     def submit(engine: Engine, step_index: int) -> PendingCompletions:
         rows = minibatch(setup, step_index)

@@ -1,0 +1,202 @@
+"""Stored engine: completions that a run, an evaluation or a file already holds; none is generated.
+
+    paint train RECIPE --rollout.engine stored --rollout.stored runs/first
+
+A prompt gets the completion that was stored for the same prompt and seed, if there is one: a run
+with the seed and batches of the stored one repeats its completions. Otherwise its seed chooses
+among those of the prompt, and the rows of a problem in a step get different ones as long as there
+are any. The choice is a function of prompts and seeds, so a resumed run repeats it.
+
+Token ids are used as they are stored. Where a file has texts only, each is tokenized once.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+
+from paint.config.run_folder import read_run, step_of, step_paths
+from paint.core.distributed import all_gather_objects
+from paint.core.storage import SUMS, digest, read_jsonl, verify_checksums
+from paint.data.problems import DataError, Problem
+from paint.inference.engine import (
+    STORED,
+    Completion,
+    Engine,
+    EngineError,
+    OnCompletion,
+    Sampling,
+    derive_seed,
+)
+from paint.inference.factory import EngineSetup
+from paint.models.policy import Policy
+
+HINT = "name a run, an evaluation of one policy on one benchmark, or a JSONL file"
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class StoredRow:
+    """A stored rollout, as it was found.
+
+    Attributes:
+        seed: that it was sampled with; None if unknown.
+        values: the columns; completion_ids or text, and where known prompt_ids or the digest of the
+            prompt, engine_log_probs and truncated.
+    """
+
+    place: str
+    values: dict[str, Any]
+    seed: int | None = None
+
+
+Prompt = tuple[int, ...]
+Stored = tuple[int | None, Completion]
+"""A completion, with the seed that it was sampled with, if that is known."""
+
+
+class StoredEngine(Engine):
+    """Returns stored completions, of the prompts of ``by_prompt``."""
+
+    def __init__(self, by_prompt: Mapping[Prompt, Sequence[Stored]]) -> None:
+        self.by_prompt = by_prompt
+
+    @classmethod
+    def from_setup(cls, setup: EngineSetup) -> "StoredEngine":
+        """Find the completions of all problems of the setup.
+
+        Raises:
+            EngineError: the source is no such folder or file.
+            DataError: a problem has no completion, or one that is too long or of another prompt.
+            CorruptFileError: a file cannot be read or was changed.
+        """
+        policy, source = setup.policy, Path(setup.rollout.stored)
+        by_key: dict[str, list[StoredRow]] = {
+            key: [] for problem in setup.problems for key in (problem.problem, problem.id)
+        }
+        for row in stored_rows(source):
+            if (key := _key(row)) in by_key:
+                by_key[key].append(row)
+        rows_of = {p.id: by_key[p.problem] or by_key[p.id] for p in setup.problems}
+        if missing := [name for name, rows in rows_of.items() if not rows]:
+            raise DataError(
+                f"{source} holds no rollout of {len(missing)} of the {len(rows_of)} problems that "
+                f"this run draws: {', '.join(missing[:MOST_NAMED])}"
+                f"{' ...' * (len(missing) > MOST_NAMED)}; lower train.steps or data.limit, use the "
+                f"data and the seed that the rollouts were made with, or generate more"
+            )
+
+        by_prompt: dict[Prompt, list[Stored]] = {}
+        for problem in setup.problems:
+            prompt = policy.student_prompt(problem)
+            by_prompt[tuple(prompt)] = [
+                (row.seed, _completion(policy, row, problem, prompt, setup.rollout.max_new_tokens))
+                for row in rows_of[problem.id]
+            ]
+        used = [row.values for rows in rows_of.values() for row in rows]
+        texts = sum("completion_ids" not in values for values in used)
+        unknown = sum(not values.get("engine_log_probs") for values in used)
+        setup.display.note(
+            f"engine: {len(used)} stored rollouts of {len(rows_of)} problems, from {source}"
+            + (f"; {texts} are texts, which were tokenized again" if texts else "")
+            + (f"; {unknown} have no log-probs, and off_policy_* are without" if unknown else "")
+        )
+        return cls(by_prompt)
+
+    def sync_weights(self) -> None:
+        """Do nothing: the completions are there."""
+
+    def stream(
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        finished: OnCompletion,
+    ) -> None:
+        # The rows of a problem may lie on several ranks, and get different completions.
+        counts = all_gather_objects([len(prompts)])
+        rows = all_gather_objects(list(zip(map(tuple, prompts), seeds, strict=True)))
+        start = sum(counts[: PartialState().process_index])
+        for index, completion in enumerate(self._choose(rows)[start : start + len(prompts)]):
+            finished(index, completion)
+
+    def _choose(self, rows: Sequence[tuple[Prompt, int]]) -> list[Completion]:
+        """One completion for each prompt and seed of a step."""
+        places: dict[Prompt, int] = {}
+        chosen = []
+        for prompt, seed in rows:
+            stored = self.by_prompt[prompt]
+            places[prompt] = places.get(prompt, seed - 1) + 1
+            same_seed = [completion for known, completion in stored if known == seed]
+            chosen.append(same_seed[0] if same_seed else stored[places[prompt] % len(stored)][1])
+        return chosen
+
+
+def stored_rows(source: Path) -> Iterator[StoredRow]:
+    """Iterate over the rollouts of a run, the samples of an evaluation or the rows of a file."""
+    if (source / "run.json").exists():
+        seed = read_run(source).train.seed
+        for path in step_paths(source / "rollouts", ".jsonl"):
+            for row, values in enumerate(read_jsonl(path, HINT)):
+                sampled_with = derive_seed(seed, step_of(path) - 1, row)
+                yield StoredRow(f"{path} line {row + 1}", values, sampled_with)
+    elif (source / "asked.json").exists():
+        if (source / SUMS).exists():
+            verify_checksums(source, HINT)
+        problems = {row["id"]: row for row in read_jsonl(source / "problems.jsonl", HINT)}
+        path = source / "completions.jsonl"
+        for number, sample in enumerate(read_jsonl(path, HINT), start=1):
+            problem = problems[sample["problem"]]["problem"]
+            values = {**sample, "problem": problem, "prompt_digest": sample["prompt"]}
+            yield StoredRow(f"{path} line {number}", values)
+    elif source.is_file():
+        for number, values in enumerate(read_jsonl(source, HINT), start=1):
+            yield StoredRow(f"{source} row {number}", values)
+    else:
+        raise EngineError(f"rollout.stored is {source}, which holds no rollouts; {HINT}")
+
+
+def _key(row: StoredRow) -> str:
+    """The problem's text, or else its id."""
+    for name in ("problem", "problem_id"):
+        if isinstance(found := row.values.get(name), str):
+            return found
+    raise DataError(f'{row.place} has no text in "problem" or "problem_id"; add one of them')
+
+
+def _completion(
+    policy: Policy, row: StoredRow, problem: Problem, prompt: list[int], limit: int
+) -> Completion:
+    """The completion of a stored row, after the prompt that the student is given now."""
+    values = row.values
+    is_known = "prompt_ids" in values or "prompt_digest" in values
+    expected = values.get("prompt_ids", prompt) == prompt
+    if "prompt_digest" in values:
+        expected = values["prompt_digest"] == digest(" ".join(map(str, prompt)))[:16]
+    if is_known and not expected:
+        raise DataError(
+            f"{row.place}: the completion of problem {problem.id} follows another prompt than the "
+            f"student's; use the model, the wording and the thinking mode that it was sampled with "
+            f"(model.student_thinking)"
+        )
+
+    truncated = bool(values.get("truncated", False))
+    if "completion_ids" in values:
+        ids = list(values["completion_ids"])
+    elif isinstance(text := values.get("text"), str):
+        # An evaluation's text begins with the tag that its prompt opened.
+        ids = policy.solution_ids(text.removeprefix(policy.transcript(prompt, [])))
+        ids = ids[:-1] if truncated else ids
+    else:
+        raise DataError(f'{row.place} has no "completion_ids" and no "text"; add one of them')
+    if not 0 < len(ids) <= limit:
+        raise DataError(
+            f"{row.place}: the completion of problem {problem.id} has {len(ids)} tokens, and must "
+            f"have 1 to rollout.max_new_tokens = {limit}; raise that, or leave the row out"
+        )
+    log_probs = tuple(values.get("engine_log_probs") or ())
+    if log_probs and len(log_probs) != len(ids):
+        raise DataError(f"{row.place} has {len(log_probs)} log-probs of {len(ids)} tokens")
+    return Completion(tuple(ids), log_probs, truncated, STORED)

@@ -1,0 +1,222 @@
+"""Training on stored completions: of a run, of an evaluation, of a file."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paint.cli.main import main
+from paint.config.run_folder import read_metrics
+from paint.config.schema import ConfigError
+from paint.core.display import Display
+from paint.core.storage import CorruptFileError, read_jsonl
+from paint.data.problems import DataError, Problem
+from paint.inference.engine import Completion, EngineError, Sampling
+from paint.inference.local import LocalEngine
+from paint.inference.stored import StoredEngine
+from paint.models.policy import load_policy
+from paint.training.trainer import train
+from runs import adapter, assert_same, changed, stored, write_problems
+
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "data": {"limit": 6},
+    "rollout": {"max_new_tokens": 60, "batch_size": 8},
+    "train": {"steps": 2, "batch_size": 4, "micro_batch_size": 4, "checkpoint_every": 1},
+}
+SAMPLING = Sampling(1.0, 1.0, -1, 60)
+
+
+def arm(source: Path, *changes: dict[str, dict[str, Any]]) -> Any:
+    """The small run on stored rollouts, with changes."""
+    engine = {"rollout": {"engine": "stored", "stored": str(source)}}
+    return changed("demo-paint", SMALL, engine, *changes)
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run whose rollouts are stored: read only."""
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    train(changed("demo-paint", SMALL), folder, display=Display(enabled=False))
+    return folder
+
+
+@pytest.fixture
+def no_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("generates")
+
+    monkeypatch.setattr(LocalEngine, "stream", refuse)
+
+
+def test_train_on_stored_rollouts_of_same_seed_repeats_run(
+    first: Path, tmp_path: Path, no_generation: None
+) -> None:
+    train(arm(first), tmp_path / "again", display=Display(enabled=False))
+    for step in (1, 2):
+        assert_same(adapter(first, step), adapter(tmp_path / "again", step))
+        for row, other in zip(stored(first, step), stored(tmp_path / "again", step), strict=True):
+            for name in (
+                "prompt_ids",
+                "completion_ids",
+                "engine_log_probs",
+                "truncated",
+                "context",
+            ):
+                assert row[name] == other[name]
+            assert other["source"] == "stored"
+    one, two = read_metrics(tmp_path / "again")
+    assert 0 <= one["off_policy_kl"] < 1e-6
+    assert one["off_policy_ess"] == pytest.approx(1)
+    assert one["off_policy_max"] == pytest.approx(1, abs=1e-3)
+    assert "logprob_mismatch_mean" not in two
+
+
+def test_train_second_arm_on_stored_rollouts_differs_in_context_only(
+    first: Path, tmp_path: Path, no_generation: None
+) -> None:
+    masks = {"context": {"mask_ratio_wrong": 0.0, "mask_ratio_correct": 0.0}}
+    train(arm(first, masks), tmp_path / "arm", display=Display(enabled=False))
+    rows, others = stored(first, 2), stored(tmp_path / "arm", 2)
+    assert [r["completion_ids"] for r in rows] == [r["completion_ids"] for r in others]
+    assert [r["context"] for r in rows] != [r["context"] for r in others]
+    # The first student's rollouts, and a student that has moved since.
+    assert read_metrics(tmp_path / "arm")[1]["off_policy_kl"] > 0
+
+
+def test_stored_engine_chooses_by_seed_and_differently_within_problem() -> None:
+    completions = [Completion((i,), (), truncated=False) for i in range(4)]
+    one, other = (1, 2), (1, 3)
+    engine = StoredEngine(
+        {
+            one: [(None, completion) for completion in completions[:3]],
+            other: [(5, completions[3]), (6, completions[0])],
+        }
+    )
+    found = engine.generate([one, one, one, one, other, other], SAMPLING, [7, 90, 3, 8, 6, 5])
+    ids = [completion.ids[0] for completion in found]
+    assert sorted(ids[:3]) == [0, 1, 2]
+    assert ids[3] == ids[0]
+    assert ids[4:] == [0, 3]
+    # A step's choice does not depend on earlier steps, so a resumed run repeats it.
+    assert engine.generate([one], SAMPLING, [7]) == found[:1]
+
+
+def test_train_on_texts_tokenizes_them_and_has_no_off_policy_metrics(
+    tmp_path: Path, problems: list[Problem], capsys: pytest.CaptureFixture[str], no_generation: None
+) -> None:
+    rows = [
+        {"problem": p.problem, "text": f"It is ${p.answer}$.", "truncated": p is problems[0]}
+        for p in problems[:4]
+    ]
+    source = tmp_path / "texts.jsonl"
+    write_problems(source, rows)
+    train(arm(source, {"data": {"limit": 4}, "train": {"steps": 1}}), tmp_path / "run")
+    assert "4 stored rollouts of 4 problems" in (said := capsys.readouterr().out)
+    assert "4 are texts, which were tokenized again; 4 have no log-probs" in said
+    policy = load_policy(arm(source).model, seed=0)
+    texts = {p.problem: f"It is ${p.answer}$." for p in problems[:4]}
+    for row in stored(tmp_path / "run"):
+        ids = policy.solution_ids(texts[row["problem"]])
+        assert row["completion_ids"] == (ids[:-1] if row["truncated"] else ids)
+        assert row["truncated"] == (row["problem"] == problems[0].problem)
+        assert row["text"] == texts[row["problem"]]
+    assert not [name for name in read_metrics(tmp_path / "run")[0] if "off_policy" in name]
+
+
+def test_train_on_evaluation_takes_every_sample_of_problem(
+    tmp_path: Path, problems: list[Problem]
+) -> None:
+    names = ("problem", "solution", "answer", "id")
+    rows = [{name: getattr(p, name) for name in names} for p in problems[:2]]
+    path = write_problems(tmp_path / "mine.jsonl", rows)
+    flags = ["--benchmarks", path, "--samples", "2", "--no-thinking", "--rollout.top-p", "1"]
+    flags += ["--rollout.max-new-tokens", "60", "--folder", str(tmp_path / "evals")]
+    assert main(["eval", "demo", *flags]) == 0
+    source = tmp_path / "evals/demo/base/mine"
+    pairs: dict[str, dict[str, Any]] = {
+        "data": {"path": path, "limit": None},
+        "rollout": {"samples_per_problem": 2},
+    }
+    train(arm(source, pairs), tmp_path / "run", display=Display(enabled=False))
+    samples = list(read_jsonl(source / "completions.jsonl", ""))
+    found = {(row["problem_id"], row["text"]) for row in stored(tmp_path / "run")}
+    assert found == {(sample["problem"], sample["text"]) for sample in samples}
+
+    with pytest.raises(DataError, match=r"problem \S+ follows another prompt"):
+        train(arm(source, pairs, {"model": {"student_thinking": True}}), tmp_path / "other")
+    with (source / "completions.jsonl").open("a") as file:
+        file.write("{}\n")
+    with pytest.raises(CorruptFileError, match=r"completions\.jsonl"):
+        train(arm(source, pairs), tmp_path / "changed")
+
+
+def without(rows: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != name} for row in rows]
+
+
+REFUSED: dict[str, tuple[Callable[[list[dict[str, Any]]], list[dict[str, Any]]], str]] = {
+    "missing": (lambda rows: rows[1:], r"no rollout of 1 of the 4 problems .*: chain-\d+;"),
+    "other prompt": (
+        lambda rows: [row | {"prompt_ids": row["prompt_ids"][1:]} for row in rows],
+        r"row 1: the completion of problem chain-\d+ follows another prompt",
+    ),
+    "too long": (
+        lambda rows: [row | {"completion_ids": [5] * 61} for row in rows],
+        r"row 1: .* has 61 tokens, .*rollout\.max_new_tokens = 60",
+    ),
+    "empty": (lambda rows: [row | {"completion_ids": []} for row in rows], r"row 1: .* 0 tokens"),
+    "log-probs": (
+        lambda rows: [row | {"engine_log_probs": [0.0]} for row in rows],
+        r"row 1 has 1 log-probs of \d+ tokens",
+    ),
+    "no completion": (
+        lambda rows: without(without(rows, "completion_ids"), "text"),
+        r'row 1 has no "completion_ids" and no "text"',
+    ),
+    "no problem": (
+        lambda rows: without(without(rows, "problem"), "problem_id"),
+        r'row 1 has no text in "problem" or "problem_id"',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_train_on_unusable_rollouts_is_refused_before_first_step(
+    first: Path, tmp_path: Path, case: str
+) -> None:
+    change, message = REFUSED[case]
+    source = tmp_path / "rows.jsonl"
+    write_problems(source, change(stored(first)))
+    with pytest.raises(DataError, match=message):
+        train(arm(source, {"train": {"steps": 1}}), tmp_path / "run")
+    assert not list((tmp_path / "run/rollouts").iterdir())
+
+
+def test_train_on_absent_source_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"rollout\.stored is .*nothing, which holds no rollouts"):
+        train(arm(tmp_path / "nothing"), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rollout": {"stored": ""}}, r"rollout\.stored must be a run.*got empty"),
+        ({"rollout": {"engine": "local"}}, r'rollout\.stored must be empty with .*"local"'),
+        ({"rollout": {"off_policy_steps": 1}}, r"rollout\.off_policy_steps must be 0 with"),
+        ({"validation": {"path": "demo"}}, r"validation\.path must be empty with"),
+        ({"train": {"method": "sft"}}, r'rollout\.engine must not be "stored" with .*"sft"'),
+    ],
+)
+def test_config_stored_engine_with_conflicting_settings_is_refused(
+    changes: dict[str, dict[str, Any]], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        arm(Path("runs/first"), changes)
+
+
+def test_eval_with_stored_engine_is_refused(said: Callable[[], str]) -> None:
+    flags = ["--rollout.engine", "stored", "--rollout.stored", "runs/first"]
+    assert main(["eval", "demo", "--benchmarks", "demo", *flags]) == 2
+    assert 'rollout.engine must not be "stored" here, where completions are sampled' in said()
