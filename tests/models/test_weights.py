@@ -191,7 +191,7 @@ def test_export_merged_reports_what_rounding_keeps(
         errors += float((kept - update).square().sum())
     assert found.kept == pytest.approx(along / squares, abs=1e-4)
     assert found.error == pytest.approx((errors / squares) ** 0.5, rel=1e-2, abs=1e-4)
-    assert (found.error > 0.05) == (dtype == torch.bfloat16)
+    assert (found.error > 0.01) == (dtype == torch.bfloat16)  # as float32 keeps nearly all
 
 
 def test_export_adapter_in_16_bits_keeps_nearly_all(trained: Policy, tmp_path: Path) -> None:
