@@ -18,7 +18,7 @@ from paint.viewer.run import PageSpec
 from paint.viewer.show import show_targets
 
 SIZE = {"width": 1400, "height": 900}
-CONTEXTS = ("own", "none", "other", "wrong_answer")
+CONTEXTS = ("solution", "none", "other", "wrong_answer")
 MOST_BYTES = 300_000
 
 

@@ -140,5 +140,5 @@ def page(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     from paint.viewer.show import show_targets
 
     out = tmp_path_factory.mktemp("pages") / "run.html"
-    spec = PageSpec(contexts=("own", "none", "other", "wrong_answer"))
+    spec = PageSpec(contexts=("solution", "none", "other", "wrong_answer"))
     return show_targets([run], Display(enabled=False), spec, out=out)

@@ -154,7 +154,7 @@ def with_chosen_rates(
         config = cell.config
         method = replace(
             config,
-            context=replace(config.context, source="own"),
+            context=replace(config.context, source=("solution",)),
             train=replace(config.train, steps=min(RATE_STEPS, config.train.steps)),
         )
         tried[_method(cell)] = {
@@ -183,7 +183,7 @@ def with_chosen_rates(
 
 def _method(cell: ExperimentRun) -> str:
     """The cell's name without what its teacher is shown."""
-    return cell.name.removesuffix(f"-{cell.config.context.source}")
+    return cell.name.removesuffix(f"-{cell.config.context.source[0]}")
 
 
 def _with_rate(config: Config, rate: float) -> Config:

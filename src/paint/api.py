@@ -33,7 +33,7 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.run_folder import checkpoints as list_checkpoints
-from paint.config.schema import Config, ContextSource, Dtype, EvaluationConfig
+from paint.config.schema import Config, Dtype, EvaluationConfig
 from paint.core.errors import ConfigError, PaintError, format_value, wrap_errors
 from paint.core.plugins import spec_of
 from paint.core.storage import digest, read_growing_jsonl, read_json, read_jsonl, write_jsonl
@@ -377,7 +377,7 @@ def show(
     *targets: Run | Evaluation | str | Path,
     steps: Sequence[int] = (),
     row: int | None = None,
-    contexts: Sequence[ContextSource] = (),
+    contexts: Sequence[str] = (),
     rescore: bool = False,
     out: str | Path | None = None,
 ) -> Page:
@@ -513,6 +513,8 @@ def _named(value: Any) -> Any:
         return divergence_name(value)
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, list | tuple):
+        return [_named(one) for one in value]
     return spec_of(value) if callable(value) else value
 
 

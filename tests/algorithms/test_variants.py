@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from paint.algorithms.paint import select_reference
 from paint.config.recipe import find_recipe, shipped_recipes
 from paint.config.run_folder import read_metrics
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import Config, ConfigError, ContextConfig
+from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
@@ -61,7 +61,7 @@ def test_shipped_variant_is_short_and_trains_on_demo(tmp_path: Path, name: str) 
     assert all(0 < abs(loss) < 1 for loss in losses)
 
 
-@pytest.mark.parametrize("shown", ["own", "none", "other", "answer", "wrong_answer"])
+@pytest.mark.parametrize("shown", ["solution", "none", "other", "answer", "wrong_answer"])
 def test_context_source_shows_configured_reference(
     tmp_path: Path, by_id: dict[str, Problem], shown: str
 ) -> None:
@@ -77,7 +77,7 @@ def test_context_source_shows_configured_reference(
         ratio = mask_ratio(row["overlap"], wrong=0.3, correct=0.4)
         prompt = policy.teacher_prompt(problem.problem, context, complete="answer" in shown)
         match shown:
-            case "own":
+            case "solution":
                 assert context == mask_solution(problem.solution, ratio)
             case "none":
                 assert context is None
@@ -99,6 +99,11 @@ def test_context_source_shows_configured_reference(
         )  # two views of one model that read the same
     else:
         assert metrics["kl"] > 1e-5  # of the demo, an answer alone says next to nothing
+
+
+def select_reference(problems: list[Problem], problem: Problem, source: str, seed: int) -> str:
+    contexts = Contexts(ContextConfig(source=(source,)), problems)
+    return contexts.references(problem, seed)[source]
 
 
 def test_reference_shown_is_drawn_by_seed_and_refused_when_impossible() -> None:

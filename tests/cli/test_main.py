@@ -90,10 +90,21 @@ def test_main_user_error_exits_with_2_and_writes_nothing(
 
 
 def test_probe_context_is_separate_from_recipe_context() -> None:
-    flags = ["--context", "own", "other", "--context.mask-ratio-wrong", "0.2", "--ratios", "0.4"]
+    flags = [
+        "--context",
+        "solution",
+        "other",
+        "--context.mask-ratio-wrong",
+        "0.2",
+        "--ratios",
+        "0.4",
+    ]
     command = parse(["probe", "demo-paint", *flags])
-    assert (command.context, command.ratios) == (("own", "other"), (0.4,))
-    assert (command.config.context.source, command.config.context.mask_ratio_wrong) == ("own", 0.2)
+    assert (command.context, command.ratios) == (("solution", "other"), (0.4,))
+    assert (command.config.context.source, command.config.context.mask_ratio_wrong) == (
+        ("solution",),
+        0.2,
+    )
 
 
 @pytest.mark.parametrize(

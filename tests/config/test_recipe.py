@@ -11,12 +11,13 @@ import pytest
 from paint.config.recipe import (
     differences,
     find_recipe,
+    from_table,
     read_recipe,
     require_paths,
     shipped_recipes,
     to_table,
 )
-from paint.config.schema import Config
+from paint.config.schema import Config, ContextConfig
 
 METHODS = {"paint": "distillation", "opsd": "distillation", "grpo": "grpo", "sft": "sft"}
 MODELS = {"qwen3-1.7b": "Qwen/Qwen3-1.7B", "qwen3-4b": "Qwen/Qwen3-4B", "qwen3-8b": "Qwen/Qwen3-8B"}
@@ -59,7 +60,10 @@ SCORING: Sourced = {
     "objective.clip_mode": ("pointwise", "Eq. clipped_fkl"),
     "objective.clip": (0.06, "Experimental Details: tau = 0.06"),
     "objective.reduction": ("completion", "Eq. clipped_fkl: 1 / |y|; Training Algorithm: 1 / |B|"),
-    "context.source": ("own", "Background: privileged context derived from the verified solution"),
+    "context.source": (
+        ["solution"],
+        "Background: privileged context derived from the verified solution",
+    ),
 }
 EVALUATION: Sourced = {
     "validation.samples": (12, "Experimental Details: 12 samples per prompt"),
@@ -279,3 +283,7 @@ def test_recipe_settings_have_provenance_comment(name: str) -> None:
         assert re.search(r"\b(paper|scripts|ours)\b", comment), (
             f"{name}: {lines[i]!r} does not say whether it is the paper's, the scripts' or ours"
         )
+
+
+def test_text_for_a_list_is_a_list_of_one() -> None:
+    assert from_table({"context": {"source": "none"}}).context == ContextConfig(source=("none",))

@@ -84,8 +84,8 @@ UNKNOWN = [
     ("[context]\nclip = 0.1", "key context.clip; did you mean objective.clip or grpo.clip?"),
     (
         "[context]\nzzz = 1",
-        "key context.zzz; there are mask_ratio_wrong, mask_ratio_correct, placement, source, "
-        "wording",
+        "key context.zzz; there are mask_ratio_wrong, mask_ratio_correct, placement, source, text, "
+        "file, alignment, wording",
     ),
     ("steps = 3", "key steps; did you mean train.steps?"),
     ("[objectiv]\nclip = 0.1", "section objectiv; did you mean objective?"),
@@ -121,11 +121,11 @@ REFUSED = [
         "one of forward_kl, reverse_kl, jsd, sampled_token, or module:",
     ),
     ("model.student_thinking", "1", "true or false, got 1"),
-    ("model.lora_targets", "'q'", 'a list of text, got "q"'),
+    ("model.lora_targets", "7", "a list of text, got 7"),
     ("data.path", "3", "text, got 3"),
     ("train.method", "'opsd'", "one of distillation, mixed, grpo, sft, or module:name, got"),
     ("teacher.weights", "'live '", 'one of frozen, ema, live, got "live "'),
-    ("context.source", "'masked'", "one of own, none, other, answer, wrong_answer, got"),
+    ("context.source", "[]", "distinct sources, none alone, got ("),
     ("rollout.samples_per_problem", "0", "at least 1, got 0 ("),
     (
         "log.trackers",

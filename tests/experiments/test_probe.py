@@ -15,7 +15,6 @@ from paint.config.schema import (
     Config,
     ConfigError,
     ContextConfig,
-    ContextSource,
     DataConfig,
     TrainConfig,
 )
@@ -143,7 +142,7 @@ def test_probe_teacher_prompt_uses_configured_wording(
 def controlled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished probe of 12 problems with every control."""
     folder = tmp_path_factory.mktemp("controls")
-    shown: tuple[ContextSource, ...] = ("own", "other", "none", "answer", "wrong_answer")
+    shown: tuple[str, ...] = ("solution", "other", "none", "answer", "wrong_answer")
     probe(DEMO, folder, problems=12, samples=2, ratios=RATIOS, shown=shown)
     return folder
 
@@ -152,18 +151,18 @@ CONTROLS = ["teacher-other@0", "teacher-other@0.5"]
 CONTROLS += ["teacher-none", "teacher-answer", "teacher-wrong_answer"]
 
 
-def test_probe_controls_hide_as_much_as_own_solution(controlled: Path) -> None:
+def test_probe_controls_hide_as_much_as_the_solution(controlled: Path) -> None:
     summary = json.loads((controlled / "summary.json").read_text())
     assert list(summary["figures"]) == [*READERS, *CONTROLS]
-    pairs = [(row["policy"], row["less"]) for row in summary["beside_own"]]
+    pairs = [(row["policy"], row["less"]) for row in summary["beside_solution"]]
     both = ["teacher@0", "teacher@0.5"]
     assert pairs == [
         ("teacher-other@0", "teacher@0"),
         ("teacher-other@0.5", "teacher@0.5"),
-        *((control, own) for control in CONTROLS[2:] for own in both),
+        *((control, beside) for control in CONTROLS[2:] for beside in both),
     ]
     text = (controlled / "summary.md").read_text()
-    for row in summary["beside_own"]:
+    for row in summary["beside_solution"]:
         difference = right(controlled, row["policy"]).mean() - right(controlled, row["less"]).mean()
         assert row["difference"]["mean"] == pytest.approx(difference)
         assert f"| {row['policy']} | {row['less']} | {100 * difference:+.1f} [" in text
@@ -180,7 +179,7 @@ def test_probe_controls_show_what_training_shows(
     def shown(reader: str) -> dict[str, str]:
         kind, _, ratio = reader.removeprefix("teacher-").partition("@")
         hidden, rows = float(ratio) if ratio else None, list(first.values())
-        made = teacher(policy, DEMO, rows, hidden, kind, problems)  # type: ignore[arg-type]
+        made = teacher(policy, DEMO, rows, hidden, kind, problems)
         stored = {row["problem"]: row["prompt"] for row in lines_of(controlled, reader)}
         assert stored == {name: prompt_digest(made.prompts[name]) for name in first}
         return {name: policy.decode(prompt) for name, prompt in made.prompts.items()}
@@ -304,12 +303,13 @@ def test_answer_is_visible_in_any_spelling_as_whole_number() -> None:
         ({}, {"ratios": ()}, r"at least one, got \[\]"),
         ({"train": TrainConfig(method="sft")}, {}, 'train.method "sft" has no teacher to probe'),
         (
-            {"context": ContextConfig(source="answer")},
+            {"context": ContextConfig(source=("answer",))},
             {},
-            'context.source is "answer"; pass --context.source own, .* --context own answer',
+            "context.source is answer; pass .* --context solution answer",
         ),
-        ({}, {"shown": ()}, r"shown must be some of own, none, .*, each once, got \[\]"),
-        ({}, {"shown": ("own", "own")}, r"each once, got \['own', 'own'\]"),
+        ({}, {"shown": ()}, r"shown must be context sources, each once, .*, got \[\]"),
+        ({}, {"shown": ("none", "none")}, r"got \['none', 'none'\]"),
+        ({}, {"shown": ("rollout",)}, "each once, without rollout"),
     ],
 )
 def test_probe_invalid_settings_are_refused(

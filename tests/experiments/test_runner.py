@@ -630,7 +630,7 @@ def test_grid_point_changes_only_varied_settings() -> None:
     restored = replace(point.objective, interpolation_weight=0.03, top_fraction=0.03)
     assert replace(point, context=recipe.context, objective=restored) == recipe
     other = ABLATION_TABLES["controls"].points["another problem's solution"].of(recipe)
-    assert other == replace(recipe, context=replace(recipe.context, source="other"))
+    assert other == replace(recipe, context=replace(recipe.context, source=("other",)))
     assert ABLATION_TABLES["controls"].points["its own solution"].of(recipe) == recipe
 
     # Suffix masking without interpolation stands in all three of the paper's tables; controls add

@@ -17,6 +17,11 @@ def test_printed_engine_and_divergence_equal_the_tested_files() -> None:
         assert (Path(__file__).parent / name).read_text() in BLOCKS
 
 
+def test_printed_context_equals_the_tested_file() -> None:
+    page = (ROOT / "docs/how-to/own-context.md").read_text()
+    assert f"```python\n{(Path(__file__).parent / 'earlier_context.py').read_text()}```" in page
+
+
 def test_printed_grader_rewards_a_short_text_with_the_answer() -> None:
     [block] = [block for block in BLOCKS if "def grade(" in block]
     names: dict[str, Any] = {}

@@ -125,7 +125,7 @@ def test_policy_prompts_are_those_of_its_settings(policy: Policy) -> None:
 
 
 def test_needed_fields_name_what_needs_them() -> None:
-    assert Config().needed_fields == {"solution": 'context.source "own"'}
+    assert Config().needed_fields == {"solution": 'context.source "solution"'}
     keeping = Config(rollout=RolloutConfig(keep="wrong"))
     by = 'rollout.keep "wrong" with grading.grader "math"'
     assert keeping.needed_fields == Config().needed_fields | {"answer": by}

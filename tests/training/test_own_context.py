@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from paint.config.run_folder import read_metrics
 from paint.config.schema import EvaluationConfig
+from paint.data.problems import DataError
 from paint.evaluation.run import resolve
 from paint.models.policy import load_policy
 from paint.training.trainer import train
@@ -43,3 +46,42 @@ def test_train_on_chats_without_answers_by_own_prompts(tmp_path: Path) -> None:
 
     policies = resolve(EvaluationConfig(), [str(tmp_path / "run")])[1]
     assert [policy.prompts for policy in policies] == [config.prompts] * 2
+
+
+def test_train_on_function_of_ones_own_and_verified_peers(tmp_path: Path) -> None:
+    rows = [
+        {
+            "problem": f"What is {i}+{i}?",
+            "solution": f"It is {i}.",
+            "answer": str(2 * i),
+            "hint": "h",
+        }
+        for i in range(1, 4)
+    ]
+    path = write_problems(tmp_path / "rows.jsonl", rows)
+    config = changed(
+        "demo-paint",
+        SMALL,
+        {
+            "data": {"path": path},
+            "context": {"source": ["extensions.earlier_context:earlier", "rollout"]},
+        },
+    )
+    train(config, tmp_path / "run")
+    metrics = read_metrics(tmp_path / "run")[0]
+    assert (
+        metrics["verified_peers"] == 0
+    )  # four rows of three problems; none of eight tokens is right
+    for row in stored(tmp_path / "run"):
+        i = int(row["problem_id"])
+        earlier = "\n".join(f"It is {j}." for j in range(1, i)) or "h"
+        assert row["context"] == f"{earlier}\n\nIt is {i}."
+
+
+def test_train_on_field_that_a_row_lacks_is_refused(tmp_path: Path) -> None:
+    path = write_problems(tmp_path / "rows.jsonl", [{"problem": "Hi", "guide": "g"}])
+    config = changed("demo-paint", SMALL, {"data": {"path": path}, "context": {"source": "giude"}})
+    with pytest.raises(
+        DataError, match=r'row 1: field "giude" .*problem, guide.; context.source "giu'
+    ):
+        train(config, tmp_path / "run")

@@ -82,7 +82,7 @@ def test_prompt_filter_counts_what_teacher_may_read(
         names(650, teacher={"reason_first": True, "rationale_tokens": 600})
 
 
-@pytest.mark.parametrize("source", ["own", "other"])
+@pytest.mark.parametrize("source", ["solution", "other"])
 def test_prompt_filter_skipped_rows_are_counted_and_never_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str
 ) -> None:
@@ -94,10 +94,10 @@ def test_prompt_filter_skipped_rows_are_counted_and_never_shown(
     train(of_rows(tmp_path, "demo-paint", rows, SKIP, context=context), tmp_path / "run")
     output = capsys.readouterr().out
     assert "training problems measured: 5/5" in output
-    assert "solutions searched for anchors: 4/4" in output
+    assert "contexts searched for anchors: 4/4" in output
     assert "skipped 1 rows: over the token limit" in output
-    assert "4 of 4 solutions have no anchors" in output
+    assert "4 of 4 contexts have no anchors" in output
     rollouts = stored(tmp_path / "run")
     assert {row["problem_id"] for row in rollouts} == {"1", "2", "3", "4"}
-    assert {(row["overlap"], row["mask_ratio"]) for row in rollouts} == {(0.0, 0.3)}
-    assert all("so so" not in row["context"] for row in rollouts)
+    assert {(row["overlap"], row["mask_ratio"]) for row in rollouts} == {(0.0, 0.0)}
+    assert all(row["context"].endswith(", as one sees.") for row in rollouts)

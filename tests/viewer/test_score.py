@@ -114,14 +114,14 @@ def test_run_data_names_student_and_exactness(run: Path) -> None:
 
 
 def test_run_data_contexts_match_training(run: Path) -> None:
-    wanted = PageSpec(steps=[1], row=1, contexts=("own", "none", "other", "wrong_answer"))
+    wanted = PageSpec(steps=[1], row=1, contexts=("solution", "none", "other", "wrong_answer"))
     data = run_data(run, wanted, Display(enabled=False))
     [row] = data["steps"][0]["rows"]
     contexts = row["contexts"]
-    assert contexts["own"]["is_the_runs"]
-    assert contexts["own"]["context"] == stored(run)[1]["context"]
+    assert contexts["solution"]["is_the_runs"]
+    assert contexts["solution"]["context"] == stored(run)[1]["context"]
     assert contexts["none"]["context"] is None
-    assert contexts["other"]["context"] not in (None, contexts["own"]["context"])
+    assert contexts["other"]["context"] not in (None, contexts["solution"]["context"])
     assert stored(run)[1]["answer"] not in contexts["wrong_answer"]["context"].split("{")[1]
 
 

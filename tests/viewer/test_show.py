@@ -85,7 +85,7 @@ def test_show_targets_incompatible_arguments_are_refused(run: Path, tmp_path: Pa
         ("neither a run", [tmp_path], PageSpec()),
         ("for one run", [evals], PageSpec(steps=[1])),
         ("for one run", [run, run], PageSpec(row=0)),
-        ("wrong", [run], PageSpec(contexts=["wrong"])),
+        ("module:function", [run], PageSpec(contexts=["rollout"])),
         ("drop one", [run], PageSpec(contexts=["none"], again=False)),
     ]
     for words, targets, page in refused:

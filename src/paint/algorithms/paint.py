@@ -6,23 +6,16 @@ OPSD is the same step without masking and interpolation (recipes/demo-opsd.toml)
 choice is a pure function of (seed, step, row), so a resumed run repeats the original one.
 """
 
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
 
-from paint.config.schema import ContextConfig
 from paint.core.display import Clock
-from paint.data.problems import DataError, Problem
-from paint.grading.math.compare import compare_text
 from paint.inference.engine import derive_seed, sampling_from
 from paint.inference.local import LocalEngine
-from paint.models.policy import Policy
 from paint.objective.fused import loss_from_hidden
-from paint.objective.masking import mask_ratio, mask_solution, overlap_metrics
-from paint.objective.prompts import announces_complete
 from paint.training.rollouts import Rollout, ScoredRollout, TeacherPrompt, check_logprob_mismatch
 from paint.training.train_step import (
     Batch,
@@ -32,11 +25,9 @@ from paint.training.train_step import (
     completion_lengths,
     generate_rollouts,
     update,
+    verified_peers,
 )
 from paint.training.weighting import token_factors, weigh_by_verdict
-
-MASKED_SOURCES = ("own", "other")
-# Context sources that are masked; all others are shown in full.
 
 
 def paint_step(
@@ -64,7 +55,7 @@ def add_contexts(
 ) -> list[Rollout]:
     """Build the teacher's prompts of this rank's rollouts, and weigh them by verdict if asked."""
     with clock("context"):
-        rollouts = [add_teacher_prompt(setup, rollout, step_index) for rollout in rollouts]
+        rollouts = add_teacher_prompts(setup, rollouts, step_index)
     if setup.config.teacher.reason_first:
         with clock("rationale"):
             rollouts = write_rationales(setup, rollouts, step_index)
@@ -74,75 +65,34 @@ def add_contexts(
     return list(rollouts)
 
 
-def add_teacher_prompt(setup: Setup, rollout: Rollout, step_index: int) -> Rollout:
-    """Compute overlap and mask ratio of a rollout, and build its teacher prompt.
+def add_teacher_prompts(
+    setup: Setup, rollouts: Sequence[Rollout], step_index: int
+) -> list[Rollout]:
+    """Compute overlap and mask ratio of rollouts, and build their teacher prompts.
 
     Source: section 'Overlap-Adaptive Partial Solution Conditioning'.
     """
-    options, problem = setup.config.context, rollout.problem
-    scores = overlap_metrics(rollout.text, problem.solution)
-    ratio = mask_ratio(
-        scores["overlap"], wrong=options.mask_ratio_wrong, correct=options.mask_ratio_correct
-    )
-
-    seed = derive_seed(setup.config.train.seed, step_index, rollout.row)
-    prompt = build_teacher_prompt(setup.policy, options, setup.problems, problem, ratio, seed)
-    metrics = {**rollout.metrics, **scores, "mask_ratio": ratio}
-    return replace(rollout, teacher_prompt=prompt, metrics=metrics)
-
-
-def build_teacher_prompt(
-    policy: Policy,
-    options: ContextConfig,
-    problems: Sequence[Problem],
-    problem: Problem,
-    ratio: float,
-    seed: int,
-) -> TeacherPrompt:
-    """The teacher's prompt for a problem, with ``ratio`` of the solution masked."""
-    reference = context = select_reference(problems, problem, options.source, seed)
-    if reference is not None and options.source in MASKED_SOURCES:
-        context = mask_solution(reference, ratio, placement=options.placement, seed=seed)
-
-    complete = announces_complete(options.wording, is_complete=context == reference)
-    prompt = policy.teacher_prompt(problem, context, complete=complete)
-    return TeacherPrompt(context, complete, prompt)
-
-
-def select_reference(
-    problems: Sequence[Problem], problem: Problem, source: str, seed: int
-) -> str | None:
-    """The reference of the teacher's prompt before masking; all sources but "own" are controls.
-
-    Raises:
-        DataError: the source needs another problem or another answer, and there is none.
-    """
-    match source:
-        case "own":
-            return problem.solution
-        case "none":
-            return None
-        case "answer":
-            return f"The answer is $\\boxed{{{problem.answer}}}$."
-
-    start = random.Random(seed).randrange(len(problems))
-    for i in range(len(problems)):
-        other = problems[(start + i) % len(problems)]
-        if source == "other" and other.id != problem.id:
-            return other.solution
-        if source == "wrong_answer" and compare_text(other.answer, problem.answer) == "wrong":
-            return f"The answer is $\\boxed{{{other.answer}}}$."
-
-    needed = (
-        "a second problem"
-        if source == "other"
-        else f"a problem with another answer than {problem.answer!r}"
-    )
-    raise DataError(f"context.source {source} needs {needed}, and there is none")
+    contexts, policy = setup.contexts, setup.policy
+    peers = verified_peers(setup, rollouts) if contexts.needs_peers else {}
+    with_prompts = []
+    for rollout in rollouts:
+        problem, mine = rollout.problem, peers.get(rollout.row, ())
+        seed = derive_seed(setup.config.train.seed, step_index, rollout.row)
+        references = contexts.references(problem, seed, mine)
+        metrics = {**rollout.metrics, **contexts.measure(rollout.text, problem, references)}
+        shown = contexts.context(references, metrics["mask_ratio"], seed)
+        prompt = policy.teacher_prompt(problem, shown.text, complete=shown.complete)
+        if contexts.needs_peers:
+            metrics["verified_peers"] = len(mine)
+        view = TeacherPrompt(shown.text, shown.complete, prompt)
+        with_prompts.append(replace(rollout, teacher_prompt=view, metrics=metrics))
+    return with_prompts
 
 
 def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int) -> list[Rollout]:
     """Sample the teacher's rationale of its context, and append it to the teacher prompt.
+
+    Rows without a context stay as they are.
 
     Source: appendix 'Training Algorithm', which names reason-first teachers.
     """
@@ -168,7 +118,8 @@ def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int)
     with setup.teacher.view():
         rationales = engine.generate(prompts, sampling, seeds)
 
-    with_rationales = []
+    without = {"rationale_tokens": 0}
+    with_rationales = {r.row: replace(r, metrics={**r.metrics, **without}) for r in rollouts}
     for (rollout, context, complete), written in zip(with_context, rationales, strict=True):
         rationale = policy.decode(written.ids).strip()
         prompt = policy.teacher_prompt(
@@ -176,8 +127,10 @@ def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int)
         )
         teacher_prompt = TeacherPrompt(context, complete, prompt, rationale)
         metrics = {**rollout.metrics, "rationale_tokens": len(written.ids)}
-        with_rationales.append(replace(rollout, teacher_prompt=teacher_prompt, metrics=metrics))
-    return with_rationales
+        with_rationales[rollout.row] = replace(
+            rollout, teacher_prompt=teacher_prompt, metrics=metrics
+        )
+    return list(with_rationales.values())
 
 
 def score_rollouts(

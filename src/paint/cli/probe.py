@@ -5,7 +5,6 @@ from pathlib import Path
 
 from paint.cli.options import ONE_PROCESS, Count, GpuOptions, OptionalPlace, Recipe, Settings
 from paint.config.recipe import find_recipe
-from paint.config.schema import ContextSource
 from paint.training.launcher import on_gpus
 
 
@@ -18,7 +17,7 @@ class Probe:
     recipe samples rollouts: problems * samples for the student and for each teacher; own and other
     have a teacher at each ratio, the rest one. The same command continues where it was interrupted.
 
-    Example: paint probe demo-paint --problems 4 --samples 1 --ratios 0.4 --context own other
+    Example: paint probe demo-paint --problems 4 --samples 1 --ratios 0.4 --context solution other
     """
 
     recipe: Recipe
@@ -31,7 +30,7 @@ class Probe:
     ratios: tuple[float, ...] = (0.0, 0.25, 0.30, 0.40, 0.50, 0.75)
     """Mask ratios rho of the teacher, each in [0, 1); 0 is the complete solution (paper: those of
     table mask_ratio_ablation)."""
-    context: tuple[ContextSource, ...] = ("own",)
+    context: tuple[str, ...] = ("solution",)
     """What the teacher reads: the problem's own solution, and as controls another problem's,
     nothing, the right answer, a wrong one."""
     folder: OptionalPlace = None

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from paint.cli.options import Count, OptionalPlace, Place, bounded
-from paint.config.schema import MAX_COUNT, ConfigError, ContextSource
+from paint.config.schema import MAX_COUNT, ConfigError
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Show:
     with the rows of log.token_rows."""
     row: Annotated[int | None, bounded(int, 0, MAX_COUNT, optional=True)] = None
     """Of a run: one row of each step, from 0."""
-    contexts: tuple[ContextSource, ...] = ()
+    contexts: tuple[str, ...] = ()
     """Of a run: score the completions under these contexts, too; other is another problem's
     solution."""
     rescore: bool = True

@@ -93,7 +93,8 @@ def to_table(config: Config) -> dict[str, dict[str, Any]]:
 def from_table(table: Mapping[str, Any], *, source: str = "config") -> Config:
     """Build a config from nested dicts; settings that they omit keep their defaults.
 
-    Integers are converted to floats and lists to tuples where needed; nothing else is converted.
+    Integers are converted to floats, lists to tuples and a text to a list of one where needed;
+    nothing else is converted.
 
     Args:
         source: start of error messages.
@@ -218,6 +219,8 @@ def _section(name: str, table: Any) -> Any:
         # TOML has no tuples, and people write 1 for 1.0.
         if isinstance(value, list):
             value = tuple(value)
+        elif isinstance(value, str) and get_origin(field.type) is tuple:
+            value = (value,)
         elif type(value) is int and float in (field.type, *get_args(field.type)):
             value = float(value) if abs(value) <= MAX_FLOAT else value
         if not _fits(value, field.type):

@@ -36,7 +36,11 @@ from paint.objective.divergences import Divergence, find_divergence
 from paint.objective.options import ObjectiveConfig as ObjectiveConfig
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-ContextSource = Literal["own", "none", "other", "answer", "wrong_answer"]
+CONTEXT_SOURCES = (
+    *("solution", "text", "file", "neighbour", "rollout"),
+    *("none", "other", "answer", "wrong_answer"),
+)
+"""Values of context.source; any other is a field of the row, or module:function."""
 
 
 def _are_distinct(values: tuple[str, ...]) -> bool:
@@ -268,7 +272,8 @@ class RolloutConfig(Section):
 
 @dataclass(frozen=True, slots=True)
 class ContextConfig(Section):
-    """How much of the verified solution is hidden from the teacher, and where."""
+    """What the teacher reads beside the problem, how much of it is hidden, and where
+    (docs/how-to/own-context.md)."""
 
     mask_ratio_wrong: float = setting(0.30, within("[0, 1)"), "mask ratio rho_wrong; paper: 0.30")
     """Mask ratio rho_wrong of a completion that shares nothing with the solution, in [0, 1) (paper:
@@ -281,10 +286,34 @@ class ContextConfig(Section):
     placement: Literal["suffix", "prefix", "middle", "random", "punctuation"] = "suffix"
     """Which part is hidden; punctuation is a suffix that starts after a sentence (paper: suffix
     masking)."""
-    source: ContextSource = "own"
-    """What the teacher reads: the problem's own solution, nothing, another problem's solution, the
-    bare answer, or a wrong one; all but own are controls (paper: own). Only solutions are
+    source: tuple[str, ...] = setting(
+        ("solution",),
+        [
+            Check(
+                "distinct sources, none alone",
+                lambda names: (
+                    bool(names)
+                    and all(names)
+                    and _are_distinct(names)
+                    and ("none" not in names or len(names) == 1)
+                ),
+            )
+        ],
+        'default: "solution"',
+    )
+    """What the teacher reads, one or several: solution (paper), the name of a field, text, file,
+    neighbour (the solution of the most similar problem), rollout (another verified completion of
+    the problem in the step, without one the solution), module:function, and the controls none,
+    other (another problem's solution), answer and wrong_answer. text, file and answers are never
     masked."""
+    text: str = ""
+    """The context of source text, the same for all rows: rules, a system prompt, a description."""
+    file: str = ""
+    """Text file with the context of source file, the same for all rows."""
+    alignment: Literal["anchors", "words", "fixed"] = "anchors"
+    """What the overlap compares: anchors (mathematics; paper), or words, sequences of three (prose,
+    code; ours); fixed masks mask_ratio_wrong, whatever the overlap (ours). By anchors, a context
+    without any is shown in full (ours)."""
     wording: Literal["as_shown", "complete", "part"] = "as_shown"
     """How the teacher's prompt announces the reference: as_shown is complete where nothing is
     hidden and partial otherwise, complete is always complete, part always partial (paper:
@@ -295,6 +324,11 @@ class ContextConfig(Section):
         allowed = f"at least context.mask_ratio_wrong = {self.mask_ratio_wrong}"
         is_ordered = self.mask_ratio_correct >= self.mask_ratio_wrong
         require(self, "mask_ratio_correct", is_ordered, allowed, "equal: a fixed ratio")
+        validate_path(self, "file", "a text file")
+        for key in ("text", "file"):
+            is_used = bool(getattr(self, key).strip()) == (key in self.source)
+            allowed = f"set exactly where context.source names {key}"
+            require(self, key, is_used, allowed, f"context.source: {', '.join(self.source)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -616,7 +650,7 @@ class Config:
                 f"kept); set teacher.weights frozen, or train_mode lora"
             )
 
-        if self.teacher.reason_first and self.context.source == "none":
+        if self.teacher.reason_first and self.context.source == ("none",):
             raise ConfigError(
                 'context.source must not be "none" with teacher.reason_first: '
                 "there is nothing to reason about"
@@ -676,20 +710,24 @@ class Config:
 
     @property
     def needed_fields(self) -> dict[str, str]:
-        """Of solution and answer, those that every problem must have, each with what needs it."""
-        algorithm, source = self.algorithm, self.context.source
-        method = f"train.method {format_value(self.train.method)}"
-        shown = f"context.source {format_value(source)}"
+        """The fields that every problem must have beside its text, each with what needs it."""
+        algorithm, method = self.algorithm, f"train.method {format_value(self.train.method)}"
         needed: dict[str, str] = {}
         if not algorithm.needs_rollouts:
             needed["solution"] = method
-        elif algorithm.needs_context and source in ("own", "other"):
-            needed["solution"] = shown
         if self.needs_grades and self.grading.needs_answer:
             grader = format_value(self.grading.grader)
             needed["answer"] = f"{self.needs_grades} with grading.grader {grader}"
-        elif algorithm.needs_context and source in ("answer", "wrong_answer"):
-            needed["answer"] = shown
+        for source in self.context.source if algorithm.needs_context else ():
+            shown = f"context.source {format_value(source)}"
+            if source in ("solution", "other"):
+                needed["solution"] = shown
+            elif source in ("answer", "wrong_answer") or (
+                source == "rollout" and self.grading.needs_answer
+            ):
+                needed["answer"] = shown
+            elif source not in CONTEXT_SOURCES and ":" not in source:
+                needed[source] = shown
         return needed
 
     def _refuse_distillation_settings(self) -> None:
@@ -698,7 +736,7 @@ class Config:
             ("teacher.weights", self.teacher.weights, "frozen"),
             ("teacher.base_weight", self.teacher.base_weight, 0.0),
             ("teacher.reason_first", self.teacher.reason_first, False),
-            ("context.source", self.context.source, "own"),
+            ("context.source", " ".join(self.context.source), "solution"),
             ("context.wording", self.context.wording, "as_shown"),
             ("objective.divergence", self.objective.divergence, "forward_kl"),
             ("objective.correct_weight", self.objective.correct_weight, 1.0),

@@ -94,8 +94,9 @@ def read_problems(
 
     Args:
         data: the source, its columns, and the action on a bad row.
-        needs: of solution and answer, those that every problem needs, and for messages what needs
-            them (`Config.needed_fields`). The others are "" where they are missing, null or blank.
+        needs: the fields that every problem needs, and for messages what needs them
+            (`Config.needed_fields`). Solution and answer are "" where they are not needed, and
+            missing, null or blank.
         solutions: False for an evaluation set.
         column_hint: hint in messages about a missing column.
 
@@ -162,12 +163,12 @@ def validate_rows(
         yield row, problem
 
 
-def problems_digest(problems: Sequence[Problem]) -> str:
-    """Digest of the problems and their order: 16 hexadecimal digits."""
+def problems_digest(problems: Sequence[Problem], context: str = "") -> str:
+    """Digest of the problems, their order and a context of all: 16 hexadecimal digits."""
     parts = [part for p in problems for part in (p.id, p.problem, p.solution, *p.answers)]
     others = [{k: v for k, v in p.fields.items() if k not in ROLES} for p in problems]
     parts += [json.dumps(fields, sort_keys=True, default=str) for fields in others if fields]
-    return digest(*parts, "")[:16]
+    return digest(*parts, context)[:16]
 
 
 def to_row(problem: Problem) -> dict[str, Any]:
@@ -262,6 +263,8 @@ def _problem(
         else:
             solution = _text(fields, data.solution_field, "solution", hint("solution"))
 
+    for column in needs.keys() - NEEDS_BOTH.keys():  # of contexts
+        fields = fields | {column: _text(fields, column, column, f"{needs[column]} needs it")}
     answer, also = "", []
     if not is_left_out("answer", data.answer_field):
         has_more = not solutions and data.answer_field == "answer"

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from paint.config.schema import Config
 from paint.core.display import Display, Terminal
 from paint.data.benchmarks import Benchmark
+from paint.data.contexts import Contexts
 from paint.data.decontaminate import Pass, build_index, contaminated
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import DataError, Problem, validate_rows
@@ -29,7 +30,7 @@ from paint.grading.registry import find_grader
 from paint.models.policy import encode, load_tokenizer
 from paint.models.prompts import student_messages, teacher_messages
 from paint.models.special_tokens import REASON, special_text_finder
-from paint.objective.masking import MARKER, anchors
+from paint.objective.masking import anchors
 
 SHOWN_ROWS = 5
 CHUNK = 256
@@ -71,9 +72,9 @@ class FileCheck:
         columns: number of rows that have each column.
         good: number of valid rows.
         bad: bad rows by reason.
-        lengths: token lengths of problem, solution and longest teacher prompt.
+        lengths: token lengths of problem, solution, student prompt and longest teacher prompt.
         too_long: valid rows whose teacher prompt is over `limit` tokens.
-        without_anchors: number of valid rows without anchors, whose overlap counts as 0.
+        without_anchors: number of valid rows whose context has no anchors.
         boxed: number of solutions by verdict, graded as if they were completions: "right" if the
             box holds the answer. Rows without solution or answer are left out.
         gold_warnings: valid rows with a gold answer that does not parse or may be misread.
@@ -123,15 +124,22 @@ def check_file(
     checked = _checked_rows(config, loaded, check)
     with find_grader() as grader, display.counting("rows", total) as counter:
         while chunk := list(islice(checked, CHUNK)):
+            good = [problem for _, problem in chunk if isinstance(problem, Problem)]
+            contexts = Contexts(config.context, good)
             for row, problem in chunk:
                 if isinstance(problem, BadRow):
                     check.bad.setdefault(problem.reason, BadRows()).add(row, str(problem))
                     continue
                 check.good += 1
-                check.without_anchors += not anchors(problem.solution)
-                views = prompts_of(loaded, problem, config)
+                aligned = contexts.aligned(problem, contexts.of_own_row(problem))
+                check.without_anchors += not anchors(aligned)
+                views = prompts_of(loaded, problem, config, contexts.longest(problem))
                 if not check.views:
-                    check.views = {name: str(loaded.decode(ids)) for name, ids in views.items()}
+                    references = contexts.references(problem, config.train.seed)
+                    ratio = contexts.measure("", problem, references)["mask_ratio"]
+                    shown = contexts.context(references, ratio, config.train.seed)
+                    read = prompts_of(loaded, problem, config, shown.text, complete=shown.complete)
+                    check.views = {name: str(loaded.decode(ids)) for name, ids in read.items()}
                 if found := gold_warnings([problem]):
                     texts = (f"{shorten(warning.answer)}: {warning.why}" for warning in found)
                     check.gold_warnings.add(row, ", ".join(texts))
@@ -149,7 +157,6 @@ def check_file(
                 if (length := tokens["teacher prompt"]) > check.limit:
                     check.too_long.add(row, f"a teacher prompt of {length} tokens")
 
-            good = [problem for _, problem in chunk if isinstance(problem, Problem)]
             graded = [problem for problem in good if problem.solution and problem.answer]
             items = [Item(problem.solution, problem.answers) for problem in graded]
             check.boxed.update(grade.reason for grade in grader.grade(items))
@@ -162,13 +169,18 @@ def check_file(
 
 
 def prompts_of(
-    tokenizer: PreTrainedTokenizerBase, problem: Problem, config: Config
+    tokenizer: PreTrainedTokenizerBase,
+    problem: Problem,
+    config: Config,
+    context: str | None,
+    *,
+    complete: bool = False,
 ) -> dict[str, list[int]]:
-    """Token ids of the student's prompt and of the longest teacher prompt."""
-    # The complete solution and the omission marker: no mask makes the prompt longer.
-    context, options = f"{problem.solution} {MARKER}", config.prompts
-    student = student_messages(options, problem)
-    teacher = teacher_messages(options, problem, context, complete=False)
+    """Token ids of the student's prompt, and of the teacher's with a context."""
+    options = config.prompts
+    student = teacher = student_messages(options, problem)
+    if context is not None:
+        teacher = teacher_messages(options, problem, context, complete=complete)
     return {
         "student": encode(tokenizer, student, thinking=config.model.student_thinking),
         "teacher": encode(tokenizer, teacher, thinking=config.model.teacher_thinking),
@@ -223,7 +235,7 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
     without_anchors = check.without_anchors / check.good
     console.print(
         f"solutions whose box holds the answer: {right:.1%} ({verdicts})",
-        f"solutions without anchors (their overlap counts as 0): {without_anchors:.1%}",
+        f"contexts without anchors (their overlap by anchors is 0): {without_anchors:.1%}",
         sep="\n",
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paint.config.schema import Config, ConfigError, ContextSource
+from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.demo.files import NAME
 from paint.experiments.eval_protocols import demo_protocol, paper_protocol
@@ -29,13 +29,13 @@ class AblationRow:
     placement: Placement = "suffix"
     mix: float = 0.0
     top_fraction: float = 0.0
-    shown: ContextSource = "own"
+    shown: str = "solution"
 
     @property
     def name(self) -> str:
         """The name of the row's run, such as suffix-0.40-0.30-mix-0.03-0.01."""
         masking = f"{self.placement}-{self.correct:.2f}-{self.wrong:.2f}"
-        control = "" if self.shown == "own" else f"-{self.shown.replace('_', '-')}"
+        control = "" if self.shown == "solution" else f"-{self.shown.replace('_', '-')}"
         return f"{masking}-mix-{self.mix:.2f}-{self.top_fraction:.2f}{control}"
 
     def of(self, config: Config) -> Config:
@@ -45,7 +45,7 @@ class AblationRow:
             mask_ratio_correct=self.correct,
             mask_ratio_wrong=self.wrong,
             placement=self.placement,
-            source=self.shown,
+            source=(self.shown,),
         )
         objective = replace(
             config.objective, interpolation_weight=self.mix, top_fraction=self.top_fraction
@@ -62,12 +62,12 @@ class AblationTable:
     baseline: str
 
 
-CONTROLS: dict[ContextSource, str] = {
+CONTROLS: dict[str, str] = {
     "none": "none",
     "other": "another problem's solution",
     "wrong_answer": "a wrong answer",
     "answer": "the right answer",
-    "own": "its own solution",
+    "solution": "its own solution",
 }
 """What the teacher reads, and how tables call it."""
 
@@ -157,10 +157,10 @@ def ablate(
         PaintError: as `paint.experiments.runner.run_experiment`.
     """
     grid, display = ABLATION_TABLES[table], Display()
-    if not config.algorithm.needs_context or config.context.source != "own":
+    if not config.algorithm.needs_context or config.context.source != ("solution",):
         raise ConfigError(
             f"an ablation varies how the problem's own solution is masked, and this recipe has "
-            f'train.method "{config.train.method}" and context.source "{config.context.source}"; '
+            f'train.method "{config.train.method}" and context.source {config.context.source}; '
             f"take one like paint-qwen3-1.7b"
         )
     if config.model.path == NAME:

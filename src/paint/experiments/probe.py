@@ -13,14 +13,14 @@ choice of a mask ratio; all ratios are shown.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from paint.algorithms.paint import MASKED_SOURCES, build_teacher_prompt
 from paint.config.recipe import require_paths
-from paint.config.schema import Config, ConfigError, ContextSource
+from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.errors import format_value
+from paint.data.contexts import IN_FULL, Contexts
 from paint.data.gold_answer_checks import name_unparsed
 from paint.data.problems import Problem, batch_indices, read_problems
 from paint.evaluation.generate import (
@@ -59,8 +59,8 @@ class ProbeRole:
         shown: description of its context, for the record; None for the student.
         visible: share of the problems whose answer its context contains (`answer_is_visible`).
         prompts: the prompt of each problem.
-        own: for a control, names of the teachers that it is compared with: those with the problem's
-            own solution and, if the control is masked, the same mask ratio.
+        beside: for a control, names of the teachers that it is compared with: those with the
+            problem's own solution and, if the control is masked, the same mask ratio.
     """
 
     name: str
@@ -68,7 +68,7 @@ class ProbeRole:
     shown: str | None
     visible: float
     prompts: Prompts
-    own: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 def probe(
@@ -78,19 +78,19 @@ def probe(
     problems: int,
     samples: int,
     ratios: Sequence[float],
-    shown: Sequence[ContextSource] = ("own",),
+    shown: Sequence[str] = ("solution",),
 ) -> dict[str, GradedSamples]:
     """Sample student and teachers, print and write the table, return graded samples by role.
 
-    With controls in addition to "own", a second table has their differences to it.
+    With controls in addition to "solution", a second table has their differences to it.
 
     Args:
         config: config of the training; its rollout section is also the sampling of the probe.
         problems: number of problems, in the order of training; all if there are fewer.
         samples: samples per problem, for the student and each teacher.
         ratios: mask ratios rho of the teacher, each in [0, 1).
-        shown: context sources, in the order of the rows. The solutions "own" and "other" have one
-            teacher per ratio, the other sources one teacher.
+        shown: context sources, in the order of the rows. Sources that are masked have one teacher
+            per ratio, the others one teacher.
 
     Raises:
         ConfigError, DataError, EngineError, PolicyError, StoreError: the message has the cause and
@@ -104,8 +104,8 @@ def probe(
     config = replace(config, model=base_as_rank1_adapter(config.model), rollout=rollout)
 
     policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
-    longest: ContextSource = "other" if "other" in shown else "own"
-    sized = replace(config, context=replace(config.context, source=longest))
+    longest = "other" if "other" in shown else "solution"
+    sized = replace(config, context=replace(config.context, source=(longest,)))
     trained_on = filter_problems(policy, sized, read_problems(config.data), display)
     first = first_problems(trained_on, problems, config.train.seed)
     name_unparsed(config.data.path, first, display.note)
@@ -113,10 +113,11 @@ def probe(
     prompts = deployment_prompts(policy, first, thinking=policy.student_thinking)
     roles = [ProbeRole(STUDENT, policy.student_thinking, None, 0.0, prompts)]
     for what in shown:
-        for ratio in ratios if what in MASKED_SOURCES else [None]:
+        for ratio in [None] if what in (*IN_FULL, "none") else ratios:
             role = teacher(policy, config, first, ratio, what, trained_on)
-            own = [name_of("own", r) for r in ratios if what != "own" and ratio in (None, r)]
-            roles.append(replace(role, own=tuple(own if "own" in shown else ())))
+            is_control = what != "solution" and "solution" in shown
+            beside = [name_of("solution", r) for r in ratios if is_control and ratio in (None, r)]
+            roles.append(replace(role, beside=tuple(beside)))
 
     sampling, seed = sampling_from(config.rollout), config.train.seed
     tasks = [
@@ -145,23 +146,23 @@ def validate_probe(
     problems: int,
     samples: int,
     ratios: Sequence[float],
-    shown: Sequence[ContextSource] = ("own",),
+    shown: Sequence[str] = ("solution",),
 ) -> None:
     """Reject invalid arguments before the model is loaded. Raises ConfigError."""
     require_paths(config)
     for name, value in (("problems", problems), ("samples", samples)):
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}")
-    names = {name_of("own", ratio) for ratio in ratios}
+    names = {name_of("solution", ratio) for ratio in ratios}
     if not all(0 <= ratio < 1 for ratio in ratios) or len(names) < max(len(ratios), 1):
         raise ConfigError(
             "ratios must be distinct mask ratios in [0, 1), at least one, got "
             f"{format_value(list(ratios))}"
         )
-    if not shown or len(set(shown)) < len(shown) or not set(shown) <= set(get_args(ContextSource)):
+    if not shown or len(set(shown)) < len(shown) or "rollout" in shown:
         raise ConfigError(
-            f"shown must be some of {', '.join(get_args(ContextSource))}, each once, got "
-            f"{format_value(list(shown))}"
+            f"shown must be context sources, each once, without rollout, which needs those of a "
+            f"training, got {format_value(list(shown))}"
         )
 
     if not config.algorithm.needs_context:
@@ -169,11 +170,11 @@ def validate_probe(
             f"train.method {format_value(config.train.method)} has no teacher to probe; "
             f"pass --train.method distillation"
         )
-    if config.context.source != "own":
+    if config.context.source != ("solution",):
+        named = " ".join(config.context.source)
         raise ConfigError(
-            "the probe takes its contexts from --context, and context.source is "
-            f"{format_value(config.context.source)}; pass --context.source own, and name controls "
-            f"with --context own {config.context.source}"
+            f"the probe takes its contexts from --context, and context.source is {named}; pass "
+            f"--context.source solution, and name controls with --context solution {named}"
         )
 
 
@@ -183,12 +184,12 @@ def first_problems(problems: Sequence[Problem], count: int, seed: int) -> list[P
     return [problems[i] for i in indices]
 
 
-def name_of(shown: ContextSource, ratio: float | None) -> str:
+def name_of(shown: str, ratio: float | None) -> str:
     """The teacher's name: ``teacher@0.3`` has the solution with 30 % masked.
 
     A control's name has its context: ``teacher-other@0.3``, ``teacher-answer``.
     """
-    control = "" if shown == "own" else f"-{shown}"
+    control = "" if shown == "solution" else f"-{shown}"
     return f"teacher{control}" + ("" if ratio is None else f"@{ratio:g}")
 
 
@@ -197,7 +198,7 @@ def teacher(
     config: Config,
     problems: Sequence[Problem],
     ratio: float | None,
-    shown: ContextSource = "own",
+    shown: str = "solution",
     candidates: Sequence[Problem] = (),
 ) -> ProbeRole:
     """A teacher: the prompt of training (``paint.algorithms.paint``), in its thinking mode.
@@ -210,17 +211,15 @@ def teacher(
     Raises:
         DataError: a control needs another problem, or another answer, and there is none.
     """
-    options = replace(config.context, source=shown)
-    views = {
-        p.id: build_teacher_prompt(
-            policy, options, candidates, p, ratio or 0.0, derive_seed(config.train.seed, p.id)
-        )
-        for p in problems
-    }
-    visible = [answer_is_visible(p, views[p.id].context or "") for p in problems]
-    prompts = {name: view.prompt for name, view in views.items()}
+    options = replace(config.context, source=(shown,))
+    contexts, prompts, visible = Contexts(options, candidates), {}, []
+    for p in problems:
+        seed = derive_seed(config.train.seed, p.id)
+        context = contexts.context(contexts.references(p, seed), ratio or 0.0, seed)
+        prompts[p.id] = policy.teacher_prompt(p, context.text, complete=context.complete)
+        visible.append(answer_is_visible(p, context.text or ""))
 
-    what = "solution" if shown == "own" else CONTROLS[shown]
+    what = "solution" if shown == "solution" else CONTROLS.get(shown, shown)
     if ratio is not None:
         what += f", {ratio:g} hidden ({options.placement})"
     if shown != "none" and options.wording != "as_shown":
@@ -248,15 +247,15 @@ def write_report(
 ) -> None:
     """Write summary.json and summary.md to ``folder``, and print the tables with a legend."""
     pairs = [
-        (role.name, own, compare([graded[own].correct], [graded[role.name].correct]))
+        (role.name, beside, compare([graded[beside].correct], [graded[role.name].correct]))
         for role in roles
-        for own in role.own
+        for beside in role.beside
     ]
     sheets, text = [table(roles, graded)], legend(config)
     if pairs:
         rows = [
-            [name, own, found.difference.points(sign=True), f"{found.p_value:.4f}"]
-            for name, own, found in pairs
+            [name, beside, found.difference.points(sign=True), f"{found.p_value:.4f}"]
+            for name, beside, found in pairs
         ]
         title = "Controls less the problem's own solution, in points with 95 % interval"
         sheets.append(Sheet(title, ["", "less", "difference", "p"], rows))
@@ -269,15 +268,15 @@ def write_report(
         {name: {PROBLEMS: samples} for name, samples in graded.items()}
     )
     summary["answer_visible_frac"] = {role.name: role.visible for role in roles}
-    summary["beside_own"] = [
+    summary["beside_solution"] = [
         {
             "policy": name,
-            "less": own,
+            "less": beside,
             "difference": found.difference.table(),
             "p_value": found.p_value,
             "detectable": found.detectable,
         }
-        for name, own, found in pairs
+        for name, beside, found in pairs
     ]
 
     write_summary(folder, summary, f"{markdown(sheets)}\n{text}\n")

@@ -32,12 +32,16 @@ def overlap(completion: str, solution: str) -> float:
     return overlap_metrics(completion, solution)["overlap"]
 
 
-def overlap_metrics(completion: str, solution: str) -> dict[str, float]:
+def overlap_metrics(completion: str, solution: str, *, words: bool = False) -> dict[str, float]:
     """Compute overlap and overlap_without_answer in one pass over each text.
 
     overlap_without_answer uses only the anchors outside of boxes, and is 0 if there are none. It
-    is logged and does not affect training.
+    is logged and does not affect training. By ``words`` there is the overlap alone: the share of
+    the solution's different sequences of three words that the completion contains (ours).
     """
+    if words:
+        pieces = _word_triples(solution)
+        return {"overlap": len(pieces & _word_triples(completion)) / max(len(pieces), 1)}
     is_boxed = boxed_anchors(solution)
     text = normalize(completion) if is_boxed else ""
     found = {anchor: contains(text, anchor) for anchor in is_boxed}
@@ -46,6 +50,11 @@ def overlap_metrics(completion: str, solution: str) -> dict[str, float]:
         "overlap": sum(found.values()) / max(len(found), 1),
         "overlap_without_answer": sum(others) / max(len(others), 1),
     }
+
+
+def _word_triples(text: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"\w+", text.casefold())
+    return set(zip(words, words[1:], words[2:], strict=False))
 
 
 def mask_ratio(overlap: float, *, wrong: float = 0.30, correct: float = 0.40) -> float:

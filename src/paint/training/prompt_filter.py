@@ -11,10 +11,11 @@ from typing import TypeVar
 
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
+from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.models.policy import Policy
 from paint.models.special_tokens import REASON, special_text_finder
-from paint.objective.masking import MARKER, anchors
+from paint.objective.masking import MARKER
 from paint.training.rollouts import Rollout
 
 T = TypeVar("T")
@@ -49,12 +50,10 @@ def filter_problems(
         return values
 
     def has_no_control(problem: Problem) -> bool:
-        found = special_text_finder(
-            policy.tokenizer,
-            problem="\n\n".join([problem.problem, *(text for _, text in problem.turns)]),
-            solution=problem.solution,
-            answer=problem.answer,
-        )
+        texts = {"solution": problem.solution, "answer": problem.answer}
+        texts |= contexts.of_own_row(problem) if algorithm.needs_context else {}
+        texts["problem"] = "\n\n".join([problem.problem, *(text for _, text in problem.turns)])
+        found = special_text_finder(policy.tokenizer, **texts)
         if found is not None and data.on_bad_row == "error":
             raise DataError(
                 f"{data.path}: problem {problem.id} holds {REASON}{found}; fix the row or "
@@ -65,7 +64,7 @@ def filter_problems(
     def longest_prompt(problem: Problem, other_tokens: int) -> int:
         """Tokens of the longest prompt; without rollouts, with its solution.
 
-        ``other_tokens`` is the length of the longest solution of another problem that may be shown.
+        ``other_tokens`` is the length of the longest text from another row that may be shown.
         """
         if not algorithm.needs_context:
             solution = () if algorithm.needs_rollouts else policy.solution_ids(problem.solution)
@@ -85,8 +84,11 @@ def filter_problems(
             return longest + (teacher.rationale_tokens if teacher.reason_first else 0)
 
         # The longest view hides next to nothing, and has the marker on top.
-        longest = teacher_tokens(f"{problem.solution} {MARKER}")
-        return max(longest, teacher_tokens(MARKER) + other_tokens) if other_tokens else longest
+        longest = teacher_tokens(contexts.longest(problem))
+        if not other_tokens:
+            return longest
+        own = "\n\n".join([*contexts.of_own_row(problem).values(), MARKER])
+        return max(longest, teacher_tokens(own) + other_tokens)
 
     def fits(problem: Problem, other_tokens: int = 0) -> bool:
         length = longest_prompt(problem, other_tokens)
@@ -101,6 +103,7 @@ def filter_problems(
             )
         return length <= limit
 
+    contexts, sources = Contexts(config.context, candidates.problems), config.context.source
     problems = [problem for problem in candidates.problems if has_no_control(problem)]
     if not problems:
         raise DataError(f"{data.path}: no problem is left; all hold {REASON}")
@@ -108,12 +111,13 @@ def filter_problems(
     count = len(problems)
     fit = measure("training problems measured", problems, fits)
     problems = list(compress(problems, fit))
-    if config.context.source == "other" and problems:
-        # Another problem's solution must fit as well, and only those that fit themselves are shown.
+    if {"other", "neighbour", "rollout"} & {*sources} and problems:
+        # Another row's text must fit as well, and only solutions that fit themselves are shown.
         lengths = measure(
             "their solutions measured", problems, lambda p: len(policy.solution_ids(p.solution))
         )
-        fits_with_other = partial(fits, other_tokens=max(lengths))
+        longest = max(*lengths, reserved if contexts.needs_peers else 0)
+        fits_with_other = partial(fits, other_tokens=longest)
         fit = measure("measured with another's solution", problems, fits_with_other)
         problems = list(compress(problems, fit))
     if not problems:
@@ -127,13 +131,27 @@ def filter_problems(
         if rows:
             display.note(f"skipped {rows} rows: {reason}")
     if algorithm.needs_context:
-        found = measure("solutions searched for anchors", problems, lambda p: anchors(p.solution))
-        if without_anchors := found.count(()):
-            display.note(
-                f"{without_anchors} of {len(problems)} solutions have no anchors; "
-                f"their overlap counts as 0"
-            )
+        note_unmasked(contexts, problems, display)
     return problems
+
+
+def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Display) -> None:
+    """Name the contexts that the teacher reads in full."""
+    if shared := [source for source in contexts.options.source if source in ("text", "file")]:
+        display.note(f"the context of {' and '.join(shared)} is shown in full to every problem")
+    if contexts.options.alignment == "anchors":
+        without_anchors = 0
+        with display.counting("contexts searched for anchors", len(problems)) as counter:
+            for problem in problems:
+                text = contexts.aligned(problem, contexts.of_own_row(problem))
+                without_anchors += not contexts.is_masked(text)
+                counter.add()
+        if without_anchors:
+            display.note(
+                f"{without_anchors} of {len(problems)} contexts have no anchors: their overlap "
+                f"counts as 0, and they are shown in full (context.alignment words or fixed masks "
+                f"them, too)"
+            )
 
 
 def warn_template_mismatch(display: Display, policy: Policy) -> None:

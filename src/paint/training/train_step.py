@@ -6,7 +6,7 @@ accumulate the gradient and update the student. The loss does not depend on micr
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 
 import torch
 from accelerate import Accelerator
@@ -16,13 +16,9 @@ from paint.algorithms.base import Algorithm, find_algorithm
 from paint.config.schema import Config
 from paint.core.device import to_device
 from paint.core.display import Clock
-from paint.core.distributed import (
-    all_gather_objects,
-    barrier,
-    gather_on_rank0,
-    sum_gradients,
-)
+from paint.core.distributed import all_gather_objects, barrier, gather_on_rank0, sum_gradients
 from paint.core.errors import NonFiniteError
+from paint.data.contexts import Contexts
 from paint.data.problems import Problem, item_of
 from paint.grading.base import Grade, Grader
 from paint.inference.engine import Engine, Sampling, derive_seed, sampling_from
@@ -57,6 +53,11 @@ class Setup:
     def algorithm(self) -> Algorithm:
         """The algorithm that ``train.method`` names."""
         return find_algorithm(self.config.train.method)
+
+    @cached_property
+    def contexts(self) -> Contexts:
+        """What the teacher may read of each problem."""
+        return Contexts(self.config.context, self.problems)
 
 
 Batch = Sequence[tuple[int, Problem]]
@@ -166,6 +167,18 @@ def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
     grades = iter(setup.grader.grade([i for i in items if i.gold or not needs_answer]))
     ungraded = Grade(None, "no answer")
     return [next(grades) if i.gold or not needs_answer else ungraded for i in items]
+
+
+def verified_peers(setup: Setup, rollouts: Sequence[Rollout]) -> dict[int, list[str]]:
+    """By row, the right completions of its problem in other rows of the step, of all ranks."""
+    grades = [r.grade for r in rollouts if r.grade is not None] or grade_rollouts(setup, rollouts)
+    right = all_gather_objects(
+        [(r.row, r.problem.id, r.text) for r, g in zip(rollouts, grades, strict=True) if g.correct]
+    )
+    return {
+        r.row: [text for row, problem, text in right if problem == r.problem.id and row != r.row]
+        for r in rollouts
+    }
 
 
 def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[ScoredRollout]:

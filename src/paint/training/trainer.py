@@ -40,6 +40,7 @@ from paint.core.distributed import (
 )
 from paint.core.errors import Interrupted, wrap_errors
 from paint.core.storage import lock_folder
+from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
 from paint.estimate.plan import Split, make_plan, require_fit, with_micro_batch
 from paint.estimate.report import start_line
@@ -135,6 +136,7 @@ def train(
 
         # Refused now, not after the model is loaded or after the first rollouts.
         candidates = read_problems(config.data, needs=config.needed_fields)
+        shared = Contexts(config.context, candidates.problems).shared
         if config.divergence not in DIVERGENCES.values():
             require_slope(config.divergence)
         if config.algorithm.needs_context:  # what the settings of the divergence apply to
@@ -172,7 +174,7 @@ def train(
                 )
 
             def enter_run() -> None:
-                digests = problems_digest(problems), model_digests(policy)
+                digests = problems_digest(problems, shared), model_digests(policy)
                 if resume:
                     run_log.validate_resume(config, folder, *digests, display)
                 else:

@@ -273,7 +273,7 @@ def solution_of(
 ) -> dict[str, Any]:
     """The solution, its masked part, and its anchors with their tokens."""
     text, owners = written(pieces)
-    is_own = config.context.source == "own"
+    is_masked_solution = config.context.source == ("solution",)
     anchors = [
         {
             "text": anchor.text,
@@ -285,7 +285,7 @@ def solution_of(
         }
         for anchor in anchors_of(problem.solution, text)
     ]
-    hidden = hidden_part(problem.solution, rollout.get("context")) if is_own else None
+    hidden = hidden_part(problem.solution, rollout.get("context")) if is_masked_solution else None
     return {"text": problem.solution, "hidden": hidden, "anchors": anchors}
 
 
@@ -310,7 +310,9 @@ def objective_of(config: Config) -> dict[str, Any]:
         "temperature",
         "skip_tokens",
     )
-    return {name: getattr(options, name) for name in names} | {"shown": config.context.source}
+    return {name: getattr(options, name) for name in names} | {
+        "shown": " and ".join(config.context.source)
+    }
 
 
 def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:

@@ -10,13 +10,12 @@ Values are those of paint.objective.loss, the reference, on the logits of a few 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paint.algorithms.paint import build_teacher_prompt
 from paint.config.run_folder import (
     RunError,
     checkpoints,
@@ -24,9 +23,10 @@ from paint.config.run_folder import (
     require_checkpoint,
     step_of,
 )
-from paint.config.schema import Config, ContextSource
+from paint.config.schema import CONTEXT_SOURCES, Config
 from paint.core.device import own_device
 from paint.core.display import Display
+from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, problems_digest, read_problems
 from paint.inference.engine import derive_seed
 from paint.models.policy import Policy, load_policy
@@ -133,12 +133,16 @@ class Scorer:
         self, problem: Problem, ratio: float, shown: str, step: int, row: int
     ) -> TeacherPrompt | None:
         """The teacher's prompt with another context; None if there is none."""
-        context = replace(self.config.context, source=cast(ContextSource, shown))
+        contexts = Contexts(replace(self.config.context, source=(shown,)), self.problems)
         seed = derive_seed(self.config.train.seed, step - 1, row)
         try:
-            return build_teacher_prompt(self.policy, context, self.problems, problem, ratio, seed)
+            context = contexts.context(contexts.references(problem, seed), ratio, seed)
         except DataError:
-            return None
+            if shown in CONTEXT_SOURCES:
+                return None  # of a single problem there is no other one
+            raise
+        prompt = self.policy.teacher_prompt(problem, context.text, complete=context.complete)
+        return TeacherPrompt(context.text, context.complete, prompt)
 
 
 def read_training_problems(
@@ -153,7 +157,8 @@ def read_training_problems(
     except DataError as error:
         display.note(f"solutions are not shown: {error}")
         return []
-    if problems_digest(problems) != read_run_json(run)["problems"]:
+    shared = Contexts(config.context, problems).shared
+    if problems_digest(problems, shared) != read_run_json(run)["problems"]:
         display.note(
             f"solutions are not shown: {config.data.path} holds other problems than {run} was "
             f"trained on"

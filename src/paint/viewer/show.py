@@ -5,10 +5,10 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from paint.config.run_folder import RunError
-from paint.config.schema import ConfigError, ContextSource
+from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
 from paint.evaluation.store import find_stores
@@ -43,9 +43,11 @@ def show_targets(
             f"{targets[are_runs.index(False)]} is not a run, and others are; show runs or "
             f"evaluations, not both"
         )
-    if unknown := [name for name in page.contexts if name not in get_args(ContextSource)]:
-        names = ", ".join(get_args(ContextSource))
-        raise ConfigError(f"--contexts names {unknown[0]!r}; choose from {names}")
+    if wrong := {"text", "file", "rollout"} & {*page.contexts}:
+        raise ConfigError(
+            f"--contexts names {min(wrong)!r}; choose from solution, neighbour, none, other, "
+            f"answer, wrong_answer, fields of the rows and module:function"
+        )
     if page != EVERYTHING and are_runs != [True]:
         raise ConfigError("--step, --row, --contexts and --no-rescore are for one run")
     if page.contexts and not page.again:

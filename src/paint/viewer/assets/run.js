@@ -249,7 +249,7 @@ function promptsPanel(row) {
 
 // --- the same completion under other contexts ---
 
-const CONTEXTS = { own: "its own solution", none: "no solution", other: "another problem's solution", answer: "the answer alone", wrong_answer: "a wrong answer" };
+const CONTEXTS = { solution: "its own solution", neighbour: "the nearest problem's solution", none: "no solution", other: "another problem's solution", answer: "the answer alone", wrong_answer: "a wrong answer" };
 const COMPARED = {
   ratio: { key: "c-ratio", name: "log p_T \u2212 log p_S", unit: "nats", both: true, of: (v, c, none, i) => c.teacher_log_prob[i] - v.student_log_prob[i] },
   knows: { key: "c-knows", name: "log p_T less that with no solution", unit: "nats", both: true, of: (v, c, none, i) => c.teacher_log_prob[i] - none.teacher_log_prob[i] },
@@ -271,7 +271,7 @@ function contextsPanel(row) {
     box.addEventListener("mouseover", (event) => { const span = event.target.closest(".t"); if (span) sameToken(Number(span.dataset.i), span); });
     box.addEventListener("mouseleave", () => { sameToken(null); });
     const lift = mean(Array.from(c.teacher_log_prob, (x, i) => x - v.student_log_prob[i]));
-    return { name, c, none, v, spans: made, node: el("div", {}, el("h3", {}, CONTEXTS[name], row.contexts[name].is_the_runs ? el("span.soft", {}, " (as in the run)") : null), el("div.facts", {}, el("span", {}, "KL ", el("b", {}, number(mean(Array.from(c.kl))))), el("span", {}, "log p_T \u2212 log p_S ", el("b", {}, number(lift)))), box, el("details", {}, el("summary.soft", {}, "what it shows"), el("pre", {}, row.contexts[name].context === null ? "nothing" : readable(row.contexts[name].context)))) };
+    return { name, c, none, v, spans: made, node: el("div", {}, el("h3", {}, CONTEXTS[name] ?? name, row.contexts[name].is_the_runs ? el("span.soft", {}, " (as in the run)") : null), el("div.facts", {}, el("span", {}, "KL ", el("b", {}, number(mean(Array.from(c.kl))))), el("span", {}, "log p_T \u2212 log p_S ", el("b", {}, number(lift)))), box, el("details", {}, el("summary.soft", {}, "what it shows"), el("pre", {}, row.contexts[name].context === null ? "nothing" : readable(row.contexts[name].context)))) };
   });
   const choice = el("select", { id: "compared", onchange: (event) => { compared = event.target.value; recolourContexts(); } }, choices.map((key) => el("option", { value: key, selected: key === compared }, COMPARED[key].name)));
   return el("details.panel", { open: true, id: "contexts" }, el("summary", {}, "What the solution does: the same completion under other contexts"),
@@ -292,7 +292,7 @@ function recolourContexts() {
 function sameToken(i, span) {
   for (const column of columns) column.spans.forEach((other, n) => other.classList.toggle("same", n === i));
   if (i === null) { hideTip(); return; }
-  const v = values(current), rows = columns.map(({ name, c }) => el("tr", {}, el("td", {}, CONTEXTS[name]), el("td", {}, number(Math.exp(c.teacher_log_prob[i]), 3)), el("td", {}, number(c.teacher_log_prob[i] - v.student_log_prob[i], 3)), el("td", {}, number(c.kl[i], 3)), el("td", {}, number(c.teacher_entropy[i], 3))));
+  const v = values(current), rows = columns.map(({ name, c }) => el("tr", {}, el("td", {}, CONTEXTS[name] ?? name), el("td", {}, number(Math.exp(c.teacher_log_prob[i]), 3)), el("td", {}, number(c.teacher_log_prob[i] - v.student_log_prob[i], 3)), el("td", {}, number(c.kl[i], 3)), el("td", {}, number(c.teacher_entropy[i], 3))));
   showTip(span, [el("div", {}, el("b.mono", {}, "\u201c", visible(DATA.vocabulary[idsOf(current)[i]], { breaks: false }), "\u201d"), el("span.soft", {}, `  token ${i}; the student gives it ${number(Math.exp(v.student_log_prob[i]), 3)}`)),
     el("table", {}, el("thead", {}, el("tr", {}, ["the teacher reads", "p_T", "log p_T \u2212 log p_S", "KL", "H_T"].map((c) => el("th", {}, c)))), el("tbody", {}, rows))]);
 }
