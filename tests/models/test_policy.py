@@ -321,10 +321,10 @@ def test_load_policy_logit_softcapping_is_refused(demo_copy: Path) -> None:
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=16,
-        final_logit_softcapping=0.01,
+        final_logit_softcapping=30.0,  # small logits are next to unchanged
     )
     Gemma2ForCausalLM(config).save_pretrained(demo_copy)
-    with pytest.raises(PolicyError, match="after lm_head"):
+    with pytest.raises(PolicyError, match=r"after lm_head \(final_logit_softcapping 30"):
         load_policy(replace(DEMO, path=str(demo_copy), attention="eager"), seed=0)
 
 

@@ -92,7 +92,8 @@ class ModelConfig(Section):
         ],
         "paper: seven",
     )
-    """Names of the linear layers that get an adapter (paper: Experimental Details, these seven)."""
+    """Names of the linear layers that get an adapter, or all-linear for all of them (paper:
+    Experimental Details, these seven)."""
     gradient_checkpointing: bool | Literal["auto"] = "auto"
     """Recompute activations in the backward pass: less memory, more time, the same result. auto: on
     a GPU on which one longest row does not fit without it (ours)."""

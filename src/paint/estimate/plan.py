@@ -307,6 +307,8 @@ def make_plan(
         ConfigError: there is no config.json, or adapters are on layers that a plan does not know.
     """
     shape = shape_of(config.model.path)
+    if config.model.lora_targets == ("all-linear",):
+        config = replace(config, model=replace(config.model, lora_targets=tuple(shape.matrices)))
     unknown = set(config.model.lora_targets) - shape.matrices.keys()
     if unknown and config.model.train_mode == "lora":
         raise ConfigError(

@@ -49,11 +49,19 @@ from paint.models.lora import MemoryEfficientLoraLinear
 from paint.models.rms_norm import fuse_norms
 from paint.models.sharding import digest_of_weights, is_sharded, ranks_here, shard
 from paint.models.special_tokens import drop_special_text, special_text
+from paint.models.targets import target_modules
 from paint.objective.prompts import student_messages
 
 PACKING_ERROR = 0.05
 """Relative error of packed states that rounding may cause; rows that attend to each other exceed
 it."""
+
+
+LOGIT_SCALES = (
+    *("final_logit_softcapping", "logit_scale", "logits_scaling"),
+    *("lm_head_multiplier", "output_multiplier"),
+)
+"""Settings of config.json by which a family scales or caps its logits."""
 
 
 class PolicyError(PaintError, ValueError):
@@ -567,7 +575,14 @@ def _require_usable(base: Any, tokenizer: PreTrainedTokenizerBase, config: cfg.M
         )
 
     # Some model families scale or cap logits after the head. The loss must use the logits that the
-    # model samples from.
+    # model samples from. Small logits are not changed by a cap, so the config is read, too.
+    text_config = base.config.get_text_config()
+    for name in LOGIT_SCALES:
+        if (value := getattr(text_config, name, None)) not in (None, 1):
+            raise PolicyError(
+                f"model.path {config.path!r} changes its logits after lm_head ({name} {value}), "
+                f"which the loss does not model"
+            )
     with torch.no_grad(), _loading(config.path):
         ids = torch.arange(4, device=base.device)[None]
         logits = base(input_ids=ids, use_cache=False).logits
@@ -593,14 +608,6 @@ def _end_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
 
 def _with_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> peft.PeftModel:
     torch.manual_seed(seed)
-    adapter = peft.LoraConfig(
-        r=config.lora_rank,
-        lora_alpha=config.lora_alpha,
-        lora_dropout=0.0,
-        target_modules=list(config.lora_targets),
-        task_type="CAUSAL_LM",
-    )
-    adapter._register_custom_module({nn.Linear: MemoryEfficientLoraLinear})
     place = f"model.lora_targets {config.lora_targets}, model.lora_rank {config.lora_rank}"
     with (
         wrap_errors(place, PolicyError, "name linear layers of the model, and a smaller rank"),
@@ -608,6 +615,14 @@ def _with_adapter(base: PreTrainedModel, config: cfg.ModelConfig, seed: int) -> 
     ):
         # peft asks for the old name of a property that transformers renamed in 5.24.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        adapter = peft.LoraConfig(
+            r=config.lora_rank,
+            lora_alpha=config.lora_alpha,
+            lora_dropout=0.0,
+            target_modules=target_modules(base, config.lora_targets),
+            task_type="CAUSAL_LM",
+        )
+        adapter._register_custom_module({nn.Linear: MemoryEfficientLoraLinear})
         return peft.get_peft_model(base, adapter)
 
 

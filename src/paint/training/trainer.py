@@ -55,6 +55,7 @@ from paint.inference.local import LocalEngine
 from paint.inference.resolve import resolve_training
 from paint.inference.vllm.process import training_tokens
 from paint.models.policy import load_policy
+from paint.models.targets import describe_adapters
 from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
 from paint.objective.divergences import DIVERGENCES, FORWARD_KL
@@ -153,6 +154,8 @@ def train(
             device=accelerator.device,
             prompts=config.prompts,
         )
+        if policy.tuning == "lora":
+            display.note(describe_adapters(policy.base))
         # The teacher is the policy as it is before a checkpoint is loaded. Live weights are the
         # policy itself: no copy is kept.
         needs_teacher = config.algorithm.needs_teacher(config)
