@@ -12,8 +12,8 @@ from paint.grading.registry import find_grader
 from paint.training.trainer import train
 from runs import changed, stored, write_problems
 
-SPEC = "examples.grade_code:grade"
-grade_code = importlib.import_module("examples.grade_code")
+SPEC = "grade_code:grade"
+grade_code = importlib.import_module("grade_code")
 ROW = {"answer": "assert add(1, 2) == 3\nassert add(-1, 1) == 0\n"}
 
 

@@ -53,7 +53,7 @@ def test_engine_type_properties_equal_those_of_class(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("vlm", r'must be one of auto, local, vllm, merged, or module:name, got "vlm"$'),
+        ("vlm", r'must be one of auto, local, vllm, merged, stored, or module:name, got "vlm"$'),
         ("", r'must be one of auto, .*, got ""$'),
         ("a b:C", r'must be one of auto, .*, got "a b:C"$'),
         ("no_such.module:C", r"no_such\.module cannot be imported: .*PYTHONPATH$"),

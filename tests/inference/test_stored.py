@@ -202,7 +202,7 @@ def test_train_on_absent_source_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rollout": {"stored": ""}}, r"rollout\.stored must be a run.*got empty"),
+        ({"rollout": {"stored": ""}}, r'rollout\.stored must be a run.*got ""'),
         ({"rollout": {"engine": "local"}}, r'rollout\.stored must be empty with .*"local"'),
         ({"rollout": {"off_policy_steps": 1}}, r"rollout\.off_policy_steps must be 0 with"),
         ({"validation": {"path": "demo"}}, r"validation\.path must be empty with"),

@@ -129,7 +129,7 @@ def on_fake_gpu(policy: Policy) -> Iterator[tuple[Policy, Kernels]]:
             patch.object(rms_norm, "_is_weight_times_rms_norm", lambda _: True),
             patch.object(rms_norm, "rms_norm", lambda x, shape, eps: x * 1.0),
             patch.object(modeling_qwen3, "create_causal_mask", lambda **_: None),
-            patch.dict(ALL_ATTENTION_FUNCTIONS._global_mapping, {"sdpa": attention}),
+            patch.dict(ALL_ATTENTION_FUNCTIONS._local_mapping, {"sdpa": attention}),
         ):
             rms_norm.fuse_norms(policy.base)
             kernels.number = kernels.bytes = 0
