@@ -297,7 +297,8 @@ def test_eval_full_tuning_checkpoints_share_base_with_adapters(
 ) -> None:
     run, evals = tmp_path / "runs/whole", tmp_path / "evals"
     train_demo(run, "--train.learning-rate", "0.003", "--model.train-mode", "full")
-    flags = [*FEW, "--folder", str(evals)]
+    # Named, because the default of a run's own problems is that of its rollouts.
+    flags = [*FEW, "--rollout.top-p", "1", "--folder", str(evals)]
     assert main(["eval", str(run), *flags]) == 0
     summary = json.loads((evals / "demo/summary.json").read_text())
     names = ["base", "whole-step-000001", "whole-step-000002"]

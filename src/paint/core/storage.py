@@ -53,7 +53,8 @@ def write_atomic(path: Path, content: str | bytes | Iterable[bytes]) -> None:
     """
     if isinstance(content, str):
         content = content.encode("utf-8", "replace")
-    partial = path.with_name(f".{path.name}.partial")
+    # Two processes may write the same tables at once, each a part of its own.
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with partial.open("wb") as file:
