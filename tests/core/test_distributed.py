@@ -51,24 +51,29 @@ def by_accelerate(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 WAITING = """
 import time
 from datetime import timedelta
+from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import InitProcessGroupKwargs
 from paint.core.distributed import (
-    all_gather_objects, any_rank_signal, barrier, equal_on_all_ranks, gather_on_rank0, run_on_rank0
+    all_gather_objects, any_rank_signal, barrier, equal_on_all_ranks, gather_on_rank0, report_once,
+    run_on_rank0,
 )
 
-limit = InitProcessGroupKwargs(timeout=timedelta(seconds=2))
-rank = Accelerator(kwargs_handlers=[limit]).process_index
-waves = run_on_rank0(lambda: time.sleep(5) or "waves")
-if rank == 1:
-    time.sleep(5)
-barrier()
-mine = [10 * rank, 10 * rank + 1]
-setting = [
-    waves, all_gather_objects(mine), gather_on_rank0(mine), any_rank_signal([15] * rank),
-    equal_on_all_ranks("same"), equal_on_all_ranks(rank),
-]
-print(f"rank {rank}: {setting}\\n", end="", flush=True)
+accelerator = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=timedelta(seconds=2))])
+rank = accelerator.process_index
+with report_once(Path("runs/a")):
+    waves = run_on_rank0(lambda: time.sleep(5) or "waves")
+    if rank == 1:
+        time.sleep(5)
+    barrier()
+    mine = [10 * rank, 10 * rank + 1]
+    setting = [
+        waves, all_gather_objects(mine), gather_on_rank0(mine), any_rank_signal([15] * rank),
+        equal_on_all_ranks("same"), equal_on_all_ranks(rank),
+    ]
+    print(f"rank {rank}: {setting}\\n", end="", flush=True)
+    # As training ends: gloo's threads may abort a process whose group outlives its script.
+    accelerator.end_training()
 """
 
 
