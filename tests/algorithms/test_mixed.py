@@ -40,6 +40,7 @@ def gradient(
     return flat
 
 
+@pytest.mark.slow
 def test_mixed_step_adds_weighted_reward_loss_and_gradient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

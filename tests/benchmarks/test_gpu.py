@@ -138,6 +138,7 @@ def test_flops_match_real_model_with_adapters() -> None:
     assert backward.get_total_flops() == backward_flops(shape, adapters, tokens) + 2 * masked
 
 
+@pytest.mark.slow
 def test_choices_part_times_every_choice_with_its_kernels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

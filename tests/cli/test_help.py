@@ -52,6 +52,7 @@ CHEAP = [
 ]
 
 
+@pytest.mark.slow
 def test_help_cheap_examples_run_in_sequence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -217,6 +217,7 @@ def test_main_interrupted_during_import_prints_no_traceback(seconds: float) -> N
     assert process.returncode in (130, -signal.SIGINT, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("own", "spins"),
     [({}, "10000"), ({"OMP_WAIT_POLICY": "active"}, "30000000000"), ({"GOMP_SPINCOUNT": "9"}, "9")],

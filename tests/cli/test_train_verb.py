@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 
 from config_tables import TABLES
 from paint.cli.main import parse
@@ -32,6 +32,7 @@ def test_train_unknown_recipe_key_is_refused_with_file_and_nearest_key(tmp_path:
     )
 
 
+@settings(max_examples=25)  # each builds the parser of every flag twice
 @given(TABLES)
 @example({"rollout": {"top_k": -1, "server_args": "--gpu-memory-utilization 0.4"}})
 @example({"log": {"name": "-a", "token_rows": "all"}, "model": {"lora_targets": ["q_proj"]}})

@@ -82,6 +82,7 @@ def test_validation_does_not_change_training(
     assert (run / weights).read_bytes() == (without / weights).read_bytes()
 
 
+@pytest.mark.slow
 def test_validation_damaged_checkpoint_hint_recovers_same_metrics(
     finished: tuple[Path, str], tmp_path: Path
 ) -> None:

@@ -223,6 +223,7 @@ def prepared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cache
 
 
+@pytest.mark.slow
 def test_prepare_trains_both_warm_ups_into_model(prepared_cache: Path) -> None:
     base, first, last = (
         load_file(prepared_cache / name / "model.safetensors")

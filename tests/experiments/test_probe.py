@@ -208,6 +208,7 @@ def test_probe_more_problems_or_samples_extend_stored_ones(probed: Path) -> None
     assert len(rows) == len(set(rows)) == 48
 
 
+@pytest.mark.slow
 def test_probe_repeated_reuses_results_and_other_setting_is_refused(
     probed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

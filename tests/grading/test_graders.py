@@ -108,6 +108,7 @@ def returned(completion: str, row: Mapping[str, Any]) -> Any:
     return json.loads(completion)
 
 
+@pytest.mark.slow
 def test_function_grader_failure_costs_only_its_completion() -> None:
     texts = ["true", "end", "false", "sleep", "0.25", "text", "nan", "-3", "{"]
     with find_grader(returned, deadline=0.05, workers=2) as grader:

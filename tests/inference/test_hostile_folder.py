@@ -46,6 +46,7 @@ said = "42"
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("child", CHILDREN)
 def test_child_process_imports_nothing_from_working_directory(child: str, tmp_path: Path) -> None:
     folder, marks = tmp_path / "folder", tmp_path / "marks"

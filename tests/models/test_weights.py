@@ -40,6 +40,7 @@ save_trained(load_policy(ModelConfig(path="demo", dtype="float32"), seed=0), Pat
 """
 
 
+@pytest.mark.slow
 def test_save_trained_is_equal_across_processes(tmp_path: Path) -> None:
     for seed in ("1", "2"):
         command = [sys.executable, "-c", SAVE, str(tmp_path / seed)]

@@ -88,6 +88,7 @@ def test_staleness_counts_tokens_scored_twice() -> None:
     assert logprob_mismatches([scored(-1.0, -2.0, None)]) == [1.0]
 
 
+@pytest.mark.slow
 def test_off_policy_run_resumed_resubmits_pending_completions(run: Path, tmp_path: Path) -> None:
     """Also one that was over, and is made longer."""
     short = tmp_path / "run"
@@ -99,6 +100,7 @@ def test_off_policy_run_resumed_resubmits_pending_completions(run: Path, tmp_pat
     assert_same_history(run, short)
 
 
+@pytest.mark.slow
 def test_off_policy_one_step_differs_and_zero_stores_no_adapters(tmp_path: Path) -> None:
     one, none = (tmp_path / name for name in ("one", "none"))
     train(small(rollout={"off_policy_steps": 1}), one)

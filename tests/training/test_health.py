@@ -66,6 +66,7 @@ def test_health_of_resumed_run_does_not_repeat_a_sign() -> None:
     assert [note.split(":")[0] for note in notes] == ["step 5"]
 
 
+@pytest.mark.slow
 def test_train_that_collapses_ends_with_a_checkpoint_and_resumes(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "train": {"steps": 5, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 0.03},

@@ -46,6 +46,7 @@ def small(**options: Any) -> dict[str, dict[str, Any]]:
     return {"model": {"lora_rank": 4}, "rollout": {"max_new_tokens": 20}, "train": options}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bitsandbytes")
 def test_open_optimizer_8bit_run_resumed_is_bitwise_equal(tmp_path: Path) -> None:
     def config(steps: int, optimizer: str = "adamw8bit") -> Any:

@@ -187,6 +187,7 @@ def test_train_kernels_that_cannot_be_built_are_named_once_before_the_run(
     assert said < next(i for i, line in enumerate(lines) if "student prompt" in line)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip_tokens", [0, 9])
 @pytest.mark.parametrize("reduction", ["completion", "token"])
 def test_train_update_does_not_depend_on_micro_batches(
@@ -490,6 +491,7 @@ def go_on(folder: Path) -> None:
     train(small(train={"steps": 4}), folder, resume=True)
 
 
+@pytest.mark.slow
 def test_resume_with_other_model_or_chat_template_is_refused(
     demo_copy: Path, tmp_path: Path
 ) -> None:
@@ -566,6 +568,7 @@ def test_train_does_not_overwrite_run_without_settings(run: Path, tmp_path: Path
         train(small(), folder)
 
 
+@pytest.mark.slow
 def test_resume_checkpoint_of_other_step_or_run_is_refused(run: Path, tmp_path: Path) -> None:
     folder = resumed(run, tmp_path / "run")
     checkpoint = folder / "checkpoints/step-000003"
@@ -585,6 +588,7 @@ def test_resume_checkpoint_of_other_step_or_run_is_refused(run: Path, tmp_path: 
         go_on(folder)
 
 
+@pytest.mark.slow
 def test_resume_hint_for_corrupt_file_recovers_same_run(run: Path, tmp_path: Path) -> None:
     train(small(train={"steps": 4}), tmp_path / "whole")
     folder = resumed(run, tmp_path / "checkpoint")
@@ -752,6 +756,7 @@ def test_engine_mismatch_of_every_algorithm_stops_first_step(
     assert latest_checkpoint(tmp_path / "run") is None
 
 
+@pytest.mark.slow
 def test_merged_engine_mismatch_is_small_in_float32(tmp_path: Path, run: Path) -> None:
     """In float32 merging is harmless; in bfloat16 the run says how far off it is."""
     merged, rough = tmp_path / "merged", tmp_path / "rough"
@@ -782,6 +787,7 @@ def test_run_folder_stores_config_versions_and_requested_files(run: Path) -> Non
     assert checkpoints == ["step-000002", "step-000003"]
 
 
+@pytest.mark.slow
 def test_run_can_be_extended_but_not_shortened(tmp_path: Path, run: Path) -> None:
     train(small(train={"steps": 2}), tmp_path / "grown")
     train(small(), tmp_path / "grown", resume=True)
