@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,8 @@ from paint.core.display import Display
 from paint.estimate.plan import Plan, Split, make_plan, require_fit, server_of
 from paint.estimate.sizing import ServerFlags, server_flags
 from paint.inference.resolve import resolve_evaluation, resolve_training
-from paint.inference.vllm.process import VLLM_VERSION, server_command
+from paint.inference.vllm.environment import VLLM_VERSION, own_environment
+from paint.inference.vllm.process import server_command, server_start
 
 BIG = "paint-qwen3-8b"
 H100, A100_40, RTX_4090 = 85.0e9, 42.4e9, 25.4e9
@@ -78,6 +80,18 @@ def test_resolve_training_auto_is_vllm_with_gpu_and_server(
     if why:
         assert re.search(rf"engine: {engine}, since .*{why}", said)
     assert resolve_training(config, QUIET) == config  # the record of a run stays as it is
+
+
+def test_resolve_training_without_vllm_on_path_starts_that_of_setup(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine(H100, "uvx")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    own_environment().mkdir(parents=True)
+    assert server_start(RolloutConfig().server)[0] == "uvx"  # its installation was not completed
+    (own_environment() / "ready").touch()
+    assert server_start(RolloutConfig().server) == [str(own_environment() / "bin/vllm"), "serve"]
+    assert server_start("mine serve") == ["mine", "serve"]
 
 
 def test_resolve_training_several_ranks_and_full_weights_generate_themselves(

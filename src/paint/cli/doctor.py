@@ -94,13 +94,14 @@ def _packages() -> dict[str, dict[str, Any]]:
 
 def _vllm() -> str:
     """How a run would start a server."""
-    from paint.inference.vllm.process import DEFAULT_SERVER, VLLM_VERSION, server_start
+    from paint.inference.vllm.environment import VLLM_VERSION
+    from paint.inference.vllm.process import DEFAULT_SERVER, server_start
 
     start = server_start(DEFAULT_SERVER)
     if start[0] == "uvx":
         return f"by uvx, which downloads vLLM {VLLM_VERSION} at the first start"
     place = shutil.which(start[0])
-    return place or "not found: neither `vllm` nor `uvx` is on the PATH (docs/how-to/vllm.md)"
+    return place or "not found; `paint setup vllm` installs it (docs/how-to/vllm.md)"
 
 
 def _needs(name: str, gpus: int, capacity: float) -> str:

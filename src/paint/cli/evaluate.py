@@ -1,6 +1,5 @@
 """``paint eval``."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from paint.cli.options import ONE_PROCESS, GpuOptions
+from paint.cli.options import ONE_PROCESS, GpuOptions, agrees
 from paint.config.run_folder import read_run, run_of
 from paint.config.schema import Config, ConfigError, EvaluationConfig, ModelConfig
 from paint.demo.files import NAME
@@ -61,9 +60,7 @@ class Evaluate:
 
     def _agree(self) -> None:
         """Ask on a terminal. Raises ConfigError unless the answer is yes."""
-        if self.yes or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            return
-        if input("Go on? [y/N] ").strip().lower() not in ("y", "yes"):
+        if not (self.yes or agrees()):
             raise ConfigError(
                 "nothing was generated; fewer targets, --samples, --limit and "
                 "--rollout.max-new-tokens make it shorter, --rollout.engine vllm faster"

@@ -33,6 +33,7 @@ from paint.cli.probe import Probe
 from paint.cli.resume import Resume
 from paint.cli.runs import Runs
 from paint.cli.serve import Serve
+from paint.cli.setup import Setup
 from paint.cli.show import Show
 from paint.cli.train import Train
 from paint.config.recipe import find_recipe, read_recipe, shipped_recipes
@@ -66,6 +67,7 @@ VERBS: dict[str, Any] = {
     "ablate": Ablate,
     "runs": Runs,
     "doctor": Doctor,
+    "setup": Setup,
 }
 
 DATA = "Make or validate training data (docs/how-to/own-data.md)."

@@ -1,5 +1,6 @@
 """Option types and groups that several verbs share."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,3 +80,10 @@ class Trainings:
     def all_seeds(self) -> range:
         """The seeds in order."""
         return range(self.seed, self.seed + self.seeds)
+
+
+def agrees() -> bool:
+    """Ask on a terminal whether to go on; true where nobody can answer."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return True
+    return input("Go on? [y/N] ").strip().lower() in ("y", "yes")

@@ -16,8 +16,10 @@ from paint.core.display import Display
 from paint.estimate.plan import UTILIZATION, Split, make_plan, require_fit, server_flag
 from paint.estimate.sizing import server_flags
 from paint.inference.registry import AUTO, resolved_engine
-from paint.inference.vllm.process import VLLM_VERSION, server_start
+from paint.inference.vllm.environment import VLLM_VERSION
+from paint.inference.vllm.process import server_start
 
+INSTALL = "`paint setup vllm` installs vLLM"
 SLOWER = "vLLM is expected to sample about five times as fast on a GPU (docs/how-to/vllm.md)"
 
 
@@ -87,7 +89,7 @@ def _choose(rollout: RolloutConfig, is_full: bool, ranks: int) -> tuple[str, str
         return _local(), f"since each rank generates; --gpus {ranks} starts servers, and {SLOWER}"
     start = server_start(rollout.server)
     if not shutil.which(start[0]):
-        return _local(), f"since neither `{start[0]}` nor `uvx` is on the PATH; {SLOWER}"
+        return _local(), f"since neither `{start[0]}` nor `uvx` is on the PATH; {INSTALL}; {SLOWER}"
     first = f" (the first start downloads vLLM {VLLM_VERSION})" if start[0] == "uvx" else ""
     why = f"since torch sees a GPU, and `{shlex.join(start)}` can be started{first}"
     return resolved_engine(AUTO, True), why

@@ -21,6 +21,7 @@ from paint.config import schema as cfg
 from paint.core.errors import PaintError, reason, sanitize_for_terminal, wrap_errors
 from paint.demo.files import model_path
 from paint.estimate.sizing import ServerFlags
+from paint.inference.vllm.environment import VLLM_VERSION, own_command
 
 STOP_SECONDS = 20.0
 """How long to wait for the watchdog, which ends what it runs first."""
@@ -33,9 +34,6 @@ NO_GPU = "cpu"
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes for --max-lora-rank."""
-
-VLLM_VERSION = "0.32.0"
-"""The version that uvx starts; the tests run it, on a CPU."""
 
 DEFAULT_SERVER = cfg.RolloutConfig().server
 
@@ -63,11 +61,16 @@ TRAINER_VARIABLES = re.compile(
 
 
 def server_start(server: str) -> list[str]:
-    """The words of ``rollout.server``; uvx starts the default where it is there and vLLM is not."""
+    """The words of ``rollout.server``.
+
+    Where the default is not on the PATH: that of `paint setup vllm`, or uvx with a version.
+    """
     words = shlex.split(server)
-    if server == DEFAULT_SERVER and not shutil.which(words[0]) and shutil.which("uvx"):
-        return ["uvx", "--from", f"vllm=={VLLM_VERSION}", *words]
-    return words
+    if server != DEFAULT_SERVER or shutil.which(words[0]):
+        return words
+    if own := own_command():
+        return [str(own), *words[1:]]
+    return ["uvx", "--from", f"vllm=={VLLM_VERSION}", *words] if shutil.which("uvx") else words
 
 
 def server_command(
@@ -276,4 +279,8 @@ class ServerProcess(OwnedProcess):
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, name: str = ""
     ) -> None:
-        super().__init__(command, inherited_environment() | dict(environment), log, name=name)
+        inherited = inherited_environment()
+        if os.sep in command[0]:  # vLLM looks for tools of its environment, such as ninja, there
+            own = [str(Path(command[0]).parent), inherited.get("PATH", os.defpath)]
+            inherited["PATH"] = os.pathsep.join(own)
+        super().__init__(command, inherited | dict(environment), log, name=name)
