@@ -1,0 +1,171 @@
+"""examples/trl: PAINT inside TRL, against the package's own step on the same completions."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import jaxtyping
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from datasets import Dataset
+from peft import LoraConfig
+from torch import Tensor
+from transformers import TrainerCallback
+
+import paint
+from conftest import DEMO
+from paint.algorithms.paint import add_teacher_prompts, score_rollouts
+from paint.data.problems import Problem
+from paint.demo.files import HELD_OUT_PROBLEMS, MODEL
+from paint.inference.engine import Completion
+from paint.models.policy import Policy
+from paint.models.teacher import open_teacher
+from paint.training.rollouts import Rollout
+from paint.training.train_step import Setup
+from runs import changed
+
+FOLDER = Path(__file__).parents[2] / "examples/trl"
+STEPS, ROWS = 2, 4
+OURS = changed("demo-paint")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:You are importing from 'trl.experimental':UserWarning"),
+]
+
+
+class Recorder(TrainerCallback):  # type: ignore[misc]
+    """Ids, weights and gradient of each step."""
+
+    def __init__(self) -> None:
+        self.batches: list[dict[str, Tensor]] = []
+        self.weights: list[dict[str, Tensor]] = []
+        self.gradients: list[dict[str, Tensor]] = []
+
+    def on_self_distillation_batch_prepared(self, *args: Any, **ids: Any) -> None:
+        self.batches.append(ids)
+
+    def on_pre_optimizer_step(self, *args: Any, model: Any, **others: Any) -> None:
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.weights.append({name: p.detach().clone() for name, p in trained.items()})
+        self.gradients.append({name: p.grad.clone() for name, p in trained.items()})
+
+
+@pytest.fixture
+def setup(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
+    """What a step of ours works with, on the CPU; nothing is sampled or graded."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # absent is no engine
+    absent = cast(Any, None)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = Accelerator(cpu=True)
+    teacher = open_teacher(policy, OURS.teacher)
+    yield Setup(OURS, policy, teacher, [], absent, absent, accelerator, absent)
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_trl_loss_gradient_and_prompts_match_paint_step(
+    tmp_path: Path, setup: Setup, policy: Policy, problems: list[Problem]
+) -> None:
+    from paint_trainer import PaintConfig, PaintTrainer
+
+    recorder = Recorder()
+    trainer = PaintTrainer(
+        str(MODEL),
+        PaintConfig(
+            output_dir=str(tmp_path),
+            max_steps=STEPS,
+            per_device_train_batch_size=ROWS // 2,
+            gradient_accumulation_steps=2,
+            max_grad_norm=0.0,  # the gradient is compared before it is clipped
+            learning_rate=1e-2,
+            max_completion_length=OURS.rollout.max_new_tokens,
+            teacher_thinking=OURS.model.teacher_thinking,
+            shuffle_dataset=False,
+            logging_steps=1,
+            report_to="none",
+            use_cpu=True,
+            bf16=False,
+            dataloader_pin_memory=False,
+            disable_tqdm=True,
+        ),
+        Dataset.from_list([{"problem": p.problem, "solution": p.solution} for p in problems]),
+        peft_config=LoraConfig(
+            r=DEMO.lora_rank,
+            lora_alpha=DEMO.lora_alpha,
+            target_modules=list(DEMO.lora_targets),
+            task_type="CAUSAL_LM",
+        ),
+        callbacks=[recorder],
+    )
+    trainer.train()
+
+    assert len(recorder.batches) == len(recorder.gradients) == STEPS
+    for step, batch in enumerate(recorder.batches):
+        weights, gradients = recorder.weights[step], recorder.gradients[step]
+        trained = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
+        assert trained.keys() == weights.keys()
+        policy.model.load_state_dict(weights, strict=False)
+
+        rollouts = rollouts_of(policy, batch, problems[ROWS * step :][:ROWS])
+        assert len({len(r.completion.ids) for r in rollouts}) > 1  # so that some are padded
+        rollouts = add_teacher_prompts(setup, rollouts, step)
+        width = batch["completion_ids"].shape[1]
+        for rollout, ids, mask in zip(
+            rollouts,
+            batch["teacher_input_ids"],
+            batch["teacher_attention_mask"].bool(),
+            strict=True,
+        ):
+            assert rollout.teacher_prompt is not None
+            assert ids[:-width][mask[:-width]].tolist() == rollout.teacher_prompt.prompt
+
+        loss, _ = score_rollouts(setup, rollouts)
+        policy.model.zero_grad()
+        loss.backward()
+        logged = trainer.state.log_history[step]
+        assert logged["loss"] == pytest.approx(loss.item(), rel=1e-4)
+        for name in ("overlap", "mask_ratio"):
+            ours = sum(r.metrics[name] for r in rollouts) / ROWS
+            assert logged[name] == pytest.approx(ours, rel=1e-5)
+        for name, parameter in trained.items():
+            assert parameter.grad is not None
+            largest = float(parameter.grad.abs().max())
+            assert largest > 0 or (step == 0 and "lora_A" in name), name  # B is 0 at first
+            torch.testing.assert_close(
+                gradients[name], parameter.grad, rtol=1e-4, atol=3e-5 * largest
+            )
+
+
+def rollouts_of(policy: Policy, batch: dict[str, Tensor], problems: list[Problem]) -> list[Rollout]:
+    """TRL's completions as ours; the prompts before them must be those of the problems."""
+    ids = batch["completion_ids"]
+    written = batch["teacher_attention_mask"][:, -ids.shape[1] :].bool()
+    rollouts = []
+    for row, problem in enumerate(problems):
+        prompt = policy.student_prompt(problem)
+        assert batch["prompt_ids"][row, -len(prompt) :].tolist() == prompt
+        completion = tuple(ids[row][written[row]].tolist())
+        sampled = Completion(completion, (0.0,) * len(completion), truncated=False)
+        rollouts.append(Rollout(row, problem, prompt, sampled, policy.decode(completion)))
+    return rollouts
+
+
+@pytest.mark.filterwarnings("ignore:'pin_memory' argument:UserWarning")
+def test_trl_readme_block_trains_and_checkpoint_is_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [block] = re.findall(r"^```python\n(.*?)^```", (FOLDER / "README.md").read_text(), re.M | re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    results = paint.evaluate(
+        "runs/trl/checkpoint-2",
+        benchmark=HELD_OUT_PROBLEMS,
+        limit=2,
+        samples=1,
+        thinking=False,
+        rollout={"max_new_tokens": 8},
+    )
+    assert set(results.samples["policy"]) == {"base", "checkpoint-2"}
