@@ -15,7 +15,9 @@ from paint.evaluation.intervals import (
     bootstrap,
     compare,
     compare_seeds,
+    holm,
     over_seeds,
+    p_value_over_seeds,
     sign_flip,
     students_t,
 )
@@ -389,6 +391,36 @@ def test_compare_seeds_is_paired_and_antisymmetric() -> None:
     assert (shifted.low - 0.25, shifted.high - 0.25) == pytest.approx((plain.low, plain.high))
     with pytest.raises(ValueError, match=r"\(3, 60\).*\(2, 60\)"):
         compare_seeds(before, after[:2])
+
+
+def test_p_value_over_seeds_matches_sign_flip_or_textbook_t() -> None:
+    rng = np.random.default_rng(23)
+    before, after = rng.binomial(12, 0.5, size=(2, 3, 40)) / 12
+    one = p_value_over_seeds(before[:1], after[:1])
+    assert one == sign_flip([after[0] - before[0]])
+    assert p_value_over_seeds(after, before) == p_value_over_seeds(before, after)
+    assert p_value_over_seeds(before, before) == 1
+    # Equal on all problems, three seeds: t = 0.5 / (0.1 / sqrt 3) with two degrees of freedom.
+    rigid = np.array([[0.4] * 30, [0.5] * 30, [0.6] * 30])
+    assert p_value_over_seeds(np.zeros((3, 30)), rigid) == pytest.approx(0.013072, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_p_value_over_seeds_rejects_equal_methods_rarely(seeds: int) -> None:
+    rng, hits, runs = np.random.default_rng(31), 0, RUNS // 4
+    for _ in range(runs):
+        skills = rng.beta(0.5, 0.5, size=100)
+        before, after = (trained(rng, skills, seeds, 0.02 / math.sqrt(2)) for _ in range(2))
+        hits += p_value_over_seeds(before, after) <= 0.05
+    assert 0.01 <= hits / runs <= 0.07
+
+
+def test_holm_matches_hand_computation() -> None:
+    # Times 3, 2 and 1 in order of size, never less than the one before, at most 1.
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([0.9, 0.6]) == [1, 1]
+    assert holm([0.02]) == [0.02]
 
 
 def test_over_seeds_identical_seeds_keep_uncertainty() -> None:

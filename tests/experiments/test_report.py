@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paint.core.display import Display
-from paint.evaluation.intervals import compare_seeds, over_seeds
+from paint.evaluation.intervals import compare_seeds, holm, over_seeds, p_value_over_seeds
 from paint.experiments.report import (
     COLOURS,
     FAINT,
@@ -58,6 +58,32 @@ SCORES = {
     (cell, step): np.array([r.right for r in RESULTS if (r.cell, r.steps) == (cell, step)]) / 4
     for cell, step in {(r.cell, r.steps) for r in RESULTS}
 }
+
+
+def test_result_sheets_of_side_by_side_compare_all_pairs_with_corrected_p() -> None:
+    _, pairs, settings, _ = result_sheets(side_by_side("", ["never", "many", "few"]), RESULTS)
+    names = [("never", "many"), ("never", "few"), ("many", "few")]
+    ends = {name: SCORES[name, 2 if name == "few" else 8] for name in ("never", "many", "few")}
+    p_values = [p_value_over_seeds(ends[before], ends[after]) for before, after in names]
+    assert pairs.rows == [
+        [
+            f"{after} less {before}",
+            compare_seeds(ends[before], ends[after]).points(sign=True),
+            f"{p:.4f}",
+            f"{corrected:.4f}",
+        ]
+        for (before, after), p, corrected in zip(names, p_values, holm(p_values), strict=True)
+    ]
+    assert settings.rows == [[name, "train.steps: 2 -> 8"] for name in ("never", "many")]
+
+
+def test_result_sheets_pass_at_k_counts_problems_with_a_right_sample() -> None:
+    main, *_ = result_sheets(REPORT, RESULTS)
+    passed = {row[0]: row[2].split()[0] for row in main.rows}
+    assert main.columns[2] == "pass@4"
+    assert passed == {"base": "100.0", "Few": "100.0", "Many": "100.0", "Never": "100.0"} | {
+        "Off": "16.7"  # one problem of one of two seeds
+    }
 
 
 def test_step_sheets_checkpoint_has_score_cost_and_lead() -> None:

@@ -25,7 +25,7 @@ from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.display import Display
 from paint.core.storage import lock_folder
 from paint.evaluation.grade import grade
-from paint.evaluation.intervals import compare_seeds, over_seeds
+from paint.evaluation.intervals import compare_seeds, over_seeds, p_value_over_seeds
 from paint.evaluation.metrics import GradedSamples
 from paint.evaluation.store import Store
 from paint.experiments.ablations import ABLATION_TABLES, AblationRow, ablate
@@ -182,6 +182,7 @@ def test_tables_match_results(finished: Experiment) -> None:
             spent = timedelta(seconds=round(sum(result.seconds for result in rows[name]) / 2))
             assert table[name] == [
                 over_seeds(scores[name], bounds=(0, 1)).points(),
+                over_seeds((scores[name] > 0).astype(float)).points(),
                 compare_seeds(scores["base"], scores[name]).points(sign=True),
                 f"{tokens:,.0f}",
                 str(spent),
@@ -189,9 +190,13 @@ def test_tables_match_results(finished: Experiment) -> None:
             ]
             assert seeds[name] == [f"{100 * scores[name][seed].mean():.1f}" for seed in (0, 1)]
         difference = compare_seeds(scores["tight"], scores["loose"]).points(sign=True)
-        assert table["loose less tight"] == [difference]
+        p_value = f"{p_value_over_seeds(scores['tight'], scores['loose']):.4f}"
+        assert table["loose less tight"] == [difference, p_value, p_value]
+        assert ["tight", "objective.clip: 0.3 -> 0.06"] in [line[:2] for line in lines]
         length = f"{np.mean([result.answer_tokens for result in rows['base']]):,.0f}"
-        assert table["base"] == [over_seeds(scores["base"]).points(), "", "", "", length]
+        passed = over_seeds((scores["base"] > 0).astype(float)).points()
+        base = [over_seeds(scores["base"]).points(), passed, "", "", "", length]
+        assert table["base"] == base
     assert "Avg@3 on 5 problems of demo, seeds 0 to 1" in said
 
 

@@ -142,14 +142,10 @@ def over_seeds(
         raise ValueError("an interval over seeds needs at least one seed")
 
     interval = bootstrap([values.mean(axis=0)], bounds=bounds, reached=reached)
-    by_seed = values.mean(axis=1)
-    if problems == 1 or np.ptp(by_seed) < ROUNDING:
+    if not _seeds_differ(values):
         return interval
 
-    v_s = float(by_seed.var(ddof=1)) / seeds
-    v_p = float(values.mean(axis=0).var(ddof=1)) / problems
-    freedom = (v_p + v_s) ** 2 / (v_p**2 / (problems - 1) + v_s**2 / (seeds - 1))
-
+    _, v_s, freedom = _variances(values)
     stretch = students_t(freedom) / students_t(problems - 1)
     margin = students_t(freedom) * math.sqrt(v_s)
     mean = interval.mean
@@ -173,6 +169,36 @@ def compare_seeds(before: Float[np.ndarray, "s p"], after: Float[np.ndarray, "_ 
             f"got {before.shape} and {after.shape}"
         )
     return over_seeds(after - before, bounds=(-1, 1), reached=False)
+
+
+def p_value_over_seeds(before: Float[np.ndarray, "s p"], after: Float[np.ndarray, "s p"]) -> float:
+    """Two-sided p-value of no difference, for ``compare_seeds``.
+
+    That of ``sign_flip`` on the problems' means. Where seeds differ, it is at least that of Welch's
+    t with the variances of ``over_seeds``, since other seeds are not exchangeable problems.
+    """
+    differences = after - before
+    p_value = sign_flip([differences.mean(axis=0)])
+    if not _seeds_differ(differences):
+        return p_value
+    v_p, v_s, freedom = _variances(differences)
+    angles, inside = _students_density(freedom)
+    angle = math.atan(abs(differences.mean()) / math.sqrt((v_p + v_s) * freedom))
+    return max(p_value, float(1 - np.interp(angle, angles, inside) / inside[-1]))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values of several tests, in the same order.
+
+    The share of cases in which any true hypothesis has one up to α is at most α, however the tests
+    depend on each other. Source: Holm 1979, "A Simple Sequentially Rejective Multiple Test
+    Procedure".
+    """
+    order = np.argsort(p_values)
+    scaled = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1)
+    return [float(p) for p in adjusted]
 
 
 def compare(
@@ -243,10 +269,28 @@ def students_t(freedom: float, confidence: float = CONFIDENCE) -> float:
 
     t = √ν tan θ, where the angle θ has a density in proportion to cos^(ν − 1) θ.
     """
+    angles, inside = _students_density(freedom)
+    return math.sqrt(freedom) * math.tan(np.interp(confidence * inside[-1], inside, angles))
+
+
+def _students_density(freedom: float) -> tuple[Float[np.ndarray, " a"], Float[np.ndarray, " a"]]:
+    """Angles θ in [0, π/2], and the integral of their density up to each, not normalised."""
     angles = np.linspace(0, math.pi / 2, 20_001)
     density = np.cos(angles) ** (freedom - 1)
-    inside = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
-    return math.sqrt(freedom) * math.tan(np.interp(confidence * inside[-1], inside, angles))
+    return angles, np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+
+
+def _seeds_differ(values: Float[np.ndarray, "s p"]) -> bool:
+    return values.shape[1] > 1 and bool(np.ptp(values.mean(axis=1)) >= ROUNDING)
+
+
+def _variances(values: Float[np.ndarray, "s p"]) -> tuple[float, float, float]:
+    """V_p, V_s and ν of ``over_seeds``."""
+    seeds, problems = values.shape
+    v_p = float(values.mean(axis=0).var(ddof=1)) / problems
+    v_s = float(values.mean(axis=1).var(ddof=1)) / seeds
+    freedom = (v_p + v_s) ** 2 / (v_p**2 / (problems - 1) + v_s**2 / (seeds - 1))
+    return v_p, v_s, freedom
 
 
 def _detectable(variances: Sequence[float], sizes: Sequence[int]) -> float:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from itertools import groupby
+from itertools import combinations, groupby
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,11 +28,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
+from paint.config.recipe import differences, from_table
 from paint.config.run_folder import RunError
 from paint.core import storage
 from paint.core.display import Display
 from paint.core.errors import sanitize_for_terminal, wrap_errors
-from paint.evaluation.intervals import ROUNDING, SHARE, Interval, compare_seeds, over_seeds
+from paint.evaluation.intervals import (
+    ROUNDING,
+    SHARE,
+    Interval,
+    compare_seeds,
+    holm,
+    over_seeds,
+    p_value_over_seeds,
+)
 from paint.evaluation.tables import Sheet, markdown, print_sheets
 
 BASE = "base"
@@ -93,10 +102,12 @@ class Report:
         name: name of the files, without extension.
         title: title of the tables and the plot.
         labels: label of each run's row, in order; the base model's row is added in front.
-        pairs: the difference in each run's row: a run, and the run that it is compared with.
+        pairs: the difference in each run's row of the plot, and in the table of differences: a run,
+            and the run that it is compared with.
         pairing: the plot's axis title for these differences.
         reference_run: the run whose last checkpoint is compared with all earlier checkpoints, in
-            the tables and in efficiency.svg; None for neither.
+            the tables and in efficiency.svg, and whose settings the others' are compared with. The
+            table of differences then has all pairs of runs. None for neither.
     """
 
     name: str
@@ -113,7 +124,7 @@ class Report:
 
 
 def side_by_side(title: str, names: Sequence[str]) -> Report:
-    """The report on these runs; the last one is compared with each of the others."""
+    """The report on these runs; the plot compares the last one with each of the others."""
     *others, last = names
     pairs = {other: (last, other) for other in others or [BASE]}
     labels = {name: name for name in names}
@@ -211,25 +222,49 @@ def publish(report: Report, results: Results, folder: Path, display: Display) ->
 
 
 def result_sheets(report: Report, results: Results) -> list[Sheet]:
-    """Tables of score, gain and cost of every run, paired differences, and scores by seed."""
+    """Tables of score, gain and cost of every run, paired differences, settings, scores by seed."""
     last, labels, score = by_run(results), report.rows, _score(results)
-    columns = ["", score, "gain over base", "rollout tokens", "training time", "tokens an answer"]
+    costs = ["gain over base", "rollout tokens", "training time", "tokens an answer"]
+    columns = ["", score, score.replace("Avg", "pass"), *costs]
     rows = []
     for name, label in labels.items():
+        mean, *cost = _score_and_cost(last[name], last[BASE])
+        passed = over_seeds((shares(last[name]) > 0).astype(float)).points()
         length = np.mean([result.answer_tokens for result in last[name]])
-        rows.append([label, *_score_and_cost(last[name], last[BASE]), f"{length:,.0f}"])
+        rows.append([label, mean, passed, *cost, f"{length:,.0f}"])
     title = f"{report.title}: {score} on {_evaluation(results)}, in % with 95 % interval"
     tables = [Sheet(title, columns, rows)]
 
-    if any(other != BASE for _, other in report.pairs.values()):
+    reference = report.reference_run
+    pairs = list(combinations(report.labels, 2))
+    if not reference:
+        pairs = [(before, after) for after, before in report.pairs.values()]
+    if pairs:
+        p_values = [p_value_over_seeds(shares(last[b]), shares(last[a])) for b, a in pairs]
         rows = [
-            [f"{labels[cell]} less {labels[other]}", _lead(last[other], last[cell])]
-            for cell, other in report.pairs.values()
+            [
+                f"{labels[a]} less {labels[b]}",
+                _lead(last[b], last[a]),
+                f"{p:.4f}",
+                f"{adjusted:.4f}",
+            ]
+            for (b, a), p, adjusted in zip(pairs, p_values, holm(p_values), strict=True)
         ]
         title = (
-            f"Differences of {score} on the same seeds and problems, in points with 95 % interval"
+            f"Differences of {score} on the same seeds and problems, in points with 95 % interval; "
+            f"p without and with Holm's correction for {len(pairs)}"
         )
-        tables.append(Sheet(title, ["", "difference"], rows))
+        tables.append(Sheet(title, ["", "difference", "p", "corrected p"], rows))
+
+    if reference:
+        configs = {name: from_table(last[name][0].config) for name in report.labels}
+        rows = [
+            [labels[name], line]
+            for name, config in configs.items()
+            for line in differences(configs[reference], config)
+        ]
+        title = f"Settings of {labels[reference]} -> those of the others where they differ"
+        tables += [Sheet(title, ["", "setting"], rows)] if rows else []
 
     if len(last[BASE]) > 1:
         rows = [
