@@ -23,7 +23,18 @@ from paint.core.versions import __version__ as __version__
 
 if TYPE_CHECKING:
     from paint.algorithms.base import Algorithm
-    from paint.api import Evaluation, Page, Run, evaluate, export, load_run, resume, show, train
+    from paint.api import (
+        Evaluation,
+        Page,
+        Run,
+        compare,
+        evaluate,
+        export,
+        load_run,
+        resume,
+        show,
+        train,
+    )
     from paint.config.schema import Config
     from paint.grading.base import Grade
     from paint.objective.divergences import Divergence
@@ -56,6 +67,7 @@ __all__ = [
     "Run",
     "anchors",
     "clipped_divergence",
+    "compare",
     "entropy",
     "evaluate",
     "export",

@@ -17,11 +17,18 @@ import json
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paint.config.recipe import differences, find_recipe, from_table, read_recipe, to_table
+from paint.config.recipe import (
+    differences,
+    find_recipe,
+    from_table,
+    read_recipe,
+    read_recipes,
+    to_table,
+)
 from paint.config.run_folder import (
     RunError,
     latest_checkpoint,
@@ -373,6 +380,47 @@ def evaluate(
     return Evaluation(run.evaluate(config, [_text(one) for one in targets]))
 
 
+def compare(
+    recipes: Sequence[str | Path],
+    *,
+    base: str | Path = "",
+    model: str | Path = "",
+    data: str | Path = "",
+    stored: str | Path = "",
+    controls: Sequence[str] = (),
+    output_dir: str | Path = "runs/compare",
+    seeds: Sequence[int] = range(3),
+    **settings: Any,
+) -> "pd.DataFrame":
+    """Train and evaluate recipes on the same model, problems and seeds, as `paint compare` does.
+
+    Args:
+        recipes, base, model, data, stored, controls: as the command's.
+        output_dir: folder of runs, results, tables and plots; an interrupted call goes on there.
+        seeds: seed of each training, and of its evaluation.
+        settings: benchmark, problems, samples, thinking, max_new_tokens and every_checkpoint.
+
+    Returns:
+        One row per recipe, seed and evaluated checkpoint, as in results.jsonl, with avg_at_k.
+
+    Raises:
+        PaintError: the message has the cause and a hint.
+    """
+    from paint.experiments import compare as comparison
+    from paint.experiments.report import shares
+
+    read = read_recipes(
+        list(map(str, recipes)),
+        base=str(base),
+        model=str(model),
+        data=str(data),
+        stored=str(stored),
+        controls=controls,
+    )
+    results = comparison.compare(read, Path(output_dir), seeds=seeds, **settings)
+    return _frame([asdict(result) | {"avg_at_k": shares([result]).mean()} for result in results])
+
+
 def show(
     *targets: Run | Evaluation | str | Path,
     steps: Sequence[int] = (),
@@ -500,11 +548,11 @@ def _run(
 
 def _override(config: Config, sections: Mapping[str, Mapping[str, Any]]) -> Config:
     """The config with some settings replaced and checked, as those of a recipe are."""
-    table: dict[str, Any] = to_table(config)
-    for name, settings in sections.items():
-        named = {key: _named(value) for key, value in settings.items()}
-        table[name] = table.get(name, {}) | named
-    return from_table(table, source="settings")
+    table = {
+        name: {key: _named(value) for key, value in settings.items()}
+        for name, settings in sections.items()
+    }
+    return from_table(table, source="settings", base=config)
 
 
 def _named(value: Any) -> Any:

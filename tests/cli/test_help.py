@@ -70,7 +70,7 @@ def test_help_cheap_examples_run_in_sequence(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["demo", "ablate"])
+@pytest.mark.parametrize("verb", ["demo", "compare", "ablate"])
 def test_help_experiment_examples_run(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,11 +13,12 @@ from paint.config.recipe import (
     find_recipe,
     from_table,
     read_recipe,
+    read_recipes,
     require_paths,
     shipped_recipes,
     to_table,
 )
-from paint.config.schema import Config, ContextConfig
+from paint.config.schema import Config, ConfigError, ContextConfig
 
 METHODS = {"paint": "distillation", "opsd": "distillation", "grpo": "grpo", "sft": "sft"}
 MODELS = {"qwen3-1.7b": "Qwen/Qwen3-1.7B", "qwen3-4b": "Qwen/Qwen3-4B", "qwen3-8b": "Qwen/Qwen3-8B"}
@@ -283,6 +284,35 @@ def test_recipe_settings_have_provenance_comment(name: str) -> None:
         assert re.search(r"\b(paper|scripts|ours)\b", comment), (
             f"{name}: {lines[i]!r} does not say whether it is the paper's, the scripts' or ours"
         )
+
+
+def test_read_recipe_on_base_changes_only_what_the_file_names() -> None:
+    base = read_recipe(find_recipe("demo-paint"))
+    for name, changes in (
+        ("paint", []),
+        ("paint-on-correct", ["objective.wrong_weight: 1.0 -> 0.0"]),
+        ("paint-anchored", ["teacher.base_weight: 0.0 -> 0.2"]),
+    ):
+        assert differences(base, read_recipe(find_recipe(name), base)) == changes
+
+
+def test_read_recipes_share_paths_rollouts_and_controls() -> None:
+    names = ["demo-sft", "demo-grpo", "demo-opsd", "demo-paint"]
+    shared = {"model": "mine", "data": "rows.jsonl", "stored": "runs/first"}
+    read = dict(read_recipes(names, **shared, controls=["wrong_answer"]))
+    assert list(read) == [*names[:-1], "demo-paint-wrong-answer", "demo-paint"]
+    assert {(c.model.path, c.data.path) for c in read.values()} == {("mine", "rows.jsonl")}
+    stored = {name for name, config in read.items() if config.rollout.stored == "runs/first"}
+    assert stored == {"demo-opsd", "demo-paint-wrong-answer", "demo-paint"}
+    control = differences(read["demo-paint"], read["demo-paint-wrong-answer"])
+    assert control == ["context.source: ['solution'] -> ['wrong_answer']"]
+
+
+def test_read_recipes_without_recipe_or_context_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^nothing to compare; name recipes"):
+        read_recipes([])
+    with pytest.raises(ConfigError, match=r"^demo-grpo has no teacher that reads a context"):
+        read_recipes(["demo-paint", "demo-grpo"], controls=["none"])
 
 
 def test_text_for_a_list_is_a_list_of_one() -> None:

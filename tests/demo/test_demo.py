@@ -9,11 +9,11 @@ import pytest
 
 from demo_problems import Chain, apply, boxed, random_chain, random_chains, visible_steps
 from paint.cli import main
-from paint.config.recipe import to_table
+from paint.config.recipe import read_recipes, to_table
 from paint.config.schema import Config
 from paint.data.problems import Problem
 from paint.evaluation.intervals import compare_seeds
-from paint.experiments.demo import run_demo
+from paint.experiments.compare import compare
 from paint.experiments.report import shares
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
@@ -137,8 +137,8 @@ def test_demo_model_opens_and_closes_thinking(policy: Policy, problems: list[Pro
 
 @pytest.mark.slow
 def test_demo_paint_gains_fifteen_points(tmp_path: Path) -> None:
-    recipe = Path(__file__).parents[2] / "recipes/demo-paint.toml"
-    base, after = run_demo([recipe], tmp_path, seeds=[0], problems=60, samples=6)
+    recipes = read_recipes(["demo-paint"])
+    base, after = compare(recipes, tmp_path, seeds=[0], problems=60, samples=6)
     gain = compare_seeds(shares([base]), shares([after]))
     assert gain.mean >= 0.15
     assert gain.low > 0.1

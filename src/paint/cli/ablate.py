@@ -8,6 +8,7 @@ from tyro.conf import Positional, arg
 
 from paint.cli.options import (
     ONE_PROCESS,
+    THREE_SEEDS,
     GpuOptions,
     OptionalCount,
     OptionalPlace,
@@ -20,7 +21,6 @@ from paint.config.schema import ConfigError
 from paint.training.launcher import on_gpus
 
 Table = Literal["mask-ratio", "mask-placement", "interpolation", "controls"]
-THREE_SEEDS = Trainings(seeds=3)
 
 
 @dataclass(frozen=True)

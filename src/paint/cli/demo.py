@@ -6,18 +6,18 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from paint.cli.compare import Compare
 from paint.cli.options import ONE_PROCESS, GpuOptions, Place, Trainings, bounded
-from paint.config.recipe import find_recipe, read_recipe
-from paint.training.launcher import on_gpus
+from paint.config.recipe import read_recipes
+from paint.config.schema import ConfigError
+from paint.demo.files import NAME
 
 
 @dataclass(frozen=True)
 class Demo:
     """Train and evaluate on the embedded model, on any laptop, and print one table.
 
-    Each recipe starts from the same base model and uses the same problems; the last one is compared
-    with each of the others. The same command continues after an interruption. Started again in
-    parallel, in another terminal or on another machine, it works on other runs.
+    This is `paint compare` with the embedded model's recipes and held-out problems.
 
     Example: paint demo demo-paint --problems 4 --samples 2
     """
@@ -37,18 +37,17 @@ class Demo:
     def run(self) -> int:
         """Train, evaluate, and print the table."""
         names = [*self.recipes, *(f"demo-{name}" for name in self.methods)] or ["demo-paint"]
-        recipes = [find_recipe(name) for name in names]
-        with on_gpus(self.gpus, read_recipe(recipes[-1]), ranks=1) as config:
-            if config is not None:
-                from paint.experiments.demo import run_demo
-
-                run_demo(
-                    recipes,
-                    self.folder,
-                    seeds=self.trainings.all_seeds,
-                    problems=self.problems,
-                    samples=self.trainings.samples,
-                    every_checkpoint=self.trainings.every_checkpoint,
-                    server_gpus=config.rollout.server_gpus if self.gpus.gpus else (),
+        for name, config in read_recipes(names):
+            if config.model.path != NAME:
+                raise ConfigError(
+                    f'{name} trains {config.model.path!r}, and the demo is for model.path "demo"; '
+                    f"use `paint compare`"
                 )
-        return 0
+        demo = Compare(
+            tuple(names),
+            problems=self.problems,
+            trainings=self.trainings,
+            folder=self.folder,
+            gpus=self.gpus,
+        )
+        return demo.run()

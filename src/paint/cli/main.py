@@ -22,6 +22,7 @@ from tyro.conf import subcommand
 from paint import __version__
 from paint.cli.ablate import Ablate, Table
 from paint.cli.chat import Chat
+from paint.cli.compare import Compare
 from paint.cli.data import OpenThoughts, Validate
 from paint.cli.demo import Demo
 from paint.cli.doctor import Doctor
@@ -64,6 +65,7 @@ VERBS: dict[str, Any] = {
     "data": {"openthoughts": OpenThoughts, "validate": Validate},
     "probe": Probe,
     "demo": Demo,
+    "compare": Compare,
     "ablate": Ablate,
     "runs": Runs,
     "doctor": Doctor,
@@ -78,7 +80,7 @@ ABOUT = f"""On-policy self-distillation with a partly masked solution.
 
 `paint --tyro-write-completion bash FILE` writes completion for bash (zsh, fish and tcsh, too)."""
 
-RESUMABLE = ("eval", "data", "probe", "demo", "ablate")
+RESUMABLE = ("eval", "data", "probe", "demo", "compare", "ablate")
 """Verbs that continue after an interruption when given the same command."""
 
 

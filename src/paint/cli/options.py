@@ -82,6 +82,9 @@ class Trainings:
         return range(self.seed, self.seed + self.seeds)
 
 
+THREE_SEEDS = Trainings(seeds=3)
+
+
 def agrees() -> bool:
     """Ask on a terminal whether to go on; true where nobody can answer."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

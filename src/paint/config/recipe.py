@@ -11,7 +11,7 @@ import difflib
 import importlib.util
 import tomllib
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -51,8 +51,8 @@ def find_recipe(name: str) -> Path:
     return _RECIPES / f"{name}.toml"
 
 
-def read_recipe(path: str | Path) -> Config:
-    """Read a config from a TOML recipe; settings that it omits keep the paper's values.
+def read_recipe(path: str | Path, base: Config | None = None) -> Config:
+    """Read a config from a TOML recipe; settings that it omits are the base's, or the paper's.
 
     Raises:
         ConfigError: the file cannot be read, is not TOML (with line and column), or has an unknown
@@ -76,7 +76,53 @@ def read_recipe(path: str | Path) -> Config:
             ) from None
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from None
-    return from_table(table, source=str(path))
+    return from_table(table, source=str(path), base=base)
+
+
+def read_recipes(
+    names: Sequence[str],
+    *,
+    base: str = "",
+    model: str = "",
+    data: str = "",
+    stored: str = "",
+    controls: Sequence[str] = (),
+) -> list[tuple[str, Config]]:
+    """Read the recipes of a comparison, and give them the settings that they share.
+
+    Args:
+        names: shipped recipes or TOML files.
+        base: a recipe whose settings take the place of those that the others omit; "" is none.
+        model, data: ``model.path`` and ``data.path`` of all; "" is each recipe's own.
+        stored: completions (``rollout.stored``) for every recipe that can learn from those of
+            another policy; "" is none.
+        controls: values of ``context.source``; the last recipe is repeated with each.
+
+    Returns:
+        Names and configs. Controls are called NAME-SOURCE and stand before the last recipe.
+
+    Raises:
+        ConfigError: no recipe is named, or one cannot be read or has no such setting.
+    """
+    if not names:
+        raise ConfigError("nothing to compare; name recipes, before the flags")
+    start = read_recipe(find_recipe(base)) if base else None
+    shared = {key: {"path": path} for key, path in (("model", model), ("data", data)) if path}
+    rollouts = {"rollout": {"engine": "stored", "stored": stored}} if stored else {}
+
+    runs = []
+    for path in map(find_recipe, names):
+        config = read_recipe(path, start)
+        changes = shared | (rollouts if config.learns_off_policy else {})
+        runs.append((path.stem, from_table(changes, source=str(path), base=config)))
+
+    name, last = runs[-1]
+    if controls and not last.algorithm.needs_context:
+        raise ConfigError(f"{name} has no teacher that reads a context; name one that has last")
+    for source in controls:
+        control = from_table({"context": {"source": source}}, source=f"{name}, {source}", base=last)
+        runs.insert(-1, (f"{name}-{source.replace('_', '-')}", control))
+    return runs
 
 
 def to_table(config: Config) -> dict[str, dict[str, Any]]:
@@ -90,8 +136,10 @@ def to_table(config: Config) -> dict[str, dict[str, Any]]:
     }
 
 
-def from_table(table: Mapping[str, Any], *, source: str = "config") -> Config:
-    """Build a config from nested dicts; settings that they omit keep their defaults.
+def from_table(
+    table: Mapping[str, Any], *, source: str = "config", base: Config | None = None
+) -> Config:
+    """Build a config from nested dicts; settings that they omit are the base's, or the defaults.
 
     Integers are converted to floats, lists to tuples and a text to a list of one where needed;
     nothing else is converted.
@@ -102,8 +150,10 @@ def from_table(table: Mapping[str, Any], *, source: str = "config") -> Config:
     Raises:
         ConfigError: an unknown name, a wrong type or a value out of range.
     """
+    base = base or Config()
     try:
-        return Config(**{name: _section(name, values) for name, values in table.items()})
+        sections = {name: _section(name, values, base) for name, values in table.items()}
+        return dataclasses.replace(base, **sections)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
 
@@ -200,8 +250,8 @@ def require_trainable(config: Config) -> None:
         )
 
 
-def _section(name: str, table: Any) -> Any:
-    """Build a section from its table; raise ConfigError for an unknown key or a wrong type."""
+def _section(name: str, table: Any, base: Config) -> Any:
+    """Replace a section's settings; raise ConfigError for an unknown key or a wrong type."""
     if name not in _SECTIONS:
         kind = "section" if isinstance(table, Mapping) else "key"
         raise ConfigError(f"unknown {kind} {name}{_nearest(name)}")
@@ -227,7 +277,7 @@ def _section(name: str, table: Any) -> Any:
             got = format_value(table[field.name])
             raise ConfigError(f"{name}.{field.name} must be {_words(field.type)}, got {got}")
         values[field.name] = value
-    return _SECTIONS[name](**values)
+    return dataclasses.replace(getattr(base, name), **values)
 
 
 def _nearest(name: str) -> str:

@@ -606,8 +606,7 @@ class Config:
                 )
 
         rollout, objective, divergence = self.rollout, self.objective, self.divergence
-        tokens_carry_gradient = algorithm.uses_policy_gradient or divergence.is_sampled
-        if tokens_carry_gradient and objective.temperature not in (None, rollout.temperature):
+        if self._tokens_carry_gradient and objective.temperature not in (None, rollout.temperature):
             raise ConfigError(
                 f"objective.temperature must be None or rollout.temperature = "
                 f"{rollout.temperature:g} where sampled tokens carry the gradient, got "
@@ -622,7 +621,7 @@ class Config:
             )
 
         is_stored = rollout.engine_type.is_stored
-        if self.is_off_policy and (not algorithm.needs_rollouts or tokens_carry_gradient):
+        if self.is_off_policy and not self.learns_off_policy:
             what = f"train.method {method}"
             if divergence.is_sampled:
                 what = f'objective.divergence "{divergence.name}"'
@@ -689,6 +688,15 @@ class Config:
     def divergence(self) -> Divergence:
         """The divergence that ``objective.divergence`` names."""
         return find_divergence(self.objective.divergence)
+
+    @property
+    def _tokens_carry_gradient(self) -> bool:
+        return self.algorithm.uses_policy_gradient or self.divergence.is_sampled
+
+    @property
+    def learns_off_policy(self) -> bool:
+        """Whether it can learn from completions of another policy than the one that is trained."""
+        return self.algorithm.needs_rollouts and not self._tokens_carry_gradient
 
     @property
     def is_off_policy(self) -> bool:

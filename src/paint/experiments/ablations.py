@@ -13,8 +13,7 @@ from pathlib import Path
 
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
-from paint.demo.files import NAME
-from paint.experiments.eval_protocols import demo_protocol, paper_protocol
+from paint.experiments.eval_protocols import protocol_for
 from paint.experiments.report import Report, Result, publish
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.objective.masking import Placement
@@ -163,10 +162,7 @@ def ablate(
             f'train.method "{config.train.method}" and context.source {config.context.source}; '
             f"take one like paint-qwen3-1.7b"
         )
-    if config.model.path == NAME:
-        protocol = demo_protocol(problems, samples, benchmark or NAME)
-    else:
-        protocol = paper_protocol(config, benchmark or "aime_2024", problems, samples)
+    protocol = protocol_for(config, benchmark, problems, samples)
 
     runs = [ExperimentRun(point.name, point.of(config)) for point in grid.points.values()]
     results = run_experiment(

@@ -53,6 +53,18 @@ def demo_protocol(problems: int | None, samples: int, benchmark: str = NAME) -> 
     )
 
 
+def protocol_for(
+    config: Config, benchmark: str | None, problems: int | None, samples: int
+) -> EvalProtocol:
+    """The demo's protocol for the embedded model, with its held-out problems if none are named.
+
+    For other models it is the paper's, with AIME 2024.
+    """
+    if config.model.path == NAME:
+        return demo_protocol(problems, samples, benchmark or NAME)
+    return paper_protocol(config, benchmark or "aime_2024", problems, samples)
+
+
 def paper_protocol(
     config: Config, benchmark: str, problems: int | None, samples: int
 ) -> EvalProtocol:

@@ -1,0 +1,79 @@
+"""Comparison of recipes: the same model, problems and seeds, in one table.
+
+`paint demo` is the comparison on the embedded model, with problems that are chains of operations
+modulo 100. The model (made by ``tools/pretrain_demo.py``, shipped with the package) solves them
+step by step with occasional arithmetic errors. It uses a reference only for the steps that it
+states: errors become rare in these steps and keep their rate in all others. Gains can therefore be
+attributed to the content of the teacher's context, in experiments that take minutes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from paint.config.schema import Config, RolloutConfig
+from paint.core.display import Display
+from paint.demo.files import NAME
+from paint.experiments.eval_protocols import protocol_for
+from paint.experiments.report import Result, publish, side_by_side
+from paint.experiments.runner import ExperimentRun, run_experiment
+from paint.inference.registry import server_engine
+
+
+def compare(
+    recipes: Sequence[tuple[str, Config]],
+    folder: Path,
+    *,
+    seeds: Sequence[int],
+    benchmark: str | None = None,
+    problems: int | None = None,
+    samples: int = 12,
+    thinking: bool | None = None,
+    max_new_tokens: int | None = None,
+    every_checkpoint: bool = False,
+    server_gpus: tuple[str, ...] = (),
+) -> list[Result]:
+    """Train each recipe with each seed, evaluate them and the base model, print the tables.
+
+    All pairs of recipes are compared. With ``every_checkpoint``, the last checkpoint of the last
+    recipe is compared with all checkpoints of the others.
+
+    Args:
+        recipes: names and configs, such as those of `paint.config.recipe.read_recipes`.
+        benchmark, problems, samples: as for `paint.experiments.ablations.ablate`.
+        thinking, max_new_tokens: the evaluation's thinking mode and longest answer; None is the
+            protocol's (`paint.experiments.eval_protocols.protocol_for`).
+        server_gpus: GPUs of vLLM servers that generate; if empty, the training process generates.
+
+    Raises:
+        PaintError: as `paint.experiments.runner.run_experiment`.
+    """
+
+    def served(rollout: RolloutConfig) -> RolloutConfig:
+        return replace(rollout, engine=server_engine(rollout.engine), server_gpus=server_gpus)
+
+    display, model = Display(), recipes[-1][1].model.path
+    protocol = protocol_for(recipes[-1][1], benchmark, problems, samples)
+    rollout = protocol.rollout
+    if max_new_tokens is not None:
+        rollout = replace(rollout, max_new_tokens=max_new_tokens)
+    if server_gpus:
+        rollout = served(rollout)
+        recipes = [
+            (name, replace(config, rollout=served(config.rollout)))
+            if config.algorithm.needs_rollouts and not config.rollout.engine_type.is_stored
+            else (name, config)
+            for name, config in recipes
+        ]
+    thinking = protocol.thinking if thinking is None else thinking
+    results = run_experiment(
+        [ExperimentRun(name, config) for name, config in recipes],
+        seeds,
+        folder,
+        replace(protocol, thinking=thinking, rollout=rollout),
+        display,
+        every_checkpoint=every_checkpoint,
+    )
+    title = "The demo" if model == NAME else model
+    publish(side_by_side(title, [name for name, _ in recipes]), results, folder, display)
+    return results

@@ -1,0 +1,75 @@
+"""`paint compare`: recipes on problems of the user's, with stored rollouts and controls."""
+
+import json
+from pathlib import Path
+
+import paint
+from paint.cli import main
+from paint.experiments.report import read_results
+
+BASE = """
+[model]
+path = "demo"
+dtype = "float32"
+lora_rank = 4
+lora_alpha = 8
+[rollout]
+max_new_tokens = 40
+[train]
+steps = 1
+batch_size = 2
+micro_batch_size = 2
+"""
+
+
+def write_problems(path: Path, *steps: int) -> str:
+    rows = [
+        {
+            "problem": f"Start at $1$ and apply $+{step}$ modulo $100$.",
+            "answer": str(1 + step),
+            "solution": f"We get $1+{step}={1 + step}$, so the answer is $\\boxed{{{1 + step}}}$.",
+        }
+        for step in steps
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_compare_trains_on_stored_rollouts_and_evaluates_on_own_problems(tmp_path: Path) -> None:
+    base, masked = tmp_path / "base.toml", tmp_path / "masked.toml"
+    base.write_text(BASE)
+    masked.write_text("[context]\nmask_ratio_correct = 0.9\n")
+    rows = write_problems(tmp_path / "rows.jsonl", 2, 3, 4)
+    held_out = write_problems(tmp_path / "held-out.jsonl", 5, 6)
+    first = paint.train(base, data=rows, output_dir=tmp_path / "first")
+
+    folder, flags = tmp_path / "compare", ["--base", str(base), "--data.path", rows]
+    flags += ["--stored", str(first.path), "--benchmark", held_out, "--controls", "other"]
+    flags += ["--seeds", "1", "--samples", "2", "--max-new-tokens", "60"]
+    assert main(["compare", str(masked), "paint", *flags, "--folder", str(folder)]) == 0
+
+    names = ["masked", "paint-other", "paint"]
+    results = read_results(folder)
+    assert [result.cell for result in results] == ["base", *names]
+    assert {len(result.right) for result in results} == {2}
+    assert results[0].exam["max_new_tokens"] == 60
+    texts = [list(paint.load_run(folder / name / "seed-0").rollouts()["text"]) for name in names]
+    assert texts == [list(first.rollouts()["text"])] * 3
+    table = (folder / "results.md").read_text()
+    assert "| masked | context.mask_ratio_correct: 0.4 -> 0.9 |" in table
+    assert "for 3" in table
+
+    again = paint.compare(
+        [masked, "paint"],
+        base=base,
+        data=rows,
+        stored=first.path,
+        controls=["other"],
+        benchmark=held_out,
+        seeds=[0],
+        samples=2,
+        max_new_tokens=60,
+        output_dir=folder,
+    )
+    assert list(again["cell"]) == ["base", *names]
+    assert list(again["avg_at_k"]) == [sum(result.right) / 4 for result in results]
