@@ -1,15 +1,19 @@
-"""The notebooks: docs/getting-started/notebook.md as printed, and examples/first-look.ipynb."""
+"""The notebooks: docs/getting-started/notebook.md as printed, and those of examples/."""
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from paint.demo.files import HELD_OUT_PROBLEMS, TRAINING_PROBLEMS
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/getting-started/notebook.md"
 FIRST_LOOK = ROOT / "examples/first-look.ipynb"
+ONE_GPU = ROOT / "examples/one-gpu.ipynb"
 
 pytestmark = [
     pytest.mark.slow,
@@ -54,6 +58,48 @@ def test_first_look_runs_and_is_stored_without_outputs(tmp_path: Path) -> None:
     assert table["text/html"].count("avg_at_k") == 3  # the base and two checkpoints
     assert comparisons["text/html"].count("<tr") == 1 + 2
     assert samples["text/html"].count("<tr") == 1 + 5
+
+
+SMALL = f"""
+RECIPE = "demo-paint"
+DATA = "{TRAINING_PROBLEMS}"
+TRAIN = {{"steps": 2, "batch_size": 8}}
+VALIDATION = {{"limit": 4, "samples": 4, "thinking": False, "max_new_tokens": 48}}
+EVALUATION = {{
+    "benchmark": "{HELD_OUT_PROBLEMS}",
+    "limit": 4,
+    "samples": 4,
+    "rollout": {{"max_new_tokens": 48}},
+}}
+"""
+"""Parameters of the notebook of one GPU for the demo's model on a CPU."""
+
+
+def test_one_gpu_runs_on_demo_and_is_stored_without_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"])
+    notebook = nbformat.read(ONE_GPU, as_version=4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    cells = {tag: cell for cell in notebook.cells for tag in cell.metadata.get("tags", [])}
+    cells["parameters"].source = SMALL
+    notebook.cells = [c for c in notebook.cells if "downloads" not in c.metadata.get("tags", [])]
+    results = [result for result in _results(notebook, tmp_path) if result]
+    said = "".join(o.text for c in notebook.cells for o in c.get("outputs", []) if "text" in o)
+
+    assert "demo-paint: " in said  # paint doctor
+    assert "(936 right)" in said  # paint data validate: the demo's 1,000 rows without the last 64
+    assert "fits     yes" in said  # paint plan
+    validation, differences, metrics, page, table, comparisons = results
+    assert validation["text/html"].count("avg_at_k") == 2  # the base and the last checkpoint
+    assert differences["text/html"].count("<tr") == 1 + 1
+    assert metrics["text/html"].count("<tr") == 2 + 2  # steps, below two lines of names
+    assert page["text/html"].startswith("<iframe srcdoc=")
+    assert table["text/html"].count("avg_at_k") == 2
+    assert "one-gpu-step-000002" in comparisons["text/plain"]
+    assert (tmp_path / "exported/one-gpu/adapter_model.safetensors").exists()
+    assert "# one-gpu" in said  # its model card
 
 
 def _results(notebook: Any, folder: Path) -> list[dict[str, str]]:
