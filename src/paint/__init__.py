@@ -24,9 +24,11 @@ from paint.core.versions import __version__ as __version__
 if TYPE_CHECKING:
     from paint.algorithms.base import Algorithm
     from paint.api import (
+        Advice,
         Evaluation,
         Page,
         Run,
+        advise,
         compare,
         evaluate,
         export,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from paint.training.callbacks import Callback
 
 __all__ = [
+    "Advice",
     "Algorithm",
     "Callback",
     "Config",
@@ -65,6 +68,7 @@ __all__ = [
     "Page",
     "PaintError",
     "Run",
+    "advise",
     "anchors",
     "clipped_divergence",
     "compare",

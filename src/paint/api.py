@@ -225,6 +225,44 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Advice:
+    """What contexts would teach, on disk.
+
+    Attributes:
+        path: its folder.
+    """
+
+    path: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json: facts, figures of every context, and the advice."""
+        return read_json(self.path / "summary.json", "advise again")
+
+    @property
+    def lines(self) -> list[str]:
+        """The advice and its reasons."""
+        return list(self.summary["advice"])
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """One row per context and figure: the mean and its 95 % interval."""
+        rows = [
+            {"context": context, "metric": metric, **interval}
+            for context, metrics in self.summary["views"].items()
+            for metric, interval in metrics.items()
+            if isinstance(interval, dict)
+        ]
+        return _frame(rows)
+
+    def _repr_html_(self) -> str:
+        table = self.table
+        slopes = table[table["metric"] == "slope"]
+        lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines)
+        return f"<ul>{lines}</ul>{slopes.to_html(index=False)}"
+
+
+@dataclass(frozen=True)
 class Page:
     """A page as one HTML file. A notebook shows it in a frame."""
 
@@ -271,22 +309,14 @@ def train(
         Interrupted: after Ctrl-C, when the step under way is finished and saved; ``resume`` takes
             the run up.
     """
-    # The recipe named paint sets nothing, so a Config can be started from it.
-    path = find_recipe("paint" if isinstance(recipe, Config) else str(recipe))
-    config = recipe if isinstance(recipe, Config) else read_recipe(path)
+    path, config = _recipe(recipe)
     name = f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(output_dir) if output_dir is not None else Path(config.log.folder) / name
     if (folder / "run.json").exists():
         raise RunError(f"{folder} already holds a run; paint.resume goes on with it")
 
-    given = {name: dict(settings) for name, settings in sections.items()}
-    if model is not None:
-        given["model"] = dict(model) if isinstance(model, Mapping) else {"path": str(model)}
-    if data is not None:
-        given["data"] = dict(data) if isinstance(data, Mapping) else {"path": data}
-        given["data"]["path"] = _data_path(given["data"].get("path", ""), folder)
-    given["log"] = {"folder": str(folder.parent), "name": folder.name} | given.get("log", {})
-    config = _override(config, given)
+    log = {"folder": str(folder.parent), "name": folder.name} | dict(sections.get("log", {}))
+    config = _configured(config, folder, model, data, {**sections, "log": log})
     _run(config, folder, Request(gpus, split), path, callbacks, display)
     return Run(folder)
 
@@ -327,6 +357,44 @@ def load_run(run: Run | str | Path) -> Run:
     loaded = run if isinstance(run, Run) else Run(Path(run))
     read_run_json(loaded.path)
     return loaded
+
+
+def advise(
+    recipe: str | Path | Config = "paint",
+    *,
+    model: str | Path | Mapping[str, Any] | None = None,
+    data: str | Path | Mapping[str, Any] | Rows = None,
+    output_dir: str | Path | None = None,
+    problems: int = 100,
+    samples: int = 4,
+    contexts: Sequence[str] = ("solution", "other", "none", "answer"),
+    ratios: Sequence[float] = (0.0, 0.3, 0.5),
+    **sections: Mapping[str, Any],
+) -> Advice:
+    """Measure what each context would teach, before training, as `paint advise` does.
+
+    Args:
+        recipe, model, data, sections: as in ``train``.
+        output_dir: folder of rollouts and tables; by default advice/RECIPE. The same call goes on
+            with what it holds.
+        problems: training problems, in the order of training.
+        samples: rollouts of each problem, at least 2.
+        contexts: sources of contexts, as in ``context.source``.
+        ratios: mask ratios of the contexts that can be masked, in [0, 1).
+
+    Raises:
+        PaintError: the message has the cause and a hint.
+    """
+    path, config = _recipe(recipe)
+    folder = Path(output_dir) if output_dir is not None else Path("advice") / path.stem
+    config = _configured(config, folder, model, data, sections)
+
+    from paint.experiments import advise
+
+    advise.advise(
+        config, folder, problems=problems, samples=samples, sources=contexts, ratios=ratios
+    )
+    return Advice(folder)
 
 
 def evaluate(
@@ -544,6 +612,29 @@ def _run(
         raise PaintError(f"training in {folder} ended with status {status}; what it said is above")
     for callback in callbacks:
         callback.on_end(Run(folder))
+
+
+def _recipe(recipe: str | Path | Config) -> tuple[Path, Config]:
+    """The file and the settings of a recipe; a Config can be started from the recipe paint."""
+    path = find_recipe("paint" if isinstance(recipe, Config) else str(recipe))
+    return path, recipe if isinstance(recipe, Config) else read_recipe(path)
+
+
+def _configured(
+    config: Config,
+    folder: Path,
+    model: str | Path | Mapping[str, Any] | None,
+    data: str | Path | Mapping[str, Any] | Rows,
+    sections: Mapping[str, Mapping[str, Any]],
+) -> Config:
+    """The config with the arguments of a call; rows are stored in the folder."""
+    given = {name: dict(settings) for name, settings in sections.items()}
+    if model is not None:
+        given["model"] = dict(model) if isinstance(model, Mapping) else {"path": str(model)}
+    if data is not None:
+        given["data"] = dict(data) if isinstance(data, Mapping) else {"path": data}
+        given["data"]["path"] = _data_path(given["data"].get("path", ""), folder)
+    return _override(config, given)
 
 
 def _override(config: Config, sections: Mapping[str, Mapping[str, Any]]) -> Config:

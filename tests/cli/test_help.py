@@ -47,7 +47,7 @@ CHEAP = [
     "grade",
     "plan",
     "serve",
-    "probe",
+    "advise",
     "data validate",
 ]
 
@@ -66,7 +66,7 @@ def test_help_cheap_examples_run_in_sequence(
     assert Path("exported/first/model.safetensors").exists()
     assert Path("runs/first/show.html").stat().st_size > 10_000
     assert Path("evals/demo/summary.json").exists()
-    assert Path("probes/demo-paint/summary.json").exists()
+    assert Path("advice/demo-paint/summary.json").exists()
 
 
 @pytest.mark.slow

@@ -89,7 +89,7 @@ def test_main_user_error_exits_with_2_and_writes_nothing(
     assert not list(tmp_path.iterdir())
 
 
-def test_probe_context_is_separate_from_recipe_context() -> None:
+def test_advise_context_is_separate_from_recipe_context() -> None:
     flags = [
         "--context",
         "solution",
@@ -99,7 +99,7 @@ def test_probe_context_is_separate_from_recipe_context() -> None:
         "--ratios",
         "0.4",
     ]
-    command = parse(["probe", "demo-paint", *flags])
+    command = parse(["advise", "demo-paint", *flags])
     assert (command.context, command.ratios) == (("solution", "other"), (0.4,))
     assert (command.config.context.source, command.config.context.mask_ratio_wrong) == (
         ("solution",),
@@ -193,7 +193,7 @@ def test_main_prints_unicode_in_every_locale(tmp_path: Path) -> None:
         result = shell(f"paint {line}", **locale)
         assert result.returncode == 0, result.stderr
         assert "1+2" in result.stdout
-        result = shell(f"paint probe '{tmp_path}/é.toml'", **locale)
+        result = shell(f"paint advise '{tmp_path}/é.toml'", **locale)
         assert result.returncode == 2
         assert "model.path is not set" in result.stderr
         result = shell("paint --help", **locale)

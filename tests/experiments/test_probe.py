@@ -228,22 +228,24 @@ def test_probe_repeated_reuses_results_and_other_setting_is_refused(
 
 @pytest.mark.slow
 def test_probe_killed_and_resumed_gives_same_summary(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "paint.cli", "probe", "demo-paint", "--ratios", "0", "0.5"]
-    command += ["--problems", "48", "--samples", "2", "--train.seed", "3"]
+    command = [sys.executable, "-m", "paint.cli", "advise", "demo-paint", "--answers"]
+    command += ["--ratios", "0", "0.5", "--context", "solution"]
+    command += ["--problems", "16", "--samples", "2", "--train.seed", "3"]
     command += ["--folder", str(tmp_path / "killed")]
-    stored = tmp_path / "killed/teacher@0/problems/completions.jsonl"
+    stored = tmp_path / "killed/answers/teacher@0/problems/completions.jsonl"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    until(lambda: stored.exists() and stored.read_bytes().count(b"\n") >= 32, 120)
+    until(lambda: stored.exists() and stored.read_bytes().count(b"\n") >= 10, 120)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    assert 32 <= len(stored.read_bytes().splitlines()) < 96
-    assert not (tmp_path / "killed/summary.json").exists()
+    assert 10 <= len(stored.read_bytes().splitlines()) < 32
+    assert not (tmp_path / "killed/answers/summary.json").exists()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    probe(DEMO, tmp_path / "undisturbed", problems=48, samples=2, ratios=RATIOS)
+    probe(DEMO, tmp_path / "undisturbed", problems=16, samples=2, ratios=RATIOS)
+    killed = tmp_path / "killed/answers"
     for reader in READERS:
-        assert lines_of(tmp_path / "killed", reader) == lines_of(tmp_path / "undisturbed", reader)
+        assert lines_of(killed, reader) == lines_of(tmp_path / "undisturbed", reader)
     for name in ("summary.json", "summary.md"):
-        one, other = (tmp_path / folder / name for folder in ("killed", "undisturbed"))
+        one, other = (tmp_path / folder / name for folder in ("killed/answers", "undisturbed"))
         assert one.read_text() == other.read_text()
 
 

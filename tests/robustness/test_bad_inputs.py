@@ -641,7 +641,7 @@ RECIPES: dict[str, Content] = {
 
 
 @pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(RECIPES), 5))
-@pytest.mark.parametrize("verb", [["train"], ["demo"], ["probe"], ["ablate", "mask-ratio"]])
+@pytest.mark.parametrize("verb", [["train"], ["demo"], ["advise"], ["ablate", "mask-ratio"]])
 def test_corrupt_recipe_is_refused(
     verb: list[str], kind: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -738,7 +738,7 @@ def test_eval_setting_with_invalid_value_is_refused(
 FIRST = {
     "grade": ["nowhere"],
     "resume": ["nowhere"],
-    "probe": ["small.toml"],
+    "advise": ["small.toml"],
     "demo": ["small.toml"],
     "ablate": ["mask-ratio", "small.toml"],
     "data openthoughts": ["out.jsonl", "--source=nowhere.jsonl", "--benchmarks=demo"],
@@ -804,7 +804,7 @@ PLACES = {
     "train": [*train_on("demo"), "--log.folder={}"],
     "train name": [*train_on("demo"), "--log.name={}"],
     "demo": ["demo", "small.toml", "--problems=1", "--samples=1", "--folder={}"],
-    "probe": ["probe", "small.toml", "--problems=1", "--samples=1", "--ratios=0", "--folder={}"],
+    "advise": ["advise", "small.toml", "--problems=1", "--ratios=0", "--folder={}"],
     "eval": ["eval", "demo", "--benchmarks=demo", "--limit=1", "--samples=1", "--folder={}"],
     "eval target": ["eval", "{}", "--benchmarks=demo", "--limit=1", "--samples=1"],
     "grade": ["grade", "{}"],
@@ -832,7 +832,7 @@ def test_invalid_path_name_is_refused(
     place, name = case
     _small_recipe(tmp_path, "demo")
     said = refuses([part.format(name) for part in PLACES[place]], "", capsys)
-    stored = ("demo", "probe", "eval", "openthoughts")
+    stored = ("demo", "advise", "eval", "openthoughts")
     assert "nothing that was stored" not in said or place in stored
 
 

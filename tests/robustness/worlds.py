@@ -108,7 +108,7 @@ def make_world(at: Path) -> Path:
         TRAIN,
         ["eval", *(f"{{at}}/run/run/checkpoints/step-00000{n}" for n in (1, 2)), *EVAL],
         DEMO,
-        PROBE,
+        ADVISE,
         [*DATA, "12"],
     ):
         status, said = run_paint(command, at, at)
@@ -126,9 +126,9 @@ DEMO = [
     *("demo", "{home}/tight.toml", "{home}/loose.toml"),
     *("--problems", "3", "--samples", "2", "--folder", "{at}/demo"),
 ]
-PROBE = [
-    *("probe", "{home}/tight.toml", "--folder", "{at}/probe"),
-    *("--problems", "3", "--samples", "2", "--ratios", "0.5"),
+ADVISE = [
+    *("advise", "{home}/tight.toml", "--folder", "{at}/advice"),
+    *("--problems", "3", "--samples", "2", "--ratios", "0.5", "--context", "solution"),
 ]
 DATA = [
     *("data", "openthoughts", "{at}/data/out.jsonl", "--source", "{home}/rows"),
@@ -223,7 +223,7 @@ VERBS = [
     Verb(
         "demo without its results", ["demo"], DEMO, _demo_metrics, ["demo"], ["demo/results.jsonl"]
     ),
-    Verb("probe", ["probe"], PROBE, lambda at: read(at / "probe/summary.json"), ["probe"]),
+    Verb("advise", ["advice"], ADVISE, lambda at: read(at / "advice/summary.json"), ["advice"]),
     Verb("data openthoughts", ["data"], [*DATA, "6"], _data_figures, ["data"]),
     Verb(
         "train on it",

@@ -21,6 +21,7 @@ from tyro.conf import subcommand
 
 from paint import __version__
 from paint.cli.ablate import Ablate, Table
+from paint.cli.advise import Advise
 from paint.cli.chat import Chat
 from paint.cli.compare import Compare
 from paint.cli.data import OpenThoughts, Validate
@@ -30,7 +31,6 @@ from paint.cli.evaluate import Evaluate
 from paint.cli.export import Export
 from paint.cli.grade import Grade
 from paint.cli.plan import Plan
-from paint.cli.probe import Probe
 from paint.cli.resume import Resume
 from paint.cli.runs import Runs
 from paint.cli.serve import Serve
@@ -63,7 +63,7 @@ VERBS: dict[str, Any] = {
     "export": Export,
     "chat": Chat,
     "data": {"openthoughts": OpenThoughts, "validate": Validate},
-    "probe": Probe,
+    "advise": Advise,
     "demo": Demo,
     "compare": Compare,
     "ablate": Ablate,
@@ -80,7 +80,7 @@ ABOUT = f"""On-policy self-distillation with a partly masked solution.
 
 `paint --tyro-write-completion bash FILE` writes completion for bash (zsh, fish and tcsh, too)."""
 
-RESUMABLE = ("eval", "data", "probe", "demo", "compare", "ablate")
+RESUMABLE = ("eval", "data", "advise", "demo", "compare", "ablate")
 """Verbs that continue after an interruption when given the same command."""
 
 

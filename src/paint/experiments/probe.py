@@ -1,4 +1,4 @@
-"""``paint probe``: comparison of teacher and student accuracy before training.
+"""``paint advise --answers``: accuracy of teacher and student before training.
 
 Both are the same untrained model; the teacher's prompt also has a part of the solution. Both get
 the same problems and seeds: the first problems of the training, with its prompts and sampling. The
@@ -98,7 +98,7 @@ def probe(
         FolderInUse: another process uses the probe's folder.
     """
     validate_probe(config, problems, samples, ratios, shown)
-    require_one_process("paint probe")
+    require_one_process("paint advise")
     display = Display()
     rollout = resolve_evaluation(config.rollout, display, is_full=False)
     config = replace(config, model=base_as_rank1_adapter(config.model), rollout=rollout)

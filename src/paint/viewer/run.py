@@ -34,12 +34,12 @@ from paint.evaluation.grade import is_repetitive
 from paint.evaluation.metrics import GradedSamples, compute_metrics
 from paint.grading.math.compare import boxed
 from paint.models.policy import load_tokenizer
+from paint.objective.solution import KINDS, anchors_of, hidden_part, kinds_of_tokens, written
 from paint.training.health import appearances
 from paint.training.token_log import ABOUT, read_tokens, token_bytes, tokens_path
 from paint.viewer.evaluation import graded_validation
 from paint.viewer.page import packed, places_of, text_of
 from paint.viewer.score import Scorer
-from paint.viewer.solution import KINDS, anchors_of, hidden_part, kinds_of_tokens, written
 
 MOST_TOKENS = 32 * 1024
 """Maximum tokens of a page without --step: a file of some megabytes."""

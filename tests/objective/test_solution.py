@@ -8,7 +8,7 @@ import pytest
 from paint.data.problems import Problem
 from paint.objective.anchors import contains, normalize
 from paint.objective.masking import MARKER, Placement, mask_solution, overlap
-from paint.viewer.solution import (
+from paint.objective.solution import (
     KINDS,
     anchors_of,
     hidden_part,

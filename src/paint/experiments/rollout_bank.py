@@ -1,0 +1,338 @@
+"""One bank of the student's rollouts, graded, and scored under several contexts of the teacher.
+
+Rollouts are stored as they come, so an interrupted collection goes on. ``rollouts.jsonl`` is a file
+that the engine "stored" reads.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from paint.config.schema import Config, ConfigError, ContextConfig
+from paint.core.display import Display
+from paint.core.errors import format_value
+from paint.core.storage import (
+    SUMS,
+    append_jsonl,
+    read_growing_jsonl,
+    read_json,
+    trim_partial_line,
+    verify_checksums,
+    write_json,
+    write_sums,
+)
+from paint.data.contexts import Contexts
+from paint.data.problems import Problem, item_of
+from paint.grading.registry import find_grader
+from paint.inference.engine import Completion, derive_seed, sampling_from
+from paint.inference.factory import EngineSetup, open_engine
+from paint.models.policy import Policy
+from paint.models.weights import model_digests
+from paint.objective.anchors import contains, normalize
+from paint.objective.detail import detail
+from paint.objective.loss import token_log_probs
+from paint.objective.solution import KINDS, anchors_of, kinds_of_tokens, written
+from paint.training.rollouts import Rollout
+from paint.training.token_log import token_bytes
+
+ROLLOUTS, ASKED = "rollouts.jsonl", "asked.json"
+ANEW = "move the folder away and advise again"
+BOX = "\\boxed{"
+TENTHS = 10
+
+ROWS_AT_ONCE = 8
+"""Completions whose hidden states are computed together."""
+
+Scores = Mapping[str, list[dict[str, Any]]]
+"""By view, the values of every rollout of the bank."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A teacher: the model with a context.
+
+    Attributes:
+        name: of its row: "recipe", or the source with the masked share, such as "solution@0.5".
+        options: the settings of its context.
+    """
+
+    name: str
+    options: ContextConfig
+
+
+@dataclass(frozen=True)
+class Bank:
+    """Graded rollouts of the student, k of each problem, one problem after the other."""
+
+    rollouts: list[Rollout]
+    samples: int
+
+    @property
+    def rewards(self) -> Float[np.ndarray, "p k"]:
+        """The reward of each rollout; 1 is right, and 0 what was not graded."""
+        rewards = [(r.grade.reward or 0.0) if r.grade else 0.0 for r in self.rollouts]
+        return np.array(rewards).reshape(-1, self.samples)
+
+    def share(self, of: Callable[[Rollout], bool]) -> Float[np.ndarray, " p"]:
+        """The share of each problem's rollouts of which something is so."""
+        is_so = np.array([of(r) for r in self.rollouts]).reshape(-1, self.samples)
+        shares: np.ndarray = is_so.mean(axis=1)
+        return shares
+
+    def peers(self, index: int) -> list[str]:
+        """The other right rollouts of the same problem."""
+        first = index - index % self.samples
+        return [
+            r.text
+            for r in self.rollouts[first : first + self.samples]
+            if r.row != index and r.grade is not None and r.grade.correct
+        ]
+
+
+def collect(
+    policy: Policy,
+    config: Config,
+    problems: Sequence[Problem],
+    samples: int,
+    folder: Path,
+    display: Display,
+) -> Bank:
+    """Sample the missing rollouts, store each as it comes, and grade all."""
+    asked = {
+        "model": model_digests(policy),
+        "student_thinking": policy.student_thinking,
+        "seed": config.train.seed,
+        "engine": config.rollout.engine,
+        "stored": config.rollout.stored,
+        **asdict(sampling_from(config.rollout)),
+    }
+    if (folder / SUMS).exists():
+        verify_checksums(folder, ANEW)
+    _require_same(folder, asked)
+    (folder / SUMS).unlink(missing_ok=True)  # absent until no rollout is missing
+    path = folder / ROLLOUTS
+    path.touch()
+    trim_partial_line(path)
+    prompts = {p.id: policy.student_prompt(p) for p in problems}
+    wanted = [(p, k) for p in problems for k in range(samples)]
+    stored = {
+        (row["problem_id"], row["sample"]): row
+        for row in read_growing_jsonl(path, ANEW)
+        if prompts.get(row["problem_id"]) == row["prompt_ids"]
+    }
+    missing = [row for row in wanted if (row[0].id, row[1]) not in stored]
+    if missing:
+        longest = max(map(len, prompts.values())) + config.rollout.max_new_tokens
+        setup = EngineSetup(policy, config.model, config.rollout, folder, display, longest)
+        with (
+            open_engine(setup, problems) as engine,
+            display.counting("rollouts", len(wanted), len(wanted) - len(missing)) as counter,
+        ):
+
+            def add(index: int, completion: Completion) -> None:
+                problem, sample = missing[index]
+                row = {
+                    "problem_id": problem.id,
+                    "sample": sample,
+                    "prompt_ids": prompts[problem.id],
+                    "completion_ids": list(completion.ids),
+                    "engine_log_probs": list(completion.log_probs),
+                    "truncated": completion.truncated,
+                    "source": completion.source,
+                }
+                append_jsonl(path, [row])
+                stored[problem.id, sample] = row
+                counter.add(len(completion.ids))
+
+            engine.sync_weights()
+            engine.stream(
+                [prompts[problem.id] for problem, _ in missing],
+                sampling_from(config.rollout),
+                [derive_seed(config.train.seed, sample, problem.id) for problem, sample in missing],
+                add,
+            )
+
+    write_sums(folder, [ASKED, ROLLOUTS])
+    rollouts: list[Rollout] = []
+    for problem, sample in wanted:
+        row = stored[problem.id, sample]
+        completion = Completion(
+            tuple(row["completion_ids"]),
+            tuple(row["engine_log_probs"]),
+            row["truncated"],
+            row["source"],
+        )
+        text = policy.decode(completion.ids)
+        rollouts.append(Rollout(len(rollouts), problem, prompts[problem.id], completion, text))
+    items = [item_of(r.problem, r.text, truncated=r.completion.truncated) for r in rollouts]
+    with find_grader(config.grading.grader, deadline=config.grading.deadline) as grader:
+        grades = grader.grade(items)
+    graded = [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
+    return Bank(graded, samples)
+
+
+def _require_same(folder: Path, asked: Mapping[str, Any]) -> None:
+    """Record the settings of the rollouts. Raises ConfigError if the folder has others."""
+    asked = json.loads(json.dumps(asked))
+    path = folder / ASKED
+    if not path.exists():
+        write_json(path, asked)
+        return
+    before = read_json(path, ANEW)
+    different = [name for name in asked if asked[name] != before.get(name)]
+    if different:
+        was = ", ".join(f"{name} {format_value(before.get(name))}" for name in different)
+        raise ConfigError(
+            f"{folder} holds rollouts of other settings ({was}); go on with these, or choose "
+            f"another --folder"
+        )
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Places in a rollout of n tokens.
+
+    Attributes:
+        kinds: the kind of each token, an index into KINDS (n).
+        departure: the first token after a statement that the solution does not contain; n if there
+            is none, or no solution.
+        forced: of a wrong rollout with a box, its tokens up to the box's content, then the right
+            answer; () for others.
+        answer_tokens: number of tokens of the right answer in ``forced``.
+    """
+
+    kinds: np.ndarray
+    departure: int
+    forced: tuple[int, ...] = ()
+    answer_tokens: int = 0
+
+
+def marks_of(policy: Policy, rollout: Rollout) -> Marks:
+    """Find the kinds of tokens, the departure from the solution, and the answer's place."""
+    ids, problem = rollout.completion.ids, rollout.problem
+    pieces = token_bytes(policy.tokenizer, ids)
+    text, owners = written(pieces)
+    foreign = [
+        anchor.met[1]
+        for anchor in anchors_of(text, text)
+        if anchor.met and not contains(normalize(problem.solution), anchor.text)
+    ]
+    departure = owners[min(foreign) - 1] + 1 if foreign and problem.solution else len(ids)
+    marks = Marks(np.array(kinds_of_tokens(pieces)), departure)
+
+    content = text.rfind(BOX) + len(BOX)
+    is_wrong = rollout.grade is not None and not rollout.grade.correct
+    if not is_wrong or not problem.answer or not len(BOX) <= content < len(text):
+        return marks
+    first = owners[content]
+    lead = text[owners.index(first) : content]
+    answer = policy.tokenizer.encode(f"{lead}{problem.answer}}}", add_special_tokens=False)
+    return replace(marks, forced=(*ids[:first], *answer), answer_tokens=len(answer))
+
+
+def score(
+    policy: Policy,
+    config: Config,
+    bank: Bank,
+    views: Sequence[View],
+    candidates: Sequence[Problem],
+    display: Display,
+) -> Scores:
+    """Score the bank under every view, as training would.
+
+    Args:
+        candidates: the problems of which a context may show others.
+
+    Raises:
+        DataError: a context needs another problem, and there is none.
+    """
+    contexts = [Contexts(view.options, candidates) for view in views]
+    options = config.objective.resolve(config.rollout.temperature)
+    heads = policy.lm_head, policy.lm_head
+    found: Scores = {view.name: [] for view in views}
+    with display.counting("rollouts scored", len(bank.rollouts)) as counter:
+        for start in range(0, len(bank.rollouts), ROWS_AT_ONCE):
+            rows = bank.rollouts[start : start + ROWS_AT_ONCE]
+            marks = [marks_of(policy, row) for row in rows]
+            student = _states(policy, [row.prompt for row in rows], rows)
+            for view, context in zip(views, contexts, strict=True):
+                prompts, measured = _prompts(policy, config, context, bank, rows)
+                teacher = _states(policy, prompts, rows)
+                leaks = _leaks(policy, prompts, marks)
+                for i, (row, mark) in enumerate(zip(rows, marks, strict=True)):
+                    tokens = torch.tensor(row.completion.ids, device=policy.device)
+                    terms = detail(student[i], teacher[i], heads, tokens, options).values
+                    values = {**measured[i], **_summary(terms, mark), "leak": leaks[i]}
+                    found[view.name].append(values)
+            for row in rows:
+                counter.add(len(row.completion.ids))
+    return found
+
+
+@torch.no_grad()
+def _states(
+    policy: Policy, prompts: Sequence[Sequence[int]], rows: Sequence[Rollout]
+) -> Sequence[Tensor]:
+    """Hidden states of the completions, after these prompts."""
+    completions = [row.completion.ids for row in rows]
+    states = policy.hidden_states(prompts, completions)
+    return torch.split(states, [len(ids) for ids in completions])
+
+
+def _prompts(
+    policy: Policy, config: Config, contexts: Contexts, bank: Bank, rows: Sequence[Rollout]
+) -> tuple[list[list[int]], list[dict[str, float]]]:
+    """The teacher's prompts of some rollouts, and their overlaps and masked shares."""
+    prompts, measured = [], []
+    for row in rows:
+        seed = derive_seed(config.train.seed, 0, row.row)
+        references = contexts.references(row.problem, seed, bank.peers(row.row))
+        measured.append(contexts.measure(row.text, row.problem, references))
+        shown = contexts.context(references, measured[-1]["mask_ratio"], seed)
+        prompts.append(policy.teacher_prompt(row.problem, shown.text, complete=shown.complete))
+    return prompts, measured
+
+
+@torch.no_grad()
+def _leaks(
+    policy: Policy, prompts: Sequence[Sequence[int]], marks: Sequence[Marks]
+) -> list[float | None]:
+    """The probability of the right answer in the box of each wrong rollout; None for others."""
+    chosen = [i for i, mark in enumerate(marks) if mark.forced]
+    leaks: list[float | None] = [None] * len(marks)
+    if not chosen:
+        return leaks
+    forced = [marks[i].forced for i in chosen]
+    states = policy.hidden_states([prompts[i] for i in chosen], forced)
+    for i, part in zip(chosen, states.split([len(ids) for ids in forced]), strict=True):
+        count = marks[i].answer_tokens
+        tokens = torch.tensor(marks[i].forced[-count:], device=policy.device)
+        leaks[i] = float(token_log_probs(policy.lm_head(part[-count:]), tokens).sum().exp())
+    return leaks
+
+
+def _summary(terms: Mapping[str, np.ndarray], marks: Marks) -> dict[str, Any]:
+    """Values of a rollout from those of its tokens."""
+    kl, gap = terms["kl"], terms["teacher_entropy"] - terms["student_entropy"]
+    after = gap[marks.departure :]
+    tenths = np.array_split(kl, TENTHS)
+    return {
+        "tokens": len(kl),
+        "kl": float(kl.sum()),
+        "first_kl": float(kl[0]),
+        "pull": float(terms["pull"].sum()),
+        "push": float(terms["push"].sum()),
+        "entropy_gap": float(gap.sum()),
+        "unclipped_mass": float(terms["unclipped_mass"].sum()),
+        "clipped": float(terms["clipped"].sum()),
+        "kinds": [float(kl[marks.kinds == i].sum()) for i in range(len(KINDS))],
+        "tenths": [float(part.sum()) for part in tenths],
+        "confusion": float(after.mean()) if len(after) else None,
+    }
