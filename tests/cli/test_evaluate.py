@@ -9,6 +9,7 @@ from paint.cli.evaluate import evaluation_of
 from paint.cli.main import parse
 from paint.config.run_folder import read_metrics, read_run
 from paint.config.schema import EvaluationConfig
+from paint.core.display import format_duration
 from paint.evaluation import run as evaluation_run
 from runs import changed
 
@@ -38,7 +39,7 @@ def test_estimate_is_of_all_tokens_at_the_runs_rate(run: Path) -> None:
     evaluation = evaluation_of(read_run(run))
     line, seconds = evaluation_run.estimate(evaluation, ["demo", str(run)], 10_000_000)
     assert seconds == pytest.approx(10_000_000 * 60 / rate)
-    assert f"at most {seconds / 3600:,.1f} hours" in line
+    assert f"at most {format_duration(seconds)} at" in line
     assert evaluation_run.estimate(evaluation, ["demo"], 10)[1] == 0
 
 

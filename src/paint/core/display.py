@@ -196,7 +196,7 @@ class Display:
                 for name, (_, form) in METRICS.items()
                 if form and name in metrics
             )
-            left = _duration(metrics["seconds_left"])
+            left = format_duration(metrics["seconds_left"])
             self.note(f"step {number}/{self.steps}  {'  '.join(shown)}  {left} left")
 
     def seconds_left(self, done: int) -> float:
@@ -206,7 +206,7 @@ class Display:
     def _show(self, status: str) -> None:
         """Show a status next to the progress bar, if there is one."""
         if self.live is not None:
-            left = f"{_duration(self.metrics['seconds_left'])} left, " if self.metrics else ""
+            left = f"{format_duration(self.metrics['seconds_left'])} left, " if self.metrics else ""
             self.bar.update(self.task, status=f"{left}{status}")
             self.live.update(self._picture())
 
@@ -258,12 +258,12 @@ class Counter:
         rate = f"{tokens / max(seconds, 1e-9):,.0f} tok/s, " if tokens else ""
 
         if self.done >= self.total:
-            return f"{rate}{_duration(seconds)}"
+            return f"{rate}{format_duration(seconds)}"
         if self.done == self.first:
             written = f"{tokens:,} tokens" if tokens else "nothing"
-            return f"{rate}{written} yet after {_duration(seconds)}"
+            return f"{rate}{written} yet after {format_duration(seconds)}"
         left = seconds / (self.done - self.first) * (self.total - self.done)
-        return f"{rate}{_duration(left)} left"
+        return f"{rate}{format_duration(left)} left"
 
     def line(self) -> str:
         """Format title, count and status in one line."""
@@ -306,7 +306,7 @@ def _columns() -> list[ProgressColumn]:
     ]
 
 
-def _duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration in its two largest units."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

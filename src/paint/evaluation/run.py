@@ -17,7 +17,7 @@ from paint.config.schema import (
     ModelConfig,
     PromptsConfig,
 )
-from paint.core.display import Display
+from paint.core.display import Display, format_duration
 from paint.core.distributed import require_one_process
 from paint.data.benchmarks import folder_name, load_benchmark
 from paint.data.gold_answer_checks import name_unparsed
@@ -153,8 +153,8 @@ def estimate(
     if not rates:
         return line, 0.0
     seconds = answers * longest / rates[-1]
-    words = f"{seconds / 3600:,.1f} hours" if seconds > LONG else f"{seconds / 60:,.0f} minutes"
-    return f"{line}; at most {words} at the run's {rates[-1]:,.0f} tokens/s", seconds
+    duration = format_duration(seconds)
+    return f"{line}; at most {duration} at the run's {rates[-1]:,.0f} tokens/s", seconds
 
 
 def _stored(folder: Path) -> int:
