@@ -28,7 +28,7 @@ from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.errors import format_value
 from paint.core.storage import lock_folder
-from paint.data.contexts import CONTROLS, IN_FULL
+from paint.data.contexts import CONTROLS, IN_FULL, Contexts
 from paint.data.problems import batch_indices, read_problems
 from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy
 from paint.evaluation.intervals import SHARE, Interval, bootstrap
@@ -111,10 +111,14 @@ def advise(
     count = min(problems, len(trained_on))
     chosen = [trained_on[i] for i in batch_indices(len(trained_on), count, 0, config.train.seed)]
 
+    seen = views(config, sources, ratios)
+    for view in seen:  # a field that is not there is said before anything is sampled
+        Contexts(view.options, trained_on).references(chosen[0], config.train.seed)
+
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         bank = collect(policy, config, chosen, samples, folder, display)
-        scores = score(policy, config, bank, views(config, sources, ratios), trained_on, display)
+        scores = score(policy, config, bank, seen, trained_on, display)
         return report(folder, bank, scores, display)
 
 
