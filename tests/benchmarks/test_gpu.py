@@ -360,8 +360,9 @@ def test_peak_flops_match_data_sheets() -> None:
 
 
 @pytest.mark.slow
-def test_main_rehearsal_completes_all_parts(tmp_path: Path) -> None:
-    report = main(Options(folder=tmp_path, rehearse=True, seconds=1200))
+def test_main_rehearsal_completes_its_parts(tmp_path: Path) -> None:
+    others = tuple(name for name in gpu.PARTS if name not in ("starts", "choices"))  # tested above
+    report = main(Options(folder=tmp_path, rehearse=True, seconds=1200, only=others))
     statuses = {name: part["status"] for name, part in report["parts"].items()}
     assert statuses.pop("smollm2") == "skipped: Skipped: --smollm2 names no folder"
     assert set(statuses.values()) == {"done"}

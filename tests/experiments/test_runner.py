@@ -568,7 +568,7 @@ def test_by_run_results_of_other_problems_are_refused(
 def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(
     tmp_path: Path,
 ) -> None:
-    recipes, line = write_recipes(tmp_path, steps=24), [sys.executable, "-m", "paint.cli", "demo"]
+    recipes, line = write_recipes(tmp_path, steps=12), [sys.executable, "-m", "paint.cli", "demo"]
     line += [*recipes, "--folder", str(tmp_path / "killed"), *SMALL]
     killed = tmp_path / "killed"
 
@@ -603,7 +603,7 @@ def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(
     assert_same_but_for_times(killed, tmp_path / "undisturbed")
     base, tight, _ = read_results(tmp_path / "undisturbed")
     assert base.right != tight.right  # it learnt, or broke: equal results say something
-    adapter = "loose/seed-0/checkpoints/step-000024/adapter/adapter_model.safetensors"
+    adapter = "loose/seed-0/checkpoints/step-000012/adapter/adapter_model.safetensors"
     assert (killed / adapter).read_bytes() == (tmp_path / "undisturbed" / adapter).read_bytes()
 
 
