@@ -33,6 +33,7 @@ VARIANTS = [
     "paint-refreshed",
     "paint-rewarded",
 ]  # docs/how-to/variants.md
+BAKES = ["bake", "demo-bake"]  # docs/how-to/bake-a-prompt.md
 
 Sourced = dict[str, tuple[Any, str]]
 """Settings by name, each with its value and the place in the source that gives it."""
@@ -177,7 +178,7 @@ def differing(a: Config, b: Config) -> set[str]:
 
 
 def test_shipped_recipes_cover_every_method_and_model() -> None:
-    assert set(shipped_recipes()) == {*NAMED, *VARIANTS, "paint", "opsd"}
+    assert set(shipped_recipes()) == {*NAMED, *VARIANTS, *BAKES, "paint", "opsd"}
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, redirect_stderr, suppress
 from dataclasses import fields
+from itertools import takewhile
 from typing import Annotated, Any, Union, get_args
 
 import tyro
@@ -22,6 +23,7 @@ from tyro.conf import subcommand
 from paint import __version__
 from paint.cli.ablate import Ablate, Table
 from paint.cli.advise import Advise
+from paint.cli.bake import Bake
 from paint.cli.chat import Chat
 from paint.cli.compare import Compare
 from paint.cli.data import OpenThoughts, Validate
@@ -64,6 +66,7 @@ VERBS: dict[str, Any] = {
     "chat": Chat,
     "data": {"openthoughts": OpenThoughts, "validate": Validate},
     "advise": Advise,
+    "bake": Bake,
     "demo": Demo,
     "compare": Compare,
     "ablate": Ablate,
@@ -80,8 +83,12 @@ ABOUT = f"""On-policy self-distillation with a partly masked solution.
 
 `paint --tyro-write-completion bash FILE` writes completion for bash (zsh, fish and tcsh, too)."""
 
-RESUMABLE = ("eval", "data", "advise", "demo", "compare", "ablate")
+RESUMABLE = ("eval", "data", "advise", "bake", "demo", "compare", "ablate")
 """Verbs that continue after an interruption when given the same command."""
+
+
+RECIPES: dict[Any, tuple[str, int]] = {Validate: ("paint", 1), Bake: ("bake", 2)}
+"""Default recipes, each with the number of arguments before it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -157,8 +164,11 @@ def parse(line: Sequence[str]) -> Any:
         verbs, depth = verbs[line[depth]], depth + 1
     kind = _union(verbs) if isinstance(verbs, dict) else verbs
     words = list(line[depth:])
-    if kind is Validate and words and (len(words) == 1 or words[1].startswith("-")):
-        words.insert(1, "paint")  # the paper's settings
+    if kind in RECIPES:  # where the recipe is left out
+        name, before = RECIPES[kind]
+        given = list(takewhile(lambda word: not word.startswith("-"), words))
+        if len(given) == before:
+            words.insert(before, name)
     default = None if isinstance(verbs, dict) else _default(verbs, words)
     if {"-h", "--help"} & set(words) or not line:
         words = ["--help"]  # tyro's help lacks the positional arguments that were given

@@ -1,0 +1,139 @@
+"""A bake: what it measures, what it refuses, and that it goes on where it was interrupted."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import bake_invented_rule as invented
+import pytest
+import torch
+
+from conftest import move
+from paint.config.recipe import find_recipe, read_recipe
+from paint.config.schema import Config, ConfigError
+from paint.data.problems import Problem
+from paint.experiments.bake import BAKED, PLAIN, PROMPTED, Meter, auc, bake
+from paint.inference.local import LocalEngine
+from paint.models.policy import Policy
+from paint.models.teacher import open_teacher
+from runs import rows_of
+
+
+def of(config: Config, **sections: dict[str, Any]) -> Config:
+    """The config with other settings."""
+    return replace(config, **{k: replace(getattr(config, k), **v) for k, v in sections.items()})
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    """A bake of invented rules: 40 short answers, two steps, a segment each."""
+    folder = tmp_path_factory.mktemp("invented")
+    invented.write(folder, questions=40)
+    return of(
+        read_recipe(find_recipe("demo-bake")),
+        data={"path": str(folder / "questions.jsonl")},
+        context={"file": str(folder / "rules.md")},
+        rollout={"max_new_tokens": 12},
+        train={"steps": 2, "checkpoint_every": 1, "batch_size": 4},
+        grading={"grader": "bake_invented_rule:grade"},
+    )
+
+
+@pytest.fixture
+def meter(config: Config, policy: Policy) -> Meter:
+    """Of the demo's model and a text that its teacher reads, without a grader."""
+    config = of(config, grading={"grader": "none"})
+    engine, teacher = LocalEngine(policy, batch_size=16), open_teacher(policy, config.teacher)
+    return Meter(config, policy, teacher, engine, "$20+3 \\equiv 55$.")
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "area"),
+    [([2.0, 3.0], [1.0], 1), ([1.0], [2.0], 0), ([1.0, 1.0], [1.0], 0.5), ([0, 2], [1, 0], 0.625)],
+)
+def test_auc_of_scores_counts_ties_half(
+    positive: list[float], negative: list[float], area: float
+) -> None:
+    assert auc(positive, negative) == area
+
+
+def test_meter_kl_of_new_adapter_is_that_of_the_two_prompts(
+    meter: Meter, policy: Policy, problems: list[Problem]
+) -> None:
+    [own], [others] = (meter.answer(view, problems[:1], 1) for view in (PLAIN, PROMPTED))
+    found = meter.measure("held_out", problems[:1], PLAIN, [own], [others])
+    logits = []
+    for prompt in (
+        policy.student_prompt(problems[0]),
+        policy.teacher_prompt(problems[0], meter.context, complete=True),
+    ):
+        with torch.no_grad():
+            ids = torch.tensor([[*prompt, *own[0].ids]])
+            logits.append(policy.base(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1))
+    expected = (logits[0].exp() * (logits[0] - logits[1])).sum(-1).mean()
+    assert found.kl is not None
+    assert found.kl.mean == pytest.approx(float(expected), rel=1e-4)
+    assert found.kl.mean > 0.05
+
+
+def test_meter_adapter_changes_the_baked_view_alone(
+    meter: Meter, policy: Policy, problems: list[Problem]
+) -> None:
+    few = problems[:3]
+    plain, prompted = (meter.answer(view, few, 1) for view in (PLAIN, PROMPTED))
+    same = meter.measure("unrelated", few, BAKED, plain, plain)
+    before = meter.measure("held_out", few, PLAIN, plain, prompted)
+    move(policy)
+    moved = meter.measure("unrelated", few, BAKED, plain, plain)
+    assert same.kl is not None
+    assert same.auc is not None
+    assert moved.kl is not None
+    assert abs(same.kl.mean) < 1e-6
+    assert same.auc.mean == 0.5
+    assert moved.kl.mean > 0.01
+    assert meter.measure("held_out", few, PLAIN, plain, prompted) == before
+
+
+def test_bake_of_text_that_changes_nothing_is_refused_before_training(
+    config: Config, tmp_path: Path
+) -> None:
+    prompts = {"student": "{{ problem }}", "teacher": "{{ problem }}"}
+    same = of(config, prompts=prompts, grading={"grader": "none"})
+    with pytest.raises(ConfigError, match="changes nothing that is measured"):
+        bake(same, tmp_path / "bake", held_out=12, samples=1)
+    assert not (tmp_path / "bake/run").exists()
+
+
+def test_bake_in_folder_of_other_rules_is_refused(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "rules.md").write_text("Be brief.")
+    with pytest.raises(ConfigError, match=r"rules\.md is that of other rules"):
+        bake(config, tmp_path, held_out=4, samples=1)
+
+
+@pytest.mark.slow
+def test_bake_measures_each_segment_and_continues_to_same_figures(
+    config: Config, tmp_path: Path
+) -> None:
+    figures = bake(config, tmp_path, held_out=8, samples=2, unrelated="demo")
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert [row["step"] for row in summary["steps"]] == [1, 2]
+    for group in ("held_out", "unrelated"):
+        expected = {view: found.table for view, found in figures[group].items()}
+        assert summary[group] == expected
+        assert list(expected) == [PROMPTED, PLAIN, BAKED]
+    assert len(rows_of(tmp_path / "questions.jsonl")) == 32
+
+    shutil.rmtree(tmp_path / "run/checkpoints/step-000002")
+    assert bake(config, tmp_path, held_out=8, samples=2)["held_out"] == figures["held_out"]
+
+
+@pytest.mark.slow
+def test_bake_teaches_invented_rules(config: Config, tmp_path: Path) -> None:
+    """Two answers in three follow rules that the plain base never follows, after forty steps."""
+    longer = {"steps": 40, "checkpoint_every": 40, "batch_size": 32}
+    found = bake(of(config, train=longer), tmp_path, held_out=16, samples=4)["held_out"]
+    follows = {view: figures.follows.mean for view, figures in found.items() if figures.follows}
+    assert follows[PLAIN] < 0.05
+    assert follows[BAKED] > 0.67 * follows[PROMPTED] > 0.5
