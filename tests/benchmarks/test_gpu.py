@@ -306,6 +306,7 @@ def test_main_writes_report_after_each_part_and_continues_after_failure(
     assert {part["status"] for part in late["parts"].values()} == {"skipped: no time was left"}
 
 
+@pytest.mark.slow
 def test_main_runs_where_paint_is_not_installed(tmp_path: Path) -> None:
     # Without the site module, files of site-packages that name other folders are not read.
     packages = str(Path(torch.__file__).parents[1])

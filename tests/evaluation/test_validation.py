@@ -72,6 +72,7 @@ def test_validation_evaluates_every_checkpoint_against_start(
     assert (tmp_path / "summary.json").read_text() == before
 
 
+@pytest.mark.slow
 def test_validation_does_not_change_training(
     mine: Path, finished: tuple[Path, str], tmp_path: Path
 ) -> None:

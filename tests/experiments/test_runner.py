@@ -276,6 +276,7 @@ def test_tables_without_every_checkpoint_omit_earlier_ones(
     assert len(read_results(folder)) == 10
 
 
+@pytest.mark.slow
 def test_experiment_evaluation_interrupted_between_checkpoints_resumes(
     stepped: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -677,6 +678,7 @@ def two_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return recipe
 
 
+@pytest.mark.slow
 def test_ablation_trains_setting_shared_by_two_tables_once(
     two_rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -106,6 +106,7 @@ def test_require_trainable_full_tuning_needs_in_process_engine() -> None:
             require_trainable(configured(model=full, rollout={"engine": name}))
 
 
+@pytest.mark.slow
 def test_train_outside_engine_equals_wrapped_engine(tmp_path: Path) -> None:
     adapters: dict[str, bytes] = {}
     for engine in ("local", SHOUT):

@@ -372,6 +372,7 @@ def test_train_and_eval_corrupt_model_is_refused(
     refuses(["eval", str(model), *ASKED], "its-model", capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tensor gone", "no end"])
 def test_train_and_eval_work_after_model_is_repaired(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

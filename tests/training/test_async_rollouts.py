@@ -141,6 +141,7 @@ def test_off_policy_unsupported_settings_are_refused(
         )
 
 
+@pytest.mark.slow
 def test_off_policy_reverse_kl_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(
         small(objective={"divergence": "reverse_kl"}, train={"steps": 1}),

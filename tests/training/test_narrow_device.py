@@ -34,7 +34,7 @@ def accelerator() -> Iterator[Accelerator]:
     ("name", "flags"),
     [
         ("demo-paint", {}),
-        ("demo-paint", {"impl": "reference"}),
+        pytest.param("demo-paint", {"impl": "reference"}, marks=pytest.mark.slow),
         pytest.param("demo-opsd", {}, marks=pytest.mark.slow),
         pytest.param("demo-grpo", {}, marks=pytest.mark.slow),
         ("demo-sft", {}),

@@ -89,6 +89,7 @@ def test_token_log_of_baselines_has_available_columns(tmp_path: Path, method: st
             np.testing.assert_allclose(columns["engine_log_prob"], drawn, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_token_log_resume_replaces_repeated_steps(tmp_path: Path) -> None:
     twice = {"train": {"steps": 2, "checkpoint_every": 1}}
     train(changed("demo-paint", SMALL, twice), tmp_path)

@@ -652,6 +652,7 @@ def test_resume_corrupt_optimizer_hides_torch_advice(run: Path, tmp_path: Path) 
     assert "weights_only" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_run_folder_lock_excludes_second_process(run: Path, tmp_path: Path) -> None:
     folder = resumed(run, tmp_path / "run")
     with lock_folder(folder):
@@ -710,6 +711,7 @@ def test_engine_failure_between_steps_leaves_complete_checkpoint(
     assert_same(adapter(tmp_path / "run"), adapter(run, step=2))
 
 
+@pytest.mark.slow
 def test_engine_mismatch_stops_run_before_update(
     tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -818,6 +820,7 @@ def test_trackers_receive_every_metric(tmp_path: Path) -> None:
     assert set(metrics[0]) - {"step"} <= set(accumulator.Tags()["scalars"])
 
 
+@pytest.mark.slow
 def test_trackers_get_name_and_id_of_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[dict[str, Any]] = []
 

@@ -26,6 +26,7 @@ def small(**objective: float) -> Config:
     return changed("demo-paint", SMALL, {"objective": objective})
 
 
+@pytest.mark.slow
 def test_train_wrong_weight_zero_learns_from_correct_completions(tmp_path: Path) -> None:
     train(small(), tmp_path / "all")
     train(small(wrong_weight=0.0), tmp_path / "correct")

@@ -233,6 +233,7 @@ print(json.dumps([[log.eval.model, log.status, log.results.scores[0].metrics["ac
 """
 
 
+@pytest.mark.slow
 def test_inspect_logs_are_readable_by_inspect_ai(run: Path, logs: Path) -> None:
     if not INSPECT.exists():
         pytest.skip(f"inspect-ai is not installed: `make inspect` does it ({INSPECT})")
