@@ -36,12 +36,13 @@ def test_notebook_page_runs_as_printed(tmp_path: Path) -> None:
     results = _results(notebook, tmp_path)
 
     assert "<td>" in results[0]["text/html"]  # metrics
-    assert results[2]["text/html"].count("<tr") == 6  # tokens: a head and five rows
-    assert results[3]["text/html"].startswith("<iframe srcdoc=")
-    assert "chi_squared" in results[4]["text/plain"]
-    assert "right" in results[5]["text/plain"]  # rewards by a function of the notebook
-    assert "Error" not in results[5]["text/plain"]
-    assert results[6]["text/html"].count("<tr") == 3  # comparisons of two runs with the base
+    assert results[1]["text/html"].count("<tr") == 6  # advice: a head and five contexts
+    assert results[3]["text/html"].count("<tr") == 6  # tokens: a head and five rows
+    assert results[4]["text/html"].startswith("<iframe srcdoc=")
+    assert "chi_squared" in results[5]["text/plain"]
+    assert "right" in results[6]["text/plain"]  # rewards by a function of the notebook
+    assert "Error" not in results[6]["text/plain"]
+    assert results[7]["text/html"].count("<tr") == 3  # comparisons of two runs with the base
     assert (tmp_path / "runs/callback/checkpoints").is_dir()
 
 
