@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from paint.algorithms.base import Algorithm
     from paint.api import (
         Advice,
+        Bake,
         Evaluation,
         Page,
         Run,
         advise,
+        bake,
         compare,
         evaluate,
         export,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Advice",
     "Algorithm",
+    "Bake",
     "Callback",
     "Config",
     "ConfigError",
@@ -70,6 +73,7 @@ __all__ = [
     "Run",
     "advise",
     "anchors",
+    "bake",
     "clipped_divergence",
     "compare",
     "entropy",

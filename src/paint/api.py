@@ -249,7 +249,7 @@ class Advice:
         """One row per context and figure: the mean and its 95 % interval."""
         rows = [
             {"context": context, "metric": metric, **interval}
-            for context, metrics in self.summary["views"].items()
+            for context, metrics in self.summary["contexts"].items()
             for metric, interval in metrics.items()
             if isinstance(interval, dict)
         ]
@@ -260,6 +260,40 @@ class Advice:
         slopes = table[table["metric"] == "slope"]
         lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines)
         return f"<ul>{lines}</ul>{slopes.to_html(index=False)}"
+
+
+@dataclass(frozen=True)
+class Bake:
+    """A baked prompt on disk: its run, and what was measured.
+
+    Attributes:
+        path: its folder.
+    """
+
+    path: Path
+
+    @property
+    def run(self) -> Run:
+        """The training; its last checkpoint is the baked adapter."""
+        return Run(self.path / "run")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json: figures by group of questions, and of each measured step."""
+        return read_json(self.path / "summary.json", "bake again")
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """One row per group of questions, view and figure: the mean and its 95 % interval."""
+        rows = [
+            {"questions": group, "view": view, "metric": metric, **interval}
+            for group, views in self.summary.items()
+            if group != "steps"
+            for view, figures in views.items()
+            for metric, interval in figures.items()
+            if interval
+        ]
+        return _frame(rows)
 
 
 @dataclass(frozen=True)
@@ -369,6 +403,7 @@ def advise(
     samples: int = 4,
     contexts: Sequence[str] = ("solution", "other", "none", "answer"),
     ratios: Sequence[float] = (0.0, 0.3, 0.5),
+    answers: bool = False,
     **sections: Mapping[str, Any],
 ) -> Advice:
     """Measure what each context would teach, before training, as `paint advise` does.
@@ -381,6 +416,7 @@ def advise(
         samples: rollouts of each problem, at least 2.
         contexts: sources of contexts, as in ``context.source``.
         ratios: mask ratios of the contexts that can be masked, in [0, 1).
+        answers: first sample the teacher's own answers with each context, too.
 
     Raises:
         PaintError: the message has the cause and a hint.
@@ -392,9 +428,65 @@ def advise(
     from paint.experiments import advise
 
     advise.advise(
-        config, folder, problems=problems, samples=samples, sources=contexts, ratios=ratios
+        config,
+        folder,
+        problems=problems,
+        samples=samples,
+        sources=contexts,
+        ratios=ratios,
+        answers=answers,
     )
     return Advice(folder)
+
+
+def bake(
+    rules: str | Path,
+    questions: str | Path | Rows,
+    *,
+    recipe: str | Path | Config = "bake",
+    model: str | Path | Mapping[str, Any] | None = None,
+    output_dir: str | Path | None = None,
+    held_out: int = 50,
+    samples: int = 4,
+    unrelated: str | Path = "",
+    benchmark: str | Path = "",
+    force: bool = False,
+    **sections: Mapping[str, Any],
+) -> Bake:
+    """Train an adapter that answers as if a text were its system prompt, as `paint bake` does.
+
+    Args:
+        rules: text file of the system prompt.
+        questions: rows with a problem, and no answer: a file, a hub data set or rows.
+        recipe, model, sections: as in ``train``.
+        output_dir: folder of run and tables; by default bakes/RULES. The same call goes on there.
+        held_out: questions that are measured and not trained on, at most half of all.
+        samples: answers to each question that is measured.
+        unrelated: file of questions that the text does not concern.
+        benchmark: problems on which accuracy before and after is compared.
+        force: train even where the text changes nothing that is measured.
+
+    Raises:
+        PaintError: the message has the cause and a hint.
+    """
+    folder = Path(output_dir) if output_dir is not None else Path("bakes") / Path(rules).stem
+    context = {**sections.get("context", {}), "file": str(rules)}
+    config = _configured(
+        _recipe(recipe)[1], folder, model, questions, {**sections, "context": context}
+    )
+
+    from paint.experiments.bake import bake
+
+    bake(
+        config,
+        folder,
+        held_out=held_out,
+        samples=samples,
+        unrelated=str(unrelated),
+        benchmark=str(benchmark),
+        force=force,
+    )
+    return Bake(folder)
 
 
 def evaluate(

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hypothesis import example, given, settings
+import pytest
+from hypothesis import example, given
 
 from config_tables import TABLES
 from paint.cli.main import parse
@@ -32,7 +33,7 @@ def test_train_unknown_recipe_key_is_refused_with_file_and_nearest_key(tmp_path:
     )
 
 
-@settings(max_examples=25)  # each builds the parser of every flag twice
+@pytest.mark.slow
 @given(TABLES)
 @example({"rollout": {"top_k": -1, "server_args": "--gpu-memory-utilization 0.4"}})
 @example({"log": {"name": "-a", "token_rows": "all"}, "model": {"lora_targets": ["q_proj"]}})

@@ -23,6 +23,7 @@ from paint.evaluation.intervals import (
 )
 from paint.evaluation.metrics import (
     GradedSamples,
+    auc,
     avg_at_k,
     compute_metrics,
     maj_at_k,
@@ -515,3 +516,13 @@ def test_tables_match_hand_computed_rows() -> None:
     assert sheets(apart)[0].columns == ["", "x", "y", "z"]
     with pytest.raises(StoreError, match=r"\bx\b.*\bnew\b.*\bbase\b"):
         list(comparisons(by_policy | {"new": {"x": replace(new, problems=["0", "other"])}}))
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "area"),
+    [([2.0, 3.0], [1.0], 1), ([1.0], [2.0], 0), ([1.0, 1.0], [1.0], 0.5), ([0, 2], [1, 0], 0.625)],
+)
+def test_auc_of_scores_counts_ties_half(
+    positive: list[float], negative: list[float], area: float
+) -> None:
+    assert auc(np.array(positive, float), np.array(negative, float)) == area

@@ -8,13 +8,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from paint.config.schema import ConfigError
+from paint.core.display import Display
 from paint.core.storage import CorruptFileError
+from paint.data.contexts import Contexts
 from paint.data.problems import Problem
 from paint.evaluation.intervals import Interval
-from paint.experiments.advise import Found, advise, advise_on, find, overlap_auc, views
-from paint.experiments.rollout_bank import Bank, marks_of
+from paint.experiments.advise import (
+    Figures,
+    advise,
+    advise_on,
+    context_options,
+    figures_of,
+    overlap_auc,
+)
+from paint.experiments.rollout_bank import Bank, Marks, marks_of, score, summary_of
 from paint.grading.base import Grade
 from paint.inference.engine import Completion
 from paint.models.policy import Policy
@@ -26,11 +36,8 @@ DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}})
 
 
 def advised(folder: Path, **options: Any) -> dict[str, Any]:
-    return advise(
-        DEMO,
-        folder,
-        **{"samples": 2, "sources": ("solution", "other"), "ratios": (0.0,), **options},
-    )
+    few: dict[str, Any] = {"problems": 4, "samples": 2, "sources": ("solution", "other")}
+    return advise(DEMO, folder, **few | {"ratios": (0.0,)} | options)
 
 
 @pytest.fixture(scope="module")
@@ -48,18 +55,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_advise_on_demo_shows_the_whole_solution(tmp_path: Path) -> None:
     summary = advised(tmp_path, problems=40, samples=4)
-    slopes = {name: view["slope"]["mean"] for name, view in summary["views"].items()}
+    slopes = {name: found["slope"]["mean"] for name, found in summary["contexts"].items()}
     assert slopes["solution@0"] > slopes["recipe"] > slopes["other@0"]
-    assert summary["advice"][0].startswith("show solution@0")
+    assert summary["advice"][0].startswith(f"train with {WHOLE}: ")
 
 
-def test_advise_summary_has_every_view(folder: Path) -> None:
+def test_advise_summary_has_every_context(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
-    assert list(summary["views"]) == ["recipe", "solution@0", "other@0"]
-    assert summary["views"]["solution@0"]["hidden"] == 0 < summary["views"]["recipe"]["hidden"]
-    for view in summary["views"].values():
-        assert sum(view["kinds"]) == pytest.approx(1)
-        assert sum(view["tenths"]) == pytest.approx(1)
+    assert list(summary["contexts"]) == ["recipe", "solution@0", "other@0"]
+    masked = {name: found["masked"] for name, found in summary["contexts"].items()}
+    assert masked["solution@0"] == 0 < masked["recipe"]
+    for figures in summary["contexts"].values():
+        assert sum(figures["kinds"]) == pytest.approx(1)
+        assert sum(figures["tenths"]) == pytest.approx(1)
 
 
 def test_advise_interrupted_goes_on_with_stored_rollouts(folder: Path) -> None:
@@ -78,26 +86,26 @@ def test_advise_changed_rollouts_are_refused(folder: Path, tmp_path: Path) -> No
 def test_advise_other_sampling_in_folder_is_refused(folder: Path) -> None:
     other = replace(DEMO, rollout=replace(DEMO.rollout, temperature=0.7))
     with pytest.raises(ConfigError, match=r"other settings \(temperature 1\.1\).*--folder"):
-        advise(other, folder, problems=2)
+        advise(other, folder, problems=2, samples=2, sources=("solution",), ratios=(0.0,))
 
 
 def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) -> None:
     stored = {"engine": "stored", "stored": str(folder / "rollouts.jsonl")}
     config = changed("demo-paint", {"rollout": {"max_new_tokens": 60, **stored}})
     summary = advise(config, tmp_path, problems=4, samples=2, sources=("solution",), ratios=(0.0,))
-    before = json.loads((folder / "summary.json").read_text())["views"]["solution@0"]
-    for name, interval in summary["views"]["solution@0"].items():
+    before = json.loads((folder / "summary.json").read_text())["contexts"]["solution@0"]
+    for name, interval in summary["contexts"]["solution@0"].items():
         assert interval == pytest.approx(before[name])
 
 
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"problems": 0}, "at least 1 problem"),
-        ({"samples": 1}, "2 samples"),
+        ({"problems": 0}, "problems must be at least 1"),
+        ({"samples": 1}, "samples must be at least 2"),
         ({"ratios": (0.5, 0.5)}, "distinct"),
         ({"ratios": (1.0,)}, r"in \[0, 1\)"),
-        ({"sources": ("other", "other")}, "each source once"),
+        ({"sources": ("other", "other")}, "each once"),
     ],
 )
 def test_advise_invalid_arguments_are_refused(
@@ -107,9 +115,12 @@ def test_advise_invalid_arguments_are_refused(
         advised(tmp_path, **options)
 
 
-def test_views_have_every_ratio_of_sources_that_are_masked() -> None:
-    names = [view.name for view in views(DEMO, ("solution", "none", "answer"), (0.0, 0.25))]
-    assert names == ["recipe", "solution@0", "solution@0.25", "none", "answer"]
+def test_context_options_have_every_ratio_of_sources_that_are_masked() -> None:
+    options = context_options(DEMO.context, ("solution", "none", "answer"), (0.0, 0.25))
+    assert list(options) == ["recipe", "solution@0", "solution@0.25", "none", "answer"]
+    quarter = options["solution@0.25"]
+    assert (quarter.mask_ratio_wrong, quarter.mask_ratio_correct) == (0.25, 0.25)
+    assert options["answer"].source == ("answer",)
 
 
 def rollout(policy: Policy, problem: Problem, text: str, reward: float, row: int = 0) -> Rollout:
@@ -141,28 +152,74 @@ def test_marks_of_departure_is_first_statement_that_solution_lacks(
     assert marks_of(policy, whole).departure == len(whole.completion.ids)
 
 
-def test_find_slope_is_covariance_of_reward_and_pull() -> None:
-    pulls, rewards = (
-        np.array([[1.0, 3.0, -2.0], [0.5, 0.5, 0.5]]),
-        np.array([[1.0, 0, 0], [1, 1, 0]]),
-    )
+def test_score_leak_is_probability_of_right_answer_in_the_box(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    problem = replace(problems[0], answer="37")
+    prompt = policy.student_prompt(problem)
+    row = replace(rollout(policy, problem, "The answer is $\\boxed{48}$.", 0.0), prompt=prompt)
+    context = Contexts(replace(DEMO.context, source=("none",)), problems)
+    bank = Bank([row, replace(row, row=1, grade=Grade(1.0))], 2)
+    found = score(policy, DEMO, bank, {"none": context}, Display(enabled=False))["none"]
+
+    marks = marks_of(policy, row)
+    with torch.no_grad():
+        logits = policy.base(torch.tensor([[*prompt, *marks.forced]])).logits[0]
+    last = torch.arange(-marks.answer_tokens, 0)
+    log_probs = logits[last - 1].log_softmax(-1)
+    answer = torch.tensor(marks.forced[-marks.answer_tokens :])
+    expected = log_probs.gather(1, answer[:, None]).sum().exp()
+    assert found[0]["leak"] == pytest.approx(float(expected), rel=1e-4)
+    assert found[1]["leak"] is None  # it is right
+    assert found[0]["pull"] == pytest.approx(0, abs=1e-4)  # the teacher reads the same prompt
+
+
+def test_summary_of_rollout_is_that_of_its_tokens() -> None:
+    terms = {
+        "kl": np.array([0.5, 0.25, 1.0, 0.0]),
+        "teacher_entropy": np.array([1.0, 1.0, 2.0, 3.0]),
+        "student_entropy": np.array([1.5, 1.0, 1.0, 1.0]),
+        "pull": np.array([1.0, -2.0, 0.5, 0.25]),
+        "unclipped_mass": np.array([1.0, 0.5, 0.5, 1.0]),
+        "clipped": np.array([0.0, 1.0, 1.0, 0.0]),
+    }
+    kinds = np.array([KINDS.index(kind) for kind in ("number", "style", "number", "answer")])
+    found = summary_of(terms, Marks(kinds, departure=2))
+    assert dict(zip(KINDS, found.pop("kinds"), strict=True)) == {
+        **dict.fromkeys(KINDS, 0.0),
+        "number": 1.5,
+        "style": 0.25,
+    }
+    assert found.pop("tenths") == [0.5, 0.25, 1.0, 0.0, *[0.0] * 6]
+    assert found == {
+        "tokens": 4,
+        "kl": 1.75,
+        "first_kl": 0.5,
+        "pull": -0.25,
+        "entropy_gap": 2.5,
+        "unclipped_mass": 3.0,
+        "clipped": 2.0,
+        "confusion": 1.5,
+    }
+    assert summary_of(terms, Marks(kinds, departure=4))["confusion"] is None
+
+
+def test_figures_of_scores_slope_is_covariance_of_reward_and_pull() -> None:
+    pulls = np.array([[1.0, 3.0, -2.0], [0.5, 0.5, 0.5]])
+    rewards = np.array([[1.0, 0, 0], [1, 1, 0]])
+    ones = ("kl", "first_kl", "entropy_gap", "unclipped_mass", "clipped", "mask_ratio", "leak")
     scores = [
-        dict.fromkeys(("kl", "entropy_gap", "unclipped_mass", "mask_ratio", "leak"), 1.0)
-        | {
-            "pull": pull,
-            "tokens": 2,
-            "confusion": None,
-            "kinds": [1, 0, 0, 0, 0],
-            "tenths": [0.1] * 10,
-        }
+        dict.fromkeys(ones, 1.0)
+        | {"pull": pull, "tokens": 2, "confusion": None, "kinds": [1] * 5, "tenths": [0.1] * 10}
         for pull in pulls.flatten()
     ]
-    found = find(scores, rewards)
+    figures = figures_of(scores, rewards)
     expected = [np.cov(pulls[0], rewards[0])[0, 1], 0.0]
-    np.testing.assert_allclose(found.slope, expected, atol=1e-12)
-    np.testing.assert_allclose(found.kl, 0.5)
-    assert len(found.confusion) == 0
-    assert len(found.kinds) == len(KINDS)
+    np.testing.assert_allclose(figures.slope, expected, atol=1e-12)
+    np.testing.assert_allclose(figures.kl, 0.5)
+    np.testing.assert_allclose(figures.first_kl, 1.0)
+    np.testing.assert_allclose(figures.kinds, 1.0)
+    assert len(figures.confusion) == 0
 
 
 def test_overlap_auc_counts_pairs_within_problem(policy: Policy, problems: list[Problem]) -> None:
@@ -172,47 +229,62 @@ def test_overlap_auc_counts_pairs_within_problem(policy: Policy, problems: list[
     assert overlap_auc(Bank(rows, 3), overlaps).tolist() == [0.75]
 
 
-def view(slope: float, **changes: Any) -> Found:
+def of_slope(slope: float, **changes: Any) -> Figures:
     """What 40 problems say that nearly agree."""
     noise = np.random.default_rng(int(1000 * slope)).uniform(-0.01, 0.01, 40)
     values: dict[str, Any] = {
         "slope": slope + noise,
         "kl": noise + 1,
+        "first_kl": noise + 1,
         "entropy_gap": noise,
+        "clipped": np.full(40, 0.1),
         "unclipped_mass": np.full(40, 0.99),
         "leak": np.full(40, 0.01),
         "confusion": noise,
         "kinds": np.zeros(5),
         "tenths": np.zeros(10),
-        "hidden": 0.3,
+        "masked": 0.3,
     }
-    return Found(**values | changes)
+    return Figures(**values | changes)
 
 
-FACTS = dict.fromkeys(("both", "truncated"), Interval(0.5, 0.4, 0.6)) | {
-    "truncated": Interval(0.0, 0.0, 0.1)
-}
+FACTS = {"both": Interval(0.5, 0.4, 0.6), "truncated": Interval(0.0, 0.0, 0.1)}
+WHOLE = "--context.source solution --context.mask-ratio-wrong 0 --context.mask-ratio-correct 0"
+OWN = "the recipe's own context"
 
 
 @pytest.mark.parametrize(
-    ("facts", "found", "expected"),
+    ("facts", "slopes", "expected"),
     [
-        ({}, {"recipe": view(0.3), "solution@0": view(0.5)}, ["show solution@0", "more than"]),
-        ({}, {"recipe": view(0.3), "solution@0": view(0.29)}, ["show recipe"]),
-        ({}, {"recipe": view(0.3), "solution@0": view(0.301)}, ["show solution@0", "keep it"]),
-        ({}, {"recipe": view(0.3), "other@0": view(0.1)}, ["show recipe", "is content"]),
-        ({}, {"recipe": view(0.3), "other@0": view(0.299)}, ["show recipe", "not the content"]),
-        ({}, {"recipe": view(0.0), "other@0": view(0.9)}, ["no advice"]),
-        ({"both": Interval(0.05, 0.0, 0.1)}, {"recipe": view(0.3)}, ["no advice"]),
-        ({"truncated": Interval(0.6, 0.5, 0.7)}, {"recipe": view(0.3)}, ["max_new_tokens", "show"]),
-        ({}, {"recipe": view(0.3, unclipped_mass=np.full(40, 0.4))}, ["show", "objective.clip"]),
-        ({}, {"recipe": view(0.3, leak=np.full(40, 0.8))}, ["show", "it copies"]),
+        ({}, {"recipe": 0.3, "solution@0": 0.5}, [WHOLE, "less the recipe's is +20"]),
+        ({}, {"recipe": 0.3, "solution@0": 0.29}, [OWN]),
+        ({}, {"recipe": 0.3, "solution@0": 0.301}, [OWN, "0 in its interval"]),
+        ({}, {"recipe": 0.3, "other@0": 0.1}, [OWN, "is content"]),
+        ({}, {"recipe": 0.3, "other@0": 0.299}, [OWN, "not the content"]),
+        ({}, {"recipe": 0.3, "other_notes@0": 0.5}, ["--context.source other_notes", "is +20"]),
+        ({}, {"recipe": 0.0, "other@0": 0.9}, ["no advice"]),
+        ({"both": Interval(0.05, 0.0, 0.1)}, {"recipe": 0.3}, ["no advice"]),
+        ({"truncated": Interval(0.6, 0.5, 0.7)}, {"recipe": 0.3}, ["max_new_tokens", OWN]),
     ],
 )
 def test_advise_on_recommends_only_what_intervals_tell(
-    facts: dict[str, Interval], found: dict[str, Found], expected: list[str]
+    facts: dict[str, Interval], slopes: dict[str, float], expected: list[str]
 ) -> None:
-    lines = advise_on(FACTS | facts, found)
+    lines = advise_on(FACTS | facts, {name: of_slope(slope) for name, slope in slopes.items()})
     assert len(lines) == len(expected)
     for line, part in zip(lines, expected, strict=True):
         assert part in line
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"unclipped_mass": np.full(40, 0.4)}, "objective.clip"),
+        ({"leak": np.full(40, 0.8)}, "it copies"),
+    ],
+)
+def test_advise_on_names_the_setting_that_answers_a_risk(
+    changes: dict[str, Any], expected: str
+) -> None:
+    [_, line] = advise_on(FACTS, {"recipe": of_slope(0.3, **changes)})
+    assert expected in line

@@ -10,11 +10,12 @@ import bake_invented_rule as invented
 import pytest
 import torch
 
+import paint
 from conftest import move
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError
 from paint.data.problems import Problem
-from paint.experiments.bake import BAKED, PLAIN, PROMPTED, Meter, auc, bake
+from paint.experiments.bake import BAKED, PLAIN, PROMPTED, Meter, bake
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy
 from paint.models.teacher import open_teacher
@@ -47,16 +48,6 @@ def meter(config: Config, policy: Policy) -> Meter:
     config = of(config, grading={"grader": "none"})
     engine, teacher = LocalEngine(policy, batch_size=16), open_teacher(policy, config.teacher)
     return Meter(config, policy, teacher, engine, "$20+3 \\equiv 55$.")
-
-
-@pytest.mark.parametrize(
-    ("positive", "negative", "area"),
-    [([2.0, 3.0], [1.0], 1), ([1.0], [2.0], 0), ([1.0, 1.0], [1.0], 0.5), ([0, 2], [1, 0], 0.625)],
-)
-def test_auc_of_scores_counts_ties_half(
-    positive: list[float], negative: list[float], area: float
-) -> None:
-    assert auc(positive, negative) == area
 
 
 def test_meter_kl_of_new_adapter_is_that_of_the_two_prompts(
@@ -126,7 +117,18 @@ def test_bake_measures_each_segment_and_continues_to_same_figures(
     assert len(rows_of(tmp_path / "questions.jsonl")) == 32
 
     shutil.rmtree(tmp_path / "run/checkpoints/step-000002")
-    assert bake(config, tmp_path, held_out=8, samples=2)["held_out"] == figures["held_out"]
+    again = paint.bake(
+        config.context.file,
+        config.data.path,
+        recipe=config,
+        output_dir=tmp_path,
+        held_out=8,
+        samples=2,
+    )
+    assert again.summary["held_out"] == summary["held_out"]
+    table = again.table.set_index(["view", "metric"])
+    assert table.loc[(BAKED, "kl"), "mean"] == summary["held_out"][BAKED]["kl"]["mean"]
+    assert again.run.checkpoints[-1].name == "step-000002"
 
 
 @pytest.mark.slow

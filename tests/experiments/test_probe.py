@@ -304,15 +304,15 @@ def test_answer_is_visible_in_any_spelling_as_whole_number() -> None:
         ({}, {"ratios": (0.3, 1.0)}, r"in \[0, 1\), at least one, got \[0.3, 1.0\]"),
         ({}, {"ratios": (0.3, 0.3)}, "distinct mask ratios"),
         ({}, {"ratios": ()}, r"at least one, got \[\]"),
-        ({"train": TrainConfig(method="sft")}, {}, 'train.method "sft" has no teacher to probe'),
+        ({"train": TrainConfig(method="sft")}, {}, 'train.method "sft" has no teacher; pass'),
         (
             {"context": ContextConfig(source=("answer",))},
             {},
             "context.source is answer; pass .* --context solution answer",
         ),
-        ({}, {"shown": ()}, r"shown must be context sources, each once, .*, got \[\]"),
+        ({}, {"shown": ()}, r"context must name context sources, each once, got \[\]"),
         ({}, {"shown": ("none", "none")}, r"got \['none', 'none'\]"),
-        ({}, {"shown": ("rollout",)}, "each once, without rollout"),
+        ({}, {"shown": ("rollout",)}, "context rollout needs the rollouts of a training"),
     ],
 )
 def test_probe_invalid_settings_are_refused(

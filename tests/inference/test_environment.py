@@ -8,6 +8,7 @@ import pytest
 
 from paint.cli import main
 from paint.inference.vllm.environment import VLLM_VERSION, own_command, own_environment
+from paint.inference.vllm.process import ServerProcess
 
 
 def make_wheel(folder: Path, name: str) -> None:
@@ -23,6 +24,15 @@ def make_wheel(folder: Path, name: str) -> None:
     with zipfile.ZipFile(folder / f"{name}-{VLLM_VERSION}-py3-none-any.whl", "w") as wheel:
         for path, text in [*files.items(), (f"{info}/RECORD", record)]:
             wheel.writestr(path, text)
+
+
+def test_server_process_finds_the_commands_of_its_environment_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin")
+    for command, path in (("/x/bin/vllm", "/x/bin:/usr/bin"), ("vllm", "/usr/bin")):
+        process = ServerProcess([command, "serve"], {}, tmp_path / "log")
+        assert process.environment["PATH"] == path
 
 
 @pytest.mark.slow

@@ -51,24 +51,15 @@ class Advise:
         """Sample, score, and print the tables and the advice."""
         with on_gpus(self.gpus, self.config, ranks=0) as config:
             if config is not None:
-                from paint.experiments import advise, probe
+                from paint.experiments.advise import advise
 
-                folder = self.folder or Path("advice") / find_recipe(self.recipe).stem
-                if self.answers:
-                    probe.probe(
-                        config,
-                        folder / "answers",
-                        problems=self.problems,
-                        samples=self.samples,
-                        ratios=self.ratios,
-                        shown=self.context,
-                    )
-                advise.advise(
+                advise(
                     config,
-                    folder,
+                    self.folder or Path("advice") / find_recipe(self.recipe).stem,
                     problems=self.problems,
                     samples=self.samples,
                     sources=self.context,
                     ratios=self.ratios,
+                    answers=self.answers,
                 )
         return 0

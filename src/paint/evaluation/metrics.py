@@ -156,3 +156,9 @@ def _bounds(metric: str, parts: Sequence[GradedSamples]) -> tuple[float, float]:
     if metric == "reward" and not all(part.are_shares for part in parts):
         return (-math.inf, math.inf)
     return (0.0, math.inf) if metric == "completion_tokens" else SHARE
+
+
+def auc(positive: Float[np.ndarray, " a"], negative: Float[np.ndarray, " b"]) -> float:
+    """Area under the ROC curve: P(positive > negative), with ties one half."""
+    differences = np.subtract.outer(positive, negative)
+    return float((differences > 0).mean() + (differences == 0).mean() / 2)

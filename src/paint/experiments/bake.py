@@ -35,6 +35,7 @@ from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, batch_indices, item_of, read_problems
 from paint.evaluation.generate import deployment_prompts, load_eval_policy
 from paint.evaluation.intervals import SHARE, Interval, bootstrap
+from paint.evaluation.metrics import auc
 from paint.evaluation.run import evaluate
 from paint.evaluation.store import write_summary
 from paint.evaluation.tables import Sheet, markdown, print_sheets
@@ -120,7 +121,7 @@ class Meter:
             scores = [self._score(view, reference, problem, c) for c in mine]
             kls.append(sum(kl for kl, _ in scores) / sum(len(c.ids) for c in mine))
             ratios = [self._score(view, reference, problem, c)[1] for c in theirs]
-            areas.append(auc(ratios, [ratio for _, ratio in scores]))
+            areas.append(auc(np.array(ratios), np.array([ratio for _, ratio in scores])))
         is_graded = group == "held_out" and self.config.grading.grader != "none"
         lengths = np.array([np.mean([len(c.ids) for c in row]) for row in own])
         return Figures(
@@ -176,12 +177,6 @@ class StopAtCheckpoints(Callback):
 
     def on_step(self, step: int, *_: Any) -> bool:
         return step % self.every == 0
-
-
-def auc(positive: Sequence[float], negative: Sequence[float]) -> float:
-    """Area under the ROC curve: P(positive > negative), with ties one half."""
-    differences = np.subtract.outer(np.array(positive), np.array(negative))
-    return float((differences > 0).mean() + (differences == 0).mean() / 2)
 
 
 def bake(
@@ -251,10 +246,8 @@ def bake(
         if checkpoint:
             with _open_meter(config, folder, groups, display, checkpoint) as meter:
                 for group, problems in groups.items():
-                    own, others = (
-                        meter.answer(BAKED, problems, samples),
-                        base[group, REFERENCES[group]],
-                    )
+                    own = meter.answer(BAKED, problems, samples)
+                    others = base[group, REFERENCES[group]]
                     figures[group][BAKED] = meter.measure(group, problems, BAKED, own, others)
             baked = figures["held_out"][BAKED]
             display.note(f"baked, step {done}: {baked}")

@@ -149,6 +149,25 @@ def validate_probe(
     shown: Sequence[str] = ("solution",),
 ) -> None:
     """Reject invalid arguments before the model is loaded. Raises ConfigError."""
+    validate_arguments(config, problems, samples, ratios, shown)
+    if "rollout" in shown:
+        raise ConfigError("context rollout needs the rollouts of a training; leave it out here")
+    if config.context.source != ("solution",):
+        named = " ".join(config.context.source)
+        raise ConfigError(
+            f"the teacher's answers are sampled with the contexts of --context, and context.source "
+            f"is {named}; pass --context.source solution, and --context solution {named}"
+        )
+
+
+def validate_arguments(
+    config: Config, problems: int, samples: int, ratios: Sequence[float], sources: Sequence[str]
+) -> None:
+    """Reject a config without a teacher, and invalid counts, ratios and sources.
+
+    Raises:
+        ConfigError: naming the argument.
+    """
     require_paths(config)
     for name, value in (("problems", problems), ("samples", samples)):
         if value < 1:
@@ -159,22 +178,14 @@ def validate_probe(
             "ratios must be distinct mask ratios in [0, 1), at least one, got "
             f"{format_value(list(ratios))}"
         )
-    if not shown or len(set(shown)) < len(shown) or "rollout" in shown:
+    if not sources or len(set(sources)) < len(sources):
         raise ConfigError(
-            f"shown must be context sources, each once, without rollout, which needs those of a "
-            f"training, got {format_value(list(shown))}"
+            f"context must name context sources, each once, got {format_value(list(sources))}"
         )
-
     if not config.algorithm.needs_context:
         raise ConfigError(
-            f"train.method {format_value(config.train.method)} has no teacher to probe; "
-            f"pass --train.method distillation"
-        )
-    if config.context.source != ("solution",):
-        named = " ".join(config.context.source)
-        raise ConfigError(
-            f"the probe takes its contexts from --context, and context.source is {named}; pass "
-            f"--context.source solution, and name controls with --context solution {named}"
+            f"train.method {format_value(config.train.method)} has no teacher; pass "
+            f"--train.method distillation"
         )
 
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from paint.config.schema import Config, ConfigError, ContextConfig
+from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.errors import format_value
 from paint.core.storage import (
@@ -51,20 +51,7 @@ ROWS_AT_ONCE = 8
 """Completions whose hidden states are computed together."""
 
 Scores = Mapping[str, list[dict[str, Any]]]
-"""By view, the values of every rollout of the bank."""
-
-
-@dataclass(frozen=True)
-class View:
-    """A teacher: the model with a context.
-
-    Attributes:
-        name: of its row: "recipe", or the source with the masked share, such as "solution@0.5".
-        options: the settings of its context.
-    """
-
-    name: str
-    options: ContextConfig
+"""By context, the values of every rollout of the bank."""
 
 
 @dataclass(frozen=True)
@@ -201,8 +188,8 @@ class Marks:
 
     Attributes:
         kinds: the kind of each token, an index into KINDS (n).
-        departure: the first token after a statement that the solution does not contain; n if there
-            is none, or no solution.
+        departure: the first token behind a formula or number that the solution does not contain; n
+            if there is none, or no solution.
         forced: of a wrong rollout with a box, its tokens up to the box's content, then the right
             answer; () for others.
         answer_tokens: number of tokens of the right answer in ``forced``.
@@ -241,39 +228,34 @@ def score(
     policy: Policy,
     config: Config,
     bank: Bank,
-    views: Sequence[View],
-    candidates: Sequence[Problem],
+    contexts: Mapping[str, Contexts],
     display: Display,
 ) -> Scores:
-    """Score the bank under every view, as training would.
-
-    Args:
-        candidates: the problems of which a context may show others.
+    """Score the bank with a teacher that reads each of the contexts, as training would.
 
     Raises:
         DataError: a context needs another problem, and there is none.
     """
-    contexts = [Contexts(view.options, candidates) for view in views]
     options = config.objective.resolve(config.rollout.temperature)
     heads = policy.lm_head, policy.lm_head
-    found: Scores = {view.name: [] for view in views}
+    scores: Scores = {name: [] for name in contexts}
     with display.counting("rollouts scored", len(bank.rollouts)) as counter:
         for start in range(0, len(bank.rollouts), ROWS_AT_ONCE):
             rows = bank.rollouts[start : start + ROWS_AT_ONCE]
             marks = [marks_of(policy, row) for row in rows]
             student = _states(policy, [row.prompt for row in rows], rows)
-            for view, context in zip(views, contexts, strict=True):
-                prompts, measured = _prompts(policy, config, context, bank, rows)
+            for name, of_problem in contexts.items():
+                prompts, measured = _prompts(policy, config, of_problem, bank, rows)
                 teacher = _states(policy, prompts, rows)
                 leaks = _leaks(policy, prompts, marks)
                 for i, (row, mark) in enumerate(zip(rows, marks, strict=True)):
                     tokens = torch.tensor(row.completion.ids, device=policy.device)
                     terms = detail(student[i], teacher[i], heads, tokens, options).values
-                    values = {**measured[i], **_summary(terms, mark), "leak": leaks[i]}
-                    found[view.name].append(values)
+                    values = {**measured[i], **summary_of(terms, mark), "leak": leaks[i]}
+                    scores[name].append(values)
             for row in rows:
                 counter.add(len(row.completion.ids))
-    return found
+    return scores
 
 
 @torch.no_grad()
@@ -318,21 +300,19 @@ def _leaks(
     return leaks
 
 
-def _summary(terms: Mapping[str, np.ndarray], marks: Marks) -> dict[str, Any]:
+def summary_of(terms: Mapping[str, np.ndarray], marks: Marks) -> dict[str, Any]:
     """Values of a rollout from those of its tokens."""
     kl, gap = terms["kl"], terms["teacher_entropy"] - terms["student_entropy"]
     after = gap[marks.departure :]
-    tenths = np.array_split(kl, TENTHS)
     return {
         "tokens": len(kl),
         "kl": float(kl.sum()),
         "first_kl": float(kl[0]),
         "pull": float(terms["pull"].sum()),
-        "push": float(terms["push"].sum()),
         "entropy_gap": float(gap.sum()),
         "unclipped_mass": float(terms["unclipped_mass"].sum()),
         "clipped": float(terms["clipped"].sum()),
         "kinds": [float(kl[marks.kinds == i].sum()) for i in range(len(KINDS))],
-        "tenths": [float(part.sum()) for part in tenths],
+        "tenths": [float(part.sum()) for part in np.array_split(kl, TENTHS)],
         "confusion": float(after.mean()) if len(after) else None,
     }

@@ -1,4 +1,4 @@
-"""Loss terms of a completion token by token: values, likeliest tokens, and where a step leads.
+"""Loss terms of a completion token by token: values, likeliest tokens, derivatives.
 
 Values are those of paint.objective.loss, the reference, on the logits of a few tokens at a time.
 """
@@ -34,13 +34,11 @@ class Detail:
     """Loss terms of one completion (n tokens, m entries).
 
     Attributes:
-        values: per-token values by name (docs/reference/metrics.md), and ``slope``, ``push`` and
-            ``pull`` (n).
+        values: per-token values by name (docs/reference/metrics.md), slope and pull (n).
 
-            slope   g_ŷ, where g = dD/dz
-            push    Σ_v q_v g_v − g_ŷ: how log q(ŷ) changes where the logits take a step of −g. If
-                    positive, an optimizer step makes the sampled token more likely.
-            pull    l_ŷ − Σ_v q_v l_v, where l = log p_T − log q: how log q(ŷ) changes where q
+            slope   dD/dz of the sampled token ŷ; if negative, an optimizer step makes that token
+                    more likely
+            pull    l_ŷ − Σ_v q_v l_v, where l = log p_T − log q: the derivative of log q(ŷ) as q
                     moves towards the teacher along q^(1−a) p_T^a, at a = 0
         edges: entries of token i are those from edges[i] to edges[i + 1] (n + 1).
         entries: token ids: the sampled one first, then the others by falling probability (m).
@@ -113,7 +111,6 @@ def _detail_of_rows(
     The entries (n c) are the sampled token, then the others by falling probability.
     """
     values: dict[str, Tensor] = {}
-    gradient = torch.empty_like(student_logits)
     for is_selected in (False, True):
         places = (selected == is_selected).nonzero()[:, 0]
         if not len(places):
@@ -132,8 +129,8 @@ def _detail_of_rows(
         loss = loss_from_logits(student, teacher_logits[places], [len(places)], of_rows, sampled)
         loss.value.backward()
         assert student.grad is not None
-        gradient[places] = student.grad * len(places)
-        for name, found in {"loss": loss.per_token, **loss.stats}.items():
+        slope = _of_sampled(student.grad, sampled) * len(places)
+        for name, found in {"loss": loss.per_token, **loss.stats, "slope": slope}.items():
             column = values.setdefault(name, student_logits.new_zeros(len(tokens)))
             column[places] = found.detach().to(column)
 
@@ -141,9 +138,8 @@ def _detail_of_rows(
         log_q, log_p = (
             (x / options.loss_temperature).log_softmax(-1) for x in (student_logits, teacher_logits)
         )
-        values["slope"] = _of_sampled(gradient, tokens)
-        values["push"] = -_centred(gradient, tokens, log_q)
-        values["pull"] = _centred(finite(log_p) - finite(log_q), tokens, log_q)
+        log_ratio = finite(log_p) - finite(log_q)
+        values["pull"] = _of_sampled(log_ratio, tokens) - (log_q.exp() * log_ratio).sum(-1)
 
         mixed = interpolate(log_p, log_q, options.interpolation_weight)
         target = torch.where(selected[:, None], mixed, log_p)
@@ -164,10 +160,3 @@ def _detail_of_rows(
 
 def _of_sampled(values: Float[Tensor, "n v"], tokens: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
     return values.gather(-1, tokens[:, None])[:, 0]
-
-
-def _centred(
-    values: Float[Tensor, "n v"], tokens: Int[Tensor, "n"], log_probs: Float[Tensor, "n v"]
-) -> Float[Tensor, "n"]:
-    """The value of each sampled token, less its mean under the student."""
-    return _of_sampled(values, tokens) - (log_probs.exp() * values).sum(-1)
