@@ -120,7 +120,7 @@ def test_context_options_have_every_ratio_of_sources_that_are_masked() -> None:
     assert list(options) == ["recipe", "solution@0", "solution@0.25", "none", "answer"]
     quarter = options["solution@0.25"]
     assert (quarter.mask_ratio_wrong, quarter.mask_ratio_correct) == (0.25, 0.25)
-    assert options["answer"].source == ("answer",)
+    assert (options["answer"].source, options["answer"].mask_ratio_wrong) == (("answer",), 0.0)
 
 
 def rollout(policy: Policy, problem: Problem, text: str, reward: float, row: int = 0) -> Rollout:

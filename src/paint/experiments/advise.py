@@ -129,11 +129,10 @@ def context_options(
     """
     options = {RECIPE: recipe}
     for source in sources:
-        if source in (*IN_FULL, "none"):
-            options[source] = replace(recipe, source=(source,))
-            continue
-        for ratio in ratios:
-            options[f"{source}@{ratio:g}"] = replace(
+        is_masked = source not in (*IN_FULL, "none")
+        for ratio in ratios if is_masked else [0.0]:
+            name = f"{source}@{ratio:g}" if is_masked else source
+            options[name] = replace(
                 recipe, source=(source,), mask_ratio_wrong=ratio, mask_ratio_correct=ratio
             )
     return options
