@@ -20,7 +20,14 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import ConfigError
 from paint.training.launcher import on_gpus
 
-Table = Literal["mask-ratio", "mask-placement", "interpolation", "controls"]
+Table = Literal[
+    "mask-ratio",
+    "mask-placement",
+    "interpolation",
+    "strong-interpolation",
+    "strong-interpolation-whole",
+    "controls",
+]
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,8 @@ class Ablate:
 
     table: Positional[Table]
     """mask-ratio: rho_correct and rho_wrong; mask-placement: which part is hidden; interpolation:
-    k_base and f_top; controls: what the teacher reads in place of the solution (ours)."""
+    k_base and f_top; strong-interpolation: beyond the paper's, also towards the base model and with a
+    moving teacher (ours), -whole: with nothing hidden; controls: what the teacher reads in place of the solution (ours)."""
     recipe: Recipe
     """Recipe to start from (paper: paint-qwen3-1.7b), or demo-paint on any laptop. It stands before
     the flags."""

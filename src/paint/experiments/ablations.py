@@ -10,6 +10,7 @@ The paper's own results are not shown: they come from a single run of another mo
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
@@ -29,13 +30,15 @@ class AblationRow:
     mix: float = 0.0
     top_fraction: float = 0.0
     shown: str = "solution"
+    teacher: tuple[tuple[str, Any], ...] = ()
 
     @property
     def name(self) -> str:
         """The name of the row's run, such as suffix-0.40-0.30-mix-0.03-0.01."""
         masking = f"{self.placement}-{self.correct:.2f}-{self.wrong:.2f}"
         control = "" if self.shown == "solution" else f"-{self.shown.replace('_', '-')}"
-        return f"{masking}-mix-{self.mix:.2f}-{self.top_fraction:.2f}{control}"
+        teacher = "".join(f"-{name.replace('_', '-')}-{value}" for name, value in self.teacher)
+        return f"{masking}-mix-{self.mix:.2f}-{self.top_fraction:.2f}{teacher}{control}"
 
     def of(self, config: Config) -> Config:
         """Return the config with the settings of this row."""
@@ -49,7 +52,8 @@ class AblationRow:
         objective = replace(
             config.objective, interpolation_weight=self.mix, top_fraction=self.top_fraction
         )
-        return replace(config, context=context, objective=objective)
+        teacher = replace(config.teacher, **dict(self.teacher))
+        return replace(config, context=context, objective=objective, teacher=teacher)
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,30 @@ INTERPOLATIONS = (
 )
 """Weight and top fraction (paper: table 'interpolation_ablation')."""
 
+
+
+def strong_interpolation(correct: float, wrong: float) -> dict[str, AblationRow]:
+    """Weights and shares beyond the paper's, towards the student and towards the base model.
+
+    The base model stands still. What it does as well is softening; what the student alone does is
+    that the target follows it. At the start both are the same.
+    """
+    row, weights = AblationRow(correct, wrong), (0.2, 0.5, 0.8)
+    ema = (("weights", "ema"), ("decay", 0.9))
+    return {
+        "0.00/0.00": row,
+        **{
+            f"{mix:.2f}/{share:.2f}": replace(row, mix=mix, top_fraction=share)
+            for mix in (0.03, *weights)
+            for share in (0.03, 0.1, 0.3, 1.0)
+        },
+        **{f"base model, {k:.2f}": replace(row, teacher=(("base_weight", k),)) for k in weights},
+        "ema, 0.00/0.00": replace(row, teacher=ema),
+        "ema, 0.50/1.00": replace(row, teacher=ema, mix=0.5, top_fraction=1.0),
+        "ema, base model, 0.50": replace(row, teacher=(*ema, ("base_weight", 0.5))),
+    }
+
+
 ABLATION_TABLES = {
     "mask-ratio": AblationTable(
         "Mask ratios (correct/wrong): suffix, no interpolation",
@@ -115,6 +143,17 @@ ABLATION_TABLES = {
             f"{mix:.2f}/{share:.2f}": AblationRow(mix=mix, top_fraction=share)
             for mix, share in INTERPOLATIONS
         },
+        "0.00/0.00",
+    ),
+    # Ours: does a strong interpolation soften the target, or let it follow the student?
+    "strong-interpolation": AblationTable(
+        "Interpolation (mix/top fraction), strong: suffix, ratios 0.40 and 0.30",
+        strong_interpolation(0.40, 0.30),
+        "0.00/0.00",
+    ),
+    "strong-interpolation-whole": AblationTable(
+        "Interpolation (mix/top fraction), strong: nothing hidden",
+        strong_interpolation(0.0, 0.0),
         "0.00/0.00",
     ),
     # Ours: how much of a gain comes from the content of the solution?

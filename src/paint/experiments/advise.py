@@ -184,11 +184,9 @@ def figures_of(scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "
         rows = [[x for x in row if not np.isnan(x)] for row in each(name)]
         return np.array([np.mean(row) for row in rows if row])
 
-    # The other rollouts of the problem are the baseline, so that the estimate has no bias.
-    advantage = (rewards - rewards.mean(axis=1, keepdims=True)) * k / (k - 1)
     total = max(each("kl").sum(), np.finfo(float).tiny)
     return Figures(
-        slope=(advantage * each("pull")).mean(axis=1),
+        slope=slope_of(each("pull"), rewards),
         kl=a_token("kl"),
         first_kl=each("first_kl").mean(axis=1),
         entropy_gap=a_token("entropy_gap"),
@@ -200,6 +198,17 @@ def figures_of(scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "
         tenths=np.sum([row["tenths"] for row in scores], axis=0) / total,
         masked=float(each("mask_ratio").mean()),
     )
+
+
+def slope_of(
+    pulls: Float[np.ndarray, "..."], rewards: Float[np.ndarray, "p k"]
+) -> Float[np.ndarray, " p"]:
+    """The slope of each problem, from the pull of each rollout and its reward."""
+    k = rewards.shape[1]
+    # The other rollouts of the problem are the baseline, so that the estimate has no bias.
+    advantage = (rewards - rewards.mean(axis=1, keepdims=True)) * k / (k - 1)
+    slopes: np.ndarray = (advantage * pulls.reshape(-1, k)).mean(axis=1)
+    return slopes
 
 
 def mean(values: np.ndarray, bounds: tuple[float, float] = ANYWHERE) -> Interval:

@@ -138,8 +138,7 @@ def _detail_of_rows(
         log_q, log_p = (
             (x / options.loss_temperature).log_softmax(-1) for x in (student_logits, teacher_logits)
         )
-        log_ratio = finite(log_p) - finite(log_q)
-        values["pull"] = _of_sampled(log_ratio, tokens) - (log_q.exp() * log_ratio).sum(-1)
+        values["pull"] = pull(log_q, log_p, tokens)
 
         mixed = interpolate(log_p, log_q, options.interpolation_weight)
         target = torch.where(selected[:, None], mixed, log_p)
@@ -156,6 +155,16 @@ def _detail_of_rows(
         views = {"student": log_q, "teacher": log_p, "target": target, "terms": terms}
         entries = {name: view.gather(-1, ids) for name, view in views.items()}
     return values, {"ids": ids, "is_kept": is_kept, **entries}
+
+
+def pull(
+    student_log_probs: Float[Tensor, "n v"],
+    teacher_log_probs: Float[Tensor, "n v"],
+    tokens: Int[Tensor, "n"],
+) -> Float[Tensor, "n"]:
+    """The derivative of log q(ŷ) as the student moves towards the teacher (Detail.values)."""
+    log_ratio = finite(teacher_log_probs) - finite(student_log_probs)
+    return _of_sampled(log_ratio, tokens) - (student_log_probs.exp() * log_ratio).sum(-1)
 
 
 def _of_sampled(values: Float[Tensor, "n v"], tokens: Int[Tensor, "n"]) -> Float[Tensor, "n"]:
