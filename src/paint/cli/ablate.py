@@ -44,8 +44,9 @@ class Ablate:
 
     table: Positional[Table]
     """mask-ratio: rho_correct and rho_wrong; mask-placement: which part is hidden; interpolation:
-    k_base and f_top; strong-interpolation: beyond the paper's, also towards the base model and with a
-    moving teacher (ours), -whole: with nothing hidden; controls: what the teacher reads in place of the solution (ours)."""
+    k_base and f_top; strong-interpolation: larger ones, also towards the base model and with a
+    moving teacher (ours), -whole: the same with nothing hidden; controls: what the teacher reads in
+    place of the solution (ours)."""
     recipe: Recipe
     """Recipe to start from (paper: paint-qwen3-1.7b), or demo-paint on any laptop. It stands before
     the flags."""

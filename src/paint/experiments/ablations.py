@@ -99,7 +99,6 @@ INTERPOLATIONS = (
 """Weight and top fraction (paper: table 'interpolation_ablation')."""
 
 
-
 def strong_interpolation(correct: float, wrong: float) -> dict[str, AblationRow]:
     """Weights and shares beyond the paper's, towards the student and towards the base model.
 
