@@ -207,6 +207,18 @@ def test_main_prints_unicode_in_every_locale(tmp_path: Path) -> None:
         assert result.returncode == 0, result.stderr
 
 
+def test_cli_interrupted_before_main_prints_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tyro.py").write_text("raise KeyboardInterrupt")
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ended = subprocess.run(
+        [sys.executable, "-m", "paint.cli", "--help"],
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (130, b"")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.3, 0.8, 1.5, 2.5])
 def test_main_interrupted_during_import_prints_no_traceback(seconds: float, tmp_path: Path) -> None:

@@ -1,3 +1,8 @@
 """The ``paint`` command line: one module per verb, and the entry point ``main``."""
 
-from paint.cli.main import main as main
+import sys
+
+try:
+    from paint.cli.main import main as main
+except KeyboardInterrupt:  # in the half second that the imports take
+    sys.exit(130)
