@@ -52,6 +52,7 @@ def test_escape_markdown_cell_is_one_reversible_line(text: str) -> None:
 def test_escape_markdown_cell_keeps_metrics_and_names() -> None:
     for text in ("59.0 [55.1, 62.3]", "demo_paint", "step-000020", "1,024 [900, inf]", "p < 0.05"):
         assert escape_markdown_cell(text) == text.replace("<", "\\<")
+    assert escape_markdown_cell("train.seed: 0 -> 1") == "train.seed: 0 -> 1"
 
 
 @given(st.text(st.characters(exclude_characters="\t\n"), min_size=1, max_size=40))

@@ -204,7 +204,7 @@ def escape_markdown_cell(text: str) -> str:
 
 _UNSEEN = {"Cc", "Cf", "Cn", "Cs", "Zl", "Zp"}
 _SYLLABLES_OR_SKIN = re.compile(r"[\u1160-\u11ff\u3164\ud7b0-\ud7ff\uffa0\U0001f3fb-\U0001f3ff]")
-_MARKS = re.compile(r"[\\`*<>|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=\])[(\[]")
+_MARKS = re.compile(r"[\\`*<|~$&]|(?<![^\W_])_|_(?![^\W_])|(?<=\])[(\[]")
 _SECRET_NAME = re.compile(r"key|token|secret|passw", re.IGNORECASE)
 _SECRETS = [
     re.compile(pattern, re.IGNORECASE)
