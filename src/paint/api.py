@@ -255,6 +255,10 @@ class Advice:
         ]
         return _frame(rows)
 
+    def show(self) -> "Page":
+        """The page of the advice: its lines, charts and tables."""
+        return show(self)
+
     def _repr_html_(self) -> str:
         table = self.table
         slopes = table[table["metric"] == "slope"]
@@ -294,6 +298,10 @@ class Bake:
             if interval
         ]
         return _frame(rows)
+
+    def show(self) -> "Page":
+        """The page of the bake: its charts and tables."""
+        return show(self)
 
 
 @dataclass(frozen=True)
@@ -582,17 +590,17 @@ def compare(
 
 
 def show(
-    *targets: Run | Evaluation | str | Path,
+    *targets: Run | Evaluation | Advice | Bake | str | Path,
     steps: Sequence[int] = (),
     row: int | None = None,
     contexts: Sequence[str] = (),
     rescore: bool = False,
     out: str | Path | None = None,
 ) -> Page:
-    """Write the page of a run, of several runs over each other, or of evaluations.
+    """Write the page of a run, several runs, evaluations, advice, a comparison or a bake.
 
     Args:
-        targets: runs or evaluations.
+        targets: runs; or evaluations; or folders of ``advise``, ``compare`` and ``bake``.
         steps: of one run: the steps whose rollouts are shown; none named, as many as fit.
         row: of one run: one row of each step, from 0.
         contexts: of one run: score its rollouts under these contexts, too; needs ``rescore``.
@@ -749,8 +757,8 @@ def _named(value: Any) -> Any:
     return spec_of(value) if callable(value) else value
 
 
-def _text(target: Run | Evaluation | str | Path) -> str:
-    return str(target.path if isinstance(target, Run | Evaluation) else target)
+def _text(target: Run | Evaluation | Advice | Bake | str | Path) -> str:
+    return str(target if isinstance(target, str | Path) else target.path)
 
 
 def _data_path(data: str | Path | Rows, folder: Path) -> str:

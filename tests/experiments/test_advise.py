@@ -30,6 +30,7 @@ from paint.inference.engine import Completion
 from paint.models.policy import Policy
 from paint.objective.solution import KINDS
 from paint.training.rollouts import Rollout
+from paint.viewer.show import tables_data
 from runs import changed, rows_of
 
 DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}})
@@ -68,6 +69,14 @@ def test_advise_summary_has_every_context(folder: Path) -> None:
     for figures in summary["contexts"].values():
         assert sum(figures["kinds"]) == pytest.approx(1)
         assert sum(figures["tenths"]) == pytest.approx(1)
+
+
+def test_advise_page_draws_the_slopes_of_summary(folder: Path) -> None:
+    summary = json.loads((folder / "summary.json").read_text())
+    [report] = tables_data([folder])["reports"]
+    slopes = report["charts"][0]["rows"]
+    assert slopes == {name: found["slope"] for name, found in summary["contexts"].items()}
+    assert report["lines"] == summary["advice"]
 
 
 def test_advise_interrupted_goes_on_with_stored_rollouts(folder: Path) -> None:

@@ -178,7 +178,8 @@ def test_report_earlier_checkpoints_do_not_change_results(tmp_path: Path) -> Non
     assert "by step" in whole
     assert "by step" not in plain
     names = {place.name: {path.name for path in place.iterdir()} for place in tmp_path.iterdir()}
-    assert names["last"] == names["none"] == {"results.md", "results.svg", "results.png"}
+    files = {"results.md", "results.svg", "results.png", "results.tables.json"}
+    assert names["last"] == names["none"] == files
     assert names["all"] == names["last"] | {"efficiency.svg", "efficiency.png"}
 
 

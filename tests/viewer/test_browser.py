@@ -11,6 +11,8 @@ from browser import opened
 from paint.config.run_folder import read_run
 from paint.core import storage
 from paint.core.display import Display
+from paint.evaluation.intervals import Interval
+from paint.evaluation.tables import Chart, Sheet, write_tables
 from paint.models.policy import Policy, load_policy
 from paint.models.teacher import open_teacher
 from paint.objective.anchors import contains, normalize
@@ -342,6 +344,30 @@ def test_page_of_evaluation_shows_failure_reason(browser: Any, run: Path, tmp_pa
         assert f"{right}/3" in line
         at.click("[role=tab] >> nth=0")
         assert at.locator("figure").filter(has_text="pass@j").count() == 1
+        assert not shown.said
+
+
+def test_page_of_tables_draws_lines_intervals_and_cells(browser: Any, tmp_path: Path) -> None:
+    rows = {"solution": Interval(0.612, 0.3721, 0.756), "none": Interval(0, 0, 0)}
+    charts = [
+        Chart("Slope", rows, "points"),
+        Chart("KL a token", {"solution": Interval(0.0107, 0.007, 0.012)}),
+        Chart("Leak", {"solution": Interval(0.25, 0, 1)}, "%"),
+    ]
+    sheet = Sheet("Risks", ["", "KL"], [["<img src=x onerror=alert(1)>", "0.1"]])
+    write_tables(tmp_path, "advice", [sheet], charts, ["train with --context.source solution"])
+    page = show_targets([tmp_path], Display(enabled=False))
+    with opened(browser, page) as shown:
+        assert shown.page.inner_text("main li") == "train with --context.source solution"
+        figures = shown.page.locator("figure")
+        titles = figures.locator("circle title").all_text_contents()
+        assert titles == [
+            "solution: +61.2 [+37.2, +75.6]",
+            "none: +0.0 [+0.0, +0.0]",
+            "solution: 0.0107 [0.007, 0.012]",
+            "solution: 25.0 % [0.0 %, 100.0 %]",
+        ]
+        assert shown.page.locator("td").all_text_contents() == sheet.rows[0]
         assert not shown.said
 
 

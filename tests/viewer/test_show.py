@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,12 +18,14 @@ from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.core.storage import CorruptFileError, read_json
+from paint.evaluation.intervals import Interval
 from paint.evaluation.store import StoreError, find_stores
+from paint.evaluation.tables import Chart, Sheet, write_tables
 from paint.training.trainer import train
 from paint.viewer.compare import compare_data
 from paint.viewer.evaluation import evaluation_data, graded_validation, read_graded, shortened
 from paint.viewer.run import PageSpec
-from paint.viewer.show import show_targets
+from paint.viewer.show import show_targets, tables_data
 from paint.viewer.trackers import log_page
 from runs import changed
 
@@ -190,6 +193,27 @@ def test_show_targets_missing_file_is_named(copied: Path, name: str, words: str)
     (copied / name).unlink()
     with pytest.raises(RunError, match=words):
         show_targets([copied], QUIET, PageSpec(again=False))
+
+
+def test_tables_data_has_intervals_and_cells_of_every_folder(tmp_path: Path) -> None:
+    sheet = Sheet("Title", ["", "share"], [["<b>", "1.0 [0.5, 2.0]"]])
+    chart = Chart("Slope", {"a": Interval(0.1, -0.2, 0.3), "one": Interval(1, -inf, inf)}, "points")
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        write_tables(tmp_path / name, "advice", [sheet], [chart], [f"line of {name}"])
+    data = tables_data([tmp_path / "first", tmp_path / "second"])
+    assert [report["name"] for report in data["reports"]] == ["first: advice", "second: advice"]
+    assert [report["lines"] for report in data["reports"]] == [
+        ["line of first"],
+        ["line of second"],
+    ]
+    [drawn], [shown] = data["reports"][0]["charts"], data["reports"][0]["tables"]
+    assert drawn["rows"]["a"] == {"mean": 0.1, "low": -0.2, "high": 0.3}
+    assert drawn["rows"]["one"] == {"mean": 1, "low": None, "high": None}
+    assert (shown["columns"], shown["rows"]) == (sheet.columns, sheet.rows)
+
+    with pytest.raises(ConfigError, match="has no tables"):
+        tables_data([tmp_path / "first", tmp_path])
 
 
 def test_shortened_omits_middle_of_long_answers() -> None:

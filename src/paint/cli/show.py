@@ -13,14 +13,16 @@ from paint.config.schema import MAX_COUNT, ConfigError
 class Show:
     """Write one HTML file that opens anywhere, without a server and without a network.
 
-    It shows a run with its rollouts token by token, several runs over each other, or evaluations
-    with every answer and its verdict (docs/how-to/inspect-rollouts.md).
+    It shows a run with its rollouts token by token, several runs over each other, evaluations with
+    every answer and its verdict, or the charts and tables of `paint advise`, `compare`, `ablate`
+    and `bake` (docs/how-to/inspect-rollouts.md).
 
     Example: paint show runs/first --no-rescore --no-open
     """
 
     targets: Annotated[Positional[tuple[Place, ...]], arg(metavar="TARGET")]
-    """A run, several runs to compare, or what `paint eval` made."""
+    """A run, several runs to compare, or what `paint eval`, `advise`, `compare`, `ablate` or `bake`
+    made."""
     step: tuple[Count, ...] = ()
     """Of a run: steps whose rollouts are shown, all rows of each. None named: as many steps as fit,
     with the rows of log.token_rows."""

@@ -6,12 +6,14 @@ omitted.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from paint.core import storage
 from paint.core.errors import escape_markdown_cell
 from paint.data.gold_answer_checks import SHOWN, GoldWarning
 from paint.data.problems import LABELS
@@ -24,6 +26,9 @@ MOST_REASONS = 12
 
 FEW_SAMPLES = 100
 """With fewer samples of each policy and benchmark, a terminal shows the main tables only."""
+
+TABLES = ".tables.json"
+"""End of the name of a file of tables for `paint show`."""
 
 ByPolicy = Mapping[str, Mapping[str, GradedSamples]]
 """Graded samples by policy and benchmark."""
@@ -41,6 +46,21 @@ class Sheet:
     columns: list[str]
     rows: list[list[str]]
     is_main: bool = False
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Intervals to be drawn, one a row.
+
+    Attributes:
+        unit: of shares: "%", or "points" with a sign; "" for other values.
+        note: what the values are.
+    """
+
+    title: str
+    rows: Mapping[str, Interval]
+    unit: Literal["%", "points", ""] = ""
+    note: str = ""
 
 
 def sheets(graded: ByPolicy) -> list[Sheet]:
@@ -172,6 +192,22 @@ def markdown(tables: Sequence[Sheet]) -> str:
         lines = map(line, [sheet.columns, rule, *sheet.rows])
         parts.append("\n".join([f"**{escape_markdown_cell(sheet.title)}**", "", *lines]))
     return "\n\n".join(parts) + "\n"
+
+
+def write_tables(
+    folder: Path,
+    name: str,
+    tables: Sequence[Sheet],
+    charts: Sequence[Chart] = (),
+    lines: Sequence[str] = (),
+) -> None:
+    """Write NAME.tables.json, from which `paint show` makes a page. Raises OSError."""
+    drawn = [
+        {**vars(chart), "rows": {label: found.table() for label, found in chart.rows.items()}}
+        for chart in charts
+    ]
+    shown = {"lines": list(lines), "charts": drawn, "tables": [asdict(table) for table in tables]}
+    storage.write_json(folder / f"{name}{TABLES}", shown)
 
 
 def summary_json(graded: ByPolicy) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy
 from paint.evaluation.intervals import SHARE, Interval, bootstrap
 from paint.evaluation.metrics import auc
 from paint.evaluation.store import write_summary
-from paint.evaluation.tables import Sheet, markdown, print_sheets
+from paint.evaluation.tables import Chart, Sheet, markdown, print_sheets, write_tables
 from paint.experiments.probe import first_problems, probe, validate_arguments
 from paint.experiments.rollout_bank import Bank, Scores, collect, score
 from paint.grading.math.grader import MathGrade
@@ -257,8 +257,11 @@ def report(folder: Path, bank: Bank, scores: Scores, display: Display) -> dict[s
     }
     text = "\n".join(f"- {line}" for line in advice)
     write_summary(folder, summary, f"{markdown(sheets)}\n{text}\n")
+    write_tables(folder, "advice", sheets, _charts(figures), advice)
     print_sheets(display.console, sheets)
-    display.note(f"{text}\nwritten to {folder}: summary.json, summary.md")
+    display.note(
+        f"{text}\nwritten to {folder}: summary.json, summary.md; page: `paint show {folder}`"
+    )
     return summary
 
 
@@ -292,8 +295,7 @@ def advise_on(facts: Mapping[str, Interval], figures: Mapping[str, Figures]) -> 
         ]
     chosen = best if gain.low > 0 or mean(slopes[RECIPE]).low <= 0 else RECIPE
     lines.append(
-        f"train with {_flags(chosen)}: accuracy rises by "
-        f"{mean(slopes[chosen]).points(sign=True)} points towards its teacher"
+        f"train with {_flags(chosen)}: its slope is {mean(slopes[chosen]).points(sign=True)} points"
     )
     if best != RECIPE:
         compared = f"the slope of {best} less the recipe's is {gain.points(sign=True)}"
@@ -369,6 +371,20 @@ def _teaching(figures: Mapping[str, Figures]) -> Sheet:
     columns = ["", "slope, points", "less another row's", "KL a token"]
     columns += ["clipped tokens, %", "unclipped mass, %", "masked, %"]
     return Sheet("What each context would teach", columns, rows, is_main=True)
+
+
+def _charts(figures: Mapping[str, Figures]) -> list[Chart]:
+    def of(name: str) -> dict[str, Interval]:
+        found = {context: getattr(figure, name) for context, figure in figures.items()}
+        return {context: mean(x, BOUNDS[name]) for context, x in found.items() if len(x)}
+
+    return [
+        Chart("Slope", of("slope"), "points", "rise of accuracy towards the teacher"),
+        Chart("KL a token", of("kl"), note="divergence of student and teacher, nats"),
+        Chart("Unclipped mass", of("unclipped_mass"), "%", "of the target, left by the clip"),
+        Chart("Leak", of("leak"), "%", "probability of the right answer after wrong work"),
+        Chart("Confusion", of("confusion"), note="entropy gap behind a departure, nats a token"),
+    ]
 
 
 def _risks(figures: Mapping[str, Figures]) -> Sheet:

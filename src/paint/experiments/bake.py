@@ -38,7 +38,7 @@ from paint.evaluation.intervals import SHARE, Interval, bootstrap
 from paint.evaluation.metrics import auc
 from paint.evaluation.run import evaluate
 from paint.evaluation.store import write_summary
-from paint.evaluation.tables import Sheet, markdown, print_sheets
+from paint.evaluation.tables import Chart, Sheet, markdown, print_sheets, write_tables
 from paint.grading.registry import find_grader
 from paint.inference.engine import Completion, Engine, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
@@ -347,7 +347,15 @@ def _report(
         group: {view: found.table for view, found in views.items()}
         for group, views in figures.items()
     }
+    charts = [
+        Chart(f"AUC, {group.replace('_', ' ')}", found, note="1/2: cannot be told apart")
+        for group, views in figures.items()
+        if (found := {view: f.auc for view, f in views.items() if f.auc})
+    ]
+    follows = {view: f.follows for view, f in figures["held_out"].items() if f.follows}
+    charts += [Chart("Follows", follows, "%", "answers that the grader accepts")] * bool(follows)
     write_summary(folder, {"steps": list(steps), **tables}, markdown(sheets))
+    write_tables(folder, "bake", sheets, charts)
     print_sheets(display.console, sheets)
     display.note(
         f"written to {folder}: summary.json, summary.md; `paint export {folder / 'run'} --to "

@@ -42,7 +42,7 @@ from paint.evaluation.intervals import (
     over_seeds,
     p_value_over_seeds,
 )
-from paint.evaluation.tables import Sheet, markdown, print_sheets
+from paint.evaluation.tables import Chart, Sheet, markdown, print_sheets, write_tables
 
 BASE = "base"
 """Name of the untrained model's run."""
@@ -213,12 +213,15 @@ def publish(report: Report, results: Results, folder: Path, display: Display) ->
 
     with wrap_errors(folder / report.name, RunError, "results.jsonl is complete"):
         storage.write_atomic(folder / f"{report.name}.md", markdown(tables))
+        write_tables(folder, report.name, tables, _charts(report, results))
         save_plot(folder / report.name, report, results)
         written = [f"{report.name}.{ending}" for ending in ("md", "svg", "png")]
         if has_steps and report.reference_run:
             save_curves(folder / "efficiency", report, results)
             written += ["efficiency.svg", "efficiency.png"]
-    display.note(f"in {folder}: {', '.join(written)}, made from results.jsonl")
+    display.note(
+        f"in {folder}: {', '.join(written)}, made from results.jsonl; page: `paint show {folder}`"
+    )
 
 
 def result_sheets(report: Report, results: Results) -> list[Sheet]:
@@ -333,6 +336,22 @@ def step_sheets(report: Report, results: Results) -> list[Sheet]:
     )
     columns = ["", "nearest tokens", "difference there", "below up to", "as high at", "in seconds"]
     return [*sheets, Sheet(title, columns, rows)]
+
+
+def _charts(report: Report, results: Results) -> list[Chart]:
+    """The last checkpoints' scores, and their paired differences."""
+    last, labels, score = by_run(results), report.rows, _score(results)
+    scores = {label: over_seeds(shares(last[name]), bounds=SHARE) for name, label in labels.items()}
+    gaps = {
+        f"{labels[after]} less {labels[before]}": compare_seeds(
+            shares(last[before]), shares(last[after])
+        )
+        for after, before in report.pairs.values()
+    }
+    return [
+        Chart(score, scores, "%", _evaluation(results)),
+        Chart("Differences", gaps, "points", "on the same seeds and problems"),
+    ]
 
 
 def _score_and_cost(group: Results, base: Results) -> list[str]:

@@ -11,7 +11,9 @@ from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.core.errors import wrap_errors
+from paint.core.storage import read_json
 from paint.evaluation.store import find_stores
+from paint.evaluation.tables import TABLES
 from paint.viewer.page import write_page
 from paint.viewer.run import EVERYTHING, PageSpec, run_data
 
@@ -25,7 +27,7 @@ def show_targets(
     out: Path | None = None,
     opens: bool = False,
 ) -> Path:
-    """Write the page of some runs or evaluations, and return its path.
+    """Write the page of some runs, evaluations or tables, and return its path.
 
     Args:
         page: what the page of one run shows.
@@ -83,11 +85,34 @@ def _page_data(
 
         return "compare", compare_data(targets, display)
 
+    if any(any(target.glob(f"*{TABLES}")) for target in targets):
+        return "tables", tables_data(targets)
+
     for target in targets:
         if not find_stores(target):
             raise ConfigError(
-                f"{target} holds neither a run (run.json) nor an evaluation (asked.json)"
+                f"{target} holds neither a run (run.json), an evaluation (asked.json) nor tables "
+                f"(*{TABLES})"
             )
     from paint.viewer.evaluation import evaluation_data
 
     return "evaluation", evaluation_data(targets)
+
+
+def tables_data(folders: Sequence[Path]) -> dict[str, Any]:
+    """The tables and charts in some folders: of `paint advise`, `compare`, `ablate` and `bake`.
+
+    Raises:
+        ConfigError: a folder has none.
+        CorruptFileError: a file cannot be read.
+    """
+    reports = []
+    for folder in folders:
+        found = sorted(folder.glob(f"*{TABLES}"))
+        if not found:
+            raise ConfigError(f"{folder} has no tables (*{TABLES}), and others do")
+        for path in found:
+            name = path.name.removesuffix(TABLES)
+            title = name if len(folders) == 1 else f"{folder.resolve().name}: {name}"
+            reports.append({"name": title, **read_json(path, "the same command writes it again")})
+    return {"name": " · ".join(folder.resolve().name for folder in folders), "reports": reports}

@@ -18,7 +18,7 @@ function buildFigures(section) {
   }
   section.append(el("h2", {}, "Accuracy"), grid);
   if (DATA.differences.length) {
-    section.append(el("h2", {}, `Less ${POLICIES[0]}, on the same problems`), el("div.charts.wide", {}, [...new Set(DATA.differences.map((d) => d.benchmark))].map((set) => intervalChart({ title: set, note: "paired difference of Avg@k, with 95 % interval", rows: DATA.differences.filter((d) => d.benchmark === set).map((d) => ({ label: `${d.policy} (p ${number(d.p, 1)})`, mean: d.mean, low: d.low, high: d.high })), format: (v, digits = 1) => `${v >= 0 ? "+" : "\u2212"}${(100 * Math.abs(v)).toFixed(digits)}` }))));
+    section.append(el("h2", {}, `Less ${POLICIES[0]}, on the same problems`), el("div.charts.wide", {}, [...new Set(DATA.differences.map((d) => d.benchmark))].map((set) => intervalChart({ title: set, note: "paired difference of Avg@k, with 95 % interval", rows: DATA.differences.filter((d) => d.benchmark === set).map((d) => ({ label: `${d.policy} (p ${number(d.p, 1)})`, mean: d.mean, low: d.low, high: d.high })), format: points }))));
   }
   const all = Object.values(DATA.figures).flatMap(Object.values);
   const shown = [["reward", number], ["avg_at_k", percent], ["maj_at_k", percent], ["lenient_avg_at_k", percent], ["truncated_frac", percent], ["unboxed_frac", percent], ["repetitive_frac", percent], ["completion_tokens", number]].filter(([name]) => all.some((f) => f[name]));
