@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from paint.api import train
+from paint.config.schema import ModelConfig
 from paint.data.problems import Problem
 from paint.inference.engine import Completion
 from paint.models.policy import Policy, load_policy
@@ -13,7 +15,7 @@ from paint.training.rollouts import Rollout, TeacherPrompt
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from when_to_hide import contradicted, unsure
+from when_to_hide import TEACHERS, contradicted, unsure
 
 REFERENCE = r"We get $7+4 \equiv 11-3 \equiv 8\times 2 \equiv 16$." + "\n" + r"The answer is $"
 SLIPPED = r"We get $7+4 \equiv 12-3 \equiv 9\times 2 \equiv 18$." + "\n" + r"The answer is $"
@@ -21,8 +23,6 @@ SLIPPED = r"We get $7+4 \equiv 12-3 \equiv 9\times 2 \equiv 18$." + "\n" + r"The
 
 @pytest.fixture(scope="module")
 def policy() -> Policy:
-    from paint.config.schema import ModelConfig
-
     return load_policy(ModelConfig(path="demo", dtype="float32"), seed=0)
 
 
@@ -51,3 +51,20 @@ def test_unsure_teacher_spreads_strength_over_numbers_there_alone(policy: Policy
     (number,) = policy.tokenizer.encode("42", add_special_tokens=False)
     places = contradicted(policy, ids, REFERENCE)
     torch.testing.assert_close(after[places, number], 0.5 * before[places, number] + 0.005)
+
+
+@pytest.mark.slow
+def test_training_without_strength_has_paints_loss_and_with_it_another(tmp_path: Path) -> None:
+    batch = {"steps": 1, "batch_size": 4, "micro_batch_size": 4}
+    losses = [
+        train(
+            "demo-opsd",
+            output_dir=tmp_path / str(i),
+            train={**batch, "method": method, "seed": 3},
+        )
+        .metrics["loss"]
+        .item()
+        for i, method in enumerate(["distillation", TEACHERS[0], TEACHERS[-1]])
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[2] > 1.1 * losses[0]
