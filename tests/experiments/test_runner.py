@@ -501,6 +501,10 @@ DEMO, LARGE = (read_recipe(find_recipe(name)) for name in ("demo-paint", "paint-
             {"one": DEMO, "two": replace(DEMO, model=replace(DEMO.model, dtype="bfloat16"))},
             r"^model\.dtype of two is 'bfloat16', and that of one 'float32'",
         ),
+        (
+            {"one": DEMO, "two": replace(DEMO, data=replace(DEMO.data, path="mine.jsonl"))},
+            r"^data\.path of two is 'mine\.jsonl', and that of one 'demo'",
+        ),
     ],
 )
 def test_experiment_incomparable_runs_are_refused(
@@ -532,7 +536,7 @@ def test_experiment_server_urls_do_not_count_as_other_setting(tmp_path: Path) ->
     before = replace(DEMO, rollout=replace(DEMO.rollout, engine="vllm", urls=("http://one:1",)))
     rollout = replace(before.rollout, urls=("http://two:1",))
     after = replace(before, rollout=rollout, train=replace(DEMO.train, steps=7))
-    new_run(to_table(before), tmp_path / "one/seed-0", "", {})
+    new_run(to_table(before), tmp_path / "one/seed-0", "", "", {})
     with pytest.raises(RunError, match=r"in another setting:\n  train\.steps: \d+ -> 7\nRepeat"):
         run_cells(tmp_path, after)
 

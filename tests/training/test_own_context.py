@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paint.config.run_folder import read_metrics
+from paint.config.run_folder import RunError, read_metrics, read_run_json
 from paint.config.schema import EvaluationConfig
 from paint.data.problems import DataError
 from paint.evaluation.run import resolve
@@ -46,6 +46,22 @@ def test_train_on_chats_without_answers_by_own_prompts(tmp_path: Path) -> None:
 
     policies = resolve(EvaluationConfig(), [str(tmp_path / "run")])[1]
     assert [policy.prompts for policy in policies] == [config.prompts] * 2
+
+
+def test_run_shared_text_is_told_from_the_problems(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.md"
+    rules.write_text("Be brief.")
+    own = changed("demo-paint", SMALL)
+    shared = changed("demo-paint", SMALL, {"context": {"source": "file", "file": str(rules)}})
+    for name, config in (("own", own), ("shared", shared)):
+        train(config, tmp_path / name)
+    of_own, of_shared = (read_run_json(tmp_path / name) for name in ("own", "shared"))
+    assert of_own["problems"] == of_shared["problems"]  # so the two can be compared
+    assert of_own["context"] != of_shared["context"]
+
+    rules.write_text("Be long.")
+    with pytest.raises(RunError, match=r"another text than .*rules\.md holds now"):
+        train(shared, tmp_path / "shared", resume=True)
 
 
 def test_train_on_function_of_ones_own_and_verified_peers(tmp_path: Path) -> None:

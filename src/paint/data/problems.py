@@ -163,12 +163,12 @@ def validate_rows(
         yield row, problem
 
 
-def problems_digest(problems: Sequence[Problem], context: str = "") -> str:
-    """Digest of the problems, their order and a context of all: 16 hexadecimal digits."""
+def problems_digest(problems: Sequence[Problem]) -> str:
+    """Digest of the problems and their order: 16 hexadecimal digits."""
     parts = [part for p in problems for part in (p.id, p.problem, p.solution, *p.answers)]
     others = [{k: v for k, v in p.fields.items() if k not in ROLES} for p in problems]
     parts += [json.dumps(fields, sort_keys=True, default=str) for fields in others if fields]
-    return digest(*parts, context)[:16]
+    return digest(*parts)[:16]
 
 
 def to_row(problem: Problem) -> dict[str, Any]:

@@ -323,7 +323,7 @@ def _evaluate(
 
 
 def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
-    """Check that all runs start from one base model, and return the run of that model."""
+    """Check that all runs have one base model and one data path; return the run of that model."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
             "an experiment is one process; for many GPUs, start vLLM servers and name them: "
@@ -337,12 +337,12 @@ def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
             raise ConfigError(
                 f"{run.name} names two recipes, or is reserved (base, evaluation); rename one"
             )
-        for key in ("path", "dtype"):
-            mine, first = getattr(run.config.model, key), getattr(runs[0].config.model, key)
+        for section, key in (("model", "path"), ("model", "dtype"), ("data", "path")):
+            mine, first = (getattr(getattr(r.config, section), key) for r in (run, runs[0]))
             if mine != first:
                 raise ConfigError(
-                    f"model.{key} of {run.name} is {mine!r}, and that of {names[0]} {first!r}; "
-                    f"runs of an experiment start from the same model"
+                    f"{section}.{key} of {run.name} is {mine!r}, and that of {names[0]} {first!r}; "
+                    f"runs of an experiment have the same model and problems"
                 )
 
     model = ModelConfig(path=runs[0].config.model.path, dtype=runs[0].config.model.dtype)

@@ -45,12 +45,15 @@ Table = Mapping[str, Mapping[str, Any]]
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 
 
-def new_run(table: Table, folder: Path, problems: str, model: Mapping[str, str]) -> None:
+def new_run(
+    table: Table, folder: Path, problems: str, context: str, model: Mapping[str, str]
+) -> None:
     """Create the run folder and write run.json.
 
     Args:
         table: the config.
         problems: digest of the training problems.
+        context: digest of the context that all problems share.
         model: digests of the trained model (``paint.models.weights.model_digests``).
 
     Raises:
@@ -66,9 +69,10 @@ def new_run(table: Table, folder: Path, problems: str, model: Mapping[str, str])
         )
 
     facts = {
-        "id": run_id(table, problems, *model.values()),
+        "id": run_id(table, problems, context, *model.values()),
         "config": table,
         "problems": problems,
+        "context": context,
         "model": dict(model),
         "versions": _versions(),
         "git": _git_revision(),
@@ -81,15 +85,20 @@ def new_run(table: Table, folder: Path, problems: str, model: Mapping[str, str])
 
 
 def validate_resume(
-    config: Config, folder: Path, problems: str, model: Mapping[str, str], display: Display
+    config: Config,
+    folder: Path,
+    problems: str,
+    context: str,
+    model: Mapping[str, str],
+    display: Display,
 ) -> None:
-    """Check that a run resumes with the config, model and problems that it was started with.
+    """Check that a run resumes with the config, model, problems and context of its start.
 
     Nothing is written. Other versions of libraries are noted, and are not an error.
 
     Raises:
-        RunError: a config value, the model or the problems differ; the number of steps is below
-            the run's; or a folder of the run is missing.
+        RunError: a config value, the model, the problems or the context differ; the number of steps
+            is below the run's; or a folder of the run is missing.
         CorruptFileError: run.json cannot be read.
     """
     before, facts = read_run(folder), read_run_json(folder)
@@ -100,6 +109,11 @@ def validate_resume(
         )
     if changes := fixed_differences(before, config):
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(changes))
+    if facts["context"] != context:
+        raise RunError(
+            f"{folder} was started with another text than {config.context.file} holds now; "
+            f"restore the file, or start a new run"
+        )
     for name, digest in model.items():
         if facts["model"][name] != digest:
             raise RunError(

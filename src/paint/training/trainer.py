@@ -39,7 +39,7 @@ from paint.core.distributed import (
     run_on_rank0,
 )
 from paint.core.errors import Interrupted, wrap_errors
-from paint.core.storage import lock_folder
+from paint.core.storage import digest, lock_folder
 from paint.data.contexts import Contexts
 from paint.data.problems import Problem, batch_indices, problems_digest, read_problems
 from paint.estimate.plan import Split, make_plan, require_fit, with_micro_batch
@@ -177,7 +177,7 @@ def train(
                 )
 
             def enter_run() -> None:
-                digests = problems_digest(problems, shared), model_digests(policy)
+                digests = problems_digest(problems), digest(shared), model_digests(policy)
                 if resume:
                     run_log.validate_resume(config, folder, *digests, display)
                 else:

@@ -117,8 +117,7 @@ def read_training_problems(
     except DataError as error:
         display.note(f"solutions are not shown: {error}")
         return []
-    shared = Contexts(config.context, problems).shared
-    if problems_digest(problems, shared) != read_run_json(run)["problems"]:
+    if problems_digest(problems) != read_run_json(run)["problems"]:
         display.note(
             f"solutions are not shown: {config.data.path} holds other problems than {run} was "
             f"trained on"
