@@ -153,6 +153,7 @@ LIGHT = [
     "paint",
     "paint.cli",
     "paint.config.recipe",
+    "paint.core.display",
     "paint.estimate.report",
     "paint.objective.masking",
     "paint.data.benchmarks",

@@ -14,20 +14,24 @@ from paint.core.storage import lock_folder
 def test_runs_lists_state_step_and_last_figures(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("whole", "busy", "cut"):
+    for name in ("whole", "busy", "demo/cut"):
         shutil.copytree(run, tmp_path / name)
-    shutil.rmtree(tmp_path / "cut/checkpoints/step-000003")
+    shutil.rmtree(tmp_path / "demo/cut/checkpoints/step-000003")
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "cut/metrics.jsonl").write_text("".join(lines[:2]))
+    (tmp_path / "demo/cut/metrics.jsonl").write_text("".join(lines[:2]))
     (tmp_path / "other").mkdir()
     with lock_folder(tmp_path / "busy"):
         assert main(["runs", str(tmp_path), "--json"]) == 0
     found = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     states = {name: (row["state"], row["step"], row["steps"]) for name, row in found.items()}
-    assert states == {"whole": ("done", 3, 3), "busy": ("running", 3, 3), "cut": ("stopped", 2, 3)}
+    assert states == {
+        "whole": ("done", 3, 3),
+        "busy": ("running", 3, 3),
+        "demo/cut": ("stopped", 2, 3),
+    }
     rows = read_metrics(run)
     assert found["whole"]["metrics"]["loss"] == rows[2]["loss"]
-    assert found["cut"]["metrics"]["loss"] == rows[1]["loss"]
+    assert found["demo/cut"]["metrics"]["loss"] == rows[1]["loss"]
     assert main(["runs", str(tmp_path)]) == 0
     assert "stopped   step 2/3" in capsys.readouterr().out
 

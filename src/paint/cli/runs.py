@@ -22,7 +22,7 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class Runs:
-    """List the runs of a folder: state, last step, last figures.
+    """List the runs in a folder and below it: state, last step, last figures.
 
     A run is running, done, or stopped (`paint resume` goes on).
 
@@ -30,7 +30,7 @@ class Runs:
     """
 
     folder: Annotated[Positional[Place], arg(metavar="FOLDER")] = Path("runs")
-    """Folder in which the runs are."""
+    """Folder above the runs."""
     json: bool = False
     """Print JSON, with the last value of every metric."""
 
@@ -40,7 +40,7 @@ class Runs:
 
         found = list_runs(self.folder)
         if not found:
-            raise RunError(f"{self.folder} holds no run; name the folder above the runs")
+            raise RunError(f"{self.folder} holds no run; name a folder above runs")
         if self.json:
             Terminal().print(json.dumps([asdict(status) for status in found], indent=2))
             return 0

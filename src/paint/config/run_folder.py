@@ -121,6 +121,7 @@ class RunStatus:
     """A run at a glance.
 
     Attributes:
+        name: its path below the folder that was listed.
         state: "running", "done", or "stopped".
         step, steps: steps done, and to do in all.
         changed: time of the last step, or of the start, in seconds since 1970.
@@ -136,16 +137,16 @@ class RunStatus:
 
 
 def list_runs(folder: Path) -> list[RunStatus]:
-    """List the runs of a folder, the last to change first.
+    """List the runs in a folder and below it, the last to change first.
 
     Raises:
         CorruptFileError, ConfigError: a run cannot be read.
     """
-    found = [_status(path.parent) for path in folder.glob("*/run.json")]
+    found = [_status(path.parent, folder) for path in folder.rglob("run.json")]
     return sorted(found, key=lambda status: -status.changed)
 
 
-def _status(folder: Path) -> RunStatus:
+def _status(folder: Path, above: Path) -> RunStatus:
     steps, history = read_run(folder).train.steps, folder / "metrics.jsonl"
     rows = read_metrics(folder) if history.exists() else []
     step = int(rows[-1]["step"]) if rows else 0
@@ -154,7 +155,8 @@ def _status(folder: Path) -> RunStatus:
     state = "running" if is_locked(folder) else "done" if is_done else "stopped"
     changed = (history if rows else folder / "run.json").stat().st_mtime
     metrics = {name: value for row in rows for name, value in row.items()}
-    return RunStatus(folder.name, state, step, steps, changed, metrics)
+    name = str(folder.relative_to(above))
+    return RunStatus(name, state, step, steps, changed, metrics)
 
 
 def read_history(folder: Path, steps: int) -> list[dict[str, float]]:

@@ -23,7 +23,6 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from paint.core.device import wait_for_device
 from paint.core.errors import is_output_unread, sanitize_for_terminal
 
 METRICS = {
@@ -280,6 +279,8 @@ class Clock:
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
         self.display.phase(phase)
+        from paint.core.device import wait_for_device  # imports torch, and `paint runs` need not
+
         began = time.perf_counter()
         yield
         wait_for_device()
