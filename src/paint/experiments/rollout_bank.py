@@ -158,7 +158,14 @@ def collect(
         )
         text = policy.decode(completion.ids)
         rollouts.append(Rollout(len(rollouts), problem, prompts[problem.id], completion, text))
-    items = [item_of(r.problem, r.text, truncated=r.completion.truncated) for r in rollouts]
+    items = [
+        item_of(
+            r.problem,
+            policy.transcript(r.prompt, r.completion.ids),
+            truncated=r.completion.truncated,
+        )
+        for r in rollouts
+    ]
     with find_grader(config.grading.grader, deadline=config.grading.deadline) as grader:
         grades = grader.grade(items)
     graded = [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
