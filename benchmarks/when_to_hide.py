@@ -42,9 +42,8 @@ from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy
 from paint.evaluation.intervals import Interval, compare_seeds
 from paint.experiments.advise import mean, slope_of
 from paint.experiments.eval_protocols import demo_protocol
-from paint.experiments.probe import first_problems
 from paint.experiments.report import BASE, COLOURS, FAINT, SHAPES, Report, by_run, publish, shares
-from paint.experiments.rollout_bank import collect, marks_of
+from paint.experiments.rollout_bank import collect, first_problems, marks_of
 from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.models.policy import Policy
 from paint.objective.detail import pull

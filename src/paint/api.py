@@ -424,7 +424,7 @@ def advise(
         samples: rollouts of each problem, at least 2.
         contexts: sources of contexts, as in ``context.source``.
         ratios: mask ratios of the contexts that can be masked, in [0, 1).
-        answers: first sample the teacher's own answers with each context, too.
+        answers: sample the teacher's own answers with each context, too.
 
     Raises:
         PaintError: the message has the cause and a hint.

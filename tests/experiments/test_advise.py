@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from paint.config.schema import ConfigError
+from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.storage import CorruptFileError
 from paint.data.contexts import Contexts
@@ -24,7 +24,14 @@ from paint.experiments.advise import (
     figures_of,
     overlap_auc,
 )
-from paint.experiments.rollout_bank import Bank, Marks, marks_of, score, summary_of
+from paint.experiments.rollout_bank import (
+    Bank,
+    Marks,
+    answer_is_visible,
+    marks_of,
+    score,
+    summary_of,
+)
 from paint.grading.base import Grade
 from paint.inference.engine import Completion
 from paint.models.policy import Policy
@@ -36,29 +43,35 @@ from runs import changed, rows_of
 DEMO = changed("demo-paint", {"rollout": {"max_new_tokens": 60}})
 
 
-def advised(folder: Path, **options: Any) -> dict[str, Any]:
+def advised(folder: Path, config: Config = DEMO, **options: Any) -> dict[str, Any]:
     few: dict[str, Any] = {"problems": 4, "samples": 2, "sources": ("solution", "other")}
-    return advise(DEMO, folder, **few | {"ratios": (0.0,)} | options)
+    return advise(config, folder, **few | {"ratios": (0.0,)} | options)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Advice of four problems, which was begun with fewer."""
+    """Advice of four problems, with the teacher's answers, which was begun with fewer."""
     folder = tmp_path_factory.mktemp("advice")
-    advised(folder, problems=1)
-    (folder / "SHA256SUMS").unlink()  # as a kill leaves it, with a line that is cut
-    with (folder / "rollouts.jsonl").open("a") as file:
-        file.write('{"problem_id": "cut')
-    advised(folder, problems=4)
+    advised(folder, problems=1, answers=True)
+    for each in (folder, folder / "answers"):
+        (each / "SHA256SUMS").unlink()  # as a kill leaves it, with a line that is cut
+        with (each / "rollouts.jsonl").open("a") as file:
+            file.write('{"problem_id": "cut')
+    advised(folder, problems=4, answers=True)
     return folder
 
 
 @pytest.mark.slow
 def test_advise_on_demo_shows_the_whole_solution(tmp_path: Path) -> None:
-    summary = advised(tmp_path, problems=40, samples=4)
+    summary = advised(tmp_path, problems=20, samples=4, answers=True)
     slopes = {name: found["slope"]["mean"] for name, found in summary["contexts"].items()}
     assert slopes["solution@0"] > slopes["recipe"] > slopes["other@0"]
     assert summary["advice"][0].startswith(f"train with {WHOLE}: ")
+    gains = {name: found["difference"] for name, found in summary["answers"].items()}
+    assert gains["solution@0"]["mean"] > gains["recipe"]["mean"] > gains["other@0"]["mean"]
+    assert gains["solution@0"]["low"] > 0.2
+    visible = {name: found["visible"] for name, found in summary["contexts"].items()}
+    assert visible["solution@0"] == 1 > visible["recipe"]
 
 
 def test_advise_summary_has_every_context(folder: Path) -> None:
@@ -82,6 +95,27 @@ def test_advise_page_draws_the_slopes_of_summary(folder: Path) -> None:
 def test_advise_interrupted_goes_on_with_stored_rollouts(folder: Path) -> None:
     rows = rows_of(folder / "rollouts.jsonl")
     assert len({(row["problem_id"], row["sample"]) for row in rows}) == len(rows) == 8
+    rows = rows_of(folder / "answers/rollouts.jsonl")
+    keys = {(row["context"], row["problem_id"], row["sample"]) for row in rows}
+    assert len(keys) == len(rows) == 3 * 8
+
+
+def test_advise_answers_are_of_the_prompts_that_training_shows(
+    folder: Path, policy: Policy, problems: list[Problem]
+) -> None:
+    by_id, accuracy = {p.id: p for p in problems}, dict[str, list[float]]()
+    for row in rows_of(folder / "answers/rollouts.jsonl"):
+        problem = by_id[row["problem_id"]]
+        if row["context"] == "solution@0":
+            whole = policy.teacher_prompt(problem, problem.solution, complete=True)
+            assert row["prompt_ids"] == whole
+        is_right = f"\\boxed{{{problem.answer}}}" in policy.decode(row["completion_ids"])
+        accuracy.setdefault(row["context"], []).append(is_right)
+    summary = json.loads((folder / "summary.json").read_text())
+    for name, found in summary["answers"].items():
+        assert found["avg_at_k"]["mean"] == pytest.approx(np.mean(accuracy[name]))
+        gain = found["avg_at_k"]["mean"] - summary["facts"]["accuracy"]["mean"]
+        assert found["difference"]["mean"] == pytest.approx(gain)
 
 
 def test_advise_changed_rollouts_are_refused(folder: Path, tmp_path: Path) -> None:
@@ -105,6 +139,8 @@ def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) 
     before = json.loads((folder / "summary.json").read_text())["contexts"]["solution@0"]
     for name, interval in summary["contexts"]["solution@0"].items():
         assert interval == pytest.approx(before[name])
+    with pytest.raises(ConfigError, match="leave out --answers"):
+        advised(tmp_path, config, answers=True)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +150,11 @@ def test_advise_on_stored_rollouts_finds_the_same(folder: Path, tmp_path: Path) 
         ({"samples": 1}, "samples must be at least 2"),
         ({"ratios": (0.5, 0.5)}, "distinct"),
         ({"ratios": (1.0,)}, r"in \[0, 1\)"),
+        ({"ratios": ()}, r"at least one, got \[\]"),
         ({"sources": ("other", "other")}, "each once"),
+        ({"sources": ()}, r"got \[\]"),
+        ({"config": changed("demo-paint", {"data": {"path": ""}})}, "data.path is not set"),
+        ({"config": changed("demo-paint", {"train": {"method": "sft"}})}, '"sft" has no teacher'),
     ],
 )
 def test_advise_invalid_arguments_are_refused(
@@ -213,10 +253,34 @@ def test_summary_of_rollout_is_that_of_its_tokens() -> None:
     assert summary_of(terms, Marks(kinds, departure=4))["confusion"] is None
 
 
+def test_answer_is_visible_in_any_spelling_as_whole_number() -> None:
+    def seen(answer: str, context: str, boxed: bool = True) -> bool:
+        solution = rf"So it is $\boxed{{{answer}}}$." if boxed else "So it is."
+        return answer_is_visible(
+            Problem("?", solution, answer if not boxed else "99", "1"), context
+        )
+
+    assert seen("12", "we get $x = 12$ ...(omitted)...")
+    assert not seen("12", "we get $x = 312$, or 12.5 ...(omitted)...")
+    assert seen(r"\dfrac{1}{2}", "a half, that is 1/2 ...(omitted)...")
+    assert not seen(r"\dfrac{1}{2}", "a half ...(omitted)...")
+    assert seen("12", "x = 12", boxed=False)
+    assert not seen("12", "x = 99")  # what the solution boxes, where it boxes something
+
+
 def test_figures_of_scores_slope_is_covariance_of_reward_and_pull() -> None:
     pulls = np.array([[1.0, 3.0, -2.0], [0.5, 0.5, 0.5]])
     rewards = np.array([[1.0, 0, 0], [1, 1, 0]])
-    ones = ("kl", "first_kl", "entropy_gap", "unclipped_mass", "clipped", "mask_ratio", "leak")
+    ones = (
+        "kl",
+        "first_kl",
+        "entropy_gap",
+        "unclipped_mass",
+        "clipped",
+        "mask_ratio",
+        "visible",
+        "leak",
+    )
     scores = [
         dict.fromkeys(ones, 1.0)
         | {"pull": pull, "tokens": 2, "confusion": None, "kinds": [1] * 5, "tenths": [0.1] * 10}
@@ -253,6 +317,7 @@ def of_slope(slope: float, **changes: Any) -> Figures:
         "kinds": np.zeros(5),
         "tenths": np.zeros(10),
         "masked": 0.3,
+        "visible": 0.0,
     }
     return Figures(**values | changes)
 

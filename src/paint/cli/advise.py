@@ -41,8 +41,8 @@ class Advise:
     context: tuple[str, ...] = ("solution", "other", "none", "answer")
     """Sources of contexts, beside the recipe's own: as context.source has them."""
     answers: bool = False
-    """First let the teacher answer under each context, too, as often as the student, and compare
-    the accuracies. That takes as many completions for every context."""
+    """Let the teacher answer under each context, too, as often as the student, and compare the
+    accuracies. That takes as many completions for every context."""
     folder: OptionalPlace = None
     """Folder of rollouts and tables; None: advice/RECIPE."""
     gpus: GpuOptions = ONE_PROCESS

@@ -1,8 +1,8 @@
 """Sample generation for evaluations: open the stores, open an engine, generate missing samples.
 
-`paint eval`, experiments and the probe list their tasks and call ``collect_samples``. Validation
-samples the policy in training through the engine of the training, on all ranks. It calls
-``open_task``, ``sample_seeds`` and ``sample_of`` itself.
+`paint eval` and experiments list their tasks and call ``collect_samples``. Validation samples the
+policy in training through the engine of the training, on all ranks. It calls ``open_task``,
+``sample_seeds`` and ``sample_of`` itself.
 """
 
 import json
@@ -45,7 +45,6 @@ class SamplingProtocol:
     thinking: bool
     sampling: Sampling
     seed: int = 0
-    shown: str | None = None  # the context that prompts add to the problem, for the record
 
 
 @dataclass(frozen=True)
@@ -213,7 +212,6 @@ def open_task(
         "adapter": None if is_full_model else identity,
         "end_ids": policy.end_ids,
         "thinking": protocol.thinking,
-        "shown": protocol.shown,
         **asdict(protocol.sampling),
         "seed": protocol.seed,
         "engine": engine,

@@ -10,7 +10,8 @@ towards the teacher p, token by token, along q^(1-a) p^a:
     dJ/da at a = 0   =   E[(R - mean R) sum_n (l_n - E_q l_n)],     l = log p - log q
 
 R is the verdict of a rollout, and the mean is over the other rollouts of its problem. It needs no
-answers of the teacher. Rollouts are stored as they come, and the same command goes on.
+answers of the teacher, but can sample them beside it. All completions are stored as they come, and
+the same command goes on.
 """
 
 import math
@@ -22,19 +23,27 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from paint.config.recipe import require_paths
 from paint.config.schema import Config, ConfigError, ContextConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
+from paint.core.errors import format_value
 from paint.core.storage import lock_folder
 from paint.data.contexts import CONTROLS, IN_FULL, Contexts
 from paint.data.problems import read_problems
 from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy
-from paint.evaluation.intervals import SHARE, Interval, bootstrap
-from paint.evaluation.metrics import auc
+from paint.evaluation.intervals import SHARE, Interval, bootstrap, compare
+from paint.evaluation.metrics import auc, avg_at_k
 from paint.evaluation.store import write_summary
 from paint.evaluation.tables import Chart, Sheet, markdown, print_sheets, write_tables
-from paint.experiments.probe import first_problems, probe, validate_arguments
-from paint.experiments.rollout_bank import Bank, Scores, collect, score
+from paint.experiments.rollout_bank import (
+    Bank,
+    Scores,
+    answer,
+    collect,
+    first_problems,
+    score,
+)
 from paint.grading.math.grader import MathGrade
 from paint.inference.resolve import resolve_evaluation
 from paint.objective.solution import KINDS
@@ -73,8 +82,7 @@ def advise(
         samples: rollouts of each problem, at least 2.
         sources: context sources (``context.source``); "other" is the control.
         ratios: masked shares in [0, 1) of the sources that are masked.
-        answers: first sample the teacher's own answers, too (paint.experiments.probe), in
-            ``folder``/answers.
+        answers: sample the teacher's own answers with each context, too, in ``folder``/answers.
 
     Returns:
         The content of summary.json.
@@ -84,20 +92,14 @@ def advise(
         FolderInUse: another process uses the folder.
     """
     validate_arguments(config, problems, samples, ratios, sources)
-    if samples < 2:
-        raise ConfigError("samples must be at least 2: rollouts of a problem are compared, got 1")
     require_one_process("paint advise")
-    if answers:
-        probe(
-            config,
-            folder / "answers",
-            problems=problems,
-            samples=samples,
-            ratios=ratios,
-            shown=sources,
-        )
     display = Display()
     rollout = config.rollout
+    if answers and rollout.engine_type.is_stored:
+        raise ConfigError(
+            'rollout.engine "stored" has no answers of the teacher; leave out --answers, or choose '
+            "an engine that samples"
+        )
     if not rollout.engine_type.is_stored:
         rollout = resolve_evaluation(rollout, display, is_full=False)
     config = replace(config, model=base_as_rank1_adapter(config.model), rollout=rollout)
@@ -117,7 +119,42 @@ def advise(
     with lock_folder(folder):
         bank = collect(policy, config, chosen, samples, folder, display)
         scores = score(policy, config, bank, contexts, display)
-        return report(folder, bank, scores, display)
+        found = (
+            answer(policy, config, bank, contexts, folder / "answers", display) if answers else {}
+        )
+        return report(folder, bank, scores, found, display)
+
+
+def validate_arguments(
+    config: Config, problems: int, samples: int, ratios: Sequence[float], sources: Sequence[str]
+) -> None:
+    """Reject a config without a teacher, and invalid counts, ratios and sources.
+
+    Raises:
+        ConfigError: naming the argument.
+    """
+    require_paths(config)
+    if problems < 1:
+        raise ConfigError(f"problems must be at least 1, got {problems}")
+    if samples < 2:
+        raise ConfigError(
+            f"samples must be at least 2: rollouts of a problem are compared, got {samples}"
+        )
+    names = {f"{ratio:g}" for ratio in ratios}
+    if not all(0 <= ratio < 1 for ratio in ratios) or len(names) < max(len(ratios), 1):
+        raise ConfigError(
+            "ratios must be distinct mask ratios in [0, 1), at least one, got "
+            f"{format_value(list(ratios))}"
+        )
+    if not sources or len(set(sources)) < len(sources):
+        raise ConfigError(
+            f"context must name context sources, each once, got {format_value(list(sources))}"
+        )
+    if not config.algorithm.needs_context:
+        raise ConfigError(
+            f"train.method {format_value(config.train.method)} has no teacher; pass "
+            f"--train.method distillation"
+        )
 
 
 def context_options(
@@ -154,6 +191,7 @@ class Figures:
         kinds: share of the divergence by kind of token, over all problems (KINDS).
         tenths: the same by tenth of the rollout.
         masked: mean masked share.
+        visible: share of the contexts that contain the answer (`answer_is_visible`).
     """
 
     slope: np.ndarray
@@ -167,6 +205,7 @@ class Figures:
     kinds: np.ndarray
     tenths: np.ndarray
     masked: float
+    visible: float
 
 
 def figures_of(scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "p k"]) -> Figures:
@@ -197,6 +236,7 @@ def figures_of(scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "
         kinds=np.sum([row["kinds"] for row in scores], axis=0) / total,
         tenths=np.sum([row["tenths"] for row in scores], axis=0) / total,
         masked=float(each("mask_ratio").mean()),
+        visible=float(each("visible").mean()),
     )
 
 
@@ -228,7 +268,9 @@ def overlap_auc(bank: Bank, overlaps: Float[np.ndarray, "p k"]) -> np.ndarray:
     return np.array(values)
 
 
-def report(folder: Path, bank: Bank, scores: Scores, display: Display) -> dict[str, Any]:
+def report(
+    folder: Path, bank: Bank, scores: Scores, answers: Mapping[str, Bank], display: Display
+) -> dict[str, Any]:
     """Print the tables and the advice, and write them; return the content of summary.json."""
     is_right = bank.rewards == 1
     figures = {name: figures_of(rows, bank.rewards) for name, rows in scores.items()}
@@ -249,10 +291,19 @@ def report(folder: Path, bank: Bank, scores: Scores, display: Display) -> dict[s
         _risks(figures),
         _where(figures),
     ]
+    if answers:
+        sheets.append(_answers(bank, answers, figures))
     advice = advise_on(facts, figures)
     summary = {
         "facts": {name: interval.table() for name, interval in facts.items()},
         "contexts": {name: _json(found) for name, found in figures.items()},
+        "answers": {
+            name: {
+                "avg_at_k": avg_at_k(told.rewards == 1).table(),
+                "difference": gain_of(told, bank).table(),
+            }
+            for name, told in answers.items()
+        },
         "advice": advice,
     }
     text = "\n".join(f"- {line}" for line in advice)
@@ -410,6 +461,34 @@ def _where(figures: Mapping[str, Figures]) -> Sheet:
     ]
     columns = ["", *KINDS, "first tenth", "last tenth"]
     return Sheet("Where the divergence is, in % of it", columns, rows)
+
+
+def _answers(bank: Bank, answers: Mapping[str, Bank], figures: Mapping[str, Figures]) -> Sheet:
+    rows = []
+    for name, told in {"student": bank, **answers}.items():
+        source, _, ratio = name.partition("@")
+        other = answers.get(f"other@{ratio}")
+        is_compared = other is not None and source != "other"
+        tokens = np.mean([len(row.completion.ids) for row in told.rollouts])
+        rows.append(
+            [
+                name,
+                avg_at_k(told.rewards == 1).points(),
+                gain_of(told, bank).points(sign=True) if name in answers else "",
+                gain_of(told, other).points(sign=True) if other and is_compared else "",
+                f"{tokens:,.0f}",
+                mean(told.share(lambda row: row.completion.truncated), SHARE).points(),
+                f"{100 * figures[name].visible:.1f}" if name in answers else "",
+            ]
+        )
+    columns = ["", f"Avg@{bank.samples}", "less the student's", "less another row's"]
+    columns += ["tokens an answer", "truncated", "answer visible"]
+    return Sheet("The teacher's own answers, in % with 95 % interval", columns, rows, is_main=True)
+
+
+def gain_of(bank: Bank, other: Bank) -> Interval:
+    """The accuracy of a bank less that of another one on the same problems."""
+    return compare([other.rewards == 1], [bank.rewards == 1]).difference
 
 
 def _points(values: np.ndarray) -> str:

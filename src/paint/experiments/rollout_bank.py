@@ -1,7 +1,7 @@
 """One bank of the student's rollouts, graded, and scored under several contexts of the teacher.
 
-Rollouts are stored as they come, so an interrupted collection goes on. ``rollouts.jsonl`` is a file
-that the engine "stored" reads.
+The teacher can answer under the same contexts, too. Completions are stored as they come, so an
+interrupted collection goes on. ``rollouts.jsonl`` is a file that the engine "stored" reads.
 """
 
 import json
@@ -29,7 +29,8 @@ from paint.core.storage import (
     write_sums,
 )
 from paint.data.contexts import Contexts
-from paint.data.problems import Problem, item_of
+from paint.data.problems import Problem, batch_indices, item_of
+from paint.grading.math.compare import boxed
 from paint.grading.registry import find_grader
 from paint.inference.engine import Completion, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
@@ -83,6 +84,27 @@ class Bank:
         ]
 
 
+@dataclass(frozen=True)
+class Request:
+    """A completion that is wanted, of the student or, with the name of a context, the teacher."""
+
+    problem: Problem
+    sample: int
+    prompt: list[int]
+    context: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What identifies it among the stored ones."""
+        return self.context, self.problem.id, self.sample
+
+
+def first_problems(problems: Sequence[Problem], count: int, seed: int) -> list[Problem]:
+    """The first ``count`` problems in training order; all if there are fewer."""
+    indices = batch_indices(len(problems), min(count, len(problems)), 0, seed)
+    return [problems[i] for i in indices]
+
+
 def collect(
     policy: Policy,
     config: Config,
@@ -91,7 +113,39 @@ def collect(
     folder: Path,
     display: Display,
 ) -> Bank:
-    """Sample the missing rollouts, store each as it comes, and grade all."""
+    """Sample the student's missing rollouts, store each as it comes, and grade all."""
+    prompts = {p.id: policy.student_prompt(p) for p in problems}
+    wanted = [Request(p, k, prompts[p.id]) for p in problems for k in range(samples)]
+    return Bank(_sample(policy, config, wanted, folder, display), samples)
+
+
+def answer(
+    policy: Policy,
+    config: Config,
+    bank: Bank,
+    contexts: Mapping[str, Contexts],
+    folder: Path,
+    display: Display,
+) -> dict[str, Bank]:
+    """Let the teacher answer under each context: once for each rollout, by its prompt and seed."""
+    wanted = [
+        Request(row.problem, row.row % bank.samples, prompt, name)
+        for name, of_problem in contexts.items()
+        for row, prompt in zip(
+            bank.rollouts, _prompts(policy, config, of_problem, bank, bank.rollouts)[0], strict=True
+        )
+    ]
+    answers, count = _sample(policy, config, wanted, folder, display), len(bank.rollouts)
+    return {
+        name: Bank(answers[i * count : (i + 1) * count], bank.samples)
+        for i, name in enumerate(contexts)
+    }
+
+
+def _sample(
+    policy: Policy, config: Config, wanted: Sequence[Request], folder: Path, display: Display
+) -> list[Rollout]:
+    """The completions that are wanted, graded; those that are not stored are sampled."""
     asked = {
         "model": model_digests(policy),
         "student_thinking": policy.student_thinking,
@@ -100,56 +154,58 @@ def collect(
         "stored": config.rollout.stored,
         **asdict(sampling_from(config.rollout)),
     }
+    folder.mkdir(parents=True, exist_ok=True)
     if (folder / SUMS).exists():
         verify_checksums(folder, ANEW)
     _require_same(folder, asked)
-    (folder / SUMS).unlink(missing_ok=True)  # absent until no rollout is missing
+    (folder / SUMS).unlink(missing_ok=True)  # absent until no completion is missing
     path = folder / ROLLOUTS
     path.touch()
     trim_partial_line(path)
-    prompts = {p.id: policy.student_prompt(p) for p in problems}
-    wanted = [(p, k) for p in problems for k in range(samples)]
-    stored = {
-        (row["problem_id"], row["sample"]): row
-        for row in read_growing_jsonl(path, ANEW)
-        if prompts.get(row["problem_id"]) == row["prompt_ids"]
-    }
-    missing = [row for row in wanted if (row[0].id, row[1]) not in stored]
+    prompts = {request.key: request.prompt for request in wanted}
+    stored: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for row in read_growing_jsonl(path, ANEW):
+        key = row.get("context", ""), row["problem_id"], row["sample"]
+        if prompts.get(key) == row["prompt_ids"]:
+            stored[key] = row
+    missing = [request for request in wanted if request.key not in stored]
     if missing:
         longest = max(map(len, prompts.values())) + config.rollout.max_new_tokens
         setup = EngineSetup(policy, config.model, config.rollout, folder, display, longest)
+        problems = list({request.problem.id: request.problem for request in wanted}.values())
         with (
             open_engine(setup, problems) as engine,
             display.counting("rollouts", len(wanted), len(wanted) - len(missing)) as counter,
         ):
 
             def add(index: int, completion: Completion) -> None:
-                problem, sample = missing[index]
+                request = missing[index]
                 row = {
-                    "problem_id": problem.id,
-                    "sample": sample,
-                    "prompt_ids": prompts[problem.id],
+                    **({"context": request.context} if request.context else {}),
+                    "problem_id": request.problem.id,
+                    "sample": request.sample,
+                    "prompt_ids": request.prompt,
                     "completion_ids": list(completion.ids),
                     "engine_log_probs": list(completion.log_probs),
                     "truncated": completion.truncated,
                     "source": completion.source,
                 }
                 append_jsonl(path, [row])
-                stored[problem.id, sample] = row
+                stored[request.key] = row
                 counter.add(len(completion.ids))
 
             engine.sync_weights()
             engine.stream(
-                [prompts[problem.id] for problem, _ in missing],
+                [request.prompt for request in missing],
                 sampling_from(config.rollout),
-                [derive_seed(config.train.seed, sample, problem.id) for problem, sample in missing],
+                [derive_seed(config.train.seed, r.sample, r.problem.id) for r in missing],
                 add,
             )
 
     write_sums(folder, [ASKED, ROLLOUTS])
     rollouts: list[Rollout] = []
-    for problem, sample in wanted:
-        row = stored[problem.id, sample]
+    for request in wanted:
+        row = stored[request.key]
         completion = Completion(
             tuple(row["completion_ids"]),
             tuple(row["engine_log_probs"]),
@@ -157,7 +213,7 @@ def collect(
             row["source"],
         )
         text = policy.decode(completion.ids)
-        rollouts.append(Rollout(len(rollouts), problem, prompts[problem.id], completion, text))
+        rollouts.append(Rollout(len(rollouts), request.problem, request.prompt, completion, text))
     items = [
         item_of(
             r.problem,
@@ -168,8 +224,7 @@ def collect(
     ]
     with find_grader(config.grading.grader, deadline=config.grading.deadline) as grader:
         grades = grader.grade(items)
-    graded = [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
-    return Bank(graded, samples)
+    return [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
 
 
 def _require_same(folder: Path, asked: Mapping[str, Any]) -> None:
@@ -278,15 +333,26 @@ def _states(
 def _prompts(
     policy: Policy, config: Config, contexts: Contexts, bank: Bank, rows: Sequence[Rollout]
 ) -> tuple[list[list[int]], list[dict[str, float]]]:
-    """The teacher's prompts of some rollouts, and their overlaps and masked shares."""
+    """The teacher's prompts of some rollouts; their overlaps, and what their contexts show."""
     prompts, measured = [], []
     for row in rows:
         seed = derive_seed(config.train.seed, 0, row.row)
         references = contexts.references(row.problem, seed, bank.peers(row.row))
         measured.append(contexts.measure(row.text, row.problem, references))
         shown = contexts.context(references, measured[-1]["mask_ratio"], seed)
+        measured[-1]["visible"] = answer_is_visible(row.problem, shown.text or "")
         prompts.append(policy.teacher_prompt(row.problem, shown.text, complete=shown.complete))
     return prompts, measured
+
+
+def answer_is_visible(problem: Problem, context: str) -> bool:
+    """Whether a context contains the solution's boxed answer, or the gold answer without a box.
+
+    The search ignores spelling and matches complete numbers and words (`anchors.contains`) at any
+    position, so a small number may match by chance.
+    """
+    answer = normalize(boxed(problem.solution) or problem.answer)
+    return answer != "" and contains(normalize(context), answer)
 
 
 @torch.no_grad()

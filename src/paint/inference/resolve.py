@@ -1,6 +1,6 @@
 """Resolution of ``rollout.engine = "auto"``, and of a GPU that a server shares with the trainer.
 
-``auto`` is resolved once, at the start of a training, an evaluation or a probe. A run's record has
+``auto`` is resolved once, at the start of a training, an evaluation or advice. A run's record has
 what it became, so a resumed run generates as it began.
 """
 
@@ -56,7 +56,7 @@ def resolve_training(config: Config, display: Display, ranks: int = 1) -> Config
 
 
 def resolve_evaluation(rollout: RolloutConfig, display: Display, *, is_full: bool) -> RolloutConfig:
-    """Resolve the engine of an evaluation or a probe, which trains nothing beside a server.
+    """Resolve the engine of an evaluation or advice, which trains nothing beside a server.
 
     Args:
         is_full: all weights were trained, which servers do not take.
