@@ -37,7 +37,6 @@ def test_gold_warnings_name_row_id_value_and_hint(
     assert f"warning: mine: {len(BROKEN)} of {len(GOOD + BROKEN)} gold answers" in text
     assert r"  row 8, id q6: '\\frac{1}{': it does not parse" in text
     assert "list further right answers (docs/how-to/own-data.md)" in text
-    assert "--overrides FILE" in text
     assert said([Problem("p", "", answer, answer) for answer in GOOD], capsys) == ""
 
 

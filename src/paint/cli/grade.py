@@ -27,9 +27,6 @@ class Grade:
     deadline: Seconds = 5.0
     """CPU seconds for a comparison of two answers, or a call of your function, in
     [0.01, 86400]."""
-    overrides: OptionalPlace = None
-    """JSONL file of manual verdicts, which replace the grader's: problem, sample, verdict (right or
-    wrong) and reason, and policy and benchmark where there are several."""
 
     def run(self) -> int:
         """Grade, and print the tables."""
@@ -39,12 +36,5 @@ class Grade:
         from paint.evaluation.grade import summarise_folders
 
         out = self.out or self.folders[0]
-        summarise_folders(
-            self.folders,
-            out,
-            Display(),
-            grader=self.grader,
-            deadline=self.deadline,
-            verdicts=self.overrides,
-        )
+        summarise_folders(self.folders, out, Display(), grader=self.grader, deadline=self.deadline)
         return 0

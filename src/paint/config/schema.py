@@ -789,9 +789,6 @@ class EvaluationConfig(Section):
     deadline: float = setting(5.0, *DEADLINE)
     """CPU seconds that a comparison of two answers, or a call of your function, may take, in
     [0.01, 86400] (ours)."""
-    overrides: str = ""
-    """JSONL file of manual verdicts, which replace the grader's: problem, sample, verdict (right or
-    wrong) and reason, and policy and benchmark if there are several."""
     rollout: RolloutConfig = field(
         default_factory=lambda: RolloutConfig(
             temperature=1.0, top_k=-1, max_new_tokens=38_912, batch_size=64, timeout=7200.0
@@ -803,7 +800,6 @@ class EvaluationConfig(Section):
         Section.__post_init__(self)
         require(self, "benchmarks", bool(self.benchmarks), "a list of problem sets", "paper: three")
         validate_path(self, "folder", 'default: "evals"')
-        validate_path(self, "overrides", "a JSONL file")
         note = "an evaluation has no training steps"
         require(self.rollout, "off_policy_steps", not self.rollout.off_policy_steps, "0", note)
         is_one, note = self.rollout.samples_per_problem == 1, "`--samples` is the number"

@@ -78,8 +78,7 @@ def name_unparsed(name: str, problems: Sequence[Problem], say: Callable[[str], o
                 f"warning: {name}: {len(unparsed)} of {count} gold answers do not parse; only "
                 f"the same text is graded right",
                 *lines,
-                "  Fix them, or list further right answers (docs/how-to/own-data.md). "
-                "After grading, --overrides FILE changes single grades (docs/how-to/evaluate.md).",
+                "  Fix them, or list further right answers (docs/how-to/own-data.md).",
             ]
         )
     )

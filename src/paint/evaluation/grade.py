@@ -23,7 +23,6 @@ from paint.core.storage import digest
 from paint.data.gold_answer_checks import gold_warnings
 from paint.data.problems import LABELS, Problem, item_of
 from paint.evaluation.metrics import GradedSamples
-from paint.evaluation.overrides import ManualLabels, apply_override, manual_labels
 from paint.evaluation.store import (
     Store,
     StoreError,
@@ -48,13 +47,8 @@ REPETITION_TAIL, REPETITION_WINDOW = 4_000, 40
 """Characters at the end of a text that are checked for repetition; length of an n-gram."""
 
 
-def grade(
-    store: Store, grader: Grader, display: Display, *, by_hand: ManualLabels | None = None
-) -> GradedSamples:
+def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
     """Grade all samples of a store and write the verdicts and votes to grades.jsonl.
-
-    Args:
-        by_hand: manual verdicts, which override the grader's.
 
     Raises:
         ConfigError: the grader is "none".
@@ -70,7 +64,6 @@ def grade(
         )
 
     problems = {problem.id: problem for problem in store.problems}
-    by_hand = by_hand or {}
     grades: dict[tuple[str, int], Grade] = {}
     lengths: dict[tuple[str, int], tuple[int, bool]] = {}
     repetitive: dict[tuple[str, int], bool] = {}
@@ -80,9 +73,9 @@ def grade(
             found = grader.grade(
                 [item_of(problems[s.problem], s.text, truncated=s.truncated) for s in chunk]
             )
-            for s, verdicts in zip(chunk, found, strict=True):
+            for s, verdict in zip(chunk, found, strict=True):
                 row = (s.problem, s.sample)
-                grades[row] = apply_override(verdicts, by_hand[row]) if row in by_hand else verdicts
+                grades[row] = verdict
                 lengths[row], repetitive[row] = (s.tokens, s.truncated), is_repetitive(s.text)
             count.to(len(grades))
 
@@ -96,7 +89,6 @@ def grade(
             "sample": row[1],
             **_verdict_columns(grades[row], vote),
             "looping": repetitive[row],
-            **({"by_hand": by_hand[row].reason} if row in by_hand else {}),
         }
         for row, vote in zip(rows, votes, strict=True)
     ]
@@ -129,11 +121,6 @@ def to_graded_samples(
     """
     k = store.settings["samples"]
     has_rewards = any("reward" in row for row in grades)
-    by_hand: dict[str, dict[str, int]] = {}
-    for row in grades:
-        if "by_hand" in row:
-            counts = by_hand.setdefault(row["by_hand"], {"right": 0, "wrong": 0})
-            counts["right" if row["strict"]["correct"] else "wrong"] += 1
 
     def table(values: Iterable[Any]) -> Any:
         return np.array(list(values)).reshape(-1, k)
@@ -153,7 +140,6 @@ def to_graded_samples(
         rewards=table(float(row["reward"]) for row in grades) if has_rewards else None,
         reasons=Counter(row["strict"]["reason"] for row in grades),
         failures=[(row["problem"], row["strict"]["reason"]) for row in grades if row.get("failed")],
-        overridden=dict(sorted(by_hand.items())),
         labels=_labels(store.problems),
         gold_warnings=() if has_rewards else gold_warnings(store.problems),
     )
@@ -166,7 +152,6 @@ def summarise(
     *,
     grader: str = "math",
     deadline: float = 5.0,
-    verdicts: Path | None = None,
 ) -> None:
     """Grade all stores, write summary.json and summary.md to ``folder``, and print the tables.
 
@@ -175,22 +160,16 @@ def summarise(
         grader: a name (paint.grading.registry).
         deadline: processor seconds that a comparison of two answers, or a call of a user's
             function, may take.
-        verdicts: a file of manual verdicts (paint.evaluation.overrides).
 
     Raises:
         StoreError: samples are missing, or two policies got different problems under one name.
-        DataError: as `manual_labels`.
     """
     names = policy_names([store.folder for store in stores])
-    places = {(names[store.folder], store.folder.name): store for store in stores}
-    texts = {place: (store.problems, store.settings["samples"]) for place, store in places.items()}
-    by_hand = manual_labels(verdicts, texts)
-
     by_policy: dict[str, dict[str, GradedSamples]] = {}
     with find_grader(grader, deadline=deadline) as opened:
-        for (policy, benchmark), store in places.items():
-            graded = grade(store, opened, display, by_hand=by_hand[policy, benchmark])
-            by_policy.setdefault(policy, {})[benchmark] = graded
+        for store in stores:
+            graded = by_policy.setdefault(names[store.folder], {})
+            graded[store.folder.name] = grade(store, opened, display)
 
     tables = sheets(by_policy)
     write_summary(folder, summary_json(by_policy), markdown(tables))
@@ -209,16 +188,15 @@ def summarise_folders(
     *,
     grader: str = "math",
     deadline: float = 5.0,
-    verdicts: Path | None = None,
 ) -> None:
     """Call ``summarise`` on all stores below some folders.
 
     Raises:
-        StoreError, DataError: as `stored_in` and `summarise`.
+        StoreError: as `stored_in` and `summarise`.
     """
     with ExitStack() as stack:
         stores = [stack.enter_context(reopen_store(path)) for path in stored_in(folders)]
-        summarise(stores, out, display, grader=grader, deadline=deadline, verdicts=verdicts)
+        summarise(stores, out, display, grader=grader, deadline=deadline)
 
 
 def stored_in(folders: Sequence[Path]) -> list[Path]:

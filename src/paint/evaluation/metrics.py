@@ -33,7 +33,6 @@ class GradedSamples:
     rewards: Float[np.ndarray, "p k"] | None = None
     reasons: Mapping[str, int] = field(default_factory=dict)  # counts of strict verdicts
     failures: Sequence[tuple[str, str]] = ()  # where the grader failed: problem and reason
-    overridden: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # by reason
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of each problem; "" if none
     gold_warnings: Sequence[GoldWarning] = ()
 

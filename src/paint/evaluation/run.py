@@ -30,7 +30,6 @@ from paint.evaluation.generate import (
     load_eval_policy,
 )
 from paint.evaluation.grade import summarise
-from paint.evaluation.overrides import manual_labels
 from paint.evaluation.store import COMPLETIONS
 from paint.grading.math.grader import MathGrader
 from paint.grading.registry import find_grader
@@ -94,10 +93,6 @@ def evaluate(
         )
 
     pairs = [(target, benchmark) for target in policies for benchmark in benchmarks]
-    verdicts = Path(evaluation.overrides) if evaluation.overrides else None
-    evaluations = {(t.name, b.name): (b.problems, evaluation.samples) for t, b in pairs}
-    manual_labels(verdicts, evaluations)  # report errors before anything is generated
-
     # A model named .. or a/.. is named after its folder; a lone dot has no name.
     path = Path(model.path)
     model_name = (path.resolve().name if path.name == ".." else path.name) or "model"
@@ -122,14 +117,7 @@ def evaluate(
         for t, b in pairs
     ]
     with collect_samples(policy, model, evaluation.rollout, tasks, folder, display) as stores:
-        summarise(
-            stores,
-            folder,
-            display,
-            grader=evaluation.grader,
-            deadline=evaluation.deadline,
-            verdicts=verdicts,
-        )
+        summarise(stores, folder, display, grader=evaluation.grader, deadline=evaluation.deadline)
     return folder
 
 

@@ -112,7 +112,6 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
         Sheet("Completions", ["", "", "tokens an answer", *texts], text_rows),
         _reasons(graded),
         _failures(graded),
-        _by_hand(graded),
         _gold_warnings(graded),
         *(_labelled(graded, label, k) for label in LABELS),
         _differences(graded, measure),
@@ -224,7 +223,6 @@ def summary_json(graded: ByPolicy) -> dict[str, Any]:
         "problems": of_each(lambda part: len(part.problems)),
         "reasons": of_each(lambda part: dict(part.reasons)),
         "grader_failures": of_each(lambda part: len(part.failures)),
-        "by_hand": of_each(lambda part: dict(part.overridden)),
         "labels": of_each(
             lambda part: {
                 label: {
@@ -274,16 +272,6 @@ def _failures(graded: ByPolicy) -> Sheet:
     ]
     columns = ["", "", "samples", "first problem", "reason"]
     return Sheet("Failures of the grader", columns, rows, is_main=True)
-
-
-def _by_hand(graded: ByPolicy) -> Sheet:
-    """Counts of manual verdicts, by reason."""
-    rows = [
-        [policy, name, reason, *(f"{counts[verdict]:,}" for verdict in ("right", "wrong"))]
-        for policy, name, part in _parts(graded)
-        for reason, counts in part.overridden.items()
-    ]
-    return Sheet("Manual verdicts", ["", "", "reason", "right", "wrong"], rows, is_main=True)
 
 
 def _gold_warnings(graded: ByPolicy) -> Sheet:
