@@ -28,6 +28,7 @@ NAMED += [f"demo-{method}" for method in METHODS]
 
 VARIANTS = [
     "paint-anchored",
+    "paint-answer",
     "paint-entropy-gap",
     "paint-on-correct",
     "paint-refreshed",

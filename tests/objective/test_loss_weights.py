@@ -63,10 +63,12 @@ def test_loss_factors_weigh_values_and_gradients(impl: Impl) -> None:
 
 
 @pytest.mark.parametrize("impl", ["reference", "chunked", "triton"])
-@pytest.mark.parametrize("name", ["entropy_gap", "extensions.late:late"])
+@pytest.mark.parametrize("name", ["entropy_gap", "answer", "extensions.late:late"])
 def test_loss_position_weights_match_weighted_formula(impl: Impl, name: str) -> None:
     """Beside Σ_i 1/(b |y_i|) Σ_n w_n D_n / mean w, without the first token; w held fixed."""
     lengths = [7, 3, 1, 0]
+    pieces = [b"So", b" ", b"\\boxed", b"{", b"42", b"}", b".", b"x", b"\\boxed{", b"7", b"y"]
+    is_answer = torch.tensor([0, 0, 1, 1, 1, 1, 0, 0, 1, 1, 0], dtype=torch.float64)
     generator = torch.Generator().manual_seed(1)
     student, teacher, head = (
         torch.randn(n, 6, generator=generator, dtype=torch.float64) for n in (11, 11, 40)
@@ -77,9 +79,10 @@ def test_loss_position_weights_match_weighted_formula(impl: Impl, name: str) -> 
     kl = (log_p.exp() * (log_p - log_q)).sum(-1)
     gap = ((log_p.exp() * log_p).sum(-1) - (log_q.exp() * log_q).sum(-1)).abs().detach()
     value = torch.zeros((), dtype=torch.float64)
-    for losses, gaps in zip(kl.split(lengths), gap.split(lengths), strict=True):
+    late = torch.cat([(torch.arange(n) >= n // 2).double() for n in lengths])
+    by_name = {"entropy_gap": gap, "answer": is_answer, "extensions.late:late": late}
+    for losses, weights in zip(kl.split(lengths), by_name[name].split(lengths), strict=True):
         n = len(losses)
-        weights = gaps if name == "entropy_gap" else (torch.arange(n) >= n // 2).double()
         if n > 1:
             value = value + (weights * losses)[1:].sum() / weights[1:].sum().clamp(min=1e-9) / 4
     expected = value, *torch.autograd.grad(value, inputs)
@@ -92,7 +95,7 @@ def test_loss_position_weights_match_weighted_formula(impl: Impl, name: str) -> 
         skip_tokens=1,
         impl=impl,
     )
-    loss = loss_from_hidden(student, teacher, head, lengths, options, chunk_tokens=4)
+    loss = loss_from_hidden(student, teacher, head, lengths, options, pieces=pieces, chunk_tokens=4)
     found = loss.value, *torch.autograd.grad(loss.value, inputs)
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
@@ -108,8 +111,10 @@ def test_position_factors_of_equal_views_are_zero_and_multiply_others() -> None:
     assert position_factors(stats, [2, 2], ObjectiveConfig()) is None
 
 
-def test_position_weights_unknown_are_refused() -> None:
-    with pytest.raises(ConfigError, match="uniform, entropy_gap, or module:name"):
+def test_position_weights_unknown_or_without_pieces_are_refused() -> None:
+    with pytest.raises(ConfigError, match="uniform, entropy_gap, answer, or module:name"):
         ObjectiveConfig(position_weights="gap")
+    with pytest.raises(ConfigError, match="answer needs pieces"):
+        paint_loss(torch.zeros(1, 4), torch.zeros(1, 4), [1], position_weights="answer")
     with pytest.raises(ConfigError, match="not a function"):
         ObjectiveConfig(position_weights=f"{__name__}:LENGTHS")

@@ -45,6 +45,13 @@ def test_train_wrong_weight_zero_learns_from_correct_completions(tmp_path: Path)
     assert metrics["gradient_norm"] != plain["gradient_norm"]
 
 
+def test_train_answer_weights_learn_from_boxes_alone(tmp_path: Path) -> None:
+    config = changed("demo-paint", SMALL, {"objective": {"position_weights": "answer"}})
+    train(config, tmp_path / "run")
+    is_boxed = ["\\boxed{" in row["text"] for row in stored(tmp_path / "run")]
+    assert [row["loss"] != 0 for row in stored(tmp_path / "run")] == is_boxed
+
+
 def test_train_step_without_weight_updates_nothing_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

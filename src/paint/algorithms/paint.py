@@ -27,7 +27,7 @@ from paint.training.train_step import (
     update,
     verified_peers,
 )
-from paint.training.weighting import token_factors, weigh_by_verdict
+from paint.training.weighting import token_factors, token_pieces, weigh_by_verdict
 
 
 def paint_step(
@@ -159,6 +159,7 @@ def score_rollouts(
         config.objective.resolve(config.rollout.temperature),
         tokens=completion_ids(rollouts, student_hidden.device),
         factors=token_factors(rollouts, student_hidden.device),
+        pieces=token_pieces(setup, rollouts),
         teacher_lm_head=setup.teacher.lm_head,
     )
     return loss.value, {"loss": loss.per_token, **loss.stats}

@@ -95,16 +95,17 @@ def fused_paint_loss(
     position_weights: str = "uniform",
     tokens: Int[Tensor, "n"] | None = None,
     factors: Float[Tensor, "n"] | None = None,
+    pieces: Sequence[bytes] | None = None,
     teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
     impl: Impl = "auto",
     chunk_tokens: int | None = None,
 ) -> Loss:
     """Compute paint_loss of lm_head(student_hidden), lm_head(teacher_hidden), chunk by chunk.
 
-    The options, factors, value, per-token values and statistics are those of paint_loss (paper: Eq.
-    main_loss, Algorithm adaptive_opsd). The gradient reaches student_hidden, and the head if it is
-    trained; the teacher gets none. teacher_lm_head is a separate head for the teacher, if its head
-    is not the trained one.
+    The options, factors, pieces, value, per-token values and statistics are those of paint_loss
+    (paper: Eq. main_loss, Algorithm adaptive_opsd). The gradient reaches student_hidden, and the
+    head if it is trained; the teacher gets none. teacher_lm_head is a separate head for the
+    teacher, if its head is not the trained one.
 
     impl: reference holds all logits; chunked is plain torch; triton needs a GPU (or Triton's
     interpreter); auto is triton on a GPU where the kernels can be built, and chunked elsewhere.
@@ -136,6 +137,7 @@ def fused_paint_loss(
         options,
         tokens=tokens,
         factors=factors,
+        pieces=pieces,
         teacher_lm_head=teacher_lm_head,
         chunk_tokens=chunk_tokens,
     )
@@ -150,6 +152,7 @@ def loss_from_hidden(
     *,
     tokens: Int[Tensor, "n"] | None = None,
     factors: Float[Tensor, "n"] | None = None,
+    pieces: Sequence[bytes] | None = None,
     teacher_lm_head: nn.Linear | Float[Tensor, "v h"] | None = None,
     chunk_tokens: int | None = None,
 ) -> Loss:
@@ -176,7 +179,7 @@ def loss_from_hidden(
             for hidden, (w, b) in ((student_hidden, head), (teacher_hidden, teacher_head))
         )
         return loss.loss_from_logits(
-            student_logits, teacher_logits, lengths, options, tokens, factors
+            student_logits, teacher_logits, lengths, options, tokens, factors, pieces
         )
 
     hidden, heads = (student_hidden, teacher_hidden), (head, teacher_head)
@@ -185,7 +188,7 @@ def loss_from_hidden(
         # two products a token, which keeps the memory of a chunk and a trained head's gradient.
         with torch.no_grad():
             measured = _visit_chunks(hidden, heads, lengths, tokens, None, chunk_tokens, options)
-        factors = position_factors(measured.stats, lengths, options, factors)
+        factors = position_factors(measured.stats, lengths, options, factors, pieces)
     return _visit_chunks(hidden, heads, lengths, tokens, factors, chunk_tokens, options)
 
 

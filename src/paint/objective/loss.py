@@ -205,6 +205,7 @@ def paint_loss(
     position_weights: str = "uniform",
     tokens: Int[Tensor, "n"] | None = None,
     factors: Float[Tensor, "n"] | None = None,
+    pieces: Sequence[bytes] | None = None,
 ) -> Loss:
     """PAINT loss of a batch of completions (paper: Eq. main_loss, Algorithm adaptive_opsd).
 
@@ -218,7 +219,8 @@ def paint_loss(
     not through target or selection. Half precision is computed in float32. The first skip_tokens of
     a completion have weight 0 and are not selected; their stats are computed. Passing the sampled
     tokens adds their log-probabilities to the stats. factors multiply the loss of each token, and
-    nothing else; None: 1. position_weights names further factors (paint.objective.weights).
+    nothing else; None: 1. position_weights names further factors (paint.objective.weights), which
+    may depend on pieces, the bytes of each token.
 
     D is one of divergence or, with divergence sampled_token, a policy gradient on the sampled
     tokens ŷ_n (paper: appendix 'Training Algorithm', which names 'sampled-token objectives' and
@@ -244,7 +246,9 @@ def paint_loss(
         skip_tokens=skip_tokens,
         position_weights=position_weights,
     )
-    return loss_from_logits(student_logits, teacher_logits, lengths, options, tokens, factors)
+    return loss_from_logits(
+        student_logits, teacher_logits, lengths, options, tokens, factors, pieces
+    )
 
 
 def loss_from_logits(
@@ -254,6 +258,7 @@ def loss_from_logits(
     options: ObjectiveConfig,
     tokens: Int[Tensor, "n"] | None = None,
     factors: Float[Tensor, "n"] | None = None,
+    pieces: Sequence[bytes] | None = None,
 ) -> Loss:
     """paint_loss with its options as an ObjectiveConfig with a numerical temperature."""
     vocabulary, teacher_vocabulary = student_logits.shape[-1], teacher_logits.shape[-1]
@@ -293,7 +298,7 @@ def loss_from_logits(
         if tokens is not None:
             stats["student_log_prob"] = token_log_probs(student_logits, tokens)
             stats["teacher_log_prob"] = token_log_probs(teacher_logits, tokens)
-        factors = position_factors(stats, lengths, options, factors)
+        factors = position_factors(stats, lengths, options, factors, pieces)
 
     if factors is not None:
         per_token = per_token * factors

@@ -62,8 +62,9 @@ class ObjectiveConfig(Section):
     (ours; paper: verdicts are not used)."""
     position_weights: str = "uniform"
     """Weights of the tokens of a completion: uniform, entropy_gap (how much the teacher's entropy
-    differs from the student's), or module:name for a function of your own
-    (paint.objective.weights). All but uniform compute the logits twice (ours; paper: uniform)."""
+    differs from the student's), answer (those of the last box alone), or module:name for a function
+    of your own (paint.objective.weights). All but uniform compute the logits twice (ours; paper:
+    uniform)."""
     impl: Impl = "auto"
     """What computes the loss (paint.objective.fused): auto takes triton on a GPU where its kernels
     can be built (a C compiler and Python's headers are needed) and chunked elsewhere; reference

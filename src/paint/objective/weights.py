@@ -1,10 +1,11 @@
-"""Weights in the distillation loss: of completions by their verdicts, of tokens by their figures.
+"""Weights in the distillation loss: of completions by their verdicts, of tokens by what they are.
 
 Weights are factors of the loss of a token. Their mean is 1, over a step by verdict and over each
 completion by position, so that the loss is the weighted mean Σ w D / Σ w.
 
-A weight of tokens is a function of the statistics of one completion (paint.objective.loss.Loss),
-tensors of n values each, that returns n weights of at least 0. One of your own:
+A weight of tokens is a function of one completion that returns n weights of at least 0. It gets
+the statistics (paint.objective.loss.Loss), tensors of n values each, and "pieces", the bytes of
+each token. One of your own:
 
     # mine.py
     def surprise(stats):
@@ -16,10 +17,12 @@ This module does not import torch, because settings are validated with it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from paint.core.errors import ConfigError
 from paint.core.plugins import load_object
+from paint.objective.solution import KINDS, kinds_of_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,15 +31,29 @@ if TYPE_CHECKING:
 else:
     Tensor = ObjectiveConfig = Any
 
-PositionWeights = Callable[[Mapping[str, Tensor]], Tensor]
+PositionWeights = Callable[[Mapping[str, Any]], Tensor]
 
 
-def entropy_gap(stats: Mapping[str, Tensor]) -> Tensor:
+def entropy_gap(stats: Mapping[str, Any]) -> Tensor:
     """|H_T − H_S|: the tokens of which one view is surer than the other."""
-    return (stats["teacher_entropy"] - stats["student_entropy"]).abs()
+    gap: Tensor = (stats["teacher_entropy"] - stats["student_entropy"]).abs()
+    return gap
 
 
-POSITION_WEIGHTS: dict[str, PositionWeights | None] = {"uniform": None, "entropy_gap": entropy_gap}
+def answer(stats: Mapping[str, Any]) -> Tensor:
+    """1 at the tokens of the last box, and 0 elsewhere. Raises ConfigError without pieces."""
+    if "pieces" not in stats:
+        raise ConfigError("position_weights answer needs pieces, the bytes of each token")
+    is_answer = [KINDS[kind] == "answer" for kind in kinds_of_tokens(stats["pieces"])]
+    weights: Tensor = stats["kl"].new_tensor(is_answer)
+    return weights
+
+
+POSITION_WEIGHTS: dict[str, PositionWeights | None] = {
+    "uniform": None,
+    "entropy_gap": entropy_gap,
+    "answer": answer,
+}
 
 
 def find_position_weights(name: str) -> PositionWeights | None:
@@ -58,6 +75,7 @@ def position_factors(
     lengths: Sequence[int],
     options: ObjectiveConfig,
     factors: Tensor | None = None,
+    pieces: Sequence[bytes] | None = None,
 ) -> Tensor | None:
     """Factor of each token's loss (n): its weight over the mean of its completion's weights.
 
@@ -68,12 +86,14 @@ def position_factors(
     weights = find_position_weights(options.position_weights)
     if weights is None:
         return factors
+    columns: dict[str, Any] = dict(stats) | ({} if pieces is None else {"pieces": pieces})
     by_position = next(iter(stats.values())).new_zeros(sum(lengths))
-    columns = [values.split(list(lengths)) for values in stats.values()]
-    for part, *of_completion in zip(by_position.split(list(lengths)), *columns, strict=True):
-        found = weights(dict(zip(stats, of_completion, strict=True)))[options.skip_tokens :]
+    for end, length in zip(accumulate(lengths), lengths, strict=True):
+        span = slice(end - length, end)
+        found = weights({name: values[span] for name, values in columns.items()})
+        found = found[options.skip_tokens :]
         if found.any():
-            part[options.skip_tokens :] = found / found.mean()
+            by_position[span][options.skip_tokens :] = found / found.mean()
     return by_position if factors is None else by_position * factors
 
 

@@ -1,4 +1,4 @@
-"""Weights of completions in the distillation loss, by their verdicts (paint.objective.weights)."""
+"""Weights of completions and tokens in the distillation loss (paint.objective.weights)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +9,7 @@ from torch import Tensor
 from paint.core.distributed import all_gather_objects
 from paint.objective.weights import verdict_weights
 from paint.training.rollouts import Rollout
+from paint.training.token_log import token_bytes
 from paint.training.train_step import Setup, grade_rollouts
 
 
@@ -37,3 +38,10 @@ def token_factors(rollouts: Sequence[Rollout], device: torch.device) -> Tensor |
     return weights.repeat_interleave(
         torch.tensor([len(r.completion.ids) for r in rollouts], device=device)
     )
+
+
+def token_pieces(setup: Setup, rollouts: Sequence[Rollout]) -> list[bytes] | None:
+    """Bytes of all completions' tokens, for weights of tokens; None where all weigh the same."""
+    if setup.config.objective.position_weights == "uniform":
+        return None
+    return token_bytes(setup.policy.tokenizer, [i for r in rollouts for i in r.completion.ids])
