@@ -29,6 +29,7 @@ NAMED += [f"demo-{method}" for method in METHODS]
 VARIANTS = [
     "paint-anchored",
     "paint-answer",
+    "paint-by-verdict",
     "paint-entropy-gap",
     "paint-on-correct",
     "paint-refreshed",

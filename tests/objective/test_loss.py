@@ -675,7 +675,8 @@ def test_loss_signature_defaults_match_objective_config() -> None:
         parameters = inspect.signature(loss).parameters
         shared = [name for name in parameters if name in record]
         # The reference has one impl, and a verdict is not the loss's to know.
-        assert record.keys() - shared <= {"impl", "correct_weight", "wrong_weight"}
+        by_verdict = {"correct_weight", "wrong_weight", "wrong_divergence"}
+        assert record.keys() - shared <= {"impl", *by_verdict}
         assert {name: parameters[name].default for name in shared} == {n: record[n] for n in shared}
     defaults = inspect.signature(clipped_divergence).parameters
     assert all(

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
+from paint.training import train_step
 from paint.training.rollouts import Rollout
 from paint.training.train_step import Setup
 from paint.training.trainer import train
@@ -22,7 +24,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def small(**objective: float) -> Config:
+def small(**objective: Any) -> Config:
     return changed("demo-paint", SMALL, {"objective": objective})
 
 
@@ -43,6 +45,42 @@ def test_train_wrong_weight_zero_learns_from_correct_completions(tmp_path: Path)
     (plain,) = read_metrics(tmp_path / "all")
     assert metrics["kl"] == plain["kl"]
     assert metrics["gradient_norm"] != plain["gradient_norm"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("impl", ["reference", "chunked"])
+def test_train_wrong_divergence_joins_losses_and_gradients_of_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, impl: str
+) -> None:
+    gradients: list[torch.Tensor] = []
+
+    def update(setup: Setup, step_index: int) -> float:
+        found = [p.grad.flatten() for p in setup.policy.trainable if p.grad is not None]
+        gradients.append(torch.cat(found).clone())
+        return train_step.update(setup, step_index)
+
+    monkeypatch.setattr("paint.algorithms.paint.update", update)
+    cases: dict[str, dict[str, Any]] = {
+        "both": {"wrong_divergence": "reverse_kl"},
+        "correct": {"wrong_weight": 0.0},
+        "wrong": {"divergence": "reverse_kl", "correct_weight": 0.0},
+    }
+    for name, objective in cases.items():
+        train(
+            changed("demo-paint", SMALL, {"objective": {**objective, "impl": impl}}),
+            tmp_path / name,
+        )
+
+    rows = {name: stored(tmp_path / name) for name in cases}
+    verdicts = [row["correct"] for row in rows["both"]]
+    assert 0 < sum(verdicts) < len(verdicts)
+    for is_correct, *figures in zip(verdicts, *rows.values(), strict=True):
+        weighed = figures[1 if is_correct else 2]
+        expected = weighed["loss"] / weighed["loss_weight"]
+        assert figures[0]["loss"] == pytest.approx(expected, rel=1e-4, abs=1e-7)
+    share = sum(verdicts) / len(verdicts)
+    both, correct, wrong = gradients
+    torch.testing.assert_close(both, share * correct + (1 - share) * wrong, rtol=1e-4, atol=1e-6)
 
 
 def test_train_answer_weights_learn_from_boxes_alone(tmp_path: Path) -> None:
@@ -82,8 +120,17 @@ def test_config_verdict_weights_need_gold_answers_of_graders_that_compare() -> N
         assert ("answer" in config.needed_fields) == needs
 
 
+def test_config_wrong_divergence_sampled_or_unknown_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"wrong_divergence must be forward_kl.*sampled_token"):
+        small(wrong_divergence="sampled_token")
+    with pytest.raises(ConfigError, match=r"objective\.wrong_divergence.*forward_kl"):
+        small(wrong_divergence="kl")
+
+
 def test_config_verdict_weights_without_grades_or_teacher_are_refused() -> None:
     with pytest.raises(ConfigError, match="wrong_weight, which needs grades"):
         changed("demo-paint", {"objective": {"wrong_weight": 0}, "grading": {"grader": "none"}})
     with pytest.raises(ConfigError, match=r"wrong_weight must be 1.*distillation"):
         changed("demo-sft", {"objective": {"wrong_weight": 0.0}})
+    with pytest.raises(ConfigError, match=r"wrong_divergence must be.*distillation"):
+        changed("demo-sft", {"objective": {"wrong_divergence": "jsd"}})

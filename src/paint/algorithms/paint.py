@@ -27,7 +27,7 @@ from paint.training.train_step import (
     update,
     verified_peers,
 )
-from paint.training.weighting import token_factors, token_pieces, weigh_by_verdict
+from paint.training.weighting import loss_options, token_factors, token_pieces, weigh_by_verdict
 
 
 def paint_step(
@@ -142,7 +142,7 @@ def score_rollouts(
 
     Source: section 'Sparse Teacher Energy Interpolation', Eq. main_loss.
     """
-    policy, config = setup.policy, setup.config
+    policy = setup.policy
     completions = [rollout.completion.ids for rollout in rollouts]
 
     prompts = [rollout.prompt for rollout in rollouts]
@@ -156,7 +156,7 @@ def score_rollouts(
         teacher_hidden,
         policy.lm_head,
         completion_lengths(rollouts),
-        config.objective.resolve(config.rollout.temperature),
+        loss_options(setup, rollouts),
         tokens=completion_ids(rollouts, student_hidden.device),
         factors=token_factors(rollouts, student_hidden.device),
         pieces=token_pieces(setup, rollouts),

@@ -690,6 +690,11 @@ class Config:
         return find_divergence(self.objective.divergence)
 
     @property
+    def divergences(self) -> set[str]:
+        """The names of the divergences of correct and of wrong completions."""
+        return {self.objective.of_verdict(is_correct).divergence for is_correct in (True, False)}
+
+    @property
     def _tokens_carry_gradient(self) -> bool:
         return self.algorithm.uses_policy_gradient or self.divergence.is_sampled
 
@@ -715,6 +720,8 @@ class Config:
             return f"train.method {format_value(self.train.method)}"
         if self.rollout.keep != "all":
             return f"rollout.keep {format_value(self.rollout.keep)}"
+        if self.objective.wrong_divergence:
+            return f"objective.wrong_divergence {format_value(self.objective.wrong_divergence)}"
         return "objective.correct_weight and wrong_weight" if self.objective.uses_verdicts else ""
 
     @property
@@ -748,6 +755,7 @@ class Config:
             ("context.source", " ".join(self.context.source), "solution"),
             ("context.wording", self.context.wording, "as_shown"),
             ("objective.divergence", self.objective.divergence, "forward_kl"),
+            ("objective.wrong_divergence", self.objective.wrong_divergence, ""),
             ("objective.correct_weight", self.objective.correct_weight, 1.0),
             ("objective.wrong_weight", self.objective.wrong_weight, 1.0),
             ("objective.position_weights", self.objective.position_weights, "uniform"),

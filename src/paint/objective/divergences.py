@@ -115,17 +115,21 @@ SAMPLED_TOKEN = Divergence(
 DIVERGENCES = {d.name: d for d in (FORWARD_KL, REVERSE_KL, JSD, SAMPLED_TOKEN)}
 
 
-def find_divergence(name: str) -> Divergence:
+def find_divergence(name: str, setting: str = "objective.divergence") -> Divergence:
     """Look up a divergence by name; "module:name" imports one from outside of the package.
+
+    Args:
+        name: the value of a setting.
+        setting: the setting, for messages.
 
     Raises:
         ConfigError: no divergence has this name.
     """
     if known := DIVERGENCES.get(name):
         return known
-    found = load_object(name, "objective.divergence", DIVERGENCES)
+    found = load_object(name, setting, DIVERGENCES)
     if not isinstance(found, Divergence):
-        raise ConfigError(f"objective.divergence is {name}, which is not a paint.Divergence")
+        raise ConfigError(f"{setting} is {name}, which is not a paint.Divergence")
     return found
 
 

@@ -60,6 +60,9 @@ class ObjectiveConfig(Section):
     wrong_weight: float = setting(1.0, NOT_NEGATIVE, "default: 1")
     """Weight of all other completions, at least 0: with 0, only correct ones are learned from
     (ours; paper: verdicts are not used)."""
+    wrong_divergence: str = ""
+    """Divergence of completions that the grader does not accept; empty: that of all. Any but
+    sampled_token (ours; paper: verdicts are not used)."""
     position_weights: str = "uniform"
     """Weights of the tokens of a completion: uniform, entropy_gap (how much the teacher's entropy
     differs from the student's), answer (those of the last box alone), or module:name for a function
@@ -79,6 +82,10 @@ class ObjectiveConfig(Section):
             require(self, key, is_known, f"one of {', '.join(choices)}", f"default: {choices[0]}")
 
         find_position_weights(self.position_weights)
+        if self.wrong_divergence:
+            for_wrong = find_divergence(self.wrong_divergence, "objective.wrong_divergence")
+            exact = "forward_kl, reverse_kl, jsd or module:name"
+            require(self, "wrong_divergence", not for_wrong.is_sampled, exact, "empty: that of all")
         divergence = find_divergence(self.divergence)
         is_clippable = self.clip_mode == "none" or not divergence.is_sampled
         why_none = "a clip would take the gradient from the tokens that the teacher disfavours most"
@@ -99,8 +106,14 @@ class ObjectiveConfig(Section):
 
     @property
     def uses_verdicts(self) -> bool:
-        """Whether the weight of a completion depends on its verdict."""
-        return self.correct_weight != 1 or self.wrong_weight != 1
+        """Whether the loss of a completion depends on its verdict."""
+        return self.correct_weight != 1 or self.wrong_weight != 1 or bool(self.wrong_divergence)
+
+    def of_verdict(self, is_correct: bool | None) -> "ObjectiveConfig":
+        """The options of the completions with this verdict."""
+        if is_correct or not self.wrong_divergence:
+            return self
+        return replace(self, divergence=self.wrong_divergence)
 
     @property
     def loss_temperature(self) -> float:

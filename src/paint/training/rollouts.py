@@ -62,6 +62,11 @@ class Rollout:
     grade: Grade | None = None
     kept: bool = True
 
+    @property
+    def is_correct(self) -> bool:
+        """Whether the grader accepts the completion; False without a grade."""
+        return self.grade is not None and self.grade.correct
+
 
 @dataclass(frozen=True)
 class ScoredRollout:
@@ -80,7 +85,7 @@ def kept_rows(rollouts: Sequence[Rollout], keep: str, samples: int) -> set[int]:
     Args:
         rollouts: graded, of all ranks; each problem has ``samples`` neighbouring rows.
     """
-    correct = [r for r in rollouts if r.grade and r.grade.correct]
+    correct = [r for r in rollouts if r.is_correct]
     match keep:
         case "correct":
             kept = correct

@@ -198,7 +198,11 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     counts = torch.tensor(loss_counts(rollouts, options), device=setup.accelerator.device)
     total = setup.accelerator.reduce(counts, "sum").tolist()  # over all ranks
 
-    micros = list(micro_batches(rollouts, config.train, setup.policy.packed))
+    micros = [
+        micro
+        for group in by_divergence(rollouts, options)
+        for micro in micro_batches(group, config.train, setup.policy.packed)
+    ]
     missing = passes_missing(setup.accelerator, setup.policy.base, len(micros))
     for micro in micros:
         loss, values = score(micro)
@@ -220,6 +224,15 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     for _ in range(missing):  # sharded layers: every rank takes part in every pass
         setup.accelerator.backward(0 * score(micros[-1] if micros else spare)[0])
     return sorted(gather_on_rank0(scored), key=lambda item: item.rollout.row)
+
+
+def by_divergence(rollouts: Sequence[Rollout], options: ObjectiveConfig) -> list[list[Rollout]]:
+    """Group rollouts by the divergence of their verdict: a micro-batch has one."""
+    groups: dict[str, list[Rollout]] = {}
+    for rollout in rollouts:
+        divergence = options.of_verdict(rollout.is_correct).divergence
+        groups.setdefault(divergence, []).append(rollout)
+    return list(groups.values())
 
 
 def update(setup: Setup, step_index: int) -> float:

@@ -58,7 +58,7 @@ from paint.models.policy import load_policy
 from paint.models.targets import describe_adapters
 from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
-from paint.objective.divergences import DIVERGENCES, FORWARD_KL
+from paint.objective.divergences import DIVERGENCES, FORWARD_KL, find_divergence
 from paint.objective.fused import choose_row_work
 from paint.objective.loss import require_slope
 from paint.training import checkpoint, run_log
@@ -138,8 +138,8 @@ def train(
         # Refused now, not after the model is loaded or after the first rollouts.
         candidates = read_problems(config.data, needs=config.needed_fields)
         shared = Contexts(config.context, candidates.problems).shared
-        if config.divergence not in DIVERGENCES.values():
-            require_slope(config.divergence)
+        for divergence in config.divergences - DIVERGENCES.keys():
+            require_slope(find_divergence(divergence))
         if config.algorithm.needs_context:  # what the settings of the divergence apply to
             _, problem = choose_row_work(config.objective, accelerator.device)
             if problem:
@@ -216,11 +216,11 @@ def train(
                 )
                 opened = open_engine(engine_setup, drawn_problems(config, problems))
             with opened as engine:
-                if config.is_off_policy and config.divergence is not FORWARD_KL:
+                if config.is_off_policy and config.divergences != {FORWARD_KL.name}:
                     display.note(
                         "off-policy: forward KL tolerates completions of another policy, reverse "
                         "KL does not (arXiv 2606.24143), and objective.divergence is "
-                        f"{config.objective.divergence}; watch off_policy_kl"
+                        f"{' and '.join(sorted(config.divergences))}; watch off_policy_kl"
                     )
                 parts = policy, teacher, problems, engine, optimizer, accelerator, grader
                 health = Health(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from paint.core.distributed import all_gather_objects
+from paint.objective.options import ObjectiveConfig
 from paint.objective.weights import verdict_weights
 from paint.training.rollouts import Rollout
 from paint.training.token_log import token_bytes
@@ -28,6 +29,12 @@ def weigh_by_verdict(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]
         replace(r, grade=grade, metrics={**r.metrics, "loss_weight": by_row[r.row]})
         for r, grade in zip(rollouts, grades, strict=True)
     ]
+
+
+def loss_options(setup: Setup, rollouts: Sequence[Rollout]) -> ObjectiveConfig:
+    """Options of the loss of a micro-batch, whose completions have one divergence."""
+    options = setup.config.objective.resolve(setup.config.rollout.temperature)
+    return options.of_verdict(rollouts[0].is_correct)
 
 
 def token_factors(rollouts: Sequence[Rollout], device: torch.device) -> Tensor | None:

@@ -81,6 +81,7 @@ class Scorer:
     def score(self, rollout: Mapping[str, Any], teacher_prompt: Sequence[int]) -> Detail:
         """Score a stored rollout under the loaded student and a teacher with this prompt."""
         options = self.config.objective.resolve(self.config.rollout.temperature)
+        options = options.of_verdict(rollout.get("correct"))
         prompt, completion = rollout["prompt_ids"], rollout["completion_ids"]
         with torch.no_grad():
             student = self.policy.hidden_states([prompt], [completion])
