@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from jaxtyping import Float
 from torch import Tensor
 
 from paint.core.display import Clock
@@ -24,6 +25,7 @@ from paint.training.train_step import (
     completion_ids,
     completion_lengths,
     generate_rollouts,
+    student_hidden_states,
     update,
     verified_peers,
 )
@@ -134,27 +136,26 @@ def write_rationales(setup: Setup, rollouts: Sequence[Rollout], step_index: int)
 
 
 def score_rollouts(
-    setup: Setup, rollouts: Sequence[Rollout], student_hidden: Tensor | None = None
+    setup: Setup,
+    rollouts: Sequence[Rollout],
+    student_hidden: Tensor | None = None,
+    teacher_hidden: Tensor | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Score the completions under student and teacher, and compute the loss.
 
-    The student's hidden states are computed unless they are given.
+    Hidden states are computed unless they are given.
 
     Source: section 'Sparse Teacher Energy Interpolation', Eq. main_loss.
     """
-    policy = setup.policy
-    completions = [rollout.completion.ids for rollout in rollouts]
-
-    prompts = [rollout.prompt for rollout in rollouts]
-    teacher_prompts = [r.teacher_prompt.prompt for r in rollouts if r.teacher_prompt]
-    teacher_hidden = setup.teacher.hidden_states(teacher_prompts, prompts, completions)
+    if teacher_hidden is None:
+        teacher_hidden = teacher_hidden_states(setup, rollouts)
     if student_hidden is None:
-        student_hidden = policy.hidden_states(prompts, completions)
+        student_hidden = student_hidden_states(setup, rollouts)
 
     loss = loss_from_hidden(
         student_hidden,
         teacher_hidden,
-        policy.lm_head,
+        setup.policy.lm_head,
         completion_lengths(rollouts),
         loss_options(setup, rollouts),
         tokens=completion_ids(rollouts, student_hidden.device),
@@ -163,3 +164,11 @@ def score_rollouts(
         teacher_lm_head=setup.teacher.lm_head,
     )
     return loss.value, {"loss": loss.per_token, **loss.stats}
+
+
+def teacher_hidden_states(setup: Setup, rollouts: Sequence[Rollout]) -> Float[Tensor, "n h"]:
+    """Hidden states of the completions' tokens after the teacher's prompts, without gradients."""
+    prompts = [rollout.prompt for rollout in rollouts]
+    teacher_prompts = [r.teacher_prompt.prompt for r in rollouts if r.teacher_prompt]
+    completions = [rollout.completion.ids for rollout in rollouts]
+    return setup.teacher.hidden_states(teacher_prompts, prompts, completions)
