@@ -45,17 +45,20 @@ def by_id(problems: list[Problem]) -> dict[str, Problem]:
     return {p.id: p for p in problems[:PROBLEMS]}
 
 
+VARIANT = r"paint-(?!qwen)|oasis|(e2|og)-opsd|semi-opd"
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name for name in shipped_recipes() if re.match(r"paint-(?!qwen)", name)]
-)
+@pytest.mark.parametrize("name", [name for name in shipped_recipes() if re.match(VARIANT, name)])
 def test_shipped_variant_is_short_and_trains_on_demo(tmp_path: Path, name: str) -> None:
     text = find_recipe(name).read_text()
     assert len([line for line in text.splitlines() if line and line[0] != "#"]) <= 15
-    train(
-        changed("demo-paint", {"train": {"steps": 2, "batch_size": 16}}, tomllib.loads(text)),
-        tmp_path / "run",
-    )
+    few = {"train": {"steps": 2, "batch_size": 16}}
+    stored: dict[str, Any] = {}
+    if name == "semi-opd":
+        train(changed("demo-paint", few), tmp_path / "first")
+        stored = {"rollout": {"stored": str(tmp_path / "first")}}
+    train(changed("demo-paint", few, tomllib.loads(text), stored), tmp_path / "run")
     losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
     assert len(losses) == 2
     assert all(0 < abs(loss) < 1 for loss in losses)

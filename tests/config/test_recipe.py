@@ -35,6 +35,7 @@ VARIANTS = [
     "paint-refreshed",
     "paint-rewarded",
 ]  # docs/how-to/variants.md
+PAPERS = ["e2-opsd", "oasis", "og-opsd", "semi-opd"]  # the same page
 BAKES = ["bake", "demo-bake"]  # docs/how-to/bake-a-prompt.md
 
 Sourced = dict[str, tuple[Any, str]]
@@ -180,7 +181,7 @@ def differing(a: Config, b: Config) -> set[str]:
 
 
 def test_shipped_recipes_cover_every_method_and_model() -> None:
-    assert set(shipped_recipes()) == {*NAMED, *VARIANTS, *BAKES, "paint", "opsd"}
+    assert set(shipped_recipes()) == {*NAMED, *VARIANTS, *PAPERS, *BAKES, "paint", "opsd"}
 
 
 @pytest.mark.parametrize("name", NAMED)
