@@ -183,6 +183,37 @@ def test_read_problems_reply_of_chat_is_solution_unless_the_row_has_one(tmp_path
     assert (problem.problem, problem.solution) == ("q", "r")
 
 
+def test_read_problems_all_turns_are_a_problem_each(tmp_path: Path) -> None:
+    def chat(*texts: str) -> list[dict[str, str]]:
+        roles = ["system", "user", "assistant", "user", "assistant", "user"]
+        return [{"role": r, "content": t} for r, t in zip(roles, texts, strict=False)]
+
+    rows: list[dict[str, Any]] = [
+        {"messages": chat("s", "q1", "r1", "q2", "r2"), "answer": "2", "id": "a"},
+        {"messages": chat("s", "q3", "r3", "q4"), "solution": "r4", "answer": "4"},
+        {"messages": chat("s", "q5", "r5"), "id": "b"},
+        {"problem": "p", "solution": "r"},
+    ]
+    path = write(tmp_path, *rows)
+    config = DataConfig(path=str(path), turns="all")
+    problems = read_problems(config, needs={"solution": ""}).problems
+    found = [(p.id, p.row, len(p.turns), p.problem, p.solution, p.answer) for p in problems]
+    assert found == [
+        ("a-1", 1, 2, "q1", "r1", ""),
+        ("a-2", 1, 4, "q2", "r2", "2"),
+        ("2-1", 2, 2, "q3", "r3", ""),
+        ("2-2", 2, 4, "q4", "r4", "4"),
+        ("b", 3, 2, "q5", "r5", ""),
+        ("4", 4, 0, "p", "r", ""),
+    ]
+    assert problems[0].fields["messages"] == chat("s", "q1", "r1")
+    assert problems[1].turns[2] == ("assistant", "r1")
+    with pytest.raises(DataError, match=r"row 1: .*answer.*GRPO needs it"):
+        read_problems(config, needs={"answer": "GRPO"})
+    last = read_problems(replace(config, turns="last"), needs={}).problems
+    assert [p.id for p in last] == ["a", "2", "b", "4"]
+
+
 def test_read_problems_missing_field_is_refused_by_what_needs_it(tmp_path: Path) -> None:
     path = write(tmp_path, {"problem": "p", "answer": " "})
     [problem] = read_problems(DataConfig(path=str(path)), needs={}).problems

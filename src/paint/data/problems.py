@@ -6,15 +6,17 @@ missing, invalid or repeated content are refused, or skipped and counted.
 `batch_indices` returns the problems of an optimizer step. It is a pure function of seed and step,
 so a resumed run sees the same data.
 
-A problem is a text, or a chat whose last assistant turn is the solution. Texts reach the prompts
-exactly as written. Prompt lengths need the model's tokenizer and are
-checked where prompts are built (paint.training.prompt_filter).
+A problem is a text, or a chat whose last assistant turn is the solution; with `data.turns` "all" a
+chat is a problem for each of its replies. Texts reach the prompts exactly as written. Prompt
+lengths need the model's tokenizer and are checked where prompts are built
+(paint.training.prompt_filter).
 """
 
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, TypeGuard
 
 from paint.config.schema import DataConfig
@@ -142,7 +144,8 @@ def validate_rows(
     """
     needs = needs if solutions else {"answer": ""}
     first_rows: dict[tuple[str, str], int] = {}
-    for row, fields in rows:
+    split = ((row, part) for row, fields in rows for part in _split_turns(fields, row, data))
+    for row, fields in split:
         try:
             if isinstance(fields, BadRow):
                 raise fields
@@ -234,6 +237,45 @@ def _permutation(count: int, seed: str) -> list[int]:
     return sorted(range(count), key=keys.__getitem__)
 
 
+def _split_turns(
+    fields: dict[str, object] | BadRow, row: int, data: DataConfig
+) -> list[dict[str, object] | BadRow]:
+    """The row once for each reply of its chat, up to that reply, if `data.turns` asks for all.
+
+    Several are named id-1, id-2, ... Solution and answer of the row belong to the last one.
+    """
+    if data.turns == "last" or isinstance(fields, BadRow):
+        return [fields]
+    place = _chat_field(fields, data)
+    messages = fields.get(place)
+    if not is_chat(messages):
+        return [fields]
+    roles = [message.get("role") for message in messages]
+    pairs = enumerate(pairwise(roles), start=2)
+    ends = [end for end, pair in pairs if pair == ("user", "assistant")]
+    if len(messages) not in ends:
+        ends.append(len(messages))
+    if len(ends) == 1:
+        return [fields]
+
+    name = _column(fields, data.id_field) or "id"
+    roles_of_last = (data.solution_field, data.answer_field, "answers")
+    of_last = {_column(fields, column) for column in roles_of_last}
+    earlier = {column: value for column, value in fields.items() if column not in of_last}
+    return [
+        {
+            **(fields if end == ends[-1] else earlier),
+            name: f"{fields.get(name, row)}-{turn}",
+            place: messages[:end],
+        }
+        for turn, end in enumerate(ends, start=1)
+    ]
+
+
+def _chat_field(fields: dict[str, object], data: DataConfig) -> str:
+    return _column(fields, data.problem_field) or _column(fields, "messages") or ""
+
+
 def _problem(
     fields: dict[str, object],
     row: int,
@@ -248,7 +290,7 @@ def _problem(
     def is_left_out(role: str, name: str) -> bool:
         return role not in needs and _is_blank(fields.get(_column(fields, name) or ""))
 
-    place = _column(fields, data.problem_field) or _column(fields, "messages") or ""
+    place = _chat_field(fields, data)
     turns: tuple[tuple[str, str], ...] = ()
     if is_chat(fields.get(place)):
         turns, solution = _chat(fields, place)
