@@ -23,7 +23,9 @@ def test_evaluation_of_run_is_its_validation_or_the_demos_problems(run: Path) ->
     assert (demo.benchmarks, demo.thinking, demo.grader) == (("demo",), False, "exact")
     assert demo.rollout.max_new_tokens == 96
     own = changed("demo-paint", {"data": {"path": "own.jsonl"}})
-    assert evaluation_of(own) == EvaluationConfig()
+    assert evaluation_of(own).benchmarks == ("demo",)
+    larger = changed("demo-paint", {"data": {"path": "own.jsonl"}, "model": {"path": "owner/name"}})
+    assert evaluation_of(larger) == EvaluationConfig()
 
 
 def test_eval_of_run_takes_its_defaults_and_flags_override_them(run: Path) -> None:

@@ -68,7 +68,7 @@ class Evaluate:
 
 
 def evaluation_of(config: Config) -> EvaluationConfig:
-    """Settings that fit a run: its grader, and its validation's or the demo's problems."""
+    """Settings that fit a run: its grader, and problems of its validation or the demo."""
     default, validation = EvaluationConfig(), config.validation
     grading = config.grading
     if grading.grader != "none":
@@ -88,7 +88,7 @@ def evaluation_of(config: Config) -> EvaluationConfig:
                 max_new_tokens=validation.max_new_tokens,
             ),
         )
-    if config.data.path == NAME:
+    if NAME in (config.model.path, config.data.path):
         top_p, longest = config.rollout.top_p, config.rollout.max_new_tokens
         return replace(
             default,
