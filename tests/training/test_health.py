@@ -36,6 +36,7 @@ def test_signs_have_the_names_of_the_setting() -> None:
         ("kl", 0.01, 0.029, 0.031),
         ("overlap", 0.6, 0.31, 0.29),
         ("clipped", 0.02, 0.21, 0.23),
+        ("drift", 0.1, 0.59, 0.61),
     ],
 )
 def test_signs_out_of_band_names_the_sign(

@@ -488,6 +488,7 @@ Sign = Literal[
     "kl",
     "overlap",
     "clipped",
+    "drift",
 ]
 
 
@@ -503,6 +504,16 @@ class HealthConfig(Section):
     )
     """Signs that end the run with a checkpoint when they appear; the others are only printed
     (ours)."""
+    drift_path: str = ""
+    """Problems on which the student's KL from its base is measured after each step, named as
+    data.path; empty: it is not measured. Take prompts that the training does not concern (ours;
+    docs/how-to/watch-a-run.md)."""
+    drift_prompts: int = setting(8, at_least(1), "problems; default: 8")
+    """Number of these problems, from the first. Each costs a step one forward pass (ours)."""
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        validate_path(self, "drift_path", "problems: a file or a hub name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -651,6 +662,16 @@ class Config:
                 f"teacher.base_weight must be 0 with model.train_mode full and teacher.weights "
                 f"{self.teacher.weights}, got {self.teacher.base_weight:g} (the base model is not "
                 f"kept); set teacher.weights frozen, or train_mode lora"
+            )
+
+        is_base_kept = self.model.train_mode == "lora" or (
+            self.teacher.weights == "frozen" and self.algorithm.needs_teacher(self)
+        )
+        if self.health.drift_path and not is_base_kept:
+            raise ConfigError(
+                "health.drift_path must be empty with model.train_mode full and without a frozen "
+                "teacher (the base model is not kept); set teacher.weights frozen, or train_mode "
+                "lora"
             )
 
         if self.teacher.reason_first and self.context.source == ("none",):

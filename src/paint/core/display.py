@@ -38,6 +38,7 @@ METRICS = {
         "groups with equal rewards: no gradient",
         "groups of equal reward {:.0%}",
     ),
+    "drift": ("KL from the base on fixed prompts, nats", "drift {:.3f}"),
     "base_kl": ("KL to the model before training, nats", ""),
     "student_entropy": ("student entropy, nats", ""),
     "teacher_entropy": ("teacher entropy, nats", ""),

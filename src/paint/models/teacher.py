@@ -69,6 +69,13 @@ class Teacher:
         with torch.no_grad(), weights:
             yield
 
+    @property
+    def base(self) -> "Teacher":
+        """The model before training: its adapter off, or the frozen copy."""
+        if self.config.weights == "frozen":
+            return self
+        return replace(self, config=cfg.TeacherConfig(), own={})
+
     def hidden_states(
         self,
         prompts: Sequence[Sequence[int]],
@@ -85,9 +92,7 @@ class Teacher:
         with self.view():
             hidden = self.policy.hidden_states(prompts, completions)
         if self.config.base_weight:
-            is_base = self.config.weights == "frozen"
-            base = self if is_base else replace(self, config=cfg.TeacherConfig(), own={})
-            with base.view():
+            with self.base.view():
                 base_hidden = self.policy.hidden_states(student_prompts, completions)
             hidden = hidden.lerp(base_hidden, self.config.base_weight)
         return hidden

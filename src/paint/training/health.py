@@ -112,6 +112,12 @@ SIGNS = {
         "the clip takes the gradient of many tokens",
         "lower train.learning_rate, or raise objective.clip",
     ),
+    "drift": Sign(
+        "drift",
+        _rose_by(0.5),
+        "the student leaves its base where nothing should change",
+        "lower train.learning_rate, or raise teacher.base_weight",
+    ),
 }
 """The signs by the names that ``health.stop_on`` takes."""
 

@@ -29,6 +29,7 @@ from paint.objective.fused import LogProbs, fused_log_probs
 from paint.objective.options import ObjectiveConfig
 from paint.training.async_rollouts import AsyncRollouts
 from paint.training.callbacks import Callback
+from paint.training.drift import Drift
 from paint.training.load_balancing import balance_rows, micro_batches
 from paint.training.optim import learning_rate
 from paint.training.rollouts import Rollout, ScoredRollout, kept_rows
@@ -48,6 +49,7 @@ class Setup:
     grader: Grader
     async_rollouts: AsyncRollouts | None = None
     callbacks: Sequence[Callback] = ()
+    drift: Drift | None = None
 
     @property
     def algorithm(self) -> Algorithm:

@@ -5,7 +5,7 @@ paint.algorithms.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -64,6 +64,7 @@ from paint.objective.loss import require_slope
 from paint.training import checkpoint, run_log
 from paint.training.async_rollouts import AsyncRollouts
 from paint.training.callbacks import Callback
+from paint.training.drift import open_drift
 from paint.training.health import Health
 from paint.training.optim import learning_rate, open_optimizer
 from paint.training.prompt_filter import (
@@ -226,7 +227,8 @@ def train(
                 health = Health(
                     config.health, read_history(folder, done) if done else [], display.note
                 )
-                setup = Setup(config, *parts, callbacks=[health, *callbacks])
+                drift = open_drift(config, policy, teacher)
+                setup = Setup(config, *parts, callbacks=[health, *callbacks], drift=drift)
                 if config.rollout.off_policy_steps:
                     setup = replace(setup, async_rollouts=_open_async_rollouts(setup, folder, done))
                 try:
@@ -291,12 +293,14 @@ def loop(
                 clock = Clock(display)
                 with accelerator.split_between_processes(minibatch(setup, done)) as batch:
                     scored, gradient_norm = setup.algorithm.step(setup, batch, done, clock)
+                further = {"gradient_norm": gradient_norm}
+                if setup.drift is not None:
+                    with clock("drift"):  # on all ranks, which may share layers
+                        further["drift"] = setup.drift.measure()
 
                 is_stopped = False
                 if accelerator.is_main_process:
-                    is_stopped = log_step(
-                        setup, folder, display, scored, gradient_norm, clock, done + 1
-                    )
+                    is_stopped = log_step(setup, folder, display, scored, further, clock, done + 1)
                 done += 1
                 if len(seconds) < MEASURED:
                     seconds.append(clock.seconds)
@@ -355,11 +359,14 @@ def log_step(
     folder: Path,
     display: Display,
     scored: Sequence[ScoredRollout],
-    gradient_norm: float,
+    further: Mapping[str, float],
     clock: Clock,
     step_number: int,
 ) -> bool:
     """Print and store the metrics and rollouts of a step, counted from 1.
+
+    Args:
+        further: metrics that are not of the rollouts.
 
     Returns:
         Whether a callback ends the training.
@@ -382,7 +389,7 @@ def log_step(
                 f"over {counts['kept_completions']} of {len(scored)} completions"
             )
     metrics |= clock.rates(sum(len(s.rollout.completion.ids) for s in scored))
-    metrics["gradient_norm"] = gradient_norm
+    metrics |= further
     metrics["learning_rate"] = learning_rate(setup.config.train, step_number - 1)
     metrics["seconds_left"] = display.seconds_left(step_number)
 

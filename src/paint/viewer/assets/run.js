@@ -15,6 +15,7 @@ const CURVES = [
   ["Reward", ["reward", "frac_reward_zero_std"], "", number],
   ["Length", ["completion_tokens", "rationale_tokens"], "tokens a completion", number],
   ["Selected tokens", ["selected_kl"], "KL of the tokens that are interpolated, nats", number],
+  ["Drift", ["drift"], "KL(base ‖ student) on fixed prompts, nats", number],
   ["Engine gap", ["logprob_mismatch_mean", "logprob_mismatch_p99"], "nats between engine and trainer, mean and 99th percentile", number],
   ["Gradient norm", ["gradient_norm"], "before clipping", number],
 ];

@@ -1,0 +1,70 @@
+"""Drift of the student from its base on fixed prompts."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paint.config.run_folder import read_metrics
+from paint.config.schema import ConfigError
+from paint.models.policy import load_policy
+from paint.models.teacher import open_teacher
+from paint.training.drift import open_drift
+from paint.training.trainer import train
+from runs import adapter, assert_same, changed
+
+SMALL: dict[str, dict[str, Any]] = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 12, "batch_size": 4},
+    "train": {"steps": 2, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 3e-3},
+}
+MEASURED = {"health": {"drift_path": "demo", "drift_prompts": 3}}
+
+
+def test_drift_is_kl_of_base_and_student_on_tokens_of_the_base() -> None:
+    config = changed("demo-paint", SMALL, MEASURED)
+    policy = load_policy(config.model, seed=0)
+    drift = open_drift(config, policy, open_teacher(policy, config.teacher))
+    assert drift is not None
+    assert len(drift.prompts) == 3
+    assert drift.measure() == pytest.approx(0, abs=1e-7)
+
+    def log_probs() -> Iterator[torch.Tensor]:
+        for prompt, ids in zip(drift.prompts, drift.completions, strict=True):
+            logits = policy.model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0]
+            yield logits[len(prompt) - 1 : -1].log_softmax(-1)
+
+    with torch.no_grad():
+        base = torch.cat(list(log_probs()))
+        for parameter in policy.trainable:
+            parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.manual_seed(1)))
+        student = torch.cat(list(log_probs()))
+    expected = (base.exp() * (base - student)).sum(-1).mean()
+    assert expected > 1e-3
+    assert drift.measure() == pytest.approx(float(expected), rel=1e-3)
+
+
+def test_train_with_drift_logs_it_changes_nothing_and_resumes(tmp_path: Path) -> None:
+    whole = changed("demo-paint", SMALL, MEASURED)
+    train(changed("demo-paint", SMALL), tmp_path / "without")
+    train(whole, tmp_path / "with")
+    assert_same(adapter(tmp_path / "without"), adapter(tmp_path / "with"))
+    drifts = [row["drift"] for row in read_metrics(tmp_path / "with")]
+    assert drifts[0] > 0
+    assert "drift" not in read_metrics(tmp_path / "without")[0]
+
+    train(replace(whole, train=replace(whole.train, steps=1)), tmp_path / "cut")
+    train(whole, tmp_path / "cut", resume=True)
+    assert [row["drift"] for row in read_metrics(tmp_path / "cut")] == pytest.approx(drifts)
+
+
+def test_config_drift_without_base_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"drift_path must be empty.*base model is not kept"):
+        changed(
+            "demo-paint",
+            MEASURED,
+            {"model": {"train_mode": "full"}, "teacher": {"weights": "live"}},
+        )
