@@ -33,8 +33,7 @@ def spearman(x: Float[np.ndarray, " s"], y: Float[np.ndarray, " s"]) -> float:
 def interval(x: Float[np.ndarray, " s"], y: Float[np.ndarray, " s"]) -> tuple[float, float]:
     """The 95 % interval of ``spearman`` over resampled settings."""
     draws = np.random.default_rng(0).integers(len(x), size=(RESAMPLES, len(x)))
-    found = [spearman(x[draw], y[draw]) for draw in draws]
-    low, high = np.nanquantile(found, [0.025, 0.975])
+    low, high = np.nanquantile([spearman(x[draw], y[draw]) for draw in draws], [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -53,14 +52,18 @@ def main(groups: Sequence[str] = (), out: Path | None = None) -> None:
     for number, name in enumerate(names):
         mine = [row for row in rows if row["group"] == name]
         slope, gain = (np.array([float(row[key]) for row in mine]) for key in ("slope", "gain"))
-        low, high = interval(slope, gain)
-        label = f"{name}: {spearman(slope, gain):+.2f} [{low:+.2f}, {high:+.2f}], {len(mine)}"
+        label = f"{name}, {len(mine)} settings: "
+        if np.ptp(slope) == 0:
+            label += "one slope"
+        else:
+            low, high = interval(slope, gain)
+            label += f"{spearman(slope, gain):+.2f} [{low:+.2f}, {high:+.2f}]"
         print(label)
         axis.plot(slope, gain, SHAPES[number], color=COLOURS[number], label=label, markersize=5)
     axis.axhline(0, color=FAINT, linewidth=0.8)
     axis.set_xlabel("slope before training, points")
     axis.set_ylabel("gain of training, points of Avg@12")
-    axis.legend(frameon=False, fontsize=8, title="Spearman, settings")
+    axis.legend(frameon=False, fontsize=7, title="Spearman's correlation")
     if out:
         figure.savefig(out, metadata={"Date": None})
 

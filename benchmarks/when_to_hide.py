@@ -52,6 +52,7 @@ from paint.training import train_step as ts
 from paint.training.prompt_filter import filter_problems
 from paint.training.rollouts import Rollout
 
+PERCENT = (0, 2, 3, 4, 5)
 RATIOS = (0.0, 0.25, 0.35, 0.5, 0.75)
 OPERATION = re.compile(r"^(\+|-|\\times )(\d+) \\equiv $")
 
@@ -120,8 +121,7 @@ class Unsure(Distillation):
 
 
 TEACHERS: list[type[Unsure]] = [
-    type(f"Unsure{percent or ''}", (Unsure,), {"strength": percent / 100})
-    for percent in (0, 2, 3, 4, 5)
+    type(f"Unsure{percent or ''}", (Unsure,), {"strength": percent / 100}) for percent in PERCENT
 ]
 
 
@@ -183,11 +183,14 @@ def advice(folder: Path, display: Display) -> dict[str, dict[str, Any]]:
 
 
 def plot(path: Path, gains: dict[str, Interval]) -> None:
-    """The gain in points by hidden share, a line a strength."""
+    """The gain in points by hidden share, a line a strength that was trained."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axis = figure.subplots()
     for number, teacher in enumerate(TEACHERS):
-        found = [gains[cell(teacher, ratio)[0]] for ratio in RATIOS]
+        names = [cell(teacher, ratio)[0] for ratio in RATIOS]
+        if not all(name in gains for name in names):
+            continue
+        found = [gains[name] for name in names]
         y, low, high = 100 * np.array([(x.mean, x.low, x.high) for x in found]).T
         axis.errorbar(
             100 * np.array(RATIOS) + 0.4 * (number - 2),  # side by side
@@ -198,6 +201,9 @@ def plot(path: Path, gains: dict[str, Interval]) -> None:
             capsize=2,
             label=f"{100 * teacher.strength:.0f} %",
         )
+    axis.set_yscale("symlog", linthresh=30)  # some collapse by sixty points
+    ticks = [-60, *range(-30, 31, 10)]
+    axis.set_yticks(ticks, list(map(str, ticks)))
     axis.axhline(0, color=FAINT, linewidth=0.8)
     axis.set_xlabel("hidden share of the solution, %")
     axis.set_ylabel("gain over the base, points of Avg@12")
@@ -208,12 +214,18 @@ def plot(path: Path, gains: dict[str, Interval]) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def main(folder: Path = Path("runs/when-to-hide"), seeds: int = 0, beside: bool = False) -> None:
+def main(
+    folder: Path = Path("runs/when-to-hide"),
+    seeds: int = 0,
+    percent: tuple[int, ...] = PERCENT,
+    beside: bool = False,
+) -> None:
     """Measure, train and plot.
 
     Args:
         folder: of rollouts, runs, tables and the plot.
         seeds: trainings of each cell.
+        percent: strengths that are trained, in percent.
         beside: also without the clip, and with interpolation, at the largest strength.
     """
     display, path = Display(), folder / "advice.json"
@@ -222,11 +234,13 @@ def main(folder: Path = Path("runs/when-to-hide"), seeds: int = 0, beside: bool 
         path.write_text(json.dumps(advice(folder, display), indent=1))
     if not seeds:
         return
-    runs = [ExperimentRun(*one) for one in (*GRID, *(BESIDE if beside else ()))]
+    wanted = tuple(f"unsure-{number / 100:.2f}" for number in percent)
+    grid = [one for one in GRID if one[0].startswith(wanted)]
+    runs = [ExperimentRun(*one) for one in (*grid, *(BESIDE if beside else ()))]
     protocol = demo_protocol(problems=100, samples=12)
     results = run_experiment(runs, range(seeds), folder, protocol, display)
     labels = {run.name: run.name for run in runs}
-    pairs = {run.name: (run.name, f"{run.name[:19]}0.00") for run in runs}
+    pairs = {name: (name, f"{name[:19]}0.00") for name in labels if name[19:] != "0.00"}
     title = "A programmed teacher that becomes unsure"
     publish(Report("cells", title, labels, pairs, "less nothing hidden"), results, folder, display)
     last = {name: shares(rows) for name, rows in by_run(results).items()}

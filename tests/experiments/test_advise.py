@@ -355,6 +355,7 @@ def test_advise_on_recommends_only_what_intervals_tell(
     [
         ({"unclipped_mass": np.full(40, 0.4)}, "objective.clip"),
         ({"leak": np.full(40, 0.8)}, "it copies"),
+        ({"confusion": np.linspace(0.19, 0.21, 40)}, "mask more"),
     ],
 )
 def test_advise_on_names_the_setting_that_answers_a_risk(

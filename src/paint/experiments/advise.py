@@ -55,6 +55,9 @@ RECIPE = "recipe"
 FEW, MUCH = 0.1, 0.3
 """Shares: with fewer problems that tell there is no advice; above the other, a share is a risk."""
 
+CONFUSED = 0.1
+"""Entropy gap behind a departure, nats: programmed teachers above it lost 8 points or more."""
+
 ANYWHERE = (-math.inf, math.inf)
 """Bounds of values without a range."""
 
@@ -366,6 +369,13 @@ def advise_on(facts: Mapping[str, Interval], figures: Mapping[str, Figures]) -> 
         lines.append(
             f"the clip leaves {clip.points()} % of the target: raise objective.clip, or set "
             f"objective.clip_mode none"
+        )
+    confusion = mean(figures[chosen].confusion)
+    if confusion.low > CONFUSED:
+        lines.append(
+            f"behind a departure from the solution the teacher is less sure than the student by "
+            f"{confusion.mean:.2f} nats a token, which the slope does not see: mask more, or "
+            f"interpolate (objective.interpolation_weight 0.5, objective.top_fraction 0.3)"
         )
     leak = mean(figures[chosen].leak, SHARE)
     if leak.low > MUCH:
