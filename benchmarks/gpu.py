@@ -486,11 +486,14 @@ def update(model: str, scale: Scale, say: Say, place: Place) -> None:
     peak = peak_flops(torch.cuda.get_device_name()) if on_gpu() else None
     quiet = Display(enabled=False)
 
+    # Renamed in transformers 5.24.
+    renamed = hasattr(policy.base, "activation_checkpointing_enable")
+    kind = "activation" if renamed else "gradient"
     for checkpointing in (False, True):  # first as it is chosen where it fits
         if checkpointing:
-            policy.base.gradient_checkpointing_enable({"use_reentrant": False})
+            getattr(policy.base, f"{kind}_checkpointing_enable")({"use_reentrant": False})
         else:
-            policy.base.gradient_checkpointing_disable()
+            getattr(policy.base, f"{kind}_checkpointing_disable")()
         for load in scale.loads:
             named = {"model": model, "load": load.title, "checkpointing": checkpointing}
             optimizer = torch.optim.AdamW(policy.trainable, lr=5e-6)
