@@ -42,6 +42,7 @@ BLOCKS = [
 @pytest.mark.parametrize("command", COMMANDS)
 def test_documented_command_parses(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "tests/extensions")
+    monkeypatch.syspath_prepend(ROOT / "examples")
     parse(shlex.split(command.partition(" > ")[0], comments=True))
 
 
