@@ -176,9 +176,8 @@ def written(answer: str, rng: Random) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_grader_rewritten_golds_have_no_false_right_and_few_false_wrongs(seed: int) -> None:
-    rng = Random(seed)
+def test_grader_rewritten_golds_have_no_false_right_and_few_false_wrongs() -> None:
+    rng = Random(0)
     asked = [
         (Item(written(answer, rng), gold), is_right)
         for rule in RULES * 4

@@ -363,12 +363,20 @@ def train_on(model: Path | str, *more: str) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element")  # of torch, for hidden size 0
 @pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(MODELS), 8))
-def test_train_and_eval_corrupt_model_is_refused(
+def test_train_corrupt_model_is_refused(
     kind: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = broken_model(kind, seed, tmp_path / "its-model")
     refuses(train_on(model), "its-model", capsys)
     assert not Path("runs").exists()
+
+
+# Training and evaluations load a model by the same function: every fourth kind.
+@pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(MODELS)[::4], 8))
+def test_eval_corrupt_model_is_refused(
+    kind: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = broken_model(kind, seed, tmp_path / "its-model")
     refuses(["eval", str(model), *ASKED], "its-model", capsys)
 
 

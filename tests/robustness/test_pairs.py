@@ -7,28 +7,24 @@ from pathlib import Path
 
 import pytest
 from worlds import (
-    DEMO,
     TRAIN,
     VERBS,
     Verb,
     make_world,
     restore,
-    rows_of,
     run_figures,
     run_paint,
-    untimed,
 )
 
 from processes import in_two_processes
 
 pytestmark = pytest.mark.slow
 
-ABLATE = ["ablate", "mask-placement", "{home}/tight.toml", "--seeds", "1", *DEMO[3:]]
-FIRST = [
+NAMES = ("resume", "eval", "grade", "show", "demo", "advise", "data openthoughts")
+PAIRS = [
     Verb("train", [], TRAIN, lambda at: run_figures(at, 2), []),
-    Verb("ablate", [], ABLATE, lambda at: untimed(rows_of(at / "demo/results.jsonl")), []),
+    *(verb for verb in VERBS if verb.name in NAMES),
 ]
-PAIRS = [*FIRST, *(verb for verb in VERBS if verb.name not in ("grade a run", "train on it"))]
 
 
 @pytest.fixture(scope="module")
