@@ -1,8 +1,6 @@
 """Each example that trains is short, and runs as it is in a folder of its own."""
 
-import os
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -13,15 +11,10 @@ EXAMPLES = [p for p in sorted((ROOT / "examples").glob("*.py")) if "paint.train(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=[path.stem for path in EXAMPLES])
-def test_example_is_short_and_leaves_a_finished_run(example: Path, tmp_path: Path) -> None:
+def test_example_is_short_and_leaves_a_finished_run(
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert len(example.read_text().splitlines()) < 60
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(example)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(example), run_name="__main__")
     assert list(tmp_path.glob("runs/*/checkpoints/step-*"))
