@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from paint.evaluation.generate import EvalTask, SamplingProtocol, deployment_pro
 from paint.evaluation.store import Sample, prompt_digest
 from paint.inference.engine import Sampling
 from paint.models.policy import Policy
+from paint.training.trainer import train
 from processes import train_command
 
 Sections = Mapping[str, Mapping[str, Any]]
@@ -118,6 +120,12 @@ def kill_and_resume(config: Config, folder: Path, when: Callable[[], Any]) -> No
     process.communicate()
     assert len(read_metrics(folder)) < config.train.steps
     subprocess.run(resume_command(folder), check=True, capture_output=True, env=environment)
+
+
+def train_in_parts(config: Config, folder: Path, first: int) -> None:
+    """Train the first steps, load all anew, and train the others: what a kill leads to, too."""
+    train(replace(config, train=replace(config.train, steps=first)), folder)
+    train(config, folder, resume=True)
 
 
 def assert_same_history(one: Path, other: Path) -> None:

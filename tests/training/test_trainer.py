@@ -56,6 +56,7 @@ from runs import (
     kill_and_resume,
     resume_command,
     stored,
+    train_in_parts,
     wait_for,
     write_problems,
 )
@@ -188,8 +189,7 @@ def test_train_kernels_that_cannot_be_built_are_named_once_before_the_run(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("skip_tokens", [0, 9])
-@pytest.mark.parametrize("reduction", ["completion", "token"])
+@pytest.mark.parametrize(("reduction", "skip_tokens"), [("completion", 0), ("token", 9)])
 def test_train_update_does_not_depend_on_micro_batches(
     tmp_path: Path, reduction: str, skip_tokens: int
 ) -> None:
@@ -240,36 +240,62 @@ SPLIT: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", SPLIT)
-def test_train_result_does_not_depend_on_micro_batches_or_processes(
-    tmp_path: Path, case: str
-) -> None:
+# A run ends the process group; here only the last one does.
+IN_TURN = """
+import sys
+from pathlib import Path
+from accelerate import Accelerator
+from paint.config.recipe import read_recipe
+from paint.training.trainer import train
+end, Accelerator.end_training = Accelerator.end_training, lambda _: None
+*others, last = map(Path, sys.argv[1:])
+for recipe in others:
+    train(read_recipe(recipe), recipe.with_suffix(""))
+Accelerator.end_training = end
+train(read_recipe(last), last.with_suffix(""))
+"""
+
+
+def split_config(case: str, size: int) -> Config:
     recipe, sections = SPLIT[case]
+    return changed(recipe, SMALL, sections, {"train": {"micro_batch_size": size}})
 
-    def config(size: int) -> Config:
-        return changed(recipe, SMALL, sections, {"train": {"micro_batch_size": size}})
 
-    for size in (1, 3, 12):
-        train(config(size), tmp_path / str(size))
+@pytest.fixture(scope="module")
+def by_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two ranks of each case, all by the same two processes."""
+    home = tmp_path_factory.mktemp("ranks")
+    (home / "script.py").write_text(IN_TURN)
+    # The recipe is the fifth word.
+    recipes = [train_command(split_config(case, 3), home / case)[4] for case in SPLIT]
     result = subprocess.run(
-        in_two_processes(train_command(config(3), tmp_path / "two")),
+        in_two_processes([sys.executable, str(home / "script.py"), *recipes]),
         capture_output=True,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "2 ranks" in result.stdout
+    assert result.stdout.splitlines().count("2 ranks") == len(SPLIT)
+    return home
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SPLIT)
+def test_train_result_does_not_depend_on_micro_batches_or_processes(
+    by_two_ranks: Path, tmp_path: Path, case: str
+) -> None:
+    for size in (1, 3, 12):
+        train(split_config(case, size), tmp_path / str(size))
     expected = read_metrics(tmp_path / "12")
-    for name in ("1", "3", "two"):
-        assert_same(adapter(tmp_path / name), adapter(tmp_path / "12"), tolerance=2e-6)
-        found = read_metrics(tmp_path / name)
+    for run in (tmp_path / "1", tmp_path / "3", by_two_ranks / case):
+        assert_same(adapter(run), adapter(tmp_path / "12"), tolerance=2e-6)
+        found = read_metrics(run)
         # Adam would hide a gradient that is a mean over ranks instead of a sum.
         for key in ("loss", "gradient_norm", "first_kl"):
             values = [[row.get(key, 0.0) for row in rows] for rows in (found, expected)]
             assert values[0] == pytest.approx(values[1], rel=1e-4, abs=1e-7)
         # Rows were dealt, and are written in the order of the minibatch all the same.
-        for row, other in zip(stored(tmp_path / name), stored(tmp_path / "12"), strict=True):
+        for row, other in zip(stored(run), stored(tmp_path / "12"), strict=True):
             for key in ("problem_id", "completion_ids", "context", "advantage"):
                 assert row.get(key) == other.get(key)
 
@@ -354,8 +380,6 @@ CASES = {
     # That takes milliseconds: more of them, to meet one.
     "while one is written": (0, small(train=FIVE_STEPS | {"checkpoint_every": 1})),
     "off policy": (3, small(rollout={"off_policy_steps": 2}, train=FIVE_STEPS)),
-    "grpo": (3, changed("demo-grpo", SMALL, GROUPS | {"train": FIVE_STEPS})),
-    "sft": (3, changed("demo-sft", SMALL, {"train": FIVE_STEPS})),
 }
 
 
@@ -374,6 +398,18 @@ def test_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path, case: str) -> N
     kill_and_resume(config, killed, is_due)
     assert_same(adapter(killed), adapter(whole))
     assert_same_history(whole, killed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "sections"), [("demo-grpo", GROUPS), ("demo-sft", {})])
+def test_run_of_other_algorithm_resumed_is_bitwise_equal(
+    tmp_path: Path, recipe: str, sections: dict[str, dict[str, Any]]
+) -> None:
+    config = changed(recipe, SMALL, sections, {"train": FIVE_STEPS})
+    train(config, tmp_path / "whole")
+    train_in_parts(config, tmp_path / "parts", first=3)
+    assert_same(adapter(tmp_path / "parts"), adapter(tmp_path / "whole"))
+    assert_same_history(tmp_path / "whole", tmp_path / "parts")
 
 
 @pytest.mark.slow
