@@ -202,16 +202,29 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert_same(adapter(one), adapter(other))
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two ranks that share the layers."""
+    folder = tmp_path_factory.mktemp("ranks") / "shared"
+    finish(in_two(changed("demo-paint", SMALL), folder))
+    return folder
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied, checkpointing"])
-def test_shard_two_ranks_train_bitwise_equal(tmp_path: Path, demo_copy: Path, tied: bool) -> None:
-    if not tied:
-        untie(demo_copy)
-    model = {"path": str(demo_copy), "gradient_checkpointing": not tied}
-    config = changed("demo-paint", SMALL, {"model": model})
-    whole = changed("demo-paint", SMALL, {"model": model | {"shard": False}})
-    finish(in_two(config, tmp_path / "shared"))
-    finish(in_two(whole, tmp_path / "whole"))
+def test_shard_two_ranks_train_bitwise_equal(tmp_path: Path, shared: Path) -> None:
+    finish(in_two(changed("demo-paint", SMALL, {"model": {"shard": False}}), tmp_path / "whole"))
+    assert_same_run(shared, tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_shard_untied_head_with_checkpointing_trains_bitwise_equal(
+    tmp_path: Path, demo_copy: Path
+) -> None:
+    untie(demo_copy)
+    model = {"path": str(demo_copy), "gradient_checkpointing": True}
+    for name, is_shared in (("shared", True), ("whole", False)):
+        config = changed("demo-paint", SMALL, {"model": model | {"shard": is_shared}})
+        finish(in_two(config, tmp_path / name))
     assert_same_run(tmp_path / "shared", tmp_path / "whole")
 
 
@@ -224,11 +237,9 @@ def untie(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_shard_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path) -> None:
-    config = changed("demo-paint", SMALL)
-    finish(in_two(config, tmp_path / "whole"))
+def test_shard_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path, shared: Path) -> None:
     killed = tmp_path / "killed"
-    process = started(in_two(config, killed))
+    process = started(in_two(changed("demo-paint", SMALL), killed))
     wait_for(lambda: (killed / "checkpoints" / "step-000001").exists(), process)
     launcher = psutil.Process(process.pid)
     for each in [launcher, *launcher.children(recursive=True)]:
@@ -237,7 +248,7 @@ def test_shard_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path) -> None:
     assert len(read_metrics(killed)) < 3
 
     finish(in_two_processes([sys.executable, "-m", "paint.cli", "resume", str(killed)]))
-    assert_same_run(tmp_path / "whole", killed)
+    assert_same_run(shared, killed)
 
 
 @pytest.mark.slow
