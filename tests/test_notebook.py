@@ -113,6 +113,7 @@ def _results(notebook: Any, folder: Path) -> list[dict[str, str]]:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             assert len(cell.outputs) < 60  # progress is lines, not a table drawn over and over
+            assert not any("IProgress" in o.get("text", "") for o in cell.outputs)
             shown = [o.data for o in cell.outputs if o.output_type == "execute_result"]
             results.append(dict(shown[0]) if shown else {})
     return results
