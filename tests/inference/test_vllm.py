@@ -261,11 +261,12 @@ def require_no_adapters(url: str) -> None:
 
 
 def test_train_demo_with_owned_server_killed_midway_completes(popen: Popen, tmp_path: Path) -> None:
-    """20 steps; SIGKILL at step 10; every step has all its completions, of the trained policy."""
+    """SIGKILL at step 4; every step has all its completions, of the trained policy."""
     folder = tmp_path / "run"
     config = recipe(server=SERVER, server_args=LEAN)
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
     process = popen(train_command(config, folder))
-    until(lambda: process.poll() is not None or len(read_metrics(folder)) >= 10, 240)
+    until(lambda: process.poll() is not None or len(read_metrics(folder)) >= 4, 240)
     assert process.poll() is None, process.communicate()
     served = of_server(folder)
     [main] = [
@@ -284,22 +285,12 @@ def test_train_demo_with_owned_server_killed_midway_completes(popen: Popen, tmp_
     assert "is left out" in output
     assert "answers again and has the current adapter" in output
     metrics = read_metrics(folder)
-    assert [row["step"] for row in metrics] == list(range(1, 21))
-    assert [len(stored(folder, step)) for step in range(1, 21)] == [32] * 20
+    assert [row["step"] for row in metrics] == list(range(1, 9))
+    assert [len(stored(folder, step)) for step in range(1, 9)] == [32] * 8
     assert max(row["logprob_mismatch_mean"] for row in metrics) < 1e-4
-    assert sorted(row["seconds_sync"] for row in metrics)[10] < 0.2
-    assert metrics[-1]["loss"] < metrics[0]["loss"]
+    assert sorted(row["seconds_sync"] for row in metrics)[4] < 0.2
     assert not list((folder / "engine").glob("*paint-*"))
     until(lambda: not [pid for pid in served if alive(pid)], 20)
-
-    # The training process alone trains the same, up to a rare token that rounding decides.
-    local = dataclasses.replace(config, rollout=dataclasses.replace(config.rollout, engine="local"))
-    finish(train_command(local, tmp_path / "local"))
-    mine, served_mine = (
-        sum(row["accuracy"] for row in rows[10:]) / 10
-        for rows in (read_metrics(tmp_path / "local"), metrics)
-    )
-    assert mine == pytest.approx(served_mine, abs=0.1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -373,12 +364,9 @@ def test_train_two_processes_through_server_matches_one(url: str, tmp_path: Path
     require_no_adapters(url)
 
 
-@pytest.mark.parametrize("ahead", [1, 2])
-def test_train_off_policy_killed_and_resumed_is_bitwise_equal(
-    url: str, tmp_path: Path, ahead: int
-) -> None:
+def test_train_off_policy_killed_and_resumed_is_bitwise_equal(url: str, tmp_path: Path) -> None:
     """Several adapters on one server at once; a checkpoint keeps those that are behind."""
-    config = recipe(urls=[url], off_policy_steps=ahead)
+    config = recipe(urls=[url], off_policy_steps=2)
     train = dataclasses.replace(config.train, steps=5, batch_size=8, checkpoint_every=2)
     config = dataclasses.replace(config, train=train)
     whole, killed = tmp_path / "whole", tmp_path / "killed"

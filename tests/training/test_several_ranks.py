@@ -80,17 +80,14 @@ def assert_kept(folder: Path, steps: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_ranks_stop_signal_is_reported_once_and_keeps_step(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_ranks_stop_signal_is_reported_once_and_keeps_step(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     process = launched(train_command(small(steps=500), folder))
     wait_for(lambda: len(read_metrics(folder)) >= 1, process, 300)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=300)
-    assert process.returncode == 128 + number, output
-    assert output.count(f"stopped by {number.name}, all is saved; resume with `paint resume") == 1
+    assert process.returncode == 128 + signal.SIGINT, output
+    assert output.count("stopped by SIGINT, all is saved; resume with `paint resume") == 1
     assert "Traceback" not in output
     assert_kept(folder, len(read_metrics(folder)))
 
