@@ -9,6 +9,7 @@ that ``import paint`` does not import torch.
 """
 
 import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ if sys.platform == "win32":
 
 from paint.core.errors import ConfigError, Interrupted, NonFiniteError, PaintError
 from paint.core.versions import __version__ as __version__
+
+# tqdm's, which libraries bring, in notebooks without ipywidgets. Progress here is lines of text.
+warnings.filterwarnings("ignore", "IProgress not found")
 
 if TYPE_CHECKING:
     from paint.algorithms.base import Algorithm

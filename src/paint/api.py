@@ -16,7 +16,6 @@ import html
 import json
 import math
 import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -57,9 +56,6 @@ if TYPE_CHECKING:
     from paint.core.display import Display
 else:
     Display = Any
-
-# tqdm's, which libraries bring, in notebooks without ipywidgets. Progress here is lines of text.
-warnings.filterwarnings("ignore", "IProgress not found")
 
 Rows = Any
 """A list of dicts, a ``datasets.Dataset`` or a ``pandas.DataFrame``."""
