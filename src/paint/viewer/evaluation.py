@@ -157,7 +157,6 @@ def benchmark_data(
                         "lenient": row.get("lenient", row["strict"])["correct"],
                         "vote": row.get("vote"),
                         "looping": row["looping"],
-                        "by_hand": row.get("by_hand"),
                         "tokens": sample.tokens,
                         "truncated": sample.truncated,
                         "text": shortened(sample.text, max_characters),

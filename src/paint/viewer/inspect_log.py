@@ -70,7 +70,7 @@ def log_of(policy: str, benchmark: str, graded: Graded, when: str) -> dict[str, 
                     SCORER: {
                         "value": "C" if strict["correct"] else "I",
                         "answer": strict["answer"],
-                        "explanation": row.get("by_hand") or strict["reason"],
+                        "explanation": strict["reason"],
                         "metadata": {
                             name: row[name] for name in ("lenient", "vote", "reward") if name in row
                         },
