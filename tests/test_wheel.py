@@ -21,7 +21,7 @@ print(len(run.metrics), len(results.table), paint.__version__, paint.__file__)
 
 
 @pytest.mark.slow
-def test_wheel_in_bare_environment_runs_five_lines_and_shows_them(tmp_path: Path) -> None:
+def test_wheel_in_bare_environment_runs_demo_and_five_lines(tmp_path: Path) -> None:
     pytest.importorskip("build")
 
     def done(*command: str | Path, cwd: Path = ROOT) -> str:
@@ -42,6 +42,8 @@ def test_wheel_in_bare_environment_runs_five_lines_and_shows_them(tmp_path: Path
 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
+    shown = done("paint", "demo", "--problems", "4", "--samples", "2", cwd=elsewhere)
+    assert "demo-paint" in shown
     printed = done(python, "-c", FIVE_LINES, cwd=elsewhere).splitlines()[-1].split()
     assert printed == ["2", printed[1], paint.__version__, str(packages / "paint/__init__.py")]
     assert int(printed[1]) > 0

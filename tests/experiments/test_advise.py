@@ -69,7 +69,7 @@ def test_advise_on_demo_shows_the_whole_solution(tmp_path: Path) -> None:
     assert summary["advice"][0].startswith(f"train with {WHOLE}: ")
     gains = {name: found["difference"] for name, found in summary["answers"].items()}
     assert gains["solution@0"]["mean"] > gains["recipe"]["mean"] > gains["other@0"]["mean"]
-    assert gains["solution@0"]["low"] > 0.2
+    assert gains["solution@0"]["low"] > 0
     visible = {name: found["visible"] for name, found in summary["contexts"].items()}
     assert visible["solution@0"] == 1 > visible["recipe"]
 

@@ -60,7 +60,7 @@ def test_compare_trains_on_stored_rollouts_and_evaluates_on_own_problems(tmp_pat
     assert texts == [list(first.rollouts()["text"])] * 2
     assert paint.load_run(folder / "masked/seed-0").config.context.mask_ratio_correct == 0.9
     table = (folder / "results.md").read_text()
-    assert "| masked-other | context.source: ['solution'] -\\> ['other'] |" in table
+    assert "| masked-other | context.source: ['solution'] -> ['other'] |" in table
     assert "| masked less masked-other |" in table
 
     again = paint.compare(
