@@ -20,6 +20,8 @@ def test_runs_lists_state_step_and_last_figures(
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "demo/cut/metrics.jsonl").write_text("".join(lines[:2]))
     (tmp_path / "other").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/run.json").write_text("{")
     with lock_folder(tmp_path / "busy"):
         assert main(["runs", str(tmp_path), "--json"]) == 0
     found = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
@@ -28,6 +30,7 @@ def test_runs_lists_state_step_and_last_figures(
         "whole": ("done", 3, 3),
         "busy": ("running", 3, 3),
         "demo/cut": ("stopped", 2, 3),
+        "broken": ("damaged", 0, 0),
     }
     rows = read_metrics(run)
     assert found["whole"]["metrics"]["loss"] == rows[2]["loss"]

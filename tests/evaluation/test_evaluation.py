@@ -31,6 +31,7 @@ from paint.evaluation.generate import (
     open_task,
     require_room,
     sample_of,
+    shortened,
 )
 from paint.evaluation.grade import cast_votes, grade, is_repetitive, stored_in, summarise_folders
 from paint.evaluation.run import resolve
@@ -398,6 +399,17 @@ def test_require_room_prompts_are_never_truncated(policy: Policy, problems: list
     assert room(1024 - longest) == 1024
     with pytest.raises(ConfigError, match=f"at most {1024 - longest}"):
         room(1025 - longest)
+
+
+def test_shortened_answers_end_with_the_models_positions(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    prompts = {p.id: policy.student_prompt(p, thinking=False) for p in problems[:20]}
+    longest, display = max(map(len, prompts.values())), Display(enabled=False)
+    for asked, given in ((80, 80), (1024 - longest, 1024 - longest), (38_912, 1024 - longest)):
+        protocol = SamplingProtocol(1, False, Sampling(1.0, 1.0, -1, asked))
+        found = shortened(policy, protocol, "demo", prompts, display)
+        assert found == replace(protocol, sampling=Sampling(1.0, 1.0, -1, given))
 
 
 def voted(answers: list[tuple[str | None, bool]], grader: MathGrader) -> list[int]:

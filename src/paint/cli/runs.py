@@ -24,7 +24,7 @@ SHOWN = {
 class Runs:
     """List the runs in a folder and below it: state, last step, last figures.
 
-    A run is running, done, or stopped (`paint resume` goes on).
+    A run is running, done, stopped (`paint resume` goes on), or damaged: a file cannot be read.
 
     Example: paint runs runs
     """

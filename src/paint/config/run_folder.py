@@ -122,7 +122,7 @@ class RunStatus:
 
     Attributes:
         name: its path below the folder that was listed.
-        state: "running", "done", or "stopped".
+        state: "running", "done", "stopped", or "damaged" where a file of it cannot be read.
         step, steps: steps done, and to do in all.
         changed: time of the last step, or of the start, in seconds since 1970.
         metrics: the last value of every metric.
@@ -137,12 +137,14 @@ class RunStatus:
 
 
 def list_runs(folder: Path) -> list[RunStatus]:
-    """List the runs in a folder and below it, the last to change first.
-
-    Raises:
-        CorruptFileError, ConfigError: a run cannot be read.
-    """
-    found = [_status(path.parent, folder) for path in folder.rglob("run.json")]
+    """List the runs in a folder and below it, the last to change first."""
+    found = []
+    for path in folder.rglob("run.json"):
+        try:
+            found.append(_status(path.parent, folder))
+        except PaintError:
+            name = str(path.parent.relative_to(folder))
+            found.append(RunStatus(name, "damaged", 0, 0, path.stat().st_mtime, {}))
     return sorted(found, key=lambda status: -status.changed)
 
 

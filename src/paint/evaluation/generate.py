@@ -222,6 +222,22 @@ def open_task(
     return open_store(task.folder, settings, task.problems, prompts)
 
 
+def shortened(
+    policy: Policy, protocol: SamplingProtocol, name: str, prompts: Prompts, display: Display
+) -> SamplingProtocol:
+    """The protocol with answers that fit in the model's positions after a set's longest prompt."""
+    sampling, longest = protocol.sampling, max(map(len, prompts.values()))
+    positions = getattr(policy.model.config, "max_position_embeddings", None)
+    if positions is None or not longest < positions < longest + sampling.max_new_tokens:
+        return protocol
+    display.note(
+        f"{name}: answers end after {positions - longest:,} tokens, not "
+        f"{sampling.max_new_tokens:,}, since the model has {positions:,} positions and the longest "
+        f"prompt takes {longest:,}"
+    )
+    return replace(protocol, sampling=replace(sampling, max_new_tokens=positions - longest))
+
+
 def require_room(policy: Policy, task: EvalTask) -> int:
     """The maximum tokens of a prompt and its completion.
 

@@ -28,6 +28,7 @@ from paint.evaluation.generate import (
     collect_samples,
     deployment_prompts,
     load_eval_policy,
+    shortened,
 )
 from paint.evaluation.grade import summarise
 from paint.evaluation.store import COMPLETIONS
@@ -112,8 +113,13 @@ def evaluate(
         benchmark.name: deployment_prompts(policy, benchmark.problems, thinking=evaluation.thinking)
         for benchmark in benchmarks
     }
+    protocols = {
+        name: shortened(policy, protocol, name, prompts[name], display) for name in prompts
+    }
     tasks = [
-        EvalTask(folder / t.name / b.name, b.problems, prompts[b.name], protocol, t.checkpoint)
+        EvalTask(
+            folder / t.name / b.name, b.problems, prompts[b.name], protocols[b.name], t.checkpoint
+        )
         for t, b in pairs
     ]
     with collect_samples(policy, model, evaluation.rollout, tasks, folder, display) as stores:
