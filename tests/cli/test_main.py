@@ -30,7 +30,6 @@ USER_ERRORS = [
     ("eval demo --samples 0", "samples must be at least 1, got 0"),
     ("eval demo --benchmark demo", "--benchmarks"),
     ("eval --benchmarks demo", "nothing to evaluate"),
-    ("eval demo --benchmarks demo", "positions; max_new_tokens can be at most"),
     ("eval demo --benchmarks demo demo", "two benchmarks are named demo"),
     ("eval demo --benchmarks aime_2042", "aime_2042"),
     ("eval demo --benchmarks nowhere.jsonl", "nowhere.jsonl"),
