@@ -99,7 +99,9 @@ def test_bake_of_text_that_changes_nothing_is_refused_before_training(
 
 def test_bake_in_folder_of_other_rules_is_refused(config: Config, tmp_path: Path) -> None:
     (tmp_path / "rules.md").write_text("Be brief.")
-    with pytest.raises(ConfigError, match=r"rules\.md is that of other rules"):
+    with pytest.raises(
+        ConfigError, match=r"rules\.md is that of other rules or questions; choose another"
+    ):
         bake(config, tmp_path, held_out=4, samples=1)
 
 

@@ -289,7 +289,9 @@ def _prepare(config: Config, folder: Path, count: int) -> tuple[Config, dict[str
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
             if path.exists() and path.read_text("utf-8") != text:
-                raise ConfigError(f"{path.name} is that of other rules or questions")
+                raise ConfigError(
+                    f"{path} is that of other rules or questions; choose another place (--folder)"
+                )
             write_atomic(path, text)
     config = replace(
         config,
