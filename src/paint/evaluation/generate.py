@@ -6,6 +6,7 @@ policy in training through the engine of the training, on all ranks. It calls ``
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -226,16 +227,20 @@ def shortened(
     policy: Policy, protocol: SamplingProtocol, name: str, prompts: Prompts, display: Display
 ) -> SamplingProtocol:
     """The protocol with answers that fit in the model's positions after a set's longest prompt."""
-    sampling, longest = protocol.sampling, max(map(len, prompts.values()))
-    positions = getattr(policy.model.config, "max_position_embeddings", None)
-    if positions is None or not longest < positions < longest + sampling.max_new_tokens:
+    sampling, room = protocol.sampling, positions_left(policy, prompts)
+    if not 0 < room < sampling.max_new_tokens:
         return protocol
     display.note(
-        f"{name}: answers end after {positions - longest:,} tokens, not "
-        f"{sampling.max_new_tokens:,}, since the model has {positions:,} positions and the longest "
-        f"prompt takes {longest:,}"
+        f"{name}: answers end after {room:,} tokens, not {sampling.max_new_tokens:,}: the longest "
+        f"prompt leaves no more of the model's positions"
     )
-    return replace(protocol, sampling=replace(sampling, max_new_tokens=positions - longest))
+    return replace(protocol, sampling=replace(sampling, max_new_tokens=int(room)))
+
+
+def positions_left(policy: Policy, prompts: Prompts) -> float:
+    """Positions of the model after the longest prompt; infinite where it has no limit."""
+    positions = getattr(policy.model.config, "max_position_embeddings", None)
+    return (math.inf if positions is None else positions) - max(map(len, prompts.values()))
 
 
 def require_room(policy: Policy, task: EvalTask) -> int:
@@ -246,11 +251,11 @@ def require_room(policy: Policy, task: EvalTask) -> int:
     """
     longest = max(map(len, task.prompts.values()))
     new = task.protocol.sampling.max_new_tokens
-    positions = getattr(policy.model.config, "max_position_embeddings", None)
-    if positions is not None and longest + new > positions:
+    room = positions_left(policy, task.prompts)
+    if new > room:
         raise ConfigError(
             f"a prompt of {longest} tokens and max_new_tokens {new} do not fit in the model's "
-            f"{positions} positions; max_new_tokens can be at most {positions - longest}"
+            f"{longest + room} positions; max_new_tokens can be at most {room}"
         )
     return longest + new
 

@@ -80,7 +80,7 @@ class Bank:
         return [
             r.text
             for r in self.rollouts[first : first + self.samples]
-            if r.row != index and r.grade is not None and r.grade.correct
+            if r.row != index and r.is_correct
         ]
 
 
@@ -277,8 +277,7 @@ def marks_of(policy: Policy, rollout: Rollout) -> Marks:
     marks = Marks(np.array(kinds_of_tokens(pieces)), departure)
 
     content = text.rfind(BOX) + len(BOX)
-    is_wrong = rollout.grade is not None and not rollout.grade.correct
-    if not is_wrong or not problem.answer or not len(BOX) <= content < len(text):
+    if rollout.is_correct or not problem.answer or not len(BOX) <= content < len(text):
         return marks
     first = owners[content]
     lead = text[owners.index(first) : content]
