@@ -182,7 +182,8 @@ def test_train_kernels_that_cannot_be_built_are_named_once_before_the_run(
     plain = fused.RowWork(fused.measure, fused.differentiate)
     choice = "paint.training.trainer.choose_row_work"
     monkeypatch.setattr(choice, lambda *_: (plain, "no C compiler"))
-    train(small(train={"steps": 1}), tmp_path / "run")
+    by_verdict = {"wrong_divergence": "reverse_kl"}
+    train(small(train={"steps": 1}, objective=by_verdict), tmp_path / "run")
     lines = capsys.readouterr().out.splitlines()
     (said,) = (i for i, line in enumerate(lines) if "no C compiler" in line)
     assert said < next(i for i, line in enumerate(lines) if "student prompt" in line)

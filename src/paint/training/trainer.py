@@ -142,9 +142,10 @@ def train(
         for divergence in config.divergences - DIVERGENCES.keys():
             require_slope(find_divergence(divergence))
         if config.algorithm.needs_context:  # what the settings of the divergence apply to
-            _, problem = choose_row_work(config.objective, accelerator.device)
-            if problem:
-                display.note(f"the loss is computed without Triton kernels: {problem}")
+            kinds = {config.objective.of_verdict(is_correct) for is_correct in (True, False)}
+            reasons = {choose_row_work(options, accelerator.device)[1] for options in kinds}
+            for reason in sorted(reasons - {""}):
+                display.note(f"the loss is computed without Triton kernels: {reason}")
         config = resolve_training(config, display, ranks)
         config, flags_of_server = _plan(config, ranks, accelerator.device, display)
         table = to_table(config)
