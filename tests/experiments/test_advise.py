@@ -63,13 +63,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_advise_on_demo_shows_the_whole_solution(tmp_path: Path) -> None:
-    summary = advised(tmp_path, problems=20, samples=4, answers=True)
+    summary = advised(tmp_path, problems=40, samples=4, answers=True)
     slopes = {name: found["slope"]["mean"] for name, found in summary["contexts"].items()}
     assert slopes["solution@0"] > slopes["recipe"] > slopes["other@0"]
     assert summary["advice"][0].startswith(f"train with {WHOLE}: ")
     gains = {name: found["difference"] for name, found in summary["answers"].items()}
     assert gains["solution@0"]["mean"] > gains["recipe"]["mean"] > gains["other@0"]["mean"]
-    assert gains["solution@0"]["low"] > 0
+    assert gains["solution@0"]["low"] > 0.2
     visible = {name: found["visible"] for name, found in summary["contexts"].items()}
     assert visible["solution@0"] == 1 > visible["recipe"]
 
