@@ -2,7 +2,6 @@
 
 import decimal
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -229,20 +228,6 @@ def test_read_hub_unreachable_is_reported(tmp_path: Path, monkeypatch: pytest.Mo
 
     (tmp_path / "owner" / "name").mkdir(parents=True)
     assert refusal("owner/name").startswith("owner/name is a folder")
-
-
-def test_read_hub_without_network_is_reported_before_any_retry(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def unresolved(host: str, port: None) -> None:
-        raise socket.gaierror
-
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("paint.data.readers.getproxies", dict)
-    monkeypatch.setattr("socket.getaddrinfo", unresolved)
-    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("asked the hub"))
-    with pytest.raises(HubError, match=r"nobody/nothing@train .*huggingface\.co is not found"):
-        list(read_rows("nobody/nothing"))
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])

@@ -62,12 +62,15 @@ def test_shapes_match_published_parameter_counts(name: str, parameters: int) -> 
 def test_shape_of_prefers_cached_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     QWEN.save_pretrained(tmp_path)
     cached = str(tmp_path / "config.json")
-    monkeypatch.setattr("paint.estimate.shapes.try_to_load_from_cache", lambda *_: cached)
+    monkeypatch.setattr("paint.core.hub.try_to_load_from_cache", lambda *_: cached)
     assert shape_of("Qwen/Qwen3-8B") == shape_of(str(tmp_path)) != SHAPES["Qwen/Qwen3-8B"]
-    monkeypatch.setattr("paint.estimate.shapes.try_to_load_from_cache", lambda *_: None)
+    monkeypatch.setattr("paint.core.hub.try_to_load_from_cache", lambda *_: None)
     assert shape_of("Qwen/Qwen3-8B") == SHAPES["Qwen/Qwen3-8B"]
-    with pytest.raises(ConfigError, match=r'"owner/other" has no config\.json here; name'):
+    with pytest.raises(ConfigError, match=r'"owner/other" has no config\.json here: .*; name'):
         shape_of("owner/other")
+
+    monkeypatch.setattr("paint.core.hub.hf_hub_download", lambda *_: cached)
+    assert shape_of("owner/other") == shape_of(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,12 @@ import csv
 import io
 import json
 import re
-import socket
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from paint.core.errors import PaintError, reason, wrap_errors
+from paint.core.hub import require_network
 from paint.core.storage import digest_of_file
 
 ROW_BYTES = 4 * 2**20
@@ -183,25 +181,12 @@ def read_hub(name: str, config: str | None, split: str) -> Iterator[Row]:
         HubError: the data set cannot be loaded.
     """
     where = f"{name}{f':{config}' if config else ''}@{split} on the hub"
-    _require_network(where)
     with wrap_errors(where, HubError, "check the name and the network, or name a file"):
+        require_network()
         import datasets  # takes a second to import
 
         stream = datasets.load_dataset(name, config, split=split, streaming=True)
         yield from _arrow_rows(stream.with_format("arrow").iter(batch_size=256))
-
-
-def _require_network(where: str) -> None:
-    """Raise HubError if the hub's name cannot be resolved, for which its client would wait 40 s."""
-    from huggingface_hub import constants
-
-    host = urlsplit(constants.ENDPOINT).hostname
-    if constants.HF_HUB_OFFLINE or getproxies():  # a proxy resolves it
-        return
-    try:
-        socket.getaddrinfo(host, None)
-    except socket.gaierror:
-        raise HubError(f"{where}: {host} is not found; check the network, or name a file") from None
 
 
 def _jsonl(file: IO[bytes], path: Path) -> Iterator[Row]:

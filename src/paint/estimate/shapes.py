@@ -5,16 +5,12 @@ Not included: biases of attention (a ten-thousandth of the weights), experts, an
 
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError
 
 from paint.config.schema import MAX_COUNT
 from paint.core.errors import ConfigError, format_value, wrap_errors
+from paint.core.hub import fetch_file, local_file
 from paint.demo.files import model_path
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -114,25 +110,20 @@ SHAPES = {
 
 
 def shape_of(path: str) -> Shape:
-    """Read the shape of a model: a folder, a hub name in the cache or in SHAPES, or "demo".
+    """Read the shape of a model: a folder, a hub name, or "demo".
+
+    Models in SHAPES need no network, others of the hub send their config.json, a few kB.
 
     Raises:
         ConfigError: there is no config.json, or it does not describe a dense decoder.
     """
-    file = Path(model_path(path), "config.json")
-    if not file.is_file():
-        cached = None
-        if not Path(path).is_dir():
-            with suppress(HFValidationError):  # a path that cannot be a hub name
-                cached = try_to_load_from_cache(path, "config.json")
-        if not isinstance(cached, str):
-            if path in SHAPES:
-                return SHAPES[path]
-            raise ConfigError(
-                f"model.path {format_value(path)} has no config.json here; name a folder that has "
-                f"one, a hub name whose config.json is cached, or one of {', '.join(SHAPES)}"
-            )
-        file = Path(cached)
+    file = local_file(model_path(path), "config.json")
+    if file is None:
+        if path in SHAPES:
+            return SHAPES[path]
+        place = f"model.path {format_value(path)} has no config.json here"
+        with wrap_errors(place, ConfigError, "name a folder that has one, or a model of the hub"):
+            file = fetch_file(path, "config.json")
 
     with wrap_errors(file, ConfigError, "it must describe a dense decoder, as Qwen3's does"):
         return _shape(json.loads(file.read_bytes()))

@@ -21,7 +21,6 @@ from typing import Any, Literal
 
 import peft
 import torch
-from huggingface_hub import try_to_load_from_cache
 from jaxtyping import Float
 from peft.tuners.lora import LoraLayer
 from safetensors import safe_open
@@ -41,6 +40,7 @@ from paint.config import schema as cfg
 from paint.config.recipe import require_bitsandbytes
 from paint.core.device import require_dtype, to_device
 from paint.core.errors import PaintError, format_short, format_value, wrap_errors
+from paint.core.hub import local_file, require_model
 from paint.data.problems import Problem
 from paint.demo.files import model_path
 from paint.models import prompts as views
@@ -441,6 +441,7 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
             message.
     """
     with _loading(path):
+        require_model(model_path(path))
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(model_path(path))
         has_template = bool(tokenizer.chat_template)
     if not has_template:
@@ -536,9 +537,9 @@ def _require_real(
 
 def _stored_formats(path: str) -> dict[str, str]:
     """Number formats of the weights in a model's safetensors files, by name."""
-    folder = Path(model_path(path))
-    if not folder.is_dir():
-        folder = Path(str(try_to_load_from_cache(path, "config.json"))).parent
+    config = local_file(model_path(path), "config.json")
+    assert config is not None, "the model was loaded from it"
+    folder = config.parent
     whole = folder / "model.safetensors"
     formats: dict[str, str] = {}
     for file in [whole] if whole.exists() else folder.glob("model-*.safetensors"):

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import peft
 import torch
-from huggingface_hub import try_to_load_from_cache
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -21,6 +20,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 from paint.config import schema as cfg
 from paint.core import storage
 from paint.core.errors import PaintError, reason, wrap_errors
+from paint.core.hub import local_file, require_model
 from paint.demo.files import model_name, model_path
 from paint.models.policy import Policy, PolicyError
 from paint.models.sharding import digest_of, digest_of_weights
@@ -35,6 +35,7 @@ PLAIN_LORA = "only plain LoRA adapters can be evaluated"
 def own_dtype(path: str) -> cfg.Dtype:
     """Dtype in which a model's weights are stored; bfloat16 if its config names none."""
     with wrap_errors(path, PolicyError, "name a causal language model"):
+        require_model(model_path(path))
         dtype = AutoConfig.from_pretrained(model_path(path)).dtype
 
     names: dict[torch.dtype, cfg.Dtype] = {torch.float32: "float32", torch.float16: "float16"}
@@ -230,11 +231,7 @@ def save_generation_settings(name: str, folder: Path) -> None:
 
     The policy samples without them (paint.models.policy), and others should sample as before.
     """
-    settings = Path(model_path(name), GENERATION_CONFIG_NAME)
-    if not Path(model_path(name)).is_dir():
-        cached = try_to_load_from_cache(name, GENERATION_CONFIG_NAME)
-        settings = Path(cached) if isinstance(cached, str) else settings
-    if settings.is_file():
+    if settings := local_file(model_path(name), GENERATION_CONFIG_NAME):
         storage.write_atomic(folder / GENERATION_CONFIG_NAME, settings.read_bytes())
 
 

@@ -13,12 +13,12 @@ from huggingface_hub import (
     ModelCard,
     ModelCardData,
     eval_result_entries_to_yaml,
-    try_to_load_from_cache,
 )
 
 from paint.config.recipe import differences
 from paint.config.schema import Config
 from paint.core.errors import PaintError, escape_markdown_cell
+from paint.core.hub import local_file
 from paint.core.storage import read_json, read_jsonl
 from paint.data.benchmarks import PUBLISHED, Benchmark
 from paint.data.decontaminate import NGRAM, build_index, contaminated
@@ -283,9 +283,8 @@ def _source(benchmark: str) -> str:
 
 def _license_of(base: str) -> str | None:
     """The licence in the base's card, where the card is on this machine."""
-    folder = Path(model_path(base))
-    card = folder / "README.md" if folder.is_dir() else try_to_load_from_cache(base, "README.md")
-    if not isinstance(card, str | Path) or not Path(card).exists():
+    card = local_file(model_path(base), "README.md")
+    if card is None:
         return None
     found = ModelCard.load(card, ignore_metadata_errors=True).data.license
     return found if isinstance(found, str) else None

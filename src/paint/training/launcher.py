@@ -27,6 +27,7 @@ from paint.config.recipe import flags, read_recipe
 from paint.config.run_folder import RunError, fixed_differences, read_run, with_resolved
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import PaintError, format_short, wrap_errors
+from paint.core.hub import local_file
 from paint.demo.files import model_path
 from paint.inference.registry import resolved_engine, server_engine
 from paint.inference.vllm.process import (
@@ -503,10 +504,10 @@ def _server_command(
     host: str = "127.0.0.1",
     sizes: "ServerFlags | None" = None,
 ) -> list[str]:
-    positions = None  # of a model that is no folder, only its loading tells
-    with suppress(OSError, ValueError):
-        text = Path(model_path(config.model.path), "config.json").read_text()
-        positions = json.loads(text).get("max_position_embeddings")
+    positions = None  # of a model that is not here, only its loading tells
+    if file := local_file(model_path(config.model.path), "config.json"):
+        with suppress(OSError, ValueError):
+            positions = json.loads(file.read_text()).get("max_position_embeddings")
     command = server_command(
         config.model,
         config.rollout,

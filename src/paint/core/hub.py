@@ -1,0 +1,56 @@
+"""The Hugging Face hub: whether it can be reached, and single files of a model."""
+
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+
+
+def require_network() -> None:
+    """Raise ConnectionError if the hub's host is not found, for which its client waits 24 s."""
+    host = urlsplit(constants.ENDPOINT).hostname
+    if constants.HF_HUB_OFFLINE or getproxies():  # a proxy resolves it
+        return
+    try:
+        socket.getaddrinfo(host, None)
+    except socket.gaierror:
+        raise ConnectionError(f"{host} is not found; check the network") from None
+
+
+def require_model(model: str) -> None:
+    """Raise OSError for a model that is neither a folder, nor cached, nor on a hub in reach."""
+    if Path(model).is_dir():
+        return
+    try:
+        cached = try_to_load_from_cache(model, "config.json")
+    except HFValidationError:
+        raise FileNotFoundError("there is no such folder, and it is no hub name") from None
+    if not isinstance(cached, str):
+        require_network()
+
+
+def local_file(model: str, name: str) -> Path | None:
+    """Return a file of a model, from its folder or the hub's cache; None if it is not there."""
+    if Path(model).is_dir():
+        file = Path(model, name)
+        return file if file.is_file() else None
+    try:
+        cached = try_to_load_from_cache(model, name)
+    except HFValidationError:  # a path that cannot be a hub name
+        return None
+    return Path(cached) if isinstance(cached, str) else None
+
+
+def fetch_file(model: str, name: str) -> Path:
+    """Download a file of a model of the hub into the cache.
+
+    Raises:
+        OSError: the model is a folder or unknown, or the hub is out of reach.
+    """
+    if Path(model).is_dir():
+        raise FileNotFoundError("it is a folder without one")
+    require_model(model)
+    return Path(hf_hub_download(model, name))
