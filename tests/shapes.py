@@ -18,6 +18,8 @@ from jaxtyping import AbstractArray
 check = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
 _with_dimensions = jaxtyping.jaxtyped
+_inner: set[str] = set()
+"""The functions within functions that have been checked."""
 
 
 def check_annotations_of(package: str) -> None:
@@ -44,6 +46,13 @@ def _checked(*, typechecker: Callable[..., Any]) -> Callable[[Any], Any]:
 
 def _checked_where_enabled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Heeds jaxtyping's switch, as functions of arrays do."""
+    # A function within another is made at each call, and its check takes two milliseconds to
+    # compile: only the first one is checked.
+    name = f"{function.__module__}.{function.__qualname__}"
+    if "<locals>" in name:
+        if name in _inner:
+            return function
+        _inner.add(name)
     checked = check(function)
 
     @wraps(function)
