@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import jaxtyping
 import pandas as pd
 import pytest
 from datasets import Dataset
@@ -96,11 +97,14 @@ def test_train_missing_values_of_frame_are_null(tmp_path: Path) -> None:
         ({"trains": {"steps": 1}}, "trains"),
         ({"train": {"step": 1}}, "train.steps"),
         ({"train": {"steps": 0}}, "steps"),
+        ({"steps": 4}, r"train\.steps"),
+        ({"log": "x"}, "log must be a section"),
     ],
 )
 def test_train_setting_that_is_none_is_refused_by_name(
-    sections: dict[str, Any], named: str, tmp_path: Path
+    sections: dict[str, Any], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(paint.ConfigError, match=named):
         paint.train("demo-paint", output_dir=tmp_path / "run", **sections)
 

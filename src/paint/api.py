@@ -357,8 +357,8 @@ def train(
     if (folder / "run.json").exists():
         raise RunError(f"{folder} already holds a run; paint.resume goes on with it")
 
-    log = {"folder": str(folder.parent), "name": folder.name} | dict(sections.get("log", {}))
-    config = _configured(config, folder, model, data, {**sections, "log": log})
+    log = replace(config.log, folder=str(folder.parent), name=folder.name)
+    config = _configured(replace(config, log=log), folder, model, data, sections)
     _run(config, folder, Request(gpus, split), path, callbacks, display)
     return Run(folder)
 
@@ -728,7 +728,7 @@ def _configured(
     sections: Mapping[str, Mapping[str, Any]],
 ) -> Config:
     """The config with the arguments of a call; rows are stored in the folder."""
-    given = {name: dict(settings) for name, settings in sections.items()}
+    given: dict[str, Any] = dict(sections)
     if model is not None:
         given["model"] = dict(model) if isinstance(model, Mapping) else {"path": str(model)}
     if data is not None:
@@ -737,10 +737,12 @@ def _configured(
     return _override(config, given)
 
 
-def _override(config: Config, sections: Mapping[str, Mapping[str, Any]]) -> Config:
+def _override(config: Config, sections: Mapping[str, Any]) -> Config:
     """The config with some settings replaced and checked, as those of a recipe are."""
     table = {
         name: {key: _named(value) for key, value in settings.items()}
+        if isinstance(settings, Mapping)
+        else settings
         for name, settings in sections.items()
     }
     return from_table(table, source="settings", base=config)
