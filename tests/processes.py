@@ -1,6 +1,7 @@
 """Processes in tests: the training command, waiting for a condition, liveness."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -10,6 +11,11 @@ from typing import Any
 from paint.config.recipe import to_table
 from paint.config.schema import Config
 from paint.inference.vllm.process import free_port
+
+TESTS = Path(__file__).parent
+MODULES = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
+# A server is not given the trainer's PYTHONPATH.
+MODEL_SERVER = f"env PYTHONPATH={MODULES} {sys.executable} -P {TESTS / 'model_server.py'}"
 
 
 def train_command(config: Config, folder: Path) -> list[str]:

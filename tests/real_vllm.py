@@ -51,3 +51,11 @@ def serving(model: Path, flags: Sequence[str], log: Path) -> Iterator[str]:
         yield url
     finally:
         process.stop()
+
+
+def scored_by(url: str, model: str, prompt: list[int], ids: list[int]) -> list[float]:
+    """The log-probs that a server's model has of a completion."""
+    asked = {"model": model, "prompt": prompt + ids, "max_tokens": 1, "prompt_logprobs": 0}
+    answer = httpx2.post(f"{url}/v1/completions", json=asked, timeout=120).json()
+    rows = answer["choices"][0]["prompt_logprobs"][len(prompt) :]
+    return [row[str(i)]["logprob"] for row, i in zip(rows, ids, strict=True)]

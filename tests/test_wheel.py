@@ -33,17 +33,20 @@ def test_wheel_in_bare_environment_runs_demo_and_five_lines(tmp_path: Path) -> N
     done(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path, ROOT)
     assert {path.suffix for path in tmp_path.glob("paint_distill-*")} == {".gz", ".whl"}
     [wheel] = tmp_path.glob("*.whl")
-    done(sys.executable, "-m", "venv", tmp_path / "env")
+    done(sys.executable, "-m", "venv", "--without-pip", tmp_path / "env")
     python = tmp_path / "env/bin/python"
-    done(python, "-m", "pip", "install", "--quiet", "--no-deps", wheel)
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", python]
+    done(*pip, "install", "--quiet", "--no-deps", wheel)
     # The dependencies of this environment, without what is installed as editable.
     [packages] = (tmp_path / "env").glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    shown = done("paint", "demo", "--problems", "4", "--samples", "2", cwd=elsewhere)
-    assert "demo-paint" in shown
+    recipe = (ROOT / "recipes/demo-paint.toml").read_text()
+    (elsewhere / "short.toml").write_text(recipe.replace("steps = 20", "steps = 1"))
+    few = ["--problems", "4", "--samples", "2"]
+    assert "short" in done("paint", "demo", "short.toml", *few, cwd=elsewhere)
     printed = done(python, "-c", FIVE_LINES, cwd=elsewhere).splitlines()[-1].split()
     assert printed == ["2", printed[1], paint.__version__, str(packages / "paint/__init__.py")]
     assert int(printed[1]) > 0

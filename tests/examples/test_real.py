@@ -5,7 +5,6 @@ say so.
 """
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from conversion import FetchError, make_base
 from paint.config.run_folder import read_metrics
-from paint.config.schema import Config, ModelConfig
+from paint.config.schema import ModelConfig
 from paint.core import storage
 from paint.core.display import Display
 from paint.inference.engine import Sampling
@@ -23,9 +22,9 @@ from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, load_policy, load_tokenizer
 from paint.training.trainer import train
 from problems import HELD_OUT, WARM_UP, rows, word_problems
-from real_vllm import LEAN, SERVER, SMALL, needs_vllm
+from real_vllm import needs_vllm, scored_by, serving
 from run import in_cache, recipe_of, write_problems
-from runs import adapter, changed, stored
+from runs import changed, stored
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +48,7 @@ def policy(cache: Path) -> Policy:
 
 
 @pytest.fixture(scope="module")
-def two_steps(cache: Path) -> Config:
+def run(cache: Path) -> Path:
     """PAINT for two steps of two short completions."""
     config = changed(
         str(recipe_of("paint")),
@@ -59,12 +58,7 @@ def two_steps(cache: Path) -> Config:
             "rollout": {"max_new_tokens": 24, "max_logprob_mismatch": 1e-3},
         },
     )
-    return in_cache(config, cache)
-
-
-@pytest.fixture(scope="module")
-def run(two_steps: Config, cache: Path) -> Path:
-    train(two_steps, cache / "run", display=Display(enabled=False))
+    train(in_cache(config, cache), cache / "run", display=Display(enabled=False))
     return cache / "run"
 
 
@@ -140,16 +134,16 @@ def test_smollm2_two_steps_learn_with_small_logprob_mismatch(run: Path) -> None:
 
 @needs_vllm
 def test_smollm2_vllm_serves_trained_adapter_with_trainer_log_probs(
-    two_steps: Config, cache: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, cache: Path, tmp_path: Path
 ) -> None:
     """The second step's completions are of the adapter that the first step trained."""
-    for name, value in SMALL.items():
-        monkeypatch.setenv(name, value)
-    served = replace(two_steps.rollout, engine="vllm", server=SERVER, server_args=LEAN)
-    config = replace(two_steps, rollout=served)
-    train(config, cache / "served", display=Display(enabled=False))
-    metrics = read_metrics(cache / "served")
-    assert [row["step"] for row in metrics] == [1, 2]
-    assert max(row["logprob_mismatch_mean"] for row in metrics) < 1e-3
-    assert stored(cache / "served", 2)[0]["source"].startswith("http://")
-    assert any(float(value.abs().sum()) > 0 for value in adapter(cache / "served", 1).values())
+    adapter = run / "checkpoints/step-000001/adapter"
+    flags = ["--enable-lora", "--max-lora-rank", "64", "--lora-modules", f"trained={adapter}"]
+    with serving(cache / "base", flags, tmp_path / "log") as url:
+        for row in stored(run, 2):
+            prompt, ids = row["prompt_ids"], row["completion_ids"]
+            trained, base = (
+                scored_by(url, name, prompt, ids) for name in ("trained", str(cache / "base"))
+            )
+            assert trained == pytest.approx(row["engine_log_probs"], abs=1e-3)
+            assert trained != pytest.approx(base, abs=1e-3)

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import httpx2
 import peft
 import pytest
 import torch
@@ -24,7 +23,7 @@ from paint.models.policy import Policy, load_policy
 from paint.models.weights import Rounding, load_trained, trained_in
 from paint.publish import card
 from paint.publish.export import ExportError
-from real_vllm import needs_vllm, serving
+from real_vllm import needs_vllm, scored_by, serving
 
 
 @pytest.fixture(scope="module")
@@ -91,20 +90,27 @@ def test_export_loads_elsewhere_and_answers_as_checkpoint(
 
 @pytest.mark.slow
 @needs_vllm
-@pytest.mark.parametrize("merged", [False, True])
 def test_export_in_vllm_answers_as_checkpoint(
-    run: Path, scored: tuple[list[int], list[int], Tensor], merged: bool, tmp_path: Path
+    run: Path,
+    checkpoint: Path,
+    scored: tuple[list[int], list[int], Tensor],
+    tmp_path: Path,
 ) -> None:
+    """One server has the merged model, and on top of it the adapter, whose updates count twice."""
     prompt, ids, expected = scored
-    folder = paint.load_run(run).export(tmp_path / "out", merged=merged)
-    adapter = ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"out={folder}"]
-    flags = ["--served-model-name", "out"] if merged else adapter
-    with serving(folder if merged else MODEL, flags, tmp_path / "log") as url:
-        asked = {"model": "out", "prompt": prompt + ids, "max_tokens": 1, "prompt_logprobs": 0}
-        answer = httpx2.post(f"{url}/v1/completions", json=asked, timeout=120).json()
-    rows = answer["choices"][0]["prompt_logprobs"][len(prompt) :]
-    found = [row[str(i)]["logprob"] for row, i in zip(rows, ids, strict=True)]
-    torch.testing.assert_close(torch.tensor(found), expected, rtol=0, atol=1e-3)
+    merged = paint.export(run, tmp_path / "merged", merged=True)
+    adapter = paint.export(run, tmp_path / "adapter")
+    flags = ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", f"twice={adapter}"]
+    with serving(merged, ["--served-model-name", "once", *flags], tmp_path / "log") as url:
+        once, twice = (scored_by(url, name, prompt, ids) for name in ("once", "twice"))
+    torch.testing.assert_close(torch.tensor(once), expected, rtol=0, atol=1e-3)
+
+    policy = load_policy(replace(paint.load_run(run).config.model, path=str(merged)), seed=0)
+    load_trained(policy, trained_in(checkpoint, "lora"))
+    with torch.no_grad():
+        doubled = log_probs(policy.lm_head(policy.hidden_states([prompt], [ids])), ids)
+    torch.testing.assert_close(torch.tensor(twice), doubled, rtol=0, atol=1e-3)
+    assert (doubled - expected).abs().max() > 1e-2
 
 
 def test_export_card_holds_run_and_evaluation(run: Path, tmp_path: Path) -> None:

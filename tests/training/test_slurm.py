@@ -17,12 +17,9 @@ import pytest
 from test_launcher import all_gone, family
 
 from paint.config.run_folder import latest_checkpoint, read_metrics
-from processes import until
+from processes import MODEL_SERVER, MODULES, until
 
 ROOT = Path(__file__).parents[2]
-MODULES = os.pathsep.join([str(ROOT / "src"), str(ROOT / "tests")])
-# A server is not given the trainer's PYTHONPATH.
-SERVER = f"env PYTHONPATH={MODULES} {sys.executable} -P {ROOT / 'tests/model_server.py'}"
 
 # One process a node; a signal goes to all of them, and the status is the worst of theirs.
 SRUN = """#!/bin/bash
@@ -118,7 +115,7 @@ def test_slurm_job_stopped_and_resubmitted_goes_on_to_its_end(
     submit: Submit, tmp_path: Path, nodes: str, number: int, status: int
 ) -> None:
     variables = {} if "," in nodes else {"SPLIT": "1+0"}
-    arguments = ["--rollout.server", SERVER]
+    arguments = ["--rollout.server", MODEL_SERVER]
     run = tmp_path / "runs/broken"
 
     job = submit(nodes, "broken", *arguments, **variables)
