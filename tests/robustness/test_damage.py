@@ -3,7 +3,7 @@
 A command ends in the same figures, or in a message that names the file.
 
 PAINT_TRIAL_SEED chooses the bits that flip, the rows, and the files that take others' places;
-PAINT_TRIAL_COUNT how many damages of each verb the slow tier tries (by default 10; 1000000: all).
+PAINT_TRIAL_COUNT how many damages of each verb the slow tier tries (by default 6; 1000000: all).
 """
 
 import os
@@ -17,7 +17,7 @@ from damages import Damage, damages, others_of
 from worlds import VERBS, Verb, make_world, restore, run_paint
 
 SEED = int(os.environ.get("PAINT_TRIAL_SEED", "0"))
-COUNT = int(os.environ.get("PAINT_TRIAL_COUNT", "10"))
+COUNT = int(os.environ.get("PAINT_TRIAL_COUNT", "6"))
 QUICK = 4
 """Damages of each verb in the quick tier."""
 

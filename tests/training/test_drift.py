@@ -17,6 +17,7 @@ from paint.training.trainer import train
 from runs import adapter, assert_same, changed
 
 SMALL: dict[str, dict[str, Any]] = {
+    "data": {"limit": 100},
     "model": {"lora_rank": 4, "lora_alpha": 8},
     "rollout": {"max_new_tokens": 12, "batch_size": 4},
     "train": {"steps": 2, "batch_size": 4, "micro_batch_size": 4, "learning_rate": 3e-3},

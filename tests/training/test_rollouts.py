@@ -17,6 +17,7 @@ from paint.training.trainer import train
 from runs import adapter, changed, stored, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
+    "data": {"limit": 100},
     "model": {"lora_rank": 4, "lora_alpha": 8},
     "rollout": {"max_new_tokens": 60, "batch_size": 8, "samples_per_problem": 4},
     "train": {"steps": 1, "batch_size": 8, "micro_batch_size": 3, "checkpoint_every": 1},

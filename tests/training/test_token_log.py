@@ -17,6 +17,7 @@ from paint.training.trainer import train
 from runs import changed, stored
 
 SMALL = {
+    "data": {"limit": 100},
     "model": {"lora_rank": 4, "lora_alpha": 8},
     "rollout": {"max_new_tokens": 40},
     "train": {"steps": 1, "batch_size": 6, "micro_batch_size": 4},

@@ -18,6 +18,7 @@ from paint.training.weighting import weigh_by_verdict
 from runs import adapter, assert_same, changed, stored
 
 SMALL: dict[str, dict[str, Any]] = {
+    "data": {"limit": 100},
     "model": {"lora_rank": 4, "lora_alpha": 8},
     "rollout": {"max_new_tokens": 60, "batch_size": 8},
     "train": {"steps": 1, "batch_size": 8, "micro_batch_size": 3, "checkpoint_every": 1},
