@@ -231,6 +231,7 @@ def test_summary_of_rollout_is_that_of_its_tokens() -> None:
         "pull": np.array([1.0, -2.0, 0.5, 0.25]),
         "unclipped_mass": np.array([1.0, 0.5, 0.5, 1.0]),
         "clipped": np.array([0.0, 1.0, 1.0, 0.0]),
+        "slope": np.array([-1.0, -1.0, 0.5, 0.5]),
     }
     kinds = np.array([KINDS.index(kind) for kind in ("number", "style", "number", "answer")])
     found = summary_of(terms, Marks(kinds, departure=2))
@@ -248,6 +249,7 @@ def test_summary_of_rollout_is_that_of_its_tokens() -> None:
         "entropy_gap": 2.5,
         "unclipped_mass": 3.0,
         "clipped": 2.0,
+        "raised": 0.5,
         "confusion": 1.5,
     }
     assert summary_of(terms, Marks(kinds, departure=4))["confusion"] is None
@@ -277,6 +279,7 @@ def test_figures_of_scores_slope_is_covariance_of_reward_and_pull() -> None:
         "entropy_gap",
         "unclipped_mass",
         "clipped",
+        "raised",
         "mask_ratio",
         "visible",
         "leak",
@@ -312,6 +315,7 @@ def of_slope(slope: float, **changes: Any) -> Figures:
         "entropy_gap": noise,
         "clipped": np.full(40, 0.1),
         "unclipped_mass": np.full(40, 0.99),
+        "raised": np.full(40, 0.5),
         "leak": np.full(40, 0.01),
         "confusion": noise,
         "kinds": np.zeros(5),

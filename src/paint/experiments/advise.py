@@ -62,7 +62,7 @@ ANYWHERE = (-math.inf, math.inf)
 """Bounds of values without a range."""
 
 BOUNDS = dict.fromkeys(("slope", "kl", "first_kl", "entropy_gap", "confusion"), ANYWHERE)
-BOUNDS |= dict.fromkeys(("unclipped_mass", "clipped", "leak"), SHARE)
+BOUNDS |= dict.fromkeys(("unclipped_mass", "clipped", "raised", "leak"), SHARE)
 
 
 def advise(
@@ -189,6 +189,7 @@ class Figures:
         entropy_gap: teacher's entropy less the student's, nats a token.
         clipped: share of the tokens that the clip changes.
         unclipped_mass: probability of the target that the clip leaves, a token.
+        raised: share of the clipped tokens that training makes likelier; problems that have some.
         leak: probability of the right answer in the box of wrong rollouts; problems that have some.
         confusion: entropy gap behind the departure from the solution; problems that have some.
         kinds: share of the divergence by kind of token, over all problems (KINDS).
@@ -203,6 +204,7 @@ class Figures:
     entropy_gap: np.ndarray
     clipped: np.ndarray
     unclipped_mass: np.ndarray
+    raised: np.ndarray
     leak: np.ndarray
     confusion: np.ndarray
     kinds: np.ndarray
@@ -234,6 +236,7 @@ def figures_of(scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "
         entropy_gap=a_token("entropy_gap"),
         clipped=a_token("clipped"),
         unclipped_mass=a_token("unclipped_mass"),
+        raised=known("raised"),
         leak=known("leak"),
         confusion=known("confusion"),
         kinds=np.sum([row["kinds"] for row in scores], axis=0) / total,
@@ -425,12 +428,13 @@ def _teaching(figures: Mapping[str, Figures]) -> Sheet:
                 _points(found.slope - other.slope) if other and is_compared else "",
                 _digits(found.kl),
                 mean(found.clipped, SHARE).points(),
+                mean(found.raised, SHARE).points() if len(found.raised) else "",
                 mean(found.unclipped_mass, SHARE).points(),
                 f"{100 * found.masked:.0f}",
             ]
         )
     columns = ["", "slope, points", "less another row's", "KL a token"]
-    columns += ["clipped tokens, %", "unclipped mass, %", "masked, %"]
+    columns += ["clipped tokens, %", "made likelier, %", "unclipped mass, %", "masked, %"]
     return Sheet("What each context would teach", columns, rows, is_main=True)
 
 

@@ -375,7 +375,7 @@ def _leaks(
 def summary_of(terms: Mapping[str, np.ndarray], marks: Marks) -> dict[str, Any]:
     """Values of a rollout from those of its tokens."""
     kl, gap = terms["kl"], terms["teacher_entropy"] - terms["student_entropy"]
-    after = gap[marks.departure :]
+    after, clipped = gap[marks.departure :], terms["clipped"] > 0
     return {
         "tokens": len(kl),
         "kl": float(kl.sum()),
@@ -384,6 +384,7 @@ def summary_of(terms: Mapping[str, np.ndarray], marks: Marks) -> dict[str, Any]:
         "entropy_gap": float(gap.sum()),
         "unclipped_mass": float(terms["unclipped_mass"].sum()),
         "clipped": float(terms["clipped"].sum()),
+        "raised": float((terms["slope"][clipped] < 0).mean()) if clipped.any() else None,
         "kinds": [float(kl[marks.kinds == i].sum()) for i in range(len(KINDS))],
         "tenths": [float(part.sum()) for part in np.array_split(kl, TENTHS)],
         "confusion": float(after.mean()) if len(after) else None,
