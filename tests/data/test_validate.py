@@ -173,6 +173,17 @@ def test_print_check_shows_findings(tmp_path: Path) -> None:
         assert piece in text, piece
 
 
+def test_print_check_of_all_turns_counts_rows_and_turns(tmp_path: Path) -> None:
+    texts = ("What is 1?", "One.", "And 2?", "Two.")
+    said = [
+        {"role": "user" if i % 2 == 0 else "assistant", "content": t} for i, t in enumerate(texts)
+    ]
+    path = write(tmp_path, {"messages": said, "answer": "2"}, {"messages": said[2:], "answer": "2"})
+    for turns, counts in (("last", "2 rows, 2 good"), ("all", "2 rows with 3 turns, 3 good")):
+        text = shown(check_of(path, turns=turns))
+        assert f"p.jsonl: {counts}\ncolumns: messages, answer\n" in text
+
+
 def test_check_file_rows_without_answer_count_where_nothing_needs_it(tmp_path: Path) -> None:
     rows = [{"problem": "Is it?", "solution": "It is."}, row(1)]
     check = check_of(write(tmp_path, *rows))

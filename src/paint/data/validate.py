@@ -69,8 +69,9 @@ class FileCheck:
 
     Attributes:
         limit: most tokens of a teacher prompt.
+        rows: number of rows; with `data.turns` "all" a row may be several problems, its turns.
         columns: number of rows that have each column.
-        good: number of valid rows.
+        good: number of valid rows, or turns; the following count these, too.
         bad: bad rows by reason.
         lengths: token lengths of problem, solution, student prompt and longest teacher prompt.
         too_long: valid rows whose teacher prompt is over `limit` tokens.
@@ -85,6 +86,7 @@ class FileCheck:
 
     path: str
     limit: int
+    rows: int = 0
     columns: Counter[str] = field(default_factory=Counter)
     good: int = 0
     bad: dict[str, BadRows] = field(default_factory=dict)
@@ -201,9 +203,10 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
     """Print the counts, the first bad rows by reason, and the lengths."""
     console = console or Terminal()
     count = check.good + sum(rows.count for rows in check.bad.values())
-    console.print(f"{check.path}: {count:,} rows, {check.good:,} good")
+    unit, turns = ("rows", "") if count == check.rows else ("turns", f" with {count:,} turns")
+    console.print(f"{check.path}: {check.rows:,} rows{turns}, {check.good:,} good")
     columns = (
-        name if rows == count else f"{name} (in {rows:,} rows)"
+        name if rows == check.rows else f"{name} (in {rows:,} rows)"
         for name, rows in check.columns.items()
     )
     console.print(f"columns: {', '.join(columns)}")
@@ -215,7 +218,7 @@ def print_check(check: FileCheck, console: Console | None = None) -> None:
         notes["gold answers to check (docs/how-to/own-data.md)"] = check.gold_warnings
     notes |= {title: rows for title, rows in check.contaminated.items() if rows.count}
     for title, rows in notes.items():
-        console.print(f"{title}: {rows.count:,} rows")
+        console.print(f"{title}: {rows.count:,} {unit}")
         for row, message in rows.first:
             console.print(f"  row {row}: {message}")
         if rows.count > len(rows.first):
@@ -257,6 +260,7 @@ def _checked_rows(
 
     def rows() -> Iterator[Row]:
         for row, fields in read_rows(check.path):
+            check.rows += 1
             check.columns.update(() if isinstance(fields, BadRow) else fields.keys())
             yield row, fields
 
