@@ -80,12 +80,11 @@ def test_objective_unknown_divergence_is_refused(name: str) -> None:
         ObjectiveConfig(divergence=name)
 
 
-def test_triton_kernel_outside_divergence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = pytest.importorskip("paint.objective.triton_kernels")
-    rows = torch.zeros(1, 4)
-    options = ObjectiveConfig(divergence=SPEC, temperature=1.0)
-    with pytest.raises(ValueError, match="chi_squared"):
-        kernels.differentiate(rows, rows, {}, {}, rows[:, 0] > 0, None, None, options)
+@pytest.mark.parametrize("role", ["divergence", "wrong_divergence"])
+def test_objective_kernels_of_outside_divergence_are_refused(role: str) -> None:
+    kernels = ObjectiveConfig(impl="triton", wrong_divergence="paint.objective.divergences:JSD")
+    with pytest.raises(ConfigError, match=rf"^objective\.impl must .*{SPEC}"):
+        replace(kernels, **{role: SPEC})  # type: ignore[arg-type]
 
 
 def test_require_slope_wrong_derivative_is_refused() -> None:

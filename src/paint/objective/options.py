@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from paint.core.errors import ConfigError
 from paint.core.settings import NOT_NEGATIVE, Section, require, setting, within
-from paint.objective.divergences import find_divergence
+from paint.objective.divergences import DIVERGENCES, find_divergence
 from paint.objective.weights import find_position_weights
 
 ClipMode = Literal["pointwise", "token", "none"]
@@ -87,6 +87,10 @@ class ObjectiveConfig(Section):
             exact = "forward_kl, reverse_kl, jsd or module:name"
             require(self, "wrong_divergence", not for_wrong.is_sampled, exact, "empty: that of all")
         divergence = find_divergence(self.divergence)
+        for name in (self.divergence, self.wrong_divergence or self.divergence):
+            has_kernel = self.impl != "triton" or find_divergence(name) in DIVERGENCES.values()
+            note = f"there is no kernel of the divergence {name}"
+            require(self, "impl", has_kernel, "auto, chunked or reference", note)
         is_clippable = self.clip_mode == "none" or not divergence.is_sampled
         why_none = "a clip would take the gradient from the tokens that the teacher disfavours most"
         allowed = f'"none" with objective.divergence "{divergence.name}"'

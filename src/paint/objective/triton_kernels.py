@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from paint.objective.divergences import DIVERGENCES, find_divergence
+from paint.objective.divergences import find_divergence
 from paint.objective.options import ObjectiveConfig
 
 # At 1,024 entries a block, a multiprocessor of an H100 holds 48 or more warps of either kernel; at
@@ -75,11 +75,6 @@ def differentiate(
     sampled ones. slope is None, or a tensor (r v), which may be the tensor student: dD/dz with
     respect to the student's logits z is written into it.
     """
-    divergence = find_divergence(options.divergence)
-    if divergence not in DIVERGENCES.values():
-        raise ValueError(
-            f"the Triton kernel has no divergence {divergence.name!r}; use impl='chunked'"
-        )
     rows, vocabulary = student.shape
     metrics = {
         name: student.new_empty(rows) for name in ("per_token", "kl", "clipped", "unclipped_mass")
@@ -103,7 +98,7 @@ def differentiate(
             TEMPERATURE=options.loss_temperature,
             MIX=options.interpolation_weight,
             CLIP=options.clip,
-            KIND=divergence.name,
+            KIND=find_divergence(options.divergence).name,
             CLIP_MODE=options.clip_mode,
             GRADIENT=slope is not None,
             BLOCK=BLOCK,
