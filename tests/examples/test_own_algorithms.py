@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from paint.config.run_folder import read_metrics
+from paint.data.problems import Problem
+from paint.inference.engine import Completion
+from paint.training.rollouts import Rollout
 from paint.training.trainer import train
-from runs import changed
+from runs import changed, stored, write_problems
 
 SMALL: dict[str, dict[str, Any]] = {
     "rollout": {"max_new_tokens": 24, "batch_size": 8},
@@ -45,15 +48,72 @@ def test_contrast_of_strength_minus_one_is_the_other_context(
 
 
 @pytest.mark.slow
-def test_rlsd_without_range_for_credit_is_grpo(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("method", "name", "constant", "value"),
+    [("rlsd:Rlsd", "rlsd", "EPSILON", 0.2), ("sipo:Sipo", "sipo", "KAPPA", 0.5)],
+)
+def test_credit_without_range_is_grpo(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    name: str,
+    constant: str,
+    value: float,
 ) -> None:
-    rlsd = example("rlsd", monkeypatch)
-    group = {"rollout": {"samples_per_problem": 8, "max_new_tokens": 60}}
+    group: dict[str, Any] = {"rollout": {"samples_per_problem": 8, "max_new_tokens": 60}}
     expected = figures(tmp_path / "grpo", group, {"train": {"method": "grpo"}})["gradient_norm"]
     assert expected > 0
-    for epsilon in (0.0, 0.2):
-        monkeypatch.setattr(rlsd, "EPSILON", epsilon)
-        method = {"train": {"method": "rlsd:Rlsd"}}
-        found = figures(tmp_path / str(epsilon), group, method)["gradient_norm"]
-        assert (found == pytest.approx(expected, rel=1e-4)) == (epsilon == 0)
+    module, group["context"] = example(name, monkeypatch), {"source": "answer"}
+    for used in (0.0, value):
+        monkeypatch.setattr(module, constant, used)
+        found = figures(tmp_path / str(used), group, {"train": {"method": method}})["gradient_norm"]
+        assert (found == pytest.approx(expected, rel=1e-4)) == (used == 0)
+
+
+def said(text: str, tokens: int, row: int) -> Rollout:
+    """A completion of a row."""
+    completion = Completion((0,) * tokens, (), truncated=False)
+    return Rollout(row, Problem("p", "", "", "p"), [0], completion, text)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ("1 1 2 2", (r"long \boxed{1}", 3)),  # half of all is enough, of equal votes the shorter
+        ("1 2 2 3", (r"\boxed{2}", 3)),
+        ("1 2 3 -", (None, None)),
+        ("1 1 1 -", (None, None)),  # without an answer there is nothing to correct
+        ("- - - -", (None, None)),
+    ],
+)
+def test_u_opsd_lesson_is_majority_for_longest_other(
+    monkeypatch: pytest.MonkeyPatch, answers: str, expected: tuple[str | None, int | None]
+) -> None:
+    texts = [f"\\boxed{{{a}}}" if a != "-" else "" for a in answers.split()]
+    texts[0] = f"long {texts[0]}"
+    group = [said(text, 5 + row, row) for row, text in enumerate(texts)]
+    assert example("u_opsd", monkeypatch).lesson(group) == expected
+
+
+@pytest.mark.slow
+def test_u_opsd_trains_on_rows_without_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problems: list[Problem]
+) -> None:
+    example("u_opsd", monkeypatch)
+    rows = [{"problem": p.problem} for p in problems[:4]]
+    sections: dict[str, Any] = {
+        "data": {"path": write_problems(tmp_path / "rows.jsonl", rows)},
+        "context": {"source": "none"},
+        "rollout": {"samples_per_problem": 8, "max_new_tokens": 96},
+        "train": {"batch_size": 32, "method": "u_opsd:UOpsd"},
+        "grading": {"grader": "none"},
+    }
+    metrics = figures(tmp_path / "run", sections)
+    assert metrics["gradient_norm"] > 0
+    assert metrics["kl"] > 1e-3
+    found = stored(tmp_path / "run")
+    groups = [found[i : i + 8] for i in range(0, len(found), 8)]
+    learned = [(row, group) for group in groups for row in group if row["kept"]]
+    assert 0 < len(learned) <= len(groups)
+    for row, group in learned:
+        assert row["context"] in [other["text"] for other in group if other is not row]
