@@ -190,24 +190,6 @@ def test_store_invalid_line_is_refused_by_number_and_kept(tmp_path: Path, line: 
     assert contents(tmp_path) == before
 
 
-def test_store_in_place_of_another_is_refused_by_name(tmp_path: Path) -> None:
-    base, mine = tmp_path / "base/set", tmp_path / "mine/set"
-    for folder in (base, mine):
-        fill(fresh(folder))
-    base.parent.rename(tmp_path / "kept")
-    shutil.copytree(mine.parent, base.parent)
-    assert f"{base} holds the samples of mine/set" in refusal(reopen_store(base))
-    # A folder that was renamed is still itself.
-    assert not missing(reopen_store(mine))
-    shutil.rmtree(base.parent)
-    assert not missing(reopen_store(tmp_path / "kept/set"))
-    # Two that were swapped are each refused.
-    mine.parent.rename(base.parent)
-    (tmp_path / "kept").rename(mine.parent)
-    for folder in (base, mine):
-        assert f"{folder} holds the samples of " in refusal(reopen_store(folder))
-
-
 def test_store_samples_of_other_prompts_are_refused(tmp_path: Path) -> None:
     fill(fresh(tmp_path / "mine"))
     elsewhere = open_store(tmp_path / "other", ASKED, PROBLEMS, [[7, i] for i in range(3)])
@@ -217,8 +199,6 @@ def test_store_samples_of_other_prompts_are_refused(tmp_path: Path) -> None:
             store.add(Sample(problem.id, number, prompt, "text", 5, False, "local"))
     shutil.copy(tmp_path / "other/completions.jsonl", tmp_path / "mine/completions.jsonl")
     (tmp_path / "mine/SHA256SUMS").unlink()
-    message = refusal(reopen_store(tmp_path / "mine"))
-    assert "completions.jsonl has samples of other prompts" in message
     assert "problem 0: its prompt has changed" in refusal(fresh(tmp_path / "mine"))
 
 
@@ -242,9 +222,7 @@ def test_store_other_setting_is_refused_with_differences(tmp_path: Path) -> None
 def test_store_samples_without_settings_are_refused(tmp_path: Path) -> None:
     fill(fresh(tmp_path))
     (tmp_path / "asked.json").unlink()
-    for opened in (fresh, reopen_store):
-        assert "(no asked.json)" in refusal(opened(tmp_path))
-    assert find_stores(tmp_path) == [tmp_path]  # so that it is not left out of a comparison
+    assert "(no asked.json)" in refusal(reopen_store(tmp_path))
 
 
 def test_store_samples_and_problems_can_grow_or_shrink(tmp_path: Path) -> None:
@@ -270,8 +248,7 @@ def test_store_settings_are_plain_json_with_every_library_version(tmp_path: Path
     fill(fresh(tmp_path, versions={"paint": "2"}))
     fill(fresh(tmp_path))
     asked = json.loads((tmp_path / "asked.json").read_text())
-    place = f"{tmp_path.parent.name}/{tmp_path.name}"
-    assert asked == ASKED | {"versions": [{"paint": "1"}, {"paint": "2"}], "place": place}
+    assert asked == ASKED | {"versions": [{"paint": "1"}, {"paint": "2"}]}
 
 
 def test_store_is_locked_by_one_process(tmp_path: Path) -> None:

@@ -7,11 +7,9 @@
       grades.jsonl        one line per sample: both verdicts with their reasons, and its vote
       SHA256SUMS          checksums of these files, once no sample is missing
 
-A store belongs to one set of settings. Opening it with others is an error that lists the
-differences; only the numbers of problems and of samples per problem may change. Every read compares
-a file with SHA256SUMS. While samples are missing, there is no SHA256SUMS: a partial last line, left
-by a kill, is dropped and its sample is generated again. One process at a time uses a store, and
-texts are streamed from disk.
+A store belongs to one set of settings; only the numbers of problems and of samples per problem may
+change. Every read compares a file with SHA256SUMS. While samples are missing, there is none: a
+partial last line, left by a kill, is dropped and its sample is generated again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +22,7 @@ from paint.core import storage
 from paint.core.errors import PaintError, wrap_errors
 from paint.data.problems import Problem, from_row, to_row
 
-CHANGEABLE_SETTINGS = {"samples", "versions", "place"}
+CHANGEABLE_SETTINGS = {"samples", "versions"}
 """Settings that may differ between two calls that fill one store."""
 
 COMPLETIONS = "completions.jsonl"
@@ -105,17 +103,15 @@ def open_store(
 ) -> Iterator[Store]:
     """Open the store in a folder, or create it.
 
-    Raises:
-        StoreError: the store has other settings, or cannot be written.
-        CorruptFileError: a file cannot be read, or was changed since the samples were complete.
-        FolderInUse: another process uses it.
+    Raises StoreError for other settings, CorruptFileError for a file that was changed, and
+    FolderInUse where another process uses it.
     """
     with _or_store_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
     with storage.lock_folder(folder):
         versions = []
-        if _has_settings(folder):
+        if (folder / "asked.json").exists():
             _require_unchanged(folder, "asked.json", COMPLETIONS)
             if (folder / GRADES).exists():
                 _require_unchanged(folder, GRADES)
@@ -128,9 +124,7 @@ def open_store(
         with _or_store_error(folder):
             (folder / storage.SUMS).unlink(missing_ok=True)  # absent until all files are written
             storage.write_jsonl(folder / "problems.jsonl", rows)
-            place = f"{folder.parent.name}/{folder.name}"
-            asked = {**settings, "versions": versions, "place": place}
-            storage.write_json(folder / "asked.json", asked)
+            storage.write_json(folder / "asked.json", {**settings, "versions": versions})
             (folder / COMPLETIONS).touch()
             dropped = storage.trim_partial_line(folder / COMPLETIONS)
         store = _opened(folder, dropped=dropped)
@@ -140,27 +134,16 @@ def open_store(
 
 @contextmanager
 def reopen_store(folder: Path) -> Iterator[Store]:
-    """Open an existing store for reading; no file is written.
-
-    Raises:
-        StoreError: the folder contains no store.
-        CorruptFileError: a file cannot be read, was changed since the samples were complete, or
-            belongs to another evaluation, which is beside it.
-        FolderInUse: another process uses it.
-    """
+    """Open an existing store for reading; no file is written. Raises as ``open_store``."""
     _read_settings(folder)
     with storage.lock_folder(folder):
         _require_unchanged(folder, "asked.json", "problems.jsonl", COMPLETIONS)
-        store = _opened(folder)
-        _require_place(store)
-        yield store
+        yield _opened(folder)
 
 
 def find_stores(folder: Path) -> list[Path]:
     """Find the stores below a folder, itself included, at any depth; sorted."""
-    # A store without its asked.json counts, so that reading it raises instead of skipping it.
-    names = ("asked.json", COMPLETIONS)
-    return sorted({path.parent for name in names for path in folder.resolve().rglob(name)})
+    return sorted(path.parent for path in folder.resolve().rglob("asked.json"))
 
 
 def write_grades(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -196,15 +179,7 @@ def _opened(folder: Path, *, dropped: bool = False) -> Store:
     rows = list(storage.read_jsonl(path, hint))
     with wrap_errors(path, storage.CorruptFileError, hint):
         problems = [from_row(row) for row in rows]
-        prompts = {row["id"]: row["prompt"] for row in rows}
-    written: set[tuple[str, int]] = set()
-    for sample in _samples(folder):
-        if prompts.get(sample.problem, sample.prompt) != sample.prompt:
-            raise storage.CorruptFileError(
-                f"{folder / COMPLETIONS} has samples of other prompts than "
-                f"{folder / 'problems.jsonl'}; {PUT_BACK.format(folder=folder)}"
-            )
-        written.add((sample.problem, sample.sample))
+    written = {(sample.problem, sample.sample) for sample in _samples(folder)}
     return Store(folder, settings, problems, written, dropped)
 
 
@@ -222,19 +197,6 @@ def _require_unchanged(folder: Path, *names: str) -> None:
     if (folder / storage.SUMS).exists():
         for name in names:
             storage.verify_checksums(folder, HINTS[name].format(folder=folder), name)
-
-
-def _require_place(store: Store) -> None:
-    """Reject samples that were stored in another folder, if that one has samples, too."""
-    folder, made_in = store.folder.resolve(), store.settings.get("place")
-    if not isinstance(made_in, str) or made_in == f"{folder.parent.name}/{folder.name}":
-        return
-    # A folder that was renamed, or copied alone, is still itself.
-    if (folder.parent.parent / made_in / "asked.json").exists():
-        raise storage.CorruptFileError(
-            f"{store.folder} holds the samples of {made_in}, which is beside it, too; put the "
-            f"files of both back, or move {store.folder} away and evaluate again"
-        )
 
 
 def _require_same(
@@ -275,27 +237,14 @@ def _require_same(
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
-    if not _has_settings(folder):
-        raise StoreError(f"{folder} holds no evaluation (no asked.json)")
     path, hint = folder / "asked.json", PUT_BACK.format(folder=folder)
+    if not path.exists():
+        raise StoreError(f"{folder} holds no evaluation (no asked.json)")
     settings = storage.read_json(path, hint)
     samples, versions = settings.get("samples"), settings.get("versions")
     if not isinstance(samples, int) or not isinstance(versions, list):
         raise storage.CorruptFileError(f'{path} lacks "samples" or "versions"; {hint}')
     return settings
-
-
-def _has_settings(folder: Path) -> bool:
-    """Whether the folder has settings. Raises StoreError if it has samples without them."""
-    if (folder / "asked.json").exists():
-        return True
-    path = folder / COMPLETIONS
-    if path.exists() and path.stat().st_size:
-        raise StoreError(
-            f"{path} holds samples, and their settings are missing (no asked.json); put that file "
-            f"back, or move {folder} away"
-        )
-    return False
 
 
 def _or_store_error(path: Path) -> AbstractContextManager[None]:
