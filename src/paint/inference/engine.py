@@ -63,6 +63,9 @@ class Completion:
     source: str = "local"
 
 
+Prompts = Sequence[Sequence[int]]
+"""Token ids of the prompts."""
+
 OnCompletion = Callable[[int, Completion], None]
 """Callback for each completion as soon as it is complete, with the index of its prompt."""
 
@@ -88,11 +91,7 @@ class Engine(Protocol):
     takes_adapters: ClassVar[bool] = True
 
     def stream(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        finished: OnCompletion,
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
         """Pass one completion per prompt to ``finished``, in any order.
 
@@ -101,7 +100,7 @@ class Engine(Protocol):
         ...
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int]
     ) -> list[Completion]:
         """Return one completion per prompt, in the order of the prompts."""
         completions: dict[int, Completion] = {}
@@ -113,7 +112,7 @@ class Engine(Protocol):
         ...
 
     def submit(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int]
     ) -> PendingCompletions:
         """Start ``generate`` with the current adapter, without waiting. One call at a time.
 

@@ -24,7 +24,7 @@ from paint.core.device import float64_device
 from paint.core.display import Display
 from paint.core.errors import NonFiniteError
 from paint.inference.batch import Batch, Group, Row, new_cache, pack, side_by_side
-from paint.inference.engine import Completion, Engine, EngineError, OnCompletion, Sampling
+from paint.inference.engine import Completion, Engine, EngineError, OnCompletion, Prompts, Sampling
 from paint.inference.factory import EngineSetup
 from paint.models.attention import grouped_query_decode
 from paint.models.policy import Policy
@@ -56,11 +56,7 @@ class LocalEngine(Engine):
         """Do nothing: the weights are shared."""
 
     def stream(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        finished: OnCompletion,
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
         was_training = self.policy.model.training
         self.policy.model.eval()
@@ -82,11 +78,7 @@ class LocalEngine(Engine):
             yield row.ids[-1]
 
     def _write(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        finished: OnCompletion,
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
         # Sort prompts by length, for little padding, and equal prompts next to each other.
         rows = (Row(i, tuple(prompt)) for i, prompt in enumerate(prompts))
@@ -272,11 +264,7 @@ class MergedEngine(LocalEngine):
     takes_adapters = False
 
     def stream(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        finished: OnCompletion,
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
         with self.policy.merged():
             super().stream(prompts, sampling, seeds, finished)

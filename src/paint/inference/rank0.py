@@ -7,7 +7,14 @@ import torch
 from accelerate import PartialState
 
 from paint.core.distributed import all_gather_objects, run_on_rank0
-from paint.inference.engine import Completion, Engine, OnCompletion, PendingCompletions, Sampling
+from paint.inference.engine import (
+    Completion,
+    Engine,
+    OnCompletion,
+    PendingCompletions,
+    Prompts,
+    Sampling,
+)
 
 T = TypeVar("T")
 
@@ -36,11 +43,7 @@ class Rank0Engine(Engine):
         self._on_rank0(lambda engine: engine.sync_weights())
 
     def stream(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        finished: OnCompletion,
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
         """Pass on this rank's completions once all ranks' are complete; at once with one rank."""
         if PartialState().num_processes == 1:
@@ -51,7 +54,7 @@ class Rank0Engine(Engine):
             finished(index, completion)
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int]
     ) -> list[Completion]:
         """This rank's completions, in the order of its prompts."""
         if self.frees_memory and torch.cuda.is_available():
@@ -61,7 +64,7 @@ class Rank0Engine(Engine):
         return self._on_rank0(lambda engine: engine.generate(rows, sampling, all_seeds))[mine]
 
     def submit(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int]
     ) -> PendingCompletions:
         """Start ``generate``; calling the returned function is collective as well."""
         rows, all_seeds, mine = self._of_all_ranks(prompts, seeds)
@@ -81,8 +84,8 @@ class Rank0Engine(Engine):
         return run_on_rank0(work)
 
     def _of_all_ranks(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int]
-    ) -> tuple[Sequence[Sequence[int]], Sequence[int], slice]:
+        self, prompts: Prompts, seeds: Sequence[int]
+    ) -> tuple[Prompts, Sequence[int], slice]:
         """The prompts and seeds to request, and the slice of this rank's rows."""
         if self.same_rows:
             return prompts, seeds, slice(None)

@@ -27,6 +27,7 @@ from paint.inference.engine import (
     Engine,
     EngineError,
     OnCompletion,
+    Prompts,
     Sampling,
     derive_seed,
 )
@@ -109,11 +110,7 @@ class StoredEngine(Engine):
         """Do nothing: the completions are there."""
 
     def stream(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        finished: OnCompletion,
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
         # The rows of a problem may lie on several ranks, and get different completions.
         counts = all_gather_objects([len(prompts)])

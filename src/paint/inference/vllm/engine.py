@@ -32,6 +32,7 @@ from paint.inference.engine import (
     EngineError,
     OnCompletion,
     PendingCompletions,
+    Prompts,
     RemoteEngine,
     Sampling,
 )
@@ -172,11 +173,7 @@ class VllmEngine(RemoteEngine):
             shutil.rmtree(before, ignore_errors=True)
 
     def stream(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        finished: OnCompletion,
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
         """Sample one completion per prompt, each passed on as soon as it is complete."""
         if self.adapter is None:
@@ -184,7 +181,7 @@ class VllmEngine(RemoteEngine):
         self.loop.run(self._generate(prompts, sampling, seeds, finished))
 
     def submit(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int]
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int]
     ) -> PendingCompletions:
         """Start ``generate`` in the background; only after ``sync_weights``, and with ``ahead``."""
         assert isinstance(self.loop, Background)
@@ -268,11 +265,7 @@ class VllmEngine(RemoteEngine):
         await _gather(ask_or_evict(server) for server in self.servers if server.live)
 
     async def _generate(
-        self,
-        prompts: Sequence[Sequence[int]],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        finished: OnCompletion,
+        self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
         """Sample as ``stream`` does, with the adapter at the time of the call."""
         adapter, count = self.adapter, 0
