@@ -125,11 +125,12 @@ STANDARD = [
     *("core.errors", "core.plugins", "core.settings", "algorithms.base"),
     *("config.schema", "config.recipe", "config.run_folder", "demo.files"),
     *("objective.masking", "objective.anchors", "objective.prompts", "objective.options"),
-    *("inference.registry", "inference.vllm.watchdog"),
+    "inference.registry",
 ]
 OUTSIDE: dict[str, set[str]] = {
     **{module: set() for module in STANDARD},
     "core.storage": {"filelock"},
+    "inference.vllm.watchdog": {"psutil"},
     "objective.divergences": {"torch"},  # for its annotations alone
     "objective.loss": {"torch", "jaxtyping"},
     "objective.fused": {"torch", "jaxtyping"},

@@ -1,6 +1,6 @@
 """Runs a command, and ends it with all its descendants when the parent process is gone.
 
-    python -I -S watchdog.py PARENT GRACE NAME COMMAND ...
+    python -I watchdog.py PARENT GRACE NAME COMMAND ...
 
 A server that outlives its trainer keeps its GPU's memory, and one whose first process is killed
 leaves workers behind; so do the ranks of a launcher. So this process adopts what the command's
@@ -9,9 +9,6 @@ processes leave behind, and ends all of them as soon as the command has ended, t
 on, and the command has GRACE seconds to end by itself; a second signal ends it at once. The exit
 status is the command's. With a NAME, every line of its output begins with it, so that several can
 share one log; with "-", nothing is added to what the command says.
-
-It imports only the standard library, so it starts fast, and no user module, environment variable or
-working directory can replace one of its imports.
 """
 
 import ctypes
@@ -22,8 +19,9 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import IO
+
+import psutil
 
 ORPHAN_GRACE = 5.0
 """Seconds that the command has when the parent is gone."""
@@ -37,8 +35,6 @@ SET_CHILD_SUBREAPER = 36
 NOT_STARTED = 127
 
 QUIET = "-"
-
-PROCESSES = Path("/proc/")
 
 
 def main(parent: int, grace: float, name: str, command: list[str]) -> int:
@@ -100,36 +96,18 @@ def _signal_group(number: int) -> None:
 
 
 def _kill_descendants() -> None:
-    """Kill all descendants and wait; without /proc, kill the process group, this one included."""
-    if not PROCESSES.is_dir():
-        os.killpg(0, signal.SIGKILL)
+    """Kill all descendants, and wait until they are gone."""
     deadline = time.monotonic() + KILL_SECONDS
-    while (pids := _descendants()) and time.monotonic() < deadline:
-        for pid in pids:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+    while time.monotonic() < deadline:
+        alive = []
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):  # it has ended meanwhile
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    alive.append(process)
+                    process.kill()
+        if not alive:
+            return
         time.sleep(0.02)
-
-
-def _descendants() -> set[int]:
-    """All descendants of this process, without zombies."""
-    children: dict[int, list[tuple[int, str]]] = {}
-    for folder in PROCESSES.iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError):  # it has ended meanwhile
-                # pid (command) state parent ...; a command may hold blanks and brackets.
-                line = (folder / "stat").read_bytes().rpartition(b")")[2].decode()
-                state, parent = line.split()[:2]
-                children.setdefault(int(parent), []).append((int(folder.name), state))
-
-    found: set[int] = set()
-    open_ends = [os.getpid()]
-    while open_ends:
-        for pid, state in children.get(open_ends.pop(), []):
-            open_ends.append(pid)
-            if state not in "ZX":
-                found.add(pid)
-    return found
 
 
 if __name__ == "__main__":
