@@ -149,8 +149,8 @@ def test_owned_server_gets_fresh_secret_key(
         found = tmp_path / run / "found.json"
         command = f"{sys.executable} {tmp_path / 'spy.py'} {found}"
         rollout = RolloutConfig(engine="vllm", server=command, server_timeout=20.0)
-        setup = EngineSetup(policy, DEMO, rollout, tmp_path / run, Display(), 64)
-        with pytest.raises(EngineError) as error, open_engine(setup, problems):
+        setup = EngineSetup(policy, DEMO, rollout, tmp_path / run, Display(), 64, problems)
+        with pytest.raises(EngineError) as error, open_engine(setup):
             pytest.fail("a spy is no server")
         key, lines = json.loads(until(found.exists) and found.read_text())
         log = (tmp_path / run / "engine/server.log").read_text()

@@ -184,7 +184,7 @@ def test_adapters_of_own_servers_are_in_shared_memory_with_room(
         options = {"adapter_folder": str(tmp_path / "given")}
     rollout = RolloutConfig(engine="vllm", **options)
     (tmp_path / "run").mkdir()
-    setup = EngineSetup(policy, DEMO, rollout, tmp_path / "run", Display(), 1024)
+    setup = EngineSetup(policy, DEMO, rollout, tmp_path / "run", Display(), 1024, ())
 
     engines = []
     for _ in range(2):  # a killed run leaves its adapters to the next one
@@ -210,9 +210,9 @@ def test_sync_weights_shared_adapter_folder_keeps_runs_apart(
     )
     contents = []
     for run in ("a/seed-0", "b/seed-0", "a/seed-0"):
-        setup = EngineSetup(policy, DEMO, rollout, tmp_path / run, Display(), 1024)
+        setup = EngineSetup(policy, DEMO, rollout, tmp_path / run, Display(), 1024, problems)
         # A fake server has no model, but the folder is made.
-        with pytest.raises(LogprobMismatchError), open_engine(setup, problems):
+        with pytest.raises(LogprobMismatchError), open_engine(setup):
             pytest.fail("the adapter sync check passed")
         contents.append(sorted(path.name for path in shared.iterdir()))
     assert [len(names) for names in contents] == [1, 2, 2]
@@ -713,14 +713,14 @@ def test_server_command_has_model_adapter_and_user_arguments() -> None:
     )
     rollout = replace(given, colocate=True)
     model = replace(config.model, lora_rank=40)
-    line = server_command(model, rollout, 8123, max_tokens=8192 + 1024, positions=1024)
+    line = server_command(model, rollout, 8123, max_model_len=1024)
     assert line[:5] == ["env", "A=1", "vllm", "serve", config.model.path]
     flags = dict(zip(line[5:21:2], line[6:21:2], strict=True))
     assert flags == {
         "--host": "127.0.0.1",
         "--port": "8123",
         "--dtype": "bfloat16",
-        "--max-model-len": "1024",  # the positions, fewer than 8,192 and 1,024 tokens
+        "--max-model-len": "1024",
         "--max-lora-rank": "64",
         "--max-loras": "1",
         "--max-num-seqs": "32",
@@ -728,7 +728,7 @@ def test_server_command_has_model_adapter_and_user_arguments() -> None:
     }
     assert line[21:] == ["--enable-lora", "--enable-sleep-mode", "--dtype", "half", "-x", "a b"]
     ahead = replace(rollout, colocate=False, off_policy_steps=3)
-    line = server_command(model, ahead, 8123, max_tokens=9216, positions=None)
+    line = server_command(model, ahead, 8123, max_model_len=9216)
     assert line[line.index("--max-loras") + 1] == "4"
 
 

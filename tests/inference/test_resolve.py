@@ -181,13 +181,13 @@ def test_server_command_has_share_rows_and_float32_head() -> None:
     config = configured(engine="vllm")
     rollout = replace(config.rollout, batch_size=16, off_policy_steps=2)
     line = server_command(
-        config.model, rollout, 8000, max_tokens=9216, positions=None, sizes=ServerFlags(0.85, 40)
+        config.model, rollout, 8000, max_model_len=9216, sizes=ServerFlags(0.85, 40)
     )
     flags = dict(pairwise(line))
     assert flags["--gpu-memory-utilization"] == "0.85"
     assert flags["--max-num-seqs"] == "40"
     assert flags["--hf-overrides"] == '{"head_dtype": "float32"}'
     model = replace(config.model, dtype="float32")
-    line = server_command(model, rollout, 8000, max_tokens=9216, positions=None)
+    line = server_command(model, rollout, 8000, max_model_len=9216)
     assert not {"--hf-overrides", "--gpu-memory-utilization"} & set(line)
     assert line[line.index("--max-num-seqs") + 1] == "48"

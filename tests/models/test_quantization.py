@@ -42,9 +42,9 @@ def test_nf4_incompatible_settings_are_refused(
 
 
 def test_nf4_server_command_quantizes_same_weights() -> None:
-    command = server_command(NF4, cfg.RolloutConfig(), 8000, max_tokens=100, positions=None)
+    command = server_command(NF4, cfg.RolloutConfig(), 8000, max_model_len=100)
     assert command[command.index("--quantization") + 1] == "bitsandbytes"
-    command = server_command(DEMO, cfg.RolloutConfig(), 8000, max_tokens=100, positions=None)
+    command = server_command(DEMO, cfg.RolloutConfig(), 8000, max_model_len=100)
     assert "--quantization" not in command
 
 

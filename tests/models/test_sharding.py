@@ -149,9 +149,9 @@ def test_adapter_sync_check_involves_all_ranks_when_sharded(
     monkeypatch.setattr("paint.inference.factory.check_adapter_sync", spied)
     server = OwnServer(policy, batch_size=4)
     options, sampling = cfg.RolloutConfig(engine="vllm"), Sampling(1.0, 1.0, -1, 8)
-    setup = EngineSetup(policy, DEMO, options, tmp_path, Display(enabled=False), 64)
+    setup = EngineSetup(policy, DEMO, options, tmp_path, Display(enabled=False), 64, problems)
     monkeypatch.setattr(VllmEngine, "from_setup", lambda _: server)
-    with open_engine(setup, problems) as engine:
+    with open_engine(setup) as engine:
         assert [len(c.ids) > 0 for c in engine.generate(PROMPTS, sampling, [1, 2])] == [True, True]
     assert asked == ["Rank0Engine" if is_shared else "OwnServer"]
 

@@ -13,8 +13,8 @@ so that recipes may leave them to flags; `recipe.require_paths` requires them be
 
 import re
 import shlex
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from paint.algorithms.base import Algorithm, find_algorithm
@@ -702,6 +702,10 @@ class Config:
                 f'rollout.keep must be "all" with train.method {method}, got '
                 f'"{self.rollout.keep}" (it needs complete groups, or samples nothing)'
             )
+
+    def with_rollout(self, **changes: Any) -> "Config":
+        """The config with other settings of the rollouts."""
+        return replace(self, rollout=replace(self.rollout, **changes))
 
     @property
     def algorithm(self) -> Algorithm:

@@ -146,8 +146,8 @@ def collect_samples(
         if unfinished:
             problems = [problem for task in tasks for problem in task.problems]
             rollout = _fitted(policy, model, rollout, max_tokens, display)
-            setup = EngineSetup(policy, model, rollout, folder, display, max_tokens)
-            with open_engine(setup, problems) as engine:
+            setup = EngineSetup(policy, model, rollout, folder, display, max_tokens, problems)
+            with open_engine(setup) as engine:
                 _generate_all(policy, engine, unfinished, display)
         yield stores
 

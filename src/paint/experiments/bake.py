@@ -320,8 +320,8 @@ def _open_meter(
     context = Contexts(config.context, problems).shared
     longest = max(len(policy.teacher_prompt(p, context, complete=True)) for p in problems)
     max_tokens = longest + rollout.max_new_tokens
-    setup = EngineSetup(policy, config.model, rollout, folder, display, max_tokens)
-    with open_engine(setup, problems) as engine:
+    setup = EngineSetup(policy, config.model, rollout, folder, display, max_tokens, problems)
+    with open_engine(setup) as engine:
         engine.sync_weights()
         yield Meter(config, policy, teacher, engine, context)
 

@@ -171,10 +171,11 @@ def _sample(
     missing = [request for request in wanted if request.key not in stored]
     if missing:
         longest = max(map(len, prompts.values())) + config.rollout.max_new_tokens
-        setup = EngineSetup(policy, config.model, config.rollout, folder, display, longest)
         problems = list({request.problem.id: request.problem for request in wanted}.values())
+        rollout = config.rollout
+        setup = EngineSetup(policy, config.model, rollout, folder, display, longest, problems)
         with (
-            open_engine(setup, problems) as engine,
+            open_engine(setup) as engine,
             display.counting("rollouts", len(wanted), len(wanted) - len(missing)) as counter,
         ):
 

@@ -30,8 +30,8 @@ class EngineSetup:
         model: the model that the policy was loaded from, and that servers load.
         folder: the run's folder, for logs and adapters.
         max_tokens: maximum length of prompt and completion together.
+        problems: the problems that will be sampled; the adapter sync check takes the first.
         server_flags: sizes of a server of the run's own that shares the trainer's GPU.
-        problems: the problems that will be sampled.
     """
 
     policy: Policy
@@ -40,25 +40,21 @@ class EngineSetup:
     folder: Path
     display: Display
     max_tokens: int
+    problems: Sequence[Problem]
     server_flags: ServerFlags | None = None
-    problems: Sequence[Problem] = ()
 
 
 @contextmanager
-def open_engine(setup: EngineSetup, problems: Sequence[Problem]) -> Iterator[Engine]:
+def open_engine(setup: EngineSetup) -> Iterator[Engine]:
     """Open the engine of ``rollout.engine``, for all ranks; one on servers is checked first.
-
-    Args:
-        problems: the problems that will be sampled; the adapter sync check takes the first.
 
     Raises:
         EngineError: a server cannot be reached or started, or lacks room for the adapter.
         LogprobMismatchError: it does not serve the adapters that it was sent.
     """
-    rollout, policy = setup.rollout, setup.policy
+    rollout, policy, problems = setup.rollout, setup.policy, setup.problems
     kind = rollout.engine_type
     build = kind.load().from_setup
-    setup = replace(setup, problems=problems)
     if not kind.is_remote:
         yield build(setup)
         return

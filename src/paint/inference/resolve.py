@@ -19,6 +19,7 @@ from paint.inference.registry import AUTO, resolved_engine
 from paint.inference.vllm.environment import VLLM_VERSION
 from paint.inference.vllm.process import server_start
 
+LOCAL, VLLM = resolved_engine(AUTO, False), resolved_engine(AUTO, True)
 INSTALL = "`paint setup vllm` installs vLLM"
 SLOWER = "vLLM is expected to sample about five times as fast on a GPU (docs/how-to/vllm.md)"
 
@@ -37,19 +38,19 @@ def resolve_training(config: Config, display: Display, ranks: int = 1) -> Config
         ConfigError: the server would share the GPU, and cannot sleep.
     """
     if not config.generates:
-        return _with_rollout(config, engine=resolved_engine(config.rollout.engine, False))
+        return config.with_rollout(engine=resolved_engine(config.rollout.engine, False))
 
     is_auto = config.rollout.engine == AUTO
     engine, why = _choose(config.rollout, config.model.train_mode == "full", ranks)
-    chosen = _with_rollout(config, engine=engine)
+    chosen = config.with_rollout(engine=engine)
     if _shares_gpu(chosen):
         problem = _sharing_problem(chosen)
         if problem and not is_auto:
             raise ConfigError(problem)
         if problem:
-            chosen, why = _with_rollout(config, engine=_local()), f"since {problem}; {SLOWER}"
+            chosen, why = config.with_rollout(engine=LOCAL), f"since {problem}; {SLOWER}"
         else:
-            chosen = _with_rollout(chosen, colocate=True)
+            chosen = chosen.with_rollout(colocate=True)
     if is_auto:
         display.note(f"engine: {chosen.rollout.engine}, {why}")
     return chosen
@@ -80,27 +81,19 @@ def _choose(rollout: RolloutConfig, is_full: bool, ranks: int) -> tuple[str, str
     if rollout.engine != AUTO:
         return rollout.engine, ""
     if rollout.urls or rollout.server_gpus:
-        return resolved_engine(AUTO, True), "since servers are named"
+        return VLLM, "since servers are named"
     if is_full:
-        return _local(), "since all weights are trained, and servers take adapters"
+        return LOCAL, "since all weights are trained, and servers take adapters"
     if not _sees_gpu():
-        return _local(), "since torch sees no GPU"
+        return LOCAL, "since torch sees no GPU"
     if ranks > 1:
-        return _local(), f"since each rank generates; --gpus {ranks} starts servers, and {SLOWER}"
+        return LOCAL, f"since each rank generates; --gpus {ranks} starts servers, and {SLOWER}"
     start = server_start(rollout.server)
     if not shutil.which(start[0]):
-        return _local(), f"since neither `{start[0]}` nor `uvx` is on the PATH; {INSTALL}; {SLOWER}"
+        return LOCAL, f"since neither `{start[0]}` nor `uvx` is on the PATH; {INSTALL}; {SLOWER}"
     first = f" (the first start downloads vLLM {VLLM_VERSION})" if start[0] == "uvx" else ""
     why = f"since torch sees a GPU, and `{shlex.join(start)}` can be started{first}"
-    return resolved_engine(AUTO, True), why
-
-
-def _local() -> str:
-    return resolved_engine(AUTO, False)
-
-
-def _with_rollout(config: Config, **changes: object) -> Config:
-    return replace(config, rollout=replace(config.rollout, **changes))  # type: ignore[arg-type]
+    return VLLM, why
 
 
 def _sees_gpu() -> bool:
@@ -127,7 +120,7 @@ def _sharing_problem(config: Config) -> str:
             f'--rollout.server-args="{UTILIZATION} 0.4"'
         )
     memory = torch.cuda.get_device_properties(0).total_memory
-    colocated = _with_rollout(config, colocate=True)
+    colocated = config.with_rollout(colocate=True)
     try:
         plan = make_plan(colocated, 1, memory=memory, split=Split(1, 1, True, "in turns"))
     except ConfigError:  # a model that the plan does not know may be trained all the same

@@ -44,8 +44,7 @@ from paint.inference.vllm.process import (
 from paint.launch import GPUS, SHUTDOWN_SECONDS
 
 if TYPE_CHECKING:
-    from paint.estimate.plan import Plan, Split
-    from paint.estimate.sizing import ServerFlags
+    from paint.estimate.plan import Split
 
 COUNT = """
 import torch
@@ -127,7 +126,7 @@ def with_servers_enabled(config: Config) -> Config:
     """
     engine = config.rollout.engine_type.server_engine
     is_served = engine and config.model.train_mode == "lora" and config.generates
-    return _with_rollout(config, engine=engine) if is_served else config
+    return config.with_rollout(engine=engine) if is_served else config
 
 
 def place_ranks(request: Request, config: Config, ranks: tuple[int, int]) -> Placement:
@@ -160,9 +159,8 @@ def with_servers(config: Config, placement: Placement) -> Config:
     rollout = config.rollout
     if not placement.servers:
         engine = resolved_engine(rollout.engine, bool(rollout.urls))
-        return _with_rollout(config, engine=engine)
-    return _with_rollout(
-        config,
+        return config.with_rollout(engine=engine)
+    return config.with_rollout(
         engine=server_engine(rollout.engine),
         server_gpus=placement.servers,
         colocate=placement.shared,
@@ -184,7 +182,7 @@ def on_gpus(request: Request, config: Config, *, ranks: int) -> Iterator[Config 
     placement = place_ranks(request, with_servers_enabled(config), (ranks, ranks))
     config = with_servers(config, placement)
     if request.dry_run:
-        _print_plan(config, placement, None)
+        _print_plan(config, placement, "LONGEST")  # which depends on the prompts
         yield None
         return
     print(f"gpus: {placement}", flush=True)
@@ -231,7 +229,7 @@ def train_on(
     command = [sys.executable, "-m", *(several if count > 1 else ["paint.cli"]), *task]
 
     if request.dry_run:
-        _print_plan(config, placement, training_tokens(config), command)
+        _print_plan(config, placement, _max_model_len(config), command)
         return 0
     print(f"gpus: {placement}", flush=True)
     os.environ[GPUS] = str(request.gpus)
@@ -261,9 +259,15 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
         raise ConfigError("no GPUs to serve on; add --gpus N, those of this machine")
     config = with_servers_enabled(config)
     placement = place_ranks(request, config, (0, 0))
-    config, tokens = with_servers(config, placement), training_tokens(config)
+    config = with_servers(config, placement)
+    model, rollout, longest = config.model, config.rollout, _max_model_len(config)
     commands = [
-        (gpu_environment(gpus), _server_command(config, gpus, str(port + number), tokens, host))
+        (
+            gpu_environment(gpus),
+            server_command(
+                model, rollout, port + number, max_model_len=longest, gpus=gpus, host=host
+            ),
+        )
         for number, gpus in enumerate(placement.servers)
     ]
     if request.dry_run:
@@ -283,7 +287,7 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
             f"{API_KEY} in the environment of this command and of the training"
         )
 
-    environment = inherited_environment() | server_environment(config.rollout) | {API_KEY: key}
+    environment = inherited_environment() | server_environment(rollout) | {API_KEY: key}
     servers = [
         OwnedProcess(
             command, environment | gpus, Path(os.devnull), name=f"server {number}", is_shown=True
@@ -360,10 +364,6 @@ def _visible_gpus(placement: Placement) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _with_rollout(config: Config, **changes: object) -> Config:
-    return replace(config, rollout=replace(config.rollout, **changes))  # type: ignore[arg-type]
-
-
 def _as_begun(config: Config, folder: Path) -> Config:
     """The config of the run in the folder, with what may change. Raises RunError for another."""
     begun, rollout = read_run(folder), config.rollout
@@ -371,7 +371,7 @@ def _as_begun(config: Config, folder: Path) -> Config:
     # What --gpus itself may have put there is no setting of the user's.
     places = {"engine": begun.rollout.engine, "colocate": begun.rollout.colocate}
     before, wanted = (
-        _with_rollout(one, **places, urls=(), server_gpus=()) for one in (begun, config)
+        one.with_rollout(**places, urls=(), server_gpus=()) for one in (begun, config)
     )
     if changes := fixed_differences(before, wanted):
         raise RunError(
@@ -379,8 +379,8 @@ def _as_begun(config: Config, folder: Path) -> Config:
             + "\n  ".join(changes)
             + f"\nresume it in its own folder (`paint resume {folder}`), or set --log.name"
         )
-    resumed = _with_rollout(
-        before, urls=rollout.urls, max_logprob_mismatch=rollout.max_logprob_mismatch
+    resumed = before.with_rollout(
+        urls=rollout.urls, max_logprob_mismatch=rollout.max_logprob_mismatch
     )
     steps = max(config.train.steps, begun.train.steps)
     return replace(resumed, train=replace(resumed.train, steps=steps))
@@ -458,68 +458,46 @@ def _gpus_of_a_server(config: Config, gpus: int, memory: float) -> int:
 
 
 def _print_plan(
-    config: Config, placement: Placement, tokens: int | None, ranks: Sequence[str] = ()
+    config: Config, placement: Placement, max_model_len: int | str, ranks: Sequence[str] = ()
 ) -> None:
-    """Print a placement, the command of its ranks, and those of its servers.
-
-    Args:
-        tokens: the longest sequence that is requested; None where it depends on the prompts.
-    """
+    """Print a placement, the command of its ranks, and those of its servers."""
+    from paint.estimate.plan import Split, make_plan
     from paint.estimate.report import start_line
     from paint.estimate.sizing import server_flags
 
     print(f"# {placement}")
-    sizes = None
-    if placement.trainers and placement.memory:
+    sizes, trainers = None, len(placement.trainers)
+    if trainers and placement.memory:
+        serving = sum(len(gpus.split(",")) for gpus in placement.servers)
+        split = Split(trainers, serving, placement.shared, placement.reason)
         plan = None
         with suppress(ConfigError):  # a model that is not planned
-            plan = _plan_of(config, placement)
+            plan = make_plan(config, max(trainers, serving), memory=placement.memory, split=split)
         if plan:
             print(f"# {start_line(plan)}")
             sizes = server_flags(plan) if placement.shared else None
     if ranks:
         print(_shown(placement.environment, ranks))
     for number, gpus in enumerate(placement.servers):
-        command = _server_command(config, gpus, "PORT", tokens or 0, sizes=sizes)
-        if tokens is None:
-            command[command.index("--max-model-len") + 1] = "LONGEST"
+        command = server_command(
+            config.model,
+            config.rollout,
+            "PORT",
+            max_model_len=max_model_len,
+            gpus=gpus,
+            sizes=sizes,
+        )
         print(f"# server {number}, started by the first of them")
         print(_shown(gpu_environment(gpus), command))
 
 
-def _plan_of(config: Config, placement: Placement) -> "Plan":
-    from paint.estimate.plan import Split, make_plan
-
-    trainers = len(placement.trainers)
-    serving = sum(len(gpus.split(",")) for gpus in placement.servers)
-    split = Split(trainers, serving, placement.shared, placement.reason)
-    return make_plan(config, max(trainers, serving), memory=placement.memory, split=split)
-
-
-def _server_command(
-    config: Config,
-    gpus: str,
-    port: str,
-    tokens: int,
-    host: str = "127.0.0.1",
-    sizes: "ServerFlags | None" = None,
-) -> list[str]:
-    positions = None  # of a model that is not here, only its loading tells
+def _max_model_len(config: Config) -> int:
+    """The longest sequence that a training requests, at most the model's positions."""
+    tokens, positions = training_tokens(config), None  # of a model elsewhere, its loading tells
     if file := local_file(model_path(config.model.path), "config.json"):
         with suppress(OSError, ValueError):
             positions = json.loads(file.read_text()).get("max_position_embeddings")
-    command = server_command(
-        config.model,
-        config.rollout,
-        0,
-        max_tokens=tokens,
-        positions=positions if isinstance(positions, int) else None,
-        gpus=gpus,
-        sizes=sizes,
-        host=host,
-    )
-    command[command.index("--port") + 1] = port
-    return command
+    return min(tokens, positions) if isinstance(positions, int) else tokens
 
 
 def _shown(variables: dict[str, str], command: Sequence[str]) -> str:

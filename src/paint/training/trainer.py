@@ -214,9 +214,10 @@ def train(
                     folder,
                     display,
                     training_tokens(config),
+                    drawn_problems(config, problems),
                     flags_of_server,
                 )
-                opened = open_engine(engine_setup, drawn_problems(config, problems))
+                opened = open_engine(engine_setup)
             with opened as engine:
                 if config.is_off_policy and config.divergences != {FORWARD_KL.name}:
                     display.note(

@@ -442,13 +442,13 @@ class VllmEngine(RemoteEngine):
 
 def _own_server(setup: EngineSetup, log: Path, number: int, gpus: str) -> VllmServer:
     """An owned server on a free port."""
-    options, port = setup.rollout, free_port()
+    options, port, longest = setup.rollout, free_port(), setup.max_tokens
+    positions = getattr(setup.policy.model.config, "max_position_embeddings", None)
     command = server_command(
         setup.model,
         options,
         port,
-        max_tokens=setup.max_tokens,
-        positions=getattr(setup.policy.model.config, "max_position_embeddings", None),
+        max_model_len=min(longest, positions or longest),
         gpus=gpus,
         sizes=setup.server_flags,
     )

@@ -76,10 +76,9 @@ def server_start(server: str) -> list[str]:
 def server_command(
     model: cfg.ModelConfig,
     options: cfg.RolloutConfig,
-    port: int,
+    port: int | str,
     *,
-    max_tokens: int,
-    positions: int | None,
+    max_model_len: int | str,
     gpus: str = "",
     sizes: ServerFlags | None = None,
     host: str = "127.0.0.1",
@@ -87,12 +86,10 @@ def server_command(
     """The command line of an owned server; ``rollout.server_args`` come last and override it.
 
     Args:
+        max_model_len: the longest prompt and completion together.
+        gpus: an entry of ``rollout.server_gpus``; the server spreads over all of them.
         sizes: its share of the GPU's memory and its rows at once; None is vLLM's default share,
             and the rows that are requested.
-        gpus: an entry of ``rollout.server_gpus``; the server spreads over all of them.
-        max_tokens: the longest prompt and completion together.
-        positions: the longest sequence that the model takes; None where it has no limit.
-        host: the address on which it listens.
     """
     path = model_path(model.path)
     start = server_start(options.server)
@@ -103,7 +100,7 @@ def server_command(
         "--host": host,
         "--port": port,
         "--dtype": model.dtype,
-        "--max-model-len": min(max_tokens, positions or max_tokens),
+        "--max-model-len": max_model_len,
         "--max-lora-rank": max_rank_flag(model.lora_rank),
         "--max-loras": 1 + options.off_policy_steps,
         # vLLM's default on a large GPU is 1,024, for which it captures graphs and keeps memory.
@@ -211,7 +208,7 @@ class OwnedProcess:
         """
         self.stop()
         # Isolated, and by its path: what lies in the working directory is not imported.
-        watchdog = [sys.executable, "-I", "-S", str(WATCHDOG), str(os.getpid()), str(self.grace)]
+        watchdog = [sys.executable, "-I", str(WATCHDOG), str(os.getpid()), str(self.grace)]
         prefix = f"{self.name} | " if self.name else ""
         advice = "free some space, or choose another folder"
         with wrap_errors(self.log, PaintError, advice), self.log.open("ab") as log:
