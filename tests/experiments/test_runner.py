@@ -528,7 +528,7 @@ def test_experiment_several_ranks_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"^an experiment is one process"):
+    with pytest.raises(ConfigError, match=r"^an experiment runs in one process"):
         run_cells(tmp_path, DEMO)
 
 

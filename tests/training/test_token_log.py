@@ -102,7 +102,7 @@ def test_token_log_resume_replaces_repeated_steps(tmp_path: Path) -> None:
     assert (tokens_path(tmp_path, 1).read_bytes(), later.read_bytes()) == (kept, again)
 
 
-def test_read_tokens_changed_file_or_schema_is_refused(run: Path, tmp_path: Path) -> None:
+def test_read_tokens_changed_file_is_refused(run: Path, tmp_path: Path) -> None:
     path = tmp_path / "step-000001.parquet"
     whole, table = tokens_path(run, 1).read_bytes(), pq.read_table(tokens_path(run, 1))
     # A bit of each column's last page.
@@ -115,9 +115,6 @@ def test_read_tokens_changed_file_or_schema_is_refused(run: Path, tmp_path: Path
             read_tokens(path)
     path.write_bytes(whole[:-40])
     with pytest.raises(CorruptFileError, match="delete it"):
-        read_tokens(path)
-    pq.write_table(table.replace_schema_metadata(table.schema.metadata | {b"schema": b"2"}), path)
-    with pytest.raises(CorruptFileError, match="its schema is 2"):
         read_tokens(path)
 
 

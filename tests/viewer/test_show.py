@@ -17,7 +17,7 @@ from paint.cli import main
 from paint.config.run_folder import RunError
 from paint.config.schema import ConfigError
 from paint.core.display import Display
-from paint.core.storage import CorruptFileError, read_json
+from paint.core.storage import read_json
 from paint.evaluation.intervals import Interval
 from paint.evaluation.store import StoreError, find_stores
 from paint.evaluation.tables import Chart, Sheet, write_tables
@@ -130,21 +130,10 @@ def test_evaluation_data_missing_file_is_named(copied: Path, names: list[str], w
         evaluation_data([copied / "validation"])
 
 
-def test_show_targets_swapped_steps_are_refused(copied: Path) -> None:
-    first, last, kept = (copied / "validation" / f"step-00000{i}" for i in (0, 3, 9))
-    for source, target in ((first, kept), (last, first), (kept, last)):
-        source.rename(target)
-    with pytest.raises(CorruptFileError, match=rf"^{first}/held_out holds .*step-000003/held_out"):
-        show_targets([copied / "validation"], QUIET)
-
-
 def test_show_targets_swapped_rollouts_are_refused(copied: Path) -> None:
     first = copied / "rollouts/step-000001.jsonl"
     shutil.copy(copied / "rollouts/step-000003.jsonl", first)
     with pytest.raises(RunError, match=f"^row 0 of {first} is not the completion in"):
-        show_targets([copied], QUIET, PageSpec(again=False))
-    shutil.copy(copied / "tokens/step-000003.parquet", copied / "tokens/step-000001.parquet")
-    with pytest.raises(CorruptFileError, match=r"step-000001\.parquet is of step 3 "):
         show_targets([copied], QUIET, PageSpec(again=False))
 
 

@@ -72,10 +72,7 @@ def paper_protocol(
     paper = EvaluationConfig().rollout
     rollout = replace(
         config.rollout,
-        temperature=paper.temperature,
-        top_p=paper.top_p,
-        top_k=paper.top_k,
-        max_new_tokens=paper.max_new_tokens,
+        **asdict(sampling_from(paper)),
         engine=AUTO if config.rollout.engine_type.is_stored else config.rollout.engine,
         stored="",
         timeout=max(config.rollout.timeout, paper.timeout),

@@ -17,14 +17,13 @@ same file system, it works on other runs.
 Results are reported for all runs and seeds together, and no checkpoint is selected by its result.
 """
 
-import io
 import math
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
+from typing import IO
 
 import numpy as np
 
@@ -41,6 +40,7 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import Config, ConfigError, ModelConfig
 from paint.core.display import LOG_WIDTH, Counter, Display, Terminal
+from paint.core.distributed import require_one_process
 from paint.core.errors import Interrupted, wrap_errors
 from paint.core.storage import FolderInUse, lock_folder
 from paint.data.gold_answer_checks import name_unparsed
@@ -63,8 +63,6 @@ from paint.training.trainer import train
 
 CHANGEABLE_SETTINGS = {"rollout.urls", "rollout.server_gpus", "rollout.max_logprob_mismatch"}
 """Config keys that may differ between two calls that work on one experiment."""
-
-FREE_SPACE = "free some space, or choose another place (--folder); the same command resumes"
 
 
 @dataclass(frozen=True)
@@ -188,25 +186,10 @@ def run_experiment(
     return [results[run.name, run.seed, step] for run in seeded for step in steps[run.name]]
 
 
-class LogFile(io.TextIOBase):
-    """An append-only text file; write failures raise RunError."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with wrap_errors(path, RunError, FREE_SPACE):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch()
-
-    def write(self, text: str) -> int:
-        with wrap_errors(self.path, RunError, FREE_SPACE), self.path.open("ab") as file:
-            file.write(text.encode("utf-8", "replace"))
-        return len(text)
-
-
 class RunDisplay(Display):
     """A display that writes messages to a file and progress to a counter."""
 
-    def __init__(self, file: LogFile, counter: Counter) -> None:
+    def __init__(self, file: IO[str], counter: Counter) -> None:
         super().__init__()
         self.console, self.counter = Terminal(file, width=LOG_WIDTH), counter
 
@@ -259,9 +242,12 @@ def train_run(run: ExperimentRun, run_folder: Path, display: Display) -> None:
     if done == steps:
         return
 
-    log = LogFile(run_folder / "log.txt")
+    run_folder.mkdir(parents=True, exist_ok=True)
     try:
-        with display.counting(f"training {run.label}", steps, done) as counter:
+        with (
+            (run_folder / "log.txt").open("a", 1, "utf-8", "replace") as log,
+            display.counting(f"training {run.label}", steps, done) as counter,
+        ):
             train(
                 run.config,
                 run_folder,
@@ -324,12 +310,7 @@ def _evaluate(
 
 def _require_comparable(runs: Sequence[ExperimentRun]) -> ExperimentRun:
     """Check that all runs have one base model and one data path; return the run of that model."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ConfigError(
-            "an experiment is one process; for many GPUs, start vLLM servers and name them: "
-            "rollout.urls"
-        )
-
+    require_one_process("an experiment")
     names = [run.name for run in runs]
     for run in runs:
         require_trainable(run.config)

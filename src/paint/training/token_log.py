@@ -6,8 +6,7 @@ Columns: row, problem_id, position, token_id, token (as text; bytes that are no 
 engine_log_prob, and the values of docs/reference/metrics.md under their names.
 docs/reference/run-folder.md lists all columns.
 
-The schema metadata hold the schema number, the step and the id of the run. Parquet stores a
-checksum of every page, and pages with a wrong checksum are refused.
+Parquet stores a checksum of every page, and pages with a wrong checksum are refused.
 """
 
 from collections.abc import Sequence
@@ -21,14 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerBase
 
-from paint.config.run_folder import RunError, read_run_json, step_folder, step_of
+from paint.config.run_folder import RunError, step_folder, step_of
 from paint.core import storage
 from paint.core.errors import wrap_errors
 from paint.core.storage import CorruptFileError
 from paint.training.rollouts import ScoredRollout
-
-SCHEMA = 1
-"""Schema number of the files; files with another number are refused."""
 
 FLAGS = ("selected", "clipped")
 """Values that are 0 or 1."""
@@ -57,11 +53,8 @@ def write_tokens(
     if not kept:
         return
 
-    path = tokens_path(folder, step)
-    about = {"schema": str(SCHEMA), "step": str(step), "run": read_run_json(folder)["id"]}
-    table = _table(kept, tokenizer).replace_schema_metadata(about)
-    sink = BytesIO()
-    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    path, sink = tokens_path(folder, step), BytesIO()
+    pq.write_table(_table(kept, tokenizer), sink, compression="zstd", write_page_checksum=True)
     with wrap_errors(path, RunError, f"free some space, then `paint resume {folder}`"):
         storage.write_atomic(path, sink.getvalue())
 
@@ -70,29 +63,13 @@ def read_tokens(path: Path) -> dict[int, dict[str, Any]]:
     """Read a token file: by row, its columns in token order, numbers as arrays, text as lists.
 
     Raises:
-        CorruptFileError: the file cannot be read, was changed, has another schema number, or
-            belongs to another step or run.
+        CorruptFileError: the file cannot be read or was changed.
     """
     hint = (
         f"restore it, or delete it: `paint show --step {step_of(path)}` computes the values again"
     )
     with wrap_errors(path, CorruptFileError, hint):
         table = pq.read_table(BytesIO(path.read_bytes()), page_checksum_verification=True)
-        metadata = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
-    if metadata.get("schema") != str(SCHEMA):
-        found = metadata.get("schema", "none")
-        raise CorruptFileError(
-            f"{path}: its schema is {found}, and this version reads {SCHEMA}; use the version of "
-            f"paint that wrote it"
-        )
-
-    step, run = str(step_of(path)), read_run_json(path.parent.parent)["id"]
-    if (metadata.get("step"), metadata.get("run")) != (step, run):
-        raise CorruptFileError(
-            f"{path} is of step {metadata.get('step')} of run {metadata.get('run')}, and not of "
-            f"step {step} of run {run}; {hint}"
-        )
-
     columns = {name: _values(table, name) for name in table.column_names}
     ends = np.flatnonzero(np.diff(columns["row"])) + 1
     edges = [0, *ends.tolist(), len(table)]
