@@ -1,9 +1,6 @@
 """Reading, conversion and comparison of recipes and configs.
 
-A recipe is a TOML file with the sections and names of ``Config``. A setting that it omits keeps its
-default. The resolved config is saved with the run as a table of sections.
-
-Recipes cannot include other recipes or read environment variables.
+A recipe is a TOML file with the sections and names of ``Config``; what it omits keeps its default.
 """
 
 import dataclasses
@@ -35,11 +32,7 @@ def shipped_recipes() -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """Return the path of a recipe: a file (ends in .toml or has a slash) or a shipped recipe.
-
-    Raises:
-        ConfigError: no recipe has that name; the message suggests the nearest.
-    """
+    """The path of a recipe: a file (ends in .toml or has a slash) or a shipped recipe, by name."""
     if name.endswith(".toml") or "/" in name or "\\" in name:
         return Path(name)
     shipped = shipped_recipes()
@@ -52,12 +45,7 @@ def find_recipe(name: str) -> Path:
 
 
 def read_recipe(path: str | Path, base: Config | None = None) -> Config:
-    """Read a config from a TOML recipe; settings that it omits are the base's, or the paper's.
-
-    Raises:
-        ConfigError: the file cannot be read, is not TOML (with line and column), or has an unknown
-            name (with the nearest known one), a wrong type or a value out of range.
-    """
+    """Read a config from a TOML recipe; settings that it omits are the base's, or the paper's."""
     with wrap_errors(f"{path} cannot be read", ConfigError, "name a recipe, a TOML file"):
         try:
             if not Path(path).is_file() and not Path(path).is_dir() and Path(path).exists():
@@ -94,15 +82,9 @@ def read_recipes(
         names: shipped recipes or TOML files.
         base: a recipe whose settings take the place of those that the others omit; "" is none.
         model, data: ``model.path`` and ``data.path`` of all; "" is each recipe's own.
-        stored: completions (``rollout.stored``) for every recipe that can learn from those of
-            another policy; "" is none.
-        controls: values of ``context.source``; the last recipe is repeated with each.
-
-    Returns:
-        Names and configs. Controls are called NAME-SOURCE and stand before the last recipe.
-
-    Raises:
-        ConfigError: no recipe is named, or one cannot be read or has no such setting.
+        stored: ``rollout.stored`` of every recipe that can learn from another policy's completions.
+        controls: values of ``context.source``; the last recipe is repeated with each, and the
+            repetitions, called NAME-SOURCE, stand before it.
     """
     if not names:
         raise ConfigError("nothing to compare; name recipes, before the flags")
@@ -141,14 +123,8 @@ def from_table(
 ) -> Config:
     """Build a config from nested dicts; settings that they omit are the base's, or the defaults.
 
-    Integers are converted to floats, lists to tuples and a text to a list of one where needed;
-    nothing else is converted.
-
-    Args:
-        source: start of error messages.
-
-    Raises:
-        ConfigError: an unknown name, a wrong type or a value out of range.
+    Integers become floats, lists tuples and a text a list of one where needed, and nothing else is
+    converted. Messages begin with ``source``.
     """
     base = base or Config()
     try:

@@ -74,11 +74,7 @@ def run_of(path: Path) -> Path | None:
 
 
 def read_run(folder: Path) -> Config:
-    """Read the resolved config of a run.
-
-    Raises:
-        RunError, CorruptFileError: as ``read_run_json``. ConfigError: it does not fit this version.
-    """
+    """Read the resolved config of a run."""
     return from_table(read_run_json(folder)["config"], source=str(folder / "run.json"))
 
 
@@ -121,9 +117,7 @@ class RunStatus:
     """A run at a glance.
 
     Attributes:
-        name: its path below the folder that was listed.
         state: "running", "done", "stopped", or "damaged" where a file of it cannot be read.
-        step, steps: steps done, and to do in all.
         changed: time of the last step, or of the start, in seconds since 1970.
         metrics: the last value of every metric.
     """
@@ -162,11 +156,7 @@ def _status(folder: Path, above: Path) -> RunStatus:
 
 
 def read_history(folder: Path, steps: int) -> list[dict[str, float]]:
-    """Read the lines of metrics.jsonl of the first ``steps`` steps, one each.
-
-    Raises:
-        RunError: a line is missing, or of another step. CorruptFileError: a line cannot be read.
-    """
+    """Read the lines of metrics.jsonl of the first ``steps`` steps; RunError if one is missing."""
     hint = (
         f"put it back as it was, or delete the checkpoints of that step and of later ones "
         f"in {folder / 'checkpoints'}: `paint resume {folder}` repeats these steps"
@@ -206,16 +196,9 @@ def latest_checkpoint(folder: Path) -> Path | None:
 
 
 def require_checkpoint(checkpoint: Path, part: str = "") -> dict[str, str]:
-    """Check a checkpoint's files, step and run.
+    """Check a checkpoint's files, or those of one folder in it, its step and its run.
 
-    Args:
-        part: the folder in it to check, if nothing else will be read; all by default.
-
-    Returns:
-        The SHA-256 of every checked file, by name.
-
-    Raises:
-        CorruptFileError: naming what was changed.
+    Returns the SHA-256 of every checked file, by name.
     """
     hint = f"delete {checkpoint} to resume from the previous one"
     sums = verify_checksums(checkpoint, hint, part)

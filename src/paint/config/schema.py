@@ -2,13 +2,8 @@
 
 The defaults are the paper's setting (section 'Experimental Details'). Where the paper is silent,
 the default is that of OPSD's public scripts (siyan-zhao/OPSD at 590ec26) or ours, and its docstring
-says which. The docstring below a field is its help text on the command line. The section
-[objective] is paint.objective.options, which the loss takes, too. paint.config.recipe reads configs
-from TOML recipes.
-
-Ranges are checked whenever a section is built (paint.core.settings): from a recipe, flags, a run
-folder or Python. Types are checked when a table is read. model.path and data.path have no default,
-so that recipes may leave them to flags; `recipe.require_paths` requires them before a run starts.
+says which. The docstring below a field is its help text. Ranges are checked whenever a section is
+built (paint.core.settings), types when a table is read (paint.config.recipe).
 """
 
 import re
@@ -866,11 +861,7 @@ _SECRET = re.compile(
 
 
 def _require_no_secrets(rollout: RolloutConfig) -> None:
-    """Refuse secrets, which would be visible in run.json, logs and the process list.
-
-    Raises:
-        ConfigError: naming the setting, without its value.
-    """
+    """Refuse secrets, which would be visible in run.json, logs and the process list."""
     if any(set("@?#") & set(url) for url in rollout.urls):
         raise ConfigError(
             "rollout.urls must be addresses such as http://node1:8000, without a user name, a "

@@ -1,7 +1,6 @@
-"""Device of this process, and checks of the number formats that it supports.
+"""Device of this process, as accelerate chooses it, and the number formats that it supports.
 
-accelerate chooses the device: a CUDA or ROCm GPU, another accelerator such as Apple's (MPS), or
-else the CPU. ACCELERATE_USE_CPU=true overrides the choice.
+ACCELERATE_USE_CPU=true makes it the CPU.
 """
 
 # Capabilities are tested on the device, not looked up by its name: new kinds need no code here.

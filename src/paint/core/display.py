@@ -1,7 +1,4 @@
-"""Progress display of a run: a live table in a terminal, one line per step elsewhere.
-
-Files and trackers get the same metrics from paint.training.run_log and trainer.
-"""
+"""Progress display of a run: a live table in a terminal, one line per step elsewhere."""
 
 import sys
 import threading
@@ -66,8 +63,7 @@ LOG_WIDTH = 200
 class Terminal(Console):
     """A rich console that prints text verbatim, without markup, emoji or terminal codes.
 
-    Attributes:
-        farewell: notice on stderr once stdout is closed; empty for none.
+    ``farewell`` is a notice on stderr for when stdout is closed.
     """
 
     farewell = ""
@@ -132,10 +128,7 @@ class Display:
 
     @contextmanager
     def counting(self, title: str, total: int, done: int = 0) -> Iterator["Counter"]:
-        """Show the progress of a long count, its speed and the time left.
-
-        Without a terminal, print a line every SAY_SECONDS.
-        """
+        """Show progress, speed and time left of a count; without a terminal, every SAY_SECONDS."""
         self.count = counter = Counter(self, title, total, done)
         if self.console.is_terminal and not self.console.quiet and self.live is None:
             with Progress(*_columns(), console=self.console, transient=True) as counter.bar:
@@ -162,10 +155,7 @@ class Display:
         self._show(name)
 
     def writing(self, finished: int, under_way: int) -> None:
-        """Show the number of generated tokens, of finished and of unfinished completions.
-
-        May be called at every token. Without a terminal, print a line every SAY_SECONDS.
-        """
+        """Show the tokens of finished and of unfinished completions; called at every token."""
         now = time.monotonic()
         if self.count is not None:
             self.count.under_way = under_way
@@ -288,10 +278,7 @@ class Clock:
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - began
 
     def rates(self, tokens: int) -> dict[str, float]:
-        """Return seconds by phase, and tokens per second of the phases "rollout" and "loss".
-
-        ``tokens`` are the completion tokens of all ranks.
-        """
+        """Seconds by phase, and all ranks' completion tokens per second of rollout and of loss."""
         rates = {f"seconds_{phase}": seconds for phase, seconds in self.seconds.items()}
         on_tokens = [phase for phase in ("rollout", "loss") if phase in self.seconds]
         return rates | {

@@ -112,14 +112,8 @@ def report_once(folder: Path) -> Iterator[list[int]]:
     torchrun's agent ends all ranks once one has ended, so a rank that only lost its peers waits
     for the agent. The first rank with its own error claims the report in torch's store.
 
-    Args:
-        folder: the run folder, named in the message.
-
-    Yields:
-        The list in which the run collects the signals that it receives.
-
-    Raises:
-        PeerExit: another rank or the agent reports. RankLost: no agent ended this rank.
+    Yields the list in which the run collects the signals that it receives. Raises PeerExit where
+    another rank or the agent reports, and RankLost where no agent ended this rank.
     """
     signals: list[int] = []
     is_alone = PartialState().num_processes == 1
@@ -180,8 +174,7 @@ def _status(error: BaseException) -> int:
 def run_on_rank0(work: Callable[[], T]) -> T:
     """Run ``work`` on rank 0 and return its result on every rank.
 
-    Raises:
-        PaintError: ``work`` raised it; on rank 0. PeerExit: in that case, on the other ranks.
+    A PaintError of ``work`` is raised on rank 0; the others then raise PeerExit.
     """
     outcome: list[Any] = [None]
     if PartialState().is_main_process:

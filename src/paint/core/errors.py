@@ -1,9 +1,4 @@
-"""Exception types, and sanitizing of untrusted text.
-
-wrap_errors                                    turns a library's exception into a PaintError
-sanitize_for_terminal, escape_markdown_cell    make untrusted text safe to print
-crash_report                                   stores the traceback of an unexpected exception
-"""
+"""Exception types, and sanitizing of untrusted text."""
 
 import json
 import os
@@ -92,12 +87,7 @@ def wrap_errors(place: object, kind: type[PaintError], hint: str) -> Iterator[No
     """Turn any exception in the block into a ``kind`` with place, reason and hint.
 
     Use it around calls of libraries and of the system only; otherwise a bug in paint would be
-    reported as a fault of the file. PaintError, Interrupted and warnings of libraries, which
-    ``python -W error`` raises, pass unchanged.
-
-    Args:
-        place: the file, folder, address or setting in question.
-        hint: what the user can do about it.
+    reported as a fault of the file. PaintError, Interrupted and warnings pass unchanged.
     """
     try:
         yield
@@ -125,11 +115,8 @@ def reason(error: BaseException) -> str:
 
 
 def crash_report(error: Exception, command: Sequence[str]) -> str:
-    """Store the traceback of an unexpected exception and return the message for the user.
-
-    The report is a new file in the folder for temporary files. It holds the command, the versions
-    of the main packages and the traceback, without secrets.
-    """
+    """Store the traceback of an unexpected exception, with the command and versions and without
+    secrets, in a new temporary file; return the message for the user."""
     message = f"{reason(error)} ({type(error).__name__}, which paint did not expect)"
     libraries = ("torch", "transformers", "peft", "accelerate", "tokenizers", "pyarrow")
     lines = [
@@ -175,9 +162,8 @@ def is_output_unread() -> bool:
 def sanitize_for_terminal(text: str) -> str:
     """Escape the characters of untrusted text that could control a terminal, as ``\\x1b``.
 
-    Line ends and tabs stay. Control and format characters (such as those that change the writing
-    direction), unassigned code points, combining marks without a base character and lone
-    surrogates become Python escapes.
+    Line ends and tabs stay. Control and format characters, unassigned code points, combining marks
+    without a base character and lone surrogates become Python escapes.
     """
     return "".join(
         character.encode("unicode_escape", "backslashreplace").decode("ascii")
@@ -194,11 +180,7 @@ def _sits(character: str) -> bool:
 
 
 def escape_markdown_cell(text: str) -> str:
-    """Escape untrusted text as one cell of a Markdown table, in one line.
-
-    Escapes what Markdown reads as a mark, a tag, a formula or the end of a cell. Underscores
-    within words and lone brackets have no meaning in Markdown and stay.
-    """
+    """Escape untrusted text as one cell of a Markdown table, in one line."""
     return _MARKS.sub(r"\\\g<0>", " ".join(sanitize_for_terminal(text).split()))
 
 

@@ -1,7 +1,6 @@
 """User-defined objects that a setting names as "module:name".
 
-An object that is passed in Python gets such a name from ``spec_of``. This process finds it by that
-name even where no module can be imported for it, as in a notebook.
+An object that is passed in Python gets such a name from ``spec_of``, for this process alone.
 """
 
 import importlib
@@ -19,17 +18,12 @@ _passed: dict[str, Any] = {}
 
 
 def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
-    """Import the object that ``spec`` names.
-
-    The module is searched on sys.path, then in the working directory.
+    """Import the object that ``spec`` names, from sys.path or the working directory.
 
     Args:
         spec: "module:name".
         setting: name of the setting, for messages.
         known: the built-in values of the setting, for messages.
-
-    Raises:
-        ConfigError: the text has another form, or the object cannot be imported.
     """
     if spec in _passed:
         return _passed[spec]
@@ -58,10 +52,7 @@ def load_object(spec: str, setting: str, known: Iterable[str]) -> Any:
 def spec_of(value: Any, name: str = "", module: str = "") -> str:
     """Name an object as "module:name"; ``load_object`` finds it by this name.
 
-    Args:
-        name: its name in its module; empty takes the last part of the __qualname__ of a function or
-            class.
-        module: its module; empty takes its __module__.
+    Module and name are the object's own unless given.
     """
     name = name or re.sub(r"\W", "", value.__qualname__.rpartition(".")[2])
     spec = f"{module or value.__module__}:{name}"
@@ -72,8 +63,7 @@ def spec_of(value: Any, name: str = "", module: str = "") -> str:
 def is_importable(spec: str) -> bool:
     """Whether another process finds the object by its name, too.
 
-    It does not where the object was passed in Python and is in no module that can be imported, such
-    as a function of a script, of a notebook or of another function.
+    Not where it was passed in Python and lives in a script, a notebook or another function.
     """
     module, _, name = spec.partition(":")
     is_there = getattr(sys.modules.get(module), name, None) is _passed.get(spec)

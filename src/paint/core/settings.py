@@ -56,10 +56,7 @@ class Section:
     """A section of the settings, whose values are checked whenever one is built.
 
     Text has no control characters other than line ends and tabs. Integers fit in 64 bits. Floats
-    are at most MAX_FLOAT, or infinite. Every field is in its range.
-
-    Raises:
-        ConfigError: naming the setting.
+    are at most MAX_FLOAT, or infinite. Every field is in its range, or a ConfigError names it.
     """
 
     __slots__ = ()

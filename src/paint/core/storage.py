@@ -1,17 +1,8 @@
 """Atomic writes, JSON and JSON Lines, checksums of folders, and folder locks.
 
-    write_json, read_json               a JSON object
-    write_jsonl, read_jsonl             JSON Lines, written at once
-    append_jsonl, read_growing_jsonl    JSON Lines that grow; a kill may cut the last line
-    atomic_dir, verify_checksums        a folder that appears complete, with its SHA256SUMS
-    lock_folder                         excludes other processes from a folder
-
-JSON files are plain: any editor and any tool may change them. A line that is not a JSON object
-raises CorruptFileError with the file and the line. Files whose content must not change have their
-digests in a SHA256SUMS in the same folder.
-
-Writing raises the file system's OSError. A caller that knows a hint wraps the call in
-``paint.core.errors.wrap_errors``.
+JSON files are plain: any editor may change them, and a line that is no JSON object raises
+CorruptFileError with file and line. Files whose content must not change have their digests in a
+SHA256SUMS in the same folder. Writing raises OSError; ``paint.core.errors.wrap_errors`` adds hints.
 """
 
 import errno
@@ -70,11 +61,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, hint: str) -> dict[str, Any]:
-    """Read a JSON object from a file.
-
-    Raises:
-        CorruptFileError: it cannot be read, or is none; the message ends in the hint.
-    """
+    """Read a JSON object from a file. Raises CorruptFileError, with the hint, if that fails."""
     with wrap_errors(path, CorruptFileError, hint):
         text = path.read_bytes()
     return _object(text, path, hint)
@@ -86,11 +73,7 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_jsonl(path: Path, hint: str) -> Iterator[dict[str, Any]]:
-    """Iterate over the JSON objects of a file that was written at once.
-
-    Raises:
-        CorruptFileError: it cannot be read or is empty, or a line (named) is not a JSON object.
-    """
+    """Iterate over the JSON objects of a file that was written at once and is not empty."""
     with wrap_errors(path, CorruptFileError, hint):
         file = path.open("rb")
     number = 0
@@ -114,11 +97,7 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_growing_jsonl(path: Path, hint: str) -> Iterator[dict[str, Any]]:
-    """Iterate over the rows of a growing file; a missing file has none, a cut last line is skipped.
-
-    Raises:
-        CorruptFileError: a line (named) is not a JSON object.
-    """
+    """Iterate over the complete rows of a growing file, which need not exist."""
     if not os.path.lexists(path):
         return
     with wrap_errors(path, CorruptFileError, hint):
@@ -143,8 +122,7 @@ def trim_partial_line(path: Path) -> bool:
 def atomic_dir(path: Path) -> Iterator[Path]:
     """Yield an empty folder, renamed to ``path`` after the block, when its files are on disk.
 
-    Its files are listed in SHA256SUMS, in the format of ``sha256sum --check``. An exception in the
-    block removes the folder.
+    Its files are listed in SHA256SUMS. An exception in the block removes the folder.
     """
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -170,18 +148,10 @@ def write_sums(folder: Path, names: Iterable[str]) -> None:
 
 
 def verify_checksums(folder: Path, hint: str, part: str = "") -> dict[str, str]:
-    """Check the files of a folder against its SHA256SUMS.
+    """Check the files of a folder against its SHA256SUMS; return the SHA-256 of each, by name.
 
-    Files that are not listed are not checked.
-
-    Args:
-        part: prefix of the names to check: a file or a folder in it.
-
-    Returns:
-        The SHA-256 of every checked file, by name.
-
-    Raises:
-        CorruptFileError: naming a file that is missing or changed.
+    Files that are not listed, or whose name does not begin with ``part``, are not checked. Raises
+    CorruptFileError for one that is missing or changed.
     """
     with wrap_errors(folder / SUMS, CorruptFileError, hint):
         lines = (folder / SUMS).read_text("utf-8").splitlines()
@@ -219,12 +189,8 @@ def lock_folder(
 
     Args:
         name: the lock file in the folder; another name locks only a part of the folder.
-        waiting: called with a message when another process holds the lock, which is then waited
-            for. None raises instead.
-
-    Raises:
-        FolderInUse: another process holds the lock, and ``waiting`` is None; the message names it.
-        PaintError: the folder cannot be written.
+        waiting: called with a message where another process holds the lock, which is then waited
+            for. None raises FolderInUse instead.
     """
     path = folder / name
     lock = FileLock(path, fallback_to_soft=False)

@@ -37,10 +37,8 @@ class Chat:
     ) -> Iterator[dict[str, str]]:
         """Yield everybody's answer so far, by name, after each token.
 
-        Args:
-            seed: with the problem, the seed of everybody's sampling.
-            solution: also let the base answer with this reference in its prompt, as the teacher.
-            mask_ratio: share of the reference that is hidden, in [0, 1).
+        With a solution, of which the share ``mask_ratio`` in [0, 1) is hidden, the base answers a
+        second time with it in its prompt, as the teacher.
         """
         prompt = self.policy.student_prompt(problem)
         speakers: dict[str, tuple[Callable[[], AbstractContextManager[None]], list[int]]]
@@ -73,11 +71,7 @@ class Chat:
 
 
 def open_chat(target: str) -> Chat:
-    """Load a run (its last checkpoint), a checkpoint, an adapter or a model.
-
-    Raises:
-        PaintError: the target cannot be loaded.
-    """
+    """Load a run (its last checkpoint), a checkpoint, an adapter or a model."""
     model, trained = resolve_target(target)
     if not trained:
         model = base_as_rank1_adapter(cfg.ModelConfig(path=target, dtype=own_dtype(target)))

@@ -1,8 +1,6 @@
 """Sample generation for evaluations: open the stores, open an engine, generate missing samples.
 
-`paint eval` and experiments list their tasks and call ``collect_samples``. Validation samples the
-policy in training through the engine of the training, on all ranks. It calls ``open_task``,
-``sample_seeds`` and ``sample_of`` itself.
+Validation samples through the engine of the training, on all ranks, and shares the rest.
 """
 
 import json
@@ -93,9 +91,7 @@ def _has_room(device: torch.device, model: cfg.ModelConfig) -> bool:
 def deployment_prompts(policy: Policy, problems: Sequence[Problem], *, thinking: bool) -> Prompts:
     """The deployment prompt of each problem, without a reference.
 
-    Raises:
-        DataError: a problem contains text that the chat format reads as a special token. No
-            problem is skipped.
+    Raises DataError for text that the chat format reads as a special token: none is skipped.
     """
     for problem in problems:
         if found := special_text_finder(policy.tokenizer, problem=problem.problem):
@@ -119,15 +115,8 @@ def collect_samples(
 
     Args:
         policy: the base model, loaded from ``model``.
-        rollout: settings of the engine that generates.
         tasks: the base model's first; the tasks of one policy must be adjacent.
         folder: for the engine's log and adapters.
-
-    Raises:
-        ConfigError: a prompt and its completion do not fit in the model's positions.
-        StoreError, CorruptFileError, FolderInUse: as `open_store`.
-        EngineError, LogprobMismatchError: the engine fails or disagrees with the policy.
-        PolicyError: the trained weights cannot be loaded.
     """
     max_tokens = max(require_room(policy, task) for task in tasks)
     with wrap_errors(folder, StoreError, "choose another place (--folder)"):
@@ -199,9 +188,8 @@ def open_task(
 ) -> AbstractContextManager[Store]:
     """Open the store of a task, with the samples of earlier, interrupted calls.
 
-    Args:
-        model: name of the base model, for the record; models are identified by their weights.
-        engine: local, vllm or merged; their completions for one seed may differ.
+    The model's name is for the record: models are identified by their weights. Completions of
+    different engines for one seed may differ.
     """
     protocol = task.protocol
     identity = checkpoint_digest(task.trained) if task.trained else None
@@ -244,11 +232,7 @@ def positions_left(policy: Policy, prompts: Prompts) -> float:
 
 
 def require_room(policy: Policy, task: EvalTask) -> int:
-    """The maximum tokens of a prompt and its completion.
-
-    Raises:
-        ConfigError: they do not fit in the model's positions. Prompts are never truncated.
-    """
+    """The longest prompt and completion together; ConfigError beyond the model's positions."""
     longest = max(map(len, task.prompts.values()))
     new = task.protocol.sampling.max_new_tokens
     room = positions_left(policy, task.prompts)

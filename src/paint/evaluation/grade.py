@@ -1,10 +1,7 @@
 """Grading of stored samples, and the summary of the grades.
 
-Generation (paint.evaluation.generate) is slow and stores every sample as soon as it is complete.
-Grading reads the stored samples, so it can be repeated when a gold answer or the grader changes.
-
-Metrics of unfinished evaluations are not supported: short completions finish first and are more
-often correct, so such metrics would be biased.
+Grading reads stored samples, so it can be repeated when a gold answer or the grader changes.
+Unfinished evaluations are not graded: short completions finish first and are more often correct.
 """
 
 from collections import Counter
@@ -48,12 +45,7 @@ REPETITION_TAIL, REPETITION_WINDOW = 4_000, 40
 
 
 def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
-    """Grade all samples of a store and write the verdicts and votes to grades.jsonl.
-
-    Raises:
-        ConfigError: the grader is "none".
-        StoreError: samples are missing.
-    """
+    """Grade all samples of a store and write the verdicts and votes to grades.jsonl."""
     if isinstance(grader, NoGrader):
         raise ConfigError('the grader must not be "none": an evaluation needs grades')
     rows = [(problem.id, sample) for problem, sample in store.rows]
@@ -114,11 +106,7 @@ def _verdict_columns(grade: Grade, vote: int | None) -> dict[str, Any]:
 def to_graded_samples(
     store: Store, grades: Sequence[Mapping[str, Any]], lengths: Sequence[tuple[int, bool]]
 ) -> GradedSamples:
-    """Convert the rows of a store's grades.jsonl to arrays.
-
-    Args:
-        lengths: for each row, the tokens of its sample and whether it was truncated.
-    """
+    """Convert the rows of grades.jsonl, and each sample's tokens and truncation, to arrays."""
     k = store.settings["samples"]
     has_rewards = any("reward" in row for row in grades)
 
@@ -158,11 +146,7 @@ def summarise(
     Args:
         stores: the first one's policy is the baseline of the comparisons.
         grader: a name (paint.grading.registry).
-        deadline: processor seconds that a comparison of two answers, or a call of a user's
-            function, may take.
-
-    Raises:
-        StoreError: samples are missing, or two policies got different problems under one name.
+        deadline: processor seconds of a comparison of two answers, or of a user's function.
     """
     names = policy_names([store.folder for store in stores])
     by_policy: dict[str, dict[str, GradedSamples]] = {}
@@ -189,22 +173,14 @@ def summarise_folders(
     grader: str = "math",
     deadline: float = 5.0,
 ) -> None:
-    """Call ``summarise`` on all stores below some folders.
-
-    Raises:
-        StoreError: as `stored_in` and `summarise`.
-    """
+    """Call ``summarise`` on all stores below some folders."""
     with ExitStack() as stack:
         stores = [stack.enter_context(reopen_store(path)) for path in stored_in(folders)]
         summarise(stores, out, display, grader=grader, deadline=deadline)
 
 
 def stored_in(folders: Sequence[Path]) -> list[Path]:
-    """Find the evaluations below some folders, the base model's first.
-
-    Raises:
-        StoreError: a folder contains none.
-    """
+    """Find the evaluations below some folders, the base model's first."""
     paths = []
     for folder in folders:
         stores = find_stores(folder)
@@ -253,11 +229,10 @@ def cast_votes(grades: Sequence[MathGrade], k: int, grader: MathGrader) -> list[
 
 
 def is_repetitive(text: str) -> bool:
-    """Whether a text ends in repetition.
+    """Whether fewer than half of the 40-character n-grams of a text's end are distinct (ours).
 
-    True if fewer than half of the 40-character n-grams of its last 4,000 characters are distinct.
     In mathematics of real models that share is at least 0.9; a paragraph repeated three times has
-    0.33. The paper has no such measure.
+    0.33.
     """
     tail = text[-REPETITION_TAIL:]
     runs = [tail[i : i + REPETITION_WINDOW] for i in range(len(tail) - REPETITION_WINDOW + 1)]

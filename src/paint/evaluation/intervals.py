@@ -1,13 +1,9 @@
 """Confidence intervals over problems and seeds, and paired differences.
 
-Samples of one problem are correlated, so problems are resampled, not samples: every interval is
-clustered by problem, and two policies are compared on the same problems. With several benchmarks,
-the problems of each are resampled separately and every benchmark has the same weight (the paper's
-macro average). For a method trained with several seeds, the variance between seeds widens the
-interval.
-
-An interval covers the variation over other problems from the same distribution and, with several
-seeds, over other training runs. It assumes that the problems were drawn at random.
+Samples of one problem are correlated, so problems are resampled, and policies are compared on the
+same problems. The problems of each benchmark are resampled separately and every benchmark has the
+same weight (the paper's macro average). With several seeds, the variance between them widens the
+interval. Intervals assume that problems were drawn at random.
 """
 
 import math
@@ -71,11 +67,9 @@ def bootstrap(
     """The mean of the groups' means, with its 95 % interval over resampled problems; deterministic.
 
     Each resample draws the weights of the problems uniformly from the simplex (Rubin 1981, "The
-    Bayesian Bootstrap"). For the lower end, one unseen problem with the value of the lower bound is
-    added; for the upper end, one with the value of the upper bound. The ends thus cover rare
-    problems that this sample lacks. For values that are 0 or 1 this is the interval of Clopper and
-    Pearson. For n equal values, it covers every mean in which the share q of other problems stays
-    unseen with probability (1 − q)^n of at least 2.5 %.
+    Bayesian Bootstrap"). For each end, one unseen problem with the value of that bound is added, so
+    that the ends cover rare problems. For values that are 0 or 1 this is the interval of Clopper
+    and Pearson.
 
     Source: Learned-Miller & Thomas 2019, "A New Confidence Interval for the Mean of a Bounded
     Random Variable" (arXiv:1905.06208); Gaffke 2005. Coverage of 95 % for any distribution is
@@ -86,9 +80,6 @@ def bootstrap(
         reached: whether values at finite bounds occur. Differences rarely reach −1 and 1: if False,
             the unseen problem has plus or minus the largest absolute value and weight one half
             (ours). The bounds are still used for fewer than ten problems and for equal values.
-
-    Raises:
-        ValueError: a group is empty.
     """
     smallest = min(map(len, groups))
     if smallest == 0:
@@ -122,20 +113,13 @@ def over_seeds(
 ) -> Interval:
     """The mean over s training seeds and p problems, with its 95 % interval.
 
-    An end of ``bootstrap``'s interval is about t(p − 1) √V_p from the mean, or farther. It is
-    widened to t(ν) √(V_p + V_s), where V_p is the variance of the problems' means divided by p,
-    V_s that of the seeds' means divided by s, and
-    ν = (V_p + V_s)² / (V_p² / (p − 1) + V_s² / (s − 1)).
+    ``bootstrap``'s interval is about t(p − 1) √V_p from the mean. It is widened to
+    t(ν) √(V_p + V_s), where V_p is the variance of the problems' means divided by p, V_s that of
+    the seeds' means divided by s, and ν = (V_p + V_s)² / (V_p² / (p − 1) + V_s² / (s − 1)).
 
     Source: Welch 1947, "The Generalization of 'Student's' Problem when Several Different Population
-    Variances are Involved".
-
-    Sampling noise is in both variances, so the interval is too wide if seeds do not differ. Without
-    the noise it would be too narrow if they do (docs/dev/log.md). With one seed the interval is
-    ``bootstrap``'s and covers no variation between seeds.
-
-    Raises:
-        ValueError: no seed, or no problem.
+    Variances are Involved". Sampling noise is in both variances, so the interval is too wide if
+    seeds do not differ (docs/dev/log.md). One seed shows no variation between seeds.
     """
     seeds, problems = values.shape
     if seeds == 0:
@@ -156,13 +140,7 @@ def over_seeds(
 
 
 def compare_seeds(before: Float[np.ndarray, "s p"], after: Float[np.ndarray, "_ _"]) -> Interval:
-    """Paired difference ``after - before`` of two methods, with the same seeds and problems.
-
-    Effects of a seed or a problem on both methods cancel.
-
-    Raises:
-        ValueError: the numbers of seeds or problems differ or are 0.
-    """
+    """Paired difference ``after - before`` of two methods, with the same seeds and problems."""
     if before.shape != after.shape:
         raise ValueError(
             f"a paired difference needs the same seeds and problems, "
@@ -190,9 +168,7 @@ def p_value_over_seeds(before: Float[np.ndarray, "s p"], after: Float[np.ndarray
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted p-values of several tests, in the same order.
 
-    The share of cases in which any true hypothesis has one up to α is at most α, however the tests
-    depend on each other. Source: Holm 1979, "A Simple Sequentially Rejective Multiple Test
-    Procedure".
+    Source: Holm 1979, "A Simple Sequentially Rejective Multiple Test Procedure".
     """
     order = np.argsort(p_values)
     scaled = np.asarray(p_values)[order] * np.arange(len(order), 0, -1)
@@ -207,11 +183,7 @@ def compare(
 ) -> Comparison:
     """Paired difference of Avg@k, ``after - before``, on the same problems in the same order.
 
-    Args:
-        before, after: verdicts or rewards in [0, 1], by benchmark.
-
-    Raises:
-        ValueError: the numbers of benchmarks or problems differ.
+    Takes verdicts or rewards in [0, 1], by benchmark.
     """
     sizes = [len(x) for x in before], [len(x) for x in after]
     if sizes[0] != sizes[1]:

@@ -1,7 +1,4 @@
-"""Evaluation metrics of k graded samples per problem, each with its interval.
-
-The intervals are those of paint.evaluation.intervals.
-"""
+"""Evaluation metrics of k graded samples per problem, each with its interval."""
 
 import math
 import re
@@ -57,9 +54,6 @@ def pass_at_k(correct: Bool[np.ndarray, "p n"], k: int) -> Float[np.ndarray, " p
 
     The unbiased estimate from n >= k samples, c of them correct: 1 − C(n − c, k) / C(n, k).
     Source: Chen et al. 2021, "Evaluating Large Language Models Trained on Code", equation 1.
-
-    Raises:
-        ValueError: k is not in [1, n].
     """
     n = correct.shape[1]
     if not 1 <= k <= n:
@@ -72,10 +66,7 @@ def pass_at_k(correct: Bool[np.ndarray, "p n"], k: int) -> Float[np.ndarray, " p
 def maj_at_k(
     votes: Int[np.ndarray, "p k"], correct: Bool[np.ndarray, "p k"]
 ) -> Float[np.ndarray, " p"]:
-    """Probability that the majority vote is correct, for each problem; ties break at random.
-
-    Samples with the same number form one vote; -1 (no answer) does not vote.
-    """
+    """Probability that the majority vote (-1: none) is right, for each problem; ties are random."""
 
     def chance(row: Int[np.ndarray, " k"], is_right: Bool[np.ndarray, " k"]) -> float:
         voted = row[row >= 0]
@@ -115,9 +106,7 @@ def compute_metrics(
 ) -> dict[str, dict[str, Interval]]:
     """Interval of every metric, by benchmark and metric; macro averages under "macro".
 
-    Args:
-        shared: benchmarks in the macro average, if several; None for all. A metric that one of
-            them lacks (pass@8 of 4 samples) has no macro average.
+    These are over the benchmarks ``shared`` (None: all), of metrics that all of them have.
     """
     values = {name: per_problem(graded) for name, graded in benchmarks.items()}
 

@@ -1,8 +1,7 @@
 """``paint eval``: sample, grade and compare policies on benchmarks.
 
 The base model and the policies trained from it get the same problems and seeds, and are compared
-problem by problem. An evaluation is a folder; the same command resumes it after an interruption.
-No checkpoint is selected; the tables have all that were evaluated.
+problem by problem. The same command resumes. No checkpoint is selected.
 """
 
 from collections.abc import Callable, Sequence
@@ -66,9 +65,6 @@ def evaluate(
         targets: runs (all their checkpoints), checkpoints, adapters, or a model; all with one base
             model.
         agree: called before an evaluation that may take more than an hour; it raises to prevent it.
-
-    Raises:
-        PaintError: the message has the cause and a hint.
     """
     display = Display()
     require_one_process("paint eval")
@@ -132,8 +128,7 @@ def estimate(
 ) -> tuple[str, float]:
     """Say how long so many answers take at most, at the rate of the first run among the targets.
 
-    Returns:
-        A line for the user, and the seconds; 0 without a run that has sampled.
+    Returns a line for the user, and the seconds; 0 without a run that has sampled.
     """
     longest = evaluation.rollout.max_new_tokens
     thinking = "with" if evaluation.thinking else "without"
@@ -162,9 +157,7 @@ def resolve(
 ) -> tuple[ModelConfig, list[EvalTarget]]:
     """Resolve the targets to a model and the policies to evaluate; a run is all its checkpoints.
 
-    Raises:
-        ConfigError: no targets, a run without a checkpoint, or more than one model, adapter shape
-            or train mode.
+    Raises ConfigError where they have more than one model, adapter shape or train mode.
     """
     models: dict[str, ModelConfig] = {}
     policies: list[EvalTarget] = []

@@ -1,7 +1,6 @@
 """Tables of an evaluation, for the terminal, as Markdown and as JSON.
 
-All policies are compared with the first one, problem by problem. Rows are not ranked and none is
-omitted.
+All policies are compared with the first one, problem by problem; none is ranked or omitted.
 """
 
 from collections import Counter
@@ -36,11 +35,7 @@ ByPolicy = Mapping[str, Mapping[str, GradedSamples]]
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table: title, column names, and the cells of each row.
-
-    Attributes:
-        is_main: a terminal shows it for few samples, too.
-    """
+    """A table; a terminal shows the main ones for few samples, too."""
 
     title: str
     columns: list[str]
@@ -139,10 +134,7 @@ def intervals_json(tables: Mapping[str, Mapping[str, Mapping[str, Interval]]]) -
 def comparisons(graded: ByPolicy) -> Iterator[tuple[str, str, Comparison]]:
     """Yield policy, benchmark (or "macro") and the paired difference to the first policy.
 
-    Rewards outside of [0, 1] are not compared.
-
-    Raises:
-        StoreError: two policies have different problems in one benchmark.
+    Rewards outside of [0, 1] are not compared, and different problems are refused (StoreError).
     """
     (first, base), *others = graded.items()
     if not all(part.are_shares for _, _, part in _parts(graded)):

@@ -1,8 +1,7 @@
 """Validation during training: evaluation of every checkpoint on the user's problems.
 
-The paper evaluates every 20 steps. RUN/validation is an ordinary evaluation with one folder per
-checkpoint, and `paint grade RUN` prints its table. The student before the first step is evaluated
-too, as the baseline of the checkpoints. No best checkpoint is selected; the table has all.
+RUN/validation is an ordinary evaluation with one folder per checkpoint, the student before the
+first step included. No best checkpoint is selected; the table has all.
 """
 
 from collections.abc import Callable
@@ -59,13 +58,7 @@ class Validation:
 def load_validation(
     policy: Policy, config: Config, run: Path, ranks: int, grader: Grader
 ) -> Validation | None:
-    """Load the validation of ``config.validation``; None if it names no problems.
-
-    Raises:
-        ConfigError: the longest completion does not fit in the model's positions.
-        DataError: the problems cannot be read.
-        StoreError: earlier checkpoints were evaluated on other problems.
-    """
+    """Load the validation of ``config.validation``; None if it names no problems."""
     options, rollout = config.validation, config.rollout
     if not options.path:
         return None
@@ -101,15 +94,10 @@ def validate(
     step: int,
     stop: Callable[[], None],
 ) -> dict[str, float]:
-    """Evaluate the policy after ``step``; stored samples are not generated again.
+    """Evaluate the policy after ``step`` steps; stored samples are not generated again.
 
-    Args:
-        step: optimizer steps done; 0 is the student before training.
-        stop: called between batches of samples; raises to interrupt the run.
-
-    Returns:
-        Metrics for the trackers, on rank 0; {} on other ranks and if the checkpoint was evaluated
-        before.
+    ``stop`` is called between batches of samples, and raises to interrupt the run. Returns metrics
+    for the trackers, on rank 0; {} on others and if the checkpoint was evaluated before.
     """
     task = validation.task(policy, step)
     total = len(task.problems) * task.protocol.samples

@@ -1,10 +1,8 @@
 """The paper's three ablation tables and a table of controls, for any model.
 
-Three grids are the paper's (section 'Ablation Studies'), row by row. The fourth is ours and varies
-the context that replaces the problem's own solution. A setting in several tables is trained once.
-Each row has its interval and its paired difference to the baseline row.
-
-The paper's own results are not shown: they come from a single run of another model.
+Three grids are the paper's (section 'Ablation Studies'), row by row. The others are ours. A setting
+in several tables is trained once. The paper's results are a single run of another model, and are
+not shown.
 """
 
 from collections.abc import Sequence
@@ -181,17 +179,12 @@ def ablate(
     """Train and evaluate every row of a table, and print the table.
 
     Args:
-        table: mask-ratio, mask-placement, interpolation or controls.
+        table: a key of ABLATION_TABLES.
         config: the settings that all rows share; the table replaces those that it varies.
-        benchmark: a benchmark as for `paint eval`; None for the demo's held-out problems with the
-            demo's model, and AIME 2024 with others.
+        benchmark: as for `paint eval`; None: of ``protocol_for``.
         problems: number of its problems, from the first; None for all.
         samples: k, the samples of each problem.
         every_checkpoint: evaluate all checkpoints of each run instead of the last one only.
-
-    Raises:
-        ConfigError: the config does not mask the problem's own solution.
-        PaintError: as `paint.experiments.runner.run_experiment`.
     """
     grid, display = ABLATION_TABLES[table], Display()
     if not config.algorithm.needs_context or config.context.source != ("solution",):

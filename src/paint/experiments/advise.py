@@ -78,8 +78,8 @@ def advise(
     """Measure what contexts would teach; print and write the tables and the advice.
 
     Args:
-        config: config of the training; its rollout section is the sampling. With the engine
-            "stored", rollouts that exist are used.
+        config: of the training; its rollout section is the sampling. With the engine "stored",
+            rollouts that exist are used.
         folder: of rollouts, summary.json and summary.md.
         problems: number of training problems, in the order of training; all if there are fewer.
         samples: rollouts of each problem, at least 2.
@@ -87,12 +87,7 @@ def advise(
         ratios: masked shares in [0, 1) of the sources that are masked.
         answers: sample the teacher's own answers with each context, too, in ``folder``/answers.
 
-    Returns:
-        The content of summary.json.
-
-    Raises:
-        ConfigError, DataError, EngineError, PolicyError: the message has the cause and a hint.
-        FolderInUse: another process uses the folder.
+    Returns the content of summary.json.
     """
     validate_arguments(config, problems, samples, ratios, sources)
     require_one_process("paint advise")
@@ -131,11 +126,7 @@ def advise(
 def validate_arguments(
     config: Config, problems: int, samples: int, ratios: Sequence[float], sources: Sequence[str]
 ) -> None:
-    """Reject a config without a teacher, and invalid counts, ratios and sources.
-
-    Raises:
-        ConfigError: naming the argument.
-    """
+    """Reject a config without a teacher, and invalid counts, ratios and sources."""
     require_paths(config)
     if problems < 1:
         raise ConfigError(f"problems must be at least 1, got {problems}")

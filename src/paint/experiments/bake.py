@@ -200,14 +200,9 @@ def bake(
         samples: answers to each question.
         unrelated: questions that the rules do not concern, read as data.path; "" is none.
         benchmark: problems as of `paint eval --benchmarks`, for accuracy; "" is none.
-        force: train even if the rules change nothing that is measured.
+        force: train even if the rules change nothing that is measured, which is an error else.
 
-    Returns:
-        Figures by group of questions (held_out, unrelated) and view.
-
-    Raises:
-        ConfigError: the rules change nothing, or the folder holds a bake of others.
-        DataError, EngineError, PolicyError, RunError: the message has the cause and a hint.
+    Returns figures by group of questions (held_out, unrelated) and view.
     """
     require_paths(config)
     require_one_process("paint bake")

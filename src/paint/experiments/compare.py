@@ -1,10 +1,8 @@
 """Comparison of recipes: the same model, problems and seeds, in one table.
 
 `paint demo` is the comparison on the embedded model, with problems that are chains of operations
-modulo 100. The model (made by ``tools/pretrain_demo.py``, shipped with the package) solves them
-step by step with occasional arithmetic errors. It uses a reference only for the steps that it
-states: errors become rare in these steps and keep their rate in all others. Gains can therefore be
-attributed to the content of the teacher's context, in experiments that take minutes.
+modulo 100. The model (made by ``tools/pretrain_demo.py``) makes arithmetic errors, and uses a
+reference only for the steps that it states, so gains can be attributed to the context's content.
 """
 
 from collections.abc import Sequence
@@ -41,12 +39,8 @@ def compare(
     Args:
         recipes: names and configs, such as those of `paint.config.recipe.read_recipes`.
         benchmark, problems, samples: as for `paint.experiments.ablations.ablate`.
-        thinking, max_new_tokens: the evaluation's thinking mode and longest answer; None is the
-            protocol's (`paint.experiments.eval_protocols.protocol_for`).
+        thinking, max_new_tokens: of the evaluation; None is those of ``protocol_for``.
         server_gpus: GPUs of vLLM servers that generate; if empty, the training process generates.
-
-    Raises:
-        PaintError: as `paint.experiments.runner.run_experiment`.
     """
 
     def served(rollout: RolloutConfig) -> RolloutConfig:

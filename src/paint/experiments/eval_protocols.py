@@ -13,12 +13,7 @@ from paint.inference.registry import AUTO
 
 @dataclass(frozen=True)
 class EvalProtocol:
-    """The evaluation of every policy in an experiment; its seed is the policy's training seed.
-
-    Attributes:
-        samples: k, the samples of each problem.
-        rollout: sampling settings, and the engine that generates.
-    """
+    """The evaluation of every policy in an experiment; its seed is the policy's training seed."""
 
     benchmark: Benchmark
     samples: int

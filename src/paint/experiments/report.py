@@ -5,12 +5,8 @@
     NAME.svg, .png          score and paired difference of each run's last checkpoint
     efficiency.svg, .png    score of every checkpoint against rollout tokens and training seconds
 
-The main results are those of the last checkpoints. Two tables of earlier checkpoints are biased and
-labelled so: the best checkpoint is selected by the samples that measure it, and the first
-checkpoint to reach another run's score is the first of several tries.
-
-Markers of curves differ in shape and in colour-blind safe colours. The SVG keeps text as text, and
-equal results give equal files.
+The main results are those of the last checkpoints. Two tables of earlier checkpoints are biased by
+the selection of checkpoints, and labelled so.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,10 +60,8 @@ class Result:
         cell: name of the experiment run.
         config, exam: the run's config and the evaluation protocol, as nested plain values.
         trained_on: digest of the training problems; empty for the base model.
-        steps: optimizer steps up to this checkpoint; 0 for the base model.
-        rollout_tokens: tokens sampled in these steps; 0 for the base model.
-        seconds: wall time of these steps, without start-up, evaluation and work lost to a kill; 0
-            for the base model.
+        steps, rollout_tokens, seconds: up to this checkpoint, 0 for the base model; wall time is
+            without start-up, evaluation and work lost to a kill.
         problems: digest of each evaluation problem.
         right: number of correct samples of each problem.
         answer_tokens: mean length of a sample in tokens.
@@ -100,14 +94,11 @@ class Report:
 
     Attributes:
         name: name of the files, without extension.
-        title: title of the tables and the plot.
         labels: label of each run's row, in order; the base model's row is added in front.
-        pairs: the difference in each run's row of the plot, and in the table of differences: a run,
-            and the run that it is compared with.
+        pairs: the difference in each run's row: a run, and the run that it is compared with.
         pairing: the plot's axis title for these differences.
-        reference_run: the run whose last checkpoint is compared with all earlier checkpoints, in
-            the tables and in efficiency.svg, and whose settings the others' are compared with. The
-            table of differences then has all pairs of runs. None for neither.
+        reference_run: the run whose last checkpoint is compared with all earlier checkpoints, and
+            whose settings the others' are compared with; then all pairs of runs have differences.
     """
 
     name: str
@@ -135,11 +126,7 @@ def side_by_side(title: str, names: Sequence[str]) -> Report:
 
 
 def read_results(folder: Path) -> list[Result]:
-    """Read results.jsonl; [] if it does not exist.
-
-    Raises:
-        CorruptFileError: a line cannot be read, or lacks a field.
-    """
+    """Read results.jsonl; [] if it does not exist."""
     path = folder / "results.jsonl"
     hint = "delete it, and the same command writes it again from the runs and their samples"
     results = []
@@ -165,11 +152,7 @@ def by_run(results: Results) -> dict[str, list[Result]]:
 
 
 def by_step(results: Results) -> dict[str, dict[int, list[Result]]]:
-    """Group results by run and step, ordered by seed.
-
-    Raises:
-        RunError: the problems of training or of evaluation differ between results.
-    """
+    """Group results by run and step, ordered by seed; RunError if their problems differ."""
     trained = [result for result in results if result.trained_on]
     for name, verb, same in (
         ("trained_on", "trained", trained),
@@ -202,9 +185,6 @@ def publish(report: Report, results: Results, folder: Path, display: Display) ->
     """Print the tables, write them to NAME.md, and plot them to NAME.svg and NAME.png.
 
     With a reference run and results of earlier checkpoints, also plot efficiency.svg and .png.
-
-    Raises:
-        RunError: results of different problems, or a file cannot be written.
     """
     has_steps = not all(result.is_last for result in results)
     tables = result_sheets(report, results)
@@ -414,10 +394,7 @@ def save_plot(path: Path, report: Report, results: Results) -> None:
 
 
 def save_curves(path: Path, report: Report, results: Results) -> None:
-    """Plot the score of every checkpoint against its cost, on logarithmic axes.
-
-    The base model is a horizontal line. A run without cost on an axis is omitted there.
-    """
+    """Plot the score of every checkpoint against its cost, on logarithmic axes; omit costs of 0."""
     groups = by_step(results)
     [base] = groups[BASE].values()
     title = f"{report.title}: accuracy against cost\n{_evaluation(results)}; bands: 95 % intervals"

@@ -293,11 +293,7 @@ def score(
     contexts: Mapping[str, Contexts],
     display: Display,
 ) -> Scores:
-    """Score the bank with a teacher that reads each of the contexts, as training would.
-
-    Raises:
-        DataError: a context needs another problem, and there is none.
-    """
+    """Score the bank with a teacher that reads each of the contexts, as training would."""
     options = config.objective.resolve(config.rollout.temperature)
     heads = policy.lm_head, policy.lm_head
     scores: Scores = {name: [] for name in contexts}
@@ -348,8 +344,7 @@ def _prompts(
 def answer_is_visible(problem: Problem, context: str) -> bool:
     """Whether a context contains the solution's boxed answer, or the gold answer without a box.
 
-    The search ignores spelling and matches complete numbers and words (`anchors.contains`) at any
-    position, so a small number may match by chance.
+    The search matches complete numbers and words anywhere, so a small number may match by chance.
     """
     answer = normalize(boxed(problem.solution) or problem.answer)
     return answer != "" and contains(normalize(context), answer)

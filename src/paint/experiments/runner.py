@@ -8,13 +8,10 @@
                                           them: `paint grade runs/demo/evaluation/seed-0`
       evaluation/seed-0/demo-paint-step-000005/demo/    samples of an earlier checkpoint
 
-Every experiment run is trained with every seed from the same base model. The last checkpoints, or
-all checkpoints, get the same problems and sampling seed, so runs are compared seed by seed and
-problem by problem. Runs are ordered by seed, so that an interrupted experiment has complete seeds.
-The same command resumes after a kill. Started in a second terminal, or on another machine with the
-same file system, it works on other runs.
-
-Results are reported for all runs and seeds together, and no checkpoint is selected by its result.
+Every run is trained with every seed from the same base model and evaluated on the same problems,
+so runs are compared seed by seed and problem by problem. Runs are ordered by seed, so that an
+interrupted experiment has complete seeds. The same command resumes; started in a second terminal,
+it works on other runs.
 """
 
 import math
@@ -109,17 +106,8 @@ def run_experiment(
 ) -> list[Result]:
     """Train and evaluate every run with every seed, and the base model; return their results.
 
-    Results in results.jsonl are reused, and unfinished runs and evaluations are resumed.
-
-    Args:
-        every_checkpoint: evaluate all checkpoints of each run, in order, instead of the last one
-            only.
-
-    Raises:
-        ConfigError: the runs cannot be compared, or ``every_checkpoint`` finds no earlier ones.
-        RunError: the folder holds another experiment, or cannot be written.
-        Interrupted: a signal ended a training, which is saved.
-        PaintError: any other error of a training or an evaluation.
+    Results in results.jsonl are reused, and unfinished runs and evaluations are resumed. With
+    ``every_checkpoint``, all checkpoints of each run are evaluated, in order, not the last alone.
     """
     is_full = any(run.config.model.train_mode == "full" for run in runs)
     rollout = resolve_evaluation(protocol.rollout, display, is_full=is_full)
@@ -372,10 +360,7 @@ def _stored(folder: Path) -> dict[tuple[str, int, int], Result]:
 
 
 def _time_left(spent: Mapping[str, Sequence[float]], names: Sequence[str], processes: int) -> str:
-    """Estimated time for the runs of these names, as text; "" before the first training.
-
-    A run is estimated by its mean time with other seeds, or else by the mean of all trained runs.
-    """
+    """Estimated time for the runs of these names, as text; "" before the first training."""
     trained = [seconds for name in spent if name != BASE for seconds in spent[name]]
     if not trained:
         return ""

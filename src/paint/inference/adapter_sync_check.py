@@ -1,8 +1,8 @@
 """Adapter sync check: the engine must generate with the trained policy, before the first step.
 
-The log-probs of sampled tokens are computed twice, by the engine that drew them and by the trainer
-that scores them. If they differ, training is off-policy, for whatever reason: a stale adapter,
-merged weights, another model, ... Every step compares them again (paint.training.rollouts).
+If the log-probs of the engine that drew tokens differ from those of the trainer that scores them,
+training is off-policy: a stale adapter, merged weights, another model, ... Every step compares them
+again (paint.training.rollouts).
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,17 +37,11 @@ def check_adapter_sync(
     """Perturb the adapter, compare the engine's log-probs with the trainer's, and restore it.
 
     The adapter's B is perturbed until the trainer's log-probs of the engine's tokens change by
-    twice the bound (and 0.1 nats), so that an engine with the old adapter fails the check. A larger
-    perturbation would increase rounding errors. Then policy and engine are restored, which is
-    checked as well.
+    twice the bound (and 0.1 nats), so that an engine with the old adapter fails the check.
 
-    Returns:
-        Mean gaps in nats, of the source with the largest: ``before``, ``perturbed`` and
-        ``restored``; and ``moved``, how far the engine with the perturbed adapter is from the
-        policy without it, of the source with the smallest.
-
-    Raises:
-        LogprobMismatchError: which of the three does not fit, and what to look at.
+    Returns mean gaps in nats, of the source with the largest: ``before``, ``perturbed`` and
+    ``restored``; and ``moved``, how far the engine with the perturbed adapter is from the policy
+    without it. Raises LogprobMismatchError for the one that does not fit.
     """
 
     def generate() -> list[Completion]:
@@ -116,10 +110,7 @@ def _mismatches(
 def trainer_log_probs(
     policy: Policy, prompts: Sequence[Sequence[int]], completions: Sequence[Completion]
 ) -> Float[Tensor, " n"]:
-    """The trainer's log p(id | prefix) of every completion token, in nats, on the CPU.
-
-    At temperature 1, like an engine's.
-    """
+    """The trainer's log p(id | prefix) of every completion token at temperature 1, on the CPU."""
     ids = [completion.ids for completion in completions]
     hidden = policy.hidden_states(prompts, ids)
     tokens = torch.tensor([token for row in ids for token in row], device=hidden.device)
@@ -140,10 +131,7 @@ def restoring(policy: Policy) -> Iterator[None]:
 
 @torch.no_grad()
 def perturb(policy: Policy, scale: float) -> None:
-    """Add noise of this standard deviation to every B of the adapter.
-
-    The noise is the same in every call and on every rank.
-    """
+    """Add noise of this standard deviation to every B of the adapter, the same in every call."""
     generator = torch.Generator().manual_seed(0)
     for name, parameter in policy.model.named_parameters():
         if parameter.requires_grad and "lora_B" in name:

@@ -1,8 +1,7 @@
 """Rows that are sampled together: keys and values written in place, in groups of similar lengths.
 
-transformers' cache copies all keys for every new token, and one rectangle for rows of all lengths
-is mostly padding. Here buffers grow by a block of positions at a time, and each group of rows has a
-rectangle of its own. One pass through the model computes the next token of all groups.
+transformers' cache copies all keys for every new token, and pads rows of all lengths to one
+rectangle. Here buffers grow by blocks, and each group of rows has a rectangle of its own.
 """
 
 from collections.abc import Sequence

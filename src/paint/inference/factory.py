@@ -1,7 +1,4 @@
-"""Factory for the engine of a config: in this process, or on servers.
-
-A remote engine belongs to rank 0 and is usable once it has passed the adapter sync check.
-"""
+"""Factory for the engine of a config: in this process, or on servers, which rank 0 talks to."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -46,12 +43,7 @@ class EngineSetup:
 
 @contextmanager
 def open_engine(setup: EngineSetup) -> Iterator[Engine]:
-    """Open the engine of ``rollout.engine``, for all ranks; one on servers is checked first.
-
-    Raises:
-        EngineError: a server cannot be reached or started, or lacks room for the adapter.
-        LogprobMismatchError: it does not serve the adapters that it was sent.
-    """
+    """Open the engine of ``rollout.engine``, for all ranks; one on servers is checked first."""
     rollout, policy, problems = setup.rollout, setup.policy, setup.problems
     kind = rollout.engine_type
     build = kind.load().from_setup

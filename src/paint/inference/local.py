@@ -1,10 +1,8 @@
 """Local engine: generation in the training process with the trained model.
 
-Sampling is a pure function of the logits and of one uniform number per (seed, token). A completion
-therefore depends on its prompt and seed alone, not on its batch, its rank or earlier samples.
-
-Repeated prompts and the common prefix of all prompts are prefilled once. Batching is continuous: a
-finished row leaves the batch, and a waiting one takes its place.
+Sampling is a pure function of the logits and of one uniform number per (seed, token), so a
+completion depends on its prompt and seed alone. Repeated prompts and the common prefix of all are
+prefilled once. A finished row leaves the batch, and a waiting one takes its place.
 """
 
 import math

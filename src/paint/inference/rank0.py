@@ -20,15 +20,12 @@ T = TypeVar("T")
 
 
 class Rank0Engine(Engine):
-    """Generates the rows of all ranks with the engine of rank 0.
-
-    Methods are collective; an error of rank 0 is raised on all ranks.
+    """Generates the rows of all ranks with the engine of rank 0; all ranks call a method together.
 
     Args:
         engine: on rank 0; None on the others.
         frees_memory: release this process's cached GPU memory before servers generate.
-        same_rows: all ranks have the same prompts, and get the same completions, as in checks in
-            which all ranks take part.
+        same_rows: all ranks have the same prompts, and get the same completions.
     """
 
     is_remote = True

@@ -1,8 +1,7 @@
 """Registry of the engines of ``rollout.engine`` and their properties.
 
-Engines are compared by name only here; other modules use their properties. The
-module imports no engine, so settings are checked without torch. An engine outside of the package is
-named as "module:Class" (docs/how-to/extend.md).
+Engines are compared by name only here. No engine is imported, so settings are checked without
+torch. An engine outside of the package is named as "module:Class" (docs/how-to/extend.md).
 """
 
 from dataclasses import dataclass
@@ -57,11 +56,7 @@ ENGINES = {
 
 
 def engine_type(name: str) -> EngineType:
-    """Look up an engine by name; one outside of the package is imported.
-
-    Raises:
-        ConfigError: there is none, or the class lacks an attribute of an engine.
-    """
+    """Look up an engine by name; one outside of the package is imported."""
     if name in ENGINES:
         return ENGINES[name]
     engine = load_object(name, "rollout.engine", ENGINES)
@@ -81,11 +76,7 @@ def resolved_engine(name: str, has_servers: bool) -> str:
 
 
 def server_engine(name: str) -> str:
-    """The engine that generates on servers for the engine of this name.
-
-    Raises:
-        ConfigError: it generates in the training process, and no other replaces it.
-    """
+    """The engine that generates on servers for an engine of this name; ConfigError for none."""
     if not (found := engine_type(name).server_engine):
         raise ConfigError(
             f"rollout.engine {format_short(name)} generates in the training process and uses no "

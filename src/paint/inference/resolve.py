@@ -1,7 +1,6 @@
 """Resolution of ``rollout.engine = "auto"``, and of a GPU that a server shares with the trainer.
 
-``auto`` is resolved once, at the start of a training, an evaluation or advice. A run's record has
-what it became, so a resumed run generates as it began.
+A run's record has what ``auto`` became, so a resumed run generates as it began.
 """
 
 import os
@@ -27,15 +26,8 @@ SLOWER = "vLLM is expected to sample about five times as fast on a GPU (docs/how
 def resolve_training(config: Config, display: Display, ranks: int = 1) -> Config:
     """Resolve the engine of a training, and let a server on the trainer's GPU sleep.
 
-    Args:
-        ranks: training processes; several without servers of their own generate themselves.
-
-    Returns:
-        The config, in which rollout.engine is not "auto", and rollout.colocate is set where the
-        run's own server would share the trainer's GPU.
-
-    Raises:
-        ConfigError: the server would share the GPU, and cannot sleep.
+    Several ranks without servers of their own generate themselves. Raises ConfigError where the
+    server would share the GPU, and cannot sleep.
     """
     if not config.generates:
         return config.with_rollout(engine=resolved_engine(config.rollout.engine, False))
@@ -59,11 +51,7 @@ def resolve_training(config: Config, display: Display, ranks: int = 1) -> Config
 def resolve_evaluation(rollout: RolloutConfig, display: Display, *, is_full: bool) -> RolloutConfig:
     """Resolve the engine of an evaluation or advice, which trains nothing beside a server.
 
-    Args:
-        is_full: all weights were trained, which servers do not take.
-
-    Raises:
-        ConfigError: the engine has stored completions only.
+    ``is_full``: all weights were trained, which servers do not take.
     """
     if rollout.engine_type.is_stored:
         raise ConfigError(

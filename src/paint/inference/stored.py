@@ -1,13 +1,9 @@
 """Stored engine: completions that a run, an evaluation or a file already holds; none is generated.
 
-    paint train RECIPE --rollout.engine stored --rollout.stored runs/first
-
-A prompt gets the completion that was stored for the same prompt and seed, if there is one: a run
-with the seed and batches of the stored one repeats its completions. Otherwise its seed chooses
-among those of the prompt, and the rows of a problem in a step get different ones as long as there
-are any. The choice is a function of prompts and seeds, so a resumed run repeats it.
-
-Token ids are used as they are stored. Where a file has texts only, each is tokenized once.
+A prompt gets the completion that was stored for the same prompt and seed, if there is one.
+Otherwise its seed chooses among those of the prompt, and the rows of a problem in a step get
+different ones as long as there are any. Token ids are used as they are stored, and texts are
+tokenized once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,13 +62,7 @@ class StoredEngine(Engine):
 
     @classmethod
     def from_setup(cls, setup: EngineSetup) -> "StoredEngine":
-        """Find the completions of all problems of the setup.
-
-        Raises:
-            EngineError: the source is no such folder or file.
-            DataError: a problem has no completion, or one that is too long or of another prompt.
-            CorruptFileError: a file cannot be read or was changed.
-        """
+        """Find the completions of all problems of the setup; refuse those of other prompts."""
         policy, source = setup.policy, Path(setup.rollout.stored)
         by_key: dict[str, list[StoredRow]] = {
             key: [] for problem in setup.problems for key in (problem.problem, problem.id)

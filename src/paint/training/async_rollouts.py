@@ -1,13 +1,9 @@
 """Asynchronous rollouts: completions are requested k steps before they are trained on.
 
 When step t begins, the trainer waits for its completions and requests those of step t + k from the
-current policy. One adapter generates all completions of a step. Completions are therefore exactly
-k updates old (in the first k steps: as many as there were), whichever of servers and trainer is
-faster, and a run is reproducible. A checkpoint stores the k behavior adapters of the pending
-requests, so that a resumed run repeats the same requests.
-
-Not supported: completions by more than one adapter, queues with an upper bound on the lag, and
-importance weights, which forward KL does not need (docs/concepts/off-policy.md).
+current policy. All completions of a step are therefore exactly k updates old (in the first k steps:
+as many as there were), whichever of servers and trainer is faster, and a run is reproducible. A
+checkpoint stores the behavior adapters of the pending requests, which a resumed run repeats.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,9 +64,9 @@ class AsyncRollouts:
         self._submit(step + len(self.engines))
 
     def score_under_behavior_policy(self, rollouts: Sequence[Rollout], step: int) -> list[Rollout]:
-        """Return the rollouts of a step, some of them with log-probs under the behavior policy.
+        """The rollouts of a step, some of them with log-probs under the behavior policy.
 
-        One forward pass scores ``measured`` rollouts, one of each source first. The others get ().
+        One forward pass scores ``measured`` of them, one of each source first. The others get ().
         """
         start = step % len(rollouts)
         turned = [*rollouts[start:], *rollouts[:start]]

@@ -1,7 +1,4 @@
-"""Checkpoints: trained weights, optimizer state, teacher state and step.
-
-A run that resumes from a checkpoint gives the same result, bit for bit.
-"""
+"""Checkpoints: trained weights, optimizer state, teacher state and step; resuming is bit-exact."""
 
 from pathlib import Path
 
@@ -29,12 +26,7 @@ class RanksDiffer(RunError):
 
 
 def require_same_weights(folder: Path, setup: Setup, step: int) -> None:
-    """Check that all ranks hold the same trained weights; all ranks call it together.
-
-    Raises:
-        RanksDiffer: the weights differ; raised on rank 0.
-        PeerExit: the same, on the other ranks.
-    """
+    """Raise RanksDiffer on rank 0 unless all ranks, which call it together, have equal weights."""
     digests = all_gather_objects([trained_digest(setup.policy)])
     others = [str(rank) for rank, digest in enumerate(digests) if digest != digests[0]]
 
@@ -50,11 +42,7 @@ def require_same_weights(folder: Path, setup: Setup, step: int) -> None:
 
 
 def save(folder: Path, setup: Setup, step: int) -> Path:
-    """Write a checkpoint atomically and return its folder; an existing one is not changed.
-
-    Raises:
-        RunError: the disk is full or not writable; earlier checkpoints are not changed.
-    """
+    """Write a checkpoint atomically and return its folder; an existing one is not changed."""
     final = step_folder(folder / "checkpoints", step)
     if final.exists():
         return final
@@ -81,11 +69,7 @@ def save(folder: Path, setup: Setup, step: int) -> Path:
 def restore(
     folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, teacher: Teacher
 ) -> int:
-    """Load the latest checkpoint into policy, optimizer and teacher; return its step, 0 for none.
-
-    Raises:
-        CorruptFileError, PolicyError, RunError: the checkpoint is damaged or was changed.
-    """
+    """Load the latest checkpoint into policy, optimizer and teacher; return its step, or 0."""
     checkpoint = latest_checkpoint(folder)
     run_on_rank0(lambda: require_checkpoint(checkpoint) if checkpoint else None)
     if checkpoint is None:

@@ -1,12 +1,9 @@
-"""Drift of the student from its base on fixed prompts, measured after each step (``health``).
+"""Drift of the student from its base on fixed prompts, measured after each step (``health``; ours).
 
     D = mean over tokens of KL(base ‖ student)
 
 The tokens are those of completions that the base samples once, at the start. Both read the
-student's prompt, so D is 0 before the first update and grows with whatever the student unlearns
-there. A step costs one forward pass of these completions.
-
-Source: ours.
+student's prompt, so D is 0 before the first update. A step costs one forward pass of them.
 """
 
 from collections.abc import Sequence
@@ -59,9 +56,6 @@ def open_drift(config: Config, policy: Policy, teacher: Teacher) -> Drift | None
     """Sample the base model's completions of ``health.drift_path``; None without a path.
 
     They depend on the seed alone, so a resumed run measures the same.
-
-    Raises:
-        DataError: the problems cannot be read.
     """
     if not config.health.drift_path:
         return None

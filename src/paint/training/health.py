@@ -1,12 +1,6 @@
-"""Health of a run: signs of a collapse in the metrics of its steps, with their remedies.
+"""Health of a run (ours): signs of a collapse in the metrics of its steps, with their remedies.
 
-    metrics of the steps so far -> the signs that the last steps show
-
-A sign compares the mean of the last steps with the first step, by a stated bound. The trainer
-prints a sign when it appears; ``health.stop_on`` names those that end the run with a checkpoint.
-The page of a run lists them (`paint show`).
-
-Source: ours.
+A sign compares the mean of the last steps with the first step, by a stated bound.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -127,10 +121,6 @@ def signs(rows: Sequence[Metrics], window: int) -> dict[str, tuple[float, float]
 
     The first step, in which the student is the base, is the band; there are no signs before
     ``window`` further steps. A metric that the run does not have shows none.
-
-    Args:
-        rows: the metrics of all steps so far.
-        window: steps that are averaged, at least 1.
     """
     if len(rows) <= window:
         return {}
@@ -166,9 +156,7 @@ def describe(name: str, last: float, first: float) -> str:
 class Health(Callback):
     """Prints a sign when it appears, and ends the run on those of ``health.stop_on``.
 
-    Args:
-        rows: metrics of the steps before, where a run is resumed.
-        note: prints a line.
+    ``rows`` are the metrics of the steps before, where a run is resumed.
     """
 
     def __init__(

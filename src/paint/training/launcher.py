@@ -1,12 +1,9 @@
 """Launcher of ``--gpus``: places ranks and servers on the GPUs, starts them and stops them.
 
-The ranks are torchrun's, and the servers vLLM's own. The first rank starts the servers as it does
-without ``--gpus``, one on each GPU that serves (``rollout.server_gpus``), so that they end with it
-(paint.inference.vllm.watchdog). Here, the GPUs are divided, the ranks are started and watched, and
-their signals are passed on. One trainer, or none, is this very process.
-
-Left out on purpose: other machines. Their servers are started there by `paint serve`, and the
-ranks on all of them by paint.launch (launch/slurm.sbatch, docs/how-to/several-gpus.md).
+The ranks are torchrun's. The first rank starts the servers, one on each GPU that serves
+(``rollout.server_gpus``). Here, the GPUs are divided, the ranks are started and watched, and
+their signals are passed on. One trainer, or none, is this very process. Servers of other machines
+are started there by `paint serve` (docs/how-to/several-gpus.md).
 """
 
 import json
@@ -59,11 +56,7 @@ RESTARTS = 3
 
 @dataclass(frozen=True)
 class Request:
-    """Which GPUs of this machine train, and which serve.
-
-    Raises:
-        ConfigError: an option that needs --gpus, or a value that is none.
-    """
+    """Which GPUs of this machine train, and which serve."""
 
     gpus: int = 0
     """GPUs of this machine, in [0, 9999], divided into ranks that train and vLLM servers
@@ -119,25 +112,14 @@ class Placement:
 
 
 def with_servers_enabled(config: Config) -> Config:
-    """The config with an engine on servers, wherever servers can generate for it.
-
-    They cannot where nothing is generated, where weights are merged or all trained, and where
-    other servers are named.
-    """
+    """The config with an engine on servers, wherever servers can generate for it."""
     engine = config.rollout.engine_type.server_engine
     is_served = engine and config.model.train_mode == "lora" and config.generates
     return config.with_rollout(engine=engine) if is_served else config
 
 
 def place_ranks(request: Request, config: Config, ranks: tuple[int, int]) -> Placement:
-    """Which GPUs train, and which serve.
-
-    Args:
-        ranks: the fewest and the most trainers that the verb has.
-
-    Raises:
-        ConfigError: the machine has fewer GPUs, or they cannot be divided so.
-    """
+    """Which GPUs train, between the fewest and the most that ``ranks`` allows, and which serve."""
     gpus, memory = _gpus_of_machine(request)
     size = _gpus_of_a_server(config, request.gpus, memory)
     split = _split(request, config, ranks, size)
@@ -172,9 +154,6 @@ def on_gpus(request: Request, config: Config, *, ranks: int) -> Iterator[Config 
     """The config for one process that trains on ``ranks`` GPUs, with servers on the others.
 
     Without --gpus it is unchanged. None after a dry run, which prints the commands.
-
-    Raises:
-        ConfigError: as ``place_ranks``.
     """
     if not request.gpus:
         yield config
@@ -197,16 +176,11 @@ def train_on(
     recipe: Path | None,
     train: Callable[[Config], None],
 ) -> int:
-    """Train on the GPUs of a request; return the exit status.
-
-    A run that the folder holds already is resumed.
+    """Train on the GPUs of a request, or resume in a folder that holds the run; the exit status.
 
     Args:
         recipe: the file that a run starts from which has not begun; None where it has.
         train: trains in this process, where only one rank trains.
-
-    Raises:
-        ConfigError: as ``place_ranks``. RunError: the folder holds another run.
     """
     is_begun = (folder / "run.json").exists()
     if is_begun:
@@ -250,10 +224,6 @@ def serve(request: Request, config: Config, *, host: str, port: int) -> int:
     """Run one vLLM server on each GPU, at ``port`` and the ports after it, until told to stop.
 
     A server that ends is started again. The key is VLLM_API_KEY, as on the trainers' side.
-
-    Raises:
-        ConfigError: there is no key, or as ``place_ranks``.
-        PaintError: a server keeps ending.
     """
     if not request.gpus:
         raise ConfigError("no GPUs to serve on; add --gpus N, those of this machine")
@@ -428,10 +398,7 @@ def _split(request: Request, config: Config, ranks: tuple[int, int], size: int) 
 
 
 def _gpus_of_machine(request: Request) -> tuple[list[str], float]:
-    """The names of the GPUs that are asked for, and the bytes of the smallest.
-
-    On a machine without any, NO_GPU and 0.
-    """
+    """Names of the requested GPUs, and the bytes of the smallest; NO_GPU and 0 without any."""
     # In another process: one that has asked CUDA cannot be pinned any more.
     line = [sys.executable, "-P", "-c", COUNT]
     found = subprocess.run(line, capture_output=True, text=True).stdout

@@ -1,10 +1,7 @@
 """Load balancing: assignment of a step's rows to ranks and micro-batches by estimated FLOPs.
 
-Row lengths differ by large factors, and a step takes as long as its slowest rank. Rows are
-therefore assigned by cost, after generation. Loss, gradient, metrics and files do not depend on the
-assignment, since every row has its weight in the whole step (paint.training.train_step).
-
-Not supported: balancing by measured time. All ranks are assumed to have the same speed.
+Row lengths differ by large factors, and a step takes as long as its slowest rank. The result does
+not depend on the assignment, since every row has its weight in the whole step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +20,7 @@ class CostModel:
     """FLOPs of forward and backward passes over one row.
 
     Attributes:
-        weights: number of weights in the decoder's matrices; each is multiplied once a token in a
-            forward pass.
+        weights: weights of the decoder's matrices, each multiplied once a token in a forward pass.
         attention: layers x heads x head size.
         head: number of weights in the projection onto the vocabulary.
         is_full: whether all weights are trained and have gradients.

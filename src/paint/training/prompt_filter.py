@@ -24,13 +24,8 @@ T = TypeVar("T")
 def filter_problems(
     policy: Policy, config: Config, candidates: ValidRows, display: Display
 ) -> list[Problem]:
-    """The problems whose prompts fit; skipped rows are counted and reported.
-
-    Raises:
-        ConfigError: completions as long as the model's positions.
-        DataError: a prompt over ``data.max_prompt_tokens``, or text that the chat format takes for
-            control, unless data.on_bad_row is skip.
-    """
+    """The problems whose prompts fit; others, and text that the chat format takes for control, are
+    errors or, with data.on_bad_row skip, counted and reported."""
     algorithm, data, teacher = config.algorithm, config.data, config.teacher
     reserved = config.rollout.max_new_tokens if algorithm.needs_rollouts else 0
     positions = getattr(policy.model.config, "max_position_embeddings", None)
@@ -155,10 +150,7 @@ def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Disp
 
 
 def warn_template_mismatch(display: Display, policy: Policy) -> None:
-    """Warn if the views' templates differ in more than the context, and name the settings for it.
-
-    Source: docs/fidelity.md, D9.
-    """
+    """Warn if the views' templates differ in more than the context (docs/fidelity.md, D9)."""
     student, teacher = policy.template_difference()
     if student == teacher:
         return

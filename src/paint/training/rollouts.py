@@ -1,8 +1,4 @@
-"""Rollout records and the comparison of engine, behavior-policy and trainer log-probs.
-
-The log-probs of sampled tokens are known twice: from the engine that sampled them and from the
-trainer that scores them. Training is off-policy if the two differ, whatever the cause.
-"""
+"""Rollout records and the comparison of engine, behavior-policy and trainer log-probs."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -70,10 +66,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class ScoredRollout:
-    """A rollout after the loss, with its values at every token (docs/reference/metrics.md).
-
-    A rollout that is not kept has none.
-    """
+    """A rollout after the loss, with its values at every token; none if it is not kept."""
 
     rollout: Rollout
     tokens: dict[str, list[float]]
@@ -155,12 +148,9 @@ def off_policy_metrics(scored: Sequence[ScoredRollout]) -> dict[str, float]:
 
 
 def check_logprob_mismatch(scored: Sequence[ScoredRollout], bound: float, step: int) -> None:
-    """Check that the mean log-prob mismatch of each engine is at most ``bound`` nats.
+    """Raise LogprobMismatchError if an engine's mean log-prob mismatch exceeds ``bound`` nats.
 
     Each source of completions is checked separately, so that one wrong server among many is found.
-
-    Raises:
-        LogprobMismatchError: a mean exceeds the bound; names the source, mean and 99th percentile.
     """
     for source in sorted({s.rollout.completion.source for s in scored}):
         gaps = logprob_mismatches([s for s in scored if s.rollout.completion.source == source])

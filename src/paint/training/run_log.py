@@ -1,7 +1,4 @@
-"""Writers of the run folder: run.json, metrics.jsonl and rollouts.
-
-The layout and the readers are in paint.config.run_folder.
-"""
+"""Writers of the run folder: run.json, metrics.jsonl and rollouts."""
 
 import platform
 import shutil
@@ -52,12 +49,8 @@ def new_run(
 
     Args:
         table: the config.
-        problems: digest of the training problems.
-        context: digest of the context that all problems share.
+        problems, context: digests of the training problems, and of the context that all share.
         model: digests of the trained model (``paint.models.weights.model_digests``).
-
-    Raises:
-        RunError: the folder already holds a run or a part of one, or cannot be written.
     """
     if (folder / "run.json").exists():
         raise RunError(
@@ -95,11 +88,6 @@ def validate_resume(
     """Check that a run resumes with the config, model, problems and context of its start.
 
     Nothing is written. Other versions of libraries are noted, and are not an error.
-
-    Raises:
-        RunError: a config value, the model, the problems or the context differ; the number of steps
-            is below the run's; or a folder of the run is missing.
-        CorruptFileError: run.json cannot be read.
     """
     before, facts = read_run(folder), read_run_json(folder)
     if facts["problems"] != problems:
@@ -154,11 +142,10 @@ def append_metrics(folder: Path, metrics: Mapping[str, float]) -> None:
 def step_metrics(
     scored: Sequence[ScoredRollout], grades: Sequence[Grade], reduction: str, skip_tokens: int = 0
 ) -> dict[str, float]:
-    """Compute the metrics of a step from all its rollouts, kept or not.
+    """Compute the metrics of a step from all its rollouts, kept or not (docs/reference/metrics.md).
 
     Metrics that a method does not have are left out: references have no grades, baselines no
-    teacher, and a step without kept rollouts no loss. With a grader other than the math grader, the
-    mean reward is included. Source: docs/reference/metrics.md has every name.
+    teacher, and a step without kept rollouts no loss.
     """
     kept = [s for s in scored if s.rollout.kept]
     metrics = loss_metrics(kept, reduction, skip_tokens) if kept else {}
@@ -236,17 +223,7 @@ def rollout_records(
 
 
 def truncate_to_step(table: Table, folder: Path, step: int) -> None:
-    """Delete what was written after a step; write the current config to run.json.
-
-    The deleted steps are repeated with the same result.
-
-    Args:
-        table: the current config.
-
-    Raises:
-        RunError: files up to that step are missing, or the folder cannot be written.
-        CorruptFileError: a line of metrics.jsonl cannot be read.
-    """
+    """Delete what was written after a step, to be repeated; write the config to run.json."""
     rows = read_history(folder, step)
     if table["log"]["keep_rollouts"]:
         require_rollouts(folder, step)
@@ -267,11 +244,7 @@ def truncate_to_step(table: Table, folder: Path, step: int) -> None:
 
 @contextmanager
 def stop_signals(signals: list[int]) -> Iterator[None]:
-    """Collect SIGINT and SIGTERM instead of ending on them; a second one has its usual effect.
-
-    Args:
-        signals: the list to which they are appended.
-    """
+    """Collect SIGINT and SIGTERM instead of ending on them; a second one has its usual effect."""
 
     def note(number: int, _: FrameType | None) -> None:
         signals.append(number)

@@ -2,11 +2,7 @@
 
     tokens/step-000001.parquet      a row a token, for the first ``log.token_rows`` rows of the step
 
-Columns: row, problem_id, position, token_id, token (as text; bytes that are no UTF-8 as \\xe2),
-engine_log_prob, and the values of docs/reference/metrics.md under their names.
-docs/reference/run-folder.md lists all columns.
-
-Parquet stores a checksum of every page, and pages with a wrong checksum are refused.
+docs/reference/run-folder.md lists the columns. Pages with a wrong checksum are refused.
 """
 
 from collections.abc import Sequence
@@ -44,11 +40,7 @@ def write_tokens(
     rows: int | Literal["all"],
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    """Write the token values of a step's first ``rows`` rows, of those that are trained on.
-
-    Raises:
-        RunError: the file cannot be written.
-    """
+    """Write the token values of a step's first ``rows`` rows, of those that are trained on."""
     kept = [s for s in scored if s.rollout.kept and (rows == "all" or s.rollout.row < rows)]
     if not kept:
         return
@@ -60,11 +52,7 @@ def write_tokens(
 
 
 def read_tokens(path: Path) -> dict[int, dict[str, Any]]:
-    """Read a token file: by row, its columns in token order, numbers as arrays, text as lists.
-
-    Raises:
-        CorruptFileError: the file cannot be read or was changed.
-    """
+    """Read a token file: by row, its columns in token order, numbers as arrays, text as lists."""
     hint = (
         f"restore it, or delete it: `paint show --step {step_of(path)}` computes the values again"
     )
@@ -102,10 +90,9 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
 
 
 def _byte_letters() -> dict[str, bytes]:
-    """Map each character of a byte-level vocabulary to its byte.
+    """Map each character of a byte-level vocabulary to its byte (Radford et al. 2019, GPT-2).
 
-    Source: Radford et al. 2019, GPT-2: printable bytes are written as themselves, the others as
-    characters from U+0100 on.
+    Printable bytes are written as themselves, the others as characters from U+0100 on.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(0x100) if byte not in printable]

@@ -1,7 +1,6 @@
 """The parts of a training step that algorithms share: rollouts, micro-batches and the update.
 
-An algorithm's ``step`` (paint.algorithms) scores completions. The functions here sample them,
-accumulate the gradient and update the student. The loss does not depend on micro-batches or ranks.
+The loss does not depend on micro-batches or ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -116,10 +115,7 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
 
 
 def mark_kept(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Grade this rank's completions, and mark those that ``rollout.keep`` leaves out.
-
-    The completions of a problem may lie on several ranks, so all ranks gather all.
-    """
+    """Grade the completions, and mark those that ``rollout.keep`` leaves out, over all ranks."""
     options = setup.config.rollout
     grades = grade_rollouts(setup, rollouts)
     graded = [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
@@ -240,10 +236,7 @@ def by_divergence(rollouts: Sequence[Rollout], options: ObjectiveConfig) -> list
 def update(setup: Setup, step_index: int) -> float:
     """Step the optimizer with the accumulated gradient, and update the teacher.
 
-    Returns the norm of the gradient before clipping.
-
-    Raises:
-        NonFiniteError: the gradient is not finite; nothing was updated.
+    Returns the norm of the gradient before clipping. Raises NonFiniteError, before any update.
     """
     trainable, config = setup.policy.trainable, setup.config
     if all(parameter.grad is None for parameter in trainable):  # no completion was kept

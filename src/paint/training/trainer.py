@@ -1,8 +1,4 @@
-"""The trainer: set-up, the loop over steps, checkpoints and logs.
-
-The loop adds the order of the data, checkpoints, resuming and stopping to the steps of
-paint.algorithms.
-"""
+"""The trainer: set-up, the loop over steps, checkpoints and logs."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -100,14 +96,12 @@ def train(
 ) -> Path:
     """Train in ``folder``, or resume there, and return the last checkpoint.
 
+    Settings, data and files are refused before the first step wherever that is possible. SIGINT and
+    SIGTERM raise Interrupted when the step under way is finished and saved.
+
     Args:
         callbacks: their methods are called on the first rank.
         at_end: called on the first rank, before trackers are closed.
-
-    Raises:
-        ConfigError, DataError, ImplError, PolicyError, RunError: before the first step wherever
-            that is possible.
-        Interrupted: after SIGINT or SIGTERM, when the step under way is finished and saved.
     """
     require_trainable(config)
     require_torchrun()
@@ -367,11 +361,7 @@ def log_step(
 ) -> bool:
     """Print and store the metrics and rollouts of a step, counted from 1.
 
-    Args:
-        further: metrics that are not of the rollouts.
-
-    Returns:
-        Whether a callback ends the training.
+    ``further`` are metrics that are not of the rollouts. Returns whether a callback ends the run.
     """
     if step_number == 1:
         print_first_prompts(display, setup.policy, scored[0].rollout)
@@ -461,9 +451,7 @@ def _plan(
 ) -> tuple[Config, ServerFlags | None]:
     """Say what lies where, and choose the micro-batches; on a GPU, refuse what cannot fit.
 
-    Returns:
-        The config in which no size is auto, and the flags of a server that shares the GPU; None
-        where none does.
+    Returns the config in which no size is auto, and the flags of a server that shares the GPU.
     """
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     # Without sleep, an own server may be on another GPU: its command says so, and nothing else.

@@ -1,9 +1,7 @@
 """HTTP client of one vLLM server, with checks of its responses.
 
-Token ids go in, token ids and log-probs come out. A completion is used only if it fits the request:
-ids of the model's vocabulary, as many finite log-probs, and an end where one is due. One that does
-not fit counts as a failure of the server; it is never cut to fit. Where the server is ours,
-paint.inference.vllm.process has its process.
+A completion is used only if it fits the request: ids of the model's vocabulary, as many finite
+log-probs, and an end where one is due. Another one counts as a failure of the server.
 """
 
 import asyncio
@@ -66,20 +64,14 @@ class VllmServer:
     Methods raise Unreachable where there is no usable response, and EngineError, with the flag,
     setting or folder to fix, where the server refuses a request or would fail for good.
 
-    Args:
-        timeout: time limit of a response, in seconds.
-
     Attributes:
+        timeout: time limit of a response, in seconds.
         adapter: folder of the adapter that is loaded, under the folder's name; None when unknown.
         previous: the adapter loaded before, unloaded after the next.
-        evicted: set while no requests are sent to it.
+        evicted: set while no requests are sent to it; ``reason`` is why.
         requests: requests in flight.
         failures: how often it was evicted since it last completed something.
-        reason: why it was evicted the last time.
         max_tokens: the longest prompt and completion together; 0 before ``connect``.
-
-    Raises:
-        EngineError: VLLM_API_KEY holds what no header can.
     """
 
     def __init__(self, url: str, *, timeout: float, process: ServerProcess | None = None) -> None:
@@ -145,11 +137,7 @@ class VllmServer:
         seed: int,
         vocabulary: TokenLimits,
     ) -> Completion:
-        """Sample one completion from base + adapter, with retries of transient failures.
-
-        Raises:
-            TooSlow: the first attempt took too long.
-        """
+        """Sample one completion from base + adapter, with retries of transient failures."""
         longest, end_ids = sampling.max_new_tokens, vocabulary.end_ids
         # Every sampling setting: defaults of the server or the model must not change the
         # distribution.
@@ -216,11 +204,7 @@ class VllmServer:
             await self._ask("POST", "/v1/unload_lora_adapter", {"lora_name": name}, bytes)
 
     async def require_slots(self, ahead: int) -> None:
-        """Refuse a server with more adapters than slots: they would evict each other.
-
-        Args:
-            ahead: adapters that will be loaded in addition.
-        """
+        """Refuse a server that, with ``ahead`` further adapters, has more than slots."""
         _, adapters = await self._ask("GET", "/v1/models", None, read_models)
         loaded = len(adapters) + ahead
         metrics = await self._ask("GET", "/metrics", None, bytes)
@@ -336,11 +320,7 @@ def attempts() -> AsyncRetrying:
 def read_completion(
     content: bytes, prompt: Sequence[int], longest: int, vocabulary: TokenLimits
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """The sampled token ids of a response, at most ``longest``, and their log-probs.
-
-    Raises:
-        LookupError, TypeError, ValueError: the response holds something else.
-    """
+    """The sampled token ids of a response, at most ``longest``, and their log-probs."""
     [choice] = json.loads(content)["choices"]
     if (read := choice["prompt_token_ids"]) != list(prompt):
         raise ValueError(f"it read other token ids than it was sent: {_show(read)}")
@@ -370,11 +350,7 @@ def read_completion(
 
 
 def read_models(content: bytes) -> tuple[int, dict[str, Path]]:
-    """The base model's longest sequence, and the folders of adapters by name, of a response.
-
-    Raises:
-        AttributeError, LookupError, TypeError, ValueError: it holds something else.
-    """
+    """The base model's longest sequence, and the folders of adapters by name, of a response."""
     max_tokens, adapters = 0, {}
     for model in json.loads(content)["data"]:
         if type(model["id"]) is not str:

