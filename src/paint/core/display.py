@@ -3,9 +3,9 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -21,6 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from paint.core.errors import is_output_unread, sanitize_for_terminal
+
+T = TypeVar("T")
 
 METRICS = {
     "loss": ("loss", "loss {:.4f}"),
@@ -148,6 +150,13 @@ class Display:
         self.count = None
         if counter.done > counter.first:
             self.note(counter.line())
+
+    def track(self, title: str, items: Sequence[T]) -> Iterator[T]:
+        """Iterate over items, and count them."""
+        with self.counting(title, len(items)) as counter:
+            for item in items:
+                yield item
+                counter.add()
 
     def phase(self, name: str) -> None:
         """Show the current phase of the step."""

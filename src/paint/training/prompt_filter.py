@@ -4,10 +4,7 @@ A prompt is never truncated: a solution without its end would be another experim
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
-from itertools import compress
-from typing import TypeVar
+from collections.abc import Sequence
 
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
@@ -17,8 +14,6 @@ from paint.models.policy import Policy
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.objective.masking import MARKER
 from paint.training.rollouts import Rollout
-
-T = TypeVar("T")
 
 
 def filter_problems(
@@ -35,14 +30,6 @@ def filter_problems(
             f"rollout.max_new_tokens {config.rollout.max_new_tokens} leaves no room for a prompt: "
             f"the model has {positions} positions"
         )
-
-    def measure(title: str, problems: Sequence[Problem], of: Callable[[Problem], T]) -> list[T]:
-        values = []
-        with display.counting(title, len(problems)) as counter:
-            for problem in problems:
-                values.append(of(problem))
-                counter.add()
-        return values
 
     def has_no_control(problem: Problem) -> bool:
         texts = {"solution": problem.solution, "answer": problem.answer}
@@ -104,17 +91,14 @@ def filter_problems(
         raise DataError(f"{data.path}: no problem is left; all hold {REASON}")
 
     count = len(problems)
-    fit = measure("training problems measured", problems, fits)
-    problems = list(compress(problems, fit))
+    problems = [p for p in display.track("training problems measured", problems) if fits(p)]
     if {"other", "neighbour", "rollout"} & {*sources} and problems:
         # Another row's text must fit as well, and only solutions that fit themselves are shown.
-        lengths = measure(
-            "their solutions measured", problems, lambda p: len(policy.solution_ids(p.solution))
-        )
-        longest = max(*lengths, reserved if contexts.needs_peers else 0)
-        fits_with_other = partial(fits, other_tokens=longest)
-        fit = measure("measured with another's solution", problems, fits_with_other)
-        problems = list(compress(problems, fit))
+        measured = display.track("their solutions measured", problems)
+        longest = max(len(policy.solution_ids(p.solution)) for p in measured)
+        longest = max(longest, reserved if contexts.needs_peers else 0)
+        measured = display.track("measured with another's solution", problems)
+        problems = [p for p in measured if fits(p, longest)]
     if not problems:
         raise DataError(f"{data.path}: no problem is left; all {count} are over {limit} tokens")
 
@@ -135,13 +119,11 @@ def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Disp
     if shared := [source for source in contexts.options.source if source in ("text", "file")]:
         display.note(f"the context of {' and '.join(shared)} is shown in full to every problem")
     if contexts.options.alignment == "anchors":
-        without_anchors = 0
-        with display.counting("contexts searched for anchors", len(problems)) as counter:
-            for problem in problems:
-                text = contexts.aligned(problem, contexts.of_own_row(problem))
-                without_anchors += not contexts.is_masked(text)
-                counter.add()
-        if without_anchors:
+        texts = (
+            contexts.aligned(problem, contexts.of_own_row(problem))
+            for problem in display.track("contexts searched for anchors", problems)
+        )
+        if without_anchors := sum(not contexts.is_masked(text) for text in texts):
             display.note(
                 f"{without_anchors} of {len(problems)} contexts have no anchors: their overlap "
                 f"counts as 0, and they are shown in full (context.alignment words or fixed masks "
