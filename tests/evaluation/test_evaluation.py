@@ -14,7 +14,13 @@ import pytest
 import torch
 
 from paint.cli import main
-from paint.config.schema import ConfigError, EvaluationConfig, ModelConfig, RolloutConfig
+from paint.config.schema import (
+    ConfigError,
+    EvaluationConfig,
+    GradingConfig,
+    ModelConfig,
+    RolloutConfig,
+)
 from paint.core.display import Display
 from paint.data.benchmarks import load_benchmark
 from paint.data.problems import Problem
@@ -469,7 +475,7 @@ def test_summary_has_rows_by_level_and_subject(policy: Policy, tmp_path: Path) -
         (str(i), k): rf"\boxed{{{i if i != 3 else 9 + k}}}" for i in range(1, 5) for k in (0, 1)
     }
     place = evaluated(policy, tmp_path / "evals/base/mine", problems, texts)
-    summarise_folders([place], tmp_path, QUIET)
+    summarise_folders([place], tmp_path, QUIET, GradingConfig())
     summary = json.loads((tmp_path / "summary.json").read_text())
     levels = summary["labels"]["base"]["mine"]["level"]
     assert list(levels) == ["9", "10", ""]
@@ -536,7 +542,9 @@ def test_stored_evaluations_with_same_names_are_distinguished(
     stores = stored_in([tmp_path / "b", tmp_path / "a", tmp_path / "b/.."])
     found = [str(path.relative_to(tmp_path)) for path in stores]
     assert found == ["b/base/mine", "b/after/mine", "a/base/mine"]
-    summarise_folders([tmp_path / "b", tmp_path / "a"], tmp_path / "new" / "place", QUIET)
+    summarise_folders(
+        [tmp_path / "b", tmp_path / "a"], tmp_path / "new/place", QUIET, GradingConfig()
+    )
     table = json.loads((tmp_path / "new/place/summary.json").read_text())
     assert list(table["figures"]) == [str(tmp_path / "b/base"), "after", str(tmp_path / "a/base")]
     text = (tmp_path / "new/place/summary.md").read_text()

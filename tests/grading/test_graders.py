@@ -12,6 +12,7 @@ import pytest
 
 from paint.cli.main import main
 from paint.config.run_folder import read_metrics
+from paint.config.schema import GradingConfig
 from paint.core.display import Display
 from paint.core.errors import ConfigError
 from paint.core.plugins import spec_of
@@ -198,10 +199,10 @@ def test_eval_custom_grader_reports_mean_reward(tmp_path: Path) -> None:
     assert list(json.loads(summary.read_text())["grader_failures"]["base"].values()) == [4]
 
     # The mathematics grader reads the same samples, and has votes and lenient figures.
-    summarise_folders([summary.parent], summary.parent, Display(enabled=False))
+    summarise_folders([summary.parent], summary.parent, Display(enabled=False), GradingConfig())
     [figures] = json.loads(summary.read_text())["figures"]["base"].values()
     assert "reward" not in figures
     assert {"maj_at_k", "lenient_avg_at_k", "unboxed_frac"} <= figures.keys()
 
     with pytest.raises(ConfigError, match="an evaluation needs grades"):
-        summarise_folders([summary.parent], tmp_path, Display(enabled=False), grader="none")
+        summarise_folders([summary.parent], tmp_path, Display(enabled=False), GradingConfig("none"))

@@ -6,7 +6,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from paint.cli.options import OptionalPlace, Place, Seconds
-from paint.config.schema import ConfigError
+from paint.config.schema import ConfigError, GradingConfig
 
 
 @dataclass(frozen=True)
@@ -36,5 +36,5 @@ class Grade:
         from paint.evaluation.grade import summarise_folders
 
         out = self.out or self.folders[0]
-        summarise_folders(self.folders, out, Display(), grader=self.grader, deadline=self.deadline)
+        summarise_folders(self.folders, out, Display(), GradingConfig(self.grader, self.deadline))
         return 0

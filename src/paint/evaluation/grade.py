@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from paint.config.schema import GradingConfig
 from paint.core.display import Display
 from paint.core.errors import ConfigError
 from paint.core.storage import digest
@@ -137,23 +138,18 @@ def summarise(
     stores: Sequence[Store],
     folder: Path,
     display: Display,
-    *,
-    grader: str = "math",
-    deadline: float = 5.0,
+    grading: GradingConfig,
 ) -> None:
     """Grade all stores, write summary.json and summary.md to ``folder``, and print the tables.
 
-    Args:
-        stores: the first one's policy is the baseline of the comparisons.
-        grader: a name (paint.grading.registry).
-        deadline: processor seconds of a comparison of two answers, or of a user's function.
+    The policy of the first store is the baseline of the comparisons.
     """
     names = policy_names([store.folder for store in stores])
     by_policy: dict[str, dict[str, GradedSamples]] = {}
-    with find_grader(grader, deadline=deadline) as opened:
+    with find_grader(grading.grader, deadline=grading.deadline) as grader:
         for store in stores:
             graded = by_policy.setdefault(names[store.folder], {})
-            graded[store.folder.name] = grade(store, opened, display)
+            graded[store.folder.name] = grade(store, grader, display)
 
     tables = sheets(by_policy)
     write_summary(folder, summary_json(by_policy), markdown(tables))
@@ -166,17 +162,12 @@ def summarise(
 
 
 def summarise_folders(
-    folders: Sequence[Path],
-    out: Path,
-    display: Display,
-    *,
-    grader: str = "math",
-    deadline: float = 5.0,
+    folders: Sequence[Path], out: Path, display: Display, grading: GradingConfig
 ) -> None:
     """Call ``summarise`` on all stores below some folders."""
     with ExitStack() as stack:
         stores = [stack.enter_context(reopen_store(path)) for path in stored_in(folders)]
-        summarise(stores, out, display, grader=grader, deadline=deadline)
+        summarise(stores, out, display, grading)
 
 
 def stored_in(folders: Sequence[Path]) -> list[Path]:

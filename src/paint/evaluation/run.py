@@ -13,6 +13,7 @@ from paint.config.schema import (
     PAPER_PROMPTS,
     ConfigError,
     EvaluationConfig,
+    GradingConfig,
     ModelConfig,
     PromptsConfig,
 )
@@ -119,7 +120,8 @@ def evaluate(
         for t, b in pairs
     ]
     with collect_samples(policy, model, evaluation.rollout, tasks, folder, display) as stores:
-        summarise(stores, folder, display, grader=evaluation.grader, deadline=evaluation.deadline)
+        grading = GradingConfig(evaluation.grader, evaluation.deadline)
+        summarise(stores, folder, display, grading)
     return folder
 
 

@@ -43,20 +43,23 @@ class Validation:
 
     start: EvalTask  # of the student before training
     run: Path
+    policy: Policy
+    grader: Grader
+    display: Display
     model: str  # names from the config, for the record
     engine: str
     at_once: int  # samples in a batch over all ranks
 
-    def task(self, policy: Policy, step: int) -> EvalTask:
+    def task(self, step: int) -> EvalTask:
         """The evaluation of a step's checkpoint; step 0 is the student before training."""
         name = step_folder(Path(), step).name
-        trained = trained_in(self.run / "checkpoints" / name, policy.tuning) if step else None
+        trained = trained_in(self.run / "checkpoints" / name, self.policy.tuning) if step else None
         folder = self.run / "validation" / name / self.start.folder.name
         return replace(self.start, folder=folder, trained=trained)
 
 
 def load_validation(
-    policy: Policy, config: Config, run: Path, ranks: int, grader: Grader
+    policy: Policy, config: Config, run: Path, ranks: int, grader: Grader, display: Display
 ) -> Validation | None:
     """Load the validation of ``config.validation``; None if it names no problems."""
     options, rollout = config.validation, config.rollout
@@ -77,20 +80,18 @@ def load_validation(
     def check_problems() -> None:
         _require_same_problems(run, benchmark)
         if isinstance(grader, MathGrader):
-            name_unparsed(benchmark.name, benchmark.problems, Display().note)
+            name_unparsed(benchmark.name, benchmark.problems, display.note)
 
     run_on_rank0(check_problems)
-    engines = max(ranks, len(rollout.urls), len(rollout.server_gpus))
-    return Validation(start, run, config.model.path, rollout.engine, rollout.batch_size * engines)
+    at_once = rollout.batch_size * max(ranks, len(rollout.urls), len(rollout.server_gpus))
+    services = policy, grader, display
+    return Validation(start, run, *services, config.model.path, rollout.engine, at_once)
 
 
 def validate(
     validation: Validation,
-    policy: Policy,
     engine: Engine,
     accelerator: Accelerator,
-    grader: Grader,
-    display: Display,
     step: int,
     stop: Callable[[], None],
 ) -> dict[str, float]:
@@ -99,7 +100,7 @@ def validate(
     ``stop`` is called between batches of samples, and raises to interrupt the run. Returns metrics
     for the trackers, on rank 0; {} on others and if the checkpoint was evaluated before.
     """
-    task = validation.task(policy, step)
+    task, policy, display = validation.task(step), validation.policy, validation.display
     total = len(task.problems) * task.protocol.samples
 
     with ExitStack() as stack:
@@ -140,7 +141,7 @@ def validate(
 
         if not stores or (not missing and (task.folder / "grades.jsonl").exists()):
             return {}
-        graded = grade(stores[0], grader, display)
+        graded = grade(stores[0], validation.grader, display)
 
     interval = avg_at_k(graded.correct)
     display.note(f"{title}: Avg@{task.protocol.samples} {interval.points()} (95 % interval)")

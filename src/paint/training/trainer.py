@@ -158,7 +158,7 @@ def train(
         teacher = open_teacher(
             policy, config.teacher if needs_teacher else TeacherConfig(weights="live")
         )
-        validation = load_validation(policy, config, folder, ranks, grader)
+        validation = load_validation(policy, config, folder, ranks, grader, display)
         problems = filter_problems(policy, config, candidates, display)
         if config.algorithm.needs_context:
             warn_template_mismatch(display, policy)
@@ -235,13 +235,8 @@ def train(
                     accelerator.end_training()
 
             if validation is not None and is_main:
-                summarise_folders(
-                    step_paths(folder / "validation"),
-                    folder / "validation",
-                    display,
-                    grader=grading.grader,
-                    deadline=grading.deadline,
-                )
+                folders = step_paths(folder / "validation")
+                summarise_folders(folders, folder / "validation", display, config.grading)
         last = latest_checkpoint(folder) or folder
         display.note(f"done: {last}")
         return last
@@ -268,17 +263,11 @@ def loop(
 
     def validate_checkpoint() -> None:
         if validation is not None:
-            metrics = validate(
-                validation,
-                setup.policy,
-                setup.engine,
-                accelerator,
-                setup.grader,
-                display,
-                done,
-                lambda: raise_if_stopped(any_rank_signal(signals)),
-            )
-            accelerator.log(metrics, step=done)
+
+            def stop() -> None:
+                raise_if_stopped(any_rank_signal(signals))
+
+            accelerator.log(validate(validation, setup.engine, accelerator, done, stop), step=done)
 
     seconds: list[dict[str, float]] = []  # of the first steps, by phase
     with run_log.stop_signals(signals), display.running(config.steps, done):
