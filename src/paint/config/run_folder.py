@@ -42,8 +42,7 @@ CHANGEABLE_ON_RESUME = {
 }
 """Settings that may change when a run is resumed; none of them changes a result."""
 
-FACTS = {"id", "config", "problems", "context", "model", "versions"}
-"""Required keys of run.json."""
+FACTS = {"id", "config", "problems", "context", "model", "versions"}  # required keys of run.json
 
 START_ANEW = "put it back as it was, or start a new run"
 

@@ -55,11 +55,8 @@ METRICS = {
 }
 """Labels of metrics in the live table, and their formats in a step's line; "" if not in it."""
 
-SAY_SECONDS = 20.0
-"""Seconds between progress lines without a terminal."""
-
-LOG_WIDTH = 200
-"""Width of tables without a terminal, in characters."""
+SAY_SECONDS = 20.0  # seconds between progress lines without a terminal
+LOG_WIDTH = 200  # width of tables without a terminal, in characters
 
 
 class Terminal(Console):

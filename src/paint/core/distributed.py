@@ -24,14 +24,12 @@ from paint.core.errors import ConfigError, Interrupted, PaintError, PeerExit, re
 
 T = TypeVar("T")
 
-MESSAGE_NUMBERS = 2**26
-"""Most elements of one gradient message between ranks."""
+MESSAGE_NUMBERS = 2**26  # most elements of one gradient message between ranks
 
 WAIT = timedelta(days=1)
 """Timeout of collectives that wait for rank 0, which generates and writes for all."""
 
-AGENT_SECONDS = 60
-"""Seconds that a rank without its peers waits for torchrun's agent to end it."""
+AGENT_SECONDS = 60  # seconds that a rank without its peers waits for torchrun's agent to end it
 
 _COUNTS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 """Variables in which launchers give the number of processes; the first one set counts."""

@@ -15,11 +15,8 @@ from contextlib import contextmanager
 
 from paint.core.versions import versions
 
-MAX_REASON_CHARACTERS = 300
-"""Longest part of a library's message that is passed on."""
-
-SHOWN_CHARACTERS = 200
-"""Longest part of a setting's value that a message shows."""
+MAX_REASON_CHARACTERS = 300  # longest part of a library's message that is passed on
+SHOWN_CHARACTERS = 200  # longest part of a setting's value that a message shows
 
 NAME_BYTES, PATH_BYTES = 255, 4095
 """Longest file name on Linux and macOS, and longest path on Linux, in bytes."""

@@ -15,8 +15,7 @@ from paint.core.errors import ConfigError, format_short, has_control_characters,
 MAX_COUNT = 10_000_000
 """Largest number of steps, rows, tokens or samples; more is a typo that would fill the memory."""
 
-MAX_FLOAT = 2.0**128 - 2.0**104
-"""The largest number of float32."""
+MAX_FLOAT = 2.0**128 - 2.0**104  # the largest number of float32
 
 
 class Check(NamedTuple):

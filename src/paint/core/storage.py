@@ -22,8 +22,7 @@ from filelock import FileLock, Timeout
 
 from paint.core.errors import PaintError, wrap_errors
 
-SUMS = "SHA256SUMS"
-"""Name of the file with the checksums of a folder's other files."""
+SUMS = "SHA256SUMS"  # name of the file with the checksums of a folder's other files
 
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP}
 """Error numbers of file systems without locks; there, folders are not locked."""

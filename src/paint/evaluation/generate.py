@@ -32,8 +32,7 @@ from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.special_tokens import REASON, special_text_finder
 from paint.models.weights import ADAPTER, load_trained, read_lora, weights_digest
 
-Prompts = Mapping[str, list[int]]
-"""Prompt token ids by problem id."""
+Prompts = Mapping[str, list[int]]  # prompt token ids by problem id
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,8 @@ from paint.grading.math.grader import MathGrade, MathGrader
 from paint.grading.registry import NoGrader, find_grader
 from paint.objective.anchors import normalize
 
-GRADED_AT_ONCE = 256
-"""Samples per call of the grader; their texts are in memory together."""
-
-MOST_LABELS = 30
-"""Maximum number of levels or subjects in a table; columns with more get none."""
+GRADED_AT_ONCE = 256  # samples per call of the grader; their texts are in memory together
+MOST_LABELS = 30  # maximum number of levels or subjects in a table; columns with more get none
 
 REPETITION_TAIL, REPETITION_WINDOW = 4_000, 40
 """Characters at the end of a text that are checked for repetition; length of an n-gram."""

@@ -17,14 +17,9 @@ from jaxtyping import Bool, Float
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
 POWER = 0.80
-FEW = 10
-"""With fewer problems, an unseen problem is assumed to lie at the bound of its range."""
-
-ROUNDING = 1e-12
-"""Differences up to this size are rounding errors."""
-
-SHARE = (0.0, 1.0)
-"""Bounds of a fraction."""
+FEW = 10  # with fewer problems, an unseen problem is assumed to lie at the bound of its range
+ROUNDING = 1e-12  # differences up to this size are rounding errors
+SHARE = (0.0, 1.0)  # bounds of a fraction
 
 _TAILS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 

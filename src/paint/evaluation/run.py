@@ -50,8 +50,7 @@ class EvalTarget:
     prompts: PromptsConfig = PAPER_PROMPTS  # of its run
 
 
-LONG = 3600.0
-"""Seconds from which an evaluation is asked about before it starts."""
+LONG = 3600.0  # seconds from which an evaluation is asked about before it starts
 
 
 def evaluate(

@@ -26,11 +26,8 @@ MOST_REASONS = 12
 FEW_SAMPLES = 100
 """With fewer samples of each policy and benchmark, a terminal shows the main tables only."""
 
-TABLES = ".tables.json"
-"""End of the name of a file of tables for `paint show`."""
-
-ByPolicy = Mapping[str, Mapping[str, GradedSamples]]
-"""Graded samples by policy and benchmark."""
+TABLES = ".tables.json"  # end of the name of a file of tables for `paint show`
+ByPolicy = Mapping[str, Mapping[str, GradedSamples]]  # graded samples by policy and benchmark
 
 
 @dataclass(frozen=True)

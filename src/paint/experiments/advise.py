@@ -49,8 +49,7 @@ from paint.inference.resolve import resolve_evaluation
 from paint.objective.solution import KINDS
 from paint.training.prompt_filter import filter_problems
 
-RECIPE = "recipe"
-"""The context of the recipe itself."""
+RECIPE = "recipe"  # the context of the recipe itself
 
 FEW, MUCH = 0.1, 0.3
 """Shares: with fewer problems that tell there is no advice; above the other, a share is a risk."""
@@ -58,8 +57,7 @@ FEW, MUCH = 0.1, 0.3
 CONFUSED = 0.1
 """Entropy gap behind a departure, nats: programmed teachers above it lost 4 to 87 points."""
 
-ANYWHERE = (-math.inf, math.inf)
-"""Bounds of values without a range."""
+ANYWHERE = (-math.inf, math.inf)  # bounds of values without a range
 
 BOUNDS = dict.fromkeys(("slope", "kl", "first_kl", "entropy_gap", "confusion"), ANYWHERE)
 BOUNDS |= dict.fromkeys(("unclipped_mass", "clipped", "raised", "leak"), SHARE)

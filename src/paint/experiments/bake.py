@@ -55,8 +55,7 @@ PROMPTED, PLAIN, BAKED = "prompted base", "plain base", "baked"
 REFERENCES = {"held_out": PROMPTED, "unrelated": PLAIN}
 """The view that the others are compared with, by group of questions."""
 
-Answers = list[list[Completion]]
-"""The completions of each question."""
+Answers = list[list[Completion]]  # the completions of each question
 
 
 @dataclass(frozen=True)

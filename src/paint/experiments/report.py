@@ -40,16 +40,14 @@ from paint.evaluation.intervals import (
 )
 from paint.evaluation.tables import Chart, Sheet, markdown, print_sheets, write_tables
 
-BASE = "base"
-"""Name of the untrained model's run."""
+BASE = "base"  # name of the untrained model's run
 
 INK, FAINT, GRID = "#1a1a1a", "#8c8c8c", "#dddddd"
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Colours of curves. Source: Okabe & Ito 2008, "Color Universal Design"."""
 
-SHAPES = "osD^vPX"
-"""Markers of curves. 7 markers and 6 colours give 42 distinct pairs."""
+SHAPES = "osD^vPX"  # markers of curves; with the colours, 42 distinct pairs
 
 
 @dataclass(frozen=True)

@@ -48,11 +48,8 @@ ANEW = "move the folder away and advise again"
 BOX = "\\boxed{"
 TENTHS = 10
 
-ROWS_AT_ONCE = 8
-"""Completions whose hidden states are computed together."""
-
-Scores = Mapping[str, list[dict[str, Any]]]
-"""By context, the values of every rollout of the bank."""
+ROWS_AT_ONCE = 8  # completions whose hidden states are computed together
+Scores = Mapping[str, list[dict[str, Any]]]  # by context, the values of every rollout of the bank
 
 
 @dataclass(frozen=True)

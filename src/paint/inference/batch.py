@@ -15,11 +15,8 @@ from torch.nn.functional import pad
 from transformers import Cache, DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
-BLOCK = 256
-"""Positions by which a buffer grows."""
-
-FILL = 0.7
-"""Groups are joined if their tokens fill at least this share of the joint rectangle."""
+BLOCK = 256  # positions by which a buffer grows
+FILL = 0.7  # groups are joined if their tokens fill at least this share of the joint rectangle
 
 
 @dataclass(frozen=True)

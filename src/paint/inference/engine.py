@@ -41,8 +41,7 @@ def sampling_from(section: cfg.RolloutConfig | cfg.ValidationConfig) -> Sampling
     return Sampling(section.temperature, section.top_p, section.top_k, section.max_new_tokens)
 
 
-STORED = "stored"
-"""Source of completions that were sampled before the run (paint.inference.stored)."""
+STORED = "stored"  # source of completions that were sampled before the run (paint.inference.stored)
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,7 @@ class Completion:
     source: str = "local"
 
 
-Prompts = Sequence[Sequence[int]]
-"""Token ids of the prompts."""
+Prompts = Sequence[Sequence[int]]  # token ids of the prompts
 
 OnCompletion = Callable[[int, Completion], None]
 """Callback for each completion as soon as it is complete, with the index of its prompt."""

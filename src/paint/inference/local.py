@@ -28,14 +28,9 @@ from paint.models.attention import grouped_query_decode
 from paint.models.policy import Policy
 from paint.models.sharding import gather_parameters
 
-WORTH_SHARING = 16
-"""Minimum length of a common prefix that is prefilled separately."""
-
-REFILL = 4
-"""New rows are prefilled once 1 / REFILL of the batch is free; one by one would be slow."""
-
-LIKELIEST = 256
-"""Number of likeliest tokens in which top-p is searched first."""
+WORTH_SHARING = 16  # minimum length of a common prefix that is prefilled separately
+REFILL = 4  # new rows are prefilled once 1 / REFILL of the batch is free; one by one would be slow
+LIKELIEST = 256  # number of likeliest tokens in which top-p is searched first
 
 
 class LocalEngine(Engine):

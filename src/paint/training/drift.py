@@ -22,8 +22,7 @@ from paint.models.teacher import Teacher
 from paint.objective.fused import loss_from_hidden
 from paint.objective.options import ObjectiveConfig
 
-MOST_TOKENS = 256
-"""Longest completion of the base."""
+MOST_TOKENS = 256  # longest completion of the base
 
 KL = ObjectiveConfig(temperature=1.0, clip_mode="none", interpolation_weight=0.0, top_fraction=0.0)
 

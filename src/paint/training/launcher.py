@@ -50,8 +50,7 @@ for number in range(torch.cuda.device_count()):
 """
 """Prints the bytes of every GPU that it sees."""
 
-RESTARTS = 3
-"""How often `paint serve` starts a server again."""
+RESTARTS = 3  # how often `paint serve` starts a server again
 
 
 @dataclass(frozen=True)

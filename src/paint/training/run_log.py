@@ -36,8 +36,7 @@ from paint.training.rollouts import ScoredRollout, logprob_mismatches, off_polic
 FRACTIONS = {"clipped": "clip_frac", "selected": "selected_frac"}
 UNAVERAGED = {"student_log_prob", "teacher_log_prob", "tempered_log_prob", "entropy_ratio"}
 
-Table = Mapping[str, Mapping[str, Any]]
-"""A config as run.json stores it, by section and key."""
+Table = Mapping[str, Mapping[str, Any]]  # a config as run.json stores it, by section and key
 
 LIBRARIES = ("torch", "transformers", "peft", "accelerate", "tokenizers", "numpy")
 

@@ -7,11 +7,8 @@ from paint.config.schema import Config
 MEASURED = 3
 """Steps after which a run says what bounds it; the first, which warms up, is not counted."""
 
-GENERATING = ("sync", "rollout", "wait")
-"""Phases in which the trainer waits for completions."""
-
-WORTH = 0.9
-"""A split is named if a step would take at most this fraction of the present one."""
+GENERATING = ("sync", "rollout", "wait")  # phases in which the trainer waits for completions
+WORTH = 0.9  # a split is named if a step would take at most this fraction of the present one
 
 
 def bottleneck(config: Config, ranks: int, steps: Sequence[Mapping[str, float]]) -> str:

@@ -22,8 +22,7 @@ from paint.core.errors import wrap_errors
 from paint.core.storage import CorruptFileError
 from paint.training.rollouts import ScoredRollout
 
-FLAGS = ("selected", "clipped")
-"""Values that are 0 or 1."""
+FLAGS = ("selected", "clipped")  # values that are 0 or 1
 
 ABOUT = ("row", "problem_id", "position", "token_id", "token")
 

@@ -33,11 +33,8 @@ PAUSE_SECONDS = 0.25
 
 HEALTH_SECONDS = 10.0
 
-LARGEST_LOG_PROB = 1e-3
-"""Above 0 by what rounding may add; a log-prob in nats is at most 0."""
-
-SHOWN_CHARACTERS = 600
-"""How much of a response is passed on in messages."""
+LARGEST_LOG_PROB = 1e-3  # above 0 by what rounding may add; a log-prob in nats is at most 0
+SHOWN_CHARACTERS = 600  # how much of a response is passed on in messages
 
 T = TypeVar("T")
 

@@ -53,14 +53,9 @@ from paint.inference.vllm.process import (
 from paint.models.policy import Policy
 from paint.models.weights import save_served
 
-HEARTBEAT_SECONDS = 5.0
-"""Time between two health checks of a server that works."""
-
-RETRY_SECONDS = 0.5
-"""Time between two attempts to take a server back."""
-
-MEMORY = Path("/dev/shm")
-"""Shared memory of a machine with Linux."""
+HEARTBEAT_SECONDS = 5.0  # time between two health checks of a server that works
+RETRY_SECONDS = 0.5  # time between two attempts to take a server back
+MEMORY = Path("/dev/shm")  # shared memory of a machine with Linux
 
 SAY_SECONDS = 10.0
 MAX_FAILURES = 3

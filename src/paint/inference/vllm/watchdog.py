@@ -21,14 +21,12 @@ from typing import IO
 
 import psutil
 
-ORPHAN_GRACE = 5.0
-"""Seconds that the command has when the parent is gone."""
+ORPHAN_GRACE = 5.0  # seconds that the command has when the parent is gone
 
 KILL_SECONDS = 15.0
 """How long to wait for what was killed: a process stays until its memory is freed."""
 
-SET_CHILD_SUBREAPER = 36
-"""Linux's prctl: orphans among our descendants become our children."""
+SET_CHILD_SUBREAPER = 36  # Linux's prctl: orphans among our descendants become our children
 
 NOT_STARTED = 127
 
