@@ -192,7 +192,7 @@ def accumulate(setup: Setup, rollouts: Sequence[Rollout], score: Score) -> list[
     spare = list(rollouts[:1])
     scored = [ScoredRollout(r, {}) for r in rollouts if not r.kept]
     kept = [r for r in rollouts if r.kept]
-    rollouts = balance_rows(setup.accelerator, kept, setup.policy, config)
+    rollouts = balance_rows(setup.accelerator, kept, config.train, setup.policy.packed)
     counts = torch.tensor(loss_counts(rollouts, options), device=setup.accelerator.device)
     total = setup.accelerator.reduce(counts, "sum").tolist()  # over all ranks
 
