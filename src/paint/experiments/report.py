@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
 from paint.config.recipe import differences, from_table
 from paint.config.run_folder import RunError
@@ -405,7 +405,7 @@ def save_curves(path: Path, report: Report, results: Results) -> None:
             axis.set_xscale("log")
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.xaxis.set_minor_locator(NullLocator())
-            axis.xaxis.set_major_formatter(FuncFormatter(_short))
+            axis.xaxis.set_major_formatter(EngFormatter(sep=""))  # 500, 20k, 5M
             axis.set_xlabel(f"{cost} of a run")
             _style(axis, "both", "both")
 
@@ -464,11 +464,3 @@ def _style(axis: Axes, grid: Literal["x", "both"], ticks: Literal["y", "both"]) 
 
 def _percent(interval: Interval) -> tuple[float, float, float]:
     return 100 * interval.mean, 100 * interval.low, 100 * interval.high
-
-
-def _short(amount: float, _: int | None = None) -> str:
-    """Abbreviate a number: 500, 20k, 5M."""
-    for unit, size in (("M", 1e6), ("k", 1e3)):
-        if amount >= size:
-            return f"{amount / size:g}{unit}"
-    return f"{amount:g}"
