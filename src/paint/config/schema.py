@@ -651,23 +651,19 @@ class Config:
                     f"`paint eval RUN` evaluates checkpoints"
                 )
 
-        is_kept = self.model.train_mode == "lora" or self.teacher.weights == "frozen"
-        if self.teacher.base_weight and not is_kept:
-            raise ConfigError(
-                f"teacher.base_weight must be 0 with model.train_mode full and teacher.weights "
-                f"{self.teacher.weights}, got {self.teacher.base_weight:g} (the base model is not "
-                f"kept); set teacher.weights frozen, or train_mode lora"
-            )
-
         is_base_kept = self.model.train_mode == "lora" or (
-            self.teacher.weights == "frozen" and self.algorithm.needs_teacher(self)
+            self.teacher.weights == "frozen" and algorithm.needs_teacher(self)
         )
-        if self.health.drift_path and not is_base_kept:
-            raise ConfigError(
-                "health.drift_path must be empty with model.train_mode full and without a frozen "
-                "teacher (the base model is not kept); set teacher.weights frozen, or train_mode "
-                "lora"
-            )
+        for what, value, off in (
+            ("teacher.base_weight", self.teacher.base_weight, 0),
+            ("health.drift_path", self.health.drift_path, "empty"),
+        ):
+            if value and not is_base_kept:
+                raise ConfigError(
+                    f"{what} must be {off} with model.train_mode full and teacher.weights "
+                    f"{self.teacher.weights}, got {value} (the base model is not kept); set "
+                    f"teacher.weights frozen, or train_mode lora"
+                )
 
         if self.teacher.reason_first and self.context.source == ("none",):
             raise ConfigError(

@@ -45,10 +45,10 @@ def token_passes(micro: Sequence[Rollout], packed: bool) -> int:
 
     The student's are passed forwards and backwards, the teacher's forwards.
     """
-    students, teachers = zip(*map(_widths, micro), strict=True)
+    widths = [_widths(rollout) for rollout in micro]
     if packed:
-        return 2 * sum(students) + sum(teachers)
-    return len(micro) * (2 * max(students) + max(teachers))
+        return sum(2 * student + teacher for student, teacher in widths)
+    return len(micro) * (2 * max(s for s, _ in widths) + max(t for _, t in widths))
 
 
 def micro_batches(

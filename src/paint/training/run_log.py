@@ -89,18 +89,16 @@ def validate_resume(
     Nothing is written. Other versions of libraries are noted, and are not an error.
     """
     before, facts = read_run(folder), read_run_json(folder)
-    if facts["problems"] != problems:
-        raise RunError(
-            f"{folder} was started with other problems than {config.data.path} holds now; "
-            f"restore the file, or start a new run"
-        )
     if changes := fixed_differences(before, config):
         raise RunError(f"{folder} was started with another config:\n  " + "\n  ".join(changes))
-    if facts["context"] != context:
-        raise RunError(
-            f"{folder} was started with another text than {config.context.file} holds now; "
-            f"restore the file, or start a new run"
-        )
+    for name, digest, held in (
+        ("problems", problems, f"other problems than {config.data.path}"),
+        ("context", context, f"another text than {config.context.file}"),
+    ):
+        if facts[name] != digest:
+            raise RunError(
+                f"{folder} was started with {held} holds now; restore the file, or start a new run"
+            )
     for name, digest in model.items():
         if facts["model"][name] != digest:
             raise RunError(

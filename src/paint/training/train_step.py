@@ -156,7 +156,9 @@ def student_log_probs(
 
 
 def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
-    """Grade each completion by the run's grader; without a gold answer that it needs, as None."""
+    """The grade of each completion, graded once; without a gold answer that it needs, None."""
+    if graded := [r.grade for r in rollouts if r.grade is not None]:
+        return graded
     transcript, needs_answer = setup.policy.transcript, setup.config.grading.needs_answer
     items = [
         item_of(r.problem, transcript(r.prompt, r.completion.ids), truncated=r.completion.truncated)
@@ -169,7 +171,7 @@ def grade_rollouts(setup: Setup, rollouts: Sequence[Rollout]) -> list[Grade]:
 
 def verified_peers(setup: Setup, rollouts: Sequence[Rollout]) -> dict[int, list[str]]:
     """By row, the right completions of its problem in other rows of the step, of all ranks."""
-    grades = [r.grade for r in rollouts if r.grade is not None] or grade_rollouts(setup, rollouts)
+    grades = grade_rollouts(setup, rollouts)
     right = all_gather_objects(
         [(r.row, r.problem.id, r.text) for r, g in zip(rollouts, grades, strict=True) if g.correct]
     )

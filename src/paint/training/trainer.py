@@ -355,7 +355,12 @@ def log_step(
     if step_number == 1:
         print_first_prompts(display, setup.policy, scored[0].rollout)
 
-    grades = grades_of(setup, scored)
+    rollouts = [item.rollout for item in scored]
+    grades = (
+        grade_rollouts(setup, rollouts)
+        if setup.algorithm.needs_rollouts
+        else [Grade(1.0, "reference")] * len(rollouts)
+    )
     metrics: dict[str, float] = {"step": step_number}
     options, rollout = setup.config.objective, setup.config.rollout
     metrics |= run_log.step_metrics(scored, grades, options.reduction, options.skip_tokens)
@@ -424,15 +429,6 @@ def _open_async_rollouts(setup: Setup, folder: Path, done: int) -> AsyncRollouts
     if done and (last := latest_checkpoint(folder)):
         pending.restore(last)
     return pending
-
-
-def grades_of(setup: Setup, scored: Sequence[ScoredRollout]) -> list[Grade]:
-    """The grade of each completion; references count as right."""
-    rollouts = [item.rollout for item in scored]
-    if not setup.algorithm.needs_rollouts:
-        return [Grade(1.0, "reference")] * len(rollouts)
-    graded = [rollout.grade for rollout in rollouts if rollout.grade is not None]
-    return graded or grade_rollouts(setup, rollouts)
 
 
 def _plan(

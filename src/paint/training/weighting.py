@@ -16,8 +16,7 @@ from paint.training.train_step import Setup, grade_rollouts
 
 def weigh_by_verdict(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
     """Grade this rank's completions, and add their loss_weight, of mean 1 over all ranks."""
-    graded = [r.grade for r in rollouts if r.grade is not None]
-    grades = graded or grade_rollouts(setup, rollouts)
+    grades = grade_rollouts(setup, rollouts)
     verdicts = [
         (r.row, grade.correct, len(r.completion.ids))
         for r, grade in zip(rollouts, grades, strict=True)
