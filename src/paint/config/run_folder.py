@@ -113,20 +113,14 @@ def read_metrics(folder: Path) -> list[dict[str, float]]:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run at a glance.
-
-    Attributes:
-        state: "running", "done", "stopped", or "damaged" where a file of it cannot be read.
-        changed: time of the last step, or of the start, in seconds since 1970.
-        metrics: the last value of every metric.
-    """
+    """A run at a glance."""
 
     name: str
-    state: str
+    state: str  # "running", "done", "stopped", or "damaged" where a file of it cannot be read
     step: int
     steps: int
-    changed: float
-    metrics: dict[str, float]
+    changed: float  # time of the last step, or of the start, in seconds since 1970
+    metrics: dict[str, float]  # the last value of every metric
 
 
 def list_runs(folder: Path) -> list[RunStatus]:

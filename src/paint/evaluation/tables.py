@@ -42,17 +42,12 @@ class Sheet:
 
 @dataclass(frozen=True)
 class Chart:
-    """Intervals to be drawn, one a row.
-
-    Attributes:
-        unit: of shares: "%", or "points" with a sign; "" for other values.
-        note: what the values are.
-    """
+    """Intervals to be drawn, one a row."""
 
     title: str
     rows: Mapping[str, Interval]
-    unit: Literal["%", "points", ""] = ""
-    note: str = ""
+    unit: Literal["%", "points", ""] = ""  # of shares: "%", or "points" with a sign
+    note: str = ""  # what the values are
 
 
 def sheets(graded: ByPolicy) -> list[Sheet]:

@@ -169,37 +169,21 @@ def context_options(
 
 @dataclass(frozen=True)
 class Figures:
-    """What the scores with one context say, most of it with a value for every problem (p).
+    """What the scores with one context say, most of it with a value for every problem (p)."""
 
-    Attributes:
-        slope: rise of accuracy towards the teacher (the module's docstring).
-        kl: divergence from the student, nats a token.
-        first_kl: the same at the first token, where chat templates may differ.
-        entropy_gap: teacher's entropy less the student's, nats a token.
-        clipped: share of the tokens that the clip changes.
-        unclipped_mass: probability of the target that the clip leaves, a token.
-        raised: share of the clipped tokens that training makes likelier; problems that have some.
-        leak: probability of the right answer in the box of wrong rollouts; problems that have some.
-        confusion: entropy gap behind the departure from the solution; problems that have some.
-        kinds: share of the divergence by kind of token, over all problems (KINDS).
-        tenths: the same by tenth of the rollout.
-        masked: mean masked share.
-        visible: share of the contexts that contain the answer (`answer_is_visible`).
-    """
-
-    slope: np.ndarray
-    kl: np.ndarray
-    first_kl: np.ndarray
-    entropy_gap: np.ndarray
-    clipped: np.ndarray
-    unclipped_mass: np.ndarray
-    raised: np.ndarray
-    leak: np.ndarray
-    confusion: np.ndarray
-    kinds: np.ndarray
-    tenths: np.ndarray
-    masked: float
-    visible: float
+    slope: np.ndarray  # rise of accuracy towards the teacher (the module's docstring)
+    kl: np.ndarray  # divergence from the student, nats a token
+    first_kl: np.ndarray  # the same at the first token, where chat templates may differ
+    entropy_gap: np.ndarray  # teacher's entropy less the student's, nats a token
+    clipped: np.ndarray  # share of the tokens that the clip changes
+    unclipped_mass: np.ndarray  # probability of the target that the clip leaves, a token
+    raised: np.ndarray  # share of the clipped tokens that training makes likelier, if any
+    leak: np.ndarray  # probability of the right answer in the box of wrong rollouts, if any
+    confusion: np.ndarray  # entropy gap behind the departure from the solution, if any
+    kinds: np.ndarray  # share of the divergence by kind of token, over all problems (KINDS)
+    tenths: np.ndarray  # the same by tenth of the rollout
+    masked: float  # mean masked share
+    visible: float  # share of the contexts that contain the answer (`answer_is_visible`)
 
 
 def figures_of(scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "p k"]) -> Figures:

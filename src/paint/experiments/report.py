@@ -52,30 +52,19 @@ SHAPES = "osD^vPX"  # markers of curves; with the colours, 42 distinct pairs
 
 @dataclass(frozen=True)
 class Result:
-    """One line of results.jsonl: an evaluated checkpoint of one run and seed.
+    """One line of results.jsonl: an evaluated checkpoint of one run and seed."""
 
-    Attributes:
-        cell: name of the experiment run.
-        config, exam: the run's config and the evaluation protocol, as nested plain values.
-        trained_on: digest of the training problems; empty for the base model.
-        steps, rollout_tokens, seconds: up to this checkpoint, 0 for the base model; wall time is
-            without start-up, evaluation and work lost to a kill.
-        problems: digest of each evaluation problem.
-        right: number of correct samples of each problem.
-        answer_tokens: mean length of a sample in tokens.
-    """
-
-    cell: str
+    cell: str  # name of the experiment run
     seed: int
-    config: dict[str, Any]
+    config: dict[str, Any]  # the run's config and the evaluation protocol, as nested plain values
     exam: dict[str, Any]
-    trained_on: str
-    steps: int
+    trained_on: str  # digest of the training problems; empty for the base model
+    steps: int  # up to this checkpoint, as the next two; 0 for the base model
     rollout_tokens: int
-    seconds: float
-    problems: list[str]
-    right: list[int]
-    answer_tokens: float
+    seconds: float  # wall time, without start-up, evaluation and work lost to a kill
+    problems: list[str]  # digest of each evaluation problem
+    right: list[int]  # number of correct samples of each problem
+    answer_tokens: float  # mean length of a sample in tokens
 
     @property
     def is_last(self) -> bool:
@@ -88,23 +77,14 @@ Results = Sequence[Result]
 
 @dataclass(frozen=True)
 class Report:
-    """Layout of the tables and plots.
+    """Layout of the tables and plots."""
 
-    Attributes:
-        name: name of the files, without extension.
-        labels: label of each run's row, in order; the base model's row is added in front.
-        pairs: the difference in each run's row: a run, and the run that it is compared with.
-        pairing: the plot's axis title for these differences.
-        reference_run: the run whose last checkpoint is compared with all earlier checkpoints, and
-            whose settings the others' are compared with; then all pairs of runs have differences.
-    """
-
-    name: str
+    name: str  # name of the files, without extension
     title: str
-    labels: Mapping[str, str]
-    pairs: Mapping[str, tuple[str, str]]
-    pairing: str
-    reference_run: str | None = None
+    labels: Mapping[str, str]  # of each run's row, in order, after the base model's
+    pairs: Mapping[str, tuple[str, str]]  # the difference in each run's row: of a run, to another
+    pairing: str  # the plot's axis title for these differences
+    reference_run: str | None = None  # compared with all checkpoints and settings of the others
 
     @property
     def rows(self) -> dict[str, str]:

@@ -244,21 +244,12 @@ def _require_same(folder: Path, asked: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Marks:
-    """Places in a rollout of n tokens.
+    """Places in a rollout of n tokens."""
 
-    Attributes:
-        kinds: the kind of each token, an index into KINDS (n).
-        departure: the first token behind a formula or number that the solution does not contain; n
-            if there is none, or no solution.
-        forced: of a wrong rollout with a box, its tokens up to the box's content, then the right
-            answer; () for others.
-        answer_tokens: number of tokens of the right answer in ``forced``.
-    """
-
-    kinds: np.ndarray
-    departure: int
-    forced: tuple[int, ...] = ()
-    answer_tokens: int = 0
+    kinds: np.ndarray  # the kind of each token, an index into KINDS (n)
+    departure: int  # the first token behind a formula or number that the solution lacks, or n
+    forced: tuple[int, ...] = ()  # a wrong rollout up to its box's content, then the right answer
+    answer_tokens: int = 0  # number of tokens of the right answer in ``forced``
 
 
 def marks_of(policy: Policy, rollout: Rollout) -> Marks:

@@ -39,18 +39,12 @@ class Row:
 
 @dataclass
 class Group:
-    """Rows of similar lengths, left-padded to one rectangle.
-
-    Attributes:
-        mask: 1 where a position of the cache holds a token of the row (b t).
-        cache: keys and values of these positions.
-        start: the first position that a row uses.
-    """
+    """Rows of similar lengths, left-padded to one rectangle."""
 
     rows: list[Row]
-    mask: Int[Tensor, "b t"]
-    cache: Cache
-    start: int = 0
+    mask: Int[Tensor, "b t"]  # 1 where a position of the cache holds a token of the row (b t)
+    cache: Cache  # keys and values of these positions
+    start: int = 0  # the first position that a row uses
 
     @property
     def width(self) -> int:

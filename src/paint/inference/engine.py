@@ -21,19 +21,12 @@ class EngineError(PaintError, RuntimeError):
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters.
+    """Sampling parameters."""
 
-    Attributes:
-        temperature: logits are divided by it; 0 is greedy.
-        top_p: smallest set of tokens whose mass reaches this share, in (0, 1]; 1 is off.
-        top_k: number of likeliest tokens kept; -1 is off.
-        max_new_tokens: tokens after which a completion is truncated.
-    """
-
-    temperature: float
-    top_p: float
-    top_k: int
-    max_new_tokens: int
+    temperature: float  # logits are divided by it; 0 is greedy
+    top_p: float  # smallest set of tokens whose mass reaches this share, in (0, 1]; 1 is off
+    top_k: int  # number of likeliest tokens kept; -1 is off
+    max_new_tokens: int  # tokens after which a completion is truncated
 
 
 def sampling_from(section: cfg.RolloutConfig | cfg.ValidationConfig) -> Sampling:

@@ -21,24 +21,16 @@ SYNC_CHECK_TOKENS = 64
 
 @dataclass(frozen=True)
 class EngineSetup:
-    """The arguments from which every engine is made (``from_setup``).
-
-    Attributes:
-        model: the model that the policy was loaded from, and that servers load.
-        folder: the run's folder, for logs and adapters.
-        max_tokens: maximum length of prompt and completion together.
-        problems: the problems that will be sampled; the adapter sync check takes the first.
-        server_flags: sizes of a server of the run's own that shares the trainer's GPU.
-    """
+    """The arguments from which every engine is made (``from_setup``)."""
 
     policy: Policy
-    model: cfg.ModelConfig
+    model: cfg.ModelConfig  # the model that the policy was loaded from, and that servers load
     rollout: cfg.RolloutConfig
-    folder: Path
+    folder: Path  # the run's folder, for logs and adapters
     display: Display
-    max_tokens: int
-    problems: Sequence[Problem]
-    server_flags: ServerFlags | None = None
+    max_tokens: int  # maximum length of prompt and completion together
+    problems: Sequence[Problem]  # those to sample; the adapter sync check takes the first
+    server_flags: ServerFlags | None = None  # of an own server that shares the GPU
 
 
 @contextmanager

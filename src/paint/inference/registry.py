@@ -13,23 +13,13 @@ from paint.core.plugins import load_object
 
 @dataclass(frozen=True, slots=True)
 class EngineType:
-    """The properties of an engine that are needed before it is opened.
+    """The properties of an engine that are needed before it is opened."""
 
-    Attributes:
-        class_name: its class, as "module:Class"; imported when it is opened.
-        is_remote: it generates on servers, so this process needs no weights on a GPU to generate.
-        takes_adapters: it samples from base + adapter; False where the adapter is rounded into the
-            weights.
-        server_engine: the engine that replaces it where a run is given GPUs for servers; "" if
-            none does.
-        is_stored: its completions were sampled before the run, by another policy.
-    """
-
-    class_name: str
-    is_remote: bool = False
-    takes_adapters: bool = True
-    server_engine: str = ""
-    is_stored: bool = False
+    class_name: str  # its class, as "module:Class"; imported when it is opened
+    is_remote: bool = False  # it generates on servers, so this process needs no GPU for it
+    takes_adapters: bool = True  # False where the adapter is rounded into the weights
+    server_engine: str = ""  # what replaces it where a run has GPUs for servers; "": nothing
+    is_stored: bool = False  # its completions were sampled before the run, by another policy
 
     @property
     def takes_full_weights(self) -> bool:

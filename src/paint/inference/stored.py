@@ -36,17 +36,11 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class StoredRow:
-    """A stored rollout, as it was found.
-
-    Attributes:
-        seed: that it was sampled with; None if unknown.
-        values: the columns; completion_ids or text, and where known prompt_ids or the digest of the
-            prompt, engine_log_probs and truncated.
-    """
+    """A stored rollout, as it was found."""
 
     place: str
-    values: dict[str, Any]
-    seed: int | None = None
+    values: dict[str, Any]  # completion_ids or text, and further columns where known
+    seed: int | None = None  # that it was sampled with; None if unknown
 
 
 Prompt = tuple[int, ...]

@@ -17,19 +17,12 @@ Outside = Callable[[float, float], bool]
 
 @dataclass(frozen=True)
 class Sign:
-    """A sign of a collapse: a metric that leaves its band.
+    """A sign of a collapse: a metric that leaves its band."""
 
-    Attributes:
-        metric: docs/reference/metrics.md has the names.
-        is_outside: of its mean over the last steps, and its value in the first step.
-        meaning: what it may mean.
-        remedy: settings that answer it.
-    """
-
-    metric: str
-    is_outside: Outside
-    meaning: str
-    remedy: str
+    metric: str  # docs/reference/metrics.md has the names
+    is_outside: Outside  # of its mean over the last steps, and its value in the first step
+    meaning: str  # what it may mean
+    remedy: str  # settings that answer it
 
 
 def _rose_by(margin: float) -> Outside:

@@ -82,21 +82,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Placement:
-    """What runs where.
+    """What runs where."""
 
-    Attributes:
-        trainers: the GPU of each rank.
-        servers: the GPUs of each server, as ``rollout.server_gpus``.
-        shared: the same GPUs train and serve, in turns.
-        reason: why, in words.
-        memory: bytes of the smallest GPU; 0 without GPUs.
-    """
-
-    trainers: tuple[str, ...]
-    servers: tuple[str, ...]
-    shared: bool
-    reason: str
-    memory: float
+    trainers: tuple[str, ...]  # the GPU of each rank
+    servers: tuple[str, ...]  # the GPUs of each server, as ``rollout.server_gpus``
+    shared: bool  # the same GPUs train and serve, in turns
+    reason: str  # why, in words
+    memory: float  # bytes of the smallest GPU; 0 without GPUs
 
     @property
     def environment(self) -> dict[str, str]:

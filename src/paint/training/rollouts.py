@@ -15,48 +15,28 @@ OFF_POLICY_KL_WARNING = 0.05
 
 @dataclass(frozen=True)
 class TeacherPrompt:
-    """The teacher's prompt and the context in it.
+    """The teacher's prompt and the context in it."""
 
-    Attributes:
-        context: the (masked) reference in the prompt; None if there is none.
-        complete: whether the prompt announces the context as a complete solution.
-        prompt: token ids of the privileged prompt.
-        rationale: the teacher's own text about the context; None if it generates none.
-    """
-
-    context: str | None
-    complete: bool
-    prompt: list[int]
-    rationale: str | None = None
+    context: str | None  # the (masked) reference in the prompt; None if there is none
+    complete: bool  # whether the prompt announces the context as a complete solution
+    prompt: list[int]  # token ids of the privileged prompt
+    rationale: str | None = None  # the teacher's own text about the context, if it writes one
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """A problem, one completion, and what a method computes from them before its loss.
+    """A problem, one completion, and what a method computes from them before its loss."""
 
-    Attributes:
-        row: index in the minibatch.
-        prompt: token ids of the student's prompt.
-        text: the decoded completion.
-        teacher_prompt: the teacher's prompt, in distillation.
-        metrics: values of the completion: overlap, mask_ratio, reward, ...
-            (docs/reference/metrics.md).
-        behavior_log_probs: log-probs, in nats, that the trainer computes under the behavior policy;
-            of stored completions the engine's. None if the data is on-policy, () if unknown.
-        grade: the grade, if the method or ``rollout.keep`` needs one.
-        kept: whether it is trained on (``rollout.keep``).
-    """
-
-    row: int
+    row: int  # index in the minibatch
     problem: Problem
-    prompt: list[int]
+    prompt: list[int]  # token ids of the student's prompt
     completion: Completion
-    text: str
-    teacher_prompt: TeacherPrompt | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    behavior_log_probs: tuple[float, ...] | None = None
-    grade: Grade | None = None
-    kept: bool = True
+    text: str  # the decoded completion
+    teacher_prompt: TeacherPrompt | None = None  # the teacher's prompt, in distillation
+    metrics: Mapping[str, float] = field(default_factory=dict)  # overlap, mask_ratio, ...
+    behavior_log_probs: tuple[float, ...] | None = None  # in nats; None: on-policy, (): unknown
+    grade: Grade | None = None  # the grade, if the method or ``rollout.keep`` needs one
+    kept: bool = True  # whether it is trained on (``rollout.keep``)
 
     @property
     def is_correct(self) -> bool:
