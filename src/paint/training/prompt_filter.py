@@ -76,12 +76,11 @@ def filter_problems(
         length = longest_prompt(problem, other_tokens)
         if length > limit and data.on_bad_row == "error":
             kind = "prompt" if algorithm.needs_rollouts else "prompt with its solution"
+            kind = "teacher prompt" if algorithm.needs_context else kind
             raise DataError(
-                f"{data.path}: problem {problem.id} makes a "
-                f"{'teacher prompt' if algorithm.needs_context else kind} of {length} tokens, over "
-                f"the limit of {limit} (data.max_prompt_tokens, or the model's positions less "
-                f"{reserved}). Nothing is ever cut: shorten it, raise the limit, or skip such rows "
-                f"with --data.on-bad-row skip"
+                f"{data.path}: problem {problem.id} makes a {kind} of {length} tokens, over the "
+                f"limit of {limit} (data.max_prompt_tokens, or the model's positions less "
+                f"{reserved}); shorten it, raise the limit, or pass --data.on-bad-row skip"
             )
         return length <= limit
 
@@ -141,10 +140,9 @@ def warn_template_mismatch(display: Display, policy: Policy) -> None:
     display.note(
         f"the views differ in more than what the teacher is shown: where the student reads "
         f"{_or_nothing(student)}, the teacher reads {_or_nothing(teacher)} (docs/fidelity.md, D9). "
-        f"first_kl is the KL of the first token after it. --objective.skip-tokens 1 leaves that "
-        f"token out of the loss; --model.{off[policy.student_thinking]}teacher-thinking gives the "
-        f"teacher the student's template, --model.{off[policy.teacher_thinking]}student-thinking "
-        f"the student the teacher's"
+        f"--objective.skip-tokens 1 leaves the first token after it (first_kl) out of the loss; "
+        f"--model.{off[policy.student_thinking]}teacher-thinking gives the teacher the student's "
+        f"template, --model.{off[policy.teacher_thinking]}student-thinking the reverse"
     )
 
 

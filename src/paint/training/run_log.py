@@ -203,13 +203,11 @@ def loss_metrics(
     return metrics
 
 
-def write_rollouts(
-    folder: Path, step: int, scored: Sequence[ScoredRollout], grades: Sequence[Grade]
-) -> None:
+def write_rollouts(folder: Path, step: int, records: Sequence[Mapping[str, object]]) -> None:
     """Write a step's rollouts, one JSON object a line. Raises RunError if that fails."""
     path = step_folder(folder / "rollouts", step).with_suffix(".jsonl")
     with _or_run_error(path, folder):
-        storage.write_jsonl(path, rollout_records(scored, grades))
+        storage.write_jsonl(path, records)
 
 
 def rollout_records(

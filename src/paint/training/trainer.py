@@ -201,17 +201,11 @@ def train(
             # SFT without validation asks no engine, and starts no server.
             opened: AbstractContextManager[Engine] = nullcontext(LocalEngine(policy, batch_size=1))
             if config.generates:
-                engine_setup = EngineSetup(
-                    policy,
-                    config.model,
-                    config.rollout,
-                    folder,
-                    display,
-                    training_tokens(config),
-                    drawn_problems(config, problems),
-                    flags_of_server,
+                drawn, longest = drawn_problems(config, problems), training_tokens(config)
+                sections = config.model, config.rollout
+                opened = open_engine(
+                    EngineSetup(policy, *sections, folder, display, longest, drawn, flags_of_server)
                 )
-                opened = open_engine(engine_setup)
             with opened as engine:
                 if config.is_off_policy and config.divergences != {FORWARD_KL.name}:
                     display.note(
@@ -355,59 +349,54 @@ def log_step(
     if step_number == 1:
         print_first_prompts(display, setup.policy, scored[0].rollout)
 
-    rollouts = [item.rollout for item in scored]
-    grades = (
-        grade_rollouts(setup, rollouts)
-        if setup.algorithm.needs_rollouts
-        else [Grade(1.0, "reference")] * len(rollouts)
-    )
+    def note(text: str) -> None:
+        display.note(f"step {step_number}: {text}")
+
+    options, rollout, log = setup.config.objective, setup.config.rollout, setup.config.log
+    rollouts, grades = [s.rollout for s in scored], [Grade(1.0, "reference")] * len(scored)
+    if setup.algorithm.needs_rollouts:
+        grades = grade_rollouts(setup, rollouts)
     metrics: dict[str, float] = {"step": step_number}
-    options, rollout = setup.config.objective, setup.config.rollout
     metrics |= run_log.step_metrics(scored, grades, options.reduction, options.skip_tokens)
     if rollout.keep != "all":
         counts = kept_metrics(scored, rollout.samples_per_problem)
         metrics |= counts
         if skipped := counts["skipped_problems"]:
-            display.note(
-                f"step {step_number}: {skipped} of "
-                f"{len(scored) // rollout.samples_per_problem} problems have no completion that "
-                f"rollout.keep {rollout.keep} trains on, and are skipped; the loss is the mean "
-                f"over {counts['kept_completions']} of {len(scored)} completions"
+            note(
+                f"{skipped} of {len(scored) // rollout.samples_per_problem} problems have no "
+                f"completion that rollout.keep {rollout.keep} trains on; the loss is the mean over "
+                f"{counts['kept_completions']} of {len(scored)} completions"
             )
-    metrics |= clock.rates(sum(len(s.rollout.completion.ids) for s in scored))
+    metrics |= clock.rates(sum(len(r.completion.ids) for r in rollouts))
     metrics |= further
     metrics["learning_rate"] = learning_rate(setup.config.train, step_number - 1)
     metrics["seconds_left"] = display.seconds_left(step_number)
 
-    if metrics.get("off_policy_kl", 0.0) > OFF_POLICY_KL_WARNING:
+    if (kl := metrics.get("off_policy_kl", 0.0)) > OFF_POLICY_KL_WARNING:
         lag = "" if rollout.engine_type.is_stored else "rollout.off_policy_steps or "
-        display.note(
-            f"step {step_number}: the completions are off-policy: off_policy_kl is "
-            f"{metrics['off_policy_kl']:.2g} nats, over {OFF_POLICY_KL_WARNING:g}; lower "
-            f"{lag}train.learning_rate"
+        note(
+            f"the completions are off-policy: off_policy_kl is {kl:.2g} nats, over "
+            f"{OFF_POLICY_KL_WARNING:g}; lower {lag}train.learning_rate"
         )
     if metrics.get("loss_weight") == 0:
-        display.note(
-            f"step {step_number}: no completion has a weight, and nothing was updated; "
-            f"{sum(grade.correct for grade in grades)} of {len(grades)} are correct "
-            f"(objective.correct_weight {options.correct_weight:g}, wrong_weight "
+        correct = sum(grade.correct for grade in grades)
+        note(
+            f"no completion has a weight, and nothing was updated; {correct} of {len(grades)} are "
+            f"correct (objective.correct_weight {options.correct_weight:g}, wrong_weight "
             f"{options.wrong_weight:g})"
         )
     if failed := [i for i, grade in enumerate(grades) if grade.failed]:
-        first = failed[0]
-        display.note(
-            f"step {step_number}: the grader failed on {len(failed)} of {len(grades)} completions, "
-            f"which count 0; first on problem {scored[first].rollout.problem.id}: "
-            f"{grades[first].reason}"
+        note(
+            f"the grader failed on {len(failed)} of {len(grades)} completions, which count 0; "
+            f"first on problem {rollouts[failed[0]].problem.id}: {grades[failed[0]].reason}"
         )
-    if setup.config.log.keep_rollouts:
-        run_log.write_rollouts(folder, step_number, scored, grades)
-        rows, tokenizer = setup.config.log.token_rows, setup.policy.tokenizer
-        write_tokens(folder, step_number, scored, rows, tokenizer)
+    records = run_log.rollout_records(scored, grades)
+    if log.keep_rollouts:
+        run_log.write_rollouts(folder, step_number, records)
+        write_tokens(folder, step_number, scored, log.token_rows, setup.policy.tokenizer)
     run_log.append_metrics(folder, metrics)
     setup.accelerator.log(metrics, step=step_number)
     display.step(metrics)
-    records = run_log.rollout_records(scored, grades)
     answers = [callback.on_step(step_number, metrics, records) for callback in setup.callbacks]
     return any(answers)
 
