@@ -18,12 +18,12 @@ from paint.core.errors import format_value
 from paint.core.settings import MAX_COUNT as MAX_COUNT
 from paint.core.settings import (
     NOT_NEGATIVE,
+    PATH,
     Check,
     Section,
     at_least,
     require,
     setting,
-    validate_path,
     within,
 )
 from paint.inference.registry import EngineType, engine_type, resolved_engine
@@ -54,7 +54,7 @@ TOKENS = [Check("at least 1 or auto", lambda n: n == "auto" or 1 <= n <= MAX_COU
 LIMIT = [Check("at least 1 or None", lambda limit: limit is None or limit >= 1)]
 SECONDS = within("(0, 31536000]")  # at most a year
 NAME = [Check("a name", _is_filled)]
-FOLDER = [Check("a folder", _is_filled)]
+FOLDER = [Check("a folder", _is_filled), *PATH]
 FIELD = [Check("the name of a field", bool)]
 GRADER = [Check("a grader", _is_filled)], 'default: "math"'
 DEADLINE = within("[0.01, 86400]"), "seconds; default: 5"
@@ -64,7 +64,7 @@ DEADLINE = within("[0.01, 86400]"), "seconds; default: 5"
 class ModelConfig(Section):
     """Model, its number format and its adapters."""
 
-    path: str = ""
+    path: str = setting("", PATH, "a folder or a hub name")
     """Folder or hub name of the model; "demo" is the embedded one. Required: no default."""
     dtype: Dtype = "bfloat16"
     """Number format of the frozen weights (OPSD's scripts); what is trained is always float32
@@ -112,16 +112,12 @@ class ModelConfig(Section):
     For flash_attention_2. Other implementations give the same result but need a mask of all tokens
     squared (ours)."""
 
-    def __post_init__(self) -> None:
-        Section.__post_init__(self)
-        validate_path(self, "path", "a folder or a hub name")
-
 
 @dataclass(frozen=True, slots=True)
 class DataConfig(Section):
     """Training problems and how they are read."""
 
-    path: str = ""
+    path: str = setting("", PATH, "problems: a file or a hub name")
     """Problems: a JSONL, CSV or Parquet file, or a hub name such as owner/name or
     owner/name:config@split; "demo" is the embedded family. Required: no default."""
     problem_field: str = setting("problem", FIELD, 'default: "problem"')
@@ -147,10 +143,6 @@ class DataConfig(Section):
     limit: int | None = setting(None, LIMIT, "None: all rows")
     """Number of valid rows to use, from the first; None is all (paper: up to 30K problems)."""
 
-    def __post_init__(self) -> None:
-        Section.__post_init__(self)
-        validate_path(self, "path", "problems: a file or a hub name")
-
 
 @dataclass(frozen=True, slots=True)
 class RolloutConfig(Section):
@@ -162,7 +154,7 @@ class RolloutConfig(Section):
     (docs/how-to/vllm.md); merged is local with the adapter merged into the rounded weights, for
     comparison only; stored takes the completions of rollout.stored; module:Class is your own
     engine."""
-    stored: str = ""
+    stored: str = setting("", PATH, "a run, an evaluation or a JSONL file")
     """With rollout.engine stored: a run, an evaluation of one policy on one benchmark, or a JSONL
     file, whose completions are trained on in place of new ones (ours; docs/how-to/rollouts.md)."""
     temperature: float = setting(1.1, *TEMPERATURE)
@@ -208,7 +200,7 @@ class RolloutConfig(Section):
     """Further arguments of the run's own server, as in a shell:
     --rollout.server-args="--gpu-memory-utilization 0.4", with the = before the dashes. Keys and
     passwords belong in environment variables."""
-    adapter_folder: str | None = None
+    adapter_folder: str | None = setting(None, PATH, "None: chosen by the run")
     """Folder through which adapters are sent to the servers, which must see it under the same path;
     the run creates a subfolder of its name. None is shared memory (/dev/shm) with room for servers
     that the run starts, and else the run folder."""
@@ -250,10 +242,8 @@ class RolloutConfig(Section):
         allowed = f'{source if engine.is_stored else "empty"} with rollout.engine "{self.engine}"'
         are_given = bool(self.stored) == engine.is_stored
         require(self, "stored", are_given, allowed, "trained on in place of new completions")
-        validate_path(self, "stored", source)
 
         require(self, "server", bool(self.server.split()), "a command", 'default: "vllm serve"')
-        validate_path(self, "adapter_folder", "None: chosen by the run")
         are_apart = not self.off_policy_steps or (engine.takes_adapters and not self.colocate)
         allowed = "0 with rollout.colocate and with rollout.engine merged"
         require(self, "off_policy_steps", are_apart, allowed, "servers generate during training")
@@ -307,7 +297,7 @@ class ContextConfig(Section):
     masked."""
     text: str = ""
     """The context of source text, the same for all rows: rules, a system prompt, a description."""
-    file: str = ""
+    file: str = setting("", PATH, "a text file")
     """Text file with the context of source file, the same for all rows."""
     alignment: Literal["anchors", "words", "fixed"] = "anchors"
     """What the overlap compares: anchors (mathematics; paper), or words, sequences of three (prose,
@@ -323,7 +313,6 @@ class ContextConfig(Section):
         allowed = f"at least context.mask_ratio_wrong = {self.mask_ratio_wrong}"
         is_ordered = self.mask_ratio_correct >= self.mask_ratio_wrong
         require(self, "mask_ratio_correct", is_ordered, allowed, "equal: a fixed ratio")
-        validate_path(self, "file", "a text file")
         for key in ("text", "file"):
             is_used = bool(getattr(self, key).strip()) == (key in self.source)
             allowed = f"set exactly where context.source names {key}"
@@ -499,16 +488,12 @@ class HealthConfig(Section):
     )
     """Signs that end the run with a checkpoint when they appear; the others are only printed
     (ours)."""
-    drift_path: str = ""
+    drift_path: str = setting("", PATH, "problems: a file or a hub name")
     """Problems on which the student's KL from its base is measured after each step, named as
     data.path; empty: it is not measured. Take prompts that the training does not concern (ours;
     docs/how-to/watch-a-run.md)."""
     drift_prompts: int = setting(8, at_least(1), "problems; default: 8")
     """Number of these problems, from the first. Each costs a step one forward pass (ours)."""
-
-    def __post_init__(self) -> None:
-        Section.__post_init__(self)
-        validate_path(self, "drift_path", "problems: a file or a hub name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,7 +501,7 @@ class ValidationConfig(Section):
     """Your own problems on which every checkpoint is evaluated, in the paper's evaluation
     setting."""
 
-    path: str = ""
+    path: str = setting("", PATH, "problems and their answers")
     """Problems with their answers, named as for `paint eval --benchmarks`; empty: checkpoints are
     not evaluated. Use your own problems, not the test benchmarks: the test score of a checkpoint
     that was chosen by it is biased."""
@@ -537,10 +522,6 @@ class ValidationConfig(Section):
     max_new_tokens: int = setting(38_912, at_least(1), "tokens")
     """Longest answer, in tokens (paper: Experimental Details, 38,912)."""
 
-    def __post_init__(self) -> None:
-        Section.__post_init__(self)
-        validate_path(self, "path", "problems and their answers")
-
 
 @dataclass(frozen=True, slots=True)
 class LogConfig(Section):
@@ -548,7 +529,7 @@ class LogConfig(Section):
 
     folder: str = setting("runs", FOLDER, 'default: "runs"')
     """Folder in which run folders are created."""
-    name: str | None = None
+    name: str | None = setting(None, PATH, "it becomes a folder")
     """Name of the run folder; None makes one from the recipe's name and the time."""
     trackers: tuple[Literal["tensorboard", "wandb", "trackio"], ...] = setting(
         (), [Check("a list of distinct trackers", _are_distinct)], "default: none"
@@ -573,8 +554,6 @@ class LogConfig(Section):
         )
         allowed = "a folder name without slashes, or None"
         require(self, "name", is_folder_name, allowed, "the folder is log.folder")
-        validate_path(self, "name", "it becomes a folder")
-        validate_path(self, "folder", 'default: "runs"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -792,7 +771,11 @@ class Config:
 class EvaluationConfig(Section):
     """Settings of `paint eval`. The defaults are the paper's (section 'Experimental Details')."""
 
-    benchmarks: tuple[str, ...] = ("aime_2024", "aime_2025", "hmmt_feb_2025")
+    benchmarks: tuple[str, ...] = setting(
+        ("aime_2024", "aime_2025", "hmmt_feb_2025"),
+        [Check("a list of problem sets", bool)],
+        "paper: three",
+    )
     """Problem sets: aime_2024, aime_2025, aime_2026, hmmt_feb_2025, hmmt_feb_2026 or math_500 from
     the hub, NAME=PATH for a local copy of one of these, demo, or your own JSONL, CSV or Parquet
     file, FILE or FILE:problem_column,answer_column (paper: AIME 2024, AIME 2025, HMMT 2025)."""
@@ -825,14 +808,13 @@ class EvaluationConfig(Section):
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
-        require(self, "benchmarks", bool(self.benchmarks), "a list of problem sets", "paper: three")
-        validate_path(self, "folder", 'default: "evals"')
-        note = "an evaluation has no training steps"
-        require(self.rollout, "off_policy_steps", not self.rollout.off_policy_steps, "0", note)
-        is_one, note = self.rollout.samples_per_problem == 1, "`--samples` is the number"
-        require(self.rollout, "samples_per_problem", is_one, "1", note)
-        keeps_all, note = self.rollout.keep == "all", "an evaluation counts every sample"
-        require(self.rollout, "keep", keeps_all, '"all"', note)
+        rollout = self.rollout
+        for key, value, note in (
+            ("off_policy_steps", 0, "an evaluation has no training steps"),
+            ("samples_per_problem", 1, "`--samples` is the number"),
+            ("keep", "all", "an evaluation counts every sample"),
+        ):
+            require(rollout, key, getattr(rollout, key) == value, format_value(value), note)
         require(self, "grader", self.grader != "none", "a grader", "an evaluation needs grades")
 
 

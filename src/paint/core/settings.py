@@ -10,7 +10,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from paint.core.errors import ConfigError, format_short, has_control_characters, path_error
+from paint.core.errors import (
+    NAME_BYTES,
+    ConfigError,
+    format_short,
+    has_control_characters,
+    path_error,
+)
 
 MAX_COUNT = 10_000_000
 """Largest number of steps, rows, tokens or samples; more is a typo that would fill the memory."""
@@ -26,6 +32,12 @@ class Check(NamedTuple):
 
 
 NOT_NEGATIVE = [Check("at least 0", lambda value: value >= 0)]
+PATH = [
+    Check(
+        f"a path, with names of at most {NAME_BYTES} bytes",
+        lambda path: not path or not path_error(path),
+    )
+]
 
 
 def setting(default: Any, checks: Sequence[Check], note: str) -> Any:
@@ -91,13 +103,3 @@ def require(section: object, key: str, is_allowed: bool, allowed: str, note: str
 def section_name(section: type) -> str:
     """Return the name of a config class in a recipe: "rollout" for RolloutConfig."""
     return section.__name__.removesuffix("Config").lower()
-
-
-def validate_path(section: object, key: str, note: str) -> None:
-    """Raise ConfigError that names section.key unless it is empty or a valid path."""
-    path = getattr(section, key)
-    if path and (wrong := path_error(path)):
-        name = f"{section_name(type(section))}.{key}"
-        raise ConfigError(
-            f"{name} must be a path, got {format_short(path)}, which {wrong} ({note})"
-        )
