@@ -64,7 +64,7 @@ USER_ERRORS = [
     ("bake nowhere.md nowhere.jsonl", "model.path"),
     ("bake nowhere.md demo demo-bake", "context.file nowhere.md"),
     ("train demo-pain", "did you mean demo-paint"),
-    ("train nowhere.toml", "nowhere.toml does not exist"),
+    ("train nowhere.toml", "nowhere.toml cannot be read: No such file or directory"),
     ("train", "RECIPE"),
     ("train --train.steps 2 demo-paint", "write `paint train demo-paint` first"),
     ("train demo-paint other", "other"),
