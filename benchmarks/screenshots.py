@@ -1,7 +1,7 @@
-"""The pictures of docs/how-to/inspect-rollouts.md: `make screenshots`.
+"""The pictures of pages in docs/how-to: `make screenshots`.
 
-Trains demo-paint and evaluates it and its base, unless --run and --evals name others, writes both
-pages, and takes a picture of each view with the system's Chromium.
+Trains demo-paint, evaluates it and its base, and asks for advice, unless --run, --evals and
+--advice name others; writes the pages, and takes a picture of each view with the system's Chromium.
 """
 
 import argparse
@@ -26,6 +26,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, help="a finished run (default: train demo-paint)")
     parser.add_argument("--evals", type=Path, help="an evaluation (default: of that run)")
+    parser.add_argument(
+        "--advice", type=Path, help="a folder of paint advise (default: 30 problems)"
+    )
     parser.add_argument("--work", type=Path, default=Path("runs/screenshots"))
     parser.add_argument("--docs", type=Path, default=Path("docs/images"))
     parser.add_argument("--name", default="show", help="the pictures are NAME-rollout.png, ...")
@@ -38,7 +41,9 @@ def main() -> None:
         [run], display, PageSpec(contexts=CONTEXTS), out=options.work / "run.html"
     )
     evaluation_page = show_targets([evals], display, out=options.work / "evaluation.html")
-    take(run_page, evaluation_page, options.docs, options.name)
+    advice = options.advice or advised(options.work)
+    advice_page = show_targets([advice], display, out=options.work / "advice.html")
+    take(run_page, evaluation_page, advice_page, options.docs, options.name)
 
 
 def trained(work: Path) -> Path:
@@ -59,11 +64,16 @@ def evaluated(run: Path, work: Path) -> Path:
     return work / "evals"
 
 
+def advised(work: Path) -> Path:
+    paint("advise", "demo-paint", "--problems", "30", "--folder", str(work / "advice"))
+    return work / "advice"
+
+
 def paint(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "paint.cli", *arguments], check=True)
 
 
-def take(run: Path, evaluation: Path, docs: Path, name: str) -> None:
+def take(run: Path, evaluation: Path, advice: Path, docs: Path, name: str) -> None:
     """A picture of each view, of at most MOST_BYTES."""
     binary = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as driver:
@@ -109,6 +119,7 @@ def take(run: Path, evaluation: Path, docs: Path, name: str) -> None:
         shot("evaluation", page)
 
         shot("accuracy", opened(evaluation, "view=figures"))
+        shot("advice", opened(advice, "view=advice"))
         browser.close()
 
 
