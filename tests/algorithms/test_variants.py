@@ -232,24 +232,11 @@ def test_train_full_interpolation_and_fixed_mask_ratio(tmp_path: Path) -> None:
     assert [row["mask_ratio"] for row in rows] == [0.25] * 4
 
 
-def test_train_clip_modes_bound_loss(tmp_path: Path) -> None:
-    losses = {}
-    for mode in ("pointwise", "token", "none"):
-        config = tiny(objective={"clip_mode": mode, "clip": 0.002}, rollout=FEW_TOKENS)
-        _, losses[mode] = run(tmp_path / mode, config)
-
-    assert losses["none"]["loss"] == losses["none"]["kl"]
-    assert losses["none"]["clip_frac"] == 0
-    assert losses["token"]["loss"] <= 0.002
-    assert losses["pointwise"]["loss"] < losses["token"]["loss"] < losses["none"]["loss"]
-    assert len({m["kl"] for m in losses.values()}) == 1  # the same rollouts, the same targets
-
-
 def test_train_mask_placements_hide_expected_part(
     tmp_path: Path, by_id: dict[str, Problem]
 ) -> None:
     problems = [list(by_id.values())[i] for i in batch_indices(len(by_id), 4, 0, 3)]
-    for placement in ("prefix", "middle", "random", "punctuation"):
+    for placement in ("random", "punctuation"):
         config = tiny(context={"placement": placement}, rollout=FEW_TOKENS)
         rows, _ = run(tmp_path / placement, config)
         for number, (row, problem) in enumerate(zip(rows, problems, strict=True)):

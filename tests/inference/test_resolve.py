@@ -14,14 +14,12 @@ import torch
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError, RolloutConfig
 from paint.core.display import Display
-from paint.estimate.plan import Plan, Split, make_plan, require_fit, server_of
-from paint.estimate.sizing import ServerFlags, server_flags
+from paint.estimate.sizing import ServerFlags
 from paint.inference.resolve import resolve_evaluation, resolve_training
 from paint.inference.vllm.environment import VLLM_VERSION, own_environment
 from paint.inference.vllm.process import server_command, server_start
 
-BIG = "paint-qwen3-8b"
-H100, A100_40, RTX_4090 = 85.0e9, 42.4e9, 25.4e9
+H100, RTX_4090 = 85.0e9, 25.4e9
 QUIET = Display(enabled=False)
 
 Machine = Callable[..., None]
@@ -135,46 +133,6 @@ def test_resolve_training_given_server_that_cannot_share_is_refused(machine: Mac
     config = configured(engine="vllm", off_policy_steps=1)
     with pytest.raises(ConfigError, match=r"off_policy_steps .*--gpus 2.*--gpu-memory-utiliz"):
         resolve_training(config, QUIET)
-
-
-def shared(recipe: str, memory: float) -> Plan:
-    split = Split(1, 1, True, "")
-    return make_plan(configured(recipe, engine="vllm", colocate=True), memory=memory, split=split)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "memory", "share"),
-    [
-        ("paint-qwen3-1.7b", H100, 0.89),
-        ("paint-qwen3-4b", H100, 0.83),
-        ("paint-qwen3-8b", H100, 0.72),
-        ("paint-qwen3-1.7b", A100_40, 0.79),
-        ("paint-qwen3-4b", A100_40, 0.66),
-        ("paint-qwen3-1.7b", RTX_4090, 0.66),
-    ],
-)
-def test_plan_server_share_leaves_room_for_trainer(
-    recipe: str, memory: float, share: float
-) -> None:
-    plan = shared(recipe, memory)
-    require_fit(plan)
-    assert server_flags(plan).utilization == share
-    # vLLM refuses to start where so much is not free, beside the trainer and its context.
-    assert share * memory <= memory - plan.memory.resident - 4e9
-    assert server_of(plan).tokens >= server_of(plan).longest
-
-
-@pytest.mark.parametrize(
-    ("recipe", "memory"), [("paint-qwen3-4b", 24e9), ("paint-qwen3-8b", 24e9), (BIG, A100_40)]
-)
-def test_server_flags_without_room_are_refused_with_what_fits(recipe: str, memory: float) -> None:
-    plan = shared(recipe, memory)
-    with pytest.raises(ConfigError, match=r"no room for one row of .*; use ") as error:
-        server_flags(plan)
-    assert ("GPUs of 48 GB" in str(error.value)) == (memory < 40e9)
-    if prompt := re.search(r"--data.max-prompt-tokens (\d+)", str(error.value)):
-        data = replace(plan.config.data, max_prompt_tokens=int(prompt[1]))
-        assert server_flags(replace(plan, config=replace(plan.config, data=data))).sequences > 0
 
 
 def test_server_command_has_share_rows_and_float32_head() -> None:

@@ -22,7 +22,6 @@ from transformers import (
 
 from conftest import DEMO, move
 from paint.config import schema as cfg
-from paint.data.problems import Problem
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
 from paint.models.policy import Policy, PolicyError, load_policy
@@ -105,27 +104,6 @@ def test_gradient_checkpointing_does_not_change_gradients(tuning: Literal["lora"
 
     for x, y in zip(checkpointed, expected, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-7)
-
-
-def test_prompts_follow_paper_in_chat_template(policy: Policy, problems: list[Problem]) -> None:
-    problem = problems[0]
-    student = policy.decode(policy.student_prompt(problem.problem), special=True)
-    assert student == (
-        f"<|im_start|>user\nProblem: {problem.problem}\n\n"
-        "Please reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n"
-        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
-    )
-
-    thinking = policy.decode(policy.student_prompt(problem.problem, thinking=True), special=True)
-    assert thinking == student.removesuffix("<think>\n\n</think>\n\n")
-
-    teacher = policy.teacher_prompt(problem.problem, "a hint", complete=False)
-    thinker = replace(policy, teacher_thinking=True)  # a reply to this request is the thought
-    asked = thinker.rationale_prompt(problem.problem, "a hint", complete=False)
-    for prompt in (teacher, asked):
-        text = policy.decode(prompt, special=True)
-        assert "=== Reference Solution Begin ===\na hint\n=== Reference Solution End ===" in text
-        assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
 def test_prompt_over_model_length_is_measured_without_warning(

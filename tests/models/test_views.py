@@ -114,20 +114,6 @@ def test_prompts_match_expected_tokens_and_text(qwen3: Policy, modes: tuple[bool
         assert policy.decode(ids, special=True) == text + ("" if thinking else EMPTY_THOUGHT)
 
 
-@pytest.mark.parametrize("modes", PAIRS)
-def test_prompts_with_equal_thinking_differ_only_in_reference(
-    qwen3: Policy, modes: tuple[bool, bool]
-) -> None:
-    policy = in_modes(qwen3, modes)
-    student = policy.decode(policy.student_prompt(PROBLEM), special=True)
-    teacher = policy.decode(policy.teacher_prompt(PROBLEM, CONTEXT, complete=False), special=True)
-    assert teacher.count(Z) == 1
-    assert (teacher.replace(Z, "") == student) == (modes[0] == modes[1])
-
-    without = policy.teacher_prompt(PROBLEM, None, complete=False)
-    assert (without == policy.student_prompt(PROBLEM)) == (modes[0] == modes[1])
-
-
 def test_teacher_prompt_rationale_is_a_turn_without_thinking(qwen3: Policy) -> None:
     [asked] = rationale_messages(PROBLEM, CONTEXT, complete=False)
     reason_first = "Now derive the same final answer in your own words.\n\nPlease reason"
