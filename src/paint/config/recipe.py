@@ -244,14 +244,11 @@ def _section(name: str, table: Any, base: Config) -> Any:
 def _nearest(name: str) -> str:
     """Format a hint at the key of the same name in another section, or at a similar one."""
     section, _, key = name.rpartition(".")
-    known = [(key, f"{section}.{key}") for section, keys in _NAMES.items() for key in keys]
-    matches = [full_name for other_key, full_name in known if other_key == key]
-    if not matches:
-        sections = [(name, name) for name in _NAMES] if not section else []
-        in_section = [(key, full_name) for key, full_name in known if full_name.startswith(section)]
-        candidates = dict(sections + in_section)
-        close = difflib.get_close_matches(key, candidates, n=1)
-        matches = [candidates[match] for match in close]
+    known = [(part, other) for part, keys in _NAMES.items() for other in keys]
+    near = {other: f"{part}.{other}" for part, other in known if section in ("", part)}
+    near |= {} if section else {part: part for part in _NAMES}
+    matches = [f"{part}.{other}" for part, other in known if other == key]
+    matches = matches or [near[other] for other in difflib.get_close_matches(key, near, n=1)]
     if matches:
         return f"; did you mean {' or '.join(matches)}?"
     return f"; there are {', '.join(_NAMES[section] if section else _NAMES)}"
