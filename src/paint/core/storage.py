@@ -217,10 +217,10 @@ def lock_folder(
         lock.release()
 
 
-def is_locked(folder: Path, name: str = ".lock") -> bool:
+def is_locked(folder: Path) -> bool:
     """Whether another process holds the lock of a folder; nothing is written."""
     try:
-        with (folder / name).open("rb") as file:
+        with (folder / ".lock").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -31,7 +31,6 @@ from paint.core.display import Display
 from paint.core.errors import sanitize_for_terminal, wrap_errors
 from paint.evaluation.intervals import (
     ROUNDING,
-    SHARE,
     Interval,
     compare_seeds,
     holm,
@@ -299,7 +298,7 @@ def step_sheets(report: Report, results: Results) -> list[Sheet]:
 def _charts(report: Report, results: Results) -> list[Chart]:
     """The last checkpoints' scores, and their paired differences."""
     last, labels, score = by_run(results), report.rows, _score(results)
-    scores = {label: over_seeds(shares(last[name]), bounds=SHARE) for name, label in labels.items()}
+    scores = {label: over_seeds(shares(last[name])) for name, label in labels.items()}
     gaps = {
         f"{labels[after]} less {labels[before]}": compare_seeds(
             shares(last[before]), shares(last[after])
@@ -314,7 +313,7 @@ def _charts(report: Report, results: Results) -> list[Chart]:
 
 def _score_and_cost(group: Results, base: Results) -> list[str]:
     """Cells for score, gain over the base, rollout tokens and time; the base has a score only."""
-    score = over_seeds(shares(group), bounds=SHARE).points()
+    score = over_seeds(shares(group)).points()
     if group[0].cell == BASE:
         return [score, "", "", ""]
     tokens, seconds = _cost(group)
@@ -358,7 +357,7 @@ def save_plot(path: Path, report: Report, results: Results) -> None:
     with _figure(path, title, (9.9, 0.36 * len(labels) + 1.6)) as figure:
         levels, gaps = figure.subplots(1, 2, sharey=True)
         for row, name in enumerate(report.rows):
-            _add_row(levels, row, over_seeds(shares(last[name]), bounds=SHARE), shares(last[name]))
+            _add_row(levels, row, over_seeds(shares(last[name])), shares(last[name]))
             if name in report.pairs:
                 after, before = (shares(last[cell]) for cell in report.pairs[name])
                 _add_row(gaps, row, compare_seeds(before, after), after - before)
@@ -378,7 +377,7 @@ def save_curves(path: Path, report: Report, results: Results) -> None:
     title = f"{report.title}: accuracy against cost\n{_evaluation(results)}; bands: 95 % intervals"
     with _figure(path, title, (11.0, 4.2)) as figure:
         axes = figure.subplots(1, 2, sharey=True)
-        mean, low, high = _percent(over_seeds(shares(base), bounds=SHARE))
+        mean, low, high = _percent(over_seeds(shares(base)))
         for axis, cost in zip(axes, ("rollout tokens", "training seconds"), strict=True):
             lines = [axis.axhline(mean, color=INK, linewidth=0.8, linestyle=":")]
             axis.axhspan(low, high, color=INK, alpha=0.08, linewidth=0)
@@ -392,7 +391,7 @@ def save_curves(path: Path, report: Report, results: Results) -> None:
         for number, name in enumerate(report.labels):
             colour, shape = COLOURS[number % len(COLOURS)], SHAPES[number % len(SHAPES)]
             checkpoints = [
-                (*_percent(over_seeds(shares(group), bounds=SHARE)), *_cost(group))
+                (*_percent(over_seeds(shares(group))), *_cost(group))
                 for group in groups[name].values()
             ]
             for axis, column in zip(axes, (3, 4), strict=True):
