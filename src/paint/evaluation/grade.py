@@ -54,9 +54,7 @@ def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
         )
 
     problems = {problem.id: problem for problem in store.problems}
-    grades: dict[tuple[str, int], Grade] = {}
-    lengths: dict[tuple[str, int], tuple[int, bool]] = {}
-    repetitive: dict[tuple[str, int], bool] = {}
+    graded_by_row: dict[tuple[str, int], tuple[Grade, tuple[int, bool], bool]] = {}
     samples = store.samples()
     with display.counting(f"grading {store.folder.name}", len(rows), 0) as count:
         while chunk := list(islice(samples, GRADED_AT_ONCE)):
@@ -64,26 +62,20 @@ def grade(store: Store, grader: Grader, display: Display) -> GradedSamples:
                 [item_of(problems[s.problem], s.text, truncated=s.truncated) for s in chunk]
             )
             for s, verdict in zip(chunk, found, strict=True):
-                row = (s.problem, s.sample)
-                grades[row] = verdict
-                lengths[row], repetitive[row] = (s.tokens, s.truncated), is_repetitive(s.text)
-            count.to(len(grades))
+                length, is_looping = (s.tokens, s.truncated), is_repetitive(s.text)
+                graded_by_row[s.problem, s.sample] = verdict, length, is_looping
+            count.to(len(graded_by_row))
 
+    grades, lengths, looping = zip(*(graded_by_row[row] for row in rows), strict=True)
     votes: Sequence[int | None] = [None] * len(rows)
     if isinstance(grader, MathGrader):
-        math_grades = [g for g in map(grades.__getitem__, rows) if isinstance(g, MathGrade)]
-        votes = cast_votes(math_grades, store.settings["samples"], grader)
+        votes = cast_votes(grades, store.settings["samples"], grader)
     lines = [
-        {
-            "problem": row[0],
-            "sample": row[1],
-            **_verdict_columns(grades[row], vote),
-            "looping": repetitive[row],
-        }
-        for row, vote in zip(rows, votes, strict=True)
+        {"problem": problem, "sample": i, **_verdict_columns(grade, vote), "looping": is_looping}
+        for (problem, i), grade, vote, is_looping in zip(rows, grades, votes, looping, strict=True)
     ]
     write_grades(store, lines)
-    graded = to_graded_samples(store, lines, [lengths[row] for row in rows])
+    graded = to_graded_samples(store, lines, lengths)
     if graded.failures:
         problem, reason = graded.failures[0]
         display.note(
