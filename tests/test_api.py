@@ -18,6 +18,7 @@ from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import RunError
 from paint.data.readers import DataError
 from paint.demo.files import problems_path
+from paint.experiments.ablations import PLACEMENTS
 from runs import adapter, assert_same, rows_of, write_problems
 
 ROWS = rows_of(Path(problems_path("demo")))[:24]
@@ -231,6 +232,35 @@ def test_evaluate_on_rows_compares_run_with_base(run: paint.Run, tmp_path: Path)
         assert row["low"] < row["mean"] <= row["high"]
     assert list(results.comparisons["policy"]) == policies[1:]
     assert "<iframe srcdoc=" in results.show()._repr_html_()
+
+
+def test_evaluate_run_without_benchmark_is_as_the_command_does(
+    run: paint.Run, tmp_path: Path
+) -> None:
+    results = paint.evaluate(run, limit=2, samples=1, output_dir=tmp_path)
+    assert set(results.samples["benchmark"]) == {"demo"}
+    assert results.samples["tokens"].max() <= run.config.rollout.max_new_tokens
+
+
+def test_evaluation_graded_again_by_function_has_its_rewards(
+    run: paint.Run, tmp_path: Path
+) -> None:
+    results = paint.evaluate(run, benchmark=ROWS[:4], samples=1, output_dir=tmp_path)
+    again = results.grade(lambda completion, row: row["answer"] == ROWS[0]["answer"])
+    rewards = again.samples.groupby("policy")["reward"].sum()
+    assert list(rewards) == [sum(row["answer"] == ROWS[0]["answer"] for row in ROWS[:4])] * 2
+
+
+@pytest.mark.slow
+def test_ablate_trains_each_row_of_table(tmp_path: Path) -> None:
+    frame = paint.ablate(
+        "mask-placement", "demo-paint", data=ROWS, seeds=[1], problems=2, samples=1, **SMALL,
+        output_dir=tmp_path / "ablation",
+    )  # fmt: skip
+    assert list(frame["seed"]) == [1] * len(frame)
+    assert {name.split("-")[0] for name in frame["cell"]} == {"base", *PLACEMENTS}
+    with pytest.raises(paint.ConfigError, match=r'mask-ratio, .*got "masks"'):
+        paint.ablate("masks", "demo-paint", output_dir=tmp_path)
 
 
 def test_evaluate_unknown_setting_is_refused_by_name(run: paint.Run, tmp_path: Path) -> None:

@@ -40,11 +40,12 @@ from paint.config.run_folder import (
     step_paths,
 )
 from paint.config.run_folder import checkpoints as list_checkpoints
-from paint.config.schema import Config, Dtype, EvaluationConfig
+from paint.config.schema import Config, Dtype, EvaluationConfig, GradingConfig
 from paint.core.errors import ConfigError, PaintError, format_value, wrap_errors
 from paint.core.plugins import spec_of
 from paint.core.storage import digest, read_growing_jsonl, read_json, read_jsonl, write_jsonl
 from paint.data.readers import DataError
+from paint.evaluation.defaults import defaults_of
 from paint.evaluation.store import COMPLETIONS, find_stores, read_grades
 from paint.objective.divergences import Divergence, divergence_name
 from paint.training.callbacks import Callback
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paint.core.display import Display
+    from paint.experiments.report import Result
 else:
     Display = Any
 
@@ -213,6 +215,20 @@ class Evaluation:
                         | {key: verdict[key] for key in ("reward",) if key in verdict}
                     )
         return _frame(rows)
+
+    def grade(self, grader: Any = "math", *, deadline: float = 5.0) -> "Evaluation":
+        """Grade the stored samples again, without generating, as `paint grade` does.
+
+        Args:
+            grader: math, exact, choice, module:name, or a function.
+            deadline: CPU seconds for a comparison of two answers, or a call of the function.
+        """
+        from paint.core.display import Display
+        from paint.evaluation.grade import summarise_folders
+
+        grading = GradingConfig(_named(grader), deadline)
+        summarise_folders([self.path], self.path, Display(), grading)
+        return self
 
     def show(self, **options: Any) -> "Page":
         """The evaluation's page; options are those of ``show``."""
@@ -500,7 +516,7 @@ def bake(
 def evaluate(
     target: Run | str | Path | Sequence[Run | str | Path],
     *,
-    benchmark: str | Path | Rows | Sequence[str | Path],
+    benchmark: str | Path | Rows | Sequence[str | Path] = None,
     output_dir: str | Path | None = None,
     rollout: Mapping[str, Any] | None = None,
     **settings: Any,
@@ -510,23 +526,27 @@ def evaluate(
     Args:
         target: a run (all its checkpoints), a checkpoint, an adapter or a model; or several.
         benchmark: rows with problem and answer, a file, or the name of a benchmark; or several
-            files and names.
+            files and names. None: the problems of the run's validation, of the demo, or the
+            paper's.
         output_dir: folder in which the evaluation gets one of its model's name; default "evals".
         rollout: how answers are sampled, as the section rollout of a recipe.
         settings: the other settings of `paint eval`, such as samples, thinking, limit, seed and
-            grader (a name or a function).
+            grader (a name or a function). Those that are not given fit the run, as the command's.
 
     Raises:
         PaintError: the message has the cause and a hint.
     """
-    folder = Path(output_dir) if output_dir is not None else Path(EvaluationConfig().folder)
-    if isinstance(benchmark, str | Path):
+    targets: Sequence[Any] = target if isinstance(target, list | tuple) else [target]
+    default = defaults_of(_text(targets[0])) if targets else EvaluationConfig()
+    folder = Path(output_dir) if output_dir is not None else Path(default.folder)
+    if benchmark is None:
+        names = list(default.benchmarks)
+    elif isinstance(benchmark, str | Path):
         names = [str(benchmark)]
     elif isinstance(benchmark, list | tuple) and all(isinstance(b, str | Path) for b in benchmark):
         names = [str(name) for name in benchmark]
     else:
         names = [_write_rows(benchmark, folder / "benchmarks")]
-    default = EvaluationConfig()
     known = {f.name for f in fields(EvaluationConfig)} - {"benchmarks", "folder", "rollout"}
     if unknown := [name for name in settings if name not in known]:
         raise ConfigError(
@@ -541,7 +561,6 @@ def evaluate(
         rollout=from_table(table, source="evaluate").rollout,
         **{key: _named(value) for key, value in settings.items()},
     )
-    targets: Sequence[Any] = target if isinstance(target, list | tuple) else [target]
 
     from paint.evaluation import run
 
@@ -575,7 +594,6 @@ def compare(
         PaintError: the message has the cause and a hint.
     """
     from paint.experiments import compare as comparison
-    from paint.experiments.report import shares
 
     read = read_recipes(
         list(map(str, recipes)),
@@ -585,8 +603,56 @@ def compare(
         stored=str(stored),
         controls=controls,
     )
-    results = comparison.compare(read, Path(output_dir), seeds=seeds, **settings)
-    return _frame([asdict(result) | {"avg_at_k": shares([result]).mean()} for result in results])
+    return _results(comparison.compare(read, Path(output_dir), seeds=seeds, **settings))
+
+
+def ablate(
+    table: str,
+    recipe: str | Path | Config = "paint",
+    *,
+    model: str | Path | Mapping[str, Any] | None = None,
+    data: str | Path | Mapping[str, Any] | Rows = None,
+    output_dir: str | Path | None = None,
+    seeds: Sequence[int] = range(3),
+    benchmark: str | Path | None = None,
+    problems: int | None = None,
+    samples: int = 12,
+    every_checkpoint: bool = False,
+    **sections: Mapping[str, Any],
+) -> "pd.DataFrame":
+    """Train and evaluate the rows of an ablation table, as `paint ablate` does.
+
+    Args:
+        table: mask-ratio, mask-placement, interpolation, controls, or another of the command's.
+        recipe, model, data, sections: as in ``train``; the table replaces what it varies.
+        output_dir: folder of runs and results, by default runs/ablate-RECIPE; an interrupted call
+            goes on there.
+        seeds: seed of each training, and of its evaluation.
+        benchmark, problems, samples, every_checkpoint: as the command's.
+
+    Returns:
+        One row per setting, seed and evaluated checkpoint, as in results.jsonl, with avg_at_k.
+
+    Raises:
+        PaintError: the message has the cause and a hint.
+    """
+    path, config = _recipe(recipe)
+    folder = Path(output_dir) if output_dir is not None else Path("runs") / f"ablate-{path.stem}"
+    config = _configured(config, folder, model, data, sections)
+
+    from paint.experiments import ablations
+
+    results = ablations.ablate(
+        table,
+        config,
+        folder,
+        seeds=seeds,
+        benchmark=str(benchmark) if benchmark is not None else None,
+        problems=problems,
+        samples=samples,
+        every_checkpoint=every_checkpoint,
+    )
+    return _results(results)
 
 
 def show(
@@ -809,6 +875,13 @@ def _plain(value: Any, field_name: str, row: int) -> Any:
             f"numbers, lists or dicts"
         ) from None
     return value
+
+
+def _results(results: Sequence["Result"]) -> "pd.DataFrame":
+    """The results of an experiment as rows, each with its accuracy."""
+    from paint.experiments.report import shares
+
+    return _frame([asdict(result) | {"avg_at_k": shares([result]).mean()} for result in results])
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from paint.cli import main
-from paint.cli.evaluate import evaluation_of
 from paint.cli.main import parse
 from paint.config.run_folder import read_metrics, read_run
 from paint.config.schema import EvaluationConfig
 from paint.core.display import format_duration
 from paint.evaluation import run as evaluation_run
+from paint.evaluation.defaults import evaluation_of
 from runs import changed
 
 

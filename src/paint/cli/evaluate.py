@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
 from paint.cli.options import ONE_PROCESS, GpuOptions, agrees
-from paint.config.run_folder import read_run, run_of
 from paint.config.schema import Config, ConfigError, EvaluationConfig, ModelConfig
-from paint.demo.files import NAME
+from paint.evaluation.defaults import defaults_of
 from paint.training.launcher import on_gpus
 
 
@@ -37,8 +35,7 @@ class Evaluate:
     @classmethod
     def defaults(cls, words: Sequence[str]) -> "Evaluate | None":
         """The defaults where the first word is a run or a checkpoint of one; else None."""
-        run = run_of(Path(words[0])) if words else None
-        return cls((), evaluation_of(read_run(run))) if run is not None else None
+        return cls((), defaults_of(words[0])) if words else None
 
     def run(self) -> int:
         """Evaluate, and print the tables."""
@@ -65,35 +62,3 @@ class Evaluate:
                 "nothing was generated; fewer targets, --samples, --limit and "
                 "--rollout.max-new-tokens make it shorter, --rollout.engine vllm faster"
             )
-
-
-def evaluation_of(config: Config) -> EvaluationConfig:
-    """Settings that fit a run: its grader, and problems of its validation or the demo."""
-    default, validation = EvaluationConfig(), config.validation
-    grading = config.grading
-    if grading.grader != "none":
-        default = replace(default, grader=grading.grader, deadline=grading.deadline)
-    if validation.path:
-        return replace(
-            default,
-            benchmarks=(validation.path,),
-            samples=validation.samples,
-            thinking=validation.thinking,
-            limit=validation.limit,
-            rollout=replace(
-                default.rollout,
-                temperature=validation.temperature,
-                top_p=validation.top_p,
-                top_k=validation.top_k,
-                max_new_tokens=validation.max_new_tokens,
-            ),
-        )
-    if NAME in (config.model.path, config.data.path):
-        top_p, longest = config.rollout.top_p, config.rollout.max_new_tokens
-        return replace(
-            default,
-            benchmarks=(NAME,),
-            thinking=config.model.student_thinking,
-            rollout=replace(default.rollout, top_p=top_p, max_new_tokens=longest),
-        )
-    return default

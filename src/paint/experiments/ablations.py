@@ -12,6 +12,7 @@ from typing import Any
 
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
+from paint.core.errors import format_value
 from paint.experiments.eval_protocols import protocol_for
 from paint.experiments.report import Report, Result, publish
 from paint.experiments.runner import ExperimentRun, run_experiment
@@ -185,7 +186,14 @@ def ablate(
         problems: number of its problems, from the first; None for all.
         samples: k, the samples of each problem.
         every_checkpoint: evaluate all checkpoints of each run instead of the last one only.
+
+    Raises:
+        ConfigError: there is no such table, or the recipe has no solution to mask.
     """
+    if table not in ABLATION_TABLES:
+        raise ConfigError(
+            f"table must be one of {', '.join(ABLATION_TABLES)}, got {format_value(table)}"
+        )
     grid, display = ABLATION_TABLES[table], Display()
     if not config.algorithm.needs_context or config.context.source != ("solution",):
         raise ConfigError(
