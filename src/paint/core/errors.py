@@ -112,8 +112,10 @@ def reason(error: BaseException) -> str:
 
 
 def crash_report(error: Exception, command: Sequence[str]) -> str:
-    """Store the traceback of an unexpected exception, with the command and versions and without
-    secrets, in a new temporary file; return the message for the user."""
+    """Store the traceback of an unexpected exception, and return the message for the user.
+
+    A new temporary file has the command, the versions and the traceback, without secrets.
+    """
     message = f"{reason(error)} ({type(error).__name__}, which paint did not expect)"
     libraries = ("torch", "transformers", "peft", "accelerate", "tokenizers", "pyarrow")
     lines = [

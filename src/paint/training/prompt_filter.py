@@ -19,8 +19,7 @@ from paint.training.rollouts import Rollout
 def filter_problems(
     policy: Policy, config: Config, candidates: ValidRows, display: Display
 ) -> list[Problem]:
-    """The problems whose prompts fit; others, and text that the chat format takes for control, are
-    errors or, with data.on_bad_row skip, counted and reported."""
+    """The problems whose prompts fit; data.on_bad_row refuses or counts the others."""
     algorithm, data, teacher = config.algorithm, config.data, config.teacher
     reserved = config.rollout.max_new_tokens if algorithm.needs_rollouts else 0
     positions = getattr(policy.model.config, "max_position_embeddings", None)
@@ -56,12 +55,8 @@ def filter_problems(
             rationale = "" if teacher.reason_first else None
             # The paper's wording of a complete solution is the shorter one.
             longest = max(
-                len(
-                    policy.teacher_prompt(
-                        problem, context, complete=is_complete, rationale=rationale
-                    )
-                )
-                for is_complete in {False, bool(policy.prompts.teacher_complete)}
+                len(policy.teacher_prompt(problem, context, complete=shown, rationale=rationale))
+                for shown in {False, bool(policy.prompts.teacher_complete)}
             )
             return longest + (teacher.rationale_tokens if teacher.reason_first else 0)
 

@@ -105,8 +105,7 @@ class VllmEngine(RemoteEngine):
 
     @classmethod
     def from_setup(cls, setup: EngineSetup) -> "VllmEngine":
-        """An engine on the servers at ``rollout.urls``; without any, on servers that it starts:
-        one, or one for each of ``rollout.server_gpus``."""
+        """An engine on the servers at ``rollout.urls``, or on servers of its own."""
         options = setup.rollout
         folder = adapters = adapter_folder(setup.folder, options.adapter_folder)
         servers = [VllmServer(url, timeout=options.timeout) for url in options.urls]
