@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from paint.config.schema import Config
+from paint.config.schema import Config, ContextConfig
 from paint.core.display import Display
-from paint.data.problems import DataError, read_problems
+from paint.data.contexts import Contexts
+from paint.data.problems import DataError, Problem, read_problems
 from paint.models.policy import load_policy
-from paint.training.prompt_filter import filter_problems
+from paint.training.prompt_filter import filter_problems, note_unmasked
 from paint.training.trainer import train
 from runs import changed, stored, write_problems
 
@@ -101,3 +102,13 @@ def test_prompt_filter_skipped_rows_are_counted_and_never_shown(
     assert {row["problem_id"] for row in rollouts} == {"1", "2", "3", "4"}
     assert {(row["overlap"], row["mask_ratio"]) for row in rollouts} == {(0.0, 0.0)}
     assert all(row["context"].endswith(", as one sees.") for row in rollouts)
+
+
+def test_note_unmasked_of_text_that_is_never_masked_names_no_anchors(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    problems = [Problem("q", "It is.", "", "p")]
+    shared = ContextConfig(source=("text",), text="Be brief.")
+    for options, expected in ((shared, False), (ContextConfig(), True)):
+        note_unmasked(Contexts(options, problems), problems, Display())
+        assert ("no anchors" in capsys.readouterr().out) == expected

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
-from paint.data.contexts import Contexts
+from paint.data.contexts import IN_FULL, Contexts
 from paint.data.problems import DataError, Problem, ValidRows
 from paint.models.policy import Policy
 from paint.models.special_tokens import REASON, special_text_finder
@@ -112,7 +112,8 @@ def note_unmasked(contexts: Contexts, problems: Sequence[Problem], display: Disp
     """Name the contexts that the teacher reads in full."""
     if shared := [source for source in contexts.options.source if source in ("text", "file")]:
         display.note(f"the context of {' and '.join(shared)} is shown in full to every problem")
-    if contexts.options.alignment == "anchors":
+    masked = [source for source in contexts.options.source if source not in IN_FULL]
+    if masked and contexts.options.alignment == "anchors":
         texts = (
             contexts.aligned(problem, contexts.of_own_row(problem))
             for problem in display.track("contexts searched for anchors", problems)
