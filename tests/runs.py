@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
-from paint.config.run_folder import latest_checkpoint, read_metrics, step_of
+from paint.config.run_folder import latest_checkpoint, read_metrics, read_run, step_of
 from paint.config.schema import Config
 from paint.core.storage import read_jsonl
 from paint.data.problems import Problem
@@ -24,7 +24,7 @@ from paint.evaluation.store import Sample, prompt_digest
 from paint.inference.engine import Sampling
 from paint.models.policy import Policy
 from paint.training.trainer import train
-from processes import train_command
+from processes import in_two_processes, train_command
 
 Sections = Mapping[str, Mapping[str, Any]]
 
@@ -104,7 +104,7 @@ def wait_for(
 
 
 def kill_and_resume(config: Config, folder: Path, when: Callable[[], Any]) -> None:
-    """Train in a process, end it with SIGKILL once something is true, and go on in another."""
+    """Train in a process, end it with SIGKILL once something is true, and go on in this one."""
     environment = os.environ | {
         "OMP_NUM_THREADS": str(torch.get_num_threads())
     }  # another number rounds differently
@@ -119,13 +119,41 @@ def kill_and_resume(config: Config, folder: Path, when: Callable[[], Any]) -> No
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert len(read_metrics(folder)) < config.train.steps
-    subprocess.run(resume_command(folder), check=True, capture_output=True, env=environment)
+    train(read_run(folder), folder, resume=True)
 
 
 def train_in_parts(config: Config, folder: Path, first: int) -> None:
     """Train the first steps, load all anew, and train the others: what a kill leads to, too."""
     train(replace(config, train=replace(config.train, steps=first)), folder)
     train(config, folder, resume=True)
+
+
+# A run ends the process group; here only the last one does.
+IN_TURN = """
+import sys
+from pathlib import Path
+from accelerate import Accelerator
+from paint.config.recipe import read_recipe
+from paint.training.trainer import train
+end, Accelerator.end_training = Accelerator.end_training, lambda _: None
+*others, last = map(Path, sys.argv[1:])
+for recipe in others:
+    train(read_recipe(recipe), recipe.with_suffix(""))
+Accelerator.end_training = end
+train(read_recipe(last), last.with_suffix(""))
+"""
+
+
+def train_by_two_ranks(configs: Mapping[str, Config], home: Path) -> str:
+    """A run of each config in a folder of its name, by the same two processes; what they said."""
+    (home / "script.py").write_text(IN_TURN)
+    # The recipe is the fifth word.
+    recipes = [train_command(config, home / name)[4] for name, config in configs.items()]
+    line = in_two_processes([sys.executable, str(home / "script.py"), *recipes])
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    result = subprocess.run(line, capture_output=True, text=True, env=env)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 def assert_same_history(one: Path, other: Path) -> None:

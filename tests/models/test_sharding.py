@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,9 +22,10 @@ from conftest import DEMO, move
 from paint.config import schema as cfg
 from paint.config.recipe import require_trainable
 from paint.config.run_folder import read_metrics
-from paint.config.schema import Config, ConfigError
+from paint.config.schema import ConfigError
 from paint.core.display import Display
 from paint.data.problems import Problem
+from paint.demo.files import MODEL
 from paint.inference.adapter_sync_check import check_adapter_sync
 from paint.inference.engine import Engine, RemoteEngine, Sampling
 from paint.inference.factory import EngineSetup, open_engine
@@ -34,7 +36,15 @@ from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.sharding import ShardError, gather_parameters, is_sharded, passes_missing, shard
 from paint.models.weights import save_trained, weights_digest
 from processes import in_two_processes, train_command
-from runs import Sections, adapter, assert_same, assert_same_history, changed, wait_for
+from runs import (
+    Sections,
+    adapter,
+    assert_same,
+    assert_same_history,
+    changed,
+    train_by_two_ranks,
+    wait_for,
+)
 
 PROMPTS, COMPLETIONS = [[5, 20, 31, 7], [9, 9, 12]], [[50, 60, 70], [80]]
 
@@ -176,10 +186,6 @@ def test_shard_weights_needing_conversion_are_refused(monkeypatch: pytest.Monkey
         load_policy(replace(DEMO, shard=True, dtype="bfloat16"), seed=0)
 
 
-def in_two(config: Config, folder: Path) -> list[str]:
-    return in_two_processes(train_command(config, folder))
-
-
 def started(command: list[str]) -> subprocess.Popen[str]:
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     pipe = subprocess.PIPE
@@ -203,43 +209,42 @@ def assert_same_run(one: Path, other: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two ranks that share the layers."""
-    folder = tmp_path_factory.mktemp("ranks") / "shared"
-    finish(in_two(changed("demo-paint", SMALL), folder))
-    return folder
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of two ranks that share the layers, or have them whole, of two models."""
+    home = tmp_path_factory.mktemp("ranks")
+    models: dict[str, dict[str, Any]] = {
+        "": {},
+        "untied-": {"path": str(untied(home / "model")), "gradient_checkpointing": True},
+    }
+    configs = {
+        f"{kind}{name}": changed("demo-paint", SMALL, {"model": model | {"shard": is_shared}})
+        for kind, model in models.items()
+        for name, is_shared in (("shared", True), ("whole", False))
+    }
+    train_by_two_ranks(configs, home)
+    return home
 
 
 @pytest.mark.slow
-def test_shard_two_ranks_train_bitwise_equal(tmp_path: Path, shared: Path) -> None:
-    finish(in_two(changed("demo-paint", SMALL, {"model": {"shard": False}}), tmp_path / "whole"))
-    assert_same_run(shared, tmp_path / "whole")
+@pytest.mark.parametrize("kind", ["", "untied-"])
+def test_shard_two_ranks_train_bitwise_equal(runs: Path, kind: str) -> None:
+    assert_same_run(runs / f"{kind}shared", runs / f"{kind}whole")
 
 
-@pytest.mark.slow
-def test_shard_untied_head_with_checkpointing_trains_bitwise_equal(
-    tmp_path: Path, demo_copy: Path
-) -> None:
-    untie(demo_copy)
-    model = {"path": str(demo_copy), "gradient_checkpointing": True}
-    for name, is_shared in (("shared", True), ("whole", False)):
-        config = changed("demo-paint", SMALL, {"model": model | {"shard": is_shared}})
-        finish(in_two(config, tmp_path / name))
-    assert_same_run(tmp_path / "shared", tmp_path / "whole")
-
-
-def untie(folder: Path) -> None:
-    """Give the model in a folder a head of its own."""
+def untied(folder: Path) -> Path:
+    """The demo's model with a head of its own."""
+    shutil.copytree(MODEL, folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
     model.config.tie_word_embeddings = False
     model.lm_head.weight = nn.Parameter(1.05 * model.lm_head.weight.detach())
     model.save_pretrained(folder)
+    return folder
 
 
 @pytest.mark.slow
-def test_shard_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path, shared: Path) -> None:
+def test_shard_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path, runs: Path) -> None:
     killed = tmp_path / "killed"
-    process = started(in_two(changed("demo-paint", SMALL), killed))
+    process = started(in_two_processes(train_command(changed("demo-paint", SMALL), killed)))
     wait_for(lambda: (killed / "checkpoints" / "step-000001").exists(), process)
     launcher = psutil.Process(process.pid)
     for each in [launcher, *launcher.children(recursive=True)]:
@@ -248,7 +253,7 @@ def test_shard_run_killed_and_resumed_is_bitwise_equal(tmp_path: Path, shared: P
     assert len(read_metrics(killed)) < 3
 
     finish(in_two_processes([sys.executable, "-m", "paint.cli", "resume", str(killed)]))
-    assert_same_run(shared, killed)
+    assert_same_run(runs / "shared", killed)
 
 
 @pytest.mark.slow
