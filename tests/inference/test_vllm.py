@@ -1,7 +1,6 @@
 """Training through a real vLLM 0.32.0 server on the CPU: the same policy, whatever is killed.
 
-One server is shared by all tests but one; where a server of somebody else must die, what dies is an
-address of the shared one.
+One server is shared by all tests but those of the server that a run owns.
 """
 
 import dataclasses
@@ -9,10 +8,8 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -24,8 +21,9 @@ import pytest
 import torch
 
 from conftest import DEMO, move
+from paint.cli import main
 from paint.config.recipe import find_recipe, from_table, read_recipe, to_table
-from paint.config.run_folder import latest_checkpoint, read_metrics
+from paint.config.run_folder import read_metrics
 from paint.config.schema import Config
 from paint.core.display import Display
 from paint.data.problems import Problem
@@ -37,9 +35,10 @@ from paint.inference.vllm.client import VllmServer
 from paint.inference.vllm.engine import VllmEngine
 from paint.models.policy import Policy, load_policy
 from paint.models.weights import save_trained
-from processes import alive, in_two_processes, train_command, until
+from paint.training.trainer import train
+from processes import alive, train_command, until
 from real_vllm import LEAN, SERVER, SMALL, needs_vllm, serving
-from runs import adapter, assert_same, kill_and_resume, stored
+from runs import adapter, assert_same, kill_and_resume, rows_of, stored
 
 SAMPLING = Sampling(temperature=1.1, top_p=0.95, top_k=20, max_new_tokens=60)
 GREEDY = dataclasses.replace(SAMPLING, temperature=0.0)
@@ -54,53 +53,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     flags = ["--enable-lora", "--max-lora-rank", "8", "--max-loras", "3"]
     with serving(MODEL, flags, tmp_path_factory.mktemp("server") / "log") as url:
         yield url
-
-
-class Address:
-    """Another address of a server, which can die: connections are cut, and new ones refused."""
-
-    def __init__(self, url: str) -> None:
-        self.server = ("127.0.0.1", int(url.rpartition(":")[2]))
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
-        self.sockets = [self.listener]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self) -> None:
-        with suppress(OSError):  # the listener is closed
-            while True:
-                client, _ = self.listener.accept()
-                server = socket.create_connection(self.server)
-                self.sockets += [client, server]
-                for pair in ((client, server), (server, client)):
-                    threading.Thread(target=self.forward, args=pair, daemon=True).start()
-
-    def forward(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):  # either side is closed
-            while content := source.recv(65536):
-                target.sendall(content)
-        with suppress(OSError):
-            target.shutdown(socket.SHUT_RDWR)
-
-    def die(self) -> None:
-        for each in self.sockets:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
-            each.close()
-
-
-@pytest.fixture
-def address(url: str) -> Iterator[Callable[[], Address]]:
-    """Makes addresses of the shared server."""
-    made: list[Address] = []
-
-    def make() -> Address:
-        made.append(Address(url))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.die()
 
 
 @pytest.fixture
@@ -248,13 +200,6 @@ def of_server(folder: Path) -> list[int]:
     return [pid for group in of_port for pid in groups[group]]
 
 
-def finish(line: list[str], **environment: str) -> None:
-    """Run a command that succeeds."""
-    whole = os.environ | SMALL | environment
-    result = subprocess.run(line, capture_output=True, text=True, env=whole)
-    assert result.returncode == 0, result.stdout + result.stderr
-
-
 def require_no_adapters(url: str) -> None:
     models = httpx2.get(f"{url}/v1/models").json()["data"]
     assert not [model["id"] for model in models if "paint-" in model["id"]]
@@ -269,16 +214,16 @@ def test_train_demo_with_owned_server_killed_midway_completes(popen: Popen, tmp_
     until(lambda: process.poll() is not None or len(read_metrics(folder)) >= 4, 240)
     assert process.poll() is None, process.communicate()
     served = of_server(folder)
-    [main] = [
+    [server] = [
         pid
         for pid in served
         if "api_server" in (line := command_line(pid)) and "watchdog" not in line
     ]
-    words = command_line(main).split()
+    words = command_line(server).split()
     url = f"http://127.0.0.1:{words[words.index('--port') + 1]}"
     stranger = {"lora_name": "mine", "lora_path": str(tmp_path)}
     assert httpx2.post(f"{url}/v1/load_lora_adapter", json=stranger).status_code == 401
-    os.kill(main, signal.SIGKILL)
+    os.kill(server, signal.SIGKILL)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert "engine: a changed adapter moved its log-probs by" in output
@@ -314,63 +259,13 @@ def test_owned_server_ends_with_trainer_on_any_signal(
     assert process.returncode == (130 if number == signal.SIGINT else -number), output
 
 
-def test_train_survives_foreign_servers_killed_and_resumes_at_new_address(
-    popen: Popen, url: str, address: Callable[[], Address], tmp_path: Path
-) -> None:
-    """The only server dies: the run ends with a checkpoint. One of two dies: no step is cut."""
-    folder, only, third = tmp_path / "run", address(), address()
-    config = recipe(urls=[only.url], server_timeout=3.0)
-    train = dataclasses.replace(config.train, steps=12, checkpoint_every=100)
-    config = dataclasses.replace(config, train=train)
-    process = popen(train_command(config, folder))
-    until(lambda: process.poll() is not None or len(read_metrics(folder)) >= 2, 120)
-    assert process.poll() is None, process.communicate()
-
-    only.die()
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 2, output
-    done = len(read_metrics(folder))
-    assert "every engine gave no answer for" in output
-    assert "paint resume" in output
-    checkpoint = latest_checkpoint(folder)
-    assert checkpoint is not None
-    assert checkpoint.name == f"step-{done:06d}"
-
-    resume = [sys.executable, "-m", "paint.cli", "resume", str(folder), "--urls", url, third.url]
-    process = popen(resume)
-    until(lambda: process.poll() is not None or len(read_metrics(folder)) >= done + 2, 120)
-    assert process.poll() is None, process.communicate()
-    third.die()
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, output
-    assert f"{third.url} is left out" in output
-    assert "1 of 2 servers go on" in output
-    assert [len(stored(folder, step)) for step in range(1, 13)] == [32] * 12
-    assert max(row["logprob_mismatch_mean"] for row in read_metrics(folder)) < 1e-4
-
-
-def test_train_two_processes_through_server_matches_one(url: str, tmp_path: Path) -> None:
-    config = recipe(urls=[url])
-    config = dataclasses.replace(
-        config, train=dataclasses.replace(config.train, steps=2, batch_size=8)
-    )
-    line = in_two_processes(train_command(config, tmp_path / "two"))
-    finish(line, MASTER_PORT="29517")
-    finish(train_command(config, tmp_path / "one"))
-    one, two = (read_metrics(tmp_path / name) for name in ("one", "two"))
-    assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], rel=1e-4)
-    ids = [[row["completion_ids"] for row in stored(tmp_path / n, 2)] for n in ("one", "two")]
-    assert ids[0] == ids[1]
-    require_no_adapters(url)
-
-
 def test_train_off_policy_killed_and_resumed_is_bitwise_equal(url: str, tmp_path: Path) -> None:
     """Several adapters on one server at once; a checkpoint keeps those that are behind."""
     config = recipe(urls=[url], off_policy_steps=2)
-    train = dataclasses.replace(config.train, steps=5, batch_size=8, checkpoint_every=2)
-    config = dataclasses.replace(config, train=train)
+    steps = dataclasses.replace(config.train, steps=5, batch_size=8, checkpoint_every=2)
+    config = dataclasses.replace(config, train=steps)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    finish(train_command(config, whole))
+    train(config, whole)
     kill_and_resume(config, killed, lambda: len(read_metrics(killed)) >= 3)
 
     assert_same(adapter(whole), adapter(killed))
@@ -383,50 +278,21 @@ def test_train_off_policy_killed_and_resumed_is_bitwise_equal(url: str, tmp_path
     require_no_adapters(url)
 
 
-def test_rank0_failure_ends_all_ranks_with_message(tmp_path: Path) -> None:
-    line = in_two_processes(train_command(recipe(server="no-such-vllm serve"), tmp_path / "run"))
-    environment = os.environ | SMALL | {"MASTER_PORT": "29518"}
-    result = subprocess.run(line, capture_output=True, text=True, env=environment, timeout=120)
-    assert result.returncode != 0
-    assert "no-such-vllm cannot be started" in result.stderr
-
-
-def test_eval_through_server_killed_and_resumed_gives_same_metrics(
-    popen: Popen, url: str, trained: Policy, tmp_path: Path
+def test_eval_through_server_gives_accuracy_of_local_engine(
+    url: str, trained: Policy, tmp_path: Path
 ) -> None:
     save_trained(trained, tmp_path / "mine")
-
-    def command(folder: str, *more: str) -> list[str]:
+    served = f"--rollout.engine vllm --rollout.urls {url} --rollout.batch-size 8"
+    figures = {}
+    for folder, more in (("served", served), ("local", "")):
         flags = f"--folder {tmp_path / folder} --benchmarks demo --limit 10 --no-thinking"
-        flags += f" --dtype float32 --rollout.max-new-tokens 96 {' '.join(more)}"
-        line = ["eval", "demo", str(tmp_path / "mine"), *flags.split()]
-        return [sys.executable, "-m", "paint.cli", *line]
-
-    def samples(folder: str, policy: str) -> list[dict[str, Any]]:
-        path = tmp_path / folder / "demo" / policy / "demo" / "completions.jsonl"
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
-        return sorted(rows, key=lambda row: (row["problem"], row["sample"]))
-
-    served = ["--rollout.engine", "vllm", "--rollout.urls", url, "--rollout.batch-size", "8"]
-    stored = tmp_path / "killed/demo/mine/demo/completions.jsonl"
-    process = popen(command("killed", *served))
-    until(lambda: stored.exists() and stored.read_bytes().count(b"\n") > 20, 300)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert 20 < stored.read_bytes().count(b"\n") < 120
-    for line in (command("killed", *served), command("whole", *served), command("local")):
-        finish(line)
-    killed, whole, local = (
-        json.loads((tmp_path / n / "demo/summary.json").read_text())
-        for n in ("killed", "whole", "local")
-    )
-    assert killed == whole
-    assert samples("killed", "mine") == samples("whole", "mine")
-    assert {row["source"] for row in samples("whole", "base")} == {url}
+        flags += f" --dtype float32 --rollout.max-new-tokens 96 {more}"
+        assert main(["eval", "demo", str(tmp_path / "mine"), *flags.split()]) == 0
+        summary = json.loads((tmp_path / folder / "demo/summary.json").read_text())
+        figures[folder] = summary["figures"]
+    rows = rows_of(tmp_path / "served/demo/base/demo/completions.jsonl")
+    assert {row["source"] for row in rows} == {url}
     # The engines draw from one distribution with different random numbers: only noise differs.
     for policy in ("base", "mine"):
-        one, other = (s["figures"][policy]["demo"]["avg_at_k"]["mean"] for s in (whole, local))
+        one, other = (figures[name][policy]["demo"]["avg_at_k"]["mean"] for name in figures)
         assert one == pytest.approx(other, abs=0.12), policy
-    before = (tmp_path / "whole/demo/summary.json").read_text()
-    finish([sys.executable, "-m", "paint.cli", "grade", str(tmp_path / "whole/demo")])
-    assert (tmp_path / "whole/demo/summary.json").read_text() == before
