@@ -69,16 +69,6 @@ def test_help_cheap_examples_run_in_sequence(
     assert Path("advice/demo-paint/summary.json").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("verb", ["demo", "compare", "ablate"])
-def test_help_experiment_examples_run(
-    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(example_of(verb, capsys)) == 0
-    assert list(tmp_path.glob("runs/*/results.jsonl"))
-
-
 def test_help_shows_defaults_of_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     def default_of(verb: str, flag: str) -> str:
         text = " ".join(help_of(verb, capsys).replace("│", " ").split())

@@ -167,7 +167,7 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_train_closed_stdout_continues(tmp_path: Path) -> None:
-    for number, listener in enumerate(("| true", "| head -1", ">&-")):
+    for number, listener in enumerate(("| head -1", ">&-")):
         folder = tmp_path / str(number)
         result = shell(f"paint {' '.join(TRAIN)} {folder} {listener}")
         assert result.returncode == 0, result.stderr
@@ -178,7 +178,7 @@ def test_train_closed_stdout_continues(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_main_closed_stdout_ends_silently() -> None:
-    for line in ("--help", "train demo-paint --help", "data validate demo --model.path demo"):
+    for line in ("train demo-paint --help", "data validate demo --model.path demo"):
         result = shell(f"paint {line} | true")
         assert (result.returncode in (0, 141), result.stderr) == (True, ""), line
 
@@ -199,11 +199,11 @@ def test_main_prints_unicode_in_every_locale(tmp_path: Path) -> None:
         result = shell(f"paint {line}", **locale)
         assert result.returncode == 0, result.stderr
         assert "1+2" in result.stdout
-        result = shell(f"paint advise '{tmp_path}/é.toml'", **locale)
-        assert result.returncode == 2
-        assert "model.path is not set" in result.stderr
-        result = shell("paint --help", **locale)
-        assert result.returncode == 0, result.stderr
+    result = shell(f"paint advise '{tmp_path}/é.toml'", **locales[1])
+    assert result.returncode == 2
+    assert "model.path is not set" in result.stderr
+    result = shell("paint --help", **locales[1])
+    assert result.returncode == 0, result.stderr
 
 
 def test_cli_interrupted_before_main_prints_nothing(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_cli_interrupted_before_main_prints_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.3, 0.8, 1.5, 2.5])
+@pytest.mark.parametrize("seconds", [0.3, 1.5])
 def test_main_interrupted_during_import_prints_no_traceback(seconds: float, tmp_path: Path) -> None:
     error = tmp_path / "stderr"
     line = ["paint.cli", "data", "validate", "demo", "--model.path", "nowhere"]

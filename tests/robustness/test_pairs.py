@@ -20,7 +20,7 @@ from processes import in_two_processes
 
 pytestmark = pytest.mark.slow
 
-NAMES = ("resume", "eval", "grade", "show", "demo", "advise", "data openthoughts")
+NAMES = ("eval", "grade", "demo", "advise", "data openthoughts")
 PAIRS = [
     Verb("train", [], TRAIN, lambda at: run_figures(at, 2), []),
     *(verb for verb in VERBS if verb.name in NAMES),
@@ -58,7 +58,7 @@ def test_concurrent_processes_give_result_of_one(world: Path, tmp_path: Path, ve
     assert verb.figures(at) == expected
 
     # What both left can be gone on with.
-    if verb.name not in ("train", "resume"):
+    if verb.name != "train":
         status, said = run_paint(verb.command, world, at)
         assert (status, verb.figures(at)) == (0, expected), said
 

@@ -16,9 +16,10 @@ from paint.config.schema import Config
 from paint.inference.vllm.process import free_port
 from paint.training import run_log
 from processes import in_two_processes, train_command
-from runs import adapter, assert_same, changed, resume_command, wait_for
+from runs import changed, resume_command, wait_for
 
 SMALL: dict[str, dict[str, Any]] = {
+    "data": {"limit": 100},
     "model": {"lora_rank": 4, "lora_alpha": 8},
     "rollout": {"max_new_tokens": 20},
     "train": {"steps": 3, "batch_size": 4, "micro_batch_size": 2, "checkpoint_every": 100},
@@ -79,19 +80,6 @@ def assert_kept(folder: Path, steps: int) -> None:
     assert checkpoint.name == f"step-{steps:06d}"
 
 
-@pytest.mark.slow
-def test_ranks_stop_signal_is_reported_once_and_keeps_step(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    process = launched(train_command(small(steps=500), folder))
-    wait_for(lambda: len(read_metrics(folder)) >= 1, process, 300)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 128 + signal.SIGINT, output
-    assert output.count("stopped by SIGINT, all is saved; resume with `paint resume") == 1
-    assert "Traceback" not in output
-    assert_kept(folder, len(read_metrics(folder)))
-
-
 def kill_the_second(process: subprocess.Popen[str], folder: Path, steps: int) -> None:
     """Kill rank 1 of a launched run once its folder has the metrics of so many steps."""
     wait_for(lambda: len(read_metrics(folder)) >= steps, process, 300)
@@ -100,10 +88,8 @@ def kill_the_second(process: subprocess.Popen[str], folder: Path, steps: int) ->
 
 
 @pytest.mark.slow
-def test_ranks_one_killed_ends_all_and_resume_gives_same_adapter(
-    tmp_path: Path,
-) -> None:
-    folder, whole = tmp_path / "run", tmp_path / "whole"
+def test_ranks_one_killed_ends_all_and_restarted_ones_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
     process = launched(train_command(small(steps=12, checkpoint_every=2), folder))
     kill_the_second(process, folder, steps=3)
     output, _ = process.communicate(timeout=300)
@@ -119,11 +105,7 @@ def test_ranks_one_killed_ends_all_and_resume_gives_same_adapter(
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert output.count("resuming after step") == 2, output
-
-    process = launched(train_command(small(steps=12, checkpoint_every=2), whole))
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    assert_same(adapter(folder, step=12), adapter(whole, step=12))
+    assert_kept(folder, 12)
 
 
 @pytest.mark.slow
