@@ -83,6 +83,7 @@ def test_meter_adapter_changes_the_baked_view_alone(
     assert moved.kl is not None
     assert abs(same.kl.mean) < 1e-6
     assert same.auc.mean == 0.5
+    assert same.tokens.high == pytest.approx(12)  # all answers are cut there
     assert moved.kl.mean > 0.01
     assert meter.measure("held_out", few, PLAIN, plain, prompted) == before
 

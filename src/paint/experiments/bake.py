@@ -127,7 +127,7 @@ class Meter:
             bootstrap([self._follow_rates(problems, own)], bounds=SHARE) if is_graded else None,
             bootstrap([np.array(kls)], bounds=(0, math.inf)) if kls else None,
             bootstrap([np.array(areas)], bounds=SHARE) if areas else None,
-            bootstrap([lengths], bounds=(0, math.inf)),
+            bootstrap([lengths], bounds=(0, self.config.rollout.max_new_tokens)),
         )
 
     def _score(
