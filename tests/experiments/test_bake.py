@@ -129,6 +129,7 @@ def test_bake_measures_each_segment_and_continues_to_same_figures(
         samples=2,
     )
     assert again.summary["held_out"] == summary["held_out"]
+    assert again.summary["steps"] == summary["steps"]
     table = again.table.set_index(["view", "metric"])
     assert table.loc[(BAKED, "kl"), "mean"] == summary["held_out"][BAKED]["kl"]["mean"]
     assert again.run.checkpoints[-1].name == "step-000002"

@@ -30,7 +30,7 @@ from paint.config.schema import Config, ConfigError, EvaluationConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
 from paint.core.errors import wrap_errors
-from paint.core.storage import write_atomic
+from paint.core.storage import read_json, write_atomic
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, batch_indices, item_of, read_problems
 from paint.evaluation.generate import deployment_prompts, load_eval_policy
@@ -232,7 +232,8 @@ def bake(
             f"more questions (--held-out) or samples, or train all the same with --force"
         )
 
-    steps = []
+    summary = folder / "summary.json"
+    steps = read_json(summary, "bake again")["steps"] if summary.exists() else []
     while True:
         is_begun = (run / "run.json").exists()
         checkpoint = latest_checkpoint(run) if is_begun else None
@@ -245,13 +246,19 @@ def bake(
                     figures[group][BAKED] = meter.measure(group, problems, BAKED, own, others)
             baked = figures["held_out"][BAKED]
             display.note(f"baked, step {done}: {baked}")
+            steps = [row for row in steps if row["step"] < done]
             steps.append({"step": done} | baked.table)
+            sheets = _write(folder, figures, steps)
             if done >= config.train.steps or not baked.is_told_apart:
                 break
         stop = StopAtCheckpoints(config.train.checkpoint_every)
         train(config, run, resume=is_begun, display=display, callbacks=[stop])
 
-    _report(folder, figures, steps, display)
+    print_sheets(display.console, sheets)
+    display.note(
+        f"written to {folder}: summary.json, summary.md; `paint export {run} --to FOLDER` writes "
+        f"the adapter"
+    )
     if benchmark:
         rollout = replace(EvaluationConfig().rollout, **asdict(sampling_from(config.rollout)))
         evaluation = EvaluationConfig(
@@ -324,13 +331,10 @@ def _differ(a: Interval | None, b: Interval | None) -> bool:
     return a is not None and b is not None and (a.low > b.high or a.high < b.low)
 
 
-def _report(
-    folder: Path,
-    figures: dict[str, dict[str, Figures]],
-    steps: Sequence[dict[str, Any]],
-    display: Display,
-) -> None:
-    """Print the tables, and write summary.json and summary.md."""
+def _write(
+    folder: Path, figures: dict[str, dict[str, Figures]], steps: Sequence[dict[str, Any]]
+) -> list[Sheet]:
+    """Write summary.json, summary.md and what the page shows; return the tables."""
     sheets = [
         Sheet(
             f"{group.replace('_', ' ')} questions, with 95 % intervals",
@@ -352,8 +356,4 @@ def _report(
     charts += [Chart("Follows", follows, "%", "answers that the grader accepts")] * bool(follows)
     write_summary(folder, {"steps": list(steps), **tables}, markdown(sheets))
     write_tables(folder, "bake", sheets, charts)
-    print_sheets(display.console, sheets)
-    display.note(
-        f"written to {folder}: summary.json, summary.md; `paint export {folder / 'run'} --to "
-        f"FOLDER` writes the adapter"
-    )
+    return sheets
