@@ -138,7 +138,8 @@ def warn_template_mismatch(display: Display, policy: Policy) -> None:
         f"{_or_nothing(student)}, the teacher reads {_or_nothing(teacher)} (docs/fidelity.md, D9). "
         f"--objective.skip-tokens 1 leaves the first token after it (first_kl) out of the loss; "
         f"--model.{off[policy.student_thinking]}teacher-thinking gives the teacher the student's "
-        f"template, --model.{off[policy.teacher_thinking]}student-thinking the reverse"
+        f"template, --model.{off[policy.teacher_thinking]}student-thinking the student the "
+        f"teacher's"
     )
 
 
