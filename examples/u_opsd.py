@@ -54,7 +54,6 @@ class UOpsd(paint.Algorithm):
 
 
 if __name__ == "__main__":
-    groups = {"samples_per_problem": 8}
-    method = {"method": UOpsd, "steps": 2}
+    method, groups = {"method": UOpsd, "steps": 2}, {"samples_per_problem": 8}
     run = paint.train("demo-opsd", output_dir="runs/u-opsd", train=method, rollout=groups)
     print(run.metrics[["kl", "gradient_norm"]])
