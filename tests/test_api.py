@@ -16,6 +16,7 @@ from datasets import Dataset
 import paint
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import RunError
+from paint.core.storage import read_json
 from paint.data.readers import DataError
 from paint.demo.files import problems_path
 from paint.experiments.ablations import PLACEMENTS
@@ -239,16 +240,23 @@ def test_evaluate_run_without_benchmark_is_as_the_command_does(
 ) -> None:
     results = paint.evaluate(run, limit=2, samples=1, output_dir=tmp_path)
     assert set(results.samples["benchmark"]) == {"demo"}
-    assert results.samples["tokens"].max() <= run.config.rollout.max_new_tokens
+    asked = read_json(next(results.path.rglob("asked.json")), "")
+    assert asked["max_new_tokens"] == run.config.rollout.max_new_tokens < 1000
+    assert asked["thinking"] == run.config.model.student_thinking
 
 
 def test_evaluation_graded_again_by_function_has_its_rewards(
     run: paint.Run, tmp_path: Path
 ) -> None:
     results = paint.evaluate(run, benchmark=ROWS[:4], samples=1, output_dir=tmp_path)
-    again = results.grade(lambda completion, row: row["answer"] == ROWS[0]["answer"])
+    again = paint.grade(results, grader=lambda completion, row: row["answer"] == ROWS[0]["answer"])
     rewards = again.samples.groupby("policy")["reward"].sum()
     assert list(rewards) == [sum(row["answer"] == ROWS[0]["answer"] for row in ROWS[:4])] * 2
+    assert again.path == results.path
+    apart = paint.grade(
+        *(results.path / policy for policy in rewards.index), output_dir=tmp_path / "apart"
+    )
+    pd.testing.assert_frame_equal(apart.comparisons, results.comparisons)
 
 
 @pytest.mark.slow

@@ -216,20 +216,6 @@ class Evaluation:
                     )
         return _frame(rows)
 
-    def grade(self, grader: Any = "math", *, deadline: float = 5.0) -> "Evaluation":
-        """Grade the stored samples again, without generating, as `paint grade` does.
-
-        Args:
-            grader: math, exact, choice, module:name, or a function.
-            deadline: CPU seconds for a comparison of two answers, or a call of the function.
-        """
-        from paint.core.display import Display
-        from paint.evaluation.grade import summarise_folders
-
-        grading = GradingConfig(_named(grader), deadline)
-        summarise_folders([self.path], self.path, Display(), grading)
-        return self
-
     def show(self, **options: Any) -> "Page":
         """The evaluation's page; options are those of ``show``."""
         return show(self, **options)
@@ -565,6 +551,34 @@ def evaluate(
     from paint.evaluation import run
 
     return Evaluation(run.evaluate(config, [_text(one) for one in targets]))
+
+
+def grade(
+    *targets: Evaluation | Run | str | Path,
+    grader: Any = "math",
+    deadline: float = 5.0,
+    output_dir: str | Path | None = None,
+) -> Evaluation:
+    """Grade stored samples again, without generating, and compare, as `paint grade` does.
+
+    Args:
+        targets: evaluations, parts of them, or runs.
+        grader: math, exact, choice, module:name, or a function.
+        deadline: CPU seconds for a comparison of two answers, or a call of the function.
+        output_dir: folder of the summary; by default the first target's.
+
+    Raises:
+        PaintError: the message has the cause and a hint.
+    """
+    from paint.core.display import Display
+    from paint.evaluation.grade import summarise_folders
+
+    folders = [Path(_text(target)) for target in targets]
+    if not folders:
+        raise ConfigError("nothing to grade; pass an evaluation or a run")
+    out = Path(output_dir) if output_dir is not None else folders[0]
+    summarise_folders(folders, out, Display(), GradingConfig(_named(grader), deadline))
+    return Evaluation(out)
 
 
 def compare(

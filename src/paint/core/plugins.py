@@ -63,7 +63,8 @@ def spec_of(value: Any, name: str = "", module: str = "") -> str:
 def is_importable(spec: str) -> bool:
     """Whether another process finds the object by its name, too.
 
-    Not where it was passed in Python and lives in a script, a notebook or another function.
+    False for an object that was passed in Python and is defined in a script, a notebook or another
+    function.
     """
     module, _, name = spec.partition(":")
     is_there = getattr(sys.modules.get(module), name, None) is _passed.get(spec)

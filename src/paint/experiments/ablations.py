@@ -182,7 +182,7 @@ def ablate(
     Args:
         table: a key of ABLATION_TABLES.
         config: the settings that all rows share; the table replaces those that it varies.
-        benchmark: as for `paint eval`; None: of ``protocol_for``.
+        benchmark: as for `paint eval`; None: chosen by ``protocol_for``.
         problems: number of its problems, from the first; None for all.
         samples: k, the samples of each problem.
         every_checkpoint: evaluate all checkpoints of each run instead of the last one only.

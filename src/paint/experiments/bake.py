@@ -199,7 +199,7 @@ def bake(
         samples: answers to each question.
         unrelated: questions that the rules do not concern, read as data.path; "" is none.
         benchmark: problems as of `paint eval --benchmarks`, for accuracy; "" is none.
-        force: train even if the rules change nothing that is measured, which is an error else.
+        force: train even if the rules change nothing that is measured; without it that is an error.
 
     Returns figures by group of questions (held_out, unrelated) and view.
     """
