@@ -370,6 +370,26 @@ def test_sampled_token_gradient_is_policy_gradient(reduction: Reduction) -> None
     assert teacher.grad is None
 
 
+def test_sampled_token_gradient_in_expectation_is_reverse_kl() -> None:
+    student, teacher = views(12, 7)
+    lengths = [8, 4]
+    q = (student / SAMPLED["temperature"]).softmax(-1)
+    mean_gradient, mean_per_token = torch.zeros_like(student), torch.zeros(12, dtype=torch.float64)
+    negative = False
+    for v in range(7):
+        tokens = torch.full((12,), v)
+        loss = paint_loss(student, teacher, lengths, **SAMPLED, tokens=tokens)
+        gradient = loss_gradient(student, teacher, lengths, **SAMPLED, tokens=tokens)
+        mean_gradient += q[:, v, None] * gradient
+        mean_per_token += q[:, v] * loss.per_token
+        negative |= bool((loss.per_token < 0).any())
+    assert negative
+
+    full = SAMPLED | {"divergence": "reverse_kl"}
+    assert_close(mean_per_token, paint_loss(student, teacher, lengths, **full).per_token)
+    assert_close(mean_gradient, loss_gradient(student, teacher, lengths, **full))
+
+
 # Ruled-out vocabulary entries
 
 
