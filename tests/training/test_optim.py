@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from paint.config.schema import ConfigError, TrainConfig
+from paint.models.policy import Policy
 from paint.training.optim import learning_rate
 from paint.training.trainer import train
 from runs import adapter, assert_same, changed
@@ -29,16 +31,19 @@ class AdamW8bit(torch.optim.AdamW):
 
 
 @pytest.fixture
-def bitsandbytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def bitsandbytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy) -> Iterator[None]:
     """bitsandbytes, or what stands for it."""
+    # peft looks for it once, when the policy gets its adapter, and wants layers that this lacks.
     if find_spec("bitsandbytes") is not None:
+        yield
         return
     (tmp_path / "bitsandbytes").mkdir()
     (tmp_path / "bitsandbytes/__init__.py").touch()
     (tmp_path / "bitsandbytes/optim.py").write_text(FAKE)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("bitsandbytes", "bitsandbytes.optim"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield
+    for name in ("bitsandbytes", "bitsandbytes.optim"):  # other tests would take it for installed
+        sys.modules.pop(name, None)
 
 
 def small(**options: Any) -> dict[str, dict[str, Any]]:
