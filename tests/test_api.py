@@ -14,6 +14,7 @@ import pytest
 from datasets import Dataset
 
 import paint
+from paint.cli.main import main
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import RunError
 from paint.core.storage import read_json
@@ -109,6 +110,35 @@ def test_train_setting_that_is_none_is_refused_by_name(
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(paint.ConfigError, match=named):
         paint.train("demo-paint", output_dir=tmp_path / "run", **sections)
+
+
+def test_train_refused_setting_leaves_no_rows_behind(tmp_path: Path) -> None:
+    with pytest.raises(paint.ConfigError, match=r"train\.steps"):
+        paint.train("demo-paint", data=ROWS, output_dir=tmp_path / "run", train={"steps": 0})
+    assert not (tmp_path / "run").exists()
+
+
+def test_runs_has_row_of_each_run_with_its_last_metrics(run: paint.Run) -> None:
+    [row] = paint.runs(run.path.parent).to_dict("records")
+    assert (row["name"], row["state"], row["step"], row["steps"]) == ("first", "done", 2, 2)
+    assert row["loss"] == run.metrics.loc[2, "loss"]
+
+
+def test_plan_prints_what_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = paint.plan("demo-paint", gpus=0, memory=4, train={"batch_size": 8})
+    assert (
+        main(["plan", "demo-paint", "--gpus", "0", "--memory", "4", "--train.batch-size", "8"]) == 0
+    )
+    assert capsys.readouterr().out == f"{plan}\n"
+    assert plan.fits
+    assert 0 < plan.memory.peak < 4e9
+
+
+def test_validate_data_counts_bad_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    check = paint.validate_data([*ROWS[:3], {"problem": "1 + 1?"}], "demo-paint")
+    assert (check.rows, check.good) == (4, 3)
+    assert sum(rows.count for rows in check.bad.values()) == 1
+    assert "4 rows, 3 good" in capsys.readouterr().out
 
 
 def test_train_in_folder_of_run_is_refused_and_changes_nothing(run: paint.Run) -> None:

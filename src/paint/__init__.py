@@ -41,9 +41,12 @@ if TYPE_CHECKING:
         export,
         grade,
         load_run,
+        plan,
         resume,
+        runs,
         show,
         train,
+        validate_data,
     )
     from paint.config.schema import Config
     from paint.grading.base import Grade
@@ -95,12 +98,15 @@ __all__ = [
     "normalize",
     "overlap",
     "paint_loss",
+    "plan",
     "resume",
+    "runs",
     "select_positions",
     "show",
     "student_messages",
     "teacher_messages",
     "train",
+    "validate_data",
 ]
 
 _EXPORTS = (

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from paint.config.recipe import (
@@ -27,11 +28,13 @@ from paint.config.recipe import (
     from_table,
     read_recipe,
     read_recipes,
+    require_paths,
     to_table,
 )
 from paint.config.run_folder import (
     RunError,
     latest_checkpoint,
+    list_runs,
     read_metrics,
     read_run,
     read_run_json,
@@ -55,12 +58,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paint.core.display import Display
+    from paint.data.validate import FileCheck
+    from paint.estimate.plan import Plan
     from paint.experiments.report import Result
 else:
     Display = Any
 
 Rows = Any
 """A list of dicts, a ``datasets.Dataset`` or a ``pandas.DataFrame``."""
+
+ROWS = "data.jsonl"  # where rows are stored
 
 
 @dataclass(frozen=True)
@@ -401,6 +408,74 @@ def load_run(run: Run | str | Path) -> Run:
     loaded = run if isinstance(run, Run) else Run(Path(run))
     read_run_json(loaded.path)
     return loaded
+
+
+def runs(folder: str | Path = "runs") -> "pd.DataFrame":
+    """List the runs in a folder and below it, the last to change first, as `paint runs` does.
+
+    Columns: ``name`` (path below the folder), ``state`` (running, done, stopped or damaged),
+    ``step``, ``steps``, ``changed`` (seconds since 1970), and the last value of every metric.
+    """
+    rows = [asdict(status) for status in list_runs(Path(folder))]
+    return _frame([row | row.pop("metrics") for row in rows])
+
+
+def plan(
+    recipe: str | Path | Config = "paint",
+    *,
+    model: str | Path | Mapping[str, Any] | None = None,
+    gpus: int = 1,
+    nodes: int = 1,
+    memory: float | None = None,
+    **sections: Mapping[str, Any],
+) -> "Plan":
+    """Estimate memory use and the split of GPUs, as `paint plan` does; nothing is loaded.
+
+    ``print`` shows the plan as the command does. ``plan.memory.peak`` are bytes of a GPU that
+    trains, and ``plan.fits`` says whether they are there.
+
+    Args:
+        recipe, model, sections: as in ``train``.
+        gpus: GPUs of each machine; 0 is a laptop's CPU.
+        nodes: machines.
+        memory: memory of each GPU in GB; None is 80, and 16 for a laptop.
+
+    Raises:
+        ConfigError: the model has no config.json, or layers that a plan does not know.
+    """
+    from paint.estimate.plan import make_plan
+
+    config = _configured(_recipe(recipe)[1], Path(), model, None, sections)
+    return make_plan(config, gpus, nodes, memory and memory * 1e9)
+
+
+def validate_data(
+    data: str | Path | Rows,
+    recipe: str | Path | Config = "paint",
+    *,
+    model: str | Path | Mapping[str, Any] | None = None,
+    benchmarks: Sequence[str] = (),
+    **sections: Mapping[str, Any],
+) -> "FileCheck":
+    """Count good and bad rows, lengths and verdicts as `paint data validate` does, and print them.
+
+    Args:
+        data: a file, a hub data set, "demo", or rows.
+        recipe, model, sections: as in ``train``.
+        benchmarks: problem sets, as in ``evaluate``, whose problems are searched for in the data.
+
+    Raises:
+        PaintError: the data cannot be read, or the tokenizer cannot be loaded.
+    """
+    from paint.data.benchmarks import load_benchmark
+    from paint.data.validate import check_file, print_check
+
+    with TemporaryDirectory() as folder:
+        config = _configured(_recipe(recipe)[1], Path(folder), model, data, sections)
+        require_paths(config)
+        check = check_file(config, benchmarks=[load_benchmark(name) for name in benchmarks])
+    print_check(check)
+    return check
 
 
 def advise(
@@ -809,12 +884,17 @@ def _configured(
 ) -> Config:
     """The config with the arguments of a call; rows are stored in the folder."""
     given: dict[str, Any] = dict(sections)
+    rows = None
     if model is not None:
         given["model"] = dict(model) if isinstance(model, Mapping) else {"path": str(model)}
     if data is not None:
         given["data"] = dict(data) if isinstance(data, Mapping) else {"path": data}
-        given["data"]["path"] = _data_path(given["data"].get("path", ""), folder)
-    return _override(config, given)
+        if not isinstance(given["data"].get("path", ""), str | Path):
+            rows, given["data"]["path"] = given["data"]["path"], folder / ROWS
+    config = _override(config, given)
+    if rows is not None:  # not before the settings are found to be right
+        _write_rows(rows, folder, ROWS)
+    return config
 
 
 def _override(config: Config, sections: Mapping[str, Any]) -> Config:
@@ -841,11 +921,6 @@ def _named(value: Any) -> Any:
 
 def _text(target: Run | Evaluation | Advice | Bake | str | Path) -> str:
     return str(target if isinstance(target, str | Path) else target.path)
-
-
-def _data_path(data: str | Path | Rows, folder: Path) -> str:
-    """The path of training data; rows are stored in the run's folder first."""
-    return str(data) if isinstance(data, str | Path) else _write_rows(data, folder, "data.jsonl")
 
 
 def _write_rows(rows: Rows, folder: Path, name: str = "") -> str:

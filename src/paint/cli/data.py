@@ -1,6 +1,6 @@
 """``paint data openthoughts`` and ``paint data validate``."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from tyro.conf import Positional
@@ -15,7 +15,6 @@ from paint.cli.options import (
     Settings,
     bounded,
 )
-from paint.config.recipe import require_paths
 
 
 @dataclass(frozen=True)
@@ -94,12 +93,7 @@ class Validate:
 
     def run(self) -> int:
         """Print the counts and both views; return 1 if a run would refuse the file."""
-        from paint.data.benchmarks import load_benchmark
-        from paint.data.validate import check_file, print_check
+        from paint.api import validate_data
 
-        config = replace(self.config, data=replace(self.config.data, path=self.file))
-        require_paths(config)
-        benchmarks = [load_benchmark(name) for name in self.benchmarks]
-        check = check_file(config, benchmarks=benchmarks)
-        print_check(check)
+        check = validate_data(self.file, self.config, benchmarks=self.benchmarks)
         return 1 if check.bad or check.too_long.count else 0

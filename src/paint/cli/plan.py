@@ -28,9 +28,7 @@ class Plan:
 
     def run(self) -> int:
         """Print the plan."""
-        from paint.estimate import report
-        from paint.estimate.plan import make_plan
+        from paint.api import plan
 
-        memory = self.memory and self.memory * 1e9
-        print(*report.lines(make_plan(self.config, self.gpus, self.nodes, memory)), sep="\n")
+        print(plan(self.config, gpus=self.gpus, nodes=self.nodes, memory=self.memory))
         return 0
