@@ -1,4 +1,4 @@
-"""Train and evaluate SmolLM2-135M-Instruct with PAINT, OPSD, GRPO and controls, on two CPU cores.
+"""Train and evaluate SmolLM2-135M-Instruct with PAINT, OPSD and controls, on two CPU cores.
 
     python examples/smollm2/run.py                 (make real runs it twice at once)
     python examples/smollm2/run.py --methods opsd-none opsd-other opsd
@@ -69,19 +69,28 @@ RATE_STEPS = 20
 RATE_SEED = 100
 """The seed with which they are tried; what is reported has others, from 0."""
 
-Method = Literal["grpo", "opsd-none", "opsd-other", "opsd", "paint-none", "paint-other", "paint"]
+Method = Literal[
+    "grpo",
+    "opsd-none",
+    "opsd-other",
+    "opsd",
+    "paint-none",
+    "paint-other",
+    "paint-neighbour",
+    "paint",
+]
 
 
 @dataclass(frozen=True)
 class Options:
     """Train and evaluate SmolLM2-135M-Instruct (docs/results/smollm2.md has the figures)."""
 
-    methods: tuple[Method, ...] = ("grpo", "opsd", "paint-none", "paint-other", "paint")
+    methods: tuple[Method, ...] = ("opsd", "paint-none", "paint-other", "paint-neighbour", "paint")
     """Recipes of this example; the last one is compared with each of the others."""
     seeds: int = 3
     """Trainings of each method, with the seeds 0, 1, ..."""
-    problems: int = 100
-    """Evaluation problems, up to 120."""
+    problems: int = 150
+    """Evaluation problems, up to 150."""
     samples: int = 2
     """Samples a problem: the k of Avg@k."""
     every_checkpoint: bool = False
@@ -196,13 +205,14 @@ def write_problems(cache: Path) -> None:
     ``familiar`` holds problems of the six families that no warm-up trains on.
     """
     warm = word_problems(WARM_UP, "train", 256, seed=0)
+    measures = word_problems(HELD_OUT, "train", 1206, seed=0)
     tables = {
         "warm-up-1": rows(warm[:128]),
         "warm-up-2": views(warm[128:], shown_of_four=3),
         "familiar": rows(word_problems(WARM_UP, "evaluation", 60, seed=0)),
-        "train": rows(word_problems(HELD_OUT, "train", 800, seed=0)),
-        "validation": rows(word_problems(HELD_OUT, "validation", 64, seed=0)),
-        "evaluation": rows(word_problems(HELD_OUT, "evaluation", 120, seed=0)),
+        "train": rows(measures[:800]),
+        "validation": rows(measures[800:1056]),
+        "evaluation": rows(measures[1056:]),
     }
     for name, table in tables.items():
         storage.write_jsonl(cache / f"{name}.jsonl", table)
