@@ -14,6 +14,7 @@ import paint
 from conftest import move
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError
+from paint.core.errors import Interrupted
 from paint.data.problems import Problem
 from paint.experiments.bake import BAKED, PLAIN, PROMPTED, Meter, bake
 from paint.inference.local import LocalEngine
@@ -104,6 +105,18 @@ def test_bake_in_folder_of_other_rules_is_refused(config: Config, tmp_path: Path
         ConfigError, match=r"rules\.md is that of other rules or questions; choose another"
     ):
         bake(config, tmp_path, held_out=4, samples=1)
+
+
+def test_bake_interrupted_in_training_says_to_repeat_the_command(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise Interrupted("paint resume goes on", 2)
+
+    monkeypatch.setattr("paint.experiments.bake.train", interrupted)
+    with pytest.raises(Interrupted, match="the same command resumes") as stopped:
+        bake(config, tmp_path, held_out=2, samples=1, force=True)
+    assert stopped.value.signal_number == 2
 
 
 @pytest.mark.slow

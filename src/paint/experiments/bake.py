@@ -29,7 +29,7 @@ from paint.config.run_folder import latest_checkpoint, step_of
 from paint.config.schema import Config, ConfigError, EvaluationConfig
 from paint.core.display import Display
 from paint.core.distributed import require_one_process
-from paint.core.errors import wrap_errors
+from paint.core.errors import Interrupted, wrap_errors
 from paint.core.storage import read_json, write_atomic
 from paint.data.contexts import Contexts
 from paint.data.problems import DataError, Problem, batch_indices, item_of, read_problems
@@ -252,7 +252,11 @@ def bake(
             if done >= config.train.steps or not baked.is_told_apart:
                 break
         stop = StopAtCheckpoints(config.train.checkpoint_every)
-        train(config, run, resume=is_begun, display=display, callbacks=[stop])
+        try:
+            train(config, run, resume=is_begun, display=display, callbacks=[stop])
+        except Interrupted as stopped:
+            message = f"stopped in {run}, and saved; the same command resumes"
+            raise Interrupted(message, stopped.signal_number) from None
 
     print_sheets(display.console, sheets)
     display.note(
