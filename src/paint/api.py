@@ -489,6 +489,7 @@ def advise(
     contexts: Sequence[str] = ("solution", "other", "none", "answer"),
     ratios: Sequence[float] = (0.0, 0.3, 0.5),
     answers: bool = False,
+    both_modes: bool = False,
     **sections: Mapping[str, Any],
 ) -> Advice:
     """Measure what each context would teach, before training, as `paint advise` does.
@@ -502,6 +503,7 @@ def advise(
         contexts: sources of contexts, as in ``context.source``.
         ratios: mask ratios of the contexts that can be masked, in [0, 1).
         answers: sample the teacher's own answers with each context, too.
+        both_modes: score each context in the teacher's other thinking mode, too.
 
     Raises:
         PaintError: the message has the cause and a hint.
@@ -520,6 +522,7 @@ def advise(
         sources=contexts,
         ratios=ratios,
         answers=answers,
+        both_modes=both_modes,
     )
     return Advice(folder)
 

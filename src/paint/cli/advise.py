@@ -43,6 +43,8 @@ class Advise:
     answers: bool = False
     """Let the teacher answer under each context, too, as often as the student, and compare the
     accuracies. That takes as many completions for every context."""
+    both_modes: bool = False
+    """Score every context in the teacher's other thinking mode, too."""
     folder: OptionalPlace = None
     """Folder of rollouts and tables; None: advice/RECIPE."""
     gpus: GpuOptions = ONE_PROCESS
@@ -61,5 +63,6 @@ class Advise:
                     sources=self.context,
                     ratios=self.ratios,
                     answers=self.answers,
+                    both_modes=self.both_modes,
                 )
         return 0

@@ -50,6 +50,7 @@ from paint.objective.solution import KINDS
 from paint.training.prompt_filter import filter_problems
 
 RECIPE = "recipe"  # the context of the recipe itself
+THINKING, PLAIN = " thinking", " no thinking"  # behind a context in the teacher's other mode
 
 FEW, MUCH = 0.1, 0.3
 """Shares: with fewer problems that tell there is no advice; above the other, a share is a risk."""
@@ -72,6 +73,7 @@ def advise(
     sources: Sequence[str],
     ratios: Sequence[float],
     answers: bool = False,
+    both_modes: bool = False,
 ) -> dict[str, Any]:
     """Measure what contexts would teach; print and write the tables and the advice.
 
@@ -84,6 +86,7 @@ def advise(
         sources: context sources (``context.source``); "other" is the control.
         ratios: masked shares in [0, 1) of the sources that are masked.
         answers: sample the teacher's own answers with each context, too, in ``folder``/answers.
+        both_modes: score each context in the teacher's other thinking mode, too.
 
     Returns the content of summary.json.
     """
@@ -111,13 +114,21 @@ def advise(
     for context in contexts.values():  # an unknown field is refused before anything is sampled
         context.references(chosen[0], config.train.seed)
 
+    modes = {"": policy}  # by what is added to the names of contexts
+    if both_modes:
+        thinking = not policy.teacher_thinking
+        modes[THINKING if thinking else PLAIN] = replace(policy, teacher_thinking=thinking)
+
     folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder):
         bank = collect(policy, config, chosen, samples, folder, display)
-        scores = score(policy, config, bank, contexts, display)
-        found = (
-            answer(policy, config, bank, contexts, folder / "answers", display) if answers else {}
-        )
+        scores: dict[str, list[dict[str, Any]]] = {}
+        found: dict[str, Bank] = {}
+        for mode, teacher in modes.items():
+            named = {name + mode: context for name, context in contexts.items()}
+            scores |= score(teacher, config, bank, named, display)
+            if answers:
+                found |= answer(teacher, config, bank, named, folder / "answers", display)
         return report(folder, bank, scores, found, display)
 
 
@@ -364,16 +375,19 @@ def advise_on(facts: Mapping[str, Interval], figures: Mapping[str, Figures]) -> 
 
 def source_of(name: str) -> str:
     """The source in the name of a context."""
-    return name.partition("@")[0]
+    return name.partition(" ")[0].partition("@")[0]
 
 
 def _flags(name: str) -> str:
     """The settings of a context, as flags of `paint train`."""
-    if name == RECIPE:
-        return "the recipe's own context"
-    source, _, ratio = name.partition("@")
+    context, space, mode = name.partition(" ")
+    thinking = {THINKING: " --model.teacher-thinking", PLAIN: " --model.no-teacher-thinking"}
+    flag = thinking.get(space + mode, "")
+    if context == RECIPE:
+        return f"the recipe's own context{flag}"
+    source, _, ratio = context.partition("@")
     masked = f" --context.mask-ratio-wrong {ratio} --context.mask-ratio-correct {ratio}"
-    return f"--context.source {source}" + (masked if ratio else "")
+    return f"--context.source {source}{masked if ratio else ''}{flag}"
 
 
 def _facts(facts: Mapping[str, Interval], problems: int, samples: int) -> Sheet:
@@ -391,9 +405,8 @@ def _facts(facts: Mapping[str, Interval], problems: int, samples: int) -> Sheet:
 def _teaching(figures: Mapping[str, Figures]) -> Sheet:
     rows = []
     for name, found in figures.items():
-        source, _, ratio = name.partition("@")
-        other = figures.get(f"other@{ratio}")
-        is_compared = other is not None and source != "other"
+        other = figures.get(f"other@{name.partition('@')[2]}")
+        is_compared = other is not None and source_of(name) != "other"
         rows.append(
             [
                 name,
@@ -453,9 +466,8 @@ def _where(figures: Mapping[str, Figures]) -> Sheet:
 def _answers(bank: Bank, answers: Mapping[str, Bank], figures: Mapping[str, Figures]) -> Sheet:
     rows = []
     for name, told in {"student": bank, **answers}.items():
-        source, _, ratio = name.partition("@")
-        other = answers.get(f"other@{ratio}")
-        is_compared = other is not None and source != "other"
+        other = answers.get(f"other@{name.partition('@')[2]}")
+        is_compared = other is not None and source_of(name) != "other"
         tokens = np.mean([len(row.completion.ids) for row in told.rollouts])
         rows.append(
             [
