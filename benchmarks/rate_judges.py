@@ -16,11 +16,8 @@ A judge's regret is what its choice loses in Avg@12 on the demo's problems, agai
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
-import torch
 import tyro
 
 from slope_against_gain import spearman
@@ -28,25 +25,19 @@ from slope_against_gain import spearman
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 from demo_problems import random_chains
-from paint.algorithms.paint import add_teacher_prompts
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.run_folder import latest_checkpoint
-from paint.config.schema import Config
 from paint.core.display import Display
 from paint.core.storage import lock_folder, write_jsonl
-from paint.data.contexts import Contexts
 from paint.data.problems import Problem, read_problems
 from paint.evaluation.generate import base_as_rank1_adapter, load_eval_policy
 from paint.experiments.eval_protocols import demo_protocol
-from paint.experiments.report import by_run, shares
-from paint.experiments.rollout_bank import Bank, collect
+from paint.experiments.report import Result, by_run, shares
+from paint.experiments.rollout_bank import Bank, collect, held_out_kl
 from paint.experiments.runner import ExperimentRun, run_experiment
-from paint.models.policy import Policy
-from paint.models.teacher import open_teacher
 from paint.models.weights import load_trained
-from paint.objective.fused import loss_from_hidden
-from paint.training.drift import KL
 
+Runs = dict[str, list[Result]]
 METHODS = "demo-paint", "demo-opsd"
 FACTORS = (1 / 9, 1 / 3, 1.0, 3.0, 9.0)
 TRIALS, SEEDS = (100, 101, 102), (0, 1, 2)
@@ -63,21 +54,6 @@ def cell(method: str, factor: float, share: float = 1.0) -> ExperimentRun:
     return ExperimentRun(f"{method}-{train.learning_rate:.1e}", replace(config, train=train))
 
 
-@torch.no_grad()
-def held_out_kl(policy: Policy, config: Config, bank: Bank) -> float:
-    """KL(teacher || student) in nats a token on the bank's rollouts."""
-    teacher = open_teacher(policy, config.teacher)
-    contexts = Contexts(config.context, [row.problem for row in bank.rollouts])
-    setup: Any = SimpleNamespace(policy=policy, config=config, contexts=contexts)
-    rows = add_teacher_prompts(setup, bank.rollouts, 0)
-    prompts, ids = [row.prompt for row in rows], [row.completion.ids for row in rows]
-    shown = [row.teacher_prompt.prompt for row in rows if row.teacher_prompt]
-    student = policy.hidden_states(prompts, ids)
-    hidden = teacher.hidden_states(shown, prompts, ids)
-    loss = loss_from_hidden(student, hidden, policy.lm_head, [len(row) for row in ids], KL)
-    return float(loss.stats["kl"].mean())
-
-
 def judge_by_kl(
     run: ExperimentRun, seed: int, problems: list[Problem], base: Bank, folder: Path
 ) -> tuple[float, float]:
@@ -91,26 +67,9 @@ def judge_by_kl(
     return held_out_kl(policy, config, base), held_out_kl(policy, config, own)
 
 
-def main(folder: Path = Path("runs/rate-judges")) -> None:
-    """Train, evaluate, and print what each judge chooses and loses.
-
-    Args:
-        folder: of problems, rollouts, runs and results.
-    """
-    display, path = Display(), folder / "validation.jsonl"
-    chains = random_chains(456, seed=2, held_out=True)[200:]  # the demo's evaluation has the first
-    folder.mkdir(parents=True, exist_ok=True)
-    names = ("problem", "solution", "answer")
-    rows = [{"id": f"v-{i}"} | {n: getattr(c, n) for n in names} for i, c in enumerate(chains)]
-    with lock_folder(folder, waiting=display.note):
-        write_jsonl(path, rows)
-    exam = demo_protocol(problems=None, samples=2, benchmark=str(path))
+def report(trials: Runs, final: Runs, path: Path, folder: Path, display: Display) -> None:
+    """Print what each judge says of every trial, and what its choices lose."""
     tried = [cell(method, factor, 0.5) for method in METHODS for factor in FACTORS]
-    trials = by_run(run_experiment(tried, TRIALS, folder / "trials", exam, display))
-    runs = [cell(method, factor) for method in METHODS for factor in FACTORS]
-    exam = demo_protocol(problems=100, samples=12)
-    final = by_run(run_experiment(runs, SEEDS, folder / "final", exam, display))
-
     config = tried[0].config
     config = replace(config, model=base_as_rank1_adapter(config.model))
     policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
@@ -144,6 +103,29 @@ def main(folder: Path = Path("runs/rate-judges")) -> None:
             f"{name}: regret {np.mean(lost[name]):.2f}, largest {np.max(lost[name]):.2f}, "
             f"rank correlation {np.mean(ranks[name]):+.2f}"
         )
+
+
+def main(folder: Path = Path("runs/rate-judges")) -> None:
+    """Train, evaluate, and print what each judge chooses and loses.
+
+    Args:
+        folder: of problems, rollouts, runs and results.
+    """
+    display, path = Display(), folder / "validation.jsonl"
+    chains = random_chains(456, seed=2, held_out=True)[200:]  # the demo's evaluation has the first
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("problem", "solution", "answer")
+    rows = [{"id": f"v-{i}"} | {n: getattr(c, n) for n in names} for i, c in enumerate(chains)]
+    with lock_folder(folder, waiting=display.note):
+        write_jsonl(path, rows)
+    exam = demo_protocol(problems=None, samples=2, benchmark=str(path))
+    tried = [cell(method, factor, 0.5) for method in METHODS for factor in FACTORS]
+    trials = by_run(run_experiment(tried, TRIALS, folder / "trials", exam, display))
+    runs = [cell(method, factor) for method in METHODS for factor in FACTORS]
+    exam = demo_protocol(problems=100, samples=12)
+    final = by_run(run_experiment(runs, SEEDS, folder / "final", exam, display))
+    with lock_folder(folder, waiting=display.note):  # a second call waits for the rollouts
+        report(trials, final, path, folder, display)
 
 
 if __name__ == "__main__":

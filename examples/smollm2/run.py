@@ -9,7 +9,7 @@
       warm-up-1/, warmed-1/            a run of SFT, and the model with its adapter merged
       warm-up-2/, model/               the same from there: the base of all that is compared
     runs/demo-smollm2/                  the experiment
-      rates/                           each method with three learning rates, on validation problems
+      rates/                           each method with three learning rates, and their KL
       results.jsonl, ...               the comparison, as paint.experiments.runner writes it
 
 The original model boxes no answers and makes no use of a reference. So it is warmed up by SFT on
@@ -18,8 +18,9 @@ prompt. It is then trained and evaluated on eight other families, each of which 
 only its solutions state.
 
 Learning rates are chosen before any evaluation problem is asked. Each method is trained for
-RATE_STEPS with RATES, its recipe's rate times 1/3, 1 and 3, and seed RATE_SEED. The rate with the
-highest score on the validation problems is taken, the smaller one of equals. Controls reuse their
+RATE_STEPS with RATES, its recipe's rate times 1/3, 1 and 3, and seed RATE_SEED. The rate is taken
+whose student is closest to its teacher, by KL(teacher || student) on the student's own rollouts of
+validation problems (benchmarks/rate_judges.py has this judge and others). Controls reuse their
 method's learning rate.
 
 An interrupted call resumes when it is repeated.
@@ -27,11 +28,11 @@ An interrupted call resumes when it is repeated.
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import tyro
 
 from conversion import make_base
@@ -41,10 +42,13 @@ from paint.config.schema import Config, RolloutConfig
 from paint.core import storage
 from paint.core.display import Display
 from paint.core.errors import Interrupted, PaintError
-from paint.core.storage import lock_folder
+from paint.core.storage import FolderInUse, lock_folder
 from paint.data.benchmarks import load_benchmark
+from paint.data.problems import Problem, read_problems
+from paint.evaluation.generate import load_eval_policy
 from paint.experiments.eval_protocols import EvalProtocol
-from paint.experiments.report import BASE, Report, Result, by_run, publish, shares, side_by_side
+from paint.experiments.report import Result, publish, side_by_side
+from paint.experiments.rollout_bank import collect, held_out_kl
 from paint.experiments.runner import ExperimentRun, run_experiment, train_run
 from paint.models.policy import load_policy
 from paint.models.weights import load_trained, merge, trained_in
@@ -68,6 +72,9 @@ RATE_STEPS = 20
 
 RATE_SEED = 100
 """The seed with which they are tried; what is reported has others, from 0."""
+
+RATE_PROBLEMS, RATE_SAMPLES = 128, 2
+"""Validation problems on which they are judged, and rollouts of each."""
 
 Method = Literal[
     "grpo",
@@ -127,7 +134,7 @@ def run_smollm2(recipes: Sequence[Path], options: Options) -> list[Result]:
     cache, folder, display = options.cache, options.folder, Display()
     prepare(cache, display, options.model)
     cells = [ExperimentRun(recipe.stem, in_cache(read_recipe(recipe), cache)) for recipe in recipes]
-    cells = with_chosen_rates(cells, cache, folder / "rates", options.samples, display)
+    cells = with_chosen_rates(cells, cache, folder / "rates", display)
     exam = exam_on(cache / "evaluation.jsonl", options.problems, options.samples)
     results = run_experiment(
         cells,
@@ -152,9 +159,9 @@ def exam_on(path: Path, problems: int | None, samples: int) -> EvalProtocol:
 
 
 def with_chosen_rates(
-    cells: Sequence[ExperimentRun], cache: Path, folder: Path, samples: int, display: Display
+    cells: Sequence[ExperimentRun], cache: Path, folder: Path, display: Display
 ) -> list[ExperimentRun]:
-    """The cells with the learning rates that score highest on the validation problems.
+    """The cells with the learning rates whose students come closest to their teacher.
 
     Controls reuse their method's learning rate, which is tried even if the method is not compared.
     """
@@ -164,30 +171,46 @@ def with_chosen_rates(
         method = replace(
             config,
             context=replace(config.context, source=("solution",)),
-            train=replace(config.train, steps=min(RATE_STEPS, config.train.steps)),
+            train=replace(config.train, steps=min(RATE_STEPS, config.train.steps), seed=RATE_SEED),
         )
         tried[_method(cell)] = {
             rate: ExperimentRun(f"{_method(cell)}-{rate:.1e}", _with_rate(method, rate))
             for rate in (config.train.learning_rate * factor for factor in RATES)
         }
 
-    every = [cell for by_rate in tried.values() for cell in by_rate.values()]
-    exam = exam_on(cache / "validation.jsonl", None, samples)
-    results = run_experiment(every, [RATE_SEED], folder, exam, display)
-    labels = {cell.name: cell.name for cell in every}
-    pairs = {name: (name, BASE) for name in labels}
-    title = f"{TITLE}: learning rates, on validation problems"
-    publish(Report("rates", title, labels, pairs, "less the base"), results, folder, display)
-
-    found = by_run(results)
-    scores = {cell.name: float(np.mean(shares(found[cell.name]))) for cell in every}
+    data = replace(cells[0].config.data, path=str(cache / "validation.jsonl"), limit=RATE_PROBLEMS)
+    problems = read_problems(data).problems
+    every = [run for by_rate in tried.values() for run in by_rate.values()]
+    kl: dict[str, float] = {}
+    for waiting in (None, display.note):  # first the rates that no other process tries
+        for run in every:
+            place = folder / run.name
+            place.mkdir(parents=True, exist_ok=True)
+            with suppress(FolderInUse), lock_folder(place, waiting=waiting):
+                if not (place / "kl.json").exists():
+                    found = judge(run, problems, place, display)
+                    storage.write_json(place / "kl.json", {"kl": found})
+                kl[run.name] = storage.read_json(place / "kl.json", "delete it")["kl"]
+    display.note("\n".join(f"{run.name}: KL {kl[run.name]:.4f} nats a token" for run in every))
     chosen = {
-        method: max(by_rate, key=lambda rate: (scores[by_rate[rate].name], -rate))
+        method: min(by_rate, key=lambda rate: (kl[by_rate[rate].name], rate))
         for method, by_rate in tried.items()
     }
     return [
         ExperimentRun(cell.name, _with_rate(cell.config, chosen[_method(cell)])) for cell in cells
     ]
+
+
+def judge(run: ExperimentRun, problems: list[Problem], folder: Path, display: Display) -> float:
+    """Train, and return KL(teacher || student) a token on rollouts that the student samples."""
+    run, place = run.resolved(), folder / f"seed-{run.seed}"
+    train_run(run, place, display)
+    checkpoint, config = latest_checkpoint(place), run.config
+    assert checkpoint is not None
+    policy = load_eval_policy(config.model, config.rollout, prompts=config.prompts)
+    load_trained(policy, trained_in(checkpoint, config.model.train_mode))
+    bank = collect(policy, config, problems, RATE_SAMPLES, folder / "rollouts", display)
+    return held_out_kl(policy, config, bank)
 
 
 def _method(cell: ExperimentRun) -> str:

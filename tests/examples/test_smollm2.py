@@ -4,6 +4,7 @@ The model itself is met in test_real.py.
 """
 
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -17,12 +18,12 @@ from safetensors.torch import load_file
 
 from conftest import DEMO
 from conversion import WHEEL, FetchError, cut_as_trained, fetched
-from paint.config.recipe import differences, find_recipe, read_recipe, to_table
+from paint.config.recipe import differences, find_recipe, read_recipe
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config
 from paint.core.display import Display
 from paint.core.storage import CorruptFileError
-from paint.data.problems import read_problems
+from paint.data.problems import Problem, read_problems
 from paint.demo.files import MODEL
 from paint.experiments.report import BASE, Result
 from paint.experiments.runner import ExperimentRun
@@ -41,6 +42,7 @@ from problems import (
 )
 from run import (
     CACHE,
+    RATE_PROBLEMS,
     RATE_SEED,
     Method,
     Options,
@@ -170,50 +172,29 @@ def test_in_cache_moves_recipe_paths_and_refuses_others() -> None:
         in_cache(read_recipe(find_recipe("demo-paint")), CACHE)
 
 
-def test_best_rate_is_chosen_on_validation_and_shared_with_controls(
+def test_rate_of_smallest_kl_is_chosen_and_shared_with_controls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipes = [recipe_of(method) for method in ("grpo", "paint-none", "paint")]
+    recipes = [recipe_of(method) for method in ("opsd", "paint-none", "paint")]
     cells = [ExperimentRun(recipe.stem, read_recipe(recipe)) for recipe in recipes]
     write_problems(tmp_path)
-    right = {"smollm2-grpo": [1, 1, 0], "smollm2-paint": [0, 1, 2]}  # by rate, the smallest first
-    trained: list[ExperimentRun] = []
+    kl = {"smollm2-opsd": [0.2, 0.2, 0.3], "smollm2-paint": [0.3, 0.2, 0.1]}  # by rising rate
+    tried: list[Config] = []
 
-    def run_experiment(
-        cells: Any, seeds: Any, folder: Path, exam: Any, display: Any
-    ) -> list[Result]:
-        assert (list(seeds), exam.benchmark.name) == ([RATE_SEED], "validation")
-        trained.extend(cells)
-        rates = {
-            method: sorted(c.config.train.learning_rate for c in cells if c.name.startswith(method))
-            for method in right
-        }
+    def judge(run: ExperimentRun, problems: list[Problem], *_: Any) -> float:
+        assert len(problems) == RATE_PROBLEMS
+        tried.append(run.config)
+        [name] = [name for name in kl if run.name.startswith(name)]
+        return kl[name][round(math.log(run.config.train.learning_rate / 5e-4, 3)) + 1]
 
-        def result(name: str, config: Config, count: int) -> Result:
-            table = to_table(replace(config, train=replace(config.train, seed=RATE_SEED)))
-            steps = 0 if name == BASE else config.train.steps
-            right_of = [count, 0]
-            return Result(
-                name, RATE_SEED, table, exam.table, "", steps, 0, 0.0, ["a", "b"], right_of, 9.0
-            )
-
-        def count(cell: ExperimentRun) -> int:
-            [method] = [method for method in right if cell.name.startswith(method)]
-            return right[method][rates[method].index(cell.config.train.learning_rate)]
-
-        return [
-            result(BASE, Config(), 0),
-            *(result(cell.name, cell.config, count(cell)) for cell in cells),
-        ]
-
-    monkeypatch.setattr("run.run_experiment", run_experiment)
-    chosen = with_chosen_rates(cells, tmp_path, tmp_path / "rates", 2, Display(enabled=False))
-    assert len(trained) == 6
-    assert {cell.config.context.source for cell in trained} == {("solution",)}
-    assert [cell.name for cell in chosen] == [cell.name for cell in cells]
-    rates = [cell.config.train.learning_rate for cell in chosen]
-    assert rates == pytest.approx([5e-4 / 3, 1.5e-3, 1.5e-3])  # the smaller of equals
-    assert (tmp_path / "rates/rates.md").exists()
+    monkeypatch.setattr("run.judge", judge)
+    for _ in range(2):  # the second call has every rate's KL
+        chosen = with_chosen_rates(cells, tmp_path, tmp_path / "rates", Display(enabled=False))
+        assert [cell.name for cell in chosen] == [cell.name for cell in cells]
+        rates = [cell.config.train.learning_rate for cell in chosen]
+        assert rates == pytest.approx([5e-4 / 3, 1.5e-3, 1.5e-3])  # the smaller of equals
+    assert len(tried) == 6
+    assert {(c.context.source, c.train.seed) for c in tried} == {(("solution",), RATE_SEED)}
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +245,7 @@ def test_run_smollm2_from_rates_to_tables_repeats_without_work(
     prepared_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("run.RATES", (1 / 3, 1))
+    monkeypatch.setattr("run.RATE_PROBLEMS", 4)
     recipes = []
     for method in ("paint-none", "paint"):
         text = recipe_of(method).read_text().replace("steps = 40", "steps = 1")
@@ -283,7 +265,7 @@ def test_run_smollm2_from_rates_to_tables_repeats_without_work(
     tables = (tmp_path / "demo/results.md").read_text()
     assert "SmolLM2-135M" in tables
     assert "smollm2-paint less smollm2-paint-none" in tables
-    assert (tmp_path / "demo/rates/results.jsonl").read_text().count("\n") == 3  # and the base
+    assert len(list((tmp_path / "demo/rates").glob("*/kl.json"))) == 2
     monkeypatch.setattr("paint.experiments.runner.train", None)
     assert run() == results
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import move
 from paint.config.schema import Config, ConfigError
 from paint.core.display import Display
 from paint.core.storage import CorruptFileError
@@ -28,6 +30,7 @@ from paint.experiments.rollout_bank import (
     Bank,
     Marks,
     answer_is_visible,
+    held_out_kl,
     marks_of,
     score,
     summary_of,
@@ -233,6 +236,29 @@ def test_score_leak_is_probability_of_right_answer_in_the_box(
     assert found[0]["leak"] == pytest.approx(float(expected), rel=1e-4)
     assert found[1]["leak"] is None  # it is right
     assert found[0]["pull"] == pytest.approx(0, abs=1e-4)  # the teacher reads the same prompt
+
+
+def test_held_out_kl_is_mean_over_tokens_of_teacher_and_student(
+    policy: Policy, problems: list[Problem]
+) -> None:
+    move(policy)
+    context = replace(DEMO.context, mask_ratio_wrong=0.0, mask_ratio_correct=0.0)
+    rows: list[Rollout] = []
+    expected, tokens = 0.0, 0
+    for problem in problems[:2]:
+        row = rollout(policy, problem, problem.solution, 0.0)
+        rows.append(replace(row, row=len(rows), prompt=policy.student_prompt(problem)))
+        shown = policy.teacher_prompt(problem, problem.solution, complete=True)
+        ids, views = row.completion.ids, []
+        for prompt, adapter in ((shown, policy.model.disable_adapter()), (rows[-1].prompt, None)):
+            with torch.no_grad(), adapter or nullcontext():
+                logits = policy.model(torch.tensor([[*prompt, *ids]])).logits[0]
+            views.append(logits[len(prompt) - 1 : -1].log_softmax(-1))
+        expected += float((views[0].exp() * (views[0] - views[1])).sum())
+        tokens += len(ids)
+    found = held_out_kl(policy, replace(DEMO, context=context), Bank(rows, 1))
+    assert found == pytest.approx(expected / tokens, rel=1e-4)
+    assert found > 0.01
 
 
 def test_summary_of_rollout_is_that_of_its_tokens() -> None:

@@ -35,11 +35,14 @@ from paint.grading.registry import find_grader
 from paint.inference.engine import Completion, derive_seed, sampling_from
 from paint.inference.factory import EngineSetup, open_engine
 from paint.models.policy import Policy
+from paint.models.teacher import open_teacher
 from paint.models.weights import model_digests
 from paint.objective.anchors import contains, normalize
 from paint.objective.detail import detail
+from paint.objective.fused import loss_from_hidden
 from paint.objective.loss import token_log_probs
 from paint.objective.solution import KINDS, anchors_of, kinds_of_tokens, written
+from paint.training.drift import KL
 from paint.training.rollouts import Rollout
 from paint.training.token_log import token_bytes
 
@@ -302,6 +305,29 @@ def score(
             for row in rows:
                 counter.add(len(row.completion.ids))
     return scores
+
+
+@torch.no_grad()
+def held_out_kl(policy: Policy, config: Config, bank: Bank) -> float:
+    """KL(teacher ‖ student) in nats a token on the bank's rollouts, without clip, at temperature 1.
+
+    The teacher reads ``config.context`` of each rollout's problem, masked as in training.
+    """
+    teacher = open_teacher(policy, config.teacher)
+    contexts = Contexts(config.context, [row.problem for row in bank.rollouts])
+    kl, tokens = 0.0, 0
+    for start in range(0, len(bank.rollouts), ROWS_AT_ONCE):
+        rows = bank.rollouts[start : start + ROWS_AT_ONCE]
+        prompts, _ = _prompts(policy, config, contexts, bank, rows)
+        own, ids = [row.prompt for row in rows], [row.completion.ids for row in rows]
+        student = policy.hidden_states(own, ids)
+        hidden = teacher.hidden_states(prompts, own, ids)
+        lengths = [len(row) for row in ids]
+        loss = loss_from_hidden(
+            student, hidden, policy.lm_head, lengths, KL, teacher_lm_head=teacher.lm_head
+        )
+        kl, tokens = kl + float(loss.stats["kl"].sum()), tokens + sum(lengths)
+    return kl / tokens
 
 
 @torch.no_grad()
