@@ -179,11 +179,7 @@ def test_train_takes_grader_that_no_module_holds(tmp_path: Path) -> None:
         return len(completion) <= longest and bool(re.search(r"\d", row["answer"]))
 
     run = paint.train(
-        "demo-paint",
-        data=ROWS,
-        output_dir=tmp_path / "run",
-        grading={"grader": is_short},
-        **SMALL,
+        "demo-paint", data=ROWS, output_dir=tmp_path / "run", grading={"grader": is_short}, **SMALL
     )
     rollouts = run.rollouts()
     assert list(rollouts["reward"]) == [float(len(text) <= longest) for text in rollouts["text"]]

@@ -58,9 +58,7 @@ def test_training_without_strength_has_paints_loss_and_with_it_another(tmp_path:
     batch = {"steps": 1, "batch_size": 4, "micro_batch_size": 4}
     losses = [
         train(
-            "demo-opsd",
-            output_dir=tmp_path / str(i),
-            train={**batch, "method": method, "seed": 3},
+            "demo-opsd", output_dir=tmp_path / str(i), train={**batch, "method": method, "seed": 3}
         )
         .metrics["loss"]
         .item()

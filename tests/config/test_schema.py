@@ -256,10 +256,7 @@ def test_config_range_limits_and_uneven_micro_batches_are_accepted(section: Any)
 CLASHES = [
     ("train.batch_size", "[train]\nbatch_size = 12\n[rollout]\nsamples_per_problem = 8"),
     ("rollout.samples_per_problem", "[train]\nmethod = 'grpo'"),
-    (
-        "rollout.samples_per_problem",
-        "[train]\nmethod = 'sft'\n[rollout]\nsamples_per_problem = 2",
-    ),
+    ("rollout.samples_per_problem", "[train]\nmethod = 'sft'\n[rollout]\nsamples_per_problem = 2"),
     (
         "rollout.keep",
         "[train]\nmethod = 'grpo'\n[rollout]\nsamples_per_problem = 2\nkeep = 'correct'",

@@ -15,12 +15,7 @@ from paint.core.display import Display
 from paint.core.storage import CorruptFileError, FolderInUse, lock_folder
 from paint.data import openthoughts
 from paint.data.benchmarks import Benchmark, load_benchmark
-from paint.data.openthoughts import (
-    REASONS,
-    Preparation,
-    make_training_data,
-    print_preparation,
-)
+from paint.data.openthoughts import REASONS, Preparation, make_training_data, print_preparation
 from paint.data.problems import DataError, Problem, read_problems
 from paint.grading.base import Item
 from paint.grading.math.grader import MathGrader

@@ -30,16 +30,7 @@ from paint.experiments.runner import ExperimentRun
 from paint.models.policy import load_tokenizer
 from paint.objective.masking import mask_solution
 from paint.objective.prompts import student_messages, teacher_messages
-from problems import (
-    HELD_OUT,
-    HIDDEN,
-    MEASURES,
-    WARM_UP,
-    WordProblem,
-    rows,
-    views,
-    word_problems,
-)
+from problems import HELD_OUT, HIDDEN, MEASURES, WARM_UP, WordProblem, rows, views, word_problems
 from run import (
     CACHE,
     RATE_PROBLEMS,

@@ -241,9 +241,7 @@ def test_save_curves_axis_abbreviates_large_costs(tmp_path: Path) -> None:
     assert all(f">{word}</text>" in text for word in ("2M", "5M", "10M"))
 
 
-def test_save_plot_draws_means_seeds_and_intervals_at_their_values(
-    tmp_path: Path,
-) -> None:
+def test_save_plot_draws_means_seeds_and_intervals_at_their_values(tmp_path: Path) -> None:
     labels = {"few": "A", "many": "B"}
     report = Report("results", "Title", labels, {"many": ("few", "many")}, "few less the row's")
     results = [r for r in RESULTS if r.is_last]

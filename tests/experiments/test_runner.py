@@ -133,9 +133,7 @@ def run_cells(folder: Path, *configs: Config, **options: Any) -> list[Result]:
     return run_experiment(cells, [0], folder, demo_protocol(2, 2), Display(), **options)
 
 
-def test_experiment_results_have_one_row_per_run_and_seed(
-    finished: Experiment,
-) -> None:
+def test_experiment_results_have_one_row_per_run_and_seed(finished: Experiment) -> None:
     folder, _, _ = finished
     results = read_results(folder)
     order = [(name, seed) for seed in (0, 1) for name in ("base", "tight", "loose")]
@@ -263,10 +261,7 @@ def test_experiment_every_checkpoint_adds_evaluations_without_training(
 
 
 def test_tables_without_every_checkpoint_omit_earlier_ones(
-    finished: Experiment,
-    stepped: Experiment,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    finished: Experiment, stepped: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, command, _ = stepped.copy(tmp_path / "demo")
     assert main([word for word in command if word != "--every-checkpoint"]) == 0
@@ -318,9 +313,7 @@ def test_experiment_missing_checkpoint_is_named_and_retrained(
     assert_same_but_for_times(folder, stepped.folder)
 
 
-def test_experiment_checkpoint_steps_follow_settings_and_need_earlier_ones(
-    tmp_path: Path,
-) -> None:
+def test_experiment_checkpoint_steps_follow_settings_and_need_earlier_ones(tmp_path: Path) -> None:
     config = replace(DEMO, train=replace(DEMO.train, steps=25, checkpoint_every=10))
     cell = ExperimentRun("one", config)
     assert cell.steps(every_checkpoint=True) == [10, 20, 25]
@@ -332,9 +325,7 @@ def test_experiment_checkpoint_steps_follow_settings_and_need_earlier_ones(
     assert not any(tmp_path.iterdir())
 
 
-def test_experiment_progress_reports_position_and_remaining_time(
-    finished: Experiment,
-) -> None:
+def test_experiment_progress_reports_position_and_remaining_time(finished: Experiment) -> None:
     _, _, said = finished
     parts = re.findall(r"^(\d of 6: \w+, seed \d)(; about \d+ min left)?$", said, re.MULTILINE)
     first = ["1 of 6: base, seed 0", "2 of 6: tight, seed 0", "3 of 6: loose, seed 0"]
@@ -557,9 +548,7 @@ def test_experiment_changed_problems_are_refused_before_training(
     assert bytes_in(tmp_path / "demo") == before
 
 
-def test_by_run_results_of_other_problems_are_refused(
-    finished: Experiment,
-) -> None:
+def test_by_run_results_of_other_problems_are_refused(finished: Experiment) -> None:
     first, second, third, *_ = read_results(finished.folder)
     with pytest.raises(RunError, match="tight, seed 0 was evaluated on other problems than base"):
         by_run([first, replace(second, problems=second.problems[::-1])])
@@ -570,9 +559,7 @@ def test_by_run_results_of_other_problems_are_refused(
 
 
 @pytest.mark.slow
-def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(
-    tmp_path: Path,
-) -> None:
+def test_experiment_stopped_and_killed_experiment_matches_undisturbed_one(tmp_path: Path) -> None:
     recipes, line = write_recipes(tmp_path, steps=12), [sys.executable, "-m", "paint.cli", "demo"]
     line += [*recipes, "--folder", str(tmp_path / "killed"), *SMALL]
     killed = tmp_path / "killed"
@@ -663,9 +650,7 @@ def test_strong_interpolation_rows_change_target_and_teacher() -> None:
     assert still.teacher.base_weight == 0.5
 
 
-def test_ablation_of_model_uses_paper_evaluation_and_recipe_engine(
-    tmp_path: Path,
-) -> None:
+def test_ablation_of_model_uses_paper_evaluation_and_recipe_engine(tmp_path: Path) -> None:
     problems = tmp_path / "mine.jsonl"
     problems.write_text('{"problem": "1+1?", "answer": "2"}\n')
     config = Config(model=ModelConfig(path="some/model"))

@@ -164,9 +164,7 @@ def test_grader_verdict_matches_table(
         assert grade.strict == Verdict(reason == "right", given, reason), why  # type: ignore[arg-type]
 
 
-def test_is_correct_matches_grader(
-    graded: dict[tuple[str, str], MathGrade],
-) -> None:
+def test_is_correct_matches_grader(graded: dict[tuple[str, str], MathGrade]) -> None:
     for (gold, answer), grade in list(graded.items())[::4]:
         completion = rf"It is $\boxed{{{answer}}}$."
         assert is_correct(completion, gold) == grade.strict.correct, (gold, answer)
@@ -552,9 +550,7 @@ def test_grader_longest_parsed_answer_is_fast(impatient: MathGrader, unit: str) 
     assert time.process_time() - began < 2
 
 
-def test_grader_disagreements_on_real_rollouts_are_known(
-    grader: MathGrader,
-) -> None:
+def test_grader_disagreements_on_real_rollouts_are_known(grader: MathGrader) -> None:
     rows = [json.loads(line) for line in ROLLOUTS.read_text(encoding="utf-8").splitlines()]
     items = [Item(completion, row["answer"]) for row in rows for completion in row["completions"]]
     verdicts = [grade.strict for grade in grader.grade(items)]
@@ -568,6 +564,6 @@ def test_grader_disagreements_on_real_rollouts_are_known(
     assert disagreements == {
         # The same time; the given verdict stumbles over the hour, which stands outside \text. All
         # eight completions say so.
-        (r"\text{4:30 p.m.}", r"4:30 \text{ p.m.}"): "right",
+        (r"\text{4:30 p.m.}", r"4:30 \text{ p.m.}"): "right"
     }
     assert {verdict.reason for verdict in verdicts} == {"right", "wrong"}

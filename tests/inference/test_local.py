@@ -245,10 +245,7 @@ def test_generate_rows_of_different_lengths_are_not_padded_to_longest(
 
 @pytest.mark.parametrize("most", [3, 1])
 def test_generate_out_of_memory_halves_batch_and_goes_on(
-    policy: Policy,
-    problems: list[Problem],
-    most: int,
-    capsys: pytest.CaptureFixture[str],
+    policy: Policy, problems: list[Problem], most: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prompts = prompts_of(policy, problems, 12)
     expected = LocalEngine(policy, batch_size=8).generate(prompts, SHORT, range(12))

@@ -409,8 +409,7 @@ def test_sync_weights_folder_unreadable_by_server_is_named(
     engine = opened(fake_servers())
     monkeypatch.setattr(vllm_engine, "save_served", lambda *_: None)
     with pytest.raises(
-        EngineError,
-        match=rf"cannot read {engine.folder}/paint-.*--rollout\.adapter-folder",
+        EngineError, match=rf"cannot read {engine.folder}/paint-.*--rollout\.adapter-folder"
     ):
         engine.sync_weights()
 
@@ -516,10 +515,7 @@ def spoiling(**changes: Any) -> Callable[[dict[str, Any]], None]:
     ("spoil", "message"),
     [
         (spoiling(prompt_token_ids=[1, 2]), "read other token ids"),
-        (
-            spoiling(token_ids=[5, 6], logprobs={"token_logprobs": [-1, -1]}),
-            "stopped after 2 of 8",
-        ),
+        (spoiling(token_ids=[5, 6], logprobs={"token_logprobs": [-1, -1]}), "stopped after 2 of 8"),
         (spoiling(logprobs={"token_logprobs": [-1] * 3}), "4 token ids and 3 log-probs"),
         (spoiling(logprobs={"token_logprobs": [float("nan")] * 4}), "not finite"),
         (spoiling(token_ids=[10**9, 10, 40, END]), "a token id 1000000000"),

@@ -76,10 +76,7 @@ def test_messages_complete_wording_is_used_only_where_announced() -> None:
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        (
-            "{{ qestion }}",
-            r"'qestion' is undefined; problem 1 has the fields problem, .*, two",
-        ),
+        ("{{ qestion }}", r"'qestion' is undefined; problem 1 has the fields problem, .*, two"),
         ("qestion", r"neither a template.* nor a field; problem 1 has the fields problem, solu"),
         ("{{ problem", "unexpected end of template"),
         ("{{ problem.__class__.__mro__ }}", "is unsafe"),

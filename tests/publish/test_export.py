@@ -91,10 +91,7 @@ def test_export_loads_elsewhere_and_answers_as_checkpoint(
 @pytest.mark.slow
 @needs_vllm
 def test_export_in_vllm_answers_as_checkpoint(
-    run: Path,
-    checkpoint: Path,
-    scored: tuple[list[int], list[int], Tensor],
-    tmp_path: Path,
+    run: Path, checkpoint: Path, scored: tuple[list[int], list[int], Tensor], tmp_path: Path
 ) -> None:
     """One server has the merged model, and on top of it the adapter, whose updates count twice."""
     prompt, ids, expected = scored

@@ -6,15 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from worlds import (
-    TRAIN,
-    VERBS,
-    Verb,
-    make_world,
-    restore,
-    run_figures,
-    run_paint,
-)
+from worlds import TRAIN, VERBS, Verb, make_world, restore, run_figures, run_paint
 
 from processes import in_two_processes
 

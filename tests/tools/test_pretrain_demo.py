@@ -47,9 +47,7 @@ def test_pretraining_messages_copy_visible_steps_and_err_elsewhere(view: View) -
         assert abs(slips / others - SLIP_RATE) < 0.02
 
 
-def test_write_problems_reproduces_shipped_files_and_disjoint_split(
-    tmp_path: Path,
-) -> None:
+def test_write_problems_reproduces_shipped_files_and_disjoint_split(tmp_path: Path) -> None:
     write_problems(tmp_path)
     for name in ("train.jsonl", "held_out.jsonl"):
         assert (tmp_path / name).read_text() == (MODEL / name).read_text()

@@ -201,9 +201,7 @@ def test_dry_run_prints_commands_and_starts_nothing(
         {"server_gpus": ("",)},
     ],
 )
-def test_server_gpus_without_owned_server_or_name_are_refused(
-    rollout: dict[str, Any],
-) -> None:
+def test_server_gpus_without_owned_server_or_name_are_refused(rollout: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"rollout.server_gpus must be"):
         replace(DEMO.rollout, **({"engine": "vllm"} | rollout))
 

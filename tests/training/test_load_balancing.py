@@ -56,9 +56,7 @@ def test_assign_rows_covers_each_row_once_in_any_order(
 
 
 @given(
-    st.lists(st.integers(1, 3000), min_size=1, max_size=40),
-    st.integers(1, 5),
-    st.integers(1, 6000),
+    st.lists(st.integers(1, 3000), min_size=1, max_size=40), st.integers(1, 5), st.integers(1, 6000)
 )
 def test_micro_batches_respect_row_and_token_limits(
     lengths: list[int], size: int, tokens: int

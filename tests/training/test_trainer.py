@@ -26,11 +26,7 @@ from paint.config.run_folder import (
 )
 from paint.config.schema import Config
 from paint.core.distributed import sum_gradients
-from paint.core.storage import (
-    CorruptFileError,
-    digest_of_file,
-    write_json,
-)
+from paint.core.storage import CorruptFileError, digest_of_file, write_json
 from paint.data.problems import DataError, Problem, batch_indices
 from paint.grading.base import Grade
 from paint.inference.adapter_sync_check import LogprobMismatchError
@@ -219,10 +215,7 @@ SPLIT: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         "demo-paint",
         {"rollout": {"samples_per_problem": 4, "keep": "wrong"}, "train": {"batch_size": 12}},
     ),
-    "grpo": (
-        "demo-grpo",
-        GROUPS | {"train": {"steps": 1, "batch_size": 12}},
-    ),
+    "grpo": ("demo-grpo", GROUPS | {"train": {"steps": 1, "batch_size": 12}}),
 }
 
 
@@ -358,9 +351,7 @@ def test_run_interrupted_by_signal_saves_and_prints_resume_command(
     assert "Traceback" not in output
 
 
-def test_reduce_gradients_counts_each_gradient_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_reduce_gradients_counts_each_gradient_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = []
 
     def twice(_: Accelerator, flat: torch.Tensor, how: str) -> torch.Tensor:
@@ -671,10 +662,7 @@ def test_engine_mismatch_stops_run_before_update(
         return [replace(c, log_probs=tuple(x + by for x in c.log_probs)) for c in found]
 
     monkeypatch.setattr(LocalEngine, "generate", drift)
-    with pytest.raises(
-        LogprobMismatchError,
-        match=r"step 3\b.*local.*0\.1 nats",
-    ):
+    with pytest.raises(LogprobMismatchError, match=r"step 3\b.*local.*0\.1 nats"):
         train(small(train={"steps": 4, "checkpoint_every": 10}), tmp_path / "run")
     assert_same(adapter(tmp_path / "run"), adapter(run, step=2))
 
