@@ -79,9 +79,8 @@ def test_advantages_are_group_normalized_rewards() -> None:
     assert advantages(torch.tensor(rewards, dtype=torch.float64), 4).tolist() == pytest.approx(
         expected
     )
-    assert expected[0] == pytest.approx(
-        0.5 / (math.sqrt(1 / 3) + 1e-4)
-    )  # Bessel's correction: n − 1 = 3
+    # Bessel's correction: n − 1 = 3.
+    assert expected[0] == pytest.approx(0.5 / (math.sqrt(1 / 3) + 1e-4))
 
 
 @pytest.mark.parametrize(("count", "size"), [(7, 4), (4, 8), (4, 1)])
@@ -215,9 +214,8 @@ def test_sft_loss_and_gradient_match_trl(
         references = [reference(setup, row, problem) for row, problem in enumerate(chosen)]
         scored = accumulate(setup, references, partial(score_reference, setup))
     for row, ids, learnt in zip(references, batch["input_ids"], trained_on, strict=True):
-        assert ids[learnt].tolist() == list(
-            row.completion.ids
-        )  # TRL tokenised the text itself, and ended it
+        # TRL tokenised the text itself, and ended it.
+        assert ids[learnt].tolist() == list(row.completion.ids)
         assert ids[: len(row.prompt)].tolist() == row.prompt
 
     assert len({len(r.completion.ids) for r in references}) > 2

@@ -74,9 +74,8 @@ def test_context_source_shows_configured_reference(
     solutions = {p.solution: p for p in by_id.values()}
     for row in rows:
         problem, context = by_id[row["problem_id"]], row["context"]
-        assert row["overlap"] == overlap(
-            row["text"], problem.solution
-        )  # of its own solution, whatever is shown
+        # Of its own solution, whatever is shown.
+        assert row["overlap"] == overlap(row["text"], problem.solution)
         ratio = mask_ratio(row["overlap"], wrong=0.3, correct=0.4)
         prompt = policy.teacher_prompt(problem.problem, context, complete="answer" in shown)
         match shown:
@@ -97,9 +96,8 @@ def test_context_source_shows_configured_reference(
         assert row["teacher_prompt_ids"] == prompt
 
     if shown == "none":
-        assert metrics["kl"] == pytest.approx(
-            0, abs=1e-6
-        )  # two views of one model that read the same
+        # Two views of one model that read the same.
+        assert metrics["kl"] == pytest.approx(0, abs=1e-6)
     else:
         assert metrics["kl"] > 1e-5  # of the demo, an answer alone says next to nothing
 

@@ -26,15 +26,9 @@ SHIPPED = list(product(METHODS, MODELS))
 NAMED = [f"{method}-{model}" for method, model in SHIPPED] + ["demo-grpo-long"]
 NAMED += [f"demo-{method}" for method in METHODS]
 
-VARIANTS = [
-    "paint-anchored",
-    "paint-answer",
-    "paint-by-verdict",
-    "paint-entropy-gap",
-    "paint-on-correct",
-    "paint-refreshed",
-    "paint-rewarded",
-]  # docs/how-to/variants.md
+# docs/how-to/variants.md
+KINDS = ["anchored", "answer", "by-verdict", "entropy-gap", "on-correct", "refreshed", "rewarded"]
+VARIANTS = [f"paint-{kind}" for kind in KINDS]
 PAPERS = ["e2-opsd", "oasis", "og-opsd", "semi-opd"]  # the same page
 BAKES = ["bake", "demo-bake"]  # docs/how-to/bake-a-prompt.md
 
@@ -97,11 +91,8 @@ PAPER: dict[str, Sourced] = {
     | {
         "context.mask_ratio_wrong": (0.0, "Background: z = y*"),
         "context.mask_ratio_correct": (0.0, "Background: z = y*"),
-        "objective.interpolation_weight": (
-            0.0,
-            "Experimental Details: without sparse interpolation",
-        ),
-        "objective.top_fraction": (0.0, "Experimental Details: without sparse interpolation"),
+        "objective.interpolation_weight": (0.0, "Experimental Details: without interpolation"),
+        "objective.top_fraction": (0.0, "Experimental Details: without interpolation"),
     },
     "grpo": EVALUATION
     | {

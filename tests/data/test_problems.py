@@ -444,9 +444,8 @@ def test_batch_indices_differ_by_seed_and_epoch() -> None:
     orders = [batch_indices(50, 50, step, seed) for seed in range(20) for step in range(20)]
     assert len({tuple(order) for order in orders}) == 400
     first = Counter(batch_indices(4, 4, 0, seed)[0] for seed in range(2000))
-    assert all(
-        430 < first[index] < 570 for index in range(4)
-    )  # 500 expected, standard deviation 19
+    # 500 expected, standard deviation 19.
+    assert all(430 < first[index] < 570 for index in range(4))
 
 
 @pytest.mark.parametrize("arguments", [(0, 1, 0), (1, 0, 0), (1, 1, -1)])

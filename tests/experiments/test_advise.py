@@ -311,19 +311,9 @@ def test_answer_is_visible_in_any_spelling_as_whole_number() -> None:
 def test_figures_of_scores_slope_is_covariance_of_reward_and_pull() -> None:
     pulls = np.array([[1.0, 3.0, -2.0], [0.5, 0.5, 0.5]])
     rewards = np.array([[1.0, 0, 0], [1, 1, 0]])
-    ones = (
-        "kl",
-        "first_kl",
-        "entropy_gap",
-        "unclipped_mass",
-        "clipped",
-        "raised",
-        "mask_ratio",
-        "visible",
-        "leak",
-    )
+    ones = "kl first_kl entropy_gap unclipped_mass clipped raised mask_ratio visible leak"
     scores = [
-        dict.fromkeys(ones, 1.0)
+        dict.fromkeys(ones.split(), 1.0)
         | {"pull": pull, "tokens": 2, "confusion": None, "kinds": [1] * 5, "tenths": [0.1] * 10}
         for pull in pulls.flatten()
     ]

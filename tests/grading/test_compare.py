@@ -1,7 +1,7 @@
 r"""Equality of answers: the verdict that a careful mathematician gives, by the kinds of answers.
 
-gold <- given, a line; with ! in front it is wrong. What nobody can decide without the problem is
-wrong.
+gold <- given <- given, a line; with ! in front these are wrong. What nobody can decide without the
+problem is wrong.
 """
 
 from collections.abc import Iterator
@@ -19,21 +19,14 @@ from verdicts import is_correct
 
 CASES = r"""
 # complex numbers and equations with them
-z=1+i <- z=i+1
-z=1+i <- 1+i
-z=1+i <- z = \frac{2i}{1+i}
-x=2\pm3i <- x=2-3i, x=2+3i
-x=2\pm3i <- 2+3i, 2-3i
+z=1+i <- z=i+1 <- 1+i <- z = \frac{2i}{1+i}
+x=2\pm3i <- x=2-3i, x=2+3i <- 2+3i, 2-3i
 -2i <- \frac{2}{i}
 1+\sqrt{3}i <- 2e^{i\pi/3}
 z=3-4i <- z = -4i+3
 w^2=-1 <- w^2+1=0
-! z=1+i <- z=7-2i
-! z=1+i <- w=1+i
-! z=1+i <- z=1-i
-! x=2\pm3i <- x=1\pm i
-! x=2\pm3i <- x=3\pm2i
-! x=2\pm3i <- x=2+3i
+! z=1+i <- z=7-2i <- w=1+i <- z=1-i
+! x=2\pm3i <- x=1\pm i <- x=3\pm2i <- x=2+3i
 ! 1+i <- 1-i
 ! z^2=i <- z^2=-i
 ! z=3-4i <- z=3+4i
@@ -41,50 +34,32 @@ w^2=-1 <- w^2+1=0
 ! |z|=2 <- |z|=3
 
 # equations and statements
-f(2)=3 <- f(2) = 3
-f(2)=3 <- 3
-f(2)=3 <- f(2)=\frac{6}{2}
-2+3=5 <- 5
+f(2)=3 <- f(2) = 3 <- 3 <- f(2)=\frac{6}{2}
+2+3=5 <- 5 <- 3+2=5
 5 <- 2+3=5
-2+3=5 <- 3+2=5
-I=2t <- I = 2t
-I=2t <- 2t
-I=2t <- I=t+t
-\frac{dy}{dx}=2x <- \frac{dy}{dx} = x+x
-\frac{dy}{dx}=2x <- 2x
-y=2x+3 <- y-2x=3
-y=2x+3 <- 2x-y+3=0
+I=2t <- I = 2t <- 2t <- I=t+t
+\frac{dy}{dx}=2x <- \frac{dy}{dx} = x+x <- 2x
+y=2x+3 <- y-2x=3 <- 2x-y+3=0
 x^2+y^2=25 <- y^2+x^2=5^2
 \frac{x^2}{4}+\frac{y^2}{9}=1 <- 9x^2+4y^2=36
 \frac{x}{y}=2 <- x=2y
-a_n=2^n-1 <- a_{n}=2^{n}-1
-a_n=2^n-1 <- 2^n-1
+a_n=2^n-1 <- a_{n}=2^{n}-1 <- 2^n-1
 E=mc^2 <- E = c^2 m
 P(A)=\frac{1}{3} <- \frac13
-f(x)=x^2+1 <- f(x)=1+x^2
-f(x)=x^2+1 <- f(t)=t^2+1
+f(x)=x^2+1 <- f(x)=1+x^2 <- f(t)=t^2+1
 (x-1)^2+(y+2)^2=9 <- x^2-2x+y^2+4y=4
 3x-4y+5=0 <- 4y=3x+5
-! f(2)=3 <- f(2)=4
-! f(2)=3 <- f(3)=3
-! f(2)=3 <- g(2)=3
-! f(2)=3 <- 4
+! f(2)=3 <- f(2)=4 <- f(3)=3 <- g(2)=3 <- 4
 ! 2+3=5 <- 2+3=6
 ! 5 <- 2+3=6
 ! 6 <- 2+3=6
-! I=2t <- I=3t
-! I=2t <- J=2t
-! \frac{dy}{dx}=2x <- \frac{dy}{dx}=3x
-! \frac{dy}{dx}=2x <- \frac{dx}{dy}=2x
-! y=2x+3 <- y=2x-3
-! y=2x+3 <- y=3x+2
-! x^2+y^2=25 <- x^2+y^2=5
-! x^2+y^2=25 <- x^2-y^2=25
-! a_n=2^n-1 <- a_n=2^{n-1}
-! a_n=2^n-1 <- b_n=2^n-1
+! I=2t <- I=3t <- J=2t
+! \frac{dy}{dx}=2x <- \frac{dy}{dx}=3x <- \frac{dx}{dy}=2x
+! y=2x+3 <- y=2x-3 <- y=3x+2
+! x^2+y^2=25 <- x^2+y^2=5 <- x^2-y^2=25
+! a_n=2^n-1 <- a_n=2^{n-1} <- b_n=2^n-1
 ! P(A)=\frac{1}{3} <- P(B)=\frac{1}{3}
-! f(x)=x^2+1 <- f(x)=x^2-1
-! f(x)=x^2+1 <- f(x)=x^3+1
+! f(x)=x^2+1 <- f(x)=x^2-1 <- f(x)=x^3+1
 ! 0=0 <- 1=1
 ! 0=1 <- 0=2
 ! x=x <- y=y
@@ -94,8 +69,7 @@ f(x)=x^2+1 <- f(t)=t^2+1
 ! S=\pi r^2 <- S=2\pi r
 
 # no number at all
-! \frac{1}{0} <- \frac{2}{0}
-! \frac{1}{0} <- \infty
+! \frac{1}{0} <- \frac{2}{0} <- \infty
 ! \gamma^2-1 <- \gamma^2-2
 \gamma^2-1 <- (\gamma-1)(\gamma+1)
 \Gamma(5) <- 24
@@ -123,8 +97,7 @@ f(x)=x^2+1 <- f(t)=t^2+1
 \frac{7}{3} <- 2\frac{1}{3}
 -\frac{7}{3} <- -2\frac{1}{3}
 -2\frac13 <- -\frac73
-30 <- 5 \times 3!
-30 <- 5\cdot 3!
+30 <- 5 \times 3! <- 5\cdot 3!
 48 <- 2(4!)
 2\frac{x}{3} <- \frac{2x}{3}
 6\sqrt{2} <- 3(2\sqrt{2})
@@ -134,12 +107,10 @@ f(x)=x^2+1 <- f(t)=t^2+1
 2^{10}\binom{5}{2} <- 10240
 \frac{5}{2}\pi <- 2.5\pi
 ! 132 <- 12\binom{10}{3}
-! 9 <- 5(4)
+! 9 <- 5(4) <- 2(3)(4) <- 3\binom{4}{2}
 ! 141 <- \binom{10}{3}\binom{7}{2}
 ! 31 <- \binom{8}{2}\cdot 3
-! 9 <- 2(3)(4)
-! 5 <- (2)(3)
-! 9 <- 3\binom{4}{2}
+! 5 <- (2)(3) <- 2 \cdot 3
 ! \frac{13}{2} <- 4\left(\frac{5}{2}\right)
 ! \frac{10}{3} <- 2\left(\frac{4}{3}\right)
 ! \frac{2}{3} <- 2\frac{1}{3}
@@ -147,7 +118,6 @@ f(x)=x^2+1 <- f(t)=t^2+1
 ! 7 <- 3 \cdot 4
 ! -1 <- 2(-3)
 ! \frac{5}{3} <- -2\frac13
-! 5 <- 2 \cdot 3
 ! 11 <- 5 \times 3!
 ! 1 <- 4(-3)
 
@@ -183,8 +153,7 @@ f(x)=x^2+1 <- f(t)=t^2+1
 ! (1.6\times10^{-19},1) <- (1.7\times10^{-19},1)
 ! (\frac{1}{10^{20}},1) <- (\frac{2}{10^{20}},1)
 ! \{\frac{1}{50!}, 2\} <- \{\frac{3}{50!}, 2\}
-! 1-\frac{1}{2^{100}} <- 1
-! 1-\frac{1}{2^{100}} <- 1-\frac{1}{2^{101}}
+! 1-\frac{1}{2^{100}} <- 1 <- 1-\frac{1}{2^{101}}
 ! \frac{1}{10^{30}} <- 0
 ! x+\frac{1}{10^{30}} <- x
 ! \frac{x}{2^{200}} <- \frac{x}{2^{201}}
@@ -204,52 +173,34 @@ f(x)=x^2+1 <- f(t)=t^2+1
 ! 99! <- 100!
 
 # assignments by their names
-a=3, b=4, c=5 <- c=5, b=4, a=3
-a=3, b=4, c=5 <- (3,4,5)
-a=3, b=4, c=5 <- 3, 4, 5
-a=3, b=4, c=5 <- (a,b,c)=(3,4,5)
+a=3, b=4, c=5 <- c=5, b=4, a=3 <- (3,4,5) <- 3, 4, 5 <- (a,b,c)=(3,4,5)
 (3,4,5) <- a=3, b=4, c=5
-f(1)=2, f(2)=3 <- f(2)=3, f(1)=2
-f(1)=2, f(2)=3 <- f(1)=2 \text{ and } f(2)=3
-x=1, y=2 <- y = 2, x = 1
-x=1, y=2 <- (1,2)
+f(1)=2, f(2)=3 <- f(2)=3, f(1)=2 <- f(1)=2 \text{ and } f(2)=3
+x=1, y=2 <- y = 2, x = 1 <- (1,2)
 x=1\text{ or }x=-2 <- x=-2, x=1
 x=1,2 <- x=2, x=1
 m=2, n=\frac{1}{2} <- n=0.5, m=2
 x_1=1, x_2=3 <- x_2=3, x_1=1
 p=-1, q=7 <- q=7 \text{ and } p=-1
-(x,y)=(1,2) <- x=1, y=2
-(x,y)=(1,2) <- (1,2)
+(x,y)=(1,2) <- x=1, y=2 <- (1,2)
 k=3 <- 3
-! a=3, b=4, c=5 <- (5,4,3)
-! a=3, b=4, c=5 <- a=5, b=4, c=3
-! a=3, b=4, c=5 <- 5, 4, 3
+! a=3, b=4, c=5 <- (5,4,3) <- a=5, b=4, c=3 <- 5, 4, 3
 ! (3,4,5) <- a=5, b=4, c=3
-! f(1)=2, f(2)=3 <- f(1)=3, f(2)=2
-! f(1)=2, f(2)=3 <- g(1)=2, g(2)=3
-! x=1, y=2 <- x=2, y=1
-! x=1, y=2 <- y=1, x=2
-! x=1, y=2 <- (2,1)
-! x=1, y=2 <- x=1
-! x=1, y=2 <- x=1, y=2, z=3
+! f(1)=2, f(2)=3 <- f(1)=3, f(2)=2 <- g(1)=2, g(2)=3
+! x=1, y=2 <- x=2, y=1 <- y=1, x=2 <- (2,1) <- x=1 <- x=1, y=2, z=3
 ! m=2, n=\frac{1}{2} <- n=2, m=\frac12
-! (x,y)=(1,2) <- (x,y)=(2,1)
-! (x,y)=(1,2) <- (y,x)=(1,2)
-! (x,y)=(1,2) <- x=2, y=1
+! (x,y)=(1,2) <- (x,y)=(2,1) <- (y,x)=(1,2) <- x=2, y=1
 ! x_1=1, x_2=3 <- x_1=3, x_2=1
 ! p=-1, q=7 <- p=7, q=-1
 ! A=2, B=3 <- B=2, A=3
 
 # orders: tuples, lists, sets, rankings
-(1,2,3) <- (1, 2, 3)
-(1,2,3) <- 1,2,3
-1,2,3 <- 3,2,1
+(1,2,3) <- (1, 2, 3) <- 1,2,3
+1,2,3 <- 3,2,1 <- \{3,1,2\}
 \{1,2,3\} <- \{3,1,2\}
-1,2,3 <- \{3,1,2\}
 (1,2),(3,4) <- (3,4),(1,2)
 \{(1,2),(3,4)\} <- (3,4), (1,2)
-\text{B, A, C} <- B, A, C
-\text{B, A, C} <- \text{B},\text{A},\text{C}
+\text{B, A, C} <- B, A, C <- \text{B},\text{A},\text{C}
 A, C <- A and C
 -1, 1 <- 1, -1
 \sqrt{2}, 3 <- 3, \sqrt2
@@ -261,61 +212,42 @@ A, C <- A and C
 (0,0),(1,1) <- (0,0) \text{ and } (1,1)
 \text{Alice, Bob} <- Alice, Bob
 1, 1, 2 <- 1, 2, 1
-! (1,2,3) <- (3,2,1)
-! (1,2,3) <- 3,2,1
-! (1,2,3) <- \{1,2,3\}
-! (1,2),(3,4) <- (2,1),(3,4)
-! (1,2),(3,4) <- (1,3),(2,4)
-! (1,2),(3,4) <- (1,2,3,4)
-! \text{B, A, C} <- \text{A, B, C}
-! \text{B, A, C} <- C, A, B
+! (1,2,3) <- (3,2,1) <- 3,2,1 <- \{1,2,3\}
+! (1,2),(3,4) <- (2,1),(3,4) <- (1,3),(2,4) <- (1,2,3,4)
+! \text{B, A, C} <- \text{A, B, C} <- C, A, B
 ! \text{C}, \text{A}, \text{B} <- \text{A}, \text{B}, \text{C}
 ! \text{Bob, Alice} <- \text{Alice, Bob}
 ! B > A > C <- A > B > C
 ! Q, P, R <- P, Q, R
-! 1,2,3 <- 1,2
-! 1,2,3 <- 1,2,4
-! 1,1,2 <- 1,2,2
-! 1,1,2 <- 1,2
+! 1,2,3 <- 1,2 <- 1,2,4
+! 1,1,2 <- 1,2,2 <- 1,2
 ! 0, \pm 1 <- \pm 1
 ! [1,2] <- (1,2)
-! \{1,2\} <- [1,2]
-! \{1,2\} <- 1
+! \{1,2\} <- [1,2] <- 1
 ! (1,2) <- 1
 ! 2, 3, \frac{3\pm i\sqrt3}2 <- 2, 3, \frac{3+i\sqrt3}{2}
 
 # units that scale
 7\text{ thousand} <- 7000
-7 <- 7\text{ cm}
+7 <- 7\text{ cm} <- 7\text{ kg}
 7\text{K} <- 7000
 2.5\text{ million} <- 2500000
 2\text{ million} <- 2\cdot 10^6
-50\% <- 0.5
-50\% <- 50\%
+50\% <- 0.5 <- 50\%
 \frac{1}{2} <- 50\%
 3\text{ dozen} <- 36
 \$7 <- 7
 7 \text{ dollars} <- \$7
 3\text{ billion} <- 3\times10^9
-7 <- 7\text{ kg}
 12\text{ cents} <- 12
 7000 <- 7\text{k}
 1.5\text{M} <- 1500000
-! 7 <- 7\text{K}
-! 7 <- 7\text{k}
-! 7 <- 7\text{M}
-! 7 <- 7\text{ million}
-! 7 <- 7\text{ thousand}
-! 7 <- 7 \text{ hundred}
-! 7 <- 7\text{ dozen}
-! 7 <- 7\text{B}
-! 7 <- 7\text{ bn}
+! 7 <- 7\text{K} <- 7\text{k} <- 7\text{M} <- 7\text{ million} <- 7\text{ thousand}
+! 7 <- 7 \text{ hundred} <- 7\text{ dozen} <- 7\text{B} <- 7\text{ bn}
 ! 7\text{ thousand} <- 7
 ! 7\text{K} <- 7
 ! 3 <- 3\text{ trillion}
-! 5 <- 5 \text{ hundredths}
-! 5 <- 5 \text{ tenths}
-! 5 <- 5\text{ thousandths}
+! 5 <- 5 \text{ hundredths} <- 5 \text{ tenths} <- 5\text{ thousandths}
 4 <- 4 \text{ pairs}
 ! 2 <- 2\text{ score}
 ! 7 \text{ kg} <- 7 \text{ g}
@@ -326,10 +258,8 @@ A, C <- A and C
 ! 6 <- 6\text{ percent of } 10
 
 # words
-\text{no} <- \text{No}
-\text{no} <- No
-\text{Yes} <- \text{yes}
-\text{Yes} <- YES.
+\text{no} <- \text{No} <- No <- \textbf{NO}
+\text{Yes} <- \text{yes} <- YES.
 \text{odd} <- Odd
 \text{True} <- true
 \text{Monday} <- monday
@@ -337,18 +267,15 @@ A, C <- A and C
 \text{red} <- Red
 \text{He} <- \text{he}
 \text{Up} <- up
-\text{no} <- \textbf{NO}
 \text{isosceles triangle} <- Isosceles Triangle
-! \text{no} <- \text{yes}
+! \text{no} <- \text{yes} <- \text{not} <- n
 ! \text{No} <- \text{on}
 ! \text{odd} <- \text{ood}
 ! \text{Yes} <- \text{yse}
 ! \text{red} <- \text{blue}
 ! \text{True} <- \text{False}
-! \text{no} <- \text{not}
 ! \text{A} <- \text{B}
 ! \text{yes} <- 1
-! \text{no} <- n
 ! \text{Tie} <- \text{Lie}
 ! a <- A
 ! n <- N
@@ -379,8 +306,7 @@ n(n+1) <- n(n+1), \text{ if } n>0
 ! n^2 \text{ if } n \text{ is even} <- n^2 \text{ if } n \text{ is odd}
 ! x=2k\pi, k\in\mathbb{Z} <- x=k\pi, k\in\mathbb{Z}
 ! 5 \text{ (mod 7)} <- 5 \text{ (mod 8)}
-! n \equiv 1 \pmod 4 <- n \equiv 3 \pmod 4
-! n \equiv 1 \pmod 4 <- n \equiv 1 \pmod 5
+! n \equiv 1 \pmod 4 <- n \equiv 3 \pmod 4 <- n \equiv 1 \pmod 5
 ! 3 <- 4 \text{ if } n=3
 
 # chains
@@ -391,16 +317,14 @@ x=\frac{4}{2}=2 <- 2
 2 <- x=\frac{4}{2}=2
 S=1+2+3=6 <- 6
 6 <- S = 1+2+3 = 6
-\frac{1}{2} <- P=\frac{3}{6}=\frac12
-\frac{1}{2} <- P = \frac{3}{6} = 0.5
+\frac{1}{2} <- P=\frac{3}{6}=\frac12 <- P = \frac{3}{6} = 0.5
 A=\pi r^2=9\pi <- 9\pi
 (x+1)^2 <- x^2+2x+1=(x+1)^2
 2\cdot 3\cdot 5=30 <- 30
 10! = 3628800 <- 3628800
 ! 52451256 <- \binom{34}{9}=52451257
 ! \binom{34}{9} <- \binom{34}{8}
-! 2 <- x=\frac{4}{2}=3
-! 2 <- 2=3
+! 2 <- x=\frac{4}{2}=3 <- 2=3
 ! 6 <- S=1+2+3=7
 ! x=\frac{4}{2}=2 <- 4
 ! \frac{1}{2} <- P=\frac{3}{6}=\frac13
@@ -410,28 +334,24 @@ A=\pi r^2=9\pi <- 9\pi
 
 # alternatives
 \frac{1}{2} \text{ OR } 0.5 <- \frac12
-12 OR 13 <- 13
-12 OR 13 <- 12
+12 OR 13 <- 13 <- 12
 \sqrt{2} OR 1.414 <- \sqrt{2}
 1-\frac{1}{e} \text{ OR } 0.632 <- 1-e^{-1}
 x=1 \text{ or } x=2 <- 1, 2
 (1,2) \text{ or } (3,4) <- (3,4) \text{ or } (1,2)
 ! 12 OR 13 <- 14
 ! \frac{1}{2} \text{ OR } 0.5 <- \frac13
-! x=1 \text{ or } x=2 <- 1
-! x=1 \text{ or } x=2 <- x=1, x=3
+! x=1 \text{ or } x=2 <- 1 <- x=1, x=3
 ! \sqrt{2} OR 1.414 <- 2
 ! 12 <- 12 OR 13
 
 # sets, builders and intervals
-\{x : x>1\} <- (1,\infty)
-\{x : x>1\} <- x>1
+\{x : x>1\} <- (1,\infty) <- x>1
 \{x \mid x>1\} <- \{x : x > 1\}
 \{x \in \mathbb{R} : x \ge 2\} <- [2,\infty)
 \{x\mid -1<x<3\} <- (-1,3)
 (-1,3) <- \{x \mid -1 < x < 3\}
-\{2k+1 : k\in\mathbb{Z}\} <- \{2k+1 \mid k \in \mathbb{Z}\}
-\{2k+1 : k\in\mathbb{Z}\} <- \{1+2k \mid k \in \mathbb{Z}\}
+\{2k+1 : k\in\mathbb{Z}\} <- \{2k+1 \mid k \in \mathbb{Z}\} <- \{1+2k \mid k \in \mathbb{Z}\}
 \mathbb{R}\setminus\{1\} <- (-\infty,1)\cup(1,\infty)
 (-\infty,1)\cup(1,\infty) <- \mathbb{R}\setminus\{1\}
 (0,1)\cup(2,3) <- (2,3)\cup(0,1)
@@ -447,30 +367,21 @@ x\le 1 \text{ or } x\ge 3 <- (-\infty,1]\cup[3,\infty)
 x=\{1,2\} <- 1, 2
 x\in\{1,2\} <- 1, 2
 a>b>0 <- 0<b<a
-\emptyset <- \{\}
-\emptyset <- \varnothing
-! \{x : x>1\} <- (2,\infty)
-! \{x : x>1\} <- [1,\infty)
+\emptyset <- \{\} <- \varnothing
+! \{x : x>1\} <- (2,\infty) <- [1,\infty)
 ! \{x \in \mathbb{R} : x \ge 2\} <- (2,\infty)
-! \{2k+1 : k\in\mathbb{Z}\} <- \{2k : k\in\mathbb{Z}\}
-! \{2k+1 : k\in\mathbb{Z}\} <- \{2k+1 : k\in\mathbb{N}\}
+! \{2k+1 : k\in\mathbb{Z}\} <- \{2k : k\in\mathbb{Z}\} <- \{2k+1 : k\in\mathbb{N}\}
 ! \{x\mid x^2=4\} <- \{x\mid x^2=9\}
-! \mathbb{R}\setminus\{1\} <- \mathbb{R}
-! \mathbb{R}\setminus\{1\} <- \mathbb{R}\setminus\{2\}
-! (0,1)\cup(2,3) <- (0,1)\cup(2,4)
-! (0,1)\cup(2,3) <- (0,3)
-! 0<x<1 <- 0<x<2
-! 0<x<1 <- 0<y<1
-! 0<x<1 <- 0<x\le1
+! \mathbb{R}\setminus\{1\} <- \mathbb{R} <- \mathbb{R}\setminus\{2\}
+! (0,1)\cup(2,3) <- (0,1)\cup(2,4) <- (0,3)
+! 0<x<1 <- 0<x<2 <- 0<y<1 <- 0<x\le1
 ! x<\frac{1}{2} <- 2x>1
 ! -x<1 <- x<-1
 ! a>b>0 <- b>a>0
 ! \{1\}\cup[2,3] <- [2,3]
-! x \neq 0 <- x \neq 1
-! x \neq 0 <- x = 0
+! x \neq 0 <- x \neq 1 <- x = 0
 ! x>1 <- x>1, x<3
-! \emptyset <- \{\emptyset\}
-! \emptyset <- 0
+! \emptyset <- \{\emptyset\} <- 0
 ! \mathbb{Z} <- \mathbb{N}
 ! \mathbb{Q} <- \mathbb{R}
 
@@ -505,17 +416,14 @@ x^{-1} <- \frac{1}{x}
 \lfloor \frac{n}{2}\rfloor <- \left\lfloor n/2 \right\rfloor
 \sqrt[3]{x} <- x^{1/3}
 ! \log 2 <- \ln 3
-! \log_2 3 <- \ln 3
-! \log_2 3 <- \log_3 2
+! \log_2 3 <- \ln 3 <- \log_3 2
 ! \log_{10} 2 <- \ln 2
-! \frac1{3(-2)^k} <- \frac13(\frac12)^k
-! \frac1{3(-2)^k} <- \frac13(-2)^k
+! \frac1{3(-2)^k} <- \frac13(\frac12)^k <- \frac13(-2)^k
 ! (-1)^{n+1} <- (-1)^n
 ! (-1)^n <- 1
 ! 2^{n+1} <- 2^n
 ! 2^{n}+1 <- 2^{n+1}
-! \binom{n}{2} <- \binom{n}{3}
-! \binom{n}{2} <- \frac{n(n+1)}{2}
+! \binom{n}{2} <- \binom{n}{3} <- \frac{n(n+1)}{2}
 ! n! <- (n+1)!
 ! \frac{n(n-1)}{2} <- \frac{n(n+1)}{2}
 ! (a+b)^2 <- a^2+b^2
@@ -527,8 +435,7 @@ x^{-1} <- \frac{1}{x}
 ! x^2y <- xy^2
 ! a_1+a_2 <- a_1+a_3
 ! \alpha+\beta <- \alpha-\beta
-! \lfloor \frac{n}{2}\rfloor <- \frac{n}{2}
-! \lfloor \frac{n}{2}\rfloor <- \lceil\frac{n}{2}\rceil
+! \lfloor \frac{n}{2}\rfloor <- \frac{n}{2} <- \lceil\frac{n}{2}\rceil
 ! \sqrt{x+1} <- \sqrt{x}+1
 ! x^{y^z} <- (x^y)^z
 ! \log_a b <- \log_b a
@@ -540,17 +447,13 @@ x^{-1} <- \frac{1}{x}
 5\text{ cm} <- 5 \\text{ cm} \ \checkmark
 \begin{pmatrix}1\\x\end{pmatrix} <- \\begin{pmatrix}1\\\\x\\end{pmatrix}
 \begin{pmatrix}1\\x\end{pmatrix} <- \begin{bmatrix} 2/2 \\x\end{bmatrix}
-5 <- = 5
-5 <- \approx 5
-5‰ <- 5
-5‰ <- 0.005
+5 <- = 5 <- \approx 5 <- \text{The answer is 5}
+5‰ <- 5 <- 0.005
 150000000 <- 1.5e8
 0.00015 <- 1.5e-4
 \frac{1}{2} <- The answer is: $\frac{1}{2}$.
-5 <- \text{The answer is 5}
 B <- \text{Option B}
-600 <- {\large 600}
-600 <- 600 \checkmark
+600 <- {\large 600} <- 600 \checkmark
 (3, 4] <- ]3, 4]
 (0,1)\cup[2,3) <- ]0,1[ \cup [2,3[
 E_{1},E_{2} <- E_2, E_1
@@ -558,34 +461,28 @@ E_{1},E_{2} <- E_2, E_1
 I,II,III,IV <- \{I, II, III, IV\}
 I,II,III <- II, III \text{ and } I
 \begin{cases}1 & \text{if } x>0\\2 & x<0\end{cases} <- \begin{cases}1,&x>0, \\ 2, & x<0.\end{cases}
-45 <- 1+2+\cdots+9 = 45
-45 <- |S| = 9 \cdot 5 = 45
-45 <- \text{total} = 9\cdot 5 = 45
+45 <- 1+2+\cdots+9 = 45 <- |S| = 9 \cdot 5 = 45 <- \text{total} = 9\cdot 5 = 45
 4210_{5} <- (4210)_5
 (4210)_{5} <- 4210 \text{ (base 5)}
 \angle ABC <- \angle CBA
 (10,-7) <- y=-7,\ x=10
 ! \begin{pmatrix}1\\x\end{pmatrix} <- \begin{bmatrix}x\\1\end{bmatrix}
-! 5 <- \ge 5
-! 5 <- < 5
+! 5 <- \ge 5 <- < 5 <- The answer is 6
 ! \ge 5 <- 5
 ! 5\% <- 5‰
 ! n^2 <- n^2 \text{ if } n>2, \text{ otherwise } 0
 ! 2 <- 2 \text{ if } n \text{ is even, else } 3
 ! 1.5e8 <- 1.5e7
 ! 3e-1 <- 0.3
-! 5 <- The answer is 6
 ! B <- Option C
 ! [3, 4] <- ]3, 4]
 ! E_{1},E_{2} <- E_1,E_3
 ! I,II,III <- I, II
 ! \begin{cases}1 & x>0\\2 & x<0\end{cases} <- \begin{cases}1, & x>0 \\ 1, & x<0\end{cases}
-! 45 <- 1+2+\cdots+9 = 46
-! 45 <- 45 = 1+2+\cdots
+! 45 <- 1+2+\cdots+9 = 46 <- 45 = 1+2+\cdots
 ! 4210_{5} <- 4210 \text{ (base 6)}
 ! \angle ABC <- \angle BCA
-! 7 <- 7 \text{ is wrong}
-! 7 <- 7'
+! 7 <- 7 \text{ is wrong} <- 7'
 ! 1,3 <- [1, 3]
 ! (-7,10) <- y=-7,\ x=10
 ! 9^{9^{9}} <- 9^{9^{9}}+1
@@ -604,8 +501,9 @@ def _cases() -> Iterator[Case]:
     """Gold answer, given answer, whether it is right."""
     for line in CASES.strip().splitlines():
         if line and not line.startswith("# "):
-            gold, _, answer = line.removeprefix("! ").partition(" <- ")
-            yield gold.strip(), answer.strip(), not line.startswith("! ")
+            gold, *answers = line.removeprefix("! ").split(" <- ")
+            for answer in answers:
+                yield gold, answer, not line.startswith("! ")
 
 
 ROWS = list(_cases())

@@ -194,9 +194,8 @@ def test_merged_context_restores_weights_exactly(
 def test_full_tuning_trains_every_weight_in_float32(full: Policy) -> None:
     assert {id(p) for p in full.trainable} == {id(p) for p in full.model.parameters()}
     assert {p.dtype for p in full.trainable} == {torch.float32}
-    assert (
-        full.lm_head.weight is full.base.get_input_embeddings().weight
-    )  # tied, as the model comes
+    # Tied, as the model comes.
+    assert full.lm_head.weight is full.base.get_input_embeddings().weight
 
     states = full.lm_head(full.hidden_states(PROMPTS, COMPLETIONS))
     torch.testing.assert_close(states, all_logits_alone(full.model), rtol=1e-4, atol=1e-4)
@@ -252,9 +251,7 @@ def test_load_trained_missing_weights_are_refused(full: Policy, tmp_path: Path) 
         assert torch.equal(x, y)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Model has `tie_word_embeddings=True`:UserWarning"
-)  # peft's, before our error
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # peft's
 @pytest.mark.parametrize(
     ("change", "message"),
     [

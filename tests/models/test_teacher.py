@@ -236,9 +236,7 @@ def test_ema_teacher_is_applied_beside_rounded_weights() -> None:
     assert (rounded - exact).norm() > 0.5 * exact.norm()
 
 
-@pytest.mark.filterwarnings(
-    "ignore:Model has `tie_word_embeddings=True`:UserWarning"
-)  # peft's, before our error
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning")  # peft's
 def test_ema_teacher_over_embedding_is_refused() -> None:
     policy = load_policy(replace(DEMO, lora_targets=("q_proj", "embed_tokens")), seed=0)
     open_teacher(policy, TeacherConfig())

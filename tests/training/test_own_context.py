@@ -85,9 +85,8 @@ def test_train_on_function_of_ones_own_and_verified_peers(tmp_path: Path) -> Non
     )
     train(config, tmp_path / "run")
     metrics = read_metrics(tmp_path / "run")[0]
-    assert (
-        metrics["verified_peers"] == 0
-    )  # four rows of three problems; none of eight tokens is right
+    # Four rows of three problems; none of eight tokens is right.
+    assert metrics["verified_peers"] == 0
     for row in stored(tmp_path / "run"):
         i = int(row["problem_id"])
         earlier = "\n".join(f"It is {j}." for j in range(1, i)) or "h"

@@ -103,9 +103,8 @@ def test_paint_step_matches_algorithm(run: Path, problems: list[Problem]) -> Non
     expected = [problems[i].id for i in batch_indices(100, 8, 0, config.train.seed)]
     assert [row["problem_id"] for row in rows] == expected
 
-    policy = load_policy(
-        config.model, seed=config.train.seed
-    )  # step 1 was scored by the fresh student
+    # Step 1 was scored by the fresh student.
+    policy = load_policy(config.model, seed=config.train.seed)
     student: list[torch.Tensor] = []
     teacher: list[torch.Tensor] = []
     lengths = []
@@ -366,9 +365,8 @@ def test_reduce_gradients_counts_each_gradient_once(monkeypatch: pytest.MonkeyPa
         parameter.grad = torch.full_like(parameter, number)
     sum_gradients(Accelerator(cpu=True), parameters)
     assert sent == [(10, "sum"), (12, "sum"), (1, "sum")]
-    for parameter, value in zip(
-        parameters, (2, 4, 6, 0), strict=True
-    ):  # a rank without rows adds nothing
+    # A rank without rows adds nothing.
+    for parameter, value in zip(parameters, (2, 4, 6, 0), strict=True):
         assert parameter.grad is not None
         assert torch.equal(parameter.grad, torch.full_like(parameter, value))
 
@@ -697,13 +695,8 @@ def test_run_folder_stores_config_versions_and_requested_files(run: Path) -> Non
     assert from_table(facts["config"]) == read_run(run) == small(**RESOLVED)
     assert facts["versions"]["torch"] == version("torch")
     assert facts["git"] is None or len(facts["git"].removesuffix("-dirty")) == 40
-    assert {path.name for path in run.iterdir() if not path.name.startswith(".")} == {
-        "run.json",
-        "metrics.jsonl",
-        "rollouts",
-        "tokens",
-        "checkpoints",
-    }
+    names = {path.name for path in run.iterdir() if not path.name.startswith(".")}
+    assert names == {"run.json", "metrics.jsonl", "rollouts", "tokens", "checkpoints"}
     checkpoints = sorted(path.name for path in (run / "checkpoints").iterdir())
     assert checkpoints == ["step-000002", "step-000003"]
 
