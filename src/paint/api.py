@@ -444,9 +444,11 @@ def plan(
         ConfigError: the model has no config.json, or layers that a plan does not know.
     """
     from paint.estimate.plan import make_plan
+    from paint.estimate.report import PrintedPlan
 
     config = _configured(_recipe(recipe)[1], Path(), model, None, sections)
-    return make_plan(config, gpus, nodes, memory and memory * 1e9)
+    plan = make_plan(config, gpus, nodes, memory and memory * 1e9)
+    return PrintedPlan(plan.config, plan.shape, plan.capacity, gpus, nodes, plan.split)
 
 
 def validate_data(

@@ -123,12 +123,6 @@ class Plan:
     nodes: int
     split: Split
 
-    def __str__(self) -> str:
-        """The plan as `paint plan` prints it."""
-        from paint.estimate import report
-
-        return "\n".join(report.lines(self))
-
     @cached_property
     def chosen(self) -> Config:
         """The config with micro-batches and checkpointing chosen by the bytes where they are auto.
