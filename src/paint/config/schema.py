@@ -556,6 +556,15 @@ class LogConfig(Section):
         require(self, "name", is_folder_name, allowed, "the folder is log.folder")
 
 
+_OF_DISTILLATION = (
+    *(("teacher", key) for key in ("weights", "base_weight", "reason_first")),
+    *(("context", key) for key in ("source", "wording")),
+    *(("objective", key) for key in ("divergence", "wrong_divergence", "position_weights")),
+    *(("objective", key) for key in ("correct_weight", "wrong_weight")),
+)
+"""Settings that the baselines would ignore: they have no teacher and no divergence."""
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """Every setting of a training run. The defaults are the paper's."""
@@ -576,102 +585,80 @@ class Config:
     log: LogConfig = field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
-        algorithm, method = self.algorithm, format_value(self.train.method)
-        if not algorithm.needs_context:
-            self._refuse_distillation_settings()
-        if algorithm.uses_policy_gradient:
-            updates = algorithm.updates_per_batch(self)
-            if self.grpo.iterations != updates:
-                raise ConfigError(
-                    f"grpo.iterations must be {updates} with train.method {method}, got "
-                    f"{self.grpo.iterations} (updates on the same completions)"
-                )
+        algorithm, method = self.algorithm, f"train.method {format_value(self.train.method)}"
+        rollout, objective, divergence = self.rollout, self.objective, self.divergence
+        for name, key in _OF_DISTILLATION:
+            section = getattr(self, name)
+            default = getattr(type(section)(), key)
+            is_met = algorithm.needs_context or getattr(section, key) == default
+            allowed, note = f"{format_value(default)} with {method}", "it belongs to distillation"
+            require(section, key, is_met, allowed, note)
+        updates = algorithm.updates_per_batch(self)
+        are_taken = not algorithm.uses_policy_gradient or self.grpo.iterations == updates
+        note = "updates on the same completions"
+        require(self.grpo, "iterations", are_taken, f"{updates} with {method}", note)
 
         for what in (self.needs_grades, "validation.path" if self.validation.path else ""):
-            if what and self.grading.grader == "none":
-                raise ConfigError(
-                    f'grading.grader must not be "none" with {what}, which needs grades'
-                )
+            is_graded = not what or self.grading.grader != "none"
+            require(self.grading, "grader", is_graded, f"a grader with {what}", "it needs grades")
 
-        rollout, objective, divergence = self.rollout, self.objective, self.divergence
-        if self._tokens_carry_gradient and objective.temperature not in (None, rollout.temperature):
-            raise ConfigError(
-                f"objective.temperature must be None or rollout.temperature = "
-                f"{rollout.temperature:g} where sampled tokens carry the gradient, got "
-                f"{objective.temperature:g} (they are drawn at that one)"
-            )
-        if divergence.is_sampled and (rollout.top_p < 1 or rollout.top_k > 0):
-            raise ConfigError(
-                "rollout.top_p must be 1 and rollout.top_k -1 with objective.divergence "
-                f"{format_value(divergence.name)}, got {rollout.top_p:g} and {rollout.top_k} (its "
-                "gradient is that of the reverse KL only for tokens drawn from the whole "
-                "distribution)"
-            )
+        is_drawn_at = objective.temperature in (None, rollout.temperature)
+        is_met = is_drawn_at or not self._tokens_carry_gradient
+        allowed = f"None or rollout.temperature = {rollout.temperature:g}"
+        note = "sampled tokens, which carry the gradient, are drawn at that one"
+        require(objective, "temperature", is_met, allowed, note)
+        for key, off in (("top_p", 1), ("top_k", -1)):
+            is_met = not divergence.is_sampled or getattr(rollout, key) == off
+            allowed = f"{off} with objective.divergence {format_value(divergence.name)}"
+            note = "for its gradient, tokens must be drawn from the whole distribution"
+            require(rollout, key, is_met, allowed, note)
 
-        is_stored = rollout.engine_type.is_stored
-        if self.is_off_policy and not self.learns_off_policy:
-            what = f"train.method {method}"
-            if divergence.is_sampled:
-                what = f'objective.divergence "{divergence.name}"'
-            refused = f"off_policy_steps must be 0 with {what}, got {rollout.off_policy_steps}"
-            if is_stored:
-                refused = f'engine must not be "{rollout.engine}" with {what}'
-            raise ConfigError(
-                f"rollout.{refused} (a gradient by sampled "
-                f"tokens is that of the policy which drew them, and references are not drawn)"
-            )
-        for is_used, allowed in (
-            (bool(self.validation.path), "validation.path must be empty"),
-            (bool(rollout.off_policy_steps), "rollout.off_policy_steps must be 0"),
-        ):
-            if is_used and is_stored:
-                raise ConfigError(
-                    f'{allowed} with rollout.engine "{rollout.engine}", which samples nothing; '
-                    f"`paint eval RUN` evaluates checkpoints"
-                )
-
-        is_base_kept = self.model.train_mode == "lora" or (
-            self.teacher.weights == "frozen" and algorithm.needs_teacher(self)
+        is_stored, learns_off_policy = rollout.engine_type.is_stored, self.learns_off_policy
+        learner = f'objective.divergence "{divergence.name}"' if divergence.is_sampled else method
+        note = (
+            "a gradient by sampled tokens is that of the policy which drew them, and references "
+            "are not drawn"
         )
-        for what, value, off in (
-            ("teacher.base_weight", self.teacher.base_weight, 0),
-            ("health.drift_path", self.health.drift_path, "empty"),
+        is_met = learns_off_policy or not is_stored
+        require(rollout, "engine", is_met, f"an engine that samples with {learner}", note)
+        is_met = learns_off_policy or not rollout.off_policy_steps
+        require(rollout, "off_policy_steps", is_met, f"0 with {learner}", note)
+        note = "it samples nothing; `paint eval RUN` evaluates checkpoints"
+        for section, key, off in (
+            (self.validation, "path", "empty"),
+            (rollout, "off_policy_steps", "0"),
         ):
-            if value and not is_base_kept:
-                raise ConfigError(
-                    f"{what} must be {off} with model.train_mode full and teacher.weights "
-                    f"{self.teacher.weights}, got {value} (the base model is not kept); set "
-                    f"teacher.weights frozen, or train_mode lora"
-                )
+            is_met = not (is_stored and getattr(section, key))
+            require(section, key, is_met, f'{off} with rollout.engine "{rollout.engine}"', note)
 
-        if self.teacher.reason_first and self.context.source == ("none",):
-            raise ConfigError(
-                'context.source must not be "none" with teacher.reason_first: '
-                "there is nothing to reason about"
-            )
+        weights = self.teacher.weights
+        is_base_kept = self.model.train_mode == "lora" or (
+            weights == "frozen" and algorithm.needs_teacher(self)
+        )
+        note = "the base model is not kept; set teacher.weights frozen, or train_mode lora"
+        for section, key, off in (
+            (self.teacher, "base_weight", "0"),
+            (self.health, "drift_path", "empty"),
+        ):
+            allowed = f"{off} with model.train_mode full and teacher.weights {weights}"
+            require(section, key, is_base_kept or not getattr(section, key), allowed, note)
+        is_met = not self.teacher.reason_first or self.context.source != ("none",)
+        allowed, note = "a text with teacher.reason_first", "there is nothing to reason about"
+        require(self.context, "source", is_met, allowed, note)
 
-        samples, batch = self.rollout.samples_per_problem, self.train.batch_size
-        if batch % samples:
-            raise ConfigError(
-                f"train.batch_size must be a multiple of rollout.samples_per_problem = {samples}, "
-                f"got {batch} (completions a step)"
-            )
-        if samples < algorithm.min_samples:
-            raise ConfigError(
-                f"rollout.samples_per_problem must be at least {algorithm.min_samples} with "
-                f"train.method {method}, got {samples} (grpo in the paper: 8)"
-            )
-        if samples > 1 and not algorithm.needs_rollouts:
-            raise ConfigError(
-                f"rollout.samples_per_problem must be 1 with train.method {method}, got {samples} "
-                "(it samples nothing)"
-            )
-        keeps_some = self.rollout.keep != "all"
-        if keeps_some and (not algorithm.needs_rollouts or algorithm.uses_policy_gradient):
-            raise ConfigError(
-                f'rollout.keep must be "all" with train.method {method}, got '
-                f'"{self.rollout.keep}" (it needs complete groups, or samples nothing)'
-            )
+        samples, least = rollout.samples_per_problem, algorithm.min_samples
+        allowed = f"a multiple of rollout.samples_per_problem = {samples}"
+        is_met = self.train.batch_size % samples == 0
+        require(self.train, "batch_size", is_met, allowed, "completions a step")
+        allowed, note = f"at least {least} with {method}", "grpo in the paper: 8"
+        require(rollout, "samples_per_problem", samples >= least, allowed, note)
+        is_met = samples == 1 or algorithm.needs_rollouts
+        note = "it samples nothing"
+        require(rollout, "samples_per_problem", is_met, f"1 with {method}", note)
+        keeps_all = rollout.keep == "all"
+        is_met = keeps_all or (algorithm.needs_rollouts and not algorithm.uses_policy_gradient)
+        note = "it needs complete groups, or samples nothing"
+        require(rollout, "keep", is_met, f'"all" with {method}', note)
 
     def with_rollout(self, **changes: Any) -> "Config":
         """The config with other settings of the rollouts."""
@@ -743,28 +730,6 @@ class Config:
             elif source not in CONTEXT_SOURCES and ":" not in source:
                 needed[source] = shown
         return needed
-
-    def _refuse_distillation_settings(self) -> None:
-        """Refuse what the baselines would ignore: they have no teacher and no divergence."""
-        settings = (
-            ("teacher.weights", self.teacher.weights, "frozen"),
-            ("teacher.base_weight", self.teacher.base_weight, 0.0),
-            ("teacher.reason_first", self.teacher.reason_first, False),
-            ("context.source", " ".join(self.context.source), "solution"),
-            ("context.wording", self.context.wording, "as_shown"),
-            ("objective.divergence", self.objective.divergence, "forward_kl"),
-            ("objective.wrong_divergence", self.objective.wrong_divergence, ""),
-            ("objective.correct_weight", self.objective.correct_weight, 1.0),
-            ("objective.wrong_weight", self.objective.wrong_weight, 1.0),
-            ("objective.position_weights", self.objective.position_weights, "uniform"),
-        )
-        for name, value, default in settings:
-            if value != default:
-                raise ConfigError(
-                    f"{name} must be {format_value(default)} with train.method "
-                    f"{format_value(self.train.method)}, "
-                    f"got {format_value(value)} (it belongs to distillation)"
-                )
 
 
 @dataclass(frozen=True, slots=True)
