@@ -34,8 +34,11 @@ class Interval:
 
     def points(self, *, sign: bool = False) -> str:
         """Format in percentage points: ``83.1 [78.9, 87.0]``."""
-        form = "{:+.1f}" if sign else "{:.1f}"
-        mean, low, high = (form.format(100 * x) for x in (self.mean, self.low, self.high))
+        return self.text("+.1f" if sign else ".1f", 100)
+
+    def text(self, form: str, scale: float = 1) -> str:
+        """Format times the scale, by a format specification: ``831 [789, 870]``."""
+        mean, low, high = (format(scale * x, form) for x in (self.mean, self.low, self.high))
         return f"{mean} [{low}, {high}]"
 
     def table(self) -> dict[str, float | None]:
@@ -85,7 +88,7 @@ def bootstrap(
     farthest = max(float(np.abs(group).max()) for group in groups)
 
     draws = [_draws(len(group), seed) for seed, group in enumerate(groups)]
-    sums = [draw.weights @ group for draw, group in zip(draws, groups, strict=True)]
+    sums = [weights @ group for (weights, *_), group in zip(draws, groups, strict=True)]
     ends = []
     for bound, side, share in zip(bounds, (-1, 1), _TAILS, strict=True):
         is_known = smallest < FEW or is_constant or (reached and math.isfinite(bound))
@@ -94,9 +97,9 @@ def bootstrap(
             ends.append(unseen)
             continue
         means = [
-            (total + extra * unseen) / (draw.total + extra)
-            for total, draw in zip(sums, draws, strict=True)
-            for extra in [draw.one if is_known else draw.half]
+            (value + extra * unseen) / (total + extra)
+            for value, (_, total, one, half) in zip(sums, draws, strict=True)
+            for extra in [one if is_known else half]
         ]
         ends.append(float(np.quantile(np.mean(means, axis=0), share)))
     low, high = np.clip(ends, *bounds).tolist()
@@ -208,26 +211,17 @@ def sign_flip(groups: Sequence[Float[np.ndarray, " _"]]) -> float:
     return float((1 + hits.sum()) / (1 + RESAMPLES))
 
 
-@dataclass(frozen=True)
-class _Draws:
-    """Weights of r resamples: of p problems, their sum, and of an unseen problem.
-
-    Exponential weights divided by their sum are uniform on the simplex.
-    """
-
-    weights: Float[np.ndarray, "r p"]
-    total: Float[np.ndarray, " r"]
-    one: Float[np.ndarray, " r"]
-    half: Float[np.ndarray, " r"]  # of an unseen problem with weight one half
-
-
 @lru_cache(maxsize=4)
-def _draws(problems: int, seed: int) -> _Draws:
-    """Draw the resamples; each benchmark needs its own seed, else equal sizes are correlated."""
+def _draws(problems: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Weights of problems by resample (r p), their sums, and those of an unseen problem: 1 and 1/2.
+
+    Exponential weights divided by their sum are uniform on the simplex. Each benchmark needs its
+    own seed, or equal sizes are correlated.
+    """
     rng = np.random.default_rng(seed)
     one, half = (rng.standard_gamma(shape, RESAMPLES) for shape in (1.0, 0.5))
     weights = rng.standard_exponential((RESAMPLES, problems))
-    return _Draws(weights, weights.sum(axis=1), one, half)
+    return weights, weights.sum(axis=1), one, half
 
 
 @lru_cache(maxsize=256)

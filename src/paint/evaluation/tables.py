@@ -91,7 +91,8 @@ def sheets(graded: ByPolicy) -> list[Sheet]:
     )
     score_rows = [[p, name, *(row[f].points() for f in scores.values())] for p, name, row in rows]
     text_rows = [
-        [p, name, _tokens(row), *(row[f].points() for f in texts.values())] for p, name, row in rows
+        [p, name, row["completion_tokens"].text(",.0f"), *(row[f].points() for f in texts.values())]
+        for p, name, row in rows
     ]
     made = [
         Sheet(f"{measure}, in {unit} with 95 % interval", ["", *columns], averages, is_main=True),
@@ -310,8 +311,3 @@ def _parts(graded: ByPolicy) -> list[tuple[str, str, GradedSamples]]:
         for policy, benchmarks in graded.items()
         for name, part in benchmarks.items()
     ]
-
-
-def _tokens(row: Mapping[str, Interval]) -> str:
-    tokens = row["completion_tokens"]
-    return f"{tokens.mean:,.0f} [{tokens.low:,.0f}, {tokens.high:,.0f}]"

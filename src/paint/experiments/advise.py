@@ -500,9 +500,8 @@ def _points(values: np.ndarray) -> str:
 
 def _digits(values: np.ndarray, *, sign: bool = False) -> str:
     """A mean with three digits, with its interval where that is finite."""
-    form, interval = "{:+.3g}" if sign else "{:.3g}", mean(values)
-    middle, low, high = (form.format(x) for x in (interval.mean, interval.low, interval.high))
-    return f"{middle} [{low}, {high}]" if math.isfinite(interval.low) else middle
+    form, interval = "+.3g" if sign else ".3g", mean(values)
+    return interval.text(form) if math.isfinite(interval.low) else format(interval.mean, form)
 
 
 def _json(figures: Figures) -> dict[str, Any]:

@@ -75,10 +75,7 @@ class Figures:
     @property
     def cells(self) -> list[str]:
         """The figures as text."""
-        others = [
-            f"{x.mean:.3g} [{x.low:.3g}, {x.high:.3g}]" if x else ""
-            for x in (self.kl, self.auc, self.tokens)
-        ]
+        others = [x.text(".3g") if x else "" for x in (self.kl, self.auc, self.tokens)]
         return [self.follows.points() if self.follows else "", *others]
 
     @property
