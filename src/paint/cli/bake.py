@@ -1,6 +1,6 @@
 """``paint bake``."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -47,13 +47,10 @@ class Bake:
         """Measure, train, and print the tables."""
         from paint.experiments.bake import bake
 
-        config = replace(
-            self.config,
-            context=replace(self.config.context, file=self.rules),
-            data=replace(self.config.data, path=self.questions),
-        )
+        config = self.config.changed("context", file=self.rules)
+        config = config.changed("data", path=self.questions)
         if self.model:
-            config = replace(config, model=replace(config.model, path=self.model))
+            config = config.changed("model", path=self.model)
         bake(
             config,
             self.folder or Path("bakes") / Path(self.rules).stem,

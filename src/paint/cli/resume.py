@@ -1,6 +1,6 @@
 """``paint resume``."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tyro.conf import Positional
@@ -40,7 +40,7 @@ class Resume:
             changes = {"urls": (), "server_gpus": self.server_gpus}
         if self.max_logprob_mismatch is not None:
             changes["max_logprob_mismatch"] = self.max_logprob_mismatch
-        config = replace(config, rollout=replace(config.rollout, **changes))
+        config = config.changed("rollout", **changes)
         if self.steps is not None:
-            config = replace(config, train=replace(config.train, steps=self.steps))
+            config = config.changed("train", steps=self.steps)
         return run_training(config, self.run_folder, self.gpus)

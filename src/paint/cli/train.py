@@ -1,7 +1,7 @@
 """``paint train``."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from paint.api import run_training
@@ -29,5 +29,5 @@ class Train:
         recipe = find_recipe(self.recipe)
         log = self.config.log
         name = log.name or f"{recipe.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-        config = replace(self.config, log=replace(log, name=name))
+        config = self.config.changed("log", name=name)
         return run_training(config, Path(log.folder) / name, self.gpus, recipe)

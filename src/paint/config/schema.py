@@ -180,9 +180,7 @@ class RolloutConfig(Section):
     """Most rows generated at once: by a rank, or by a vLLM server. An evaluation takes fewer where
     its GPU has no memory for more, and rows that run out of memory are halved; changes speed and
     memory only."""
-    max_logprob_mismatch: float = setting(
-        0.05, [Check("above 0", lambda nats: nats > 0)], "nats; inf is off; default: 0.05"
-    )
+    max_logprob_mismatch: float = setting(0.05, within("(0, inf]"), "nats; inf is off")
     """Largest mean difference, in nats, between the engine's and the trainer's log-probs of a
     step's sampled tokens, above 0; if the mean exceeds it, the run stops before the update (ours;
     0.001 is enough in float32)."""
@@ -264,12 +262,10 @@ class ContextConfig(Section):
     """What the teacher reads beside the problem, how much of it is hidden, and where
     (docs/how-to/own-context.md)."""
 
-    mask_ratio_wrong: float = setting(0.30, within("[0, 1)"), "mask ratio rho_wrong; paper: 0.30")
+    mask_ratio_wrong: float = setting(0.30, within("[0, 1)"), "rho_wrong; paper: 0.30")
     """Mask ratio rho_wrong of a completion that shares nothing with the solution, in [0, 1) (paper:
     0.30)."""
-    mask_ratio_correct: float = setting(
-        0.40, within("[0, 1)"), "mask ratio rho_correct; paper: 0.40"
-    )
+    mask_ratio_correct: float = setting(0.40, within("[0, 1)"), "rho_correct; paper: 0.40")
     """Mask ratio rho_correct of a completion with overlap 1, in [mask_ratio_wrong, 1) (paper:
     0.40)."""
     placement: Literal["suffix", "prefix", "middle", "random", "punctuation"] = "suffix"
@@ -600,16 +596,17 @@ class Config:
 
         for what in (self.needs_grades, "validation.path" if self.validation.path else ""):
             is_graded = not what or self.grading.grader != "none"
-            require(self.grading, "grader", is_graded, f"a grader with {what}", "it needs grades")
+            allowed = f'other than "none" with {what}'
+            require(self.grading, "grader", is_graded, allowed, "it needs grades")
 
         is_drawn_at = objective.temperature in (None, rollout.temperature)
         is_met = is_drawn_at or not self._tokens_carry_gradient
         allowed = f"None or rollout.temperature = {rollout.temperature:g}"
         note = "sampled tokens, which carry the gradient, are drawn at that one"
         require(objective, "temperature", is_met, allowed, note)
-        for key, off in (("top_p", 1), ("top_k", -1)):
-            is_met = not divergence.is_sampled or getattr(rollout, key) == off
-            allowed = f"{off} with objective.divergence {format_value(divergence.name)}"
+        for key, number in (("top_p", 1), ("top_k", -1)):
+            is_met = not divergence.is_sampled or getattr(rollout, key) == number
+            allowed = f"{number} with objective.divergence {format_value(divergence.name)}"
             note = "for its gradient, tokens must be drawn from the whole distribution"
             require(rollout, key, is_met, allowed, note)
 
@@ -620,7 +617,7 @@ class Config:
             "are not drawn"
         )
         is_met = learns_off_policy or not is_stored
-        require(rollout, "engine", is_met, f"an engine that samples with {learner}", note)
+        require(rollout, "engine", is_met, f'other than "{rollout.engine}" with {learner}', note)
         is_met = learns_off_policy or not rollout.off_policy_steps
         require(rollout, "off_policy_steps", is_met, f"0 with {learner}", note)
         note = "it samples nothing; `paint eval RUN` evaluates checkpoints"
@@ -660,9 +657,9 @@ class Config:
         note = "it needs complete groups, or samples nothing"
         require(rollout, "keep", is_met, f'"all" with {method}', note)
 
-    def with_rollout(self, **changes: Any) -> "Config":
-        """The config with other settings of the rollouts."""
-        return replace(self, rollout=replace(self.rollout, **changes))
+    def changed(self, section: str, **settings: Any) -> "Config":
+        """The config with other settings in a section."""
+        return replace(self, **{section: replace(getattr(self, section), **settings)})
 
     @property
     def algorithm(self) -> Algorithm:

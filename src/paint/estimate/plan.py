@@ -251,8 +251,7 @@ class Plan:
         """Tokens of the longest completion that fits with the longest prompts; 0 for none."""
 
         def fits(tokens: int) -> bool:
-            rollout = replace(self.config.rollout, max_new_tokens=tokens)
-            return replace(self, config=replace(self.config, rollout=rollout)).fits
+            return replace(self, config=self.config.changed("rollout", max_new_tokens=tokens)).fits
 
         return _most(fits, self.shape.positions - self.rows().prompt)
 
@@ -267,12 +266,11 @@ class Plan:
 
 def with_micro_batch(config: Config, tokens: int, checkpointing: bool) -> Config:
     """The config with these values where train.micro_batch_tokens and checkpointing are auto."""
-    model, train = config.model, config.train
-    if model.gradient_checkpointing == "auto":
-        model = replace(model, gradient_checkpointing=checkpointing)
-    if train.micro_batch_tokens == "auto":
-        train = replace(train, micro_batch_tokens=tokens)
-    return replace(config, model=model, train=train)
+    if config.model.gradient_checkpointing == "auto":
+        config = config.changed("model", gradient_checkpointing=checkpointing)
+    if config.train.micro_batch_tokens == "auto":
+        config = config.changed("train", micro_batch_tokens=tokens)
+    return config
 
 
 def worst_peak(plan: Plan) -> float:
@@ -308,7 +306,7 @@ def make_plan(
     """
     shape = shape_of(config.model.path)
     if config.model.lora_targets == ("all-linear",):
-        config = replace(config, model=replace(config.model, lora_targets=tuple(shape.matrices)))
+        config = config.changed("model", lora_targets=tuple(shape.matrices))
     unknown = set(config.model.lora_targets) - shape.matrices.keys()
     if unknown and config.model.train_mode == "lora":
         raise ConfigError(
@@ -369,6 +367,13 @@ def _most(fits: Callable[[int], bool], most: int) -> int:
     return bisect(range(1, most + 1), False, key=lambda number: not fits(number))
 
 
+def larger_gpus(plan: Plan, fits: Callable[[Plan], bool]) -> list[str]:
+    """The smallest of the larger GPUs on which a plan fits, as a suggestion."""
+    larger = (capacity for capacity in CARDS if capacity > plan.capacity)
+    fitting = [size for size in larger if fits(replace(plan, capacity=size))]
+    return [f"GPUs of {size / 1e9:.0f} GB" for size in fitting[:1]]
+
+
 def suggestions(plan: Plan, *, usual: bool = False) -> list[str]:
     """Suggest at most three changes to a plan that does not fit, each of which makes it fit.
 
@@ -383,8 +388,7 @@ def suggestions(plan: Plan, *, usual: bool = False) -> list[str]:
         return plan.peak(plan.rows(usual=usual)) <= plan.headroom
 
     def with_setting(plan: Plan, section: str, **values: Any) -> Plan:
-        changed = replace(getattr(plan.config, section), **values)
-        return replace(plan, config=replace(plan.config, **{section: changed}))
+        return replace(plan, config=plan.config.changed(section, **values))
 
     rollout, split, flags = plan.config.rollout, plan.split, []
     settings: list[tuple[str, str, dict[str, Any]]] = [
@@ -416,10 +420,7 @@ def suggestions(plan: Plan, *, usual: bool = False) -> list[str]:
             if gpus >= split.trainers and fits(more):
                 found.append("--model.shard" + f" on {gpus} GPUs" * (gpus > split.trainers))
                 break
-    for capacity in CARDS:
-        if capacity > plan.capacity and fits(replace(plan, capacity=capacity)):
-            found.append(f"GPUs of {capacity / 1e9:.0f} GB")
-            break
+    found += larger_gpus(plan, fits)
     return [f"{change} with {' '.join(flags)}" if flags else change for change in found]
 
 

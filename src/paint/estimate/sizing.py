@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from paint.config.schema import ConfigError, ModelConfig
 from paint.core.errors import format_value
 from paint.estimate.memory import sampled_row
-from paint.estimate.plan import CARDS, PROBLEM, SOLUTION, Plan, gb, server_of
+from paint.estimate.plan import PROBLEM, SOLUTION, Plan, gb, larger_gpus, server_of
 from paint.estimate.shapes import shape_of
 
 
@@ -64,7 +64,7 @@ def _refuse(plan: Plan) -> None:
         return server_of(changed).fits and changed.fits
 
     found = []
-    rounded = replace(config, model=replace(model, quantization="nf4"))
+    rounded = config.changed("model", quantization="nf4")
     if (
         model.train_mode == "lora"
         and model.quantization != "nf4"
@@ -72,17 +72,13 @@ def _refuse(plan: Plan) -> None:
     ):
         found.append("--model.quantization nf4")
     tokens = server.tokens - config.rollout.max_new_tokens
-    if tokens >= PROBLEM + SOLUTION:
-        data = replace(config.data, max_prompt_tokens=tokens)
-        if fits(replace(plan, config=replace(config, data=data))):
-            found.append(f"--data.max-prompt-tokens {tokens}")
+    shorter = config.changed("data", max_prompt_tokens=max(tokens, 1))
+    if tokens >= PROBLEM + SOLUTION and fits(replace(plan, config=shorter)):
+        found.append(f"--data.max-prompt-tokens {tokens}")
     apart = replace(plan.split, shared=False)
     if plan.split.shared and fits(replace(plan, split=apart)):
         found.append("servers on GPUs of their own (--gpus 2 --split 1+1)")
-    for capacity in CARDS:
-        if capacity > plan.capacity and fits(replace(plan, capacity=capacity)):
-            found.append(f"GPUs of {capacity / 1e9:.0f} GB")
-            break
+    found += larger_gpus(plan, fits)
     changes = "; or ".join(found[:3]) or "a smaller model, or larger GPUs"
     together = ", which also train" if plan.split.shared else ""
     raise ConfigError(

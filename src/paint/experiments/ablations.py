@@ -41,18 +41,10 @@ class AblationRow:
 
     def of(self, config: Config) -> Config:
         """Return the config with the settings of this row."""
-        context = replace(
-            config.context,
-            mask_ratio_correct=self.correct,
-            mask_ratio_wrong=self.wrong,
-            placement=self.placement,
-            source=(self.shown,),
-        )
-        objective = replace(
-            config.objective, interpolation_weight=self.mix, top_fraction=self.top_fraction
-        )
-        teacher = replace(config.teacher, **dict(self.teacher))
-        return replace(config, context=context, objective=objective, teacher=teacher)
+        ratios = {"mask_ratio_correct": self.correct, "mask_ratio_wrong": self.wrong}
+        target = {"interpolation_weight": self.mix, "top_fraction": self.top_fraction}
+        config = config.changed("context", placement=self.placement, source=(self.shown,), **ratios)
+        return config.changed("objective", **target).changed("teacher", **dict(self.teacher))
 
 
 @dataclass(frozen=True)

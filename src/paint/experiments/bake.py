@@ -295,11 +295,8 @@ def _prepare(config: Config, folder: Path, count: int) -> tuple[Config, dict[str
                     f"{path} is that of other rules or questions; choose another place (--folder)"
                 )
             write_atomic(path, text)
-    config = replace(
-        config,
-        data=replace(config.data, path=str(folder / "questions.jsonl"), limit=None),
-        context=replace(config.context, file=str(folder / "rules.md")),
-    )
+    config = config.changed("data", path=str(folder / "questions.jsonl"), limit=None)
+    config = config.changed("context", file=str(folder / "rules.md"))
     return config, {"held_out": [p for i, p in enumerate(questions) if i in chosen]}
 
 

@@ -91,8 +91,7 @@ class ExperimentRun:
         return ExperimentRun(self.name, resolve_training(self.config, Display(enabled=False)))
 
     def with_seed(self, seed: int) -> "ExperimentRun":
-        train = replace(self.config.train, seed=seed)
-        return ExperimentRun(self.name, replace(self.config, train=train))
+        return ExperimentRun(self.name, self.config.changed("train", seed=seed))
 
 
 def run_experiment(
@@ -355,7 +354,6 @@ def _require_same(
 
 
 def _stored(folder: Path) -> dict[tuple[str, int, int], Result]:
-    """The results by name, seed and step."""
     return {(result.cell, result.seed, result.steps): result for result in read_results(folder)}
 
 

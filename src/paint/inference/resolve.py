@@ -30,19 +30,19 @@ def resolve_training(config: Config, display: Display, ranks: int = 1) -> Config
     server would share the GPU, and cannot sleep.
     """
     if not config.generates:
-        return config.with_rollout(engine=resolved_engine(config.rollout.engine, False))
+        return config.changed("rollout", engine=resolved_engine(config.rollout.engine, False))
 
     is_auto = config.rollout.engine == AUTO
     engine, why = _choose(config.rollout, config.model.train_mode == "full", ranks)
-    chosen = config.with_rollout(engine=engine)
+    chosen = config.changed("rollout", engine=engine)
     if _shares_gpu(chosen):
         problem = _sharing_problem(chosen)
         if problem and not is_auto:
             raise ConfigError(problem)
         if problem:
-            chosen, why = config.with_rollout(engine=LOCAL), f"since {problem}; {SLOWER}"
+            chosen, why = config.changed("rollout", engine=LOCAL), f"since {problem}; {SLOWER}"
         else:
-            chosen = chosen.with_rollout(colocate=True)
+            chosen = chosen.changed("rollout", colocate=True)
     if is_auto:
         display.note(f"engine: {chosen.rollout.engine}, {why}")
     return chosen
@@ -108,7 +108,7 @@ def _sharing_problem(config: Config) -> str:
             f'--rollout.server-args="{UTILIZATION} 0.4"'
         )
     memory = torch.cuda.get_device_properties(0).total_memory
-    colocated = config.with_rollout(colocate=True)
+    colocated = config.changed("rollout", colocate=True)
     try:
         plan = make_plan(colocated, 1, memory=memory, split=Split(1, 1, True, "in turns"))
     except ConfigError:  # a model that the plan does not know may be trained all the same

@@ -35,9 +35,7 @@ class ObjectiveConfig(Section):
     clip_mode: ClipMode = "pointwise"
     """What is clipped: each vocabulary entry's term, a position's sum, or nothing (paper:
     pointwise)."""
-    interpolation_weight: float = setting(
-        0.03, within("[0, 1]"), "interpolation weight k_base; paper: 0.03"
-    )
+    interpolation_weight: float = setting(0.03, within("[0, 1]"), "k_base; paper: 0.03")
     """Interpolation weight k_base, in [0, 1]; 0 leaves the teacher as it is (paper: Eq.
     sparse_energy_interp; Experimental Details, 0.03)."""
     top_fraction: float = setting(0.03, within("[0, 1]"), "f_top; paper: 0.03")

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,13 +106,21 @@ def with_servers_enabled(config: Config) -> Config:
     """The config with an engine on servers, wherever servers can generate for it."""
     engine = config.rollout.engine_type.server_engine
     is_served = engine and config.model.train_mode == "lora" and config.generates
-    return config.with_rollout(engine=engine) if is_served else config
+    return config.changed("rollout", engine=engine) if is_served else config
 
 
 def place_ranks(request: Request, config: Config, ranks: tuple[int, int]) -> Placement:
-    """Which GPUs train, between the fewest and the most that ``ranks`` allows, and which serve."""
+    """Which GPUs train, between the fewest and the most that ``ranks`` allows, and which serve.
+
+    A server spreads over as many GPUs as it is told, or the fewest that hold it.
+    """
+    from paint.estimate.plan import make_plan, server_of, tensor_parallel_size
+
     gpus, memory = _gpus_of_machine(request)
-    size = _gpus_of_a_server(config, request.gpus, memory)
+    size = tensor_parallel_size(config) or 1
+    if memory:
+        with suppress(ConfigError):  # a model that is not planned
+            size = server_of(make_plan(config, request.gpus, memory=memory)).gpus
     split = _split(request, config, ranks, size)
     served = gpus[len(gpus) - split.servers :]
     if len(served) % size:
@@ -132,8 +140,9 @@ def with_servers(config: Config, placement: Placement) -> Config:
     rollout = config.rollout
     if not placement.servers:
         engine = resolved_engine(rollout.engine, bool(rollout.urls))
-        return config.with_rollout(engine=engine)
-    return config.with_rollout(
+        return config.changed("rollout", engine=engine)
+    return config.changed(
+        "rollout",
         engine=server_engine(rollout.engine),
         server_gpus=placement.servers,
         colocate=placement.shared,
@@ -332,7 +341,7 @@ def _as_begun(config: Config, folder: Path) -> Config:
     # What --gpus itself may have put there is no setting of the user's.
     places = {"engine": begun.rollout.engine, "colocate": begun.rollout.colocate}
     before, wanted = (
-        one.with_rollout(**places, urls=(), server_gpus=()) for one in (begun, config)
+        one.changed("rollout", **places, urls=(), server_gpus=()) for one in (begun, config)
     )
     if changes := fixed_differences(before, wanted):
         raise RunError(
@@ -340,11 +349,11 @@ def _as_begun(config: Config, folder: Path) -> Config:
             + "\n  ".join(changes)
             + f"\nresume it in its own folder (`paint resume {folder}`), or set --log.name"
         )
-    resumed = before.with_rollout(
-        urls=rollout.urls, max_logprob_mismatch=rollout.max_logprob_mismatch
+    resumed = before.changed(
+        "rollout", urls=rollout.urls, max_logprob_mismatch=rollout.max_logprob_mismatch
     )
     steps = max(config.train.steps, begun.train.steps)
-    return replace(resumed, train=replace(resumed.train, steps=steps))
+    return resumed.changed("train", steps=steps)
 
 
 def _require_same_engine(config: Config, placement: Placement, folder: Path) -> None:
@@ -405,16 +414,6 @@ def _gpus_of_machine(request: Request) -> tuple[list[str], float]:
     return names[: request.gpus], min(sizes[: request.gpus])
 
 
-def _gpus_of_a_server(config: Config, gpus: int, memory: float) -> int:
-    """Over how many GPUs each server spreads: as it is told, or the fewest that hold it."""
-    from paint.estimate.plan import make_plan, server_of, tensor_parallel_size
-
-    if memory:
-        with suppress(ConfigError):  # a model that is not planned
-            return server_of(make_plan(config, gpus, memory=memory)).gpus
-    return tensor_parallel_size(config) or 1
-
-
 def _print_plan(
     config: Config, placement: Placement, max_model_len: int | str, ranks: Sequence[str] = ()
 ) -> None:
@@ -459,6 +458,5 @@ def _max_model_len(config: Config) -> int:
 
 
 def _shown(variables: dict[str, str], command: Sequence[str]) -> str:
-    """A command as a shell takes it."""
     pins = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
     return f"{pins} {shlex.join(command)}"
