@@ -9,7 +9,7 @@ module:name    a custom function (paint.grading.base)
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paint.core.errors import ConfigError
@@ -48,9 +48,9 @@ def find_grader(
         case "math":
             return MathGrader(deadline=deadline, workers=workers)
         case "exact":
-            return ExactGrader()
+            return EachGrader(exact)
         case "choice":
-            return ChoiceGrader()
+            return EachGrader(choice)
         case "none":
             return NoGrader()
     name = grader if isinstance(grader, str) else spec_of(grader)
@@ -59,30 +59,15 @@ def find_grader(
     return FunctionGrader(name, deadline=deadline, workers=workers)
 
 
-class ExactGrader(Grader):
-    r"""Reward 1 where the answer's text is a gold answer.
+class EachGrader(Grader):
+    """Grades by a function of one completion that is fast and cannot fail, in this process."""
 
-    The answer is the content of the last \boxed{}, or the whole text where there is none, in each
-    case after the last closed think block and without white space at its ends.
-    """
-
-    def grade(self, items: Sequence[Item]) -> list[Grade]:
-        """The grades in the order of the items."""
-        return [_exact(item) for item in items]
-
-
-class ChoiceGrader(Grader):
-    r"""Reward 1 where the chosen letter is a gold one; case, brackets and what follows are ignored.
-
-    The letter is that at the beginning of the last \boxed{}. Without a box it is a capital letter:
-    that of the last "answer is B" or "Answer: (B)", or else the one that the text begins with, as
-    "B" and "B. Paris" do. It is looked for after the last closed think block. A gold answer that
-    is no letter is a failure of the grader.
-    """
+    def __init__(self, function: Callable[[Item], Grade]) -> None:
+        self.function = function
 
     def grade(self, items: Sequence[Item]) -> list[Grade]:
         """The grades in the order of the items."""
-        return [_choice(item) for item in items]
+        return list(map(self.function, items))
 
 
 class NoGrader(Grader):
@@ -116,14 +101,26 @@ class FunctionGrader(Grader):
         self._pool.close()
 
 
-def _exact(item: Item) -> Grade:
+def exact(item: Item) -> Grade:
+    r"""Reward 1 where the answer's text is a gold answer.
+
+    The answer is the content of the last \boxed{}, or the whole text where there is none, in each
+    case after the last closed think block and without white space at its ends.
+    """
     written = item.text.rpartition("</think>")[2]
     answer = boxed(written)
     answer = (written if answer is None else answer).strip()
     return _graded(answer in [gold.strip() for gold in _golds(item)])
 
 
-def _choice(item: Item) -> Grade:
+def choice(item: Item) -> Grade:
+    r"""Reward 1 where the chosen letter is a gold one; case, brackets and what follows are ignored.
+
+    The letter is that at the beginning of the last \boxed{}. Without a box it is a capital letter:
+    that of the last "answer is B" or "Answer: (B)", or else the one that the text begins with, as
+    "B" and "B. Paris" do. It is looked for after the last closed think block. A gold answer that
+    is no letter is a failure of the grader.
+    """
     golds = [(gold, _IN_BOX.match(gold)) for gold in _golds(item)]
     for gold, letter in golds:
         if letter is None:

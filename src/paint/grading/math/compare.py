@@ -199,9 +199,9 @@ def compare_text(given: str, gold: str) -> Reason | None:
     """Decides by integers and by text, in linear time; None where it takes algebra."""
     is_short_word = any(_WRAPPED_WORD.fullmatch(text.strip()) for text in (given, gold))
     given, gold = _bare(given), _bare(gold)
-    is_same = _same_integers(given, gold)
-    if is_same is not None:
-        return "right" if is_same else "wrong"
+    integers = _integer(given), _integer(gold)
+    if None not in integers:
+        return "right" if integers[0] == integers[1] else "wrong"
     if _same_text(given, gold):
         return "right"
 
@@ -303,12 +303,6 @@ def explain_gold(gold: str) -> GoldReading:
         suspicions.append("it is a statement about numbers, true or false")
     text = " ".join([str(value), *sorted(unit)])
     return GoldReading(kind_of(value), text, suspicions=tuple(suspicions))
-
-
-def _same_integers(given: str, gold: str) -> bool | None:
-    """Whether two integers are equal; None unless both are integers."""
-    integers = _integer(given), _integer(gold)
-    return None if None in integers else integers[0] == integers[1]
 
 
 def _same_text(given: str, gold: str) -> bool:
