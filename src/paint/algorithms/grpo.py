@@ -18,7 +18,7 @@ from torch import Tensor
 
 from paint.core.display import Clock
 from paint.core.distributed import all_gather_objects
-from paint.objective.loss import token_weights
+from paint.objective.loss import weighted_sum
 from paint.training.rollouts import Rollout, ScoredRollout, check_logprob_mismatch
 from paint.training.train_step import (
     Batch,
@@ -136,14 +136,10 @@ def score_group(
         base_log_prob=base_log_prob,
     )
 
-    weights = token_weights(
-        lengths,
-        reduction=config.objective.reduction,
-        skip_tokens=config.objective.skip_tokens,
-    ).to(per_token.dtype)
+    reduction, skipped = config.objective.reduction, config.objective.skip_tokens
     values |= {"loss": per_token.detach(), "student_entropy": scores.entropy}
     values |= {"student_log_prob": scores.untempered, "tempered_log_prob": old_log_prob}
-    return (weights.to(per_token.device) * per_token).sum(), values
+    return weighted_sum(per_token, lengths, reduction, skipped), values
 
 
 def advantages(rewards: Float[Tensor, " b"], group_size: int) -> Float[Tensor, " b"]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from paint.core.display import Clock
 from paint.data.problems import Problem
 from paint.inference.engine import Completion
-from paint.objective.loss import token_weights
+from paint.objective.loss import weighted_sum
 from paint.objective.options import Reduction
 from paint.training.rollouts import Rollout, ScoredRollout
 from paint.training.train_step import (
@@ -77,6 +77,4 @@ def sft_loss(
 
     Raises ValueError for an unknown reduction.
     """
-    weights = token_weights(lengths, reduction=reduction, skip_tokens=skip_tokens)
-    weights = weights.to(log_prob.dtype)
-    return -(weights.to(log_prob.device) * log_prob).sum()
+    return -weighted_sum(log_prob, lengths, reduction, skip_tokens)

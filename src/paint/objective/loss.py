@@ -166,6 +166,14 @@ def token_weights(
     return torch.tensor(weights, dtype=torch.float64)
 
 
+def weighted_sum(
+    per_token: Float[Tensor, "n"], lengths: Lengths, reduction: Reduction, skip_tokens: int
+) -> Float[Tensor, ""]:
+    """Sum of values of tokens, each times its weight (``token_weights``)."""
+    weights = token_weights(lengths, reduction=reduction, skip_tokens=skip_tokens)
+    return (weights.to(per_token.dtype).to(per_token.device) * per_token).sum()
+
+
 @dataclass(frozen=True)
 class Loss:
     """Loss and its per-token statistics. Only value carries a gradient; the others are detached.
@@ -302,8 +310,7 @@ def loss_from_logits(
 
     if factors is not None:
         per_token = per_token * factors
-    weights = token_weights(lengths, reduction=options.reduction, skip_tokens=options.skip_tokens)
-    value = (weights.to(dtype).to(per_token.device) * per_token).sum()
+    value = weighted_sum(per_token, lengths, options.reduction, options.skip_tokens)
     return Loss(value, per_token.detach(), stats)
 
 
