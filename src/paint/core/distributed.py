@@ -199,6 +199,13 @@ def all_gather_objects(rows: Sequence[T]) -> list[T]:
     return [row for part in parts for row in part]
 
 
+def all_gather_slice(rows: Sequence[T]) -> tuple[list[T], slice]:
+    """Gather the rows of all ranks on every rank, and say which of them are this rank's."""
+    counts = all_gather_objects([len(rows)])
+    start = sum(counts[: PartialState().process_index])
+    return all_gather_objects(rows), slice(start, start + len(rows))
+
+
 def gather_on_rank0(rows: Sequence[T]) -> list[T]:
     """Gather the rows of all ranks on rank 0, in rank order; other ranks get their own rows."""
     if PartialState().num_processes == 1:

@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 from accelerate import PartialState
 
-from paint.core.distributed import all_gather_objects, run_on_rank0
+from paint.core.distributed import all_gather_slice, run_on_rank0
 from paint.inference.engine import (
     Completion,
     Engine,
@@ -86,7 +86,5 @@ class Rank0Engine(Engine):
         """The prompts and seeds to request, and the slice of this rank's rows."""
         if self.same_rows:
             return prompts, seeds, slice(None)
-        counts = all_gather_objects([len(prompts)])
-        rows = all_gather_objects(list(zip(prompts, seeds, strict=True)))
-        start = sum(counts[: PartialState().process_index])
-        return [p for p, _ in rows], [s for _, s in rows], slice(start, start + len(prompts))
+        rows, mine = all_gather_slice(list(zip(prompts, seeds, strict=True)))
+        return [p for p, _ in rows], [s for _, s in rows], mine

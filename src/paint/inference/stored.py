@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accelerate import PartialState
-
 from paint.config.run_folder import read_run, step_of, step_paths
-from paint.core.distributed import all_gather_objects
+from paint.core.distributed import all_gather_slice
 from paint.core.storage import SUMS, digest, read_jsonl, verify_checksums
 from paint.data.problems import DataError, Problem
 from paint.inference.engine import (
@@ -62,7 +60,13 @@ class StoredEngine(Engine):
             key: [] for problem in setup.problems for key in (problem.problem, problem.id)
         }
         for row in stored_rows(source):
-            if (key := _key(row)) in by_key:
+            names = (row.values.get(name) for name in ("problem", "problem_id"))
+            key = next((name for name in names if isinstance(name, str)), None)
+            if key is None:
+                raise DataError(
+                    f'{row.place} has no text in "problem" or "problem_id"; add one of them'
+                )
+            if key in by_key:
                 by_key[key].append(row)
         rows_of = {p.id: by_key[p.problem] or by_key[p.id] for p in setup.problems}
         if missing := [name for name, rows in rows_of.items() if not rows]:
@@ -97,10 +101,8 @@ class StoredEngine(Engine):
         self, prompts: Prompts, sampling: Sampling, seeds: Sequence[int], finished: OnCompletion
     ) -> None:
         # The rows of a problem may lie on several ranks, and get different completions.
-        counts = all_gather_objects([len(prompts)])
-        rows = all_gather_objects(list(zip(map(tuple, prompts), seeds, strict=True)))
-        start = sum(counts[: PartialState().process_index])
-        for index, completion in enumerate(self._choose(rows)[start : start + len(prompts)]):
+        rows, mine = all_gather_slice(list(zip(map(tuple, prompts), seeds, strict=True)))
+        for index, completion in enumerate(self._choose(rows)[mine]):
             finished(index, completion)
 
     def _choose(self, rows: Sequence[tuple[Prompt, int]]) -> list[Completion]:
@@ -137,14 +139,6 @@ def stored_rows(source: Path) -> Iterator[StoredRow]:
             yield StoredRow(f"{source} row {number}", values)
     else:
         raise EngineError(f"rollout.stored is {source}, which holds no rollouts; {HINT}")
-
-
-def _key(row: StoredRow) -> str:
-    """The problem's text, or else its id."""
-    for name in ("problem", "problem_id"):
-        if isinstance(found := row.values.get(name), str):
-            return found
-    raise DataError(f'{row.place} has no text in "problem" or "problem_id"; add one of them')
 
 
 def _completion(
