@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerBase
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from paint.config.run_folder import RunError, step_folder, step_of
 from paint.core import storage
@@ -57,7 +58,10 @@ def read_tokens(path: Path) -> dict[int, dict[str, Any]]:
     )
     with wrap_errors(path, CorruptFileError, hint):
         table = pq.read_table(BytesIO(path.read_bytes()), page_checksum_verification=True)
-    columns = {name: _values(table, name) for name in table.column_names}
+    columns: dict[str, Any] = {
+        field.name: column.to_pylist() if pa.types.is_string(field.type) else column.to_numpy()
+        for field, column in zip(table.schema, table.columns, strict=True)
+    }
     ends = np.flatnonzero(np.diff(columns["row"])) + 1
     edges = [0, *ends.tolist(), len(table)]
     return {
@@ -88,18 +92,8 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[
     return [known[i] for i in ids]
 
 
-def _byte_letters() -> dict[str, bytes]:
-    """Map each character of a byte-level vocabulary to its byte (Radford et al. 2019, GPT-2).
-
-    Printable bytes are written as themselves, the others as characters from U+0100 on.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(0x100) if byte not in printable]
-    letters = {chr(byte): bytes([byte]) for byte in printable}
-    return letters | {chr(0x100 + n): bytes([byte]) for n, byte in enumerate(hidden)}
-
-
-_BYTES = _byte_letters()
+_BYTES = {letter: bytes([byte]) for byte, letter in bytes_to_unicode().items()}
+"""The byte of each character of a byte-level vocabulary."""
 
 
 def _table(kept: Sequence[ScoredRollout], tokenizer: PreTrainedTokenizerBase) -> pa.Table:
@@ -126,10 +120,3 @@ def _table(kept: Sequence[ScoredRollout], tokenizer: PreTrainedTokenizerBase) ->
             pa.array([x != 0 for x in values]) if is_flag else pa.array(values, pa.float32())
         )
     return pa.table(columns)
-
-
-def _values(table: pa.Table, name: str) -> Any:
-    column = table.column(name)
-    if pa.types.is_string(column.type):
-        return [str(text) for text in column.to_pylist()]
-    return column.to_numpy(zero_copy_only=False)
