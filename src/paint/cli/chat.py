@@ -1,7 +1,6 @@
 """``paint chat``."""
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -47,7 +46,8 @@ class Chat:
 
         chat, console = open_chat(self.target), Terminal()
         sampling = Sampling(self.temperature, self.top_p, -1, self.max_new_tokens)
-        for problem, solution in self._problems():
+        while problem := _ask("problem"):
+            solution = (_ask("reference") or None) if self.context else None
             with Live(console=console, vertical_overflow="visible") as live:
                 for answers in chat.answers(
                     problem, sampling, self.seed, solution=solution, mask_ratio=self.mask_ratio
@@ -58,11 +58,6 @@ class Chat:
             if not console.is_terminal:
                 console.print()  # which Live leaves out
         return 0
-
-    def _problems(self) -> Iterator[tuple[str, str | None]]:
-        """Problems, each with the reference if there is to be one."""
-        while problem := _ask("problem"):
-            yield problem, (_ask("reference") or None) if self.context else None
 
 
 def _ask(what: str) -> str:

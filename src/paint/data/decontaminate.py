@@ -136,7 +136,6 @@ def _pieces(name: Pass, texts: Sequence[str], ngram: int) -> Pieces:
 
 
 def _normalize_for(text: str, name: Pass) -> str:
-    """Normalise the text for a pass."""
     normalized = normalize(text).casefold()
     if name == "words":
         return normalized

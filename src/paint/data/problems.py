@@ -288,7 +288,9 @@ def _problem(
         return f"{needs[role]} needs it; {column_hint}" if needs.get(role) else column_hint
 
     def is_left_out(role: str, name: str) -> bool:
-        return role not in needs and _is_blank(fields.get(_column(fields, name) or ""))
+        value = fields.get(_column(fields, name) or "")
+        is_blank = value is None or (isinstance(value, str) and not value.strip())
+        return role not in needs and is_blank
 
     place = _chat_field(fields, data)
     turns: tuple[tuple[str, str], ...] = ()
@@ -390,10 +392,6 @@ def _column(fields: dict[str, object], name: str) -> str | None:
         return name
     near = [column for column in fields if column.casefold() == name.casefold()]
     return near[0] if len(near) == 1 else None
-
-
-def _is_blank(value: object) -> bool:
-    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _text(fields: dict[str, object], field_name: str, role: str, column_hint: str) -> str:

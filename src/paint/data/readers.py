@@ -96,7 +96,6 @@ def read_rows(source: str | Path) -> Iterator[Row]:
 
 
 def _open(path: Path) -> IO[bytes]:
-    """Open the file for reading. Raises DataError."""
     with wrap_errors(path, DataError, NAME_IT):
         try:
             if path.exists() and not path.is_file() and not path.is_dir():
@@ -210,7 +209,6 @@ def _lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def _object(line: bytes) -> dict[str, object]:
-    """Parse the JSON object in a line. Raises BadRow."""
     if len(line) > ROW_BYTES:
         raise _too_long()
     try:

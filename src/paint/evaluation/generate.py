@@ -136,7 +136,12 @@ def collect_samples(
             rollout = _fitted(policy, model, rollout, max_tokens, display)
             setup = EngineSetup(policy, model, rollout, folder, display, max_tokens, problems)
             with open_engine(setup) as engine:
-                _generate_all(policy, engine, unfinished, display)
+                for trained, group in groupby(unfinished, key=lambda row: row[0].trained):
+                    if trained is not None:
+                        load_trained(policy, trained)
+                    engine.sync_weights()
+                    for task, store in group:
+                        generate(policy, engine, task, store, display)
         yield stores
 
 
@@ -264,19 +269,6 @@ def _fitted(
             )
             return replace(rollout, batch_size=most)
     return rollout
-
-
-def _generate_all(
-    policy: Policy, engine: Engine, unfinished: Sequence[tuple[EvalTask, Store]], display: Display
-) -> None:
-    for i, (trained, group) in enumerate(groupby(unfinished, key=lambda row: row[0].trained)):
-        if trained is not None:
-            load_trained(policy, trained)
-        elif i:
-            raise ValueError("tasks of the base model must come before those of trained policies")
-        engine.sync_weights()
-        for task, store in group:
-            generate(policy, engine, task, store, display)
 
 
 def checkpoint_digest(trained: Path) -> str:

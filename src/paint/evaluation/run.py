@@ -98,7 +98,8 @@ def evaluate(
         evaluation.samples, evaluation.thinking, sampling_from(evaluation.rollout), evaluation.seed
     )
     answers = len(policies) * sum(len(b.problems) for b in benchmarks) * evaluation.samples
-    answers -= sum(_stored(folder / t.name / b.name) for t, b in pairs)
+    stored = [folder / t.name / b.name / COMPLETIONS for t, b in pairs]
+    answers -= sum(path.read_bytes().count(b"\n") for path in stored if path.exists())
     if answers:
         line, seconds = estimate(evaluation, targets, answers)
         display.note(line)
@@ -145,12 +146,6 @@ def estimate(
     seconds = answers * longest / rates[-1]
     duration = format_duration(seconds)
     return f"{line}; at most {duration} at the run's {rates[-1]:,.0f} tokens/s", seconds
-
-
-def _stored(folder: Path) -> int:
-    """Number of samples that an earlier call stored."""
-    path = folder / COMPLETIONS
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def resolve(

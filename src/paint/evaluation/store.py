@@ -173,7 +173,6 @@ def prompt_digest(prompt: Sequence[int]) -> str:
 
 
 def _opened(folder: Path, *, dropped: bool = False) -> Store:
-    """Read and check all files of a store."""
     settings = _read_settings(folder)
     path, hint = folder / "problems.jsonl", HINTS["problems.jsonl"]
     rows = list(storage.read_jsonl(path, hint))

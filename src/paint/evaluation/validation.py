@@ -15,7 +15,7 @@ from paint.config.run_folder import step_folder, step_paths
 from paint.config.schema import Config
 from paint.core.display import Display
 from paint.core.distributed import all_gather_objects, run_on_rank0
-from paint.data.benchmarks import Benchmark, load_benchmark
+from paint.data.benchmarks import load_benchmark
 from paint.data.gold_answer_checks import name_unparsed
 from paint.data.problems import Problem
 from paint.evaluation.generate import (
@@ -78,7 +78,17 @@ def load_validation(
     require_room(policy, start)
 
     def check_problems() -> None:
-        _require_same_problems(run, benchmark)
+        expected = [(p.id, p.problem, p.answers) for p in benchmark.problems]
+        steps = step_paths(run / "validation")
+        for folder in [folder for step in steps for folder in find_stores(step)]:
+            with reopen_store(folder) as store:
+                stored = [(p.id, p.problem, p.answers) for p in store.problems]
+            if folder.name != benchmark.name or expected != stored:
+                raise StoreError(
+                    f"{folder} has other problems or gold answers than validation.path has now, so "
+                    f"checkpoints could not be compared; put the file back as it was, or move "
+                    f"{run / 'validation'} away"
+                )
         if isinstance(grader, MathGrader):
             name_unparsed(benchmark.name, benchmark.problems, display.note)
 
@@ -159,17 +169,3 @@ def validate(
         "validation_truncated_frac": float(graded.truncated.mean()),
         "validation_completion_tokens": float(graded.tokens.mean()),
     }
-
-
-def _require_same_problems(run: Path, benchmark: Benchmark) -> None:
-    expected = [(p.id, p.problem, p.answers) for p in benchmark.problems]
-    steps = step_paths(run / "validation")
-    for folder in [folder for step in steps for folder in find_stores(step)]:
-        with reopen_store(folder) as store:
-            stored = [(p.id, p.problem, p.answers) for p in store.problems]
-        if folder.name != benchmark.name or expected != stored:
-            raise StoreError(
-                f"{folder} has other problems or gold answers than validation.path has now, so "
-                f"checkpoints could not be compared; put the file back as it was, or move "
-                f"{run / 'validation'} away"
-            )

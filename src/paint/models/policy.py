@@ -310,7 +310,6 @@ def encode(
 
 
 def _shared(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common prefix of two sequences of token ids."""
     return len([*takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False))])
 
 

@@ -122,19 +122,15 @@ def digest_of(named: Iterable[tuple[str, Tensor]]) -> str:
     def parts() -> Iterator[bytes]:
         for name, value in named:
             yield name.encode()
-            for numbers in (value.detach(), *_scales(value)):
+            state = getattr(value, "quant_state", None)  # with the scales of a 4-bit weight
+            scales = [] if state is None else state.as_dict(packed=True).values()
+            for numbers in (value.detach(), *scales):
                 flat = numbers.flatten()
                 some = flat[:: max(1, len(flat) // NUMBERS_READ)].cpu().contiguous()
                 yield some.view(torch.uint8).numpy().tobytes()
                 yield str(int(flat.view(_INTEGERS[flat.itemsize]).sum())).encode()
 
     return digest_of_bytes(parts())[:16]
-
-
-def _scales(weight: Tensor) -> list[Tensor]:
-    """Quantization scales of a 4-bit weight; none for other weights."""
-    state = getattr(weight, "quant_state", None)
-    return [] if state is None else list(state.as_dict(packed=True).values())
 
 
 def passes_missing(accelerator: Accelerator, model: nn.Module, passes: int) -> int:

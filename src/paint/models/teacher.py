@@ -25,8 +25,8 @@ A teacher cannot be another model, and averages are over optimizer steps only.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -221,13 +221,10 @@ def _replacing_adapters(policy: Policy, updates: Mapping[str, Tensor]) -> Iterat
             layer._disable_adapters = True
         for name, update in updates.items():
             layer = adapted[name].get_base_layer()
-            hook = layer.register_forward_hook(_adding(update.to(layer.weight.dtype)))
-            stack.callback(hook.remove)
+            add = partial(_add, update.to(layer.weight.dtype))
+            stack.callback(layer.register_forward_hook(add).remove)
         yield
 
 
-def _adding(update: Tensor) -> Any:
-    def add(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        return output + nn.functional.linear(inputs[0], update)
-
-    return add
+def _add(update: Tensor, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return output + nn.functional.linear(inputs[0], update)

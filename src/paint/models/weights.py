@@ -13,7 +13,7 @@ import torch
 from peft.utils import load_peft_weights, set_peft_model_state_dict
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import GENERATION_CONFIG_NAME
 
@@ -125,7 +125,11 @@ def save_trained(policy: Policy, folder: Path) -> None:
             merge(policy, folder)
         else:
             policy.model.save_pretrained(folder)
-            _sort_targets(folder / ADAPTER_CONFIG)
+            # peft writes the target modules in the arbitrary order of a set.
+            shape = json.loads((folder / ADAPTER_CONFIG).read_bytes())
+            shape["target_modules"].sort()
+            shape_text = json.dumps(shape, indent=2, sort_keys=True)
+            storage.write_atomic(folder / ADAPTER_CONFIG, shape_text)
 
 
 def save_served(policy: Policy, folder: Path) -> None:
@@ -215,8 +219,15 @@ def export_merged(policy: Policy, trained: Path, folder: Path, dtype: torch.dtyp
     load_trained(policy, trained)
 
     def updates() -> Iterator[tuple[Tensor, Tensor]]:
-        for weight, base, update, exact in _changes(policy, before):
+        for name, base in before.items():
+            weight = policy.model.get_parameter(name)
+            exact = weight.detach()
             weight.data = exact.to(dtype)
+            yield exact - base, weight.float() - base
+        for layer in policy.adapted.values():
+            weight, update = layer.get_base_layer().weight, layer.get_delta_weight("default")
+            base = weight.detach().float()
+            weight.data = (base + update).to(dtype)
             yield update, weight.float() - base
 
     with torch.no_grad():
@@ -247,19 +258,6 @@ def _save_model(policy: Policy, folder: Path) -> None:
     save_generation_settings(policy.tokenizer.name_or_path, folder)
 
 
-def _changes(
-    policy: Policy, before: Mapping[str, Tensor]
-) -> Iterator[tuple[nn.Parameter, Tensor, Tensor, Tensor]]:
-    """Every trained weight with the base's values, the update, and their sum in float32."""
-    for name, base in before.items():
-        weight = policy.model.get_parameter(name)
-        yield weight, base, weight - base, weight.detach()
-    for layer in policy.adapted.values():
-        weight, update = layer.get_base_layer().weight, layer.get_delta_weight("default")
-        base = weight.detach().float()
-        yield weight, base, update, base + update
-
-
 def _rounding(updates: Iterable[tuple[Tensor, Tensor]]) -> Rounding:
     """Compare each layer's update with what is stored of it."""
     along = squares = errors = 0.0
@@ -276,13 +274,6 @@ def _full_disk_as_os_error(folder: Path) -> Iterator[None]:
         yield
     except SafetensorError as error:
         raise OSError(f"{folder} could not be written: {reason(error)}") from error
-
-
-def _sort_targets(path: Path) -> None:
-    """Sort the target modules in the file, which peft writes in the arbitrary order of a set."""
-    shape = json.loads(path.read_bytes())
-    shape["target_modules"] = sorted(shape["target_modules"])
-    storage.write_atomic(path, json.dumps(shape, indent=2, sort_keys=True))
 
 
 def _require_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:

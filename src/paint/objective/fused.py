@@ -619,7 +619,6 @@ def _slope_buffer(logits: Tensor, weight: Tensor) -> Tensor:
 
 
 def _times_weight(slope: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """Compute slope @ weight."""
     out = slope.new_zeros(len(slope), weight.shape[1], dtype=dtype)
     if _native(slope, weight, dtype):
         return _mm(slope, weight, out)

@@ -170,7 +170,6 @@ def _text(export: Export, figures: Sequence[Figures], license: str | None) -> li
 
 
 def _usage(export: Export, base: str) -> list[str]:
-    """Code that loads the folder."""
     loader = "AutoModelForCausalLM"
     imports = [f"from transformers import {loader}, AutoTokenizer"]
     server = f"vllm serve {export.name}"

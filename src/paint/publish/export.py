@@ -70,7 +70,12 @@ def export(
             refuses the upload. PolicyError: the weights cannot be merged.
     """
     display = display or Display()
-    checkpoint, run = _find_checkpoint(target)
+    run = run_of(target)
+    if run is None:
+        raise RunError(f"{target} is neither a run nor a checkpoint in one; name runs/NAME")
+    checkpoint = latest_checkpoint(run) if run == target else target
+    if checkpoint is None:
+        raise RunError(f"{target} has no checkpoint yet; `paint resume {target}` goes on")
     config = read_run(run)
     trained = trained_in(checkpoint, config.model.train_mode)
     require_checkpoint(checkpoint, trained.name)
@@ -143,14 +148,3 @@ def upload(folder: Path, repository: str, display: Display) -> None:
             repo_id=repository, folder_path=folder, commit_message="Add model"
         )
     display.note(f"uploaded: {commit.commit_url}")
-
-
-def _find_checkpoint(target: Path) -> tuple[Path, Path]:
-    """The checkpoint that a target names, and its run."""
-    run = run_of(target)
-    if run is None:
-        raise RunError(f"{target} is neither a run nor a checkpoint in one; name runs/NAME")
-    checkpoint = latest_checkpoint(run) if run == target else target
-    if checkpoint is None:
-        raise RunError(f"{target} has no checkpoint yet; `paint resume {target}` goes on")
-    return checkpoint, run

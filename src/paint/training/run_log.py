@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -210,13 +210,6 @@ def write_rollouts(folder: Path, step: int, records: Sequence[Mapping[str, objec
         storage.write_jsonl(path, records)
 
 
-def rollout_records(
-    scored: Sequence[ScoredRollout], grades: Sequence[Grade]
-) -> list[dict[str, object]]:
-    """The rollouts of a step as they are stored (docs/reference/run-folder.md)."""
-    return [_record(*row) for row in zip(scored, grades, strict=True)]
-
-
 def truncate_to_step(table: Table, folder: Path, step: int) -> None:
     """Delete what was written after a step, to be repeated; write the config to run.json."""
     rows = read_history(folder, step)
@@ -253,10 +246,10 @@ def stop_signals(signals: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
-    """Return the JSON record of a rollout."""
+def record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
+    """A rollout as it is stored (docs/reference/run-folder.md)."""
     rollout, completion = scored.rollout, scored.rollout.completion
-    record: dict[str, object] = {
+    row: dict[str, object] = {
         "problem_id": rollout.problem.id,
         "problem": rollout.problem.problem,
         "answer": rollout.problem.answer,
@@ -272,20 +265,18 @@ def _record(scored: ScoredRollout, grade: Grade) -> dict[str, object]:
         "engine_log_probs": completion.log_probs,
     }
     if completion.source != "reference" and not isinstance(grade, MathGrade):
-        record |= {"reward": grade.reward, "reason": grade.reason}
+        row |= {"reward": grade.reward, "reason": grade.reason}
     if (view := rollout.teacher_prompt) is not None:
-        record |= {
+        row |= {
             "context": view.context,
             "rationale": view.rationale,
             "teacher_prompt_ids": view.prompt,
         }
-    return record
+    return row
 
 
-@contextmanager
-def _or_run_error(path: Path, folder: Path) -> Iterator[None]:
-    with wrap_errors(path, RunError, f"free some space, then `paint resume {folder}`"):
-        yield
+def _or_run_error(path: Path, folder: Path) -> AbstractContextManager[None]:
+    return wrap_errors(path, RunError, f"free some space, then `paint resume {folder}`")
 
 
 def _versions() -> dict[str, str]:

@@ -111,15 +111,10 @@ def generate_rollouts(setup: Setup, batch: Batch, step_index: int, clock: Clock)
     if setup.config.rollout.keep == "all":
         return rollouts
     with clock("reward"):
-        return mark_kept(setup, rollouts)
-
-
-def mark_kept(setup: Setup, rollouts: Sequence[Rollout]) -> list[Rollout]:
-    """Grade the completions, and mark those that ``rollout.keep`` leaves out, over all ranks."""
-    options = setup.config.rollout
-    grades = grade_rollouts(setup, rollouts)
-    graded = [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
-    kept = kept_rows(all_gather_objects(graded), options.keep, options.samples_per_problem)
+        grades = grade_rollouts(setup, rollouts)
+        graded = [replace(r, grade=grade) for r, grade in zip(rollouts, grades, strict=True)]
+        of_all_ranks, options = all_gather_objects(graded), setup.config.rollout
+        kept = kept_rows(of_all_ranks, options.keep, options.samples_per_problem)
     return [replace(r, kept=r.row in kept) for r in graded]
 
 

@@ -179,14 +179,11 @@ def train(
                 else:
                     run_log.new_run(table, folder, *digests)
 
-            def drop_later_steps() -> None:
-                run_log.truncate_to_step(table, folder, done)
-
             run_on_rank0(enter_run)
             optimizer = open_optimizer(policy.trainable, config.train)
             if resume:
                 checkpoint.restore(folder, policy, optimizer, teacher)
-                run_on_rank0(drop_later_steps)
+                run_on_rank0(lambda: run_log.truncate_to_step(table, folder, done))
                 display.note(f"resuming after step {done} of {folder}")
             if config.log.trackers:
                 flat = {f"{name}.{k}": str(v) for name in table for k, v in table[name].items()}
@@ -390,7 +387,7 @@ def log_step(
             f"the grader failed on {len(failed)} of {len(grades)} completions, which count 0; "
             f"first on problem {rollouts[failed[0]].problem.id}: {grades[failed[0]].reason}"
         )
-    records = run_log.rollout_records(scored, grades)
+    records = [run_log.record(*row) for row in zip(scored, grades, strict=True)]
     if log.keep_rollouts:
         run_log.write_rollouts(folder, step_number, records)
         write_tokens(folder, step_number, scored, log.token_rows, setup.policy.tokenizer)

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from paint.config.run_folder import step_of, step_paths
 from paint.core.display import Display
 from paint.core.errors import reason
@@ -106,7 +104,11 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
         "figures": intervals_json(tables_of(samples)),
         "pass": {
             policy: {
-                benchmark: pass_curve(part.graded.correct) for benchmark, part in parts.items()
+                benchmark: [
+                    bootstrap([pass_at_k(part.graded.correct, j)], bounds=SHARE).table()
+                    for j in range(1, part.graded.correct.shape[1] + 1)
+                ]
+                for benchmark, part in parts.items()
             }
             for policy, parts in by_policy.items()
         },
@@ -125,12 +127,6 @@ def evaluation_data(targets: Sequence[Path]) -> dict[str, Any]:
             for policy, parts in by_policy.items()
         },
     }
-
-
-def pass_curve(correct: np.ndarray) -> list[dict[str, float | None]]:
-    """pass@j for every j up to k, each with its interval."""
-    ks = range(1, correct.shape[1] + 1)
-    return [bootstrap([pass_at_k(correct, j)], bounds=SHARE).table() for j in ks]
 
 
 def benchmark_data(

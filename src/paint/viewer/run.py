@@ -50,6 +50,12 @@ FEW_ROWS = 4
 METRICS = ("overlap", "overlap_without_answer", "mask_ratio", "reward", "advantage", "loss")
 """Values of a complete rollout."""
 
+OF_THE_CLIP = (
+    *("clip", "clip_mode", "interpolation_weight"),
+    *("top_fraction", "temperature", "skip_tokens"),
+)
+"""Settings of the objective that determine clipped entries."""
+
 CONTEXT_VALUES = ("loss", "kl", "teacher_log_prob", "teacher_entropy")
 """Values of a token that change with the teacher's context."""
 
@@ -120,6 +126,7 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
                 count.add(len(rollout["completion_ids"]))
 
     vocabulary = list(shared.vocabulary)
+    options = config.objective.resolve(config.rollout.temperature)
     return {
         "name": run.resolve().name,
         "method": config.train.method,
@@ -131,7 +138,8 @@ def run_data(run: Path, spec: PageSpec, display: Display) -> dict[str, Any]:
             **facts["versions"],
         },
         "settings": settings_of(config),
-        "objective": objective_of(config),
+        "objective": {name: getattr(options, name) for name in OF_THE_CLIP}
+        | {"shown": " and ".join(config.context.source)},
         "metrics": columns_of(read_metrics(run)),
         "signs": appearances(read_metrics(run), config.health.window),
         "validation": validation_metrics(graded_validation(run, display)),
@@ -297,22 +305,6 @@ def settings_of(config: Config) -> list[list[Any]]:
         for section, keys in to_table(config).items()
         for key, value in keys.items()
     ]
-
-
-def objective_of(config: Config) -> dict[str, Any]:
-    """The objective's settings that determine clipped entries."""
-    options = config.objective.resolve(config.rollout.temperature)
-    names = (
-        "clip",
-        "clip_mode",
-        "interpolation_weight",
-        "top_fraction",
-        "temperature",
-        "skip_tokens",
-    )
-    return {name: getattr(options, name) for name in names} | {
-        "shown": " and ".join(config.context.source)
-    }
 
 
 def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float | None]]:

@@ -77,7 +77,6 @@ def show_targets(
 def _page_data(
     targets: Sequence[Path], page: PageSpec, display: Display
 ) -> tuple[str, dict[str, Any]]:
-    """The kind of the page, and its data."""
     if (targets[0] / "run.json").exists():
         if len(targets) == 1:
             return "run", run_data(targets[0], page, display)

@@ -259,7 +259,13 @@ class VllmEngine(RemoteEngine):
         """Sample as ``stream`` does, with the adapter at the time of the call."""
         adapter, count = self.adapter, 0
         assert adapter is not None
-        self._require_room(max(map(len, prompts), default=0), sampling.max_new_tokens)
+        longest, new = max(map(len, prompts), default=0), sampling.max_new_tokens
+        limit = min(server.max_tokens for server in self.servers)
+        if longest + new > limit:  # vLLM would shorten the completion and not say so
+            raise EngineError(
+                f"a prompt of {longest} tokens and {new} new ones need --max-model-len "
+                f"{longest + new}, and a server has {limit}"
+            )
         vocabulary = TokenLimits(self.policy.lm_head.out_features, self.policy.end_ids)
 
         async def complete(row: int) -> None:
@@ -420,17 +426,8 @@ class VllmEngine(RemoteEngine):
                 await server.unload(self.adapter.name)
         await server.close()
 
-    def _require_room(self, prompt: int, new: int) -> None:
-        limit = min(server.max_tokens for server in self.servers)
-        if prompt + new > limit:  # vLLM would shorten the completion and not say so
-            raise EngineError(
-                f"a prompt of {prompt} tokens and {new} new ones need --max-model-len "
-                f"{prompt + new}, and a server has {limit}"
-            )
-
 
 def _own_server(setup: EngineSetup, log: Path, number: int, gpus: str) -> VllmServer:
-    """An owned server on a free port."""
     options, port, longest = setup.rollout, free_port(), setup.max_tokens
     positions = getattr(setup.policy.model.config, "max_position_embeddings", None)
     command = server_command(
@@ -489,7 +486,6 @@ def delete_adapters(folder: Path) -> None:
 
 
 def _log_of(server: VllmServer) -> str:
-    """The end of an owned server's log."""
     process = server.process
     return f"; {process.log} ends with\n{process.tail()}" if process is not None else ""
 
