@@ -595,9 +595,10 @@ class Config:
         require(self.grpo, "iterations", are_taken, f"{updates} with {method}", note)
 
         for what in (self.needs_grades, "validation.path" if self.validation.path else ""):
-            is_graded = not what or self.grading.grader != "none"
-            allowed = f'other than "none" with {what}'
-            require(self.grading, "grader", is_graded, allowed, "it needs grades")
+            if what and self.grading.grader == "none":
+                raise ConfigError(
+                    f'grading.grader must not be "none" with {what}, which needs grades'
+                )
 
         is_drawn_at = objective.temperature in (None, rollout.temperature)
         is_met = is_drawn_at or not self._tokens_carry_gradient
@@ -616,8 +617,8 @@ class Config:
             "a gradient by sampled tokens is that of the policy which drew them, and references "
             "are not drawn"
         )
-        is_met = learns_off_policy or not is_stored
-        require(rollout, "engine", is_met, f'other than "{rollout.engine}" with {learner}', note)
+        if is_stored and not learns_off_policy:
+            raise ConfigError(f'rollout.engine must not be "stored" with {learner} ({note})')
         is_met = learns_off_policy or not rollout.off_policy_steps
         require(rollout, "off_policy_steps", is_met, f"0 with {learner}", note)
         note = "it samples nothing; `paint eval RUN` evaluates checkpoints"
