@@ -177,12 +177,7 @@ def problems_digest(problems: Sequence[Problem]) -> str:
 def to_row(problem: Problem) -> dict[str, Any]:
     """Convert a problem to the row that an evaluation stores, without its solution."""
     answer = list(problem.answers) if problem.also else problem.answer
-    return {
-        "id": problem.id,
-        "problem": problem.problem,
-        "answer": answer,
-        **dict(problem.labels),
-    }
+    return {"id": problem.id, "problem": problem.problem, "answer": answer, **dict(problem.labels)}
 
 
 def from_row(row: dict[str, Any]) -> Problem:

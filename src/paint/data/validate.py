@@ -100,10 +100,7 @@ class FileCheck:
 
 
 def check_file(
-    config: Config,
-    *,
-    benchmarks: Sequence[Benchmark] = (),
-    display: Display | None = None,
+    config: Config, *, benchmarks: Sequence[Benchmark] = (), display: Display | None = None
 ) -> FileCheck:
     """Validate all rows of `data.path`, or up to `data.limit` valid ones.
 

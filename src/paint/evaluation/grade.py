@@ -124,10 +124,7 @@ def to_graded_samples(
 
 
 def summarise(
-    stores: Sequence[Store],
-    folder: Path,
-    display: Display,
-    grading: GradingConfig,
+    stores: Sequence[Store], folder: Path, display: Display, grading: GradingConfig
 ) -> None:
     """Grade all stores, write summary.json and summary.md to ``folder``, and print the tables.
 

@@ -36,14 +36,7 @@ from paint.evaluation.intervals import SHARE, Interval, bootstrap, compare
 from paint.evaluation.metrics import auc, avg_at_k
 from paint.evaluation.store import write_summary
 from paint.evaluation.tables import Chart, Sheet, markdown, print_sheets, write_tables
-from paint.experiments.rollout_bank import (
-    Bank,
-    Scores,
-    answer,
-    collect,
-    first_problems,
-    score,
-)
+from paint.experiments.rollout_bank import Bank, Scores, answer, collect, first_problems, score
 from paint.grading.math.grader import MathGrade
 from paint.inference.resolve import resolve_evaluation
 from paint.objective.solution import KINDS
@@ -275,12 +268,7 @@ def report(
         "overlap_auc": overlap_auc(bank, overlaps),
     }
     facts = {name: mean(values, SHARE) for name, values in shares.items()}
-    sheets = [
-        _facts(facts, *is_right.shape),
-        _teaching(figures),
-        _risks(figures),
-        _where(figures),
-    ]
+    sheets = [_facts(facts, *is_right.shape), _teaching(figures), _risks(figures), _where(figures)]
     if answers:
         sheets.append(_answers(bank, answers, figures))
     advice = advise_on(facts, figures)

@@ -411,12 +411,7 @@ def save_curves(path: Path, report: Report, results: Results) -> None:
 def _figure(path: Path, title: str, size: tuple[float, float]) -> Iterator[Figure]:
     """Yield an empty figure, then write it to PATH.svg and PATH.png. Raises OSError."""
     with matplotlib.rc_context(
-        {
-            "svg.fonttype": "none",
-            "svg.hashsalt": "paint",
-            "font.size": 9,
-            "text.parse_math": False,
-        }
+        {"svg.fonttype": "none", "svg.hashsalt": "paint", "font.size": 9, "text.parse_math": False}
     ):
         figure = Figure(figsize=size, layout="constrained")
         yield figure

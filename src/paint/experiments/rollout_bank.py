@@ -278,11 +278,7 @@ def marks_of(policy: Policy, rollout: Rollout) -> Marks:
 
 
 def score(
-    policy: Policy,
-    config: Config,
-    bank: Bank,
-    contexts: Mapping[str, Contexts],
-    display: Display,
+    policy: Policy, config: Config, bank: Bank, contexts: Mapping[str, Contexts], display: Display
 ) -> Scores:
     """Score the bank with a teacher that reads each of the contexts, as training would."""
     options = config.objective.resolve(config.rollout.temperature)

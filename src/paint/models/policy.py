@@ -152,11 +152,7 @@ class Policy:
         if rationale is not None:  # generated text, which the user cannot correct
             rationale = drop_special_text(self.tokenizer, rationale)
         messages = views.teacher_messages(
-            self.prompts,
-            _problem_of(problem),
-            context,
-            complete=complete,
-            rationale=rationale,
+            self.prompts, _problem_of(problem), context, complete=complete, rationale=rationale
         )
         return encode(self.tokenizer, messages, thinking=self.teacher_thinking)
 

@@ -27,12 +27,7 @@ from paint.core.display import Display
 from paint.core.errors import PaintError, wrap_errors
 from paint.demo.files import model_path
 from paint.models.policy import load_policy, load_tokenizer
-from paint.models.weights import (
-    export_adapter,
-    export_merged,
-    save_generation_settings,
-    trained_in,
-)
+from paint.models.weights import export_adapter, export_merged, save_generation_settings, trained_in
 from paint.publish.card import Export, find_figures, write_card
 
 

@@ -82,10 +82,7 @@ SIGNS = {
         "lower train.learning_rate",
     ),
     "kl": Sign(
-        "kl",
-        _grew_to(3.0),
-        "the student moves away from the teacher",
-        "lower train.learning_rate",
+        "kl", _grew_to(3.0), "the student moves away from the teacher", "lower train.learning_rate"
     ),
     "overlap": Sign(
         "overlap_without_answer",

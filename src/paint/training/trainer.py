@@ -71,12 +71,7 @@ from paint.training.prompt_filter import (
 from paint.training.rollouts import OFF_POLICY_KL_WARNING, ScoredRollout, kept_metrics
 from paint.training.step_times import MEASURED, bottleneck
 from paint.training.token_log import write_tokens
-from paint.training.train_step import (
-    Setup,
-    generation_request,
-    grade_rollouts,
-    is_whole_step,
-)
+from paint.training.train_step import Setup, generation_request, grade_rollouts, is_whole_step
 
 AtEnd = Callable[[Path, Accelerator, Display], None]
 """A function that is called with the run's folder after the last step."""
@@ -145,10 +140,7 @@ def train(
         table = to_table(config)
 
         policy = load_policy(
-            config.model,
-            seed=config.train.seed,
-            device=accelerator.device,
-            prompts=config.prompts,
+            config.model, seed=config.train.seed, device=accelerator.device, prompts=config.prompts
         )
         if policy.tuning == "lora":
             display.note(describe_adapters(policy.base))

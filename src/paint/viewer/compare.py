@@ -5,13 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from paint.config.recipe import to_table
-from paint.config.run_folder import (
-    latest_checkpoint,
-    read_history,
-    read_metrics,
-    read_run,
-    step_of,
-)
+from paint.config.run_folder import latest_checkpoint, read_history, read_metrics, read_run, step_of
 from paint.config.schema import Config
 from paint.core.display import Display
 from paint.evaluation.intervals import compare

@@ -313,9 +313,7 @@ def columns_of(metrics: Sequence[Mapping[str, float]]) -> dict[str, list[float |
     return {name: [row.get(name) for row in metrics] for name in names}
 
 
-def validation_metrics(
-    graded: Mapping[tuple[int, str], GradedSamples],
-) -> list[dict[str, Any]]:
+def validation_metrics(graded: Mapping[tuple[int, str], GradedSamples]) -> list[dict[str, Any]]:
     """The metrics of every checkpoint that was evaluated during training."""
     return [
         {
