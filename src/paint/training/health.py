@@ -22,7 +22,7 @@ class Sign:
     metric: str  # docs/reference/metrics.md has the names
     is_outside: Outside  # of its mean over the last steps, and its value in the first step
     meaning: str  # what it may mean
-    remedy: str  # settings that answer it
+    remedy: str = ""  # what may help in place of a lower learning rate
 
 
 def _rose_by(margin: float) -> Outside:
@@ -42,65 +42,50 @@ SIGNS = {
         "truncated_frac",
         _rose_by(0.25),
         "completions no longer end before the limit",
-        "lower train.learning_rate, or raise rollout.max_new_tokens",
+        "raise rollout.max_new_tokens",
     ),
     "no_answer": Sign(
         "unboxed_frac",
         _rose_by(0.25),
         "completions no longer give an answer",
-        "lower train.learning_rate, or raise rollout.max_new_tokens",
+        "raise rollout.max_new_tokens",
     ),
     "repetition": Sign(
-        "repetitive_frac",
-        _rose_by(0.1),
-        "completions repeat themselves",
-        "lower train.learning_rate, or train fewer steps",
+        "repetitive_frac", _rose_by(0.1), "completions repeat themselves", "train fewer steps"
     ),
-    "longer": Sign(
-        "completion_tokens",
-        _grew_to(2.0),
-        "completions grow, often without an end",
-        "lower train.learning_rate",
-    ),
+    "longer": Sign("completion_tokens", _grew_to(2.0), "completions grow, often without an end"),
     "shorter": Sign(
         "completion_tokens",
         _shrank_to(0.5),
         "completions skip steps: the teacher may need none, since it reads them in its context",
-        "raise context.mask_ratio_wrong and context.mask_ratio_correct, or lower "
-        "train.learning_rate",
+        "raise context.mask_ratio_wrong and context.mask_ratio_correct",
     ),
     "entropy_low": Sign(
         "student_entropy",
         _shrank_to(0.25),
         "the student is sure of nearly every token, and explores no more",
-        "lower train.learning_rate, or raise rollout.temperature",
+        "raise rollout.temperature",
     ),
     "entropy_high": Sign(
         "student_entropy",
         _grew_to(2.0),
         "the student becomes unsure: it overshoots the teacher, or the updates are too large",
-        "lower train.learning_rate",
     ),
-    "kl": Sign(
-        "kl", _grew_to(3.0), "the student moves away from the teacher", "lower train.learning_rate"
-    ),
+    "kl": Sign("kl", _grew_to(3.0), "the student moves away from the teacher"),
     "overlap": Sign(
-        "overlap_without_answer",
-        _shrank_to(0.5),
-        "completions hold fewer of the solution's steps",
-        "lower train.learning_rate",
+        "overlap_without_answer", _shrank_to(0.5), "completions hold fewer of the solution's steps"
     ),
     "clipped": Sign(
         "clip_frac",
         _rose_by(0.2),
         "the clip takes the gradient of many tokens",
-        "lower train.learning_rate, or raise objective.clip",
+        "raise objective.clip",
     ),
     "drift": Sign(
         "drift",
         _rose_by(0.5),
         "the student leaves its base where nothing should change",
-        "lower train.learning_rate, or raise teacher.base_weight",
+        "raise teacher.base_weight",
     ),
 }
 """The signs by the names that ``health.stop_on`` takes."""
@@ -140,7 +125,9 @@ def appearances(rows: Sequence[Metrics], window: int) -> list[dict[str, Any]]:
 def describe(name: str, last: float, first: float) -> str:
     """A sign in words: its metric's last mean and first value, its meaning and remedy."""
     sign = SIGNS[name]
-    return f"{sign.metric} {last:.3g}, at first {first:.3g}: {sign.meaning}; {sign.remedy}"
+    other = f", or {sign.remedy}" if sign.remedy else ""
+    figures = f"{sign.metric} {last:.3g}, at first {first:.3g}"
+    return f"{figures}: {sign.meaning}; lower train.learning_rate{other}"
 
 
 class Health(Callback):
