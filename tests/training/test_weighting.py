@@ -12,9 +12,8 @@ from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError
 from paint.training import train_step
 from paint.training.rollouts import Rollout
-from paint.training.train_step import Setup
+from paint.training.train_step import Setup, weigh_by_verdict
 from paint.training.trainer import train
-from paint.training.weighting import weigh_by_verdict
 from runs import adapter, assert_same, changed, stored
 
 SMALL: dict[str, dict[str, Any]] = {

@@ -25,11 +25,14 @@ from paint.training.train_step import (
     completion_ids,
     completion_lengths,
     generate_rollouts,
+    loss_options,
     student_hidden_states,
+    token_factors,
+    token_pieces,
     update,
     verified_peers,
+    weigh_by_verdict,
 )
-from paint.training.weighting import loss_options, token_factors, token_pieces, weigh_by_verdict
 
 
 def paint_step(
