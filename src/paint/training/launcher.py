@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paint.config.recipe import flags, read_recipe
 from paint.config.run_folder import RunError, fixed_differences, read_run, with_resolved
@@ -26,6 +25,9 @@ from paint.config.schema import Config, ConfigError
 from paint.core.errors import PaintError, format_short, wrap_errors
 from paint.core.hub import local_file
 from paint.demo.files import model_path
+from paint.estimate.plan import Split, choose_split, make_plan, server_of, tensor_parallel_size
+from paint.estimate.report import start_line
+from paint.estimate.sizing import server_flags
 from paint.inference.registry import resolved_engine, server_engine
 from paint.inference.vllm.process import (
     API_KEY,
@@ -39,9 +41,6 @@ from paint.inference.vllm.process import (
     training_tokens,
 )
 from paint.launch import GPUS, SHUTDOWN_SECONDS
-
-if TYPE_CHECKING:
-    from paint.estimate.plan import Split
 
 COUNT = """
 import torch
@@ -114,8 +113,6 @@ def place_ranks(request: Request, config: Config, ranks: tuple[int, int]) -> Pla
 
     A server spreads over as many GPUs as it is told, or the fewest that hold it.
     """
-    from paint.estimate.plan import make_plan, server_of, tensor_parallel_size
-
     gpus, memory = _gpus_of_machine(request)
     size = tensor_parallel_size(config) or 1
     if memory:
@@ -369,9 +366,8 @@ def _require_same_engine(config: Config, placement: Placement, folder: Path) -> 
         )
 
 
-def _split(request: Request, config: Config, ranks: tuple[int, int], size: int) -> "Split":
+def _split(request: Request, config: Config, ranks: tuple[int, int], size: int) -> Split:
     """How many GPUs train, and how many serve, of which each server takes ``size``."""
-    from paint.estimate.plan import Split, choose_split
 
     fewest, most = ranks
     gpus = request.gpus
@@ -418,10 +414,6 @@ def _print_plan(
     config: Config, placement: Placement, max_model_len: int | str, ranks: Sequence[str] = ()
 ) -> None:
     """Print a placement, the command of its ranks, and those of its servers."""
-    from paint.estimate.plan import Split, make_plan
-    from paint.estimate.report import start_line
-    from paint.estimate.sizing import server_flags
-
     print(f"# {placement}")
     sizes, trainers = None, len(placement.trainers)
     if trainers and placement.memory:
