@@ -315,7 +315,8 @@ def test_figures_of_scores_slope_is_covariance_of_reward_and_pull() -> None:
     scores = [
         dict.fromkeys(ones.split(), 1.0)
         | {"pull": pull, "tokens": 2, "confusion": None, "kinds": [1] * 5, "tenths": [0.1] * 10}
-        for pull in pulls.flatten()
+        | {"mask_ratio": 0.3 + i / 100}
+        for i, pull in enumerate(pulls.flatten())
     ]
     figures = figures_of(scores, rewards)
     expected = [np.cov(pulls[0], rewards[0])[0, 1], 0.0]
@@ -323,6 +324,8 @@ def test_figures_of_scores_slope_is_covariance_of_reward_and_pull() -> None:
     np.testing.assert_allclose(figures.kl, 0.5)
     np.testing.assert_allclose(figures.first_kl, 1.0)
     np.testing.assert_allclose(figures.kinds, 1.0)
+    assert figures.masked == pytest.approx(0.325)
+    np.testing.assert_allclose(figures.masked_spread, [0.3025, 0.3475])
     assert len(figures.confusion) == 0
 
 
@@ -349,6 +352,7 @@ def of_slope(slope: float, **changes: Any) -> Figures:
         "kinds": np.zeros(5),
         "tenths": np.zeros(10),
         "masked": 0.3,
+        "masked_spread": np.full(2, 0.3),
         "visible": 0.0,
     }
     return Figures(**values | changes)

@@ -187,6 +187,7 @@ class Figures:
     kinds: np.ndarray  # share of the divergence by kind of token, over all problems (KINDS)
     tenths: np.ndarray  # the same by tenth of the rollout
     masked: float  # mean masked share
+    masked_spread: np.ndarray  # its 5th and 95th percentile over rollouts: what the overlap decides
     visible: float  # share of the contexts that contain the answer (`answer_is_visible`)
 
 
@@ -219,6 +220,7 @@ def figures_of(scores: Sequence[Mapping[str, Any]], rewards: Float[np.ndarray, "
         kinds=np.sum([row["kinds"] for row in scores], axis=0) / total,
         tenths=np.sum([row["tenths"] for row in scores], axis=0) / total,
         masked=float(each("mask_ratio").mean()),
+        masked_spread=np.quantile(each("mask_ratio"), [0.05, 0.95]),
         visible=float(each("visible").mean()),
     )
 
@@ -404,7 +406,7 @@ def _teaching(figures: Mapping[str, Figures]) -> Sheet:
                 mean(found.clipped, SHARE).points(),
                 mean(found.raised, SHARE).points() if len(found.raised) else "",
                 mean(found.unclipped_mass, SHARE).points(),
-                f"{100 * found.masked:.0f}",
+                f"{100 * found.masked:.0f}{_spread(found.masked_spread)}",
             ]
         )
     columns = ["", "slope, points", "less another row's", "KL a token"]
@@ -476,6 +478,12 @@ def _answers(bank: Bank, answers: Mapping[str, Bank], figures: Mapping[str, Figu
 def gain_of(bank: Bank, other: Bank) -> Interval:
     """The accuracy of a bank less that of another one on the same problems."""
     return compare([other.rewards == 1], [bank.rewards == 1]).difference
+
+
+def _spread(shares: np.ndarray) -> str:
+    """Two shares in percent, if they differ."""
+    low, high = (f"{100 * share:.0f}" for share in shares)
+    return f" ({low} to {high})" if low != high else ""
 
 
 def _points(values: np.ndarray) -> str:
