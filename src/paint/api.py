@@ -429,10 +429,10 @@ def plan(
     memory: float | None = None,
     **sections: Mapping[str, Any],
 ) -> "Plan":
-    """Estimate memory use and the split of GPUs, as `paint plan` does; nothing is loaded.
+    """Print memory use and the split of GPUs, as `paint plan` does; nothing is loaded.
 
-    ``print`` shows the plan as the command does. ``plan.memory.peak`` are bytes of a GPU that
-    trains, and ``plan.fits`` says whether they are there.
+    Returns the plan: ``memory.peak`` are bytes of a GPU that trains, and ``fits`` says whether the
+    GPU has them.
 
     Args:
         recipe, model, sections: as in ``train``.
@@ -443,12 +443,13 @@ def plan(
     Raises:
         ConfigError: the model has no config.json, or layers that a plan does not know.
     """
+    from paint.estimate import report
     from paint.estimate.plan import make_plan
-    from paint.estimate.report import PrintedPlan
 
     config = _configured(_recipe(recipe)[1], Path(), model, None, sections)
-    plan = make_plan(config, gpus, nodes, memory and memory * 1e9)
-    return PrintedPlan(plan.config, plan.shape, plan.capacity, gpus, nodes, plan.split)
+    made = make_plan(config, gpus, nodes, memory and memory * 1e9)
+    print(*report.lines(made), sep="\n")
+    return made
 
 
 def validate_data(

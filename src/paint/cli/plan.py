@@ -30,5 +30,5 @@ class Plan:
         """Print the plan."""
         from paint.api import plan
 
-        print(plan(self.config, gpus=self.gpus, nodes=self.nodes, memory=self.memory))
+        plan(self.config, gpus=self.gpus, nodes=self.nodes, memory=self.memory)
         return 0

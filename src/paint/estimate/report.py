@@ -116,10 +116,3 @@ def _fit_words(plan: Plan) -> str:
     if left >= 0:
         return f"yes, with {gb(left)} GB to spare"
     return f"no, {gb(-left)} GB too many with the longest rows"
-
-
-class PrintedPlan(Plan):
-    """A plan that ``print`` shows as `paint plan` does."""
-
-    def __str__(self) -> str:
-        return "\n".join(lines(self))
