@@ -18,19 +18,24 @@ MODULES = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
 MODEL_SERVER = f"env PYTHONPATH={MODULES} {sys.executable} -P {TESTS / 'model_server.py'}"
 
 
-def train_command(config: Config, folder: Path) -> list[str]:
-    """The command line that trains ``config``, which is written to a recipe beside the run."""
-    recipe = folder.with_suffix(".toml")
-    recipe.parent.mkdir(parents=True, exist_ok=True)
+def write_recipe(path: Path, config: Config) -> str:
+    """Write a config as TOML; return the path as the command line takes it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     lines = []
     for section, values in to_table(config).items():
         lines += [f"[{section}]"]
         lines += [
             f"{key} = {json.dumps(value)}" for key, value in values.items() if value is not None
         ]
-    recipe.write_text("\n".join(lines))
+    path.write_text("\n".join(lines), "utf-8")
+    return str(path)
+
+
+def train_command(config: Config, folder: Path) -> list[str]:
+    """The command line that trains ``config``, which is written to a recipe beside the run."""
+    recipe = write_recipe(folder.with_suffix(".toml"), config)
     flags = ["--log.folder", str(folder.parent), "--log.name", folder.name]
-    return [sys.executable, "-m", "paint.cli", "train", str(recipe), *flags]
+    return [sys.executable, "-m", "paint.cli", "train", recipe, *flags]
 
 
 def in_two_processes(line: list[str]) -> list[str]:

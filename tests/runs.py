@@ -24,7 +24,7 @@ from paint.evaluation.store import Sample, prompt_digest
 from paint.inference.engine import Sampling
 from paint.models.policy import Policy
 from paint.training.trainer import train
-from processes import in_two_processes, train_command
+from processes import in_two_processes, train_command, write_recipe
 
 Sections = Mapping[str, Mapping[str, Any]]
 
@@ -42,6 +42,15 @@ def write_problems(path: Path, rows: Iterable[Mapping[str, Any]]) -> str:
     """Write rows as JSONL; return the path as a setting."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
+
+
+def tight_and_loose(folder: Path, small: Sections) -> list[str]:
+    """Two recipes that differ in their clip, as the command line takes them."""
+    configs = {
+        name: changed("demo-paint", small, {"objective": {"clip": clip}})
+        for name, clip in (("tight", 0.06), ("loose", 0.3))
+    }
+    return [write_recipe(folder / f"{name}.toml", config) for name, config in configs.items()]
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:

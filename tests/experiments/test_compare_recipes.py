@@ -1,6 +1,5 @@
 """`paint compare`: recipes on problems of the user's, with stored rollouts and controls."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,24 +7,18 @@ import pytest
 import paint
 from paint.cli import main
 from paint.experiments.report import read_results
+from processes import write_recipe
+from runs import Sections, changed, write_problems
 
-BASE = """
-[model]
-path = "demo"
-dtype = "float32"
-lora_rank = 4
-lora_alpha = 8
-[rollout]
-max_new_tokens = 40
-[train]
-steps = 1
-batch_size = 2
-micro_batch_size = 2
-"""
+SMALL: Sections = {
+    "model": {"lora_rank": 4, "lora_alpha": 8},
+    "rollout": {"max_new_tokens": 40},
+    "train": {"steps": 1, "batch_size": 2, "micro_batch_size": 2},
+}
 
 
-def write_problems(path: Path, *steps: int) -> str:
-    rows = [
+def problems_of(*steps: int) -> list[dict[str, str]]:
+    return [
         {
             "problem": f"Start at $1$ and apply $+{step}$ modulo $100$.",
             "answer": str(1 + step),
@@ -33,17 +26,15 @@ def write_problems(path: Path, *steps: int) -> str:
         }
         for step in steps
     ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
 
 
 @pytest.mark.slow
 def test_compare_trains_on_stored_rollouts_and_evaluates_on_own_problems(tmp_path: Path) -> None:
     base, masked = tmp_path / "base.toml", tmp_path / "masked.toml"
-    base.write_text(BASE)
+    write_recipe(base, changed("demo-paint", SMALL))
     masked.write_text("[context]\nmask_ratio_correct = 0.9\n")
-    rows = write_problems(tmp_path / "rows.jsonl", 2, 3, 4)
-    held_out = write_problems(tmp_path / "held-out.jsonl", 5, 6)
+    rows = write_problems(tmp_path / "rows.jsonl", problems_of(2, 3, 4))
+    held_out = write_problems(tmp_path / "held-out.jsonl", problems_of(5, 6))
     first = paint.train(base, data=rows, output_dir=tmp_path / "first")
 
     folder, flags = tmp_path / "compare", ["--base", str(base), "--data.path", rows]

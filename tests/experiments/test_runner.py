@@ -35,40 +35,22 @@ from paint.experiments.runner import ExperimentRun, run_experiment
 from paint.grading.math.grader import MathGrader
 from paint.training.run_log import new_run
 from processes import until
-from runs import rows_of
+from runs import Sections, rows_of, tight_and_loose
 
-RECIPE = """
-[model]
-path = "demo"
-dtype = "float32"
-lora_rank = 4
-lora_alpha = 8
-teacher_thinking = false
-[data]
-path = "demo"
-limit = 40
-[rollout]
-max_new_tokens = 60
-[objective]
-clip = {clip}
-[train]
-steps = {steps}
-batch_size = 4
-micro_batch_size = 4
-learning_rate = 1e-2
-checkpoint_every = 1
-"""
 PROBLEMS, SAMPLES = 5, 3
 SMALL = ["--problems", str(PROBLEMS), "--samples", str(SAMPLES)]
 
 
-def write_recipes(folder: Path, steps: int) -> list[str]:
+def write_recipes(folder: Path, steps: int, **train: Any) -> list[str]:
     """Two recipes of one model, tight and loose, as the command line takes them."""
-    paths = {name: folder / f"{name}.toml" for name in ("tight", "loose")}
-    for (name, path), clip in zip(paths.items(), (0.06, 0.3), strict=True):
-        assert name in path.name
-        path.write_text(RECIPE.format(clip=clip, steps=steps))
-    return [str(path) for path in paths.values()]
+    batch = {"batch_size": 4, "micro_batch_size": 4, "learning_rate": 1e-2, "checkpoint_every": 1}
+    small: Sections = {
+        "model": {"lora_rank": 4, "lora_alpha": 8},
+        "data": {"limit": 40},
+        "rollout": {"max_new_tokens": 60},
+        "train": batch | {"steps": steps} | train,
+    }
+    return tight_and_loose(folder, small)
 
 
 class Experiment(NamedTuple):
@@ -358,13 +340,13 @@ def test_experiment_deleted_results_are_rebuilt_and_corrupt_ones_refused(
     folder, command, _ = finished
     path = folder / "results.jsonl"
     before, runs = path.read_bytes(), bytes_in(folder / "loose")
-    for changed in (before[:-30], b"{}\n" + before):
-        path.write_bytes(changed)
+    for damaged in (before[:-30], b"{}\n" + before):
+        path.write_bytes(damaged)
         assert main(command) == 2
         said = capsys.readouterr().err
         assert f"{path} line " in said
         assert "delete it, and the same command writes it again" in said
-        assert path.read_bytes() == changed
+        assert path.read_bytes() == damaged
     path.unlink()
     assert main(command) == 0
     assert path.read_bytes() == before
@@ -404,7 +386,7 @@ def test_experiment_full_disk_is_reported_and_command_resumes(
 @pytest.mark.parametrize(
     ("change", "flags", "message"),
     [
-        (("steps = 2", "steps = 3"), [], "tight, seed 0, {}:\n  train.steps: 2 -> 3"),
+        (("\nsteps = 2", "\nsteps = 3"), [], "tight, seed 0, {}:\n  train.steps: 2 -> 3"),
         (("", ""), ["--samples", "4"], "base, seed 0, {}:\n  samples: 3 -> 4\n"),
     ],
 )
@@ -674,9 +656,7 @@ def two_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         table = ABLATION_TABLES[name]
         points = {label: table.points[label] for label in labels}
         monkeypatch.setitem(ABLATION_TABLES, name, replace(table, points=points))
-    recipe = tmp_path / "tiny.toml"
-    recipe.write_text(RECIPE.format(clip=0.3, steps=2).replace("batch_size = 4", "batch_size = 2"))
-    return recipe
+    return Path(write_recipes(tmp_path, steps=2, batch_size=2)[1])
 
 
 @pytest.mark.slow

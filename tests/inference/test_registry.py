@@ -1,7 +1,6 @@
 """Engines by name: their properties, those outside of the package, and who knows the names."""
 
 import ast
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from paint.inference.engine import Engine
 from paint.inference.registry import AUTO, ENGINES, engine_type, server_engine
 from paint.training.launcher import with_servers_enabled
 from paint.training.trainer import train
+from runs import adapter, assert_same, changed, stored
 
 SOURCE = Path(__file__).parents[2] / "src" / "paint"
 SHOUT = "extensions.shout_engine:ShoutEngine"
@@ -108,18 +108,10 @@ def test_require_trainable_full_tuning_needs_in_process_engine() -> None:
 
 @pytest.mark.slow
 def test_train_outside_engine_equals_wrapped_engine(tmp_path: Path) -> None:
-    adapters: dict[str, bytes] = {}
-    for engine in ("local", SHOUT):
-        recipe = tmp_path / f"{len(adapters)}.toml"
-        recipe.write_text(
-            f'[model]\npath = "demo"\ndtype = "float32"\nlora_rank = 4\nlora_alpha = 8\n'
-            f'[data]\npath = "demo"\n[train]\nsteps = 2\nbatch_size = 4\nlearning_rate = 1e-3\n'
-            f'[rollout]\nengine = "{engine}"\nmax_new_tokens = 48\n'
-        )
-        folder = tmp_path / f"run-{len(adapters)}"
-        last = train(read_recipe(recipe), folder)
-        adapters[engine] = (last / "adapter/adapter_model.safetensors").read_bytes()
-    assert adapters["local"] == adapters[SHOUT]
-    assert len(read_metrics(folder)) == 2
-    rollouts = (folder / "rollouts/step-000001.jsonl").read_text().splitlines()
-    assert [json.loads(line).get("source") for line in rollouts[:4]] == ["shout"] * 4
+    for name, engine in (("local", "local"), ("shout", SHOUT)):
+        few = {"steps": 2, "batch_size": 4}
+        rollout = {"engine": engine, "max_new_tokens": 48}
+        train(changed("demo-paint", {"train": few, "rollout": rollout}), tmp_path / name)
+    assert_same(adapter(tmp_path / "local"), adapter(tmp_path / "shout"))
+    assert len(read_metrics(tmp_path / "shout")) == 2
+    assert [row["source"] for row in stored(tmp_path / "shout")] == ["shout"] * 4

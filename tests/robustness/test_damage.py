@@ -43,8 +43,8 @@ def all_damages(world: Path, verb: Verb, rng: random.Random) -> list[Damage]:
     mine = [
         path
         for path in files
-        if any(path == Path(name) or Path(name) in path.parents for name in verb.damaged)
-        and str(path) not in verb.forget
+        if any(path == Path(name) or Path(name) in path.parents for name in verb.damaged.split())
+        and str(path) not in verb.forget.split()
     ]
     return [
         damage
@@ -55,7 +55,7 @@ def all_damages(world: Path, verb: Verb, rng: random.Random) -> list[Damage]:
 
 def outcome(world: Path, at: Path, verb: Verb, damage: Damage, expected: Any) -> str:
     """How the verb ends after the damage: "same", "refused", or what is wrong."""
-    restore(world, at, verb.needs, verb.forget)
+    restore(world, at, verb)
     file = at / damage.path
     damage.do(file)
     before = file.read_bytes() if file.exists() else None
@@ -79,7 +79,7 @@ def test_fault_injection_gives_same_result_or_error(
     world: Path, tmp_path: Path, verb: Verb, count: int
 ) -> None:
     at = tmp_path / "at"
-    restore(world, at, verb.needs, verb.forget)
+    restore(world, at, verb)
     status, said = run_paint(verb.command, world, at)
     assert status == 0, said
     expected = verb.figures(at)

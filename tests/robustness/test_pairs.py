@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 NAMES = ("eval", "grade", "demo", "advise", "data openthoughts")
 PAIRS = [
-    Verb("train", [], TRAIN, lambda at: run_figures(at, 2), []),
+    Verb("train", "", TRAIN, lambda at: run_figures(at, 2), ""),
     *(verb for verb in VERBS if verb.name in NAMES),
 ]
 
@@ -28,13 +28,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("verb", PAIRS, ids=lambda verb: verb.name.replace(" ", "-"))
 def test_concurrent_processes_give_result_of_one(world: Path, tmp_path: Path, verb: Verb) -> None:
     at = tmp_path / "at"
-    restore(world, at, verb.needs, verb.forget)
+    restore(world, at, verb)
     status, said = run_paint(verb.command, world, at)
     assert status == 0, said
     expected = verb.figures(at)
 
-    restore(world, at, verb.needs, verb.forget)
-    words = [word.format(home=world, at=at) for word in verb.command]
+    restore(world, at, verb)
+    words = verb.command.format(home=world, at=at).split()
     command = [sys.executable, "-m", "paint.cli", *words]
     both = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

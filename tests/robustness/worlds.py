@@ -15,80 +15,66 @@ from safetensors.torch import load_file
 
 from paint.cli import main
 from paint.demo.files import HELD_OUT_PROBLEMS
+from processes import write_recipe
+from runs import Sections, changed, rows_of, tight_and_loose, write_problems
 
-RECIPE = """
-[model]
-path = "demo"
-dtype = "float32"
-lora_rank = 2
-lora_alpha = 4
-teacher_thinking = false
-[data]
-path = "demo"
-limit = 20
-[rollout]
-max_new_tokens = 40
-[objective]
-clip = {clip}
-[train]
-steps = 2
-batch_size = 2
-micro_batch_size = 2
-learning_rate = 3e-2
-checkpoint_every = 1
-"""
-VALIDATED = """
-[validation]
-path = "{problems}"
-samples = 2
-thinking = false
-max_new_tokens = 40
-[teacher]
-weights = "ema"
-"""
+SMALL: Sections = {
+    "model": {"lora_rank": 2, "lora_alpha": 4},
+    "data": {"limit": 20},
+    "rollout": {"max_new_tokens": 40},
+    "train": {
+        "steps": 2,
+        "batch_size": 2,
+        "micro_batch_size": 2,
+        "learning_rate": 3e-2,
+        "checkpoint_every": 1,
+    },
+}
 UNTIMED = ("seconds", "tokens_per_second")
-"""What differs from one time to the next in a row of figures."""
+"""How those figures begin that differ from one time to the next."""
 
 
 @dataclass(frozen=True)
 class Verb:
-    """A command that reads what is stored.
+    """A command that reads what is stored. Several words stand in one text.
 
     Attributes:
-        needs: folders of the world that it reads or writes; ``damaged`` are globs of those of
-            their files that are damaged.
+        needs: folders of the world that it reads or writes; ``damaged`` are those of their files
+            and folders that are damaged.
         command: as it is typed, with {at} for the world, and {home} for where it was made.
         figures: what it ends in.
         forget: files that are gone, so that what they are made of is read again.
     """
 
     name: str
-    needs: Sequence[str]
-    command: Sequence[str]
+    needs: str
+    command: str
     figures: Callable[[Path], Any]
-    damaged: Sequence[str]
-    forget: Sequence[str] = ()
+    damaged: str
+    forget: str = ""
 
 
-def run_paint(command: Sequence[str], home: Path, at: Path) -> tuple[int, str]:
+def run_paint(command: str, home: Path, at: Path) -> tuple[int, str]:
     """The exit status of a command, and what it said on stderr."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        status = main([word.format(home=home, at=at) for word in command])
+        status = main(command.format(home=home, at=at).split())
     return status, err.getvalue()
 
 
 def make_world(at: Path) -> Path:
     """Fill a folder with a run, two experiments' worth of runs, evaluations, a probe and data."""
     at.mkdir(parents=True)
-    rows = [json.loads(line) for line in HELD_OUT_PROBLEMS.read_text("utf-8").splitlines()]
-    for name, chosen in (("mine", rows[:3]), ("other", rows[3:6])):
-        lines = [json.dumps({"problem": r["problem"], "answer": r["answer"]}) for r in chosen]
-        (at / f"{name}.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-    for name, clip in (("tight", 0.06), ("loose", 0.3)):
-        (at / f"{name}.toml").write_text(RECIPE.format(clip=clip), "utf-8")
-    validated = RECIPE.format(clip=0.1) + VALIDATED.format(problems=at / "mine.jsonl")
-    (at / "validated.toml").write_text(validated, "utf-8")
+    problems = [{k: row[k] for k in ("problem", "answer")} for row in rows_of(HELD_OUT_PROBLEMS)]
+    tight_and_loose(at, SMALL)
+    path = write_problems(at / "mine.jsonl", problems[:3])
+    validation = {"path": path, "samples": 2, "thinking": False}
+    validated: Sections = {
+        "objective": {"clip": 0.1},
+        "validation": validation | {"max_new_tokens": 40},
+        "teacher": {"weights": "ema"},
+    }
+    write_recipe(at / "validated.toml", changed("demo-paint", SMALL, validated))
 
     table = [
         {
@@ -104,44 +90,28 @@ def make_world(at: Path) -> Path:
     (at / "rows").mkdir()
     pq.write_table(pa.Table.from_pylist(table), at / "rows/rows.parquet")
 
-    for command in (
-        TRAIN,
-        ["eval", *(f"{{at}}/run/run/checkpoints/step-00000{n}" for n in (1, 2)), *EVAL],
-        DEMO,
-        ADVISE,
-        [*DATA, "12"],
-    ):
+    evaluated = " ".join(f"{{at}}/run/run/checkpoints/step-00000{n}" for n in (1, 2))
+    for command in (TRAIN, f"eval {evaluated} {EVAL}", DEMO, ADVISE, f"{DATA} 12"):
         status, said = run_paint(command, at, at)
         assert status == 0, said
     return at
 
 
-TRAIN = ["train", "{home}/validated.toml", "--log.folder", "{at}/run", "--log.name", "run"]
-EVAL = [
-    *("--benchmarks", "demo", "--limit", "3", "--samples", "2", "--no-thinking"),
-    *("--rollout.max-new-tokens", "40", "--folder", "{at}/evals"),
-]
+TRAIN = "train {home}/validated.toml --log.folder {at}/run --log.name run"
+EVAL = "--benchmarks demo --limit 3 --samples 2 --no-thinking --rollout.max-new-tokens 40 "
+EVAL += "--folder {at}/evals"
 # The recipes are not part of what is damaged, and lie where the world was made.
-DEMO = [
-    *("demo", "{home}/tight.toml", "{home}/loose.toml"),
-    *("--problems", "3", "--samples", "2", "--folder", "{at}/demo"),
-]
-ADVISE = [
-    *("advise", "{home}/tight.toml", "--folder", "{at}/advice"),
-    *("--problems", "3", "--samples", "2", "--ratios", "0.5", "--context", "solution"),
-]
-DATA = [
-    *("data", "openthoughts", "{at}/data/out.jsonl", "--source", "{home}/rows"),
-    *("--benchmarks", "demo", "--workers", "1", "--sample"),
-]
+DEMO = "demo {home}/tight.toml {home}/loose.toml --problems 3 --samples 2 --folder {at}/demo"
+ADVISE = "advise {home}/tight.toml --folder {at}/advice --problems 3 --samples 2 --ratios 0.5 "
+ADVISE += "--context solution"
+DATA = "data openthoughts {at}/data/out.jsonl --source {home}/rows --benchmarks demo --workers 1 "
+DATA += "--sample"
+TRAIN_ON_IT = "train {home}/tight.toml --data.path {at}/data/out.jsonl --train.steps 1 "
+TRAIN_ON_IT += "--log.folder {at}/trained --log.name run"
 
 
 def read(path: Path) -> Any:
     return json.loads(path.read_text("utf-8"))
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
 def untimed(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -150,13 +120,13 @@ def untimed(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def restore(pristine: Path, at: Path, needs: Sequence[str], forget: Sequence[str]) -> None:
+def restore(pristine: Path, at: Path, verb: Verb) -> None:
     """The world as it was, as far as a verb needs it."""
     shutil.rmtree(at, ignore_errors=True)
     at.mkdir()
-    for name in needs:
+    for name in verb.needs.split():
         shutil.copytree(pristine / name, at / name)
-    for name in forget:
+    for name in verb.forget.split():
         (at / name).unlink()
 
 
@@ -173,66 +143,36 @@ def run_figures(at: Path, step: int) -> Any:
     }
 
 
-def _demo_metrics(at: Path) -> Any:
-    return untimed(rows_of(at / "demo/results.jsonl"))
+def summary(place: str) -> Callable[[Path], Any]:
+    return lambda at: read(at / place / "summary.json")
 
 
-def _data_figures(at: Path) -> Any:
+def rows_in(place: str) -> Callable[[Path], Any]:
+    return lambda at: untimed(rows_of(at / place))
+
+
+def data_figures(at: Path) -> Any:
     report = read(at / "data/out.report.json")
-    return rows_of(at / "data/out.jsonl"), report, rows_of(at / "data/out.contaminated.jsonl")
+    contaminated = (at / "data/out.contaminated.jsonl").read_text("utf-8")
+    return rows_of(at / "data/out.jsonl"), report, contaminated
 
 
 CHECKPOINT = "run/run/checkpoints/step-000002"
+RESULTS = "demo/results.jsonl"
+EVAL_RUN = f"eval {{at}}/{CHECKPOINT} {EVAL}"
+RESUME = "resume {at}/run/run --steps 3"
+GRADE_RUN = "grade {at}/run/run --out {at}/out"
+SHOW = "show {at}/evals/demo --no-open --out {at}/page.html"
+OUT = "data/out.jsonl data/out.report.json"
 VERBS = [
-    Verb(
-        "resume",
-        ["run"],
-        ["resume", "{at}/run/run", "--steps", "3"],
-        lambda at: run_figures(at, 3),
-        ["run"],
-    ),
-    Verb(
-        "grade a run",
-        ["run"],
-        ["grade", "{at}/run/run", "--out", "{at}/out"],
-        lambda at: read(at / "out/summary.json"),
-        ["run/run/validation"],
-    ),
-    Verb(
-        "eval",
-        ["run", "evals"],
-        ["eval", f"{{at}}/{CHECKPOINT}", *EVAL],
-        lambda at: read(at / "evals/demo/summary.json"),
-        ["evals", CHECKPOINT],
-    ),
-    Verb(
-        "grade",
-        ["evals"],
-        ["grade", "{at}/evals/demo"],
-        lambda at: read(at / "evals/demo/summary.json"),
-        ["evals"],
-    ),
-    Verb(
-        "show",
-        ["evals"],
-        ["show", "{at}/evals/demo", "--no-open", "--out", "{at}/page.html"],
-        lambda at: (at / "page.html").read_text("utf-8"),
-        ["evals"],
-    ),
-    Verb("demo", ["demo"], DEMO, _demo_metrics, ["demo"]),
-    Verb(
-        "demo without its results", ["demo"], DEMO, _demo_metrics, ["demo"], ["demo/results.jsonl"]
-    ),
-    Verb("advise", ["advice"], ADVISE, lambda at: read(at / "advice/summary.json"), ["advice"]),
-    Verb("data openthoughts", ["data"], [*DATA, "6"], _data_figures, ["data"]),
-    Verb(
-        "train on it",
-        ["data"],
-        [
-            *("train", "{home}/tight.toml", "--data.path", "{at}/data/out.jsonl"),
-            *("--train.steps", "1", "--log.folder", "{at}/trained", "--log.name", "run"),
-        ],
-        lambda at: untimed(rows_of(at / "trained/run/metrics.jsonl")),
-        ["data/out.jsonl", "data/out.report.json"],
-    ),
+    Verb("resume", "run", RESUME, lambda at: run_figures(at, 3), "run"),
+    Verb("grade a run", "run", GRADE_RUN, summary("out"), "run/run/validation"),
+    Verb("eval", "run evals", EVAL_RUN, summary("evals/demo"), f"evals {CHECKPOINT}"),
+    Verb("grade", "evals", "grade {at}/evals/demo", summary("evals/demo"), "evals"),
+    Verb("show", "evals", SHOW, lambda at: (at / "page.html").read_text("utf-8"), "evals"),
+    Verb("demo", "demo", DEMO, rows_in(RESULTS), "demo"),
+    Verb("demo without its results", "demo", DEMO, rows_in(RESULTS), "demo", RESULTS),
+    Verb("advise", "advice", ADVISE, summary("advice"), "advice"),
+    Verb("data openthoughts", "data", f"{DATA} 6", data_figures, "data"),
+    Verb("train on it", "data", TRAIN_ON_IT, rows_in("trained/run/metrics.jsonl"), OUT),
 ]
