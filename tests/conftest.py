@@ -11,8 +11,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # no network access in tests
 # As many tests at once as there are cores: several threads in each would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import jaxtyping
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from hypothesis import HealthCheck, settings
 
 if not torch.cuda.is_available():
@@ -55,6 +58,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def said(capsys: pytest.CaptureFixture[str]) -> Callable[[], str]:
     """What was printed on stderr since the last call, in one line without tyro's frames."""
     return lambda: " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the checker of shapes and types, as users run it."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    """On the CPU, whatever device other tests have used."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield Accelerator(cpu=True)
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import pandas as pd
 import pytest
 from datasets import Dataset
@@ -105,9 +104,8 @@ def test_train_missing_values_of_frame_are_null(tmp_path: Path) -> None:
     ],
 )
 def test_train_setting_that_is_none_is_refused_by_name(
-    sections: dict[str, Any], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sections: dict[str, Any], named: str, tmp_path: Path, unchecked: None
 ) -> None:
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
     with pytest.raises(paint.ConfigError, match=named):
         paint.train("demo-paint", output_dir=tmp_path / "run", **sections)
 

@@ -12,7 +12,6 @@ import peft
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from datasets import Dataset
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -133,14 +132,6 @@ TRL_OPTIONS: dict[str, Any] = {
     "disable_tqdm": True,
     "per_device_train_batch_size": 12,
 }
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    """On the CPU, where both sides compute, whatever device other tests have used."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    yield Accelerator(cpu=True)
-    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @contextmanager

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 
@@ -49,12 +48,6 @@ def test_compare_leaves_out_failed_baselines() -> None:
     assert set(beside_ours(found)) == {"slow"}
     assert beside_ours({"paint": {"error": "out of memory", "seconds": []}, **found}) != {}
     assert beside_ours({**found, "paint": {"error": "out of memory", "seconds": []}}) == {}
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the checker of types: where rollouts are given, a step needs no engine."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.usefixtures("unchecked")

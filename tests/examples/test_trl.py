@@ -1,15 +1,12 @@
 """examples/trl: PAINT inside TRL, against the package's own step on the same completions."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import jaxtyping
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from datasets import Dataset
 from peft import LoraConfig
 from torch import Tensor
@@ -55,15 +52,11 @@ class Recorder(TrainerCallback):  # type: ignore[misc]
 
 
 @pytest.fixture
-def setup(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Setup]:
-    """What a step of ours works with, on the CPU; nothing is sampled or graded."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # absent is no engine
+def setup(policy: Policy, accelerator: Accelerator, unchecked: None) -> Setup:
+    """What a step of ours works with; nothing is sampled or graded."""
     absent = cast(Any, None)
-    AcceleratorState._reset_state(reset_partial_state=True)
-    accelerator = Accelerator(cpu=True)
     teacher = open_teacher(policy, OURS.teacher)
-    yield Setup(OURS, policy, teacher, [], absent, absent, accelerator, absent)
-    AcceleratorState._reset_state(reset_partial_state=True)
+    return Setup(OURS, policy, teacher, [], absent, absent, accelerator, absent)
 
 
 def test_trl_loss_gradient_and_prompts_match_paint_step(

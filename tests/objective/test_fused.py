@@ -11,7 +11,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any, get_args
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import given, settings
@@ -721,12 +720,6 @@ def test_triton_kernels_compile_without_spills_for_each_capability(
 
 
 # What is refused
-
-
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch the checker of shapes and types off, as it is for users."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.usefixtures("unchecked")

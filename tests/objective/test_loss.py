@@ -8,12 +8,10 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, get_args
 
-import jaxtyping
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from jaxtyping import TypeCheckError
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -548,12 +546,6 @@ def test_paint_loss_float32_is_close_to_float64() -> None:
 # Errors. As users run it: the tests' shape checker would object first, in words of its own.
 
 
-@pytest.fixture
-def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switch the checker of shapes and types off."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-
-
 STUDENT, TEACHER = views(6)
 WRONG: Any = "beta"  # no choice of any option
 
@@ -640,13 +632,6 @@ def test_paint_loss_clip_none_ignores_clip() -> None:
     assert torch.equal(loss.per_token, loss.stats["kl"])
     assert not loss.stats["clipped"].any()
     assert_close(loss.stats["unclipped_mass"], torch.ones(6, dtype=torch.float64))
-
-
-def test_shape_checker_is_active_in_tests() -> None:
-    with pytest.raises(TypeCheckError):
-        select_positions(torch.zeros(2, 3), 0.5)
-    with pytest.raises(TypeCheckError):
-        paint_loss(STUDENT, TEACHER[:, :5], [6])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1.1, 0.3])

@@ -1,13 +1,12 @@
 """A whole step of every method on a device that has no float64, as on Apple's."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from narrow_device import NARROW, NarrowDevice, NarrowTensor, on_narrow_device
@@ -21,13 +20,6 @@ from paint.inference.local import LocalEngine, invert
 from paint.models.policy import load_policy
 from paint.models.teacher import open_teacher
 from paint.training.train_step import Setup
-
-
-@pytest.fixture
-def accelerator() -> Iterator[Accelerator]:
-    AcceleratorState._reset_state(reset_partial_state=True)
-    yield Accelerator(cpu=True)
-    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.mark.parametrize(
