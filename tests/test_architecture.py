@@ -13,10 +13,12 @@ import torch
 from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import TypeCheckError
 
+from paint.algorithms.base import ALGORITHMS
 from paint.config.recipe import find_recipe, read_recipe, shipped_recipes, to_table
 from paint.config.schema import Config
 from paint.inference.engine import Completion
 from paint.inference.local import invert
+from paint.inference.registry import AUTO, ENGINES
 from paint.objective import anchors
 
 ROOT = Path(__file__).parents[1]
@@ -117,6 +119,25 @@ def test_objective_imports_only_core() -> None:
             assert outside <= {"objective", "core"}, f"{module} imports {outside}"
     assert imports("objective.masking") == {"objective.anchors"}
     assert imports("objective.anchors") == imports("objective.prompts") == set()
+
+
+def compared(code: str) -> set[Any]:
+    """The constants that code compares something with, or matches."""
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Compare | ast.match_case):
+            part = node.pattern if isinstance(node, ast.match_case) else node
+            found |= {n.value for n in ast.walk(part) if isinstance(n, ast.Constant)}
+    return found
+
+
+def test_source_never_compares_names_of_engines_or_algorithms() -> None:
+    """It asks for their properties. Other settings have an "auto", too."""
+    for module, path in MODULES.items():
+        names = set(ENGINES) - {AUTO} | (set() if module == "algorithms.base" else set(ALGORITHMS))
+        assert not compared(path.read_text()) & names, module
+    code = 'x == "vllm" or x not in ("a", "sft")\nmatch x:\n    case "merged" | "b":\n        1'
+    assert compared(code) == {"vllm", "a", "sft", "merged", "b"}
 
 
 # Packages beside the standard library that the method, the settings and a lone process may import.
