@@ -62,7 +62,7 @@ def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def fake_servers() -> Iterator[Callable[..., FakeVllmServer]]:
+def serve() -> Iterator[Callable[..., FakeVllmServer]]:
     made: list[FakeVllmServer] = []
 
     def make(**settings: Any) -> FakeVllmServer:
@@ -111,8 +111,8 @@ def generate(engine: VllmEngine) -> list[tuple[int, ...]]:
     return [c.ids for c in engine.generate(PROMPTS, SHORT, range(len(PROMPTS)))]
 
 
-def test_vllm_request_contains_all_sampling_parameters(fake_servers: Any, opened: Open) -> None:
-    fake_server = fake_servers()
+def test_vllm_request_contains_all_sampling_parameters(serve: Any, opened: Open) -> None:
+    fake_server = serve()
     engine = opened(fake_server)
     assert generate(engine) == EXPECTED
     [name] = fake_server.adapters
@@ -140,9 +140,9 @@ def test_vllm_request_contains_all_sampling_parameters(fake_servers: Any, opened
 
 
 def test_sync_weights_names_are_unique_across_versions_and_runs(
-    fake_servers: Any, opened: Open, tmp_path: Path
+    serve: Any, opened: Open, tmp_path: Path
 ) -> None:
-    fake_server = fake_servers(max_loras=9)
+    fake_server = serve(max_loras=9)
     seen = []
     for engine in (opened(fake_server, run="a"), opened(fake_server, run="b")):
         for _ in range(3):
@@ -202,11 +202,11 @@ def test_adapters_of_own_servers_are_in_shared_memory_with_room(
 
 
 def test_sync_weights_shared_adapter_folder_keeps_runs_apart(
-    fake_servers: Any, policy: Policy, problems: list[Problem], tmp_path: Path
+    serve: Any, policy: Policy, problems: list[Problem], tmp_path: Path
 ) -> None:
     shared = tmp_path / "shared"
     rollout = replace(
-        Config().rollout, engine="vllm", urls=(fake_servers().url,), adapter_folder=str(shared)
+        Config().rollout, engine="vllm", urls=(serve().url,), adapter_folder=str(shared)
     )
     contents = []
     for run in ("a/seed-0", "b/seed-0", "a/seed-0"):
@@ -219,10 +219,8 @@ def test_sync_weights_shared_adapter_folder_keeps_runs_apart(
     assert all(name.startswith("seed-0-") for name in contents[2])
 
 
-def test_sync_weights_loads_trained_adapter(
-    fake_servers: Any, opened: Open, trained: Policy
-) -> None:
-    fake_server = fake_servers()
+def test_sync_weights_loads_trained_adapter(serve: Any, opened: Open, trained: Policy) -> None:
+    fake_server = serve()
     engine = opened(fake_server)
     engine.policy = trained
     engine.sync_weights()
@@ -233,8 +231,8 @@ def test_sync_weights_loads_trained_adapter(
             assert torch.equal(stored[name.replace(".default", "")], parameter)
 
 
-def test_vllm_engine_resume_drops_adapters_of_killed_run(fake_servers: Any, opened: Open) -> None:
-    fake_server = fake_servers()
+def test_vllm_engine_resume_drops_adapters_of_killed_run(serve: Any, opened: Open) -> None:
+    fake_server = serve()
     killed, other = opened(fake_server), opened(fake_server, run="another")
     killed.sync_weights()
     other.sync_weights()
@@ -246,8 +244,8 @@ def test_vllm_engine_resume_drops_adapters_of_killed_run(fake_servers: Any, open
     resumed.require_slots()
 
 
-def test_pool_sends_rows_to_least_busy_server(fake_servers: Any, opened: Open) -> None:
-    slow, fast = fake_servers(seconds=0.3), fake_servers(seconds=0.01)
+def test_pool_sends_rows_to_least_busy_server(serve: Any, opened: Open) -> None:
+    slow, fast = serve(seconds=0.3), serve(seconds=0.01)
     assert generate(opened(slow, fast)) == EXPECTED
     counts = [s.paths().count("/v1/completions") for s in (slow, fast)]
     assert sum(counts) == 24
@@ -255,16 +253,16 @@ def test_pool_sends_rows_to_least_busy_server(fake_servers: Any, opened: Open) -
 
 
 def test_pool_retries_transient_failure_without_eviction(
-    fake_servers: Any, opened: Open, said: Any
+    serve: Any, opened: Open, said: Any
 ) -> None:
-    fake_server = fake_servers(hiccups=2)  # a row that meets both still has its third attempt
+    fake_server = serve(hiccups=2)  # a row that meets both still has its third attempt
     assert generate(opened(fake_server)) == EXPECTED
     assert fake_server.hiccups == 0
     assert "left out" not in said()
 
 
 def test_pool_server_out_of_memory_gets_half_as_many_rows(
-    fake_servers: Any, opened: Open, said: Callable[[], str]
+    serve: Any, opened: Open, said: Callable[[], str]
 ) -> None:
     answer, at_once, lock = FakeVllmServer.complete, 0, threading.Lock()
 
@@ -279,7 +277,7 @@ def test_pool_server_out_of_memory_gets_half_as_many_rows(
             at_once -= 1
         return response if rows <= 2 else (500, {"error": {"message": "CUDA out of memory."}})
 
-    fake_server = fake_servers()
+    fake_server = serve()
     fake_server.complete = complete.__get__(fake_server)
     engine = opened(fake_server, in_flight=8)
     assert generate(engine) == EXPECTED
@@ -288,10 +286,10 @@ def test_pool_server_out_of_memory_gets_half_as_many_rows(
 
 
 def test_sync_weights_retries_before_eviction(
-    fake_servers: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "PAUSE_SECONDS", 0.25)
-    fake_server = fake_servers()
+    fake_server = serve()
     engine = opened(fake_server)
     fake_server.stop()
     later(0.2, fake_server.start)
@@ -301,10 +299,8 @@ def test_sync_weights_retries_before_eviction(
     assert "left out" not in said()
 
 
-def test_pool_evicts_dead_server_and_completes_step(
-    fake_servers: Any, opened: Open, said: Any
-) -> None:
-    dies, lives = fake_servers(seconds=0.2), fake_servers(seconds=0.02)
+def test_pool_evicts_dead_server_and_completes_step(serve: Any, opened: Open, said: Any) -> None:
+    dies, lives = serve(seconds=0.2), serve(seconds=0.02)
     engine = opened(dies, lives)
     later(0.1, dies.stop)
     assert generate(engine) == EXPECTED
@@ -314,9 +310,9 @@ def test_pool_evicts_dead_server_and_completes_step(
 
 
 def test_pool_readmits_recovered_server_with_current_adapter(
-    fake_servers: Any, opened: Open, said: Any
+    serve: Any, opened: Open, said: Any
 ) -> None:
-    dies, lives = fake_servers(), fake_servers()
+    dies, lives = serve(), serve()
     engine = opened(dies, lives)
     engine.sync_weights()
     dies.stop()
@@ -331,11 +327,11 @@ def test_pool_readmits_recovered_server_with_current_adapter(
 
 
 def test_pool_evicts_hanging_server_by_health_check(
-    fake_servers: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
+    serve: Any, opened: Open, said: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm_engine, "HEARTBEAT_SECONDS", 0.1)
     monkeypatch.setattr(client, "HEALTH_SECONDS", 0.2)
-    hangs, lives = fake_servers(seconds=0.05), fake_servers(seconds=0.05)
+    hangs, lives = serve(seconds=0.05), serve(seconds=0.05)
     engine = opened(hangs, lives)
     engine.sync_weights()
     later(0.05, lambda: setattr(hangs, "silent", True))
@@ -343,17 +339,15 @@ def test_pool_evicts_hanging_server_by_health_check(
     assert f"{hangs.url} is left out (no answer to /health)" in said()
 
 
-def test_pool_reloads_adapter_on_restarted_server(
-    fake_servers: Any, opened: Open, said: Any
-) -> None:
-    fake_server = fake_servers(forgetful=7)
+def test_pool_reloads_adapter_on_restarted_server(serve: Any, opened: Open, said: Any) -> None:
+    fake_server = serve(forgetful=7)
     assert generate(opened(fake_server)) == EXPECTED
     assert fake_server.paths().count("/v1/load_lora_adapter") >= 2
     assert "left out" not in said()
 
 
-def test_pool_without_servers_fails_after_server_timeout(fake_servers: Any, opened: Open) -> None:
-    fake_server = fake_servers()
+def test_pool_without_servers_fails_after_server_timeout(serve: Any, opened: Open) -> None:
+    fake_server = serve()
     engine = opened(fake_server, patience=0.6)
     engine.sync_weights()
     fake_server.stop()
@@ -366,21 +360,41 @@ def test_pool_without_servers_fails_after_server_timeout(fake_servers: Any, open
     assert time.monotonic() - began < 10
 
 
-def test_pool_server_that_always_fails_ends_run_without_waiting(
-    fake_servers: Any, opened: Open
-) -> None:
-    fake_server = fake_servers(broken=True)
+def test_pool_server_that_always_fails_ends_run_without_waiting(serve: Any, opened: Open) -> None:
+    fake_server = serve(broken=True)
     with pytest.raises(
         EngineError, match=r"failed 4 times without completing anything .*EngineCore encountered"
     ):
         generate(opened(fake_server, patience=1000.0))
 
 
-def test_pool_completion_that_always_times_out_ends_run(fake_servers: Any, opened: Open) -> None:
-    with pytest.raises(
-        EngineError, match=r"asked for 3 times without an answer in time .*raise rollout\.timeout"
-    ):
-        generate(opened(fake_servers(seconds=1.0), timeout=0.1))
+def drip(handler: Any, path: str, *good: object) -> bool:
+    """A response that comes a byte at a time."""
+    if path != "/v1/completions":
+        return False
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000000")
+    handler.end_headers()
+    for _ in range(100):
+        time.sleep(0.05)
+        handler.wfile.write(b" ")
+    return True
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seconds": 1.0}, r"without an answer in time .*raise rollout\.timeout"),
+        ({"send": drip}, r".*no whole answer within 0\.3 s"),
+    ],
+)
+def test_pool_completion_that_always_times_out_ends_run(
+    serve: Any, opened: Open, settings: dict[str, Any], message: str
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=f"asked for 3 times {message}"):
+        generate(opened(serve(**settings), timeout=0.3))
+    assert time.monotonic() - began < 4
 
 
 @pytest.mark.parametrize(
@@ -397,16 +411,16 @@ def test_pool_completion_that_always_times_out_ends_run(fake_servers: Any, opene
     ids=["rank", "no runtime loading", "no adapters", "no sleep mode"],
 )
 def test_generate_on_server_that_lacks_flag_names_it(
-    fake_servers: Any, opened: Open, settings: dict[str, Any], message: str
+    serve: Any, opened: Open, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(EngineError, match=message):
-        generate(opened(fake_servers(**settings), sleeps="sleeps" in settings))
+        generate(opened(serve(**settings), sleeps="sleeps" in settings))
 
 
 def test_sync_weights_folder_unreadable_by_server_is_named(
-    fake_servers: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
+    serve: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = opened(fake_servers())
+    engine = opened(serve())
     monkeypatch.setattr(vllm_engine, "save_served", lambda *_: None)
     with pytest.raises(
         EngineError, match=rf"cannot read {engine.folder}/paint-.*--rollout\.adapter-folder"
@@ -414,8 +428,8 @@ def test_sync_weights_folder_unreadable_by_server_is_named(
         engine.sync_weights()
 
 
-def test_require_slots_more_adapters_than_slots_is_refused(fake_servers: Any, opened: Open) -> None:
-    fake_server = fake_servers(max_loras=1)
+def test_require_slots_more_adapters_than_slots_is_refused(serve: Any, opened: Open) -> None:
+    fake_server = serve(max_loras=1)
     first = opened(fake_server)
     first.sync_weights()
     first.require_slots()
@@ -423,10 +437,7 @@ def test_require_slots_more_adapters_than_slots_is_refused(fake_servers: Any, op
     second.sync_weights()
     with pytest.raises(EngineError, match=r"serves 2 adapters and holds 1 at once.*--max-loras 2"):
         second.require_slots()
-
-
-def test_require_slots_counts_off_policy_steps(fake_servers: Any, opened: Open) -> None:
-    ahead = opened(fake_servers(max_loras=2), ahead=2)
+    ahead = opened(serve(max_loras=2), ahead=2)
     ahead.sync_weights()
     wanted = r"serves 3 adapters and holds 2 .* --max-loras 3.* or lower rollout\.off_policy_steps"
     with pytest.raises(EngineError, match=wanted):
@@ -434,10 +445,10 @@ def test_require_slots_counts_off_policy_steps(fake_servers: Any, opened: Open) 
 
 
 def test_submit_runs_steps_concurrently_each_with_its_adapter(
-    fake_servers: Any, opened: Open, policy: Policy, tmp_path: Path
+    serve: Any, opened: Open, policy: Policy, tmp_path: Path
 ) -> None:
     """While the caller goes on, and while what was asked for first is not there yet."""
-    fake_server = fake_servers(max_loras=3)
+    fake_server = serve(max_loras=3)
     engine = opened(fake_server, ahead=2, in_flight=2)
     engine.sync_weights()
     others = [engine.fork(), engine.fork()]
@@ -464,9 +475,9 @@ def test_submit_runs_steps_concurrently_each_with_its_adapter(
 
 
 def test_pool_readmits_server_that_died_while_nobody_waited(
-    fake_servers: Any, opened: Open, said: Any
+    serve: Any, opened: Open, said: Any
 ) -> None:
-    fake_server = fake_servers(max_loras=2, seconds=0.1)
+    fake_server = serve(max_loras=2, seconds=0.1)
     engine = opened(fake_server, ahead=1)
     engine.sync_weights()
     beside = engine.fork()
@@ -479,8 +490,8 @@ def test_pool_readmits_server_that_died_while_nobody_waited(
     assert [c.ids for c in wait()] == EXPECTED
 
 
-def test_vllm_engine_close_cancels_pending_completions(fake_servers: Any, opened: Open) -> None:
-    fake_server = fake_servers(max_loras=2, seconds=0.2)
+def test_vllm_engine_close_cancels_pending_completions(serve: Any, opened: Open) -> None:
+    fake_server = serve(max_loras=2, seconds=0.2)
     engine = opened(fake_server, ahead=1, in_flight=1)
     engine.sync_weights()
     beside = engine.fork()
@@ -496,8 +507,8 @@ def test_vllm_engine_close_cancels_pending_completions(fake_servers: Any, opened
         wait()
 
 
-def test_generate_completion_over_server_length_is_refused(fake_servers: Any, opened: Open) -> None:
-    fake_server = fake_servers(max_tokens=10)
+def test_generate_completion_over_server_length_is_refused(serve: Any, opened: Open) -> None:
+    fake_server = serve(max_tokens=10)
     engine = opened(fake_server, ahead=1)
     wanted = r"a prompt of 3 tokens and 8 new ones need --max-model-len 11.* has 10"
     with pytest.raises(EngineError, match=wanted):
@@ -525,9 +536,9 @@ def spoiling(**changes: Any) -> Callable[[dict[str, Any]], None]:
     ids=["prompt", "length", "log-probs", "nan", "no token", "too many", "nothing"],
 )
 def test_pool_evicts_server_with_invalid_response_and_completes_step(
-    fake_servers: Any, opened: Open, said: Any, spoil: Any, message: str
+    serve: Any, opened: Open, said: Any, spoil: Any, message: str
 ) -> None:
-    liar, honest = fake_servers(spoil=spoil), fake_servers(seconds=0.02)
+    liar, honest = serve(spoil=spoil), serve(seconds=0.02)
     completions = opened(liar, honest).generate(PROMPTS, SHORT, range(len(PROMPTS)))
     assert [c.ids for c in completions] == EXPECTED
     assert {c.source for c in completions} == {honest.url}
@@ -535,28 +546,10 @@ def test_pool_evicts_server_with_invalid_response_and_completes_step(
     assert re.search(out, said())
 
 
-def test_client_slow_dripping_response_times_out(fake_servers: Any, opened: Open) -> None:
-    def drip(handler: Any, path: str, *good: object) -> bool:
-        if path != "/v1/completions":
-            return False
-        handler.send_response(200)
-        handler.send_header("Content-Length", "1000000")
-        handler.end_headers()
-        for _ in range(100):
-            time.sleep(0.05)
-            handler.wfile.write(b" ")
-        return True
-
-    began = time.monotonic()
-    with pytest.raises(EngineError, match=r"asked for 3 times .*no whole answer within 0\.3 s"):
-        generate(opened(fake_servers(send=drip), timeout=0.3))
-    assert time.monotonic() - began < 4
-
-
 def test_vllm_engine_connect_to_other_server_is_refused(
-    fake_servers: Any, opened: Open, policy: Policy
+    serve: Any, opened: Open, policy: Policy
 ) -> None:
-    fake_server = fake_servers()
+    fake_server = serve()
     fake_server.respond = lambda *_: (200, {"hello": "world"})
     with pytest.raises(EngineError, match="answers, but not as a vLLM server does"):
         opened(fake_server)
@@ -566,8 +559,8 @@ def test_vllm_engine_connect_to_other_server_is_refused(
         opened(fake_server, patience=0.6)
 
 
-def test_colocated_server_is_awake_only_to_generate(fake_servers: Any, opened: Open) -> None:
-    fake_server = fake_servers()
+def test_colocated_server_is_awake_only_to_generate(serve: Any, opened: Open) -> None:
+    fake_server = serve()
     engine = opened(fake_server, sleeps=True)
     engine.sync_weights()
     assert "/v1/load_lora_adapter" not in fake_server.paths()  # it may be asleep
@@ -584,13 +577,13 @@ def test_colocated_server_is_awake_only_to_generate(fake_servers: Any, opened: O
 
 
 def test_sync_weights_full_disk_is_reported(
-    fake_servers: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
+    serve: Any, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: Policy, folder: Path) -> None:
         folder.mkdir()
         raise OSError("no space left")
 
-    engine = opened(fake_servers())
+    engine = opened(serve())
     monkeypatch.setattr(vllm_engine, "save_served", full)
     with pytest.raises(
         EngineError, match=r"could not be written to .*no space left; free some space"
@@ -747,9 +740,9 @@ def test_server_environment_sets_dev_mode_and_drops_trainer_variables(
 
 
 def test_adapter_sync_check_covers_every_server_without_averaging(
-    trained: Policy, prompts: list[list[int]], fake_servers: Any, opened: Open
+    trained: Policy, prompts: list[list[int]], serve: Any, opened: Open
 ) -> None:
-    servers = [fake_servers(seconds=0.05) for _ in range(5)]
+    servers = [serve(seconds=0.05) for _ in range(5)]
     engine = opened(*servers)
     engine.generate(PROMPTS[:20], SHORT, range(20))
     counts = [s.paths().count("/v1/completions") for s in servers]
@@ -798,20 +791,9 @@ class Stale(LocalEngine):
 
 
 def test_adapter_sync_check_passes_matching_engine_and_restores_adapter(
-    trained: Policy, prompts: list[list[int]]
-) -> None:
-    before = [p.detach().clone() for p in trained.trainable]
-    engine = LocalEngine(trained, batch_size=4)
-    gaps = check_adapter_sync(trained, engine, prompts, SAMPLING, 1e-3)
-    assert max(gaps["before"], gaps["perturbed"], gaps["restored"]) < 1e-4
-    assert gaps["moved"] > 0.1
-    assert all(torch.equal(a, b) for a, b in zip(before, trained.trainable, strict=True))
-
-
-def test_adapter_sync_check_scores_all_rows_few_times(
     trained: Policy, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Six times without the search, which scores one row at a time."""
+    """All rows are scored six times without the search, which scores one row at a time."""
     scored: list[int] = []
     score = adapter_sync_check.trainer_log_probs
 
@@ -820,7 +802,12 @@ def test_adapter_sync_check_scores_all_rows_few_times(
         return score(policy, prompts, completions)
 
     monkeypatch.setattr(adapter_sync_check, "trainer_log_probs", count)
-    check_adapter_sync(trained, LocalEngine(trained, batch_size=4), prompts, SAMPLING, 1e-3)
+    before = [p.detach().clone() for p in trained.trainable]
+    engine = LocalEngine(trained, batch_size=4)
+    gaps = check_adapter_sync(trained, engine, prompts, SAMPLING, 1e-3)
+    assert max(gaps["before"], gaps["perturbed"], gaps["restored"]) < 1e-4
+    assert gaps["moved"] > 0.1
+    assert all(torch.equal(a, b) for a, b in zip(before, trained.trainable, strict=True))
     assert scored.count(1) > 3
     assert scored.count(4) <= 8
 
