@@ -399,41 +399,27 @@ def test_fused_loss_float16_head_gradient_survives_large_batch(impl: Impl) -> No
 # Log-probabilities of tokens
 
 
-@dataclass
-class Scored:
-    """Hidden states, a head, tokens, and what comes back to each of their log-probabilities."""
-
-    hidden: Tensor
-    head: nn.Linear
-    tokens: Tensor
-    above: Tensor
-
-    def eager(self, temperature: float = 1.0) -> LogProbs:
-        """By the book, the product in the states' own precision."""
-        dtype = torch.promote_types(self.hidden.dtype, torch.float32)
-        logits = self.head(self.hidden).to(dtype)
-        log_q, untempered = (logits / temperature).log_softmax(-1), logits.log_softmax(-1)
-        log_prob, log_prob_at_1 = (
-            x.gather(-1, self.tokens[:, None])[:, 0] for x in (log_q, untempered)
-        )
-        return LogProbs(log_prob, -(log_q.exp() * log_q).sum(-1), log_prob_at_1)
-
-    def of(self, **options: Any) -> LogProbs:
-        """Under test."""
-        return fused_log_probs(self.hidden, self.head, self.tokens, **options)
-
-    def gradients(self, found: LogProbs) -> dict[str, Tensor]:
-        """Of the weighed sum, for whatever requires one."""
-        inputs = {"hidden": self.hidden, "weight": self.head.weight, "bias": self.head.bias}
-        inputs = {name: value for name, value in inputs.items() if value.requires_grad}
-        total = (self.above.to(found.log_prob) * found.log_prob).sum()
-        return dict(zip(inputs, torch.autograd.grad(total, list(inputs.values())), strict=True))
+def eager(this: Case, temperature: float = 1.0) -> LogProbs:
+    """By the book, the product in the states' own precision."""
+    dtype = torch.promote_types(this.student.dtype, torch.float32)
+    logits = this.head(this.student).to(dtype)
+    log_q, untempered = (logits / temperature).log_softmax(-1), logits.log_softmax(-1)
+    log_prob, log_prob_at_1 = (
+        x.gather(-1, this.tokens[:, None])[:, 0] for x in (log_q, untempered)
+    )
+    return LogProbs(log_prob, -(log_q.exp() * log_q).sum(-1), log_prob_at_1)
 
 
-def scored(n: int, v: int = 40, h: int = 6, *, dtype: torch.dtype = torch.float64) -> Scored:
-    """The student's half of a case, under upstream gradients of either sign."""
-    this = case([n], v, h, dtype=dtype)
-    return Scored(this.student, this.head, this.tokens, torch.linspace(-2, 3, n, device=DEVICE))
+def scored(this: Case, **options: Any) -> LogProbs:
+    """Under test."""
+    return fused_log_probs(this.student, this.head, this.tokens, **options)
+
+
+def figures_of(this: Case, found: LogProbs) -> dict[str, Tensor]:
+    """The values, and the gradients of a sum with weights of either sign."""
+    weights = torch.linspace(-2, 3, len(found.log_prob), device=DEVICE)
+    total = (weights.to(found.log_prob) * found.log_prob).sum()
+    return found._asdict() | this.gradients(Loss(total, torch.empty(0), {}))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -443,15 +429,13 @@ def scored(n: int, v: int = 40, h: int = 6, *, dtype: torch.dtype = torch.float6
 def test_fused_log_probs_and_gradients_match_definition(
     temperature: float, chunk_tokens: int, dtype: torch.dtype, close: float, trained: Sequence[str]
 ) -> None:
-    this, precise = scored(33, dtype=dtype), scored(33)
+    this, precise = case([33], dtype=dtype), case([33])
     for name, parameter in [*this.head.named_parameters(), *precise.head.named_parameters()]:
         parameter.requires_grad_(name in trained)
-    found = this.of(temperature=temperature, chunk_tokens=chunk_tokens)
-    expected = precise.eager(temperature)
+    found = scored(this, temperature=temperature, chunk_tokens=chunk_tokens)
     assert not found.entropy.requires_grad
     assert not found.untempered.requires_grad
-    figures = found._asdict() | this.gradients(found)
-    wanted = expected._asdict() | precise.gradients(expected)
+    figures, wanted = figures_of(this, found), figures_of(precise, eager(precise, temperature))
     assert set(figures) == {"log_prob", "entropy", "untempered", "hidden", *trained} == set(wanted)
     for name, values in figures.items():
         assert values.dtype == dtype
@@ -461,42 +445,42 @@ def test_fused_log_probs_and_gradients_match_definition(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_fused_log_probs_half_precision_error_is_at_most_eager(dtype: torch.dtype) -> None:
-    this, precise = scored(127, v=300, h=32, dtype=dtype), scored(127, v=300, h=32)
-    exact = precise.eager()
-    truth = exact._asdict() | precise.gradients(exact)
+    this, precise = case([127], v=300, h=32, dtype=dtype), case([127], v=300, h=32)
+    exact = eager(precise)
+    truth = figures_of(precise, exact)
 
     def errors(found: LogProbs) -> dict[str, float]:
-        figures = found._asdict() | this.gradients(found)
-        distances = {name: (x.double() - truth[name]).detach() for name, x in figures.items()}
+        figures = figures_of(this, found).items()
+        distances = {name: (x.double() - truth[name]).detach() for name, x in figures}
         return {name: float(x.square().mean().sqrt()) for name, x in distances.items()}
 
-    found, eager = this.of(chunk_tokens=50), errors(this.eager())
+    found, plain = scored(this, chunk_tokens=50), errors(eager(this))
     assert found.log_prob.dtype == found.entropy.dtype == torch.float32
     torch.testing.assert_close(found.log_prob.double(), exact.log_prob, rtol=1e-4, atol=1e-5)
     for name, error in errors(found).items():
-        assert error <= eager[name], f"{name}: {error:.3g}, eager code {eager[name]:.3g}"
+        assert error <= plain[name], f"{name}: {error:.3g}, eager code {plain[name]:.3g}"
 
 
 def test_fused_log_probs_weight_tensor_and_empty_input() -> None:
-    this = scored(9)
+    this = case([9])
     with torch.no_grad():
         this.head.bias.zero_()
-    found = fused_log_probs(this.hidden, this.head.weight, this.tokens)
-    torch.testing.assert_close(found.log_prob, this.eager().log_prob)
-    nothing = fused_log_probs(this.hidden[:0], this.head, this.tokens[:0])
+    found = fused_log_probs(this.student, this.head.weight, this.tokens)
+    torch.testing.assert_close(found.log_prob, eager(this).log_prob)
+    nothing = fused_log_probs(this.student[:0], this.head, this.tokens[:0])
     nothing.log_prob.sum().backward()
     assert nothing.log_prob.shape == nothing.entropy.shape == (0,)
-    assert this.hidden.grad is not None
-    assert not this.hidden.grad.any()
+    assert this.student.grad is not None
+    assert not this.student.grad.any()
 
 
 def test_fused_log_probs_without_grad_cost_one_matmul() -> None:
-    this = scored(33)
+    this = case([33])
     with torch.no_grad():
-        assert products(lambda: this.of(chunk_tokens=8), this.hidden, this.head) == 1
-        found = this.of(chunk_tokens=8)
+        assert products(lambda: scored(this, chunk_tokens=8), this.student, this.head) == 1
+        found = scored(this, chunk_tokens=8)
     assert not found.log_prob.requires_grad
-    for values, wanted in zip(found, this.eager(), strict=True):
+    for values, wanted in zip(found, eager(this), strict=True):
         torch.testing.assert_close(values, wanted)
 
 
@@ -505,12 +489,14 @@ def test_fused_log_probs_without_grad_cost_one_matmul() -> None:
 def test_fused_log_probs_cost_two_matmuls_and_one_chunk(
     trained: Sequence[str], expected: int, chunk_tokens: int
 ) -> None:
-    this = scored(100, v=500, dtype=torch.float32)
+    this = case([100], v=500, dtype=torch.float32)
     for name, parameter in this.head.named_parameters():
         parameter.requires_grad_(name in trained)
     with Largest() as largest:
         costs = products(
-            lambda: this.gradients(this.of(chunk_tokens=chunk_tokens)), this.hidden, this.head
+            lambda: figures_of(this, scored(this, chunk_tokens=chunk_tokens)),
+            this.student,
+            this.head,
         )
     assert costs == expected
     assert largest.entries == chunk_tokens * 500
@@ -752,14 +738,14 @@ def test_fused_loss_invalid_arguments_are_refused() -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_fused_log_probs_invalid_arguments_are_refused() -> None:
-    this = scored(9)
+    this = case([9])
     no_head: Any = nn.Bilinear(2, 2, 2)
     for message, hidden, head, tokens, options in (
-        (r"hidden.*5.*lm_head.*6", this.hidden[:, :5], this.head, this.tokens, {}),
-        (r"tokens.*9.*hidden.*8", this.hidden, this.head, this.tokens[:8], {}),
-        (r"temperature.*got 0", this.hidden, this.head, this.tokens, {"temperature": 0}),
-        (r"chunk_tokens.*got 0", this.hidden, this.head, this.tokens, {"chunk_tokens": 0}),
-        ("Bilinear", this.hidden, no_head, this.tokens, {}),
+        (r"hidden.*5.*lm_head.*6", this.student[:, :5], this.head, this.tokens, {}),
+        (r"tokens.*9.*hidden.*8", this.student, this.head, this.tokens[:8], {}),
+        (r"temperature.*got 0", this.student, this.head, this.tokens, {"temperature": 0}),
+        (r"chunk_tokens.*got 0", this.student, this.head, this.tokens, {"chunk_tokens": 0}),
+        ("Bilinear", this.student, no_head, this.tokens, {}),
     ):
         with pytest.raises((ValueError, TypeError), match=message):
             fused_log_probs(hidden, head, tokens, **options)
