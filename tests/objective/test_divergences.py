@@ -28,7 +28,7 @@ def log_probs(rows: int, v: int) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("divergence", NAMED, ids=lambda d: d.name)
-def test_divergence_slope_is_derivative_of_term(divergence: Divergence) -> None:
+def test_divergence_slope_is_derivative_and_evaluate_has_both(divergence: Divergence) -> None:
     log_p, log_q = log_probs(4, 9)
     log_q = log_q.requires_grad_()
     term = divergence.term(log_p.exp(), log_p, log_q.exp(), log_q)
@@ -36,14 +36,9 @@ def test_divergence_slope_is_derivative_of_term(divergence: Divergence) -> None:
     with torch.no_grad():
         found = divergence.slope(log_p.exp(), log_p, log_q.exp(), log_q)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("divergence", NAMED, ids=lambda d: d.name)
-def test_divergence_evaluate_equals_term_and_slope(divergence: Divergence) -> None:
-    log_p, log_q = log_probs(4, 9)
     p, q = log_p.exp(), log_q.exp()
-    expected = divergence.term(p, log_p, q, log_q), divergence.slope(p, log_p, q, log_q), p, q
-    assert all(map(torch.equal, divergence.evaluate(log_p.clone(), log_q.clone()), expected))
+    whole = divergence.evaluate(log_p.clone(), log_q.detach().clone())
+    assert all(map(torch.equal, whole, (term, found, p, q)))
 
 
 @pytest.mark.parametrize("clip", [0.06, 1.0])
@@ -104,17 +99,6 @@ def test_train_divergence_object_equals_named_one(tmp_path: Path) -> None:
         run = tmp_path / divergence.name
         train(replace(recipe, objective=objective, train=train_config), run)
         losses.append([row["loss"] for row in read_metrics(run)])
+        assert read_run(run).objective.divergence == divergence_name(divergence)
     assert losses[0] == losses[1]
-
-
-def test_train_outside_divergence_in_recipe_trains(tmp_path: Path) -> None:
-    text = find_recipe("demo-paint").read_text()
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(text + f'\n[objective]\ndivergence = "{SPEC}"\n')
-    config = read_recipe(recipe)
-    config = replace(config, train=replace(config.train, steps=2, batch_size=4))
-    train(config, tmp_path / "run")
-    losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
-    assert len(losses) == 2
-    assert all(loss > 0 for loss in losses)
-    assert read_run(tmp_path / "run").objective.divergence == SPEC
+    assert min(losses[0]) > 0

@@ -372,15 +372,6 @@ def test_train_corrupt_model_is_refused(
     assert not Path("runs").exists()
 
 
-# Training and evaluations load a model by the same function: every fourth kind.
-@pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(MODELS)[::4], 8))
-def test_eval_corrupt_model_is_refused(
-    kind: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = broken_model(kind, seed, tmp_path / "its-model")
-    refuses(["eval", str(model), *ASKED], "its-model", capsys)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tensor gone", "no end"])
 def test_train_and_eval_work_after_model_is_repaired(

@@ -157,17 +157,6 @@ def test_train_loss_implementation_is_configurable(
         train(small(objective={"impl": "chunked"}, train={"steps": 1}), tmp_path / "chunked")
 
 
-def test_train_triton_without_gpu_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(fused, "_kernel_problem", fused._kernel_problem.__wrapped__)
-    with pytest.raises(fused.ImplError, match="use impl='chunked'"):
-        train(small(objective={"impl": "triton"}), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_train_kernels_that_cannot_be_built_are_named_once_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
