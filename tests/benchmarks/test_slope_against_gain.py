@@ -1,13 +1,9 @@
 """The rank correlation of slopes and gains."""
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from slope_against_gain import interval, spearman
 

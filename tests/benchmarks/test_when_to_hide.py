@@ -1,6 +1,5 @@
 """The programmed teacher: where it is unsure, and its distribution there."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,6 @@ from paint.data.problems import Problem
 from paint.inference.engine import Completion
 from paint.models.policy import Policy, load_policy
 from paint.training.rollouts import Rollout, TeacherPrompt
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
 from when_to_hide import TEACHERS, contradicted, unsure
 
 REFERENCE = r"We get $7+4 \equiv 11-3 \equiv 8\times 2 \equiv 16$." + "\n" + r"The answer is $"
