@@ -3,7 +3,7 @@
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,12 @@ def move(policy: Policy, seed: int = 1, by: float = 0.05) -> None:
     with torch.no_grad():
         for parameter in policy.trainable:
             parameter.add_(by * torch.randn(parameter.shape, generator=generator))
+
+
+def logits_alone(model: Any, prompt: Sequence[int], ids: Sequence[int]) -> torch.Tensor:
+    """The library's own logits of one unpadded row, where they predict the completion's ids."""
+    logits: torch.Tensor = model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0]
+    return logits[len(prompt) - 1 : -1]
 
 
 @pytest.fixture

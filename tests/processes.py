@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -36,6 +37,12 @@ def train_command(config: Config, folder: Path) -> list[str]:
     recipe = write_recipe(folder.with_suffix(".toml"), config)
     flags = ["--log.folder", str(folder.parent), "--log.name", folder.name]
     return [sys.executable, "-m", "paint.cli", "train", recipe, *flags]
+
+
+def started(line: list[str], **variables: str) -> "subprocess.Popen[str]":
+    """A command whose output is read."""
+    pipe, env = subprocess.PIPE, os.environ | {"OMP_NUM_THREADS": "1"} | variables
+    return subprocess.Popen(line, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env)
 
 
 def in_two_processes(line: list[str]) -> list[str]:

@@ -24,7 +24,7 @@ from paint.evaluation.store import Sample, prompt_digest
 from paint.inference.engine import Sampling
 from paint.models.policy import Policy
 from paint.training.trainer import train
-from processes import in_two_processes, train_command, write_recipe
+from processes import in_two_processes, started, train_command, write_recipe
 
 Sections = Mapping[str, Mapping[str, Any]]
 
@@ -114,16 +114,9 @@ def wait_for(
 
 def kill_and_resume(config: Config, folder: Path, when: Callable[[], Any]) -> None:
     """Train in a process, end it with SIGKILL once something is true, and go on in this one."""
-    environment = os.environ | {
-        "OMP_NUM_THREADS": str(torch.get_num_threads())
-    }  # another number rounds differently
-    process = subprocess.Popen(
-        train_command(config, folder),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-    )
+    # Another number of threads rounds differently.
+    threads = str(torch.get_num_threads())
+    process = started(train_command(config, folder), OMP_NUM_THREADS=threads)
     wait_for(when, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()

@@ -16,7 +16,7 @@ from datasets import Dataset
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from conftest import DEMO, move
+from conftest import DEMO, logits_alone, move
 from paint.algorithms import grpo
 from paint.algorithms.grpo import advantages, grpo_terms, reward, score_group
 from paint.algorithms.sft import reference, score_reference, sft_loss
@@ -346,9 +346,9 @@ def test_grpo_loss_gradient_and_advantages_match_trl(
 
 def token_log_probs(policy: Policy, row: dict[str, Any], temperature: float) -> Tensor:
     """Of a stored completion's tokens, from the logits of one unpadded pass."""
-    ids, prompt = row["completion_ids"], row["prompt_ids"]
-    logits = policy.model(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
-    return -cross_entropy(logits / temperature, torch.tensor(ids), reduction="none")
+    logits = logits_alone(policy.model, row["prompt_ids"], row["completion_ids"])
+    ids = torch.tensor(row["completion_ids"])
+    return -cross_entropy(logits / temperature, ids, reduction="none")
 
 
 def weights(policy: Policy) -> dict[str, Tensor]:

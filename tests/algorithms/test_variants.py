@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from conftest import logits_alone
 from paint.config.recipe import find_recipe, shipped_recipes
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, ConfigError, ContextConfig
@@ -207,10 +208,8 @@ def test_sampled_token_step_is_mean_log_ratio(tmp_path: Path, by_id: dict[str, P
         values = []
         for prompt in ("prompt_ids", "teacher_prompt_ids"):
             with torch.no_grad():
-                logits = policy.model(
-                    input_ids=torch.tensor([row[prompt] + row["completion_ids"]])
-                ).logits[0]
-            values.append(token_log_probs(logits[len(row[prompt]) - 1 : -1], ids, temperature=1.1))
+                logits = logits_alone(policy.model, row[prompt], row["completion_ids"])
+            values.append(token_log_probs(logits, ids, temperature=1.1))
         means.append(float((values[0] - values[1]).mean()))
 
     assert metrics["loss"] == pytest.approx(sum(means) / 4, rel=1e-4)

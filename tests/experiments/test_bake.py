@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import paint
-from conftest import move
+from conftest import logits_alone, move
 from paint.config.recipe import find_recipe, read_recipe
 from paint.config.schema import Config, ConfigError
 from paint.core.errors import Interrupted
@@ -62,8 +62,7 @@ def test_meter_kl_of_new_adapter_is_that_of_the_two_prompts(
         policy.teacher_prompt(problems[0], meter.context, complete=True),
     ):
         with torch.no_grad():
-            ids = torch.tensor([[*prompt, *own[0].ids]])
-            logits.append(policy.base(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1))
+            logits.append(logits_alone(policy.base, prompt, own[0].ids).log_softmax(-1))
     expected = (logits[0].exp() * (logits[0] - logits[1])).sum(-1).mean()
     assert found.kl is not None
     assert found.kl.mean == pytest.approx(float(expected), rel=1e-4)

@@ -36,7 +36,7 @@ from paint.inference.vllm.engine import VllmEngine
 from paint.models.policy import Policy, load_policy
 from paint.models.weights import save_trained
 from paint.training.trainer import train
-from processes import alive, train_command, until
+from processes import alive, started, train_command, until
 from real_vllm import LEAN, SERVER, SMALL, needs_vllm, serving
 from runs import adapter, assert_same, kill_and_resume, rows_of, stored
 
@@ -169,16 +169,14 @@ def recipe(**rollout: Any) -> Config:
 @pytest.fixture
 def popen() -> Iterator[Popen]:
     """Starts commands whose output is read, and ends those that a failing test leaves behind."""
-    started = []
+    begun = []
 
     def start(line: list[str]) -> "subprocess.Popen[str]":
-        pipe, output = subprocess.PIPE, subprocess.STDOUT
-        env = os.environ | SMALL
-        started.append(subprocess.Popen(line, stdout=pipe, stderr=output, text=True, env=env))
-        return started[-1]
+        begun.append(started(line, **SMALL))
+        return begun[-1]
 
     yield start
-    for process in started:
+    for process in begun:
         process.kill()
         process.communicate()
 

@@ -20,7 +20,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from conftest import DEMO, move
+from conftest import DEMO, logits_alone, move
 from paint.config import schema as cfg
 from paint.inference.engine import Sampling
 from paint.inference.local import LocalEngine
@@ -37,12 +37,6 @@ def full() -> Policy:
     policy = load_policy(replace(DEMO, train_mode="full"), seed=0)
     move(policy, by=0.02)
     return policy
-
-
-def logits_alone(model: torch.nn.Module, prompt: list[int], completion: list[int]) -> Tensor:
-    """The library's own logits for one unpadded row, where they predict the completion."""
-    logits: Tensor = model(input_ids=torch.tensor([prompt + completion])).logits[0]
-    return logits[len(prompt) - 1 : -1]
 
 
 def all_logits_alone(model: torch.nn.Module) -> Tensor:

@@ -1,9 +1,7 @@
 """Layers that the ranks of a machine share: the same bits as whole ones, and a part for each."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -35,7 +33,7 @@ from paint.inference.vllm.process import free_port
 from paint.models.policy import Policy, PolicyError, load_policy
 from paint.models.sharding import ShardError, gather_parameters, is_sharded, passes_missing, shard
 from paint.models.weights import save_trained, weights_digest
-from processes import in_two_processes, train_command
+from processes import in_two_processes, started, train_command
 from runs import (
     Sections,
     adapter,
@@ -184,12 +182,6 @@ def test_shard_weights_needing_conversion_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr("paint.models.policy.ranks_here", lambda: 2)
     with pytest.raises(PolicyError, match="stored in float32"):
         load_policy(replace(DEMO, shard=True, dtype="bfloat16"), seed=0)
-
-
-def started(command: list[str]) -> subprocess.Popen[str]:
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, text=True, env=env)
 
 
 def finish(*commands: list[str]) -> None:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from conftest import DEMO, move
+from conftest import DEMO, logits_alone, move
 from paint.config.recipe import to_table
 from paint.config.run_folder import read_metrics
 from paint.config.schema import Config, TeacherConfig
@@ -44,11 +44,7 @@ def hidden(policy: Policy) -> Tensor:
 
 def library_logits(model: torch.nn.Module) -> Tensor:
     """The library's own logits of each row alone, at the positions that predict the completions."""
-    rows = [
-        model(input_ids=torch.tensor([p + c])).logits[0]
-        for p, c in zip(PROMPTS, COMPLETIONS, strict=True)
-    ]
-    return torch.cat([row[len(p) - 1 : -1] for row, p in zip(rows, PROMPTS, strict=True)])
+    return torch.cat([logits_alone(model, *row) for row in zip(PROMPTS, COMPLETIONS, strict=True)])
 
 
 def factors(policy: Policy) -> dict[str, tuple[Tensor, Tensor]]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import paint
+from conftest import logits_alone
 from fake_hub import fake_hub
 from paint.config.run_folder import RunError, latest_checkpoint
 from paint.data.benchmarks import Benchmark
@@ -62,8 +63,7 @@ def loaded_log_probs(folder: Path, prompt: list[int], ids: list[int], merged: bo
     kind = AutoModelForCausalLM if merged else peft.AutoPeftModelForCausalLM
     model = kind.from_pretrained(folder, dtype="float32")
     with torch.no_grad():
-        logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
-    return log_probs(logits, ids)
+        return log_probs(logits_alone(model, prompt, ids), ids)
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -76,9 +76,7 @@ def test_export_loads_elsewhere_and_answers_as_checkpoint(
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     base = AutoModelForCausalLM.from_pretrained(MODEL, dtype="float32")
     with torch.no_grad():
-        untrained = log_probs(
-            base(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1], ids
-        )
+        untrained = log_probs(logits_alone(base, prompt, ids), ids)
     assert (untrained - expected).abs().max() > 1e-2
     text = AutoTokenizer.from_pretrained(folder).apply_chat_template(
         [{"role": "user", "content": PROBLEM}], tokenize=False

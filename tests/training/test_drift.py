@@ -1,6 +1,5 @@
 """Drift of the student from its base on fixed prompts."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from conftest import logits_alone
 from paint.config.run_folder import read_metrics
 from paint.config.schema import ConfigError
 from paint.models.policy import load_policy
@@ -33,16 +33,15 @@ def test_drift_is_kl_of_base_and_student_on_tokens_of_the_base() -> None:
     assert len(drift.prompts) == 3
     assert drift.measure() == pytest.approx(0, abs=1e-7)
 
-    def log_probs() -> Iterator[torch.Tensor]:
-        for prompt, ids in zip(drift.prompts, drift.completions, strict=True):
-            logits = policy.model(input_ids=torch.tensor([[*prompt, *ids]])).logits[0]
-            yield logits[len(prompt) - 1 : -1].log_softmax(-1)
+    def log_probs() -> torch.Tensor:
+        rows = zip(drift.prompts, drift.completions, strict=True)
+        return torch.cat([logits_alone(policy.model, *row).log_softmax(-1) for row in rows])
 
     with torch.no_grad():
-        base = torch.cat(list(log_probs()))
+        base = log_probs()
         for parameter in policy.trainable:
             parameter.add_(0.02 * torch.randn(parameter.shape, generator=torch.manual_seed(1)))
-        student = torch.cat(list(log_probs()))
+        student = log_probs()
     expected = (base.exp() * (base - student)).sum(-1).mean()
     assert expected > 1e-3
     assert drift.measure() == pytest.approx(float(expected), rel=1e-3)

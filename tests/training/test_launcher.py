@@ -23,7 +23,7 @@ from paint.inference.vllm.process import OwnedProcess, gpu_environment
 from paint.launch import GPUS, resume_command
 from paint.training import launcher
 from paint.training.launcher import Request, place_ranks, with_gpus, with_servers
-from processes import MODEL_SERVER, alive, until
+from processes import MODEL_SERVER, alive, started, until
 
 ROOT = Path(__file__).parents[2]
 DEMO = read_recipe(find_recipe("demo-paint"))
@@ -313,20 +313,14 @@ def test_owned_process_log_tails_are_separate(tmp_path: Path) -> None:
 @pytest.fixture
 def start() -> Iterator[Callable[[list[str]], "subprocess.Popen[str]"]]:
     """Starts `paint`, and ends what a failing test leaves behind."""
-    started: list[subprocess.Popen[str]] = []
+    begun: list[subprocess.Popen[str]] = []
 
     def popen(line: list[str]) -> "subprocess.Popen[str]":
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "paint.cli", *line],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(process)
-        return process
+        begun.append(started([sys.executable, "-P", "-m", "paint.cli", *line]))
+        return begun[-1]
 
     yield popen
-    for process in started:
+    for process in begun:
         process.kill()
         process.communicate()
 

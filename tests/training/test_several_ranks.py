@@ -1,6 +1,5 @@
 """Several ranks: failures, kills and signals end all of them with one message."""
 
-import os
 import re
 import signal
 import subprocess
@@ -15,7 +14,7 @@ from paint.config.run_folder import latest_checkpoint, read_metrics
 from paint.config.schema import Config
 from paint.inference.vllm.process import free_port
 from paint.training import run_log
-from processes import in_two_processes, train_command
+from processes import in_two_processes, started, train_command
 from runs import changed, resume_command, wait_for
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -50,20 +49,11 @@ def small(**options: int) -> Config:
     return changed("demo-paint", SMALL, {"train": options})
 
 
-def start(line: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        line,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"},
-    )
-
-
 def launched(line: list[str], *more: str) -> subprocess.Popen[str]:
     """A command on two ranks by our launcher, with more of its flags."""
     flags = ["--nproc-per-node", "2", "--master-port", str(free_port()), *more]
-    return start([sys.executable, "-m", "paint.launch", *flags, *line[3:]])
+    command = [sys.executable, "-m", "paint.launch", *flags, *line[3:]]
+    return started(command, ACCELERATE_USE_CPU="true")
 
 
 def by_torchrun(folder: Path, in_step: str) -> subprocess.Popen[str]:
@@ -71,7 +61,7 @@ def by_torchrun(folder: Path, in_step: str) -> subprocess.Popen[str]:
     script = folder.with_suffix(".py")
     script.write_text(AT_THE_THIRD.replace("{in_step}", in_step))
     line = train_command(small(), folder)
-    return start(in_two_processes([sys.executable, str(script), *line[3:]]))
+    return started(in_two_processes([sys.executable, str(script), *line[3:]]))
 
 
 def assert_kept(folder: Path, steps: int) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from dataclasses import replace
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file, save_file
 
+from conftest import logits_alone
 from paint import NonFiniteError
 from paint.config.recipe import from_table
 from paint.config.run_folder import (
@@ -39,7 +41,7 @@ from paint.objective.masking import mask_ratio, mask_solution, overlap, overlap_
 from paint.training.rollouts import Rollout, ScoredRollout
 from paint.training.run_log import append_metrics, step_metrics
 from paint.training.trainer import train
-from processes import train_command
+from processes import started, train_command
 from runs import (
     adapter,
     assert_same,
@@ -123,8 +125,7 @@ def test_paint_step_matches_algorithm(run: Path, problems: list[Problem]) -> Non
         assert row["correct"] == is_correct(row["text"], problem.answer)
         for prompt, views in (("prompt_ids", student), ("teacher_prompt_ids", teacher)):
             with torch.no_grad():
-                logits = policy.model(input_ids=torch.tensor([row[prompt] + ids])).logits[0]
-            views.append(logits[len(row[prompt]) - 1 : -1])
+                views.append(logits_alone(policy.model, row[prompt], ids))
         lengths.append(len(ids))
     loss = paint_loss(torch.cat(student), torch.cat(teacher), lengths, clip=config.objective.clip)
     assert metrics["loss"] == pytest.approx(float(loss.value), rel=1e-4, abs=1e-7)
@@ -324,9 +325,7 @@ def test_run_interrupted_by_signal_saves_and_prints_resume_command(
 ) -> None:
     config = small(train={"steps": 50, "checkpoint_every": 100})
     folder = tmp_path / "run"
-    process = subprocess.Popen(
-        train_command(config, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    process = started(train_command(config, folder))
     wait_for(lambda: len(read_metrics(folder)) >= 1, process)
     process.send_signal(number)
     output, _ = process.communicate(timeout=120)
@@ -635,20 +634,23 @@ def test_engine_failure_between_steps_leaves_complete_checkpoint(
     assert_same(adapter(tmp_path / "run"), adapter(run, step=2))
 
 
+def drift(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
+    """From this call on the engine adds a tenth of a nat to what it says of each token."""
+    generate, calls = LocalEngine.generate, count(1)
+
+    def drifted(engine: LocalEngine, *request: Any) -> list[Completion]:
+        by = 0.1 * (next(calls) >= first)
+        found = generate(engine, *request)
+        return [replace(c, log_probs=tuple(x + by for x in c.log_probs)) for c in found]
+
+    monkeypatch.setattr(LocalEngine, "generate", drifted)
+
+
 @pytest.mark.slow
 def test_engine_mismatch_stops_run_before_update(
     tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the third step on the engine adds a tenth of a nat to what it says of each token."""
-    generate, calls = LocalEngine.generate, []
-
-    def drift(engine: LocalEngine, prompts: Any, sampling: Any, seeds: Any) -> list[Completion]:
-        calls.append(seeds)
-        by = 0.1 if len(calls) >= 3 else 0.0
-        found = generate(engine, prompts, sampling, seeds)
-        return [replace(c, log_probs=tuple(x + by for x in c.log_probs)) for c in found]
-
-    monkeypatch.setattr(LocalEngine, "generate", drift)
+    drift(monkeypatch, first=3)
     with pytest.raises(LogprobMismatchError, match=r"step 3\b.*local.*0\.1 nats"):
         train(small(train={"steps": 4, "checkpoint_every": 10}), tmp_path / "run")
     assert_same(adapter(tmp_path / "run"), adapter(run, step=2))
@@ -667,13 +669,7 @@ def test_engine_mismatch_stops_run_before_update(
 def test_engine_mismatch_of_every_algorithm_stops_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config
 ) -> None:
-    generate = LocalEngine.generate
-
-    def drift(engine: LocalEngine, *request: Any) -> list[Completion]:
-        found = generate(engine, *request)
-        return [replace(c, log_probs=tuple(x + 0.1 for x in c.log_probs)) for c in found]
-
-    monkeypatch.setattr(LocalEngine, "generate", drift)
+    drift(monkeypatch, first=1)
     with pytest.raises(LogprobMismatchError, match=r"step 1\b.*local.*0\.1 nats"):
         train(config, tmp_path / "run")
     assert latest_checkpoint(tmp_path / "run") is None
