@@ -14,12 +14,13 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from large_models import give_fake_weights, settings_of
 from paint.config.schema import (
     Config,
     GrpoConfig,
@@ -82,32 +83,12 @@ def fake_decoder(shape: Shape, model: ModelConfig) -> Iterator[tuple[Counted, An
     kind, settings = (
         (Qwen3ForCausalLM, Qwen3Config) if shape.norms_heads else (LlamaForCausalLM, LlamaConfig)
     )
-    config = settings(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_size,
-        tie_word_embeddings=shape.tied,
-        max_position_embeddings=shape.positions,
-    )
     with torch.device("meta"):
-        base = kind(config).to(getattr(torch, model.dtype))
+        base = kind(settings(**settings_of(shape))).to(getattr(torch, model.dtype))
         policy: Any = _with_adapter(base, model, 0) if model.train_mode == "lora" else base
 
     with FakeTensorMode(), Counted() as counted:
-        made: dict[int, Any] = {}  # tied weights stay one
-        for module in policy.modules():
-            for name, value in list(module._parameters.items()):
-                if value is not None:
-                    real = nn.Parameter(torch.empty(value.shape, dtype=value.dtype))
-                    real = made.setdefault(id(value), real.requires_grad_(value.requires_grad))
-                    module._parameters[name] = real
-            for name, buffer in module._buffers.items():
-                if buffer is not None:
-                    module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
+        give_fake_weights(policy)
         policy.eval()
         if model.gradient_checkpointing is True:
             _checkpoint_gradients(policy)
@@ -267,10 +248,8 @@ def test_training_memory_settings_have_expected_cost() -> None:
         rollout=RolloutConfig(top_p=1.0, top_k=-1, samples_per_problem=8),
     )
     assert training_memory(grpo, shape, rows).teacher == 0
-    assert (
-        training_memory(replace(grpo, grpo=GrpoConfig(kl=0.1)), shape, rows).teacher
-        == plain.teacher
-    )
+    with_kl = training_memory(replace(grpo, grpo=GrpoConfig(kl=0.1)), shape, rows)
+    assert with_kl.teacher == plain.teacher
 
     small = replace(config, model=replace(LORA, quantization="nf4"))
     rounded = training_memory(small, shape, rows)

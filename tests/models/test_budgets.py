@@ -17,7 +17,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,6 +26,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.qwen3 import modeling_qwen3
 
+from large_models import give_fake_weights, settings_of
 from paint.algorithms.paint import score_rollouts
 from paint.config import schema as cfg
 from paint.data.problems import Problem
@@ -51,17 +52,7 @@ CPU = torch.device("cpu")
 def large(size: str) -> Policy:
     """Qwen3 of this size with adapters, without memory for its weights."""
     shape = SHAPES[f"Qwen/Qwen3-{size}"]
-    config = Qwen3Config(
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.layers,
-        intermediate_size=shape.intermediate,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_size,
-        vocab_size=shape.vocabulary,
-        tie_word_embeddings=shape.tied,
-        attn_implementation="sdpa",
-    )
+    config = Qwen3Config(**settings_of(shape), attn_implementation="sdpa")
     with torch.device("meta"):
         base = Qwen3ForCausalLM(config).to(torch.bfloat16)
         model = _with_adapter(base, cfg.ModelConfig(path="large"), seed=0)
@@ -113,16 +104,7 @@ def attention(module: Any, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, N
 def on_fake_gpu(policy: Policy) -> Iterator[tuple[Policy, Kernels]]:
     """Give the policy fake weights that say they are on CUDA, and count kernels."""
     with FakeTensorMode(), Kernels() as kernels:
-        made: dict[int, Any] = {}  # tied weights stay one
-        for module in policy.model.modules():
-            for name, value in module._parameters.items():
-                if value is not None:
-                    fake = nn.Parameter(torch.empty(value.shape, dtype=value.dtype), False)
-                    fake = made.setdefault(id(value), fake.requires_grad_(value.requires_grad))
-                    module._parameters[name] = fake
-            for name, buffer in module._buffers.items():
-                if buffer is not None:
-                    module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
+        give_fake_weights(policy.model)
         with (
             patch.object(FakeTensor, "is_cuda", property(lambda _: True)),
             patch.object(Policy, "device", CPU),
