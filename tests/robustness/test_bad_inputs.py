@@ -43,6 +43,8 @@ MEMORY = 16 * 2**30
 ASKED = ["--benchmarks", "demo", "--limit=1", "--samples=1", "--rollout.max-new-tokens=4"]
 
 Break = Callable[[Path, random.Random], object]
+Said = Callable[[], str]
+Words = tuple[str, ...]
 
 
 @pytest.fixture(autouse=True)
@@ -61,13 +63,13 @@ class TookTooLongError(BaseException):
     """What ends a trial that does not end."""
 
 
-def told(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+def told(arguments: Sequence[str], said: Said) -> tuple[int, str]:
     """The exit status of ``paint`` with these arguments, and what it says on stderr."""
 
     def stop(*_: object) -> None:
         raise TookTooLongError
 
-    capsys.readouterr()
+    said()  # forget what was
     bounds = {signal.ITIMER_PROF: signal.SIGPROF, signal.ITIMER_REAL: signal.SIGALRM}
     handlers = {number: signal.signal(number, stop) for number in bounds.values()}
     signal.setitimer(signal.ITIMER_PROF, WORK_SECONDS)
@@ -82,23 +84,23 @@ def told(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[
         for timer, number in bounds.items():
             signal.setitimer(timer, 0)
             signal.signal(number, handlers[number])
-    return status, " ".join(capsys.readouterr().err.replace("│", " ").split())
+    return status, said()
 
 
-def refuses(arguments: Sequence[str], names: str, capsys: pytest.CaptureFixture[str]) -> str:
+def refuses(arguments: Sequence[str], names: str, said: Said) -> str:
     """The command is refused, with a message that names what is wrong; returns it."""
-    status, said = told(arguments, capsys)
-    assert status == 2, f"silent: status {status} from {list(arguments)!r}: {said[-500:]}"
-    is_plain(said)
-    assert "".join(names.split()) in "".join(said.split()), said
-    return said
+    status, message = told(arguments, said)
+    assert status == 2, f"silent: status {status} from {list(arguments)!r}: {message[-500:]}"
+    is_plain(message)
+    assert "".join(names.split()) in "".join(message.split()), message
+    return message
 
 
-def is_plain(said: str) -> None:
+def is_plain(message: str) -> None:
     """A message is there, without a traceback and without characters that control a terminal."""
-    assert said
-    assert "Traceback" not in said
-    assert not {c for c in said if ord(c) < 32 or c == "\x7f"}
+    assert message
+    assert "Traceback" not in message
+    assert not {c for c in message if ord(c) < 32 or c == "\x7f"}
 
 
 def rows_of(kinds: Sequence[Any], each: int, of: int = 1) -> list[Any]:
@@ -364,26 +366,22 @@ def train_on(model: Path | str, *more: str) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element")  # of torch, for hidden size 0
 @pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(MODELS), 8))
-def test_train_corrupt_model_is_refused(
-    kind: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_corrupt_model_is_refused(kind: str, seed: int, tmp_path: Path, said: Said) -> None:
     model = broken_model(kind, seed, tmp_path / "its-model")
-    refuses(train_on(model, "--data.limit=8"), "its-model", capsys)
+    refuses(train_on(model, "--data.limit=8"), "its-model", said)
     assert not Path("runs").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tensor gone", "no end"])
-def test_train_and_eval_work_after_model_is_repaired(
-    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_and_eval_work_after_model_is_repaired(kind: str, tmp_path: Path, said: Said) -> None:
     model = broken_model(kind, 1, tmp_path / "its-model")
     for line in (train_on(model), ["eval", str(model), *ASKED]):
-        refuses(line, "its-model", capsys)
+        refuses(line, "its-model", said)
     shutil.rmtree(model)
     shutil.copytree(MODEL, model)
     for line in (train_on(model), ["eval", str(model), *ASKED]):
-        assert told(line, capsys)[0] == 0
+        assert told(line, said)[0] == 0
 
 
 WORDS = ("config", "tokenizer", "settings", "template", "folder", "kind")
@@ -393,16 +391,16 @@ WORDS = ("config", "tokenizer", "settings", "template", "folder", "kind")
     ("kind", "seed"), rows_of([kind for kind in sorted(MODELS) if kind.startswith(WORDS)], 12)
 )
 def test_data_validate_corrupt_tokenizer_is_refused(
-    kind: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, seed: int, tmp_path: Path, said: Said
 ) -> None:
     model = broken_model(kind, seed, tmp_path / "its-model")
-    status, said = told(
-        ["data", "validate", "demo", f"--model.path={model}", "--data.limit=1"], capsys
+    status, message = told(
+        ["data", "validate", "demo", f"--model.path={model}", "--data.limit=1"], said
     )
     # A tokenizer may do without much that the weights need.
     is_needed = kind.startswith(("tokenizer", "template", "folder"))
-    assert status == 2 or (status == 0 and not is_needed), said
-    assert status == 0 or "its-model" in said
+    assert status == 2 or (status == 0 and not is_needed), message
+    assert status == 0 or "its-model" in message
 
 
 # --- adapters and runs ---------------------------------------------------------------------------
@@ -440,13 +438,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(ADAPTERS), 1))
 def test_eval_corrupt_adapter_is_refused(
-    kind: str, seed: int, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, seed: int, run: Path, tmp_path: Path, said: Said
 ) -> None:
     folder = tmp_path / "its-adapter"
     shutil.copytree(run / "checkpoints/step-000001/adapter", folder)
     ADAPTERS[kind](folder, random.Random(f"{kind}/{seed}"))
     names = "model.lora_targets" if kind == "targets ['nonesuch']" else "its-adapter"
-    refuses(["eval", str(folder), *ASKED], names, capsys)
+    refuses(["eval", str(folder), *ASKED], names, said)
 
 
 def _setting(**values: Any) -> Break:
@@ -473,16 +471,16 @@ RUNS: dict[str, Break] = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(RUNS), 1))
 def test_resume_and_eval_corrupt_run_settings_are_refused(
-    kind: str, seed: int, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, seed: int, run: Path, tmp_path: Path, said: Said
 ) -> None:
     folder = tmp_path / "its-run"
     shutil.copytree(run, folder)
     RUNS[kind](folder, random.Random(f"{kind}/{seed}"))
     names = "nowhere" if kind in ("model gone", "data gone") else "its-run"
-    refuses(["resume", str(folder), "--steps=2"], names, capsys)
+    refuses(["resume", str(folder), "--steps=2"], names, said)
     # Of the others, the adapter says itself what it belongs to.
     if kind not in ("model gone", "data gone", "section unknown"):
-        refuses(["eval", str(folder), "--benchmarks", "demo", "--limit=1"], "", capsys)
+        refuses(["eval", str(folder), "--benchmarks", "demo", "--limit=1"], "", said)
 
 
 # --- data ----------------------------------------------------------------------------------------
@@ -603,22 +601,20 @@ USES = {
 
 
 @pytest.mark.parametrize(("case", "seed"), rows_of([(d, u) for d in DATA for u in USES], 30, of=5))
-def test_corrupt_data_file_is_refused(
-    case: tuple[str, str], seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_corrupt_data_file_is_refused(case: Words, seed: int, said: Said) -> None:
     (name, make), use = DATA[case[0]], case[1]
     content = make(random.Random(f"{case[0]}/{seed}"))
-    path = tmp_path / name
+    path = Path(name).absolute()
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     arguments = [part.format(path) for part in USES[use]]
-    status, said = told(arguments, capsys)
+    status, message = told(arguments, said)
     if (use, status) in (("check", 1), ("openthoughts", 0)):
         return  # rows are counted by what is wrong with them
     if (case, status) == (("long cell parquet", "skip"), 0):
         return  # the other rows are good
-    assert status == 2, f"silent: status {status} from {arguments!r}: {said[-500:]}"
-    assert name in said
-    is_plain(said)
+    assert status == 2, f"silent: status {status} from {arguments!r}: {message[-500:]}"
+    assert name in message
+    is_plain(message)
 
 
 # --- recipes -------------------------------------------------------------------------------------
@@ -643,14 +639,12 @@ RECIPES: dict[str, Content] = {
 
 @pytest.mark.parametrize(("kind", "seed"), rows_of(sorted(RECIPES), 5))
 @pytest.mark.parametrize("verb", [["train"], ["demo"], ["advise"], ["ablate", "mask-ratio"]])
-def test_corrupt_recipe_is_refused(
-    verb: list[str], kind: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_corrupt_recipe_is_refused(verb: list[str], kind: str, seed: int, said: Said) -> None:
     content = RECIPES[kind](random.Random(f"{kind}/{seed}"))
-    path = tmp_path / "its.toml"
+    path = Path("its.toml")
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    refuses([*verb, str(path)], "its.toml", capsys)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["its.toml"]
+    refuses([*verb, str(path)], "its.toml", said)
+    assert [entry.name for entry in Path().iterdir()] == ["its.toml"]
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -702,35 +696,31 @@ def _flag(setting: str, value: str) -> str:
 
 
 @pytest.mark.parametrize(("case", "seed"), rows_of(OF_CONFIG, 25, of=3))
-def test_train_setting_with_invalid_value_is_refused(
-    case: tuple[str, str], seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_train_setting_with_invalid_value_is_refused(case: Words, seed: int, said: Said) -> None:
     setting, value = case
     more = ["--rollout.engine=vllm"] if setting.startswith("rollout.url") else []
     more += ["--data.path=nowhere.jsonl"] if setting != "data.path" else []
-    said = refuses([*train_on("demo"), *more, _flag(setting, value)], "", capsys)
-    _is_named(setting, value, said)
+    message = refuses([*train_on("demo"), *more, _flag(setting, value)], "", said)
+    _is_named(setting, value, message)
 
 
-def _is_named(setting: str, value: str, said: str) -> None:
+def _is_named(setting: str, value: str, message: str) -> None:
     """The message names the setting, or what is nowhere where the value is odd and may stand."""
     name = setting.rpartition(".")[2]
     may_stand = value in ("1e30", "1" + "0" * 30, "x" * 5000) or (name, value) == ("top_k", "-1")
     told_so = ("control characters", "Unrecognized options")  # tyro does not say which
-    is_named = any(part in said for part in (name, name.replace("_", "-"), *told_so))
-    assert is_named or ("nowhere.jsonl" in said and may_stand), said
+    is_named = any(part in message for part in (name, name.replace("_", "-"), *told_so))
+    assert is_named or ("nowhere.jsonl" in message and may_stand), message
 
 
 @pytest.mark.parametrize(("case", "seed"), rows_of(OF_EVALUATION, 25, of=3))
-def test_eval_setting_with_invalid_value_is_refused(
-    case: tuple[str, str], seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_eval_setting_with_invalid_value_is_refused(case: Words, seed: int, said: Said) -> None:
     setting, value = case
     more = ["--rollout.engine=vllm"] if setting == "rollout.urls" else []
     more += ["--benchmarks=nowhere.jsonl"] if setting != "benchmarks" else []
-    said = refuses(["eval", "demo", *more, _flag(setting, value)], "", capsys)
+    message = refuses(["eval", "demo", *more, _flag(setting, value)], "", said)
     if setting != "benchmarks":
-        _is_named(setting, value, said)
+        _is_named(setting, value, message)
 
 
 # --- the verbs' own options ----------------------------------------------------------------------
@@ -774,32 +764,28 @@ POSITIONALS = [
 ]
 
 
-def _small_recipe(folder: Path, data: str) -> None:
-    (folder / "small.toml").write_text(
+def _small_recipe(data: str) -> None:
+    Path("small.toml").write_text(
         f'[model]\npath = "demo"\nlora_rank = 2\n[data]\npath = "{data}"\nmax_prompt_tokens = 400\n'
         "[rollout]\nmax_new_tokens = 4\n[train]\nsteps = 1\nbatch_size = 2\n"
     )
 
 
 @pytest.mark.parametrize(("case", "seed"), rows_of(OPTIONS, 40, of=7))
-def test_option_with_odd_value_is_refused_by_name(
-    case: tuple[str, str, str], seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_option_with_odd_value_is_refused(case: Words, seed: int, said: Said) -> None:
     verb, option, value = case
-    _small_recipe(tmp_path, "nowhere.jsonl")
-    said = refuses([*verb.split(), *FIRST[verb], f"{option}={value}"], "", capsys)
-    is_named = option.removeprefix("--") in said or value in said or "nowhere" in said
-    assert is_named or option.rpartition(".")[2].replace("-", "_") in said, said
+    _small_recipe("nowhere.jsonl")
+    message = refuses([*verb.split(), *FIRST[verb], f"{option}={value}"], "", said)
+    is_named = option.removeprefix("--") in message or value in message or "nowhere" in message
+    assert is_named or option.rpartition(".")[2].replace("-", "_") in message, message
 
 
 @pytest.mark.parametrize(("case", "seed"), rows_of(POSITIONALS, 15, of=2))
-def test_positional_argument_with_odd_value_is_refused_by_name(
-    case: tuple[str, str, str], seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_positional_with_odd_value_is_refused(case: Words, seed: int, said: Said) -> None:
     verb, word, value = case
-    _small_recipe(tmp_path, "nowhere.jsonl")
+    _small_recipe("nowhere.jsonl")
     line = [value if part == word else part for part in FIRST[verb]]
-    refuses([*verb.split(), *line], "", capsys)
+    refuses([*verb.split(), *line], "", said)
 
 
 PLACES = {
@@ -830,20 +816,18 @@ NO_PLACES += ["a\nb\x07", "\x1b]52;c;AAAA\x07", "x" * 300 + "/y", "\udcff\x01"]
 @pytest.mark.parametrize(
     ("case", "seed"), rows_of([(p, n) for p in PLACES for n in NO_PLACES], 25, of=3)
 )
-def test_invalid_path_name_is_refused(
-    case: tuple[str, str], seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_path_name_is_refused(case: Words, seed: int, said: Said) -> None:
     place, name = case
-    _small_recipe(tmp_path, "demo")
-    said = refuses([part.format(name) for part in PLACES[place]], "", capsys)
+    _small_recipe("demo")
+    message = refuses([part.format(name) for part in PLACES[place]], "", said)
     stored = ("demo", "advise", "eval", "openthoughts")
-    assert "nothing that was stored" not in said or place in stored
+    assert "nothing that was stored" not in message or place in stored
 
 
 VERBS = ["", "trian", "\x1b[31m", "a\0b", "--nonesuch", "-", "--", "train\n", "x" * 9999, "\udcff"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_unknown_command_is_refused(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    said = refuses([verb], "", capsys)
-    assert "train" in said or "control characters" in said
+def test_unknown_command_is_refused(verb: str, said: Said) -> None:
+    message = refuses([verb], "", said)
+    assert "train" in message or "control characters" in message
